@@ -1,0 +1,126 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Op is the phase of a request in which it failed.
+type Op string
+
+// The phases, in their order.
+const (
+	OpRequest Op = "request" // the request itself cannot be sent: a fault of the caller
+	OpDial    Op = "dial"    // name look-up and TCP connect
+	OpTLS     Op = "tls"     // TLS handshake
+	OpWrite   Op = "write"   // sending the request
+	OpHeader  Op = "header"  // waiting for and reading the head of the response
+	OpBody    Op = "body"    // reading the body of the response
+)
+
+// Kind is what went wrong.
+type Kind string
+
+// The kinds. Local and Invalid and Canceled are not the engine's fault.
+const (
+	KindRefused     Kind = "refused"     // nobody listens at the address
+	KindUnreachable Kind = "unreachable" // no route, host down
+	KindResolve     Kind = "resolve"     // the name has no address
+	KindTLS         Kind = "tls"         // handshake or certificate
+	KindReset       Kind = "reset"       // connection reset, or broken while writing
+	KindClosed      Kind = "closed"      // ended by the engine before the answer was whole
+	KindTimeout     Kind = "timeout"     // a limit of the request passed; see Error.Limit
+	KindMalformed   Kind = "malformed"   // the answer is not HTTP as it should be
+	KindTooLarge    Kind = "too_large"   // a part of the answer is over its bound
+	KindCanceled    Kind = "canceled"    // the context given to Do ended
+	KindLocal       Kind = "local"       // this machine: no file descriptors, no ports
+	KindInvalid     Kind = "invalid"     // the request cannot be put on the wire
+	KindShutdown    Kind = "shutdown"    // the endpoint was closed
+	KindOther       Kind = "other"
+)
+
+// Names of limits as they appear in Error.Limit and in messages.
+const (
+	LimitConnect    = "connect"
+	LimitHeader     = "response-header"
+	LimitFirstByte  = "first-byte"
+	LimitStreamIdle = "stream-idle"
+	LimitTotal      = "total"
+	LimitDeadPeer   = "dead-peer"
+)
+
+// Error is the only type of error that Do and the body's methods return, io.EOF
+// at a body's end aside.
+type Error struct {
+	Op   Op
+	Kind Kind
+	// Addr is the engine's host and port.
+	Addr string
+	// Limit and LimitValue name what passed if Kind is KindTimeout, or the bound
+	// in bytes or lines if it is KindTooLarge.
+	Limit      string
+	LimitValue time.Duration
+	// Sent tells that bytes of the request may have reached the engine's process,
+	// so that sending it again may make it run twice.
+	Sent bool
+	// Reused tells that it happened on a connection used before.
+	Reused bool
+	// Err is the cause, never nil.
+	Err error
+	// ctxErr is the context's own error when Err is a custom cause.
+	ctxErr error
+}
+
+func (e *Error) Error() string {
+	what := map[Op]string{
+		OpRequest: "cannot send request to", OpDial: "cannot connect to", OpTLS: "cannot agree on TLS with",
+		OpWrite: "cannot send request to", OpHeader: "cannot read response head from", OpBody: "cannot read response body from",
+	}[e.Op]
+	if e.Kind == KindTimeout && e.Limit != "" {
+		return fmt.Sprintf("%s %s: the %s limit of %s passed", what, e.Addr, e.Limit, e.LimitValue)
+	}
+	return fmt.Sprintf("%s %s: %s: %s", what, e.Addr, e.Kind, e.Err)
+}
+
+// Unwrap gives the cause, and for a custom cause of a context also the context's
+// own error, so that errors.Is(err, context.Canceled) holds too.
+func (e *Error) Unwrap() []error {
+	if e.ctxErr != nil && e.ctxErr != e.Err {
+		return []error{e.Err, e.ctxErr}
+	}
+	return []error{e.Err}
+}
+
+// Timeout makes the error a net.Error of sorts.
+func (e *Error) Timeout() bool { return e.Kind == KindTimeout }
+
+// SafeToResend tells whether err is a failure after which the same request can be
+// sent again without the risk that it runs twice: nothing of it can have reached
+// the engine's process, and the caller did not give up.
+func SafeToResend(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && !e.Sent && e.Kind != KindCanceled && e.Kind != KindInvalid
+}
+
+// EngineFault tells whether err is to be charged to the engine: not the caller's
+// leaving, not a request that cannot be sent, not a lack on this machine.
+func EngineFault(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Kind {
+	case KindCanceled, KindInvalid, KindLocal, KindShutdown:
+		return false
+	}
+	return true
+}
+
+var errLimit = errors.New("time limit passed")
+
+func canceled(ctx context.Context, e *Error) *Error {
+	e.Kind, e.Err, e.ctxErr = KindCanceled, context.Cause(ctx), ctx.Err()
+	return e
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package upstream
+
+import "time"
+
+func setUserTimeout(int, time.Duration) {}
