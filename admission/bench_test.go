@@ -1,0 +1,141 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+// p2c is the shape of the default policy, so that benchmarks pay for a choice.
+type p2c struct{ state uint64 }
+
+func (p *p2c) next(n int) int {
+	p.state = p.state*6364136223846793005 + 1442695040888963407
+	return int((p.state >> 33) % uint64(n))
+}
+
+func (p *p2c) Pick(v *View, _ Hint) int {
+	a := v.Nth(p.next(v.Len()))
+	b := v.Nth(p.next(v.Len()))
+	if v.Load(b) < v.Load(a) {
+		return b
+	}
+	return a
+}
+func (*p2c) Booked(int, Hint)      {}
+func (*p2c) RankAdded(int, string) {}
+func (*p2c) RankRemoved(int)       {}
+
+func benchGate(tb testing.TB, n, slots, queue int) *Gate {
+	tb.Helper()
+	g := NewGate(Options{
+		Limits:    Limits{PrefillSlots: slots, QueueSize: queue},
+		NewPolicy: func(string, Role) Policy { return &p2c{} },
+	}, NewSystemClock(), nil)
+	var ch []Change
+	for i := range n {
+		for _, role := range []Role{RolePrefill, RoleDecode} {
+			ch = append(ch, Change{Op: AddRank, Rank: NewRank(RankSpec{
+				ID: fmt.Sprintf("http://%s-%d", role, i), Role: role, Models: []string{"m"},
+				PairGroup: "sglang", State: RankState{Healthy: true},
+			})})
+		}
+	}
+	g.Apply(ch...)
+	tb.Cleanup(g.Close)
+	return g
+}
+
+var gateSizes = []int{64, 512, 4096}
+
+// BenchmarkGate is one uncontended request: arrive, grant with both bookings,
+// and both releases, on a fleet of n prefill and n decode ranks.
+func BenchmarkGate(b *testing.B) {
+	for _, n := range gateSizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			g := benchGate(b, n, 4, 100)
+			ctx := context.Background()
+			target := g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+			b.ReportAllocs()
+			for b.Loop() {
+				t := &Ticket{Target: target}
+				if err := g.Acquire(ctx, t); err != nil {
+					b.Fatal(err)
+				}
+				t.StartDecode()
+				t.EndPrefill()
+				t.Release()
+			}
+		})
+	}
+}
+
+// fillCore takes every slot of a core with n + n ranks and queues waiters.
+func fillCore(b *testing.B, n, waiters int) (*Core, []*Ticket, []*Ticket) {
+	g := benchGate(b, n, 1, waiters+1)
+	c := g.core
+	target := g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	var out []*Ticket
+	holders := make([]*Ticket, n)
+	for i := range holders {
+		holders[i] = &Ticket{Target: target}
+		c.Arrive(1, holders[i], &out)
+	}
+	queued := make([]*Ticket, waiters)
+	for i := range queued {
+		queued[i] = &Ticket{Target: target}
+		c.Arrive(Instant(2+i), queued[i], &out)
+		if queued[i].state != stateQueued {
+			b.Fatal("not queued")
+		}
+	}
+	return c, holders, queued
+}
+
+// BenchmarkGateQueued is one request through a queue of 10 000: it arrives at
+// the tail, a slot is released, and the head is granted.
+func BenchmarkGateQueued(b *testing.B) {
+	for _, n := range gateSizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c, holders, queued := fillCore(b, n, 10_000)
+			target := queued[0].Target
+			fifo := append(holders, queued...)
+			now := Instant(1_000_000)
+			var out []*Ticket
+			b.ReportAllocs()
+			head := 0
+			for b.Loop() {
+				now++
+				t := &Ticket{Target: target}
+				c.Arrive(now, t, &out)
+				done := fifo[head]
+				fifo[head] = t
+				head = (head + 1) % len(fifo)
+				c.Release(now, done, &out)
+				if len(out) != 1 {
+					b.Fatalf("%d grants, want 1", len(out))
+				}
+				out = out[:0]
+			}
+		})
+	}
+}
+
+// BenchmarkGateCancel cancels one of 10 000 waiters and lets another arrive.
+func BenchmarkGateCancel(b *testing.B) {
+	c, _, queued := fillCore(b, 64, 10_000)
+	target := queued[0].Target
+	now := Instant(1_000_000)
+	var out []*Ticket
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		now++
+		i = (i*31 + 7919) % len(queued)
+		if !c.Cancel(now, queued[i], &out) {
+			b.Fatal("not waiting")
+		}
+		queued[i] = &Ticket{Target: target}
+		c.Arrive(now, queued[i], &out)
+	}
+}

@@ -1,0 +1,113 @@
+package admission
+
+import "math/bits"
+
+// bitmap is a set of rank indexes. All bitmaps of one core have the same
+// number of words, so that they can be combined word by word.
+type bitmap []uint64
+
+func (b bitmap) has(i int) bool { return b[i>>6]&(1<<(uint(i)&63)) != 0 }
+func (b bitmap) set(i int)      { b[i>>6] |= 1 << (uint(i) & 63) }
+func (b bitmap) clear(i int)    { b[i>>6] &^= 1 << (uint(i) & 63) }
+
+func (b bitmap) put(i int, on bool) {
+	if on {
+		b.set(i)
+	} else {
+		b.clear(i)
+	}
+}
+
+func (b bitmap) count() int {
+	n := 0
+	for _, w := range b {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+func (b bitmap) empty() bool {
+	for _, w := range b {
+		if w != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (b bitmap) intersects(c bitmap) bool {
+	for i, w := range b {
+		if w&c[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (b bitmap) copyFrom(c bitmap) { copy(b, c) }
+
+func (b bitmap) and(c bitmap) {
+	for i := range b {
+		b[i] &= c[i]
+	}
+}
+
+func (b bitmap) andNot(c bitmap) {
+	for i := range b {
+		b[i] &^= c[i]
+	}
+}
+
+func (b bitmap) zero() { clear(b) }
+
+// nth returns the i-th member in index order, or -1.
+func (b bitmap) nth(i int) int {
+	for w, word := range b {
+		n := bits.OnesCount64(word)
+		if i >= n {
+			i -= n
+			continue
+		}
+		for ; i > 0; i-- {
+			word &= word - 1
+		}
+		return w<<6 + bits.TrailingZeros64(word)
+	}
+	return -1
+}
+
+// next returns the first member after index i in cyclic order, or -1 when the
+// set is empty. It returns i itself when i is the only member.
+func (b bitmap) next(i int) int {
+	if len(b) == 0 {
+		return -1
+	}
+	start := i + 1
+	if start < 0 || start >= len(b)<<6 {
+		start = 0
+	}
+	w := start >> 6
+	if word := b[w] >> (uint(start) & 63); word != 0 {
+		return start + bits.TrailingZeros64(word)
+	}
+	for k := 1; k <= len(b); k++ {
+		j := w + k
+		if j >= len(b) {
+			j -= len(b)
+		}
+		if b[j] != 0 {
+			return j<<6 + bits.TrailingZeros64(b[j])
+		}
+	}
+	return -1
+}
+
+// grow returns b with room for words words.
+func (b bitmap) grow(words int) bitmap {
+	if len(b) >= words {
+		return b
+	}
+	nb := make(bitmap, words)
+	copy(nb, b)
+	return nb
+}

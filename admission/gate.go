@@ -1,0 +1,309 @@
+package admission
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Clock is the gate's time. Package admission reads no clock of its own.
+type Clock interface {
+	// Now returns the present instant.
+	Now() Instant
+	// AfterFunc calls f in its own goroutine once d has passed. The returned
+	// function stops it; it need not wait for a call that has begun.
+	AfterFunc(d time.Duration, f func()) (stop func() bool)
+}
+
+// SystemClock is the process's monotonic clock. Make one with NewSystemClock.
+type SystemClock struct{ origin time.Time }
+
+// NewSystemClock returns a clock that starts now.
+func NewSystemClock() *SystemClock { return &SystemClock{origin: time.Now()} }
+
+// Now returns the time since the clock was made.
+func (c *SystemClock) Now() Instant { return Instant(time.Since(c.origin)) }
+
+// AfterFunc is time.AfterFunc.
+func (c *SystemClock) AfterFunc(d time.Duration, f func()) (stop func() bool) {
+	return time.AfterFunc(d, f).Stop
+}
+
+// Outcome is how an Acquire ended, for observers.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Granted Outcome = iota
+	Refused
+	Canceled
+)
+
+// Observer is told of each Acquire once it is over, outside the lock. wait is
+// the time this Acquire queued.
+type Observer interface {
+	Acquired(t *Ticket, o Outcome, wait time.Duration)
+}
+
+// Gate parks requests until the core grants or refuses them. All methods are
+// safe for concurrent use.
+type Gate struct {
+	// immutable
+	clock    Clock
+	observer Observer
+
+	mu sync.Mutex
+	// guarded by mu
+	core    *Core
+	armedAt Instant // when the timer fires; never: it is not armed
+	stop    func() bool
+	closed  bool
+	spare   []*Ticket // a decision buffer that is not lent
+
+	// free holds the targets without pins, for Resolve without the lock. It
+	// is replaced, never changed.
+	free atomic.Pointer[map[freeKey]*Target]
+}
+
+type freeKey struct {
+	model string
+	shape Shape
+}
+
+// NewGate makes a gate without ranks. observer may be nil.
+func NewGate(o Options, clock Clock, observer Observer) *Gate {
+	g := &Gate{clock: clock, observer: observer, core: NewCore(o), armedAt: never}
+	g.core.tick(clock.Now())
+	g.publish()
+	return g
+}
+
+// step runs f under the lock with a lent decision buffer and hands the
+// decisions out afterwards.
+func (g *Gate) step(f func(now Instant, out *[]*Ticket)) {
+	now := g.clock.Now()
+	g.mu.Lock()
+	out := g.spare
+	g.spare = nil
+	f(now, &out)
+	g.arm(now)
+	g.unlockAndDeliver(out)
+}
+
+// unlockAndDeliver wakes the decided callers after unlocking.
+func (g *Gate) unlockAndDeliver(out []*Ticket) {
+	if len(out) == 0 {
+		g.spare = out
+		g.mu.Unlock()
+		return
+	}
+	g.mu.Unlock()
+	for i, t := range out {
+		t.wake <- struct{}{} // has room for the one answer
+		out[i] = nil
+	}
+	g.mu.Lock()
+	if g.spare == nil {
+		g.spare = out[:0]
+	}
+	g.mu.Unlock()
+}
+
+// arm makes the timer fire in time for the next deadline. A timer that fires
+// early is harmless, so it is only ever moved forward.
+func (g *Gate) arm(now Instant) {
+	next := g.core.NextDeadline()
+	if next >= g.armedAt || g.closed {
+		return
+	}
+	if g.stop != nil {
+		g.stop()
+	}
+	g.armedAt = next
+	g.stop = g.clock.AfterFunc(max(next.Sub(now), 0), g.advance)
+}
+
+func (g *Gate) advance() {
+	g.step(func(now Instant, out *[]*Ticket) {
+		g.armedAt, g.stop = never, nil
+		g.core.Advance(now, out)
+	})
+}
+
+// Close stops the timer. Nobody may wait any more.
+func (g *Gate) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	if g.stop != nil {
+		g.stop()
+		g.stop = nil
+	}
+}
+
+// Resolve finds what a request may be placed on. It returns nil when no
+// registered rank serves the model. A target with pins belongs to one ticket.
+func (g *Gate) Resolve(s TargetSpec) *Target {
+	if s.Pins == ([numLegs]string{}) {
+		free := *g.free.Load()
+		if t := free[freeKey{s.Model, s.Shape}]; t != nil {
+			return t
+		}
+		return free[freeKey{"", s.Shape}]
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.resolve(s)
+}
+
+// Matches tells whether a pin names any registered rank of the role.
+func (g *Gate) Matches(pin string, role Role) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.core.ranks {
+		if r != nil && r.role == role && matches(pin, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// publish renews the map that Resolve reads. It needs the lock, or that nobody
+// else has the gate yet.
+func (g *Gate) publish() {
+	free := make(map[freeKey]*Target, 2*len(g.core.models))
+	for name, m := range g.core.models {
+		if m.ranks == 0 {
+			continue
+		}
+		for s, t := range m.targets {
+			free[freeKey{name, Shape(s)}] = t
+		}
+	}
+	g.free.Store(&free)
+}
+
+// Acquire waits until t is granted its ranks and returns nil; or returns a
+// *Refusal, which belongs to t, or ctx's error when the caller gave up. After
+// an error t holds nothing.
+func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
+	now := g.clock.Now()
+	g.mu.Lock()
+	out := g.spare
+	g.spare = nil
+	t.gate = g
+	g.core.Arrive(now, t, &out)
+	state := t.state
+	if state == stateQueued && t.wake == nil {
+		t.wake = make(chan struct{}, 1)
+	}
+	g.arm(now)
+	g.unlockAndDeliver(out)
+
+	if state != stateQueued {
+		return g.acquired(t, state, 0)
+	}
+	select {
+	case <-t.wake:
+	case <-ctx.Done():
+		if !g.cancel(t) {
+			// The race is lost: the gate decided first and its answer is on
+			// the way. What it granted is given back at once.
+			<-t.wake
+			t.Release()
+		}
+		g.observe(t, Canceled, g.clock.Now().Sub(now))
+		return context.Cause(ctx)
+	}
+	return g.acquired(t, t.state, g.clock.Now().Sub(now))
+}
+
+func (g *Gate) acquired(t *Ticket, s ticketState, wait time.Duration) error {
+	if s == stateGranted {
+		g.observe(t, Granted, wait)
+		return nil
+	}
+	g.observe(t, Refused, wait)
+	return &t.refusal
+}
+
+func (g *Gate) observe(t *Ticket, o Outcome, wait time.Duration) {
+	if g.observer != nil {
+		g.observer.Acquired(t, o, wait)
+	}
+}
+
+func (g *Gate) cancel(t *Ticket) bool {
+	var waiting bool
+	g.step(func(now Instant, out *[]*Ticket) { waiting = g.core.Cancel(now, t, out) })
+	return waiting
+}
+
+// StartDecode tells that the decode leg was sent.
+func (t *Ticket) StartDecode() {
+	t.gate.mu.Lock()
+	t.gate.core.StartDecode(t)
+	t.gate.mu.Unlock()
+}
+
+// EndPrefill gives the prefill slot back: the last prefill leg is over. It may
+// be called any number of times.
+func (t *Ticket) EndPrefill() {
+	g := t.gate
+	now := g.clock.Now()
+	g.mu.Lock()
+	out := g.spare
+	g.spare = nil
+	g.core.EndPrefill(now, t, &out)
+	g.unlockAndDeliver(out)
+}
+
+// Release gives back whatever the ticket still holds. It may be called any
+// number of times.
+func (t *Ticket) Release() {
+	g := t.gate
+	now := g.clock.Now()
+	g.mu.Lock()
+	out := g.spare
+	g.spare = nil
+	g.core.Release(now, t, &out)
+	g.unlockAndDeliver(out)
+}
+
+// Close gives back the ticket's holds and its target. The ticket is not used
+// any more.
+func (t *Ticket) Close() {
+	if t.gate != nil {
+		t.Release()
+	}
+	if t.Target == nil || !t.Target.pinnedAny() || t.gate == nil {
+		return
+	}
+	t.gate.mu.Lock()
+	t.gate.core.unref(t.Target)
+	t.gate.mu.Unlock()
+}
+
+// Apply makes fleet changes take effect together; see [Core.Apply].
+func (g *Gate) Apply(changes ...Change) {
+	g.step(func(now Instant, out *[]*Ticket) {
+		g.core.Apply(now, changes, out)
+		g.publish()
+	})
+}
+
+// SetLimits changes the bounds; see [Core.SetLimits].
+func (g *Gate) SetLimits(l Limits) {
+	g.step(func(now Instant, out *[]*Ticket) { g.core.SetLimits(now, l, out) })
+}
+
+// StopArrivals refuses new requests from now on; see [Core.StopArrivals].
+func (g *Gate) StopArrivals() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.core.StopArrivals()
+}
+
+// RefuseWaiters ends every wait; see [Core.RefuseWaiters].
+func (g *Gate) RefuseWaiters() { g.step(g.core.RefuseWaiters) }

@@ -1,0 +1,69 @@
+package admission
+
+// Hint is what a policy may know of the request it places. Everything in it
+// was computed before the gate's lock was taken.
+type Hint struct {
+	// Key is the hash of what binds requests together (a routing key, a
+	// session); valid when HasKey is set.
+	Key    uint64
+	HasKey bool
+}
+
+// Policy chooses one rank of one pool. There is one instance a pool and role.
+//
+// All methods are called under the gate's lock: they must not block, allocate
+// (Pick and Booked), call back into the gate, or take time that grows with the
+// fleet. A policy changes its own state in Booked only, that is for choices
+// that succeeded.
+type Policy interface {
+	// Pick returns a member of v, which has at least one.
+	Pick(v *View, h Hint) int
+	// Booked tells that the choice of rank index i was booked.
+	Booked(i int, h Hint)
+	// RankAdded and RankRemoved follow the pool's members. An index may be
+	// used again for another rank after its removal.
+	RankAdded(i int, id string)
+	RankRemoved(i int)
+}
+
+// View is the set of ranks a policy may choose from: candidates with room that
+// are eligible for the request. It is valid only during the call it is handed
+// to. Indexes are those of RankAdded.
+type View struct {
+	set  bitmap
+	n    int
+	pool *pool
+}
+
+// Len returns the number of ranks to choose from.
+func (v *View) Len() int { return v.n }
+
+// Has tells whether rank index i may be chosen.
+func (v *View) Has(i int) bool { return i >= 0 && i < len(v.set)<<6 && v.set.has(i) }
+
+// Nth returns the i-th rank to choose from, 0 ≤ i < Len, in index order.
+func (v *View) Nth(i int) int { return v.set.nth(i) }
+
+// Next returns the first rank to choose from after index i in cyclic order.
+// Next(-1) is the first.
+func (v *View) Next(i int) int { return v.set.next(i) }
+
+// Load returns the booked load of rank index i: requests in prefill for a
+// prefill rank, pending and active ones for the others, one unit a leg.
+func (v *View) Load(i int) int64 { return v.pool.load.load(i) }
+
+// Min returns the rank with the least booked load; among equals the one that
+// was booked least recently.
+func (v *View) Min() int { return v.pool.load.min(v.set) }
+
+// PolicyFactory makes the policy of one pool.
+type PolicyFactory func(model string, role Role) Policy
+
+// firstFit takes the rank with the lowest index. It is the policy of cores
+// that were given none.
+type firstFit struct{}
+
+func (firstFit) Pick(v *View, _ Hint) int { return v.Next(-1) }
+func (firstFit) Booked(int, Hint)         {}
+func (firstFit) RankAdded(int, string)    {}
+func (firstFit) RankRemoved(int)          {}

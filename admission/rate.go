@@ -1,0 +1,65 @@
+package admission
+
+import "time"
+
+// rateWindow is the time over which admissions are counted for Retry-After.
+const rateWindow = 30
+
+// rateMeter counts admissions in one-second buckets.
+type rateMeter struct {
+	counts [rateWindow]uint32
+	sum    uint64
+	last   int64 // the second the newest bucket stands for
+}
+
+func (m *rateMeter) advance(now Instant) {
+	sec := int64(now) / int64(time.Second)
+	if sec <= m.last {
+		return
+	}
+	if sec-m.last >= rateWindow {
+		m.counts = [rateWindow]uint32{}
+		m.sum = 0
+	} else {
+		for s := m.last + 1; s <= sec; s++ {
+			i := s % rateWindow
+			m.sum -= uint64(m.counts[i])
+			m.counts[i] = 0
+		}
+	}
+	m.last = sec
+}
+
+func (m *rateMeter) add(now Instant) {
+	m.advance(now)
+	m.counts[m.last%rateWindow]++
+	m.sum++
+}
+
+// perSecond returns the admissions a second over the window, or over the time
+// since start when that is shorter.
+func (m *rateMeter) perSecond(now, start Instant) float64 {
+	m.advance(now)
+	window := min(now.Sub(start), rateWindow*time.Second)
+	if m.sum == 0 || window <= 0 {
+		return 0
+	}
+	return float64(m.sum) / max(window.Seconds(), 1)
+}
+
+// closedClock adds up how long a family's queue was blocked, and by what.
+type closedClock struct {
+	core  *Core
+	by    Resource
+	since Instant
+}
+
+func (c *closedClock) set(by Resource, now Instant) {
+	if by == c.by {
+		return
+	}
+	if c.by != ResourceNone {
+		c.core.closedFor[c.by] += now.Sub(c.since)
+	}
+	c.by, c.since = by, now
+}

@@ -1,0 +1,73 @@
+package admission
+
+import "time"
+
+// Ticket is one request at the gate, from its first arrival to its end: what it
+// asks for, what it was granted, and the holds it has. The caller allocates it,
+// so that the gate does not have to, and reuses it for each attempt of the
+// request, but not for another request.
+//
+// The caller sets the fields of the first group before Acquire and does not
+// touch them while the ticket waits or holds anything.
+type Ticket struct {
+	Target *Target
+	// Legs is the number of calls each phase makes (prompts × samples). All of
+	// them share the one prefill slot. Zero means one.
+	Legs int
+	// Hints are what the policies of the two legs may go by.
+	Hints [numLegs]Hint
+	// Deadline bounds the wait beside the limits' own timeout: the client's
+	// patience. Zero: none.
+	Deadline Instant
+	// Retry marks a further attempt of a request that was admitted before. It
+	// keeps its first arrival, is not refused by the queue's bound, and is
+	// refused with RetryRefused where it would have to wait but may not.
+	Retry bool
+	// Exclude are ranks to avoid while others are left.
+	Exclude Exclusions
+
+	// Granted: the ranks, until the next Acquire. Prefill is nil for an
+	// aggregated request, whose only rank is Decode.
+	Prefill, Decode *Rank
+
+	// owned by the gate
+	gate     *Gate
+	state    ticketState
+	arrived  bool    // arrival is set
+	arrival  Instant // the first one
+	seq      uint64  // order among equal arrivals
+	queuedAt Instant // start of the present wait
+	waited   time.Duration
+	wasQueue bool // the last Acquire had to wait
+	refusal  Refusal
+	wake     chan struct{}
+
+	limitAt     Instant // when QueueTimeout ends the wait
+	lostAt      Instant // when NoWorkerWait ends it
+	wakeAt      Instant // the earliest of these and Deadline
+	queuePos    int
+	deadlinePos int
+	prev, next  *Ticket // of the target's waiters
+	family      *family // while queued
+
+	holdsPrefill, holdsDecode, decodeActive bool
+	probes                                  [numLegs]bool
+	epochs                                  [numLegs]uint32
+}
+
+type ticketState uint8
+
+const (
+	stateIdle ticketState = iota
+	stateQueued
+	stateGranted
+	stateRefused
+)
+
+func (t *Ticket) legs() int { return max(t.Legs, 1) }
+
+// Waited returns the time spent in the queue, over all waits so far.
+func (t *Ticket) Waited() time.Duration { return t.waited }
+
+// Queued tells whether the last Acquire had to wait.
+func (t *Ticket) Queued() bool { return t.wasQueue }
