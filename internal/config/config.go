@@ -1,0 +1,200 @@
+package config
+
+import (
+	"net"
+	"strconv"
+	"time"
+)
+
+// Config is the whole configuration of one sluice process, immutable once
+// loaded. A reload makes a new one.
+type Config struct {
+	// File is the path of the YAML file the configuration came from, or "".
+	File string `yaml:"-"`
+
+	Server         Server         `yaml:"server" help:"What sluice listens on and what clients may ask of it."`
+	Auth           Auth           `yaml:"auth" help:"Keys. Each can be given directly or as the path of a file that holds it."`
+	Log            Log            `yaml:"log" help:"Logs on standard error. Prompts and keys are never logged."`
+	Fleet          Fleet          `yaml:"fleet" help:"The engines as a whole."`
+	Workers        []Worker       `yaml:"workers" flag:"-" help:"The engines that are known at start. Any of them may be down then, and more can be added at run time with POST /workers. A list given by flags replaces the environment's, and that the file's, whole."`
+	Routing        Routing        `yaml:"routing" help:"How a rank is chosen among those that have room."`
+	Admission      Admission      `yaml:"admission" help:"The gate in front of prefill."`
+	Health         Health         `yaml:"health" help:"Active health checks."`
+	Retry          Retry          `yaml:"retry" help:"Attempts after one that failed before any byte reached the client."`
+	CircuitBreaker CircuitBreaker `yaml:"circuit_breaker" help:"A rank that keeps failing is left alone for a while."`
+	Timeouts       Timeouts       `yaml:"timeouts" help:"Every limit in time on the way of a request. There are no others."`
+
+	origins map[string]Origin
+}
+
+// Server says what sluice listens on and bounds what clients send.
+type Server struct {
+	Host             string        `yaml:"host" default:"0.0.0.0" help:"Address or host name to serve clients on. Use :: for IPv4 and IPv6 together, 127.0.0.1 for this machine only."`
+	Port             int           `yaml:"port" default:"30000" range:"0:65535" help:"Port to serve clients on; 0 takes a free one."`
+	PrometheusHost   string        `yaml:"prometheus_host" default:"0.0.0.0" help:"Address or host name to serve /metrics on."`
+	PrometheusPort   int           `yaml:"prometheus_port" default:"29000" range:"0:65535" help:"Port to serve /metrics on; 0 takes a free one."`
+	MaxPayloadSize   int64         `yaml:"max_payload_size" default:"512MiB" unit:"bytes" range:"1:" help:"Largest request body; more is answered with 413. The default leaves room for prompts with images, and max_buffered_bytes bounds all of them together."`
+	MaxBufferedBytes int64         `yaml:"max_buffered_bytes" default:"2GiB" unit:"bytes" range:"1:" help:"Most bytes of request bodies held at one time, all requests together; more is answered with 503 (buffer_full)."`
+	SSEKeepalive     time.Duration `yaml:"sse_keepalive_secs" default:"15" unit:"secs" help:"An event stream silent for so long gets a comment line, so that proxies between do not cut it; 0: never."`
+	DrainTimeout     time.Duration `yaml:"drain_timeout" default:"180" unit:"secs" alias:"shutdown-grace-period-secs" help:"After SIGTERM, how long waiting and running requests may go on before they are ended."`
+	PreDrainWait     time.Duration `yaml:"pre_drain_wait" default:"0" unit:"secs" help:"After SIGTERM, how long to go on taking requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10."`
+}
+
+// Auth holds the keys sluice asks for and the one it presents.
+type Auth struct {
+	APIKeys          []Secret `yaml:"api_key" help:"Keys clients must present, any one of them; none: clients are not asked. Never passed on to engines. Give two while changing from one to the other."`
+	APIKeyFile       string   `yaml:"api_key_file" fileof:"api_key" help:"File with the clients' keys, one a line."`
+	AdminAPIKey      Secret   `yaml:"admin_api_key" help:"Key for routes that change the fleet or the limits. None: those routes answer on the loopback interface only."`
+	AdminAPIKeyFile  string   `yaml:"admin_api_key_file" fileof:"admin_api_key" help:"File with the admin key."`
+	WorkerAPIKey     Secret   `yaml:"worker_api_key" help:"Key presented to engines that have none of their own (workers[].api_key)."`
+	WorkerAPIKeyFile string   `yaml:"worker_api_key_file" fileof:"worker_api_key" help:"File with the key presented to engines."`
+}
+
+// Log says what is logged and in which form.
+type Log struct {
+	Level string `yaml:"log_level" default:"info" choices:"debug|info|warn|error" help:"Least level that is logged."`
+	JSON  bool   `yaml:"log_json" default:"false" help:"Log one JSON object a line instead of text."`
+}
+
+// Fleet holds what is true of all engines together.
+type Fleet struct {
+	PDDisaggregation bool          `yaml:"pd_disaggregation" default:"false" help:"Prefill and decode run on workers of their own. Without it every worker runs whole requests."`
+	DPAware          bool          `yaml:"dp_aware" default:"false" help:"Schedule each data-parallel rank of a worker by itself. Every limit is then per rank."`
+	ModelID          string        `yaml:"model_id" help:"Model name of workers that are given none of their own (workers[].model_id); empty: what each worker reports."`
+	NoWorkerWait     time.Duration `yaml:"no_worker_wait_secs" default:"0" unit:"secs" help:"How long a request may wait while no worker could serve it; 0: it is answered with 503 at once."`
+}
+
+// Policy names a way to choose among ranks with room.
+type Policy string
+
+// The policies of this version.
+const (
+	PolicyRandom            Policy = "random"
+	PolicyRoundRobin        Policy = "round_robin"
+	PolicyPowerOfTwo        Policy = "power_of_two"
+	PolicyConsistentHashing Policy = "consistent_hashing"
+)
+
+// Routing says how ranks are chosen. PrefillPolicy and DecodePolicy are filled
+// in from Policy when they are not set, so readers need no fallback.
+type Routing struct {
+	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|consistent_hashing" help:"Policy of both phases, and of workers that run whole requests."`
+	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" help:"Policy for prefill, where it differs."`
+	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" help:"Policy for decode, where it differs."`
+}
+
+// Admission bounds the requests in prefill. The names, the defaults and what is
+// refused are those of the per-worker prefill slots of the SGLang model gateway.
+type Admission struct {
+	// PrefillMaxInflight is -1 when admission is off, else positive.
+	PrefillMaxInflight int `yaml:"prefill_max_inflight_requests_per_worker" default:"-1" must:"a whole number: the most requests in prefill on one worker, or -1 for no limit" help:"Most requests in prefill on one worker (with dp_aware: one rank) at a time; more wait. Zero or negative: admission is off."`
+	// PrefillQueueSize is 0 to refuse at once instead of waiting.
+	PrefillQueueSize int `yaml:"prefill_queue_size" default:"100" range:"0:" must:"a whole number, not negative: the most requests that wait, or 0 to refuse at once" onlywith:"admission" help:"Most requests that wait, over all workers; more are answered with 429 at once. 0: none waits. Only with a positive prefill_max_inflight_requests_per_worker."`
+	// PrefillQueueTimeout is positive unless PrefillQueueSize is 0.
+	PrefillQueueTimeout time.Duration `yaml:"prefill_queue_timeout_secs" default:"60" unit:"secs" whole:"true" must:"a whole number of seconds, not negative: the longest wait of one request" onlywith:"admission" help:"Longest wait of one request, over all its waits; then it is answered with 429. Only with a positive prefill_max_inflight_requests_per_worker."`
+	// PriorityScheduler exists to be refused with an explanation.
+	PriorityScheduler bool `yaml:"priority_scheduler_enabled" default:"false" onlywith:"never" help:"Always refused: request classes do its job."`
+}
+
+// Enabled tells whether prefill is bounded.
+func (a Admission) Enabled() bool { return a.PrefillMaxInflight > 0 }
+
+// Health sets the active health checks.
+type Health struct {
+	Disabled         bool          `yaml:"disable_health_check" default:"false" help:"Do not check: every worker counts as healthy."`
+	Endpoint         string        `yaml:"health_check_endpoint" default:"/health" help:"Path that is asked."`
+	Interval         time.Duration `yaml:"health_check_interval_secs" default:"5" unit:"secs" range:"0.01:" help:"Time from one check of a worker to the next. The SGLang model gateway has 60 here, which leaves a dead worker in use for three minutes."`
+	Timeout          time.Duration `yaml:"health_check_timeout_secs" default:"5" unit:"secs" range:"0.01:" help:"A check that takes longer has failed."`
+	FailureThreshold int           `yaml:"health_failure_threshold" default:"3" range:"1:1000" help:"Failed checks in a row that make a worker unhealthy."`
+	SuccessThreshold int           `yaml:"health_success_threshold" default:"2" range:"1:1000" help:"Good checks in a row that make it healthy again."`
+}
+
+// Retry sets the further attempts after a failure.
+type Retry struct {
+	Disabled          bool          `yaml:"disable_retries" default:"false" help:"One attempt only."`
+	MaxRetries        int           `yaml:"retry_max_retries" default:"5" range:"0:100" help:"Most attempts after the first."`
+	InitialBackoff    time.Duration `yaml:"retry_initial_backoff_ms" default:"50" unit:"ms" help:"Pause before the second attempt."`
+	MaxBackoff        time.Duration `yaml:"retry_max_backoff_ms" default:"30000" unit:"ms" help:"Longest pause."`
+	BackoffMultiplier float64       `yaml:"retry_backoff_multiplier" default:"1.5" range:"1:100" help:"Each pause is so many times the one before."`
+	JitterFactor      float64       `yaml:"retry_jitter_factor" default:"0.2" range:"0:1" help:"Each pause is changed at random by up to this part of it, either way."`
+}
+
+// CircuitBreaker sets the breaker of each rank.
+type CircuitBreaker struct {
+	Disabled         bool          `yaml:"disable_circuit_breaker" default:"false" help:"No breakers."`
+	FailureThreshold int           `yaml:"cb_failure_threshold" default:"10" range:"1:1000000" help:"Failures within the window that open the breaker. Client faults, 429 and overload answers do not count."`
+	SuccessThreshold int           `yaml:"cb_success_threshold" default:"3" range:"1:1000000" help:"Successes in a row, while half-open, that close it."`
+	TimeoutDuration  time.Duration `yaml:"cb_timeout_duration_secs" default:"60" unit:"secs" range:"0.001:" help:"How long it stays open before it lets a few requests try."`
+	WindowDuration   time.Duration `yaml:"cb_window_duration_secs" default:"120" unit:"secs" range:"0.001:" help:"Failures older than this are forgotten."`
+}
+
+// Timeouts holds the limits in time of one request. Zero is "no limit" where
+// the help says so.
+type Timeouts struct {
+	Request        time.Duration `yaml:"request_timeout_secs" default:"1800" unit:"secs" range:"0.001:" help:"Whole request, waiting and streaming included; then 504."`
+	Connect        time.Duration `yaml:"connect_timeout_secs" default:"5" unit:"secs" range:"0.001:" help:"Connecting to an engine, TLS included."`
+	ResponseHeader time.Duration `yaml:"response_header_timeout_secs" default:"0" unit:"secs" help:"From the request sent to an engine to its response header; 0: no limit of its own, since an engine answers a call that does not stream only when all is generated."`
+	FirstByte      time.Duration `yaml:"first_byte_timeout_secs" default:"0" unit:"secs" help:"From the request sent to an engine to the first byte of its body; 0: no limit of its own, since that is the time to first token under load."`
+	StreamIdle     time.Duration `yaml:"stream_idle_timeout_secs" default:"300" unit:"secs" help:"A stream that has begun and is silent for so long is ended with an error event; 0: no limit."`
+	WorkerIdle     time.Duration `yaml:"worker_idle_timeout_secs" default:"4" unit:"secs" range:"0.001:" help:"A connection to an engine unused for so long is not used again. Keep it under the engines' own keep-alive limit, which is 5 s in SGLang and vLLM."`
+	ClientHeader   time.Duration `yaml:"client_header_timeout_secs" default:"10" unit:"secs" range:"0.001:" help:"A client must have sent its request header within this."`
+	ClientIdle     time.Duration `yaml:"client_idle_timeout_secs" default:"120" unit:"secs" range:"0.001:" help:"A client's connection without a request is closed after this. Keep it above the idle limit of a load balancer in front."`
+	ClientWrite    time.Duration `yaml:"client_write_timeout_secs" default:"60" unit:"secs" help:"A client that reads nothing for so long, while there is something to send, is given up; 0: no limit."`
+}
+
+// WorkerType is the role of a worker.
+type WorkerType string
+
+// The roles of this version.
+const (
+	WorkerRegular WorkerType = "regular"
+	WorkerPrefill WorkerType = "prefill"
+	WorkerDecode  WorkerType = "decode"
+)
+
+// Worker is one engine known at start.
+type Worker struct {
+	// URL is canonical: lower-case scheme and host, no default port, no
+	// trailing slash.
+	URL           string        `yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one."`
+	Type          WorkerType    `yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
+	BootstrapPort BootstrapPort `yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
+	ModelID       string        `yaml:"model_id" defaultdoc:"fleet.model_id" help:"Model name."`
+	APIKey        Secret        `yaml:"api_key" defaultdoc:"auth.worker_api_key" help:"Key presented to it."`
+	APIKeyFile    string        `yaml:"api_key_file" fileof:"api_key" help:"File with that key."`
+	HTTP2         bool          `yaml:"http2" default:"false" help:"Speak HTTP/2 to it, in the clear where the URL is http."`
+	TLS           WorkerTLS     `yaml:"tls" help:"For an https URL, where the system's certificates do not do."`
+}
+
+// WorkerTLS says how a worker's certificate is checked and which one is
+// presented to it.
+type WorkerTLS struct {
+	CAFile             string `yaml:"ca_file" help:"PEM file with the authorities to trust instead of the system's."`
+	CertFile           string `yaml:"cert_file" help:"PEM file with the certificate to present."`
+	KeyFile            string `yaml:"key_file" help:"PEM file with its key."`
+	ServerName         string `yaml:"server_name" help:"Name its certificate must bear, where the URL has another or an address."`
+	InsecureSkipVerify bool   `yaml:"insecure_skip_verify" default:"false" help:"Do not check its certificate. For tests."`
+}
+
+// IsZero tells whether nothing is set.
+func (t WorkerTLS) IsZero() bool { return t == WorkerTLS{} }
+
+// Addr is the address to serve clients on, as net.Listen takes it.
+func (s Server) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
+
+// PrometheusAddr is the address to serve metrics on, as net.Listen takes it.
+func (s Server) PrometheusAddr() string {
+	return net.JoinHostPort(s.PrometheusHost, strconv.Itoa(s.PrometheusPort))
+}
+
+// KeyFor is the key to present to a worker: its own, else the fleet's.
+func (c *Config) KeyFor(w Worker) Secret {
+	if w.APIKey != "" {
+		return w.APIKey
+	}
+	return c.Auth.WorkerAPIKey
+}
+
+// Origin of a setting, by its path (as in "server.port"): which source it came
+// from. The workers are one setting, "workers".
+func (c *Config) Origin(path string) Origin { return c.origins[path] }

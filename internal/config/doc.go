@@ -1,0 +1,32 @@
+// Package config is the one schema of sluice's settings: what an option is
+// called in a YAML file, as a flag and in the environment, what it defaults to,
+// which values it takes, and the text of its reference.
+//
+// Goals: every setting is declared once, as a field of [Config] with its tags,
+// and everything else (strict decoding, flags, environment, defaults, the
+// effective configuration, docs/configuration.md) follows from it by
+// reflection; every mistake is reported at once, each with its path, its source
+// and its value; secrets are never printed.
+//
+// Non-goals: knowing the components that read the settings, and watching files.
+//
+// # Life of a configuration
+//
+//  1. [ExpandArgs] gives the options that take several words
+//     (--prefill URL PORT, --worker-urls A B) a form that flag parsers read.
+//  2. [AddFlags] declares a flag for each setting; a parser (cobra, or [Load]
+//     itself) records the raw words.
+//  3. [Load] or [LoadFlags] starts from the defaults, lays the file over them,
+//     then the environment, then the flags, setting by setting, and checks the
+//     whole. It returns all errors, or a Config that nobody changes any more.
+//
+// A list (workers) is one setting: the source that wins replaces it whole.
+//
+// # Adding an option
+//
+// Add a field with its tags to a group in schema.go, use it, run make docs.
+// The tags: yaml (the key; the flag is the key with dashes, the variable is
+// SLUICE_ and the key in capitals), default, help, unit (secs, ms, bytes),
+// range ("min:max", either may be empty), choices (values separated by |),
+// whole ("true" refuses fractions of a duration), alias (another flag name).
+package config

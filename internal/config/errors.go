@@ -1,0 +1,137 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// SourceKind tells which kind of source a setting came from. A greater one wins.
+type SourceKind uint8
+
+// The kinds of sources, weakest first.
+const (
+	FromDefault SourceKind = iota
+	FromFile
+	FromEnv
+	FromFlag
+)
+
+// Origin is the place a setting came from.
+type Origin struct {
+	Kind SourceKind
+	// Name is the file's path, the variable or the flag without its dashes.
+	Name string
+	// Line counts from 1 in a file, else it is 0.
+	Line int
+}
+
+func (o Origin) String() string {
+	switch o.Kind {
+	case FromFile:
+		if o.Line > 0 {
+			return fmt.Sprintf("%s:%d", o.Name, o.Line)
+		}
+		return o.Name
+	case FromEnv:
+		return "environment " + o.Name
+	case FromFlag:
+		return "flag --" + o.Name
+	}
+	return "default"
+}
+
+// Error is one thing wrong with a configuration.
+type Error struct {
+	Path    string // of the setting, as in "server.port"; "" for a file or a command line as a whole
+	Source  string // as Origin prints it
+	Value   string // as it was written; hidden for a secret; "" where there is none to show
+	Message string // what is allowed, or what is wrong
+}
+
+func (e *Error) Error() string { return located(e.Source, e.Path, e.Value, e.Message) }
+
+// Errors is all that is wrong with a configuration, in the order of the sources.
+type Errors []*Error
+
+func (es Errors) Error() string {
+	lines := make([]string, len(es))
+	for i, e := range es {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap lets errors.As find the single errors.
+func (es Errors) Unwrap() []error {
+	out := make([]error, len(es))
+	for i, e := range es {
+		out[i] = e
+	}
+	return out
+}
+
+// Warning is something that was ignored, or that is allowed but seldom meant.
+type Warning struct {
+	Path    string
+	Source  string
+	Message string
+}
+
+func (w Warning) String() string { return located(w.Source, w.Path, "", w.Message) }
+
+func located(source, path, value, message string) string {
+	var b strings.Builder
+	for _, s := range []string{source, path} {
+		if s != "" {
+			b.WriteString(s)
+			b.WriteString(": ")
+		}
+	}
+	if value != "" {
+		fmt.Fprintf(&b, "%q: ", clip(value))
+	}
+	b.WriteString(message)
+	return b.String()
+}
+
+// clip keeps a mistaken value (a whole file, say) from filling the screen.
+func clip(s string) string {
+	const most = 120
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// nearest returns the candidate a misspelt word most likely means, or "".
+func nearest(word string, candidates []string) string {
+	best, bestDistance := "", max(1, min(len(word)/3, 4))+1
+	for _, c := range candidates {
+		if len(c) > 128 || len(word) > 128 {
+			continue
+		}
+		if d := editDistance(word, c); d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,264 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// workerFlags are the flags that make up the list of workers.
+var workerFlags = []struct {
+	name  string
+	typ   WorkerType
+	words string // how many words one use takes, for the help
+	help  string
+}{
+	{"worker-urls", WorkerRegular, "URL ...", "Workers that run whole requests: one or more URLs, repeatable."},
+	{"prefill", WorkerPrefill, "URL [PORT|none]", "A prefill worker and the port at which decode finds it (SGLang's --disaggregation-bootstrap-port): a number, or none to send null. Without the second word the worker is asked, and 8998 is taken where it does not tell. Repeatable."},
+	{"decode", WorkerDecode, "URL", "A decode worker. Repeatable."},
+}
+
+// Flags holds the raw words a parser found. Values are read, and refused, by
+// [LoadFlags], so that all mistakes are reported together.
+type Flags struct {
+	config  *rawFlag
+	options map[string]*rawFlag // by path
+	workers []workerWord        // in the order of the command line
+}
+
+// workerWord is one use of a worker flag.
+type workerWord struct {
+	flag int // index in workerFlags
+	text string
+}
+
+// rawFlag is a pflag.Value that keeps what it is given.
+type rawFlag struct {
+	def, typ string
+	values   []string
+	add      func(string)
+}
+
+func (r *rawFlag) String() string { return r.def }
+func (r *rawFlag) Type() string   { return r.typ }
+func (r *rawFlag) set() bool      { return len(r.values) > 0 }
+func (r *rawFlag) last() string   { return r.values[len(r.values)-1] }
+
+func (r *rawFlag) Set(s string) error {
+	if r.add != nil {
+		r.add(s)
+	}
+	r.values = append(r.values, s)
+	return nil
+}
+
+// AddFlags declares a flag for every setting.
+func AddFlags(fs *pflag.FlagSet) *Flags {
+	f := &Flags{options: map[string]*rawFlag{}}
+	f.config = &rawFlag{typ: "FILE"}
+	fs.Var(f.config, "config", "YAML file with the configuration. A flag wins over the environment, which wins over the file.")
+	for i, w := range workerFlags {
+		fs.Var(&rawFlag{typ: w.words, add: func(s string) {
+			f.workers = append(f.workers, workerWord{i, s})
+		}}, w.name, w.help)
+	}
+	schema().walk(func(o *option) {
+		if o.flag == "" {
+			return
+		}
+		r := &rawFlag{def: o.def, typ: o.flagType()}
+		f.options[o.path] = r
+		for _, name := range append([]string{o.flag}, o.aliases...) {
+			added := fs.VarPF(r, name, "", o.help)
+			if r.typ == "bool" {
+				added.NoOptDefVal = "true"
+			}
+			added.Hidden = name != o.flag || o.onlyWith == "never"
+		}
+	})
+	return f
+}
+
+func (o *option) flagType() string {
+	switch {
+	case o.typ.Kind() == kindBool:
+		return "bool"
+	case o.fileOf != "":
+		return "FILE"
+	case o.unit != "":
+		return strings.ToUpper(o.unit)
+	case o.typ.Kind() == kindInt || o.typ.Kind() == kindFloat:
+		return "NUMBER"
+	case o.secret():
+		return "KEY"
+	}
+	return "TEXT"
+}
+
+// FlagChoices returns the allowed values of each flag that has a fixed set of
+// them, for shell completion.
+func FlagChoices() map[string][]string {
+	m := map[string][]string{}
+	schema().walk(func(o *option) {
+		if o.flag != "" && o.choices != nil {
+			m[o.flag] = o.choices
+		}
+	})
+	return m
+}
+
+// FileFlags returns the flags whose value is the path of a file, for shell
+// completion.
+func FileFlags() []string {
+	names := []string{"config"}
+	schema().walk(func(o *option) {
+		if o.flag != "" && o.fileOf != "" {
+			names = append(names, o.flag)
+		}
+	})
+	return names
+}
+
+// ExpandArgs joins the words of flags that take several, since flag parsers
+// give a flag one: "--prefill URL 8998" becomes "--prefill=URL 8998" in one
+// word, and "--worker-urls A B" likewise. Words after "--" are left alone.
+func ExpandArgs(args []string) []string {
+	out := make([]string, 0, len(args))
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		most := extraWords(arg)
+		if most == 0 {
+			out = append(out, arg)
+			continue
+		}
+		var words []string
+		name, first, hasFirst := strings.Cut(arg, "=")
+		if hasFirst {
+			words = append(words, first)
+		} else {
+			most++
+		}
+		for most > 0 && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
+			i++
+			most--
+			words = append(words, args[i])
+		}
+		if len(words) == 0 {
+			out = append(out, arg) // the parser says what is missing
+			continue
+		}
+		out = append(out, name+"="+strings.Join(words, " "))
+	}
+	return out
+}
+
+// extraWords is how many words a flag takes after its first.
+func extraWords(arg string) int {
+	name, _, _ := strings.Cut(arg, "=")
+	switch name {
+	case "--prefill":
+		return 1
+	case "--worker-urls", "--decode":
+		return maxWorkers
+	}
+	return 0
+}
+
+func (l *loader) applyFlags(f *Flags) {
+	schema().walk(func(o *option) {
+		r := f.options[o.path]
+		if r == nil || !r.set() {
+			return
+		}
+		from := Origin{Kind: FromFlag, Name: o.flag}
+		if o.typ == typeSecrets {
+			l.set(l.root, "", o, from, r.values...)
+		} else {
+			l.set(l.root, "", o, from, r.last())
+		}
+	})
+	if len(f.workers) == 0 {
+		return
+	}
+	var b workerBuilder
+	for _, w := range f.workers {
+		from := Origin{Kind: FromFlag, Name: workerFlags[w.flag].name}
+		l.addWorkerWords(&b, w.flag, strings.Fields(w.text), from)
+	}
+	l.setWorkers(b.workers, b.from, b.from0())
+}
+
+// workerBuilder gathers the workers of flags or of the environment.
+type workerBuilder struct {
+	workers []Worker
+	from    []Origin
+}
+
+func (b *workerBuilder) from0() Origin {
+	if len(b.from) == 0 {
+		return Origin{}
+	}
+	return b.from[0]
+}
+
+// addWorkerWords adds the workers that one use of a worker flag names.
+func (l *loader) addWorkerWords(b *workerBuilder, flag int, words []string, from Origin) {
+	w := workerFlags[flag]
+	path := func() string { return fmt.Sprintf("workers[%d]", len(b.workers)) }
+	if len(words) == 0 {
+		l.fail(path()+".url", from.String(), "", "must be %s", w.words)
+		return
+	}
+	if w.typ != WorkerPrefill {
+		for _, url := range words {
+			b.workers = append(b.workers, Worker{URL: url, Type: w.typ})
+			b.from = append(b.from, from)
+		}
+		return
+	}
+	p := Worker{URL: words[0], Type: WorkerPrefill}
+	switch {
+	case len(words) > 2:
+		l.fail(path(), from.String(), strings.Join(words, " "), "must be %s", w.words)
+		return
+	case len(words) == 2:
+		if err := p.BootstrapPort.UnmarshalText([]byte(words[1])); err != nil {
+			if strings.Contains(words[1], "://") {
+				err = fmt.Errorf("must be a bootstrap port or none; for another worker repeat --prefill")
+			}
+			l.fail(path()+".bootstrap_port", from.String(), words[1], "%v", err)
+		}
+	}
+	b.workers = append(b.workers, p)
+	b.from = append(b.from, from)
+}
+
+var unknownFlag = regexp.MustCompile(`^unknown flag: --(\S+)$`)
+
+// ExplainFlagError adds the flag that was probably meant to a parser's error
+// about one that does not exist.
+func ExplainFlagError(err error) error {
+	m := unknownFlag.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	names := []string{"config"}
+	for _, w := range workerFlags {
+		names = append(names, w.name)
+	}
+	schema().walk(func(o *option) {
+		if o.flag != "" {
+			names = append(names, o.flag)
+		}
+	})
+	name, _, _ := strings.Cut(m[1], "=")
+	if n := nearest(strings.ReplaceAll(name, "_", "-"), names); n != "" {
+		return fmt.Errorf("%w; did you mean --%s?", err, n)
+	}
+	return err
+}

@@ -1,0 +1,229 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+const (
+	maxConfigBytes = 8 << 20
+	maxSecretBytes = 64 << 10
+	maxErrors      = 100
+	maxWorkers     = 10_000
+)
+
+// ReadFile reads a whole file, as os.ReadFile does.
+type ReadFile func(path string) ([]byte, error)
+
+// Load makes a configuration from the words of a command line (without the
+// program and the command), the environment (as os.Environ gives it) and the
+// file either of them names. readFile may be nil for os.ReadFile.
+//
+// The error is an [Errors] with everything that is wrong. Warnings are returned
+// with and without an error.
+func Load(args, environ []string, readFile ReadFile) (*Config, []Warning, error) {
+	fs := pflag.NewFlagSet("sluice", pflag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	flags := AddFlags(fs)
+	if err := fs.Parse(ExpandArgs(args)); err != nil {
+		return nil, nil, Errors{{Source: "command line", Message: ExplainFlagError(err).Error()}}
+	}
+	if fs.NArg() > 0 {
+		return nil, nil, Errors{{Source: "command line", Value: fs.Arg(0), Message: "unexpected argument"}}
+	}
+	return LoadFlags(flags, environ, readFile)
+}
+
+// LoadFlags is [Load] after a parser has filled flags.
+func LoadFlags(flags *Flags, environ []string, readFile ReadFile) (*Config, []Warning, error) {
+	if readFile == nil {
+		readFile = readBounded
+	}
+	l := &loader{cfg: &Config{origins: map[string]Origin{}}, readFile: readFile, bad: map[string]bool{}}
+	l.root = reflect.ValueOf(l.cfg).Elem()
+	schema().setDefaults(l.root)
+
+	env := l.environment(environ)
+	l.cfg.File = env[EnvPrefix+"CONFIG"]
+	if flags.config.set() {
+		l.cfg.File = flags.config.last()
+	}
+	if l.cfg.File != "" {
+		l.file(l.cfg.File)
+	}
+	l.applyEnv(env)
+	l.applyFlags(flags)
+
+	l.resolveSecretFiles()
+	l.validate()
+	if len(l.errs) > 0 {
+		return nil, l.warnings, l.errs
+	}
+	l.fillIn()
+	return l.cfg, l.warnings, nil
+}
+
+// readBounded is os.ReadFile for regular files that are not absurdly big and
+// for pipes (process substitution).
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
+}
+
+// loader lays the sources over one another and gathers what is wrong.
+type loader struct {
+	cfg      *Config
+	root     reflect.Value // of *cfg
+	readFile ReadFile
+
+	errs     Errors
+	warnings []Warning
+	bad      map[string]bool // paths with an error; checks across settings skip them
+	visited  int             // nodes of the file, aliases followed
+
+	workers []Origin // of each of cfg.Workers
+}
+
+func (l *loader) fail(path, source, value, format string, args ...any) {
+	l.bad[path] = true
+	if len(l.errs) == maxErrors {
+		l.errs = append(l.errs, &Error{Message: fmt.Sprintf("more than %d errors; the rest is not shown", maxErrors)})
+	}
+	if len(l.errs) > maxErrors {
+		return
+	}
+	l.errs = append(l.errs, &Error{Path: path, Source: source, Value: redactURL(value), Message: fmt.Sprintf(format, args...)})
+}
+
+func (l *loader) warn(path, source, format string, args ...any) {
+	l.warnings = append(l.warnings, Warning{Path: path, Source: source, Message: fmt.Sprintf(format, args...)})
+}
+
+// set gives the setting o of the struct root the values of one source. prefix
+// is the path of root. Wrong values leave the setting as it was.
+func (l *loader) set(root reflect.Value, prefix string, o *option, from Origin, texts ...string) {
+	path := prefix + o.path
+	v := reflect.New(o.typ).Elem()
+	for _, text := range texts {
+		if err := o.setText(v, text); err != nil {
+			if o.secret() && text != "" {
+				text = hidden
+			}
+			l.fail(path, from.String(), text, "%v", err)
+			return
+		}
+	}
+	root.FieldByIndex(o.index).Set(v)
+	if prefix == "" {
+		l.cfg.origins[path] = from
+	}
+}
+
+// setWorkers takes a whole list of workers.
+func (l *loader) setWorkers(workers []Worker, from []Origin, whole Origin) {
+	l.cfg.Workers, l.workers = workers, from
+	l.cfg.origins["workers"] = whole
+}
+
+// resolveSecretFiles reads the files that hold keys. A key and its file are one
+// setting: the stronger source wins, and both from one source contradict each
+// other.
+func (l *loader) resolveSecretFiles() {
+	schema().walk(func(o *option) {
+		if o.fileOf == "" {
+			return
+		}
+		key := schema().find(o.fileOf)
+		file, direct := l.root.FieldByIndex(o.index), l.root.FieldByIndex(key.index)
+		fileFrom, directFrom := l.cfg.origins[o.path], l.cfg.origins[key.path]
+		switch {
+		case file.String() == "":
+			return
+		case !direct.IsZero() && directFrom.Kind > fileFrom.Kind:
+			file.SetString("")
+			delete(l.cfg.origins, o.path)
+			return
+		case !direct.IsZero() && directFrom.Kind == fileFrom.Kind:
+			l.fail(o.path, fileFrom.String(), file.String(), "%s is set as well; set one of them", key.path)
+			return
+		}
+		direct.SetZero()
+		delete(l.cfg.origins, key.path)
+		l.readSecret(o.path, fileFrom.String(), key, direct, file.String())
+	})
+	for i := range l.cfg.Workers {
+		w := &l.cfg.Workers[i]
+		if w.APIKeyFile == "" {
+			continue
+		}
+		path := fmt.Sprintf("workers[%d].api_key_file", i)
+		if w.APIKey != "" {
+			l.fail(path, l.workers[i].String(), w.APIKeyFile, "api_key is set as well; set one of them")
+			continue
+		}
+		key := schema().find("workers").structList.find("api_key")
+		l.readSecret(path, l.workers[i].String(), key, reflect.ValueOf(&w.APIKey).Elem(), w.APIKeyFile)
+	}
+}
+
+func (l *loader) readSecret(path, source string, key *option, v reflect.Value, file string) {
+	data, err := l.readFile(file)
+	if err != nil {
+		l.fail(path, source, file, "cannot read it: %v", err)
+		return
+	}
+	if len(data) > maxSecretBytes {
+		l.fail(path, source, file, "is larger than %d bytes", maxSecretBytes)
+		return
+	}
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		if n++; n > 1 && key.typ == typeSecret {
+			l.fail(path, source, file, "holds more than one line")
+			return
+		}
+		if err := key.setText(v, line); err != nil {
+			l.fail(path, source, file, "line %d %v", n, err)
+			return
+		}
+	}
+	if n == 0 {
+		l.fail(path, source, file, "holds no key")
+	}
+}
+
+// fillIn gives settings that follow others their values.
+func (l *loader) fillIn() {
+	c := l.cfg
+	if c.Routing.PrefillPolicy == "" {
+		c.Routing.PrefillPolicy = c.Routing.Policy
+	}
+	if c.Routing.DecodePolicy == "" {
+		c.Routing.DecodePolicy = c.Routing.Policy
+	}
+	if c.Admission.PrefillMaxInflight <= 0 {
+		c.Admission.PrefillMaxInflight = -1
+	}
+	for i := range c.Workers {
+		if c.Workers[i].ModelID == "" {
+			c.Workers[i].ModelID = c.Fleet.ModelID
+		}
+	}
+	if c.Server.MaxPayloadSize > c.Server.MaxBufferedBytes {
+		c.Server.MaxPayloadSize = c.Server.MaxBufferedBytes
+	}
+}

@@ -1,0 +1,230 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+)
+
+// validate checks what one value cannot show by itself. Settings that are
+// wrong by themselves are left out, so that one mistake makes one error.
+func (l *loader) validate() {
+	l.checkServer()
+	l.checkAdmission()
+	l.checkRest()
+	l.checkWorkers()
+}
+
+// named is how the user wrote a setting: the flag where it came from one, and
+// for a default, since that is what all three ways have in common.
+func (l *loader) named(path string) string {
+	if from := l.cfg.origins[path]; from.Kind == FromEnv {
+		return from.Name
+	} else if from.Kind == FromFile {
+		return path
+	}
+	return "--" + schema().find(path).flag
+}
+
+// source is where a setting came from, for an Error.
+func (l *loader) source(path string) string { return l.cfg.origins[path].String() }
+
+// value is the text of a setting.
+func (l *loader) value(path string) string {
+	o := schema().find(path)
+	return o.text(l.root.FieldByIndex(o.index))
+}
+
+// blame reports that a setting does not go with the rest.
+func (l *loader) blame(path, format string, args ...any) {
+	l.fail(path, l.source(path), l.value(path), format, args...)
+}
+
+func (l *loader) good(paths ...string) bool {
+	for _, p := range paths {
+		if l.bad[p] {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *loader) isSet(path string) bool { return l.cfg.origins[path].Kind != FromDefault }
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?$`)
+
+func (l *loader) checkServer() {
+	s := &l.cfg.Server
+	for _, h := range []struct {
+		path string
+		host *string
+	}{{"server.host", &s.Host}, {"server.prometheus_host", &s.PrometheusHost}} {
+		if !l.good(h.path) {
+			continue
+		}
+		bare := strings.TrimSuffix(strings.TrimPrefix(*h.host, "["), "]")
+		if net.ParseIP(bare) != nil {
+			*h.host = bare
+		} else if !hostName.MatchString(*h.host) {
+			l.blame(h.path, "must be an address or a host name, without a port")
+		}
+	}
+	if l.good("server.port", "server.prometheus_port", "server.host", "server.prometheus_host") &&
+		s.Port != 0 && s.Port == s.PrometheusPort && hostsOverlap(s.Host, s.PrometheusHost) {
+		path := "server.prometheus_port"
+		if !l.isSet(path) {
+			path = "server.port"
+		}
+		l.blame(path, "clients and metrics cannot share one port: %s and %s are both %d", l.named("server.port"), l.named("server.prometheus_port"), s.Port)
+	}
+	if l.good("server.max_payload_size", "server.max_buffered_bytes") && l.isSet("server.max_payload_size") && s.MaxPayloadSize > s.MaxBufferedBytes {
+		l.blame("server.max_payload_size", "must not exceed %s, which is %s and bounds all bodies together", l.named("server.max_buffered_bytes"), formatBytes(s.MaxBufferedBytes))
+	}
+}
+
+func hostsOverlap(a, b string) bool {
+	ipA, ipB := net.ParseIP(a), net.ParseIP(b)
+	return a == b || ipA != nil && ipA.IsUnspecified() || ipB != nil && ipB.IsUnspecified()
+}
+
+// checkAdmission refuses at start what cannot mean anything, so that nobody
+// believes in a limit that is not there.
+func (l *loader) checkAdmission() {
+	const (
+		limit   = "admission.prefill_max_inflight_requests_per_worker"
+		size    = "admission.prefill_queue_size"
+		timeout = "admission.prefill_queue_timeout_secs"
+		prio    = "admission.priority_scheduler_enabled"
+	)
+	a := l.cfg.Admission
+	if l.isSet(prio) {
+		l.blame(prio, "%s is not an option here, whatever its value: request classes do its job. A class is a queue of its own with an order, a weight and limits, and a request names its class in the header x-sluice-class. Leave the option out", l.named(prio))
+	}
+	if !l.good(limit) {
+		return
+	}
+	if !a.Enabled() {
+		for _, path := range []string{size, timeout} {
+			if l.good(path) && l.isSet(path) {
+				l.blame(path, "%s needs a positive %s, which is %d: without that limit nothing waits for prefill", l.named(path), l.named(limit), a.PrefillMaxInflight)
+			}
+		}
+		return
+	}
+	if l.good("fleet.pd_disaggregation") && !l.cfg.Fleet.PDDisaggregation {
+		l.blame(limit, "%s needs %s: it bounds requests in prefill, and without disaggregation no worker has a prefill of its own", l.named(limit), l.named("fleet.pd_disaggregation"))
+	}
+	if l.good(size, timeout) && a.PrefillQueueTimeout == 0 && a.PrefillQueueSize > 0 {
+		l.blame(timeout, "%s must be positive while %s is %d: nothing could wait in that queue. To refuse at once, set the size to 0", l.named(timeout), l.named(size), a.PrefillQueueSize)
+	}
+}
+
+var endpointPath = regexp.MustCompile(`^/[!-"$-~]*$`)
+
+func (l *loader) checkRest() {
+	c := l.cfg
+	if path := "health.health_check_endpoint"; l.good(path) && !endpointPath.MatchString(c.Health.Endpoint) {
+		l.blame(path, "must be a path that begins with /")
+	}
+	if l.good("retry.retry_initial_backoff_ms", "retry.retry_max_backoff_ms") && c.Retry.InitialBackoff > c.Retry.MaxBackoff {
+		path := "retry.retry_max_backoff_ms"
+		if !l.isSet(path) {
+			path = "retry.retry_initial_backoff_ms"
+		}
+		l.blame(path, "%s must not be less than %s", l.named("retry.retry_max_backoff_ms"), l.named("retry.retry_initial_backoff_ms"))
+	}
+	for _, path := range []string{"routing.prefill_policy", "routing.decode_policy"} {
+		if l.good(path, "fleet.pd_disaggregation") && l.isSet(path) && !c.Fleet.PDDisaggregation {
+			l.blame(path, "%s needs %s; without it %s is the one policy", l.named(path), l.named("fleet.pd_disaggregation"), l.named("routing.policy"))
+		}
+	}
+}
+
+func (l *loader) checkWorkers() {
+	first := map[string]int{}
+	modeWrong := map[string]bool{}
+	for i := range l.cfg.Workers {
+		w := &l.cfg.Workers[i]
+		path, source := fmt.Sprintf("workers[%d]", i), l.workers[i].String()
+		if w.URL != "" {
+			if canonical, err := CanonicalURL(w.URL); err != nil {
+				l.fail(path+".url", source, w.URL, "%v", err)
+			} else {
+				w.URL = canonical
+				if j, twice := first[canonical]; twice {
+					l.fail(path+".url", source, w.URL, "is the same worker as workers[%d] (%s)", j, l.workers[j])
+				} else {
+					first[canonical] = i
+				}
+			}
+		}
+		if l.good(path+".worker_type", "fleet.pd_disaggregation") {
+			l.checkMode(w, path, source, modeWrong)
+		}
+		if w.BootstrapPort != BootstrapAuto && w.Type != WorkerPrefill && l.good(path+".worker_type") {
+			l.fail(path+".bootstrap_port", source, w.BootstrapPort.String(), "is only for prefill workers; this one is %s", w.Type)
+		}
+		l.checkTLS(w, path, source)
+	}
+}
+
+// checkMode refuses workers whose role the mode has no use for; once for all
+// the workers of one flag.
+func (l *loader) checkMode(w *Worker, path, source string, told map[string]bool) {
+	pd := l.cfg.Fleet.PDDisaggregation
+	if pd == (w.Type != WorkerRegular) {
+		return
+	}
+	if told[source] {
+		return
+	}
+	told[source] = true
+	name := l.named("fleet.pd_disaggregation")
+	if pd {
+		l.fail(path+".worker_type", source, string(w.Type), "with %s every worker is prefill or decode (--prefill, --decode)", name)
+		return
+	}
+	l.fail(path+".worker_type", source, string(w.Type), "needs %s: without it every worker runs whole requests (--worker-urls)", name)
+}
+
+func (l *loader) checkTLS(w *Worker, path, source string) {
+	t := w.TLS
+	if t.IsZero() {
+		return
+	}
+	if strings.HasPrefix(w.URL, "http://") {
+		l.fail(path+".tls", source, w.URL, "is only for https URLs")
+	}
+	if t.InsecureSkipVerify {
+		l.warn(path+".tls.insecure_skip_verify", source, "the certificate of %s is not checked", w.URL)
+	}
+	if t.CAFile != "" {
+		if pem, ok := l.readPEM(path+".tls.ca_file", source, t.CAFile); ok && !x509.NewCertPool().AppendCertsFromPEM(pem) {
+			l.fail(path+".tls.ca_file", source, t.CAFile, "holds no certificate in PEM form")
+		}
+	}
+	switch {
+	case t.CertFile != "" && t.KeyFile != "":
+		cert, ok1 := l.readPEM(path+".tls.cert_file", source, t.CertFile)
+		key, ok2 := l.readPEM(path+".tls.key_file", source, t.KeyFile)
+		if ok1 && ok2 {
+			if _, err := tls.X509KeyPair(cert, key); err != nil {
+				l.fail(path+".tls.cert_file", source, t.CertFile, "does not go with key_file %q: %v", t.KeyFile, err)
+			}
+		}
+	case t.CertFile != "" || t.KeyFile != "":
+		l.fail(path+".tls", source, t.CertFile+t.KeyFile, "cert_file and key_file go together; one is missing")
+	}
+}
+
+func (l *loader) readPEM(path, source, file string) ([]byte, bool) {
+	data, err := l.readFile(file)
+	if err != nil {
+		l.fail(path, source, file, "cannot read it: %v", err)
+		return nil, false
+	}
+	return data, true
+}

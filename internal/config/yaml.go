@@ -1,0 +1,268 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// file reads the YAML file. It is decoded into nodes and those are laid over
+// the schema here, because a decoder that fills structs stops at the first
+// mistake of a kind and knows no paths.
+func (l *loader) file(name string) {
+	data, err := l.readFile(name)
+	if err != nil {
+		l.fail("", name, "", "cannot read the configuration: %v", err)
+		return
+	}
+	if len(data) > maxConfigBytes {
+		l.fail("", name, "", "is larger than %d bytes", maxConfigBytes)
+		return
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return // an empty file sets nothing
+	} else if err != nil {
+		l.fail("", name, "", "%s", yamlMessage(err))
+		return
+	}
+	// A decoder that is not asked again ignores what follows "---" silently.
+	var second yaml.Node
+	if err := dec.Decode(&second); err == nil {
+		l.fail("", Origin{Kind: FromFile, Name: name, Line: second.Line}.String(), "", "holds a second YAML document; a configuration is one")
+		return
+	} else if !errors.Is(err, io.EOF) {
+		l.fail("", name, "", "%s", yamlMessage(err))
+		return
+	}
+	n := &doc
+	if n.Kind == yaml.DocumentNode {
+		if len(n.Content) == 0 {
+			return
+		}
+		n = n.Content[0]
+	}
+	y := yamlReader{loader: l, name: name}
+	if n = y.follow(n); n != nil && !isNull(n) {
+		y.mapping(n, schema(), l.root, "", "")
+	}
+}
+
+func yamlMessage(err error) string {
+	return "cannot read it as YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")
+}
+
+type yamlReader struct {
+	*loader
+	name string
+}
+
+func (y *yamlReader) at(n *yaml.Node) Origin {
+	return Origin{Kind: FromFile, Name: y.name, Line: n.Line}
+}
+
+// follow resolves an alias and counts visits, which bounds what a small file
+// full of aliases can cost. nil means: enough.
+func (y *yamlReader) follow(n *yaml.Node) *yaml.Node {
+	const most = 500_000
+	if y.visited++; y.visited > most {
+		if y.visited == most+1 {
+			y.fail("", y.name, "", "has more than %d values, aliases included", most)
+		}
+		return nil
+	}
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+}
+
+func kindName(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	return "a single value"
+}
+
+func shown(n *yaml.Node) string {
+	if n.Kind == yaml.ScalarNode {
+		return n.Value
+	}
+	return ""
+}
+
+// mapping lays the mapping n over the group g of the struct root. prefix is
+// the path of root, path that of n.
+func (y *yamlReader) mapping(n *yaml.Node, g *group, root reflect.Value, prefix, path string) {
+	if n.Kind != yaml.MappingNode {
+		y.fail(path, y.at(n).String(), shown(n), "must be a mapping, not %s", kindName(n))
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := y.follow(n.Content[i]), y.follow(n.Content[i+1])
+		if key == nil || value == nil {
+			return
+		}
+		where := y.at(n.Content[i]).String()
+		if key.Kind != yaml.ScalarNode {
+			y.fail(path, where, "", "a key must be a word, not %s", kindName(key))
+			continue
+		}
+		keyPath := join(path, key.Value)
+		if line, twice := seen[key.Value]; twice {
+			y.fail(keyPath, where, "", "is set twice, first in line %d", line)
+			continue
+		}
+		seen[key.Value] = n.Content[i].Line
+		if o := g.option(key.Value); o != nil {
+			y.option(value, o, root, prefix, y.at(n.Content[i+1]))
+			continue
+		}
+		if s := g.group(key.Value); s != nil {
+			if !isNull(value) {
+				y.mapping(value, s, root, prefix, keyPath)
+			}
+			continue
+		}
+		y.fail(keyPath, where, "", "%s", unknownKey(key.Value, g))
+	}
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return clip(key)
+	}
+	return path + "." + clip(key)
+}
+
+func (g *group) option(key string) *option {
+	for _, o := range g.options {
+		if o.key == key {
+			return o
+		}
+	}
+	return nil
+}
+
+func (g *group) group(key string) *group {
+	for _, s := range g.groups {
+		if s.key == key {
+			return s
+		}
+	}
+	return nil
+}
+
+func unknownKey(key string, g *group) string {
+	if key == "<<" {
+		return "merge keys are not supported"
+	}
+	// The same word elsewhere in the file's schema beats a similar one here.
+	var elsewhere string
+	schema().walk(func(o *option) {
+		if o.key == strings.ReplaceAll(key, "-", "_") {
+			elsewhere = o.path
+		}
+	})
+	if n := nearest(strings.ReplaceAll(key, "-", "_"), g.keys()); n != "" {
+		return fmt.Sprintf("unknown key; did you mean %s?", join(g.path, n))
+	} else if elsewhere != "" {
+		return fmt.Sprintf("unknown key; did you mean %s?", elsewhere)
+	}
+	return "unknown key"
+}
+
+// option sets one setting from its node. from is where the value stands.
+func (y *yamlReader) option(n *yaml.Node, o *option, root reflect.Value, prefix string, from Origin) {
+	path := prefix + o.path
+	if o.structList != nil {
+		y.workerList(n, o, from)
+		return
+	}
+	if o.typ == typeSecrets && n.Kind == yaml.SequenceNode {
+		var texts []string
+		for _, item := range n.Content {
+			text, ok := y.scalar(item, o, path, y.at(item))
+			if !ok {
+				return
+			}
+			texts = append(texts, text)
+		}
+		y.set(root, prefix, o, from, texts...)
+		return
+	}
+	if text, ok := y.scalar(n, o, path, from); ok {
+		y.set(root, prefix, o, from, text)
+	}
+}
+
+// scalar returns the text of a single value of the right kind.
+func (y *yamlReader) scalar(n *yaml.Node, o *option, path string, from Origin) (string, bool) {
+	if n = y.follow(n); n == nil {
+		return "", false
+	}
+	value := shown(n)
+	if o.secret() && value != "" {
+		value = hidden
+	}
+	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		y.fail(path, from.String(), "", "must be a single value, not %s", kindName(n))
+	case isNull(n):
+		y.fail(path, from.String(), "", "has no value; leave the key out to keep the default")
+	case n.Style&yaml.TaggedStyle != 0:
+		y.fail(path, from.String(), value, "must have no YAML tag")
+	case !o.isText() && n.Style&quoted != 0:
+		y.fail(path, from.String(), value, "must stand without quotes")
+	default:
+		return n.Value, true
+	}
+	return "", false
+}
+
+func (y *yamlReader) workerList(n *yaml.Node, o *option, from Origin) {
+	if isNull(n) {
+		return
+	}
+	if n.Kind != yaml.SequenceNode {
+		y.fail(o.path, from.String(), shown(n), "must be a list, not %s", kindName(n))
+		return
+	}
+	if len(n.Content) > maxWorkers {
+		y.fail(o.path, from.String(), "", "has more than %d workers", maxWorkers)
+		return
+	}
+	var b workerBuilder
+	for i, item := range n.Content {
+		at := y.at(item)
+		path := fmt.Sprintf("%s[%d]", o.path, i)
+		if item = y.follow(item); item == nil {
+			return
+		}
+		var w Worker
+		v := reflect.ValueOf(&w).Elem()
+		o.structList.setDefaults(v)
+		y.mapping(item, o.structList, v, path+".", path)
+		if w.URL == "" && !y.bad[path] && !y.bad[path+".url"] {
+			y.fail(path+".url", at.String(), "", "is missing")
+		}
+		b.workers = append(b.workers, w)
+		b.from = append(b.from, at)
+	}
+	y.setWorkers(b.workers, b.from, from)
+}
