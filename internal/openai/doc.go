@@ -1,0 +1,35 @@
+// Package openai knows the bytes of the OpenAI-style API and nothing of what is
+// done with them.
+//
+// Goal: tell the few things routing needs out of a request body without decoding
+// it, change a few fields without copying it, speak errors in the API's form, and
+// follow an event stream that passes by.
+//
+// Non-goals: choosing workers, waiting, sockets, engine dialects. Nothing here
+// starts a goroutine or reads a clock.
+//
+// A request's life here:
+//
+//	p, err := openai.Peek(openai.RouteChatCompletions, body, openai.PeekOptions{Refuse: openai.ControlledFields})
+//	if err != nil { ... }               // always an *openai.Error, ready to be written
+//	defer p.Release()
+//	p.Model, p.Stream, p.Samples()      // what routing needs
+//
+//	var s openai.Splicer                // one per leg
+//	s.Reset(p)
+//	s.SetString(openai.FieldBootstrapHost, host)
+//	s.SetInt(openai.FieldBootstrapPort, 8998)
+//	s.SetInt(openai.FieldBootstrapRoom, room)
+//	segments, size := s.Segments()      // the client's bytes with ours between them
+//
+// The answer's side: EventScanner watches a stream that is relayed byte for byte
+// and can tell whether it ended well; ReadUsage finds the token counts; a
+// LogprobMerger joins the two halves of a native answer.
+//
+// The JSON scanner (scan.go) is our own: it checks the whole of a body strictly
+// (RFC 8259) in one pass, without recursion and without decoding, and counts
+// text and token ids while it passes them. encoding/json and jsontext are its
+// oracles in the fuzz tests. What it accepts, an engine's parser reads in the same
+// way; that matters because a key the two would read differently is a way around
+// the admission gate.
+package openai

@@ -1,0 +1,366 @@
+package openai
+
+import (
+	"bytes"
+	"slices"
+)
+
+// DefaultMaxEventBytes bounds what an EventScanner keeps of an event that comes in
+// several pieces.
+const DefaultMaxEventBytes = 1 << 20
+
+// EventScanner follows a text/event-stream that passes by, whatever the pieces it
+// comes in. It copies nothing unless an event is cut across pieces, and keeps at most
+// MaxEventBytes of one; a longer event is followed but not looked into.
+//
+// The zero value is ready. It is not safe for concurrent use.
+type EventScanner struct {
+	// MaxEventBytes is the bound of what is kept; 0 is DefaultMaxEventBytes.
+	MaxEventBytes int
+	// SkipUsage saves the search for token counts.
+	SkipUsage bool
+
+	// Events counts complete events with data, the end marker and errors included;
+	// DataEvents those without the two; Comments the comment lines.
+	Events, DataEvents, Comments int
+	// Done: the end marker "data: [DONE]" was seen as the whole data of an event.
+	Done bool
+	// Finished: the end marker, or an event that ends a stream of the Messages or
+	// the Responses API.
+	Finished bool
+	// Errors counts events that tell an error: an event named error, or data with a
+	// top-level error.
+	Errors int
+	// LastError is a copy of the first 2 KiB of the last error's data.
+	LastError []byte
+	// TooLong counts events that were not looked into for their length.
+	TooLong int
+	// Usage is the last token counts seen.
+	Usage    Usage
+	HasUsage bool
+
+	started bool
+	// lastCR: the last byte was '\r', so that a '\n' next belongs to it.
+	lastCR bool
+	// midLine: bytes of an unfinished line have been seen. line holds them, unless
+	// lineLost.
+	midLine  bool
+	lineLost bool
+	line     []byte
+	// inEvent: the event has at least one field line. data is its data so far
+	// (hasData), in the piece or, if dataOwned, in buf.
+	inEvent   bool
+	hasData   bool
+	dataOwned bool
+	dataLost  bool
+	data      []byte
+	buf       []byte
+	name      eventName
+	scan      *scanner
+}
+
+type eventName uint8
+
+const (
+	nameOther eventName = iota
+	nameError
+	nameEnd
+)
+
+// Reset makes the scanner ready for another stream; its buffers and bounds stay.
+func (e *EventScanner) Reset() {
+	*e = EventScanner{MaxEventBytes: e.MaxEventBytes, SkipUsage: e.SkipUsage,
+		line: e.line[:0], buf: e.buf[:0], LastError: e.LastError[:0], scan: e.scan}
+}
+
+func (e *EventScanner) maxBytes() int {
+	if e.MaxEventBytes > 0 {
+		return e.MaxEventBytes
+	}
+	return DefaultMaxEventBytes
+}
+
+// AtBoundary tells that the stream so far ends between events: a comment or another
+// event may be put in here.
+func (e *EventScanner) AtBoundary() bool { return !e.midLine && !e.inEvent }
+
+// Feed takes the next piece of the stream. The piece is not kept.
+func (e *EventScanner) Feed(piece []byte) {
+	if len(piece) == 0 {
+		return
+	}
+	if e.lastCR {
+		e.lastCR = false
+		if piece[0] == '\n' {
+			piece = piece[1:]
+		}
+	}
+	for len(piece) > 0 {
+		end := lineEnd(piece)
+		if end < 0 {
+			e.keepLine(piece)
+			break
+		}
+		line := piece[:end]
+		next := end + 1
+		if piece[end] == '\r' {
+			if next == len(piece) {
+				e.lastCR = true
+			} else if piece[next] == '\n' {
+				next++
+			}
+		}
+		if e.midLine {
+			e.keepLine(line)
+			whole, lost := e.line, e.lineLost
+			e.line, e.midLine, e.lineLost = e.line[:0], false, false
+			e.takeLine(whole, lost, true)
+		} else {
+			e.takeLine(line, false, false)
+		}
+		piece = piece[next:]
+	}
+	if e.hasData && !e.dataOwned && !e.dataLost {
+		e.ownData()
+	}
+}
+
+func lineEnd(b []byte) int {
+	n := bytes.IndexByte(b, '\n')
+	if n >= 0 {
+		b = b[:n]
+	}
+	if r := bytes.IndexByte(b, '\r'); r >= 0 {
+		return r
+	}
+	return n
+}
+
+// keepLine adds to the unfinished line.
+func (e *EventScanner) keepLine(b []byte) {
+	e.midLine = true
+	if e.lineLost {
+		return
+	}
+	if len(e.line)+len(b) > e.maxBytes() {
+		// The field's name is enough to go on with.
+		e.line = append(e.line, b[:min(len(b), max(0, 16-len(e.line)))]...)
+		e.line = e.line[:min(len(e.line), 16)]
+		e.lineLost = true
+		return
+	}
+	e.line = append(e.line, b...)
+}
+
+var bom = []byte("\xef\xbb\xbf")
+
+// takeLine takes one whole line. lost: only its beginning is there. reused: its bytes
+// are in e.line, which the next piece overwrites.
+func (e *EventScanner) takeLine(line []byte, lost, reused bool) {
+	if !e.started {
+		e.started = true
+		line = bytes.TrimPrefix(line, bom)
+	}
+	if len(line) == 0 {
+		e.endEvent()
+		return
+	}
+	if line[0] == ':' {
+		e.Comments++
+		return
+	}
+	e.inEvent = true
+	field, value, _ := bytes.Cut(line, colon)
+	if len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	switch string(field) {
+	case "data":
+		e.takeData(value, lost, reused)
+	case "event":
+		e.name = nameOther
+		switch string(value) {
+		case "error":
+			e.name = nameError
+		case "message_stop", "response.completed", "response.failed", "response.incomplete", "response.cancelled":
+			e.name = nameEnd
+		}
+	}
+}
+
+var colon = []byte{':'}
+
+func (e *EventScanner) takeData(value []byte, lost, reused bool) {
+	switch {
+	case lost || e.dataLost:
+		e.dataLost = true
+		e.data = nil
+	case !e.hasData:
+		e.data, e.dataOwned = value, false
+		if reused {
+			e.ownData()
+		}
+	default:
+		// Data over several lines is one text with line feeds between.
+		if !e.dataOwned {
+			e.ownData()
+		}
+		if len(e.data)+1+len(value) > e.maxBytes() {
+			e.dataLost, e.data = true, nil
+			break
+		}
+		e.buf = append(append(e.buf, '\n'), value...)
+		e.data = e.buf
+	}
+	e.hasData = true
+}
+
+func (e *EventScanner) ownData() {
+	if len(e.data) > e.maxBytes() {
+		e.dataLost, e.data = true, nil
+		return
+	}
+	e.buf = append(e.buf[:0], e.data...)
+	e.data, e.dataOwned = e.buf, true
+}
+
+func (e *EventScanner) endEvent() {
+	if e.inEvent && e.hasData {
+		e.Events++
+		e.inspect()
+	}
+	e.inEvent, e.hasData, e.dataOwned, e.dataLost, e.data, e.name = false, false, false, false, nil, nameOther
+	if cap(e.buf) > 64<<10 {
+		e.buf = nil // long events are rare; idle streams are many
+	}
+	if cap(e.line) > 64<<10 {
+		e.line = nil
+	}
+}
+
+var (
+	doneMarker = []byte("[DONE]")
+	errorWord  = []byte(`"error"`)
+	usageWord  = []byte(`_tokens"`)
+)
+
+const maxLastError = 2048
+
+func (e *EventScanner) inspect() {
+	if e.dataLost {
+		e.TooLong++
+	}
+	if e.name == nameEnd {
+		e.Finished = true
+	}
+	data := e.data
+	if bytes.Equal(bytes.TrimSpace(data), doneMarker) {
+		e.Done, e.Finished = true, true
+		return
+	}
+	if e.name == nameError || bytes.Contains(data, errorWord) && e.tellsError(data) {
+		e.Errors++
+		e.LastError = append(e.LastError[:0], data[:min(len(data), maxLastError)]...)
+		return
+	}
+	e.DataEvents++
+	if !e.SkipUsage && bytes.Contains(data, usageWord) {
+		if e.scan == nil {
+			e.scan = new(scanner)
+		}
+		if u, ok := readUsage(e.scan, data); ok {
+			e.Usage, e.HasUsage = u, true
+		}
+	}
+}
+
+// tellsError looks for a top-level "error" that is not null, or the flat form
+// {"object":"error",…}.
+func (e *EventScanner) tellsError(data []byte) bool {
+	if e.scan == nil {
+		e.scan = new(scanner)
+	}
+	s := e.scan
+	s.reset(data, DefaultMaxDepth)
+	i := s.space(0)
+	if i >= len(data) || data[i] != '{' {
+		return false
+	}
+	i++
+	for first := true; ; first = false {
+		name, v, done := s.member(i, first)
+		if v < 0 || done {
+			return false
+		}
+		if i = s.skip(v, 1); i < 0 {
+			return false
+		}
+		raw := data[v:i]
+		switch {
+		case s.nameIs(name, "error"):
+			if c := raw[0]; c == '{' || c == '"' {
+				return true
+			}
+		case s.nameIs(name, "object") || s.nameIs(name, "type"):
+			if string(raw) == `"error"` {
+				return true
+			}
+		}
+	}
+}
+
+// AppendClose appends what closes an event that the stream was cut in, so that an
+// event of ours may follow; nothing at a boundary.
+func (e *EventScanner) AppendClose(dst []byte) []byte {
+	if e.AtBoundary() {
+		return dst
+	}
+	if e.midLine || e.lastCR {
+		// After a '\r' a '\n' would only be its second half.
+		dst = append(dst, '\n')
+	}
+	return append(dst, '\n')
+}
+
+// eachEvent calls yield with the data of each event in a whole body; for streams
+// that were collected rather than relayed. Data over several lines is joined.
+func eachEvent(body []byte, yield func(data []byte) error) error {
+	var data []byte
+	has := false
+	flush := func() error {
+		if !has {
+			return nil
+		}
+		err := yield(data)
+		data, has = nil, false
+		return err
+	}
+	for len(body) > 0 {
+		end := lineEnd(body)
+		line := body
+		if end < 0 {
+			body = nil
+		} else {
+			line = body[:end]
+			if body[end] == '\r' && end+1 < len(body) && body[end+1] == '\n' {
+				end++
+			}
+			body = body[end+1:]
+		}
+		if len(line) == 0 {
+			if err := flush(); err != nil {
+				return err
+			}
+			continue
+		}
+		if v, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			v = bytes.TrimPrefix(v, []byte(" "))
+			if has {
+				data = slices.Concat(data, []byte("\n"), v)
+			} else {
+				data, has = v, true
+			}
+		}
+	}
+	return flush()
+}

@@ -1,0 +1,122 @@
+package openai
+
+// Usage is the token counts an engine reports, -1 where it reports none.
+type Usage struct {
+	PromptTokens, CompletionTokens, CachedTokens int64
+}
+
+// ReadUsage finds the token counts in the JSON of an answer or an event: a
+// top-level usage object (OpenAI), or meta_info (SGLang's native form; of a list
+// of answers the counts are summed). ok is false if there are none.
+func ReadUsage(json []byte) (u Usage, ok bool) {
+	return readUsage(new(scanner), json)
+}
+
+// readUsage needs no complete check of the JSON, only that it never panics.
+func readUsage(s *scanner, json []byte) (u Usage, ok bool) {
+	s.reset(json, DefaultMaxDepth)
+	u = noUsage
+	i := s.space(0)
+	if i >= len(json) {
+		return noUsage, false
+	}
+	switch json[i] {
+	case '{':
+		s.usageIn(i+1, &u)
+	case '[':
+		i++
+		for first := true; ; first = false {
+			e, done := s.element(i, first)
+			if e < 0 || done {
+				break
+			}
+			if json[e] == '{' {
+				one := noUsage
+				i = s.usageIn(e+1, &one)
+				u.add(one)
+			} else {
+				i = s.skip(e, 1)
+			}
+			if i < 0 {
+				break
+			}
+		}
+	}
+	if u == noUsage {
+		return noUsage, false
+	}
+	return u, true
+}
+
+var noUsage = Usage{-1, -1, -1}
+
+// add sums counts, where there are any. A sum can't overflow below 2^31 items, and
+// a lying engine's may: it is a number for statistics.
+func (u *Usage) add(v Usage) {
+	for _, p := range [...]struct {
+		to   *int64
+		from int64
+	}{{&u.PromptTokens, v.PromptTokens}, {&u.CompletionTokens, v.CompletionTokens}, {&u.CachedTokens, v.CachedTokens}} {
+		if p.from >= 0 {
+			*p.to = max(0, *p.to) + p.from
+		}
+	}
+}
+
+// usageIn walks an answer's object (i is after its '{') for usage or meta_info. Events
+// of the Messages and Responses APIs have it one level down, in message or response.
+func (s *scanner) usageIn(i int, u *Usage) int {
+	return s.usageAt(i, u, 1)
+}
+
+func (s *scanner) usageAt(i int, u *Usage, depth int) int {
+	for first := true; ; first = false {
+		name, v, done := s.member(i, first)
+		if v < 0 || done {
+			return v
+		}
+		switch {
+		case s.b[v] != '{':
+			i = s.skip(v, depth)
+		case s.nameIs(name, "usage") || s.nameIs(name, "meta_info"):
+			i = s.counts(v+1, u, depth+1)
+		case depth == 1 && (s.nameIs(name, "message") || s.nameIs(name, "response")):
+			i = s.usageAt(v+1, u, depth+1)
+		default:
+			i = s.skip(v, depth)
+		}
+		if i < 0 {
+			return -1
+		}
+	}
+}
+
+func (s *scanner) counts(i int, u *Usage, depth int) int {
+	for first := true; ; first = false {
+		name, v, done := s.member(i, first)
+		if v < 0 || done {
+			return v
+		}
+		details := depth < 4 && s.b[v] == '{' && (s.nameIs(name, "prompt_tokens_details") || s.nameIs(name, "input_tokens_details"))
+		if details {
+			i = s.counts(v+1, u, depth+1)
+		} else {
+			i = s.skip(v, depth)
+		}
+		if i < 0 {
+			return -1
+		}
+		n, ok := parseInt(s.b[v:i])
+		if !ok || n < 0 {
+			continue
+		}
+		switch {
+		case s.nameIs(name, "prompt_tokens") || s.nameIs(name, "input_tokens"):
+			u.PromptTokens = n
+		case s.nameIs(name, "completion_tokens") || s.nameIs(name, "output_tokens"):
+			u.CompletionTokens = n
+		case s.nameIs(name, "cached_tokens") || s.nameIs(name, "cache_read_input_tokens"):
+			u.CachedTokens = n
+		}
+	}
+}
