@@ -406,6 +406,14 @@ func (c *Core) EndPrefill(now Instant, t *Ticket, out *[]*Ticket) {
 	}
 }
 
+// EndDecode ends the decode holds of a ticket, or all of an aggregated one's.
+// Repeated calls do nothing.
+func (c *Core) EndDecode(now Instant, t *Ticket, out *[]*Ticket) {
+	if c.endDecode(t) {
+		c.drainRank(now, t.Decode, out)
+	}
+}
+
 // Release ends every hold of a ticket. Repeated calls do nothing.
 func (c *Core) Release(now Instant, t *Ticket, out *[]*Ticket) {
 	p, d := c.endPrefill(t), c.endDecode(t)

@@ -259,6 +259,18 @@ func (t *Ticket) EndPrefill() {
 	g.unlockAndDeliver(out)
 }
 
+// EndDecode gives the decode booking back: the leg that answers the client is
+// over. It may be called any number of times.
+func (t *Ticket) EndDecode() {
+	g := t.gate
+	now := g.clock.Now()
+	g.mu.Lock()
+	out := g.spare
+	g.spare = nil
+	g.core.EndDecode(now, t, &out)
+	g.unlockAndDeliver(out)
+}
+
 // Release gives back whatever the ticket still holds. It may be called any
 // number of times.
 func (t *Ticket) Release() {
