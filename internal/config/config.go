@@ -79,8 +79,8 @@ const (
 // in from Policy when they are not set, so readers need no fallback.
 type Routing struct {
 	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|consistent_hashing" help:"Policy of both phases, and of workers that run whole requests."`
-	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" help:"Policy for prefill, where it differs."`
-	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" help:"Policy for decode, where it differs."`
+	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Policy for prefill, where it differs."`
+	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Policy for decode, where it differs."`
 }
 
 // Admission bounds the requests in prefill. The names, the defaults and what is

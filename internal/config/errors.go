@@ -105,7 +105,7 @@ func clip(s string) string {
 
 // nearest returns the candidate a misspelt word most likely means, or "".
 func nearest(word string, candidates []string) string {
-	best, bestDistance := "", max(1, min(len(word)/3, 4))+1
+	best, bestDistance := "", max(min(len(word)/2, 2), min(len(word)/3, 4))+1
 	for _, c := range candidates {
 		if len(c) > 128 || len(word) > 128 {
 			continue

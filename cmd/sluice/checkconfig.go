@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-router/sluice/internal/config"
+)
+
+func newCheckConfig(environ []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check-config [FILE]",
+		Short: "Print all mistakes of a configuration, or what would be in force",
+		Long: `Print all mistakes of a configuration and exit with 1, or print the configuration
+that would be in force, with the source of each setting and with secrets hidden,
+and exit with 0.
+
+The environment and the flags of "sluice serve" count as they do there.`,
+		Args: usage(cobra.MaximumNArgs(1)),
+	}
+	flags := addConfigFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			config := cmd.Flags().Lookup("config")
+			if config.Changed {
+				return &usageError{cmd.CommandPath(), errors.New("FILE and --config name the same thing; give one of them")}
+			}
+			if err := config.Value.Set(args[0]); err != nil {
+				return err
+			}
+		}
+		cfg, warnings, err := config.LoadFlags(flags, environ, nil)
+		printWarnings(cmd.ErrOrStderr(), warnings)
+		if err != nil {
+			return err
+		}
+		return cfg.WriteEffective(cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func printWarnings(w io.Writer, warnings []config.Warning) {
+	for _, warning := range warnings {
+		printLines(w, "sluice: warning: ", warning.String())
+	}
+}
+
+// newReference writes docs/configuration.md; "make docs" calls it.
+func newReference() *cobra.Command {
+	return &cobra.Command{
+		Use:    "config-reference",
+		Short:  "Print the reference of all settings, in Markdown",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return config.WriteReference(cmd.OutOrStdout())
+		},
+	}
+}

@@ -1,0 +1,138 @@
+package config
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// WriteEffective writes the configuration in force as a YAML file that says
+// after each setting where it came from. Secrets are hidden; a configuration
+// without any in it can be loaded again and is the same. Settings without a
+// value, and those that mean nothing in the chosen mode, are left out.
+func (c *Config) WriteEffective(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	p := printer{Writer: b, cfg: c}
+	p.group(schema(), reflect.ValueOf(c).Elem(), "")
+	return b.Flush()
+}
+
+type printer struct {
+	*bufio.Writer
+	cfg *Config
+}
+
+func (p *printer) group(g *group, root reflect.Value, indent string) {
+	for _, e := range g.order {
+		switch e := e.(type) {
+		case *option:
+			if e.structList != nil {
+				p.list(e, root.FieldByIndex(e.index), indent)
+			} else if p.shown(e, root) {
+				_, _ = fmt.Fprintf(p, "%s%s: %s  # %s\n", indent, e.key, e.yaml(root.FieldByIndex(e.index)), p.cfg.Origin(e.path))
+			}
+		case *group:
+			_, _ = fmt.Fprintf(p, "%s%s:\n", indent, e.key)
+			p.group(e, root, indent+"  ")
+		}
+	}
+}
+
+func (p *printer) list(o *option, list reflect.Value, indent string) {
+	if list.Len() == 0 {
+		_, _ = fmt.Fprintf(p, "%s%s: []  # %s\n", indent, o.key, p.cfg.Origin(o.path))
+		return
+	}
+	_, _ = fmt.Fprintf(p, "%s%s:  # %s\n", indent, o.key, p.cfg.Origin(o.path))
+	for i := range list.Len() {
+		bullet := indent + "  - "
+		p.element(o.structList, list.Index(i), &bullet, indent+"    ")
+	}
+}
+
+// element writes what is set in one element of a list. lead is the indent of
+// the next line, rest that of those after it.
+func (p *printer) element(g *group, root reflect.Value, lead *string, rest string) {
+	for _, e := range g.order {
+		switch e := e.(type) {
+		case *option:
+			if v := root.FieldByIndex(e.index); !v.IsZero() && !fromFile(g, e, root) {
+				_, _ = fmt.Fprintf(p, "%s%s: %s\n", *lead, e.key, e.yaml(v))
+				*lead = rest
+			}
+		case *group:
+			if !root.FieldByIndex(e.options[0].index[:1]).IsZero() {
+				_, _ = fmt.Fprintf(p, "%s%s:\n", *lead, e.key)
+				*lead = rest + "  "
+				p.element(e, root, lead, rest+"  ")
+				*lead = rest
+			}
+		}
+	}
+}
+
+// fromFile tells whether o is a key whose file is printed in its place.
+func fromFile(g *group, o *option, root reflect.Value) bool {
+	found := false
+	g.walk(func(f *option) {
+		if f.fileOf == o.path && !root.FieldByIndex(f.index).IsZero() {
+			found = true
+		}
+	})
+	return found
+}
+
+func (p *printer) shown(o *option, root reflect.Value) bool {
+	switch o.onlyWith {
+	case "never":
+		return false
+	case "admission":
+		if !p.cfg.Admission.Enabled() {
+			return false
+		}
+	case "pd":
+		if !p.cfg.Fleet.PDDisaggregation {
+			return false
+		}
+	}
+	v := root.FieldByIndex(o.index)
+	if o.def == "" && v.IsZero() {
+		return false
+	}
+	return !fromFile(schema(), o, root)
+}
+
+// yaml is the value of o as YAML that reads back as the same.
+func (o *option) yaml(v reflect.Value) string {
+	if o.typ == typeSecrets {
+		items := make([]string, v.Len())
+		for i := range items {
+			items[i] = quoted(hidden)
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	text := o.text(v)
+	if o.typ.Kind() == reflect.String {
+		return quoted(text)
+	}
+	return text
+}
+
+// plain are the texts that YAML reads as text without quotes, apart from a few
+// words.
+var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*(:[A-Za-z0-9_./-]+)*$`)
+
+func quoted(s string) string {
+	switch strings.ToLower(s) {
+	case "null", "true", "false", "yes", "no", "on", "off", "y", "n":
+		return strconv.Quote(s)
+	}
+	if plain.MatchString(s) {
+		return s
+	}
+	return strconv.Quote(s)
+}
