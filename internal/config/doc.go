@@ -24,7 +24,7 @@
 //
 // # Adding an option
 //
-// Add a field with its tags to a group in schema.go, use it, run make docs.
+// Add a field with its tags to a group in config.go, use it, run make docs.
 // The tags: yaml (the key; the flag is the key with dashes, the variable is
 // SLUICE_ and the key in capitals), default, help, unit (secs, ms, bytes),
 // range ("min:max", either may be empty), choices (values separated by |),

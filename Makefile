@@ -1,0 +1,65 @@
+# The tasks of the project. "make test" is the one test command.
+
+GO      ?= go
+GOBIN   := $(shell $(GO) env GOPATH)/bin
+VERSION ?=
+
+# Packages whose tests run once more under the race detector: those that share
+# state between goroutines. New packages join by existing; the commands and the
+# pure parsers are left out because the detector finds nothing there.
+RACE := $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/config)
+
+GOLANGCI_VERSION := v2.15.0
+
+.PHONY: all build test race lint fmt fmt-check vet bench fuzz docs tools clean
+
+all: build
+
+build:
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice
+
+test:
+	$(GO) test -timeout 10m ./...
+	$(GO) test -race -timeout 20m $(RACE)
+
+race:
+	$(GO) test -race -timeout 20m ./...
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+fmt-check:
+	@out="$$(gofmt -l $$(git ls-files '*.go'))"; \
+	if [ -n "$$out" ]; then echo "not gofmt'ed (make fmt):"; echo "$$out"; exit 1; fi
+
+vet:
+	$(GO) vet ./...
+
+lint: tools
+	$(GOBIN)/golangci-lint run
+
+# The pinned linter, installed once.
+tools:
+	@$(GOBIN)/golangci-lint version 2>/dev/null | grep -qF 'version $(GOLANGCI_VERSION:v%=%) ' || \
+		$(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Every fuzz target for a short while; FUZZTIME=10m for a longer one.
+FUZZTIME ?= 10s
+fuzz:
+	@set -e; for f in $$(git ls-files '*_test.go' | xargs grep -l '^func Fuzz'); do \
+		for t in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$f); do \
+			echo "$$(dirname $$f) $$t"; \
+			$(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); \
+		done; \
+	done
+
+# The reference of all settings, from the fields that define them.
+docs:
+	$(GO) run ./cmd/sluice config-reference > docs/configuration.md.tmp
+	mv docs/configuration.md.tmp docs/configuration.md
+
+clean:
+	rm -rf bin
