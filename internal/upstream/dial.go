@@ -1,8 +1,12 @@
 package upstream
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"net"
 	"syscall"
+	"time"
 )
 
 // dialer connects with the endpoint's limits. Names are looked up at each dial, so
@@ -21,4 +25,85 @@ func (e *Endpoint) dialer() *net.Dialer {
 		}
 	}
 	return d
+}
+
+// connect dials and, for https, shakes hands, all within the connect limit and
+// what is left of the total one.
+func (o *own) connect(ctx context.Context, start time.Time, total time.Duration) (*conn, *Error) {
+	e := o.ep
+	e.n.dials.Add(1)
+	limit, value := "", time.Duration(0)
+	var until time.Time
+	if e.cfg.ConnectTimeout > 0 {
+		limit, value, until = LimitConnect, e.cfg.ConnectTimeout, time.Now().Add(e.cfg.ConnectTimeout)
+	}
+	if total > 0 && (limit == "" || start.Add(total).Before(until)) {
+		limit, value, until = LimitTotal, total, start.Add(total)
+	}
+	dctx := ctx
+	if limit != "" {
+		var cancel context.CancelFunc
+		dctx, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
+	}
+	op := OpDial
+	c, err := o.open(dctx, &op)
+	if err == nil {
+		return c, nil
+	}
+	out := &Error{Op: op, Kind: KindOther, Addr: e.addr, Err: err}
+	classify(out, err)
+	switch {
+	case ctx.Err() != nil:
+		canceled(ctx, out)
+	case out.Kind == KindTimeout && limit != "" && !errors.Is(err, syscall.ETIMEDOUT):
+		out.Limit, out.LimitValue = limit, value
+	case op == OpTLS && out.Kind == KindOther:
+		out.Kind = KindTLS
+	}
+	return nil, out
+}
+
+func (o *own) open(ctx context.Context, op *Op) (*conn, error) {
+	sock, err := o.dial(ctx, "tcp", o.ep.addr)
+	if err != nil {
+		return nil, err
+	}
+	raw := rawConn(sock)
+	if o.tls == nil {
+		return newConn(sock, sock, raw), nil
+	}
+	*op = OpTLS
+	w := &wire{Conn: sock, raw: raw}
+	w.fn = w.try
+	tc := tls.Client(w, o.tls)
+	c := newConn(tc, sock, raw)
+	w.c = c
+	if err := tc.HandshakeContext(ctx); err != nil {
+		_ = sock.Close()
+		return nil, err
+	}
+	w.ready.Store(true)
+	return c, nil
+}
+
+// rawConn gives access to the socket of a connection that is nothing but one.
+func rawConn(c net.Conn) syscall.RawConn {
+	if !rawIO {
+		return nil
+	}
+	var raw syscall.RawConn
+	var err error
+	switch c := c.(type) {
+	case *net.TCPConn:
+		raw, err = c.SyscallConn()
+	case *net.UnixConn:
+		raw, err = c.SyscallConn()
+	default:
+		return nil
+	}
+	if err != nil {
+		return nil
+	}
+	return raw
 }

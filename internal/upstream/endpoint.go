@@ -195,7 +195,11 @@ func NewEndpoint(cfg Config) (*Endpoint, error) {
 		return nil, fmt.Errorf("cannot set up TLS for %s: %w", base, err)
 	}
 	e := &Endpoint{cfg: cfg, base: base, addr: base.Addr()}
-	e.t = newNetHTTP(e, tc)
+	if cfg.HTTP2 || cfg.NetHTTP {
+		e.t = newNetHTTP(e, tc)
+	} else {
+		e.t = newOwn(e, tc)
+	}
 	return e, nil
 }
 

@@ -1,0 +1,377 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// own is the package's own HTTP/1.1 client.
+type own struct {
+	// immutable
+	ep    *Endpoint
+	tls   *tls.Config // nil for http
+	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
+	lines string // the head's lines that are the same in every request
+
+	pool pool
+}
+
+func newOwn(e *Endpoint, tc *tls.Config) *own {
+	o := &own{ep: e, tls: tc, dial: e.cfg.Dial}
+	if o.dial == nil {
+		o.dial = e.dialer().DialContext
+	}
+	o.lines = " HTTP/1.1\r\nHost: " + e.base.authority() + "\r\n"
+	if e.cfg.APIKey != "" {
+		o.lines += "Authorization: Bearer " + e.cfg.APIKey + "\r\n"
+	}
+	o.pool.max, o.pool.idle, o.pool.n = e.cfg.MaxIdleConns, e.cfg.IdleTimeout, &e.n
+	return o
+}
+
+func (o *own) closeIdle() { o.pool.drain(false) }
+func (o *own) close()     { o.pool.drain(true) }
+
+func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
+	var start time.Time
+	if req.Limits != (Limits{}) {
+		start = time.Now()
+	}
+	c := o.pool.get()
+	for {
+		if c == nil {
+			var err *Error
+			if c, err = o.connect(ctx, start, req.Limits.Total); err != nil {
+				return nil, err
+			}
+		}
+		x := &exchange{own: o, c: c, ctx: ctx, limits: req.Limits, start: start}
+		err := x.run(req)
+		if err == nil {
+			return &x.resp, nil
+		}
+		// The rule of the package comment. It ends, as the second connection is new.
+		if !err.Reused || x.answered || !connectionLost(err) || err.Sent && !idempotent(req) {
+			return nil, err
+		}
+		o.ep.n.resends.Add(1)
+		c = nil
+	}
+}
+
+// connectionLost tells an error that a connection may have had before the request
+// was sent.
+func connectionLost(e *Error) bool {
+	return e.Kind == KindReset || e.Kind == KindClosed || e.Kind == KindTimeout && e.Limit == LimitDeadPeer
+}
+
+// idempotent is said of requests that an engine may see twice without harm.
+func idempotent(r *Request) bool { return r.Method == "GET" || r.Method == "HEAD" }
+
+// appendHead builds the request's head.
+func (o *own) appendHead(b []byte, r *Request, length int64) []byte {
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	if !r.AtRoot {
+		b = append(b, o.ep.base.Path...)
+	}
+	b = append(b, r.Path...)
+	b = append(b, o.lines...)
+	for i := range r.Header {
+		f := &r.Header[i]
+		if connectionHeader(f.Name) || o.ep.cfg.APIKey != "" && strings.EqualFold(f.Name, "Authorization") {
+			continue
+		}
+		b = append(b, f.Name...)
+		b = append(b, ": "...)
+		b = append(b, f.Value...)
+		b = append(b, "\r\n"...)
+	}
+	if length > 0 || len(r.Body) > 0 || r.Method == "POST" || r.Method == "PUT" || r.Method == "PATCH" {
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, length, 10)
+		b = append(b, "\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+// run sends the request and reads the head of the answer. On an error everything
+// is given back.
+func (x *exchange) run(req *Request) *Error {
+	n := &x.own.ep.n
+	n.active.Add(1)
+	x.reused = x.c.used
+	x.c.used = true
+	if x.reused {
+		n.reuses.Add(1)
+	}
+	if x.ctx.Done() != nil {
+		x.stop = context.AfterFunc(x.ctx, x.c.abortFn)
+	}
+	x.base = x.c.written.Load()
+	if !x.start.IsZero() {
+		x.sent = x.start
+		if !x.reused {
+			x.sent = time.Now() // the dial took its time
+		}
+	}
+	x.send(req)
+	if err := x.readHead(req.Method); err != nil {
+		return err
+	}
+	return nil
+}
+
+// send writes the request as far as that is possible without waiting, and leaves
+// the rest to a goroutine, so that an answer given before the body is read is seen.
+// A failure is only noted: the engine may have answered before it hung up, and the
+// answer counts for more.
+func (x *exchange) send(req *Request) {
+	c := x.c
+	length := bodyLen(req)
+	pooled := getBuf()
+	first := x.own.appendHead(pooled[:0], req, length)
+	segs := req.Body
+	var off int // of the first of segs
+	for len(segs) > 0 && (c.tls || int64(len(first))+length <= bufSize) && len(first) < bufSize {
+		k := min(bufSize-len(first), len(segs[0])-off)
+		first = append(first, segs[0][off:off+k]...)
+		if off += k; off == len(segs[0]) {
+			segs, off = segs[1:], 0
+		}
+	}
+	vec := append(c.vec0[:0], first)
+	for _, s := range segs {
+		if len(s) > off {
+			vec = append(vec, s[off:])
+		}
+		off = 0
+	}
+
+	var err error
+	switch {
+	case c.raw != nil && !c.tls:
+		for n := 1; n > 0 && err == nil && len(vec) > 0; {
+			n, err = c.write(vec)
+			vec = consume(vec, n)
+		}
+	case len(vec) == 1:
+		// It fits any socket's buffer, as nothing else is in it.
+		_, err = c.nc.Write(first)
+		if !c.tls {
+			c.written.Add(int64(len(first)))
+		}
+		vec = nil
+	}
+	if err != nil {
+		x.failed.Store(&writeFailure{err, time.Now()})
+		vec = nil
+	}
+	if len(vec) == 0 {
+		putBuf(pooled)
+		return
+	}
+	c.writing.Store(true)
+	x.wrote = make(chan struct{})
+	go x.sendRest(vec, pooled)
+}
+
+// sendRest owns vec and pooled.
+func (x *exchange) sendRest(vec [][]byte, pooled *[bufSize]byte) {
+	defer close(x.wrote)
+	c := x.c
+	rest := net.Buffers(vec)
+	n, err := rest.WriteTo(c.nc)
+	if !c.tls {
+		c.written.Add(n)
+	}
+	putBuf(pooled)
+	c.writing.Store(false)
+	if err != nil {
+		x.failed.Store(&writeFailure{err, time.Now()})
+		// Wakes the reader, which then waits for an answer a moment longer only.
+		_ = c.sock.SetReadDeadline(time.Now())
+	}
+}
+
+// writeFailure is why and when sending ended early.
+type writeFailure struct {
+	err error
+	at  time.Time
+}
+
+// answerGrace is how long an answer is waited for after the request could not be
+// written whole. What the engine said is in the socket by then or never comes.
+const answerGrace = time.Second
+
+// readHead reads up to the head of the final answer.
+func (x *exchange) readHead(method string) *Error {
+	c := x.c
+	bound := x.own.ep.cfg.MaxHeaderBytes
+	scanned, informational := 0, 0
+	for {
+		b := c.in.b[c.in.r:c.in.w]
+		end := headEnd(b, &scanned)
+		if !startsLikeHTTP(b) {
+			return x.fail(OpHeader, malformed(errors.New("the answer does not begin like HTTP/1: \""+clip(string(b))+"\"")))
+		}
+		if end > bound || end < 0 && len(b) >= bound {
+			return x.fail(OpHeader, malformed(tooLarge("the head of the answer", x.own.ep.cfg.MaxHeaderBytes, "bytes")))
+		}
+		if end < 0 {
+			if err := x.fill(OpHeader); err != nil {
+				return x.fail(OpHeader, err)
+			}
+			x.answered = true
+			continue
+		}
+		h, err := parseHead(b[:end], method)
+		if err != nil {
+			return x.fail(OpHeader, malformed(err))
+		}
+		if h.status < 200 {
+			informational++
+			if h.status == 101 || informational > maxInformational {
+				return x.fail(OpHeader, malformed(errors.New("status "+strconv.Itoa(h.status)+" was not asked for")))
+			}
+			c.in.r += end
+			bound -= end
+			scanned = 0
+			continue
+		}
+		x.begin(&h)
+		c.in.r += end
+		x.advance()
+		return nil
+	}
+}
+
+// begin sets up the response. h lies in the buffer still.
+func (x *exchange) begin(h *head) {
+	x.resp = Response{Status: h.status, ContentLength: h.length, Reused: x.reused, Body: x, head: string(h.lines)}
+	x.framing, x.left, x.closing = h.framing, h.length, h.close
+	if x.framing == framedNone {
+		x.ended = true
+	}
+	if x.limits.StreamIdle > 0 {
+		x.lastRead = time.Now()
+	}
+}
+
+// fill reads more, within the limits. The socket's deadline is moved only when it
+// has to be earlier; one that rings too early is set anew. So a stream that is
+// never silent for long costs a timer once in a while and not once a read.
+func (x *exchange) fill(op Op) error {
+	c := x.c
+	for {
+		f := x.failed.Load()
+		var deadline time.Time
+		if !x.start.IsZero() {
+			deadline, _, _ = x.deadline(op)
+		}
+		if f != nil {
+			if g := f.at.Add(answerGrace); deadline.IsZero() || g.Before(deadline) {
+				deadline = g
+			}
+		}
+		if !deadline.IsZero() && (c.armed.IsZero() || c.armed.After(deadline)) {
+			c.arm(deadline)
+		}
+		if x.wrote != nil && x.failed.Load() != f {
+			continue // its ring may have been silenced by arm
+		}
+		err := c.readOnce(false)
+		if err == nil {
+			if x.limits.StreamIdle > 0 {
+				x.lastRead = time.Now()
+			}
+			return nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !deadline.IsZero() && !time.Now().Before(deadline) {
+			return err
+		}
+		c.arm(deadline)
+	}
+}
+
+// deadline is the limit that passes first in the phase op.
+func (x *exchange) deadline(op Op) (at time.Time, name string, value time.Duration) {
+	add := func(limit string, d time.Duration, from time.Time) {
+		if d > 0 {
+			if t := from.Add(d); name == "" || t.Before(at) {
+				at, name, value = t, limit, d
+			}
+		}
+	}
+	add(LimitTotal, x.limits.Total, x.start)
+	if op == OpHeader {
+		add(LimitHeader, x.limits.Header, x.sent)
+	} else {
+		add(LimitStreamIdle, x.limits.StreamIdle, x.lastRead)
+	}
+	if !x.first {
+		add(LimitFirstByte, x.limits.FirstByte, x.sent)
+	}
+	return at, name, value
+}
+
+// fail turns err into the exchange's error and ends it.
+func (x *exchange) fail(op Op, err error) *Error {
+	c := x.c
+	e := &Error{Op: op, Kind: KindOther, Addr: x.own.ep.addr, Sent: true, Reused: x.reused, Err: err}
+	f := x.failed.Load()
+	var form *formError
+	switch {
+	case x.ctx.Err() != nil:
+		canceled(x.ctx, e)
+	case errors.As(err, &form):
+		e.Kind, e.Err = KindMalformed, form.err
+		if errors.Is(form.err, errTooLarge) {
+			e.Kind = KindTooLarge
+		}
+	case f != nil && op == OpHeader:
+		e.Op, e.Err = OpWrite, f.err
+		classify(e, f.err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		e.Kind, e.Err = KindTimeout, errLimit
+		_, e.Limit, e.LimitValue = x.deadline(op)
+	default:
+		classify(e, err)
+	}
+	if errors.Is(e.Err, syscall.ETIMEDOUT) {
+		e.Kind, e.Limit, e.LimitValue = KindTimeout, LimitDeadPeer, x.own.ep.cfg.DeadPeerTimeout
+	}
+	if !x.answered && x.resp.Body == nil {
+		e.Sent = c.reached(x.base)
+	}
+	x.err = e
+	x.release(false)
+	return e
+}
+
+// formError marks what is wrong with the form of an answer.
+type formError struct{ err error }
+
+func (f *formError) Error() string { return f.err.Error() }
+
+func malformed(err error) error { return &formError{err} }
+
+// consume takes n bytes off the front of vec.
+func consume(vec [][]byte, n int) [][]byte {
+	for len(vec) > 0 && n >= len(vec[0]) {
+		n -= len(vec[0])
+		vec[0] = nil
+		vec = vec[1:]
+	}
+	if n > 0 {
+		vec[0] = vec[0][n:]
+	}
+	return vec
+}

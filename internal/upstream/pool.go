@@ -1,0 +1,121 @@
+package upstream
+
+import (
+	"sync"
+	"time"
+)
+
+// pool keeps an endpoint's unused connections warm. The one used last is used
+// next, so the surplus of a burst ages at the bottom and goes. One timer, running
+// only while something is kept, closes what has aged; no connection has a
+// goroutine of its own.
+type pool struct {
+	// immutable
+	max  int
+	idle time.Duration
+	n    *counters
+
+	mu     sync.Mutex
+	conns  []*conn     // guarded by mu; by idleSince, oldest first
+	timer  *time.Timer // guarded by mu
+	armed  bool        // guarded by mu: the timer runs
+	closed bool        // guarded by mu
+}
+
+// get returns a connection that is fit for use, or nil. It looks at it first: one
+// that the engine has closed, or has written to unasked, is not used again.
+func (p *pool) get() *conn {
+	for {
+		c := p.pop()
+		if c == nil {
+			return nil
+		}
+		if time.Since(c.idleSince) < p.idle && c.fresh() {
+			return c
+		}
+		p.n.stale.Add(1)
+		c.closeIdle()
+	}
+}
+
+func (p *pool) pop() *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.conns)
+	if n == 0 {
+		return nil
+	}
+	c := p.conns[n-1]
+	p.conns[n-1] = nil
+	p.conns = p.conns[:n-1]
+	p.n.idle.Store(int64(n - 1))
+	return c
+}
+
+// put keeps c, whose last answer ended cleanly, or closes it if there is no room.
+func (p *pool) put(c *conn) {
+	c.in.drop()
+	c.idleSince = time.Now()
+	p.mu.Lock()
+	kept := !p.closed && len(p.conns) < p.max
+	if kept {
+		p.conns = append(p.conns, c)
+		p.n.idle.Store(int64(len(p.conns)))
+		if !p.armed {
+			p.armLocked(p.idle)
+		}
+	}
+	p.mu.Unlock()
+	if !kept {
+		c.closeIdle()
+	}
+}
+
+func (p *pool) armLocked(d time.Duration) {
+	p.armed = true
+	if p.timer == nil {
+		p.timer = time.AfterFunc(d, p.reap)
+	} else {
+		p.timer.Reset(d)
+	}
+}
+
+// reap closes what has not been used for the idle limit.
+func (p *pool) reap() {
+	p.mu.Lock()
+	now := time.Now()
+	i := 0
+	for i < len(p.conns) && now.Sub(p.conns[i].idleSince) >= p.idle {
+		i++
+	}
+	old := append([]*conn(nil), p.conns[:i]...)
+	n := copy(p.conns, p.conns[i:])
+	clear(p.conns[n:])
+	p.conns = p.conns[:n]
+	p.n.idle.Store(int64(n))
+	p.armed = false
+	if n > 0 {
+		p.armLocked(p.idle - now.Sub(p.conns[0].idleSince))
+	}
+	p.mu.Unlock()
+	for _, c := range old {
+		c.closeIdle()
+	}
+}
+
+// drain closes all unused connections, and with final all that come back later.
+func (p *pool) drain(final bool) {
+	p.mu.Lock()
+	all := p.conns
+	p.conns = nil
+	p.n.idle.Store(0)
+	p.closed = p.closed || final
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.armed = false
+	p.mu.Unlock()
+	for _, c := range all {
+		c.closeIdle()
+	}
+}
