@@ -25,8 +25,22 @@
 // # Adding an option
 //
 // Add a field with its tags to a group in config.go, use it, run make docs.
-// The tags: yaml (the key; the flag is the key with dashes, the variable is
-// SLUICE_ and the key in capitals), default, help, unit (secs, ms, bytes),
-// range ("min:max", either may be empty), choices (values separated by |),
-// whole ("true" refuses fractions of a duration), alias (another flag name).
+// The tags:
+//
+//	yaml        the key; the flag is the key with dashes, the variable is
+//	            SLUICE_ and the key in capitals
+//	flag        "-" for a setting that has neither
+//	alias       other names of the flag
+//	default     as it would be written in the file
+//	defaultdoc  what the reference says in place of it, where another setting
+//	            or a worker decides
+//	help        the reference's text
+//	unit        secs, ms or bytes
+//	whole       "true" refuses fractions of a duration
+//	range       "min:max", either may be empty
+//	choices     the allowed values, separated by |
+//	must        what is allowed, in place of the general words of an error
+//	required    "true" for a key that an element of a list must have
+//	fileof      the key whose value stands in the file named here
+//	onlywith    when the setting means anything: admission, pd, never
 package config
