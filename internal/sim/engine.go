@@ -1,0 +1,243 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// sequence is one prompt or sample in the engine.
+type sequence struct {
+	// Immutable while it runs.
+	index       int // of the choice
+	prompt      int // tokens
+	out         int // tokens to produce
+	finish      string
+	room        int64
+	hasRoom     bool
+	host        string
+	port        int
+	hasPort     bool
+	rank        int
+	prefillRank int // decode: where the KV is, -1: the room says
+
+	// Owned by the goroutine that runs it.
+	phase    phase
+	produced int
+}
+
+// run takes a sequence through the engine and calls emit after each token. Its
+// error is a *wireError, errBroken, or the cause of ctx.
+func (w *Worker) run(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) error {
+	defer w.move(s, none)
+	switch w.role {
+	case Prefill:
+		return w.runPrefill(ctx, l, s, emit)
+	case Decode:
+		return w.runDecode(ctx, l, s, emit)
+	}
+	return w.runRegular(ctx, l, s, emit)
+}
+
+// endLeg tells the peer of a leg that failed.
+func (w *Worker) endLeg(m *meeting, err *error) {
+	switch {
+	case *err == nil:
+	case errors.Is(*err, errKilled):
+		w.fleet.broker.lose(m)
+	default:
+		// The peer learns of an abort at once, through the transfer engine.
+		w.fleet.broker.fail(m, abortf(500, "KV transfer failed for room %d: %s aborted", m.room, w.id))
+	}
+}
+
+func (w *Worker) runPrefill(parent context.Context, l *life, s *sequence, emit func(*sequence) error) (err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	w.move(s, bootstrap)
+	m, err := w.fleet.broker.offerPrefill(w, s, cancel)
+	if err != nil {
+		return err
+	}
+	defer w.endLeg(m, &err)
+	if err = w.await(ctx, m, m.met); err != nil {
+		return err
+	}
+	if err = w.compute(ctx, l, s, false); err != nil {
+		return err
+	}
+	defer w.give(l, s, s.prompt)
+	w.move(s, transferring)
+	if err = w.sleep(ctx, w.Timing().Transfer); err != nil {
+		return err
+	}
+	if !w.fleet.broker.transferred(m) {
+		if err = w.await(ctx, m, nil); err != nil {
+			return err
+		}
+	}
+	s.produced = 1
+	w.alive()
+	w.count(0, 1)
+	return emit(s)
+}
+
+func (w *Worker) runDecode(parent context.Context, l *life, s *sequence, emit func(*sequence) error) (err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	w.move(s, prealloc)
+	need := s.prompt + s.out
+	if err := l.memory[s.rank].acquire(ctx, need); err != nil {
+		return err
+	}
+	w.hold(s, need)
+	defer w.give(l, s, need)
+	w.move(s, receiving)
+	m, err := w.fleet.broker.offerDecode(w, s, cancel)
+	if err != nil {
+		return err
+	}
+	if err = w.await(ctx, m, m.done); err != nil {
+		w.endLeg(m, &err)
+		return err
+	}
+	// From here on the prefill's fate is its own.
+	return w.decode(parent, s, emit)
+}
+
+func (w *Worker) runRegular(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) error {
+	w.move(s, queued)
+	need := s.prompt + s.out
+	if err := l.memory[s.rank].acquire(ctx, need); err != nil {
+		return err
+	}
+	w.hold(s, need)
+	defer w.give(l, s, need)
+	if err := w.compute(ctx, l, s, true); err != nil {
+		return err
+	}
+	return w.decode(ctx, s, emit)
+}
+
+// await waits for ready (nil: never) while the peer lives.
+func (w *Worker) await(ctx context.Context, m *meeting, ready <-chan struct{}) error {
+	select { // the common case needs no timer
+	case <-ready:
+		return nil
+	default:
+	}
+	t := time.NewTimer(w.opt.BootstrapTimeout)
+	defer t.Stop()
+	select {
+	case <-ready:
+		return w.thawed(ctx)
+	case <-m.vanished:
+		if err := w.sleep(ctx, w.opt.PeerLossAfter); err != nil {
+			return err
+		}
+		return abortf(500, "KV transfer failed for room %d: the peer is gone", m.room)
+	case <-t.C:
+		w.fleet.broker.violate(w, NoMeeting, m.room, "no peer within %s", w.opt.BootstrapTimeout)
+		return abortf(500, "KV transfer failed for room %d: no peer within %s", m.room, w.opt.BootstrapTimeout)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// compute runs the prompt: waits for the GPU, and for memory unless it is held
+// already. Afterwards the memory is held, on success only.
+func (w *Worker) compute(ctx context.Context, l *life, s *sequence, held bool) (err error) {
+	w.move(s, queued)
+	if !held {
+		if err := l.memory[s.rank].acquire(ctx, s.prompt); err != nil {
+			return err
+		}
+		w.hold(s, s.prompt)
+		defer func() {
+			if err != nil {
+				w.give(l, s, s.prompt)
+			}
+		}()
+	}
+	if err := l.compute[s.rank].acquire(ctx, 0); err != nil {
+		return err
+	}
+	defer l.compute[s.rank].release(0)
+	w.move(s, prefilling)
+	d := w.Timing().prefill(s.prompt)
+	if err := w.sleep(ctx, d); err != nil {
+		return err
+	}
+	w.alive()
+	w.mu.Lock()
+	w.counts[s.rank].busy += d
+	w.counts[s.rank].done += s.prompt
+	w.stats.PromptTokens += int64(s.prompt)
+	w.mu.Unlock()
+	return nil
+}
+
+func (w *Worker) give(l *life, s *sequence, tokens int) {
+	w.hold(s, -tokens)
+	l.memory[s.rank].release(tokens)
+}
+
+// decode produces the tokens, the first after FirstToken, each further one
+// after a step.
+func (w *Worker) decode(ctx context.Context, s *sequence, emit func(*sequence) error) error {
+	w.move(s, decoding)
+	for s.produced < s.out {
+		t := w.timing.Load()
+		d := t.FirstToken
+		if s.produced > 0 {
+			d = t.DecodeStep
+			if t.DecodePerRequest > 0 {
+				d = t.step(w.running(s.rank))
+			}
+		}
+		if err := w.sleep(ctx, d); err != nil {
+			w.count(0, s.produced)
+			return err
+		}
+		s.produced++
+		w.alive()
+		if err := emit(s); err != nil {
+			w.count(0, s.produced)
+			return err
+		}
+	}
+	w.count(0, s.produced)
+	return nil
+}
+
+func (w *Worker) count(prompt, out int) {
+	w.mu.Lock()
+	w.stats.PromptTokens += int64(prompt)
+	w.stats.OutputTokens += int64(out)
+	w.mu.Unlock()
+}
+
+// alive is a sign of the scheduler, which /health looks for.
+func (w *Worker) alive() { w.beat.Store(time.Now().UnixNano()) }
+
+// thawed waits while the worker is frozen.
+func (w *Worker) thawed(ctx context.Context) error {
+	w.gate.wait(ctx.Done())
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// sleep takes d of engine time, and as long as the worker is frozen.
+func (w *Worker) sleep(ctx context.Context, d time.Duration) error {
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
+	return w.thawed(ctx)
+}

@@ -1,0 +1,373 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Action is what a fault does to the connection at its Point.
+type Action string
+
+// The actions.
+const (
+	Reset  Action = "reset"  // RST
+	Close  Action = "close"  // FIN, wherever the answer stands
+	End    Action = "end"    // a well-formed end of the body, without [DONE]
+	Freeze Action = "freeze" // silence until the client leaves
+)
+
+// Point is where a fault strikes.
+type Point string
+
+// The points, in the order of a request's life.
+const (
+	AtAccept  Point = "accept"  // before anything is read
+	AtRequest Point = "request" // the request's headers are read, its body is not
+	AtBody    Point = "body"    // the body is read, nothing answered
+	AtHeaders Point = "headers" // the answer's headers are sent
+	AtEvent   Point = "event"   // Fault.After events are sent
+	AtInside  Point = "inside"  // Fault.After events and half of the next are sent
+	AtEnd     Point = "end"     // all is sent but [DONE] and the end of the body
+)
+
+// Kind is a malformed answer.
+type Kind string
+
+// The malformed answers.
+const (
+	Garbage        Kind = "garbage"         // bytes that are no HTTP
+	Truncated      Kind = "truncated"       // Content-Length larger than the body, then FIN
+	ChunkLine      Kind = "chunk-line"      // a chunk extension without end
+	HugeHeader     Kind = "huge-header"     // one header of 1 MiB
+	ErrorInside200 Kind = "error-in-200"    // 200 with an error object as JSON
+	ErrorEvent     Kind = "error-event"     // 200, an error as the first event, [DONE]
+	EventsForJSON  Kind = "events-for-json" // an event stream whatever was asked
+	JSONForEvents  Kind = "json-for-events" // JSON whatever was asked
+	EOFDelimited   Kind = "eof"             // the answer without length, ended by FIN
+	Surplus        Kind = "surplus"         // bytes after a complete answer
+	Informational  Kind = "1xx"             // 103 twice, then a normal answer
+)
+
+// Fault is a deviation from a healthy answer. It applies to requests of
+// generation routes unless Path names another.
+type Fault struct {
+	// On restricts it to a role, Path to paths with that prefix ("/health").
+	On   Role
+	Path string
+	// Skip lets the first matching requests pass; Count is how many it then
+	// strikes, 0 all.
+	Skip, Count int
+
+	// AcceptDelay holds a new connection's first read back, Delay comes between
+	// the request's body and the answer's headers, FirstByte between headers
+	// and body, EventDelay before each event but the first.
+	AcceptDelay, Delay, FirstByte, EventDelay time.Duration
+	// EarlyHeaders sends the headers (200) before the engine has run.
+	EarlyHeaders bool
+	// KeepAlive sends Comment (default ": keep-alive\n\n"; a space where JSON is
+	// answered) that often once the headers are out.
+	KeepAlive time.Duration
+	Comment   string
+
+	// Status answers with that status instead of running the engine, with Body
+	// (default: an error object), repeated or cut to BodySize if that is
+	// positive. Early answers before the body is read.
+	Status   int
+	Body     string
+	BodySize int
+	Early    bool
+	// Header is added to every answer; ContentType replaces the usual one.
+	Header      http.Header
+	ContentType string
+
+	// Do happens at At, after After events.
+	Do    Action
+	At    Point
+	After int
+
+	// WriteSize cuts writes to the socket into pieces of that many bytes,
+	// WritePause apart.
+	WriteSize  int
+	WritePause time.Duration
+
+	// Kind is a malformed answer in place of the engine's.
+	Kind Kind
+
+	// Echo answers 200 with exactly the request's body, at once.
+	Echo bool
+	// Tokens are the texts of the output tokens, all of them; OutputTokens
+	// bounds their number (finish_reason "stop").
+	Tokens       []string
+	OutputTokens int
+	// TokenSize pads every output token to that many bytes.
+	TokenSize int
+	// Events are written instead of the engine's events, each as it is, with
+	// nothing added (neither "data: " nor [DONE]).
+	Events []string
+
+	text string
+	seen int // requests matched so far; guarded by Worker.mu
+}
+
+// String is the fault as ParseFault reads it, "" for one made in Go.
+func (f *Fault) String() string {
+	if f.text == "" {
+		return "fault"
+	}
+	return f.text
+}
+
+// ParseFault reads "key=value,key=value". The keys are on, path, skip, count,
+// accept_delay, delay, first_byte, event_delay, early_headers, keep_alive,
+// comment, status, body, body_size, early, header (Name:Value, repeatable),
+// content_type, do, at, after, write_size, write_pause, kind, echo, token (one
+// text, repeatable), output_tokens, token_size, event (repeatable), and the short forms
+// retry_after=3 for the header, reset=headers for do=reset,at=headers, and the
+// same for close, end and freeze. Durations are Go's ("100ms"), flags need no
+// value. Use ParseFaultJSON for values with commas.
+func ParseFault(s string) (Fault, error) {
+	f := Fault{text: s}
+	for _, pair := range strings.Split(s, ",") {
+		pair = strings.TrimSpace(pair)
+		if pair == "" {
+			continue
+		}
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok {
+			v = "true"
+		}
+		if err := f.set(k, v); err != nil {
+			return Fault{}, err
+		}
+	}
+	return f, nil
+}
+
+// ParseFaultJSON reads a JSON string in the form of ParseFault, or an object of
+// the same keys, with arrays for the repeatable ones.
+func ParseFaultJSON(b []byte) (Fault, error) {
+	b = bytes.TrimSpace(b)
+	if len(b) > 0 && b[0] == '"' {
+		var s string
+		if err := json.Unmarshal(b, &s); err != nil {
+			return Fault{}, fmt.Errorf("cannot read fault: %w", err)
+		}
+		return ParseFault(s)
+	}
+	var m map[string]any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := d.Decode(&m); err != nil {
+		return Fault{}, fmt.Errorf("cannot read fault: %w", err)
+	}
+	f := Fault{text: string(b)}
+	if len(f.text) > 200 {
+		f.text = f.text[:200]
+	}
+	for k, v := range m {
+		list, ok := v.([]any)
+		if !ok {
+			list = []any{v}
+		}
+		for _, x := range list {
+			if err := f.set(k, fmt.Sprint(x)); err != nil {
+				return Fault{}, err
+			}
+		}
+	}
+	return f, nil
+}
+
+func (f *Fault) set(k, v string) (err error) {
+	duration := func(d *time.Duration) {
+		if *d, err = time.ParseDuration(v); err == nil && *d < 0 {
+			err = fmt.Errorf("negative duration")
+		}
+	}
+	number := func(n *int) {
+		if *n, err = strconv.Atoi(v); err == nil && *n < 0 {
+			err = fmt.Errorf("negative number")
+		}
+	}
+	flag := func(b *bool) { *b, err = strconv.ParseBool(v) }
+	header := func(name, value string) {
+		if f.Header == nil {
+			f.Header = make(http.Header)
+		}
+		f.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	switch k {
+	case "on":
+		f.On = Role(v)
+	case "path":
+		f.Path = v
+	case "skip":
+		number(&f.Skip)
+	case "count":
+		number(&f.Count)
+	case "accept_delay":
+		duration(&f.AcceptDelay)
+	case "delay":
+		duration(&f.Delay)
+	case "first_byte":
+		duration(&f.FirstByte)
+	case "event_delay":
+		duration(&f.EventDelay)
+	case "early_headers":
+		flag(&f.EarlyHeaders)
+	case "keep_alive":
+		duration(&f.KeepAlive)
+	case "comment":
+		f.Comment = v
+	case "status":
+		if number(&f.Status); err == nil && (f.Status < 200 || f.Status > 599) {
+			err = fmt.Errorf("want 200 to 599")
+		}
+	case "body":
+		f.Body = v
+	case "body_size":
+		number(&f.BodySize)
+	case "early":
+		flag(&f.Early)
+	case "header":
+		name, value, ok := strings.Cut(v, ":")
+		if !ok {
+			err = fmt.Errorf("want Name:Value")
+		}
+		header(name, value)
+	case "retry_after":
+		header("Retry-After", v)
+	case "content_type":
+		f.ContentType = v
+	case "do":
+		f.Do = Action(v)
+	case "at":
+		f.At = Point(v)
+	case "after":
+		number(&f.After)
+	case "reset", "close", "end", "freeze":
+		f.Do = Action(k)
+		if v != "true" {
+			f.At = Point(v)
+		}
+	case "write_size":
+		number(&f.WriteSize)
+	case "write_pause":
+		duration(&f.WritePause)
+	case "kind":
+		f.Kind = Kind(v)
+	case "echo":
+		flag(&f.Echo)
+	case "token", "tokens":
+		f.Tokens = append(f.Tokens, v)
+	case "output_tokens":
+		number(&f.OutputTokens)
+	case "token_size":
+		number(&f.TokenSize)
+	case "event", "events":
+		f.Events = append(f.Events, v)
+	default:
+		err = fmt.Errorf("no such key")
+	}
+	if err == nil {
+		err = f.check()
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read fault key %s=%q: %w", k, v, err)
+	}
+	return nil
+}
+
+func (f *Fault) check() error {
+	switch f.On {
+	case "", Prefill, Decode, Regular:
+	default:
+		return fmt.Errorf("no such role")
+	}
+	switch f.Do {
+	case "", Reset, Close, End, Freeze:
+	default:
+		return fmt.Errorf("no such action")
+	}
+	switch f.At {
+	case "", AtAccept, AtRequest, AtBody, AtHeaders, AtEvent, AtInside, AtEnd:
+	default:
+		return fmt.Errorf("no such point")
+	}
+	switch f.Kind {
+	case "", Garbage, Truncated, ChunkLine, HugeHeader, ErrorInside200, ErrorEvent, EventsForJSON,
+		JSONForEvents, EOFDelimited, Surplus, Informational:
+	default:
+		return fmt.Errorf("no such kind")
+	}
+	return nil
+}
+
+// does says whether the action strikes at p; an action without a point strikes
+// once the body is read.
+func (f *Fault) does(p Point) bool {
+	if f == nil || f.Do == "" {
+		return false
+	}
+	at := f.At
+	if at == "" {
+		at = AtBody
+	}
+	return at == p
+}
+
+// SetFault replaces all faults of the worker by one.
+func (w *Worker) SetFault(f Fault) {
+	w.mu.Lock()
+	w.faults = []*Fault{&f}
+	w.mu.Unlock()
+}
+
+// AddFault adds one; of several that match a request the first applies.
+func (w *Worker) AddFault(f Fault) {
+	w.mu.Lock()
+	w.faults = append(w.faults, &f)
+	w.mu.Unlock()
+}
+
+// ClearFaults makes the worker healthy.
+func (w *Worker) ClearFaults() {
+	w.mu.Lock()
+	w.faults = nil
+	w.mu.Unlock()
+}
+
+// pickFault finds the first fault that matches and counts it.
+func (w *Worker) pickFault(match func(*Fault) bool) *Fault {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.faults {
+		if (f.On != "" && f.On != w.role) || !match(f) {
+			continue
+		}
+		f.seen++
+		if f.seen <= f.Skip || (f.Count > 0 && f.seen > f.Skip+f.Count) {
+			continue
+		}
+		return f
+	}
+	return nil
+}
+
+// faultFor finds the worker's fault for a request.
+func (w *Worker) faultFor(path string, generation bool) *Fault {
+	return w.pickFault(func(f *Fault) bool {
+		if f.AcceptDelay > 0 || f.At == AtAccept {
+			return false
+		}
+		if f.Path == "" {
+			return generation
+		}
+		return strings.HasPrefix(path, f.Path)
+	})
+}

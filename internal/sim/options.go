@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Role is what a worker does: the engine's disaggregation_mode.
+type Role string
+
+// The roles. Regular is an engine without disaggregation ("null" in its
+// server arguments).
+const (
+	Prefill Role = "prefill"
+	Decode  Role = "decode"
+	Regular Role = "regular"
+)
+
+// Options says what fleet to start.
+type Options struct {
+	// Prefill, Decode and Regular are numbers of workers.
+	Prefill, Decode, Regular int
+
+	// Host is the address to listen on, without brackets. Default 127.0.0.1.
+	Host string
+	// Port is the first worker's port; the others follow, prefill first, then
+	// decode, then regular. 0 takes free ports.
+	Port int
+	// BootstrapPort is the first prefill worker's bootstrap port, the others
+	// follow. 0 takes free ports.
+	BootstrapPort int
+	// AdminAddr is the host:port of the admin API; "" starts none.
+	AdminAddr string
+
+	// Worker holds for every worker; Each may change it for one, before it
+	// starts. i counts within the role.
+	Worker WorkerOptions
+	Each   func(role Role, i int, o *WorkerOptions)
+}
+
+// WorkerOptions describes one worker. The zero value is a healthy, instant
+// engine of unlimited memory.
+type WorkerOptions struct {
+	// Model is the served model's name. Default "sim-model".
+	Model string
+	// Adapters are LoRA adapters listed by /v1/models under their parent.
+	Adapters []string
+	// DPSize is the number of data-parallel ranks. Default 1.
+	DPSize int
+	// Timing is how long things take. SetTiming changes it later.
+	Timing Timing
+
+	// KVTokens is the KV capacity per rank in tokens. Default 16 Mi, which is
+	// as good as unlimited. A request holds its prompt plus all its output.
+	KVTokens int
+	// MaxRunning bounds the requests that run at once per rank on decode and
+	// regular workers; the rest queue. Default 2048.
+	MaxRunning int
+	// ContextLength refuses longer prompts with 400, in tokens. Default 4 Mi.
+	ContextLength int
+	// ChunkedPrefillSize and MaxPrefillTokens are reported by /server_info.
+	// Default 8192 and 16384.
+	ChunkedPrefillSize, MaxPrefillTokens int
+	// PageSize is the KV block size in tokens. Default 1, as SGLang's.
+	PageSize int
+
+	// DefaultBootstrapPort is the port a decode worker uses for a null
+	// bootstrap_port: its own disaggregation_bootstrap_port. Default 8998.
+	DefaultBootstrapPort int
+	// NullPortMeets lets a null bootstrap_port meet the prefill worker at that
+	// host which holds the room, whatever its port.
+	NullPortMeets bool
+	// NoBootstrapServer leaves the bootstrap port unserved; it is then only a
+	// number (from 8998 up, if Options.BootstrapPort is 0).
+	NoBootstrapServer bool
+	// BootstrapTimeout is how long one leg waits for the other. Default 300 s,
+	// as the engine.
+	BootstrapTimeout time.Duration
+	// PeerLossAfter is how long a leg needs to notice that its peer's process
+	// is gone. Default 10 s: two missed heartbeats of 5 s.
+	PeerLossAfter time.Duration
+	// PerSampleRooms gives sample i of n>1 its own room (room+i, or the i-th of
+	// an array). By default n>1 uses one room for all and never finishes, as
+	// the engine.
+	PerSampleRooms bool
+
+	// HealthDelay is how long /health takes at least. Default 1 s, the engine's
+	// polling step; negative answers at once.
+	HealthDelay time.Duration
+	// HealthTimeout is when a /health without any sign of the scheduler fails
+	// with 503. Default 20 s.
+	HealthTimeout time.Duration
+	// Disable lists paths that answer 404, as an engine without them would.
+	Disable []string
+	// APIKey, if set, is asked as "Authorization: Bearer" of all routes but
+	// /health and /metrics.
+	APIKey string
+	// TLS makes the worker speak HTTPS. The bootstrap server stays plain.
+	TLS *tls.Config
+	// HTTP2 offers h2 (with TLS by ALPN, without by prior knowledge).
+	HTTP2 bool
+	// BasePath is a prefix of every path, as behind an ingress: "/engine".
+	BasePath string
+	// Host overrides Options.Host.
+	Host string
+	// IdleTimeout closes kept-alive connections. Default 5 s, as the engine;
+	// negative never.
+	IdleTimeout time.Duration
+	// MaxBody bounds request bodies in bytes (413). Default 1 GiB.
+	MaxBody int64
+
+	// LogRequests bounds the request log in entries. Default 4096; negative
+	// keeps none.
+	LogRequests int
+	// LogBodyBytes bounds what is kept of each body. Default 1 MiB; negative
+	// keeps none. All kept bodies of a worker stay below 64 MiB.
+	LogBodyBytes int
+
+	// Wrap, if set, is put around the worker's handler, for tests that need a
+	// behaviour nothing here offers.
+	Wrap func(w *Worker, next http.Handler) http.Handler
+}
+
+// Timing is the engine's speed. Zero fields take no time.
+type Timing struct {
+	// PrefillTime is a fixed prefill duration, whatever the prompt; it
+	// overrides PrefillRate. Fixed prefills run side by side unless
+	// PrefillParallel bounds them.
+	PrefillTime time.Duration
+	// PrefillRate is in tokens per second and rank. Prompts are then computed
+	// one after another unless PrefillParallel says otherwise.
+	PrefillRate float64
+	// PrefillParallel is how many prefills a rank computes at once; 0 means 1
+	// with PrefillRate and no bound otherwise.
+	PrefillParallel int
+	// Transfer is the time of the KV transfer.
+	Transfer time.Duration
+	// FirstToken is added before the first output token.
+	FirstToken time.Duration
+	// DecodeStep is the base time of each further token, DecodePerRequest is
+	// added for each running request of the rank.
+	DecodeStep, DecodePerRequest time.Duration
+	// OutputTokens is the output length when the client gives none. Default 16.
+	OutputTokens int
+}
+
+func (t Timing) prefill(tokens int) time.Duration {
+	if t.PrefillTime > 0 {
+		return t.PrefillTime
+	}
+	if t.PrefillRate > 0 {
+		return time.Duration(float64(tokens) / t.PrefillRate * float64(time.Second))
+	}
+	return 0
+}
+
+func (t Timing) parallel() int {
+	switch {
+	case t.PrefillParallel > 0:
+		return t.PrefillParallel
+	case t.PrefillTime == 0 && t.PrefillRate > 0:
+		return 1
+	}
+	return 0
+}
+
+func (t Timing) step(running int) time.Duration {
+	return t.DecodeStep + time.Duration(running)*t.DecodePerRequest
+}
+
+func def[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+// withDefaults returns o with every zero field that has a default filled in.
+func (o WorkerOptions) withDefaults() WorkerOptions {
+	def(&o.Model, "sim-model")
+	def(&o.DPSize, 1)
+	def(&o.KVTokens, 16<<20)
+	def(&o.MaxRunning, 2048)
+	def(&o.ContextLength, 4<<20)
+	def(&o.ChunkedPrefillSize, 8192)
+	def(&o.MaxPrefillTokens, 16384)
+	def(&o.PageSize, 1)
+	def(&o.DefaultBootstrapPort, 8998)
+	def(&o.BootstrapTimeout, 300*time.Second)
+	def(&o.PeerLossAfter, 10*time.Second)
+	def(&o.HealthDelay, time.Second)
+	def(&o.HealthTimeout, 20*time.Second)
+	def(&o.Host, "127.0.0.1")
+	def(&o.IdleTimeout, 5*time.Second)
+	def(&o.MaxBody, 1<<30)
+	def(&o.LogRequests, 4096)
+	def(&o.LogBodyBytes, 1<<20)
+	def(&o.Timing.OutputTokens, 16)
+	return o
+}
+
+func (o WorkerOptions) validate() error {
+	if o.DPSize < 0 || o.DPSize > 4096 {
+		return fmt.Errorf("cannot simulate a worker of %d ranks: want 1 to 4096", o.DPSize)
+	}
+	if o.KVTokens < 0 || o.MaxRunning < 0 {
+		return fmt.Errorf("cannot simulate a worker with KV capacity %d and %d running requests: want positive numbers", o.KVTokens, o.MaxRunning)
+	}
+	if o.BasePath != "" && (o.BasePath[0] != '/' || o.BasePath[len(o.BasePath)-1] == '/') {
+		return fmt.Errorf("cannot use base path %q: want a leading and no trailing slash", o.BasePath)
+	}
+	return nil
+}

@@ -1,0 +1,315 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// out writes one answer, with the deviations its fault asks for. Its methods
+// return errBroken once the connection is gone by design.
+type out struct {
+	// Immutable.
+	w      *Worker
+	rec    *Request
+	rw     http.ResponseWriter
+	rc     *http.ResponseController
+	conn   *conn
+	ctx    context.Context
+	fault  *Fault // never nil
+	probe  bool
+	stream bool
+
+	mu      sync.Mutex // guards the fields below and the order of writes
+	started bool
+	broken  bool
+	buf     []byte
+	ticker  chan struct{} // ends the keep-alive goroutine
+	ticking sync.WaitGroup
+}
+
+var noFault = &Fault{}
+
+// strike does the fault's action if it is due at p.
+func (o *out) strike(p Point) error {
+	if !o.fault.does(p) {
+		return nil
+	}
+	return o.act()
+}
+
+func (o *out) act() error {
+	switch o.fault.Do {
+	case Freeze:
+		<-o.ctx.Done()
+		return context.Cause(o.ctx)
+	case End:
+		o.broken = true
+		return errBroken
+	}
+	o.broken = true
+	if o.conn != nil {
+		if o.fault.Do == Reset {
+			o.conn.reset()
+		} else {
+			_ = o.conn.Close()
+		}
+	}
+	return errBroken
+}
+
+// abort makes sure that net/http writes nothing more: for faults that end the
+// connection, called last.
+func (o *out) abort() {
+	if o.broken && o.fault.Do != End {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (o *out) pause(d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	return o.w.sleep(o.ctx, d)
+}
+
+// start sends the headers. length < 0 leaves the body chunked.
+func (o *out) start(status int, contentType string, length int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.startLocked(status, contentType, length)
+}
+
+func (o *out) startLocked(status int, contentType string, length int) error {
+	if o.started {
+		return nil
+	}
+	o.started = true
+	if o.conn != nil && o.fault.WriteSize > 0 {
+		o.conn.writePause.Store(int64(o.fault.WritePause))
+		o.conn.writeSize.Store(int64(o.fault.WriteSize))
+	}
+	h := o.rw.Header()
+	h["Server"] = serverName
+	if o.fault.ContentType != "" {
+		contentType = o.fault.ContentType
+	}
+	h["Content-Type"] = []string{contentType}
+	for k, v := range o.fault.Header {
+		h[http.CanonicalHeaderKey(k)] = v
+	}
+	if length >= 0 {
+		h["Content-Length"] = []string{strconv.Itoa(length)}
+	}
+	if o.fault.Kind == Informational {
+		o.rw.WriteHeader(http.StatusEarlyHints)
+		o.rw.WriteHeader(http.StatusEarlyHints)
+	}
+	o.rw.WriteHeader(status)
+	o.w.note(func() { o.rec.Status, o.rec.HeadersSent = status, time.Now() })
+	if o.fault.EarlyHeaders || o.fault.FirstByte > 0 || o.fault.does(AtHeaders) || o.fault.KeepAlive > 0 {
+		if err := o.rc.Flush(); err != nil {
+			return err
+		}
+	}
+	if err := o.strike(AtHeaders); err != nil {
+		return err
+	}
+	if o.fault.KeepAlive > 0 {
+		o.ticker = make(chan struct{})
+		o.ticking.Go(o.tick)
+	}
+	if err := o.pause(o.fault.FirstByte); err != nil {
+		return err
+	}
+	return nil
+}
+
+var serverName = []string{"uvicorn"}
+
+const eventStream = "text/event-stream; charset=utf-8"
+
+// tick sends keep-alive bytes until the answer ends.
+func (o *out) tick() {
+	comment := o.fault.Comment
+	if comment == "" {
+		comment = ": keep-alive\n\n"
+	}
+	if !o.stream {
+		comment = " "
+	}
+	t := time.NewTicker(o.fault.KeepAlive)
+	defer t.Stop()
+	for {
+		select {
+		case <-o.ticker:
+			return
+		case <-o.ctx.Done():
+			return
+		case <-t.C:
+		}
+		o.mu.Lock()
+		if !o.broken {
+			_ = o.writeLocked([]byte(comment))
+		}
+		o.mu.Unlock()
+	}
+}
+
+// quiet ends the keep-alive bytes.
+func (o *out) quiet() {
+	o.mu.Lock()
+	ticker := o.ticker
+	o.ticker = nil
+	o.mu.Unlock()
+	if ticker != nil {
+		close(ticker)
+		o.ticking.Wait()
+	}
+}
+
+func (o *out) writeLocked(p []byte) error {
+	if o.broken {
+		return errBroken
+	}
+	n, err := o.rw.Write(p)
+	if err == nil {
+		err = o.rc.Flush()
+	}
+	o.w.mu.Lock()
+	if o.rec.FirstByte.IsZero() {
+		o.rec.FirstByte = time.Now()
+	}
+	o.rec.Bytes += int64(n)
+	o.w.mu.Unlock()
+	return err
+}
+
+// event sends one event with the payload that fill appends. Events of one
+// answer may come from several goroutines.
+func (o *out) event(fill func([]byte) []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.buf = append(o.buf[:0], "data: "...)
+	o.buf = append(fill(o.buf), "\n\n"...)
+	return o.rawEventLocked(o.buf)
+}
+
+func (o *out) rawEventLocked(p []byte) error {
+	if err := o.startLocked(http.StatusOK, eventStream, -1); err != nil {
+		return err
+	}
+	sent := o.rec.Events
+	if sent == 0 && o.fault.does(AtEvent) && o.fault.After == 0 {
+		return o.act()
+	}
+	if sent > 0 {
+		if err := o.pause(o.fault.EventDelay); err != nil {
+			return err
+		}
+	}
+	if o.fault.does(AtInside) && sent >= o.fault.After {
+		if err := o.writeLocked(p[:len(p)/2]); err != nil {
+			return err
+		}
+		return o.act()
+	}
+	if err := o.writeLocked(p); err != nil {
+		return err
+	}
+	o.w.note(func() { o.rec.Events++ })
+	if o.fault.does(AtEvent) && o.fault.After > 0 && o.rec.Events >= o.fault.After {
+		return o.act()
+	}
+	return nil
+}
+
+// done sends the end marker of a stream.
+func (o *out) done() error {
+	o.quiet()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.strike(AtEnd); err != nil {
+		return err
+	}
+	return o.writeLocked([]byte("data: [DONE]\n\n"))
+}
+
+// json sends a whole body.
+func (o *out) json(status int, body []byte) error {
+	return o.whole(status, "application/json", body)
+}
+
+func (o *out) whole(status int, contentType string, body []byte) error {
+	length := len(body)
+	if o.fault.KeepAlive > 0 || o.fault.EarlyHeaders {
+		length = -1
+	}
+	if err := o.start(status, contentType, length); err != nil {
+		return err
+	}
+	o.quiet()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.fault.does(AtInside) || o.fault.does(AtEnd) || o.fault.does(AtEvent) {
+		if err := o.writeLocked(body[:len(body)/2]); err != nil {
+			return err
+		}
+		return o.act()
+	}
+	if len(body) == 0 {
+		return nil
+	}
+	return o.writeLocked(body)
+}
+
+// fail answers with an error: as JSON before the headers, as an event of a
+// running stream afterwards.
+func (o *out) fail(err error, generate bool) error {
+	e := asWire(err)
+	o.w.note(func() { o.rec.Error = e.message })
+	o.mu.Lock()
+	started := o.started
+	o.mu.Unlock()
+	if !started && !(o.stream && e.status >= 500) {
+		return o.json(e.status, e.body())
+	}
+	if !o.stream {
+		return o.json(e.status, e.body())
+	}
+	if err := o.event(func(b []byte) []byte { return append(b, e.event(generate)...) }); err != nil {
+		return err
+	}
+	return o.done()
+}
+
+// answerStatus is the fault's own answer.
+func (o *out) answerStatus() error {
+	f := o.fault
+	body := []byte(f.Body)
+	if f.Body == "" {
+		e := &wireError{status: f.Status, message: fmt.Sprintf("simulated status %d", f.Status)}
+		body = e.body()
+	}
+	if f.BodySize > 0 {
+		body = sized(body, f.BodySize)
+	}
+	o.w.note(func() {
+		if f.Status >= 400 {
+			o.rec.Error = "fault status"
+		}
+	})
+	return o.json(f.Status, body)
+}
+
+// sized repeats or cuts a text to n bytes.
+func sized(b []byte, n int) []byte {
+	out := make([]byte, 0, n)
+	for len(b) > 0 && len(out) < n {
+		out = append(out, b[:min(len(b), n-len(out))]...)
+	}
+	return out
+}

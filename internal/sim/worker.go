@@ -1,0 +1,318 @@
+package sim
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Worker is one simulated engine.
+type Worker struct {
+	// Immutable.
+	id     string
+	role   Role
+	fleet  *Fleet
+	opt    WorkerOptions
+	gate   gate
+	off    map[string]bool // disabled paths
+	fixed  int             // wanted port, 0 any
+	routes map[string]http.HandlerFunc
+
+	// Atomic.
+	port, bootPort atomic.Int64
+	timing         atomic.Pointer[Timing]
+	current        atomic.Pointer[life] // nil while down
+	beat           atomic.Int64         // last sign of the scheduler, Unix ns
+	started        atomic.Int64
+	nextRank       atomic.Uint64
+
+	lifeMu sync.Mutex // held around start, kill and stop
+
+	mu     sync.Mutex // guards the fields below
+	counts []rankCounts
+	stats  Stats
+	log    ring
+	probes ring
+	change chan struct{}
+	faults []*Fault
+	rids   map[string]context.CancelCauseFunc
+	seq    int64
+}
+
+// life is a worker's process between a start and its end.
+type life struct {
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	srv      *http.Server
+	boot     *http.Server
+	serving  sync.WaitGroup // Serve loops
+	handlers sync.WaitGroup
+	memory   []*pool // per rank: running slots and KV tokens
+	compute  []*pool // per rank: prefills at once
+
+	mu    sync.Mutex
+	ended bool
+	conns map[*conn]struct{}
+}
+
+func (l *life) add(c *conn) bool {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return false
+	}
+	l.conns[c] = struct{}{}
+	l.mu.Unlock()
+	c.w.mu.Lock()
+	c.w.stats.Accepted++
+	c.w.stats.Conns++
+	c.w.notifyLocked()
+	c.w.mu.Unlock()
+	return true
+}
+
+func (l *life) remove(c *conn) {
+	l.mu.Lock()
+	_, ok := l.conns[c]
+	delete(l.conns, c)
+	l.mu.Unlock()
+	if ok {
+		c.w.mu.Lock()
+		c.w.stats.Conns--
+		c.w.notifyLocked()
+		c.w.mu.Unlock()
+	}
+}
+
+// enter admits a handler unless the process is ending.
+func (l *life) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.handlers.Add(1)
+	return true
+}
+
+// ID is the worker's name in logs and the admin API: its role and number.
+func (w *Worker) ID() string { return w.id }
+
+// Role says what the worker does.
+func (w *Worker) Role() Role { return w.role }
+
+// Options are the worker's, with defaults filled in.
+func (w *Worker) Options() WorkerOptions { return w.opt }
+
+// URL is the base URL, with the base path, without a trailing slash.
+func (w *Worker) URL() string {
+	scheme := "http"
+	if w.opt.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + w.Addr() + w.opt.BasePath
+}
+
+// Addr is the listener's host:port.
+func (w *Worker) Addr() string {
+	return net.JoinHostPort(w.opt.Host, strconv.FormatInt(w.port.Load(), 10))
+}
+
+// BootstrapPort is a prefill worker's bootstrap port, 0 for other roles.
+func (w *Worker) BootstrapPort() int { return int(w.bootPort.Load()) }
+
+// bootstrapHost is the canonical bootstrap_host that leads here.
+func (w *Worker) bootstrapHost() string {
+	host := w.opt.Host
+	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
+		host = "[" + host + "]"
+	}
+	return canonicalHost(host)
+}
+
+// SetTiming changes the speed of what starts from now on. PrefillParallel is
+// fixed at start.
+func (w *Worker) SetTiming(t Timing) {
+	def(&t.OutputTokens, 16)
+	w.timing.Store(&t)
+}
+
+// Timing is the current speed.
+func (w *Worker) Timing() Timing { return *w.timing.Load() }
+
+// listen binds host:port, waiting a little for a port that was just left.
+func listen(host string, port int) (net.Listener, error) {
+	addr := net.JoinHostPort(host, strconv.Itoa(port))
+	for try := 0; ; try++ {
+		ln, err := net.Listen("tcp", addr)
+		if err == nil || port == 0 || try == 40 {
+			return ln, err
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+}
+
+// start brings the process up. lifeMu is held.
+func (w *Worker) start() error {
+	ln, err := listen(w.opt.Host, int(w.port.Load()))
+	if err != nil {
+		return fmt.Errorf("cannot start simulated worker %s: %w", w.id, err)
+	}
+	l := &life{conns: make(map[*conn]struct{})}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	for range w.opt.DPSize {
+		slots := w.opt.MaxRunning
+		if w.role == Prefill {
+			slots = 0
+		}
+		l.memory = append(l.memory, newPool(slots, w.opt.KVTokens))
+		l.compute = append(l.compute, newPool(w.Timing().parallel(), 0))
+	}
+	if w.role == Prefill && !w.opt.NoBootstrapServer {
+		bln, err := listen(w.opt.Host, int(w.bootPort.Load()))
+		if err != nil {
+			_ = ln.Close()
+			l.cancel(errKilled)
+			return fmt.Errorf("cannot start bootstrap server of simulated worker %s: %w", w.id, err)
+		}
+		w.bootPort.Store(int64(bln.Addr().(*net.TCPAddr).Port))
+		l.boot = &http.Server{Handler: w.bootstrapHandler(), ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
+		l.serving.Go(func() { _ = l.boot.Serve(bln) })
+	}
+	w.port.Store(int64(ln.Addr().(*net.TCPAddr).Port))
+	idle := w.opt.IdleTimeout
+	if idle < 0 {
+		idle = 0
+	}
+	var h http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.serve(l, rw, r) })
+	if w.opt.Wrap != nil {
+		h = w.opt.Wrap(w, h)
+	}
+	l.srv = &http.Server{
+		Handler:     h,
+		ErrorLog:    log.New(io.Discard, "", 0),
+		IdleTimeout: idle,
+		BaseContext: func(net.Listener) context.Context { return l.ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if t, ok := c.(*tls.Conn); ok {
+				c = t.NetConn()
+			}
+			return context.WithValue(ctx, connKey{}, c)
+		},
+	}
+	if idle == 0 {
+		l.srv.IdleTimeout = 24 * time.Hour
+	}
+	var p http.Protocols
+	p.SetHTTP1(true)
+	if w.opt.HTTP2 {
+		p.SetHTTP2(true)
+		p.SetUnencryptedHTTP2(true)
+	}
+	l.srv.Protocols = &p
+	now := time.Now().UnixNano()
+	w.started.Store(now)
+	w.beat.Store(now)
+	w.gate.open()
+	w.current.Store(l)
+	if w.role == Prefill {
+		w.fleet.broker.claim(w.bootstrapHost(), w.BootstrapPort())
+	}
+	wrapped := &listener{Listener: ln, w: w, life: l}
+	l.serving.Go(func() {
+		if w.opt.TLS == nil {
+			_ = l.srv.Serve(wrapped)
+			return
+		}
+		l.srv.TLSConfig = w.opt.TLS.Clone()
+		_ = l.srv.ServeTLS(wrapped, "", "")
+	})
+	return nil
+}
+
+// end tears the process down. lifeMu is held.
+func (w *Worker) end(l *life) {
+	l.mu.Lock()
+	l.ended = true
+	conns := make([]*conn, 0, len(l.conns))
+	for c := range l.conns {
+		conns = append(conns, c)
+	}
+	l.mu.Unlock()
+	l.cancel(errKilled)
+	for _, c := range conns {
+		c.reset()
+	}
+	_ = l.srv.Close()
+	if l.boot != nil {
+		_ = l.boot.Close()
+	}
+	l.serving.Wait()
+	l.handlers.Wait()
+	w.gate.open()
+	if w.role == Prefill {
+		w.fleet.broker.unclaim(w.bootstrapHost(), w.BootstrapPort())
+	}
+	w.current.Store(nil)
+}
+
+// Running says whether the process is up, frozen or not.
+func (w *Worker) Running() bool { return w.current.Load() != nil }
+
+// Kill ends the process as SIGKILL would: connections are reset, requests die
+// without a word, the port refuses. It returns when everything has ended.
+func (w *Worker) Kill() {
+	w.lifeMu.Lock()
+	defer w.lifeMu.Unlock()
+	if l := w.current.Load(); l != nil {
+		w.end(l)
+	}
+}
+
+// Stop ends the process gracefully: the port refuses at once, running requests
+// finish, idle connections are closed. When ctx ends first the rest is killed
+// and ctx's error returned.
+func (w *Worker) Stop(ctx context.Context) error {
+	w.lifeMu.Lock()
+	defer w.lifeMu.Unlock()
+	l := w.current.Load()
+	if l == nil {
+		return nil
+	}
+	err := l.srv.Shutdown(ctx)
+	w.end(l)
+	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("cannot stop simulated worker %s gracefully: %w", w.id, err)
+	}
+	return nil
+}
+
+// Restart starts the worker again on its port with an empty engine, killing it
+// first if it runs. Faults, timing and log stay.
+func (w *Worker) Restart() error {
+	w.lifeMu.Lock()
+	defer w.lifeMu.Unlock()
+	if l := w.current.Load(); l != nil {
+		w.end(l)
+	}
+	if w.fleet.closed.Load() {
+		return fmt.Errorf("cannot restart simulated worker %s: the fleet is closed", w.id)
+	}
+	return w.start()
+}
+
+// Freeze stops the process as SIGSTOP would: connections are accepted, nothing
+// is read, computed or written, clients that leave go unnoticed.
+func (w *Worker) Freeze() { w.gate.shut() }
+
+// Thaw lets a frozen process go on.
+func (w *Worker) Thaw() { w.gate.open() }
