@@ -80,7 +80,7 @@ func canonicalAuthority(scheme, authority string) (string, error) {
 			return "", errors.New("has an IPv6 address without its closing bracket, or something between that and the port")
 		}
 		addr, err := netip.ParseAddr(strings.Replace(inner, "%25", "%", 1))
-		if err != nil || !addr.Is6() {
+		if err != nil || !addr.Is6() || addr.Zone() != "" && !hostWord.MatchString(addr.Zone()) {
 			return "", errors.New("has no IPv6 address in its brackets")
 		}
 		host, port = "["+strings.Replace(addr.String(), "%", "%25", 1)+"]", after

@@ -54,8 +54,6 @@ func (l *loader) good(paths ...string) bool {
 
 func (l *loader) isSet(path string) bool { return l.cfg.origins[path].Kind != FromDefault }
 
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?$`)
-
 func (l *loader) checkServer() {
 	s := &l.cfg.Server
 	for _, h := range []struct {
@@ -68,7 +66,7 @@ func (l *loader) checkServer() {
 		bare := strings.TrimSuffix(strings.TrimPrefix(*h.host, "["), "]")
 		if net.ParseIP(bare) != nil {
 			*h.host = bare
-		} else if !hostName.MatchString(*h.host) {
+		} else if !hostWord.MatchString(*h.host) {
 			l.blame(h.path, "must be an address or a host name, without a port")
 		}
 	}

@@ -183,6 +183,16 @@ func unknownKey(key string, g *group) string {
 	} else if elsewhere != "" {
 		return fmt.Sprintf("unknown key; did you mean %s?", elsewhere)
 	}
+	// "level" under "log" is log_level.
+	short, full := []string{}, map[string]string{}
+	for _, k := range g.keys() {
+		if _, s, ok := strings.Cut(k, "_"); ok {
+			short, full[s] = append(short, s), k
+		}
+	}
+	if n := nearest(key, short); n != "" {
+		return fmt.Sprintf("unknown key; did you mean %s?", join(g.path, full[n]))
+	}
 	return "unknown key"
 }
 
