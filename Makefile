@@ -7,7 +7,7 @@ VERSION ?=
 # Packages whose tests run once more under the race detector: those that share
 # state between goroutines. New packages join by existing; the commands and the
 # pure parsers are left out because the detector finds nothing there.
-RACE := $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/config)
+RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/config)
 
 GOLANGCI_VERSION := v2.15.0
 
