@@ -42,7 +42,7 @@ type Server struct {
 
 // Auth holds the keys sluice asks for and the one it presents.
 type Auth struct {
-	APIKeys          []Secret `yaml:"api_key" help:"Keys clients must present, any one of them; none: clients are not asked. Never passed on to engines. Give two while changing from one to the other."`
+	APIKeys          []Secret `yaml:"api_key" help:"Keys clients must present, any one of them; none: clients are not asked. Never passed on to engines. Give two while changing from one to the other: the flag twice, the variable with a space between, the file a list."`
 	APIKeyFile       string   `yaml:"api_key_file" fileof:"api_key" help:"File with the clients' keys, one a line."`
 	AdminAPIKey      Secret   `yaml:"admin_api_key" help:"Key for routes that change the fleet or the limits. None: those routes answer on the loopback interface only."`
 	AdminAPIKeyFile  string   `yaml:"admin_api_key_file" fileof:"admin_api_key" help:"File with the admin key."`
