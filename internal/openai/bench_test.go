@@ -8,7 +8,9 @@ import (
 )
 
 func benchBody(kind string, size int) []byte {
-	fill := func(piece string) string { return strings.Repeat(piece, size/len(piece)+1)[:size/len(piece)*len(piece)] }
+	fill := func(piece string) string {
+		return strings.Repeat(piece, size/len(piece)+1)[:size/len(piece)*len(piece)]
+	}
 	switch kind {
 	case "plain":
 		return []byte(`{"model":"m","stream":true,"messages":[{"role":"user","content":"` + fill("The quick brown fox jumps over the lazy dog and sleeps. ") + `"}]}`)

@@ -19,6 +19,7 @@ type Splicer struct {
 	inserts  []Span // of ours; neighbours are one
 	edits    []edit
 	segments [][]byte
+	set      FieldSet
 	deleted  FieldSet
 	numDel   int
 
@@ -45,13 +46,15 @@ func (s *Splicer) Reset(p *Peeked) {
 	}
 	clear(s.segments[:cap(s.segments)]) // let go of the last client's bytes
 	s.ours, s.inserts, s.edits, s.segments = s.ours[:0], s.inserts[:0], s.edits[:0], s.segments[:0]
-	s.deleted, s.numDel = 0, 0
+	s.set, s.deleted, s.numDel = 0, 0, 0
 }
 
 // open begins a value of f: in place of the client's if there is one, else as a new
 // field at the front, where an engine that reads the first or the last of two
 // finds the same.
 func (s *Splicer) open(f Field) (start int) {
+	s.once(f)
+	s.set = s.set.With(f)
 	start = len(s.ours)
 	if !s.p.Has(f) {
 		s.ours = append(s.ours, '"')
@@ -59,6 +62,13 @@ func (s *Splicer) open(f Field) (start int) {
 		s.ours = append(s.ours, '"', ':')
 	}
 	return start
+}
+
+// once guards against two edits of one field, which would write it twice.
+func (s *Splicer) once(f Field) {
+	if s.set.Has(f) || s.deleted.Has(f) {
+		panic("BUG: the field " + f.String() + " is spliced twice")
+	}
 }
 
 func (s *Splicer) close(f Field, start int) {
@@ -74,7 +84,8 @@ func (s *Splicer) close(f Field, start int) {
 	s.inserts = append(s.inserts, Span{start, len(s.ours)})
 }
 
-// SetRaw sets f to a JSON value. A field may be set or deleted once.
+// SetRaw sets f to a JSON value. Each field may be set or deleted once; a second edit
+// of it is a bug and panics.
 func (s *Splicer) SetRaw(f Field, json []byte) {
 	at := s.open(f)
 	s.ours = append(s.ours, json...)
@@ -176,6 +187,7 @@ func (s *Splicer) Delete(f Field) {
 	if !s.p.Has(f) || s.deleted.Has(f) {
 		return
 	}
+	s.once(f)
 	s.deleted = s.deleted.With(f)
 	s.numDel++
 }

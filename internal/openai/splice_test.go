@@ -261,3 +261,24 @@ func TestCase_B054_B055_B057_LegsAreSplicedApart(t *testing.T) {
 		t.Errorf("decode: got %s, want it unchanged", got)
 	}
 }
+
+func TestSpliceTwiceIsABug(t *testing.T) {
+	p := mustPeek(t, RouteOther, `{"n":1}`)
+	for name, edit := range map[string]func(*Splicer){
+		"set twice":       func(s *Splicer) { s.SetInt(FieldSeed, 1); s.SetInt(FieldSeed, 2) },
+		"replace twice":   func(s *Splicer) { s.SetInt(FieldN, 1); s.SetInt(FieldN, 2) },
+		"set and deleted": func(s *Splicer) { s.SetInt(FieldN, 1); s.Delete(FieldN) },
+		"deleted and set": func(s *Splicer) { s.Delete(FieldN); s.SetInt(FieldN, 1) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			var s Splicer
+			s.Reset(p)
+			edit(&s)
+		}()
+	}
+}
