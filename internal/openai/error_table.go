@@ -129,12 +129,12 @@ func NoAvailableWorkers(model, role string, retry time.Duration) *Error {
 	if role != "" {
 		role += " "
 	}
-	for_ := ""
+	which := ""
 	if model != "" {
-		for_ = fmt.Sprintf(" for the model %q", clip(model, maxNameInMessage))
+		which = fmt.Sprintf(" for the model %q", clip(model, maxNameInMessage))
 	}
 	e := &Error{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_available_workers", RetryAfter: retry}
-	e.Message = fmt.Sprintf("no %sworker%s is ready now (down, still loading, or draining)%s", role, for_, e.again())
+	e.Message = fmt.Sprintf("no %sworker%s is ready now (down, still loading, or draining)%s", role, which, e.again())
 	return e
 }
 

@@ -242,37 +242,23 @@ func (m *LogprobMerger) Stream(maxEventBytes int) *LogprobStream {
 // comes out does not depend on where the pieces are cut. Lines that are not data
 // with a JSON object in it pass unchanged.
 type LogprobStream struct {
-	m      *LogprobMerger
-	max    int
-	line   []byte
-	lastCR bool
-	scan   scanner
+	m    *LogprobMerger
+	max  int
+	line []byte
+	scan scanner
 }
 
 // Feed takes the next piece and calls out with the bytes to pass on, each only valid
 // during the call. An event longer than the bound is an error, after which the
 // stream must be ended.
 func (l *LogprobStream) Feed(piece []byte, out func([]byte)) error {
-	if l.lastCR && len(piece) > 0 {
-		l.lastCR = false
-		if piece[0] == '\n' {
-			out(piece[:1])
-			piece = piece[1:]
-		}
-	}
 	for len(piece) > 0 {
 		end := lineEnd(piece)
 		if end < 0 {
 			return l.keep(piece)
 		}
+		// The second half of a "\r\n" passes as an empty line of its own.
 		next := end + 1
-		if piece[end] == '\r' {
-			if next == len(piece) {
-				l.lastCR = true
-			} else if piece[next] == '\n' {
-				next++
-			}
-		}
 		if len(l.line) > 0 {
 			if err := l.keep(piece[:end]); err != nil {
 				return err

@@ -244,6 +244,18 @@ func TestPeekedIsReusable(t *testing.T) {
 	}
 }
 
+// sampling_params means nothing outside the native API, also in a Peeked that has read
+// one before.
+func TestPeekedForgetsSampling(t *testing.T) {
+	p := new(Peeked)
+	for _, first := range []string{`{"sampling_params":{"n":2}}`, `{"sampling_params":{"n":0}}`, `{"sampling_params":{"n":0}`} {
+		_ = p.Read(RouteGenerate, []byte(first), PeekOptions{})
+		if err := p.Read(RouteChatCompletions, []byte(`{"sampling_params":{"n":7}}`), PeekOptions{}); err != nil || p.N != 1 {
+			t.Errorf("after %s: n %d, %v", first, p.N, err)
+		}
+	}
+}
+
 func TestPeekKeepsABoundedPrompt(t *testing.T) {
 	p := new(Peeked)
 	body := `{"messages":[` + strings.Repeat(`{"content":"x"},`, 99) + `{"content":"x"}]}`
