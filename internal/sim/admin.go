@@ -180,6 +180,8 @@ func (f *Fleet) adminHandler() http.Handler {
 	for name, do := range map[string]func(*Worker) error{
 		"kill":    func(w *Worker) error { w.Kill(); return nil },
 		"restart": (*Worker).Restart,
+		"refuse":  func(w *Worker) error { w.Refuse(); return nil },
+		"admit":   (*Worker).Admit,
 		"freeze":  func(w *Worker) error { w.Freeze(); return nil },
 		"thaw":    func(w *Worker) error { w.Thaw(); return nil },
 	} {

@@ -65,6 +65,7 @@
 //	POST /sim/workers/{id}/kill           resets all connections, refuses new ones
 //	POST /sim/workers/{id}/stop           graceful end, as on SIGTERM
 //	POST /sim/workers/{id}/restart        same port, empty engine
+//	POST /sim/workers/{id}/refuse, /admit closes and opens the port, open connections go on
 //	POST /sim/workers/{id}/freeze, /thaw  as SIGSTOP and SIGCONT
 //	POST /sim/workers/{id}/reset          empties the log and the counters
 //	GET  /sim/workers/{id}/requests       the log (?bodies=1 adds raw bodies, base64; ?probes=1 the other one)

@@ -54,7 +54,9 @@ const (
 )
 
 // Fault is a deviation from a healthy answer. It applies to requests of
-// generation routes unless Path names another.
+// generation routes unless Path names another. One with AcceptDelay or AtAccept
+// strikes connections instead, whatever is then asked over them; its other
+// fields do nothing.
 type Fault struct {
 	// On restricts it to a role, Path to paths with that prefix ("/health").
 	On   Role

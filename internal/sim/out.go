@@ -12,7 +12,7 @@ import (
 // out writes one answer, with the deviations its fault asks for. Its methods
 // return errBroken once the connection is gone by design.
 type out struct {
-	// Immutable.
+	// Immutable once the answer starts.
 	w      *Worker
 	rec    *Request
 	rw     http.ResponseWriter
@@ -22,6 +22,7 @@ type out struct {
 	fault  *Fault // never nil
 	probe  bool
 	stream bool
+	early  bool // headers go out before the engine has run
 
 	mu      sync.Mutex // guards the fields below and the order of writes
 	started bool
@@ -110,7 +111,7 @@ func (o *out) startLocked(status int, contentType string, length int) error {
 	}
 	o.rw.WriteHeader(status)
 	o.w.note(func() { o.rec.Status, o.rec.HeadersSent = status, time.Now() })
-	if o.fault.EarlyHeaders || o.fault.FirstByte > 0 || o.fault.does(AtHeaders) || o.fault.KeepAlive > 0 {
+	if o.early || o.fault.FirstByte > 0 || o.fault.does(AtHeaders) || o.fault.KeepAlive > 0 {
 		if err := o.rc.Flush(); err != nil {
 			return err
 		}
@@ -120,7 +121,8 @@ func (o *out) startLocked(status int, contentType string, length int) error {
 	}
 	if o.fault.KeepAlive > 0 {
 		o.ticker = make(chan struct{})
-		o.ticking.Go(o.tick)
+		stop := o.ticker
+		o.ticking.Go(func() { o.tick(stop) })
 	}
 	if err := o.pause(o.fault.FirstByte); err != nil {
 		return err
@@ -133,7 +135,7 @@ var serverName = []string{"uvicorn"}
 const eventStream = "text/event-stream; charset=utf-8"
 
 // tick sends keep-alive bytes until the answer ends.
-func (o *out) tick() {
+func (o *out) tick(stop <-chan struct{}) {
 	comment := o.fault.Comment
 	if comment == "" {
 		comment = ": keep-alive\n\n"
@@ -145,7 +147,7 @@ func (o *out) tick() {
 	defer t.Stop()
 	for {
 		select {
-		case <-o.ticker:
+		case <-stop:
 			return
 		case <-o.ctx.Done():
 			return
@@ -232,6 +234,9 @@ func (o *out) done() error {
 	o.quiet()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if err := o.startLocked(http.StatusOK, eventStream, -1); err != nil { // no token at all
+		return err
+	}
 	if err := o.strike(AtEnd); err != nil {
 		return err
 	}

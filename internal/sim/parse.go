@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"io"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -249,7 +250,7 @@ func parseRequest(a api, body []byte) (*request, error) {
 	if _, err := d.ReadToken(); err != nil {
 		return nil, invalidf("", "the body is not JSON: %v", err)
 	}
-	if d.PeekKind() != jsontext.KindInvalid {
+	if _, err := d.ReadToken(); err != io.EOF {
 		return nil, invalidf("", "the body goes on after its JSON object")
 	}
 	if r.routedRank == nil {

@@ -307,15 +307,12 @@ func (w *Worker) generation(l *life, o *out, r *http.Request, a api, body []byte
 	defer w.unregister(req.rid)
 	// The native route sends the headers of a stream before the engine runs, the
 	// OpenAI routes with the first event.
-	if f.EarlyHeaders || (o.stream && a == generate) {
+	if o.early = f.EarlyHeaders || (o.stream && a == generate); o.early {
 		contentType := "application/json"
 		if o.stream {
 			contentType = eventStream
 		}
 		if err := o.start(http.StatusOK, contentType, -1); err != nil {
-			return err
-		}
-		if err := o.rc.Flush(); err != nil {
 			return err
 		}
 	}

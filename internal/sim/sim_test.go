@@ -319,3 +319,5 @@ func TestRegular(t *testing.T) {
 		t.Errorf("log: %+v", got)
 	}
 }
+
+func newPipe() (io.Reader, io.Writer) { return io.Pipe() }

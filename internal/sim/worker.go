@@ -34,6 +34,7 @@ type Worker struct {
 	beat           atomic.Int64         // last sign of the scheduler, Unix ns
 	started        atomic.Int64
 	nextRank       atomic.Uint64
+	hurry          atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
 
 	lifeMu sync.Mutex // held around start, kill and stop
 
@@ -59,9 +60,10 @@ type life struct {
 	memory   []*pool // per rank: running slots and KV tokens
 	compute  []*pool // per rank: prefills at once
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the fields below
 	ended bool
 	conns map[*conn]struct{}
+	door  net.Listener // nil while refusing
 }
 
 func (l *life) add(c *conn) bool {
@@ -219,6 +221,9 @@ func (w *Worker) start() error {
 		p.SetUnencryptedHTTP2(true)
 	}
 	l.srv.Protocols = &p
+	if w.opt.TLS != nil {
+		l.srv.TLSConfig = w.opt.TLS.Clone()
+	}
 	now := time.Now().UnixNano()
 	w.started.Store(now)
 	w.beat.Store(now)
@@ -227,15 +232,59 @@ func (w *Worker) start() error {
 	if w.role == Prefill {
 		w.fleet.broker.claim(w.bootstrapHost(), w.BootstrapPort())
 	}
+	w.admit(l, ln)
+	return nil
+}
+
+// admit serves what comes in at ln.
+func (w *Worker) admit(l *life, ln net.Listener) {
 	wrapped := &listener{Listener: ln, w: w, life: l}
+	l.mu.Lock()
+	l.door = ln
+	l.mu.Unlock()
 	l.serving.Go(func() {
 		if w.opt.TLS == nil {
 			_ = l.srv.Serve(wrapped)
 			return
 		}
-		l.srv.TLSConfig = w.opt.TLS.Clone()
 		_ = l.srv.ServeTLS(wrapped, "", "")
 	})
+}
+
+// Refuse closes the port to new connections; those that are open go on.
+func (w *Worker) Refuse() {
+	w.lifeMu.Lock()
+	defer w.lifeMu.Unlock()
+	if l := w.current.Load(); l != nil {
+		l.mu.Lock()
+		door := l.door
+		l.door = nil
+		l.mu.Unlock()
+		if door != nil {
+			_ = door.Close()
+		}
+	}
+}
+
+// Admit opens the port again after Refuse.
+func (w *Worker) Admit() error {
+	w.lifeMu.Lock()
+	defer w.lifeMu.Unlock()
+	l := w.current.Load()
+	if l == nil {
+		return fmt.Errorf("cannot open simulated worker %s: it is not running", w.id)
+	}
+	l.mu.Lock()
+	open := l.door != nil
+	l.mu.Unlock()
+	if open {
+		return nil
+	}
+	ln, err := listen(w.opt.Host, int(w.port.Load()))
+	if err != nil {
+		return fmt.Errorf("cannot open simulated worker %s: %w", w.id, err)
+	}
+	w.admit(l, ln)
 	return nil
 }
 
@@ -271,6 +320,9 @@ func (w *Worker) Running() bool { return w.current.Load() != nil }
 // Kill ends the process as SIGKILL would: connections are reset, requests die
 // without a word, the port refuses. It returns when everything has ended.
 func (w *Worker) Kill() {
+	if hurry := w.hurry.Load(); hurry != nil {
+		(*hurry)()
+	}
 	w.lifeMu.Lock()
 	defer w.lifeMu.Unlock()
 	if l := w.current.Load(); l != nil {
@@ -279,8 +331,8 @@ func (w *Worker) Kill() {
 }
 
 // Stop ends the process gracefully: the port refuses at once, running requests
-// finish, idle connections are closed. When ctx ends first the rest is killed
-// and ctx's error returned.
+// finish, idle connections are closed. When ctx ends or Kill is called first,
+// the rest is killed and an error returned.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.lifeMu.Lock()
 	defer w.lifeMu.Unlock()
@@ -288,7 +340,11 @@ func (w *Worker) Stop(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w.hurry.Store(&cancel)
 	err := l.srv.Shutdown(ctx)
+	w.hurry.Store(nil)
 	w.end(l)
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot stop simulated worker %s gracefully: %w", w.id, err)
