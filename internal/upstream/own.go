@@ -180,13 +180,12 @@ func (x *exchange) send(req *Request) {
 	}
 	c.writing.Store(true)
 	x.wrote = make(chan struct{})
-	go x.sendRest(vec, pooled)
+	go x.sendRest(c, vec, pooled)
 }
 
 // sendRest owns vec and pooled.
-func (x *exchange) sendRest(vec [][]byte, pooled *[bufSize]byte) {
+func (x *exchange) sendRest(c *conn, vec [][]byte, pooled *[bufSize]byte) {
 	defer close(x.wrote)
-	c := x.c
 	rest := net.Buffers(vec)
 	n, err := rest.WriteTo(c.nc)
 	if !c.tls {

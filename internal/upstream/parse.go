@@ -100,7 +100,8 @@ func parseHead(b []byte, method string) (head, error) {
 		return h, err
 	}
 	h.lines = rest
-	keepAlive, chunked := false, false
+	chunked := false
+	var length []byte // Content-Length as spelled: twice "01" and "1" is no agreement
 	for n := 0; ; n++ {
 		line, rest = cutLine(rest)
 		if len(line) == 0 {
@@ -119,10 +120,10 @@ func parseHead(b []byte, method string) (head, error) {
 			if err != nil {
 				return h, err
 			}
-			if h.length >= 0 && h.length != v {
+			if h.length >= 0 && !bytes.Equal(value, length) {
 				return h, errors.New("two different values of Content-Length")
 			}
-			h.length = v
+			h.length, length = v, value
 		case len(name) == 17 && equalFold(name, "transfer-encoding"):
 			if chunked || !equalFold(value, "chunked") {
 				return h, fmt.Errorf("unsupported Transfer-Encoding %q", clip(string(value)))
@@ -130,7 +131,6 @@ func parseHead(b []byte, method string) (head, error) {
 			chunked = true
 		case len(name) == 10 && equalFold(name, "connection"):
 			h.close = h.close || hasToken(value, "close")
-			keepAlive = keepAlive || hasToken(value, "keep-alive")
 		}
 	}
 	h.lines = h.lines[:len(h.lines)-len(rest)]

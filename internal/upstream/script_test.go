@@ -15,6 +15,7 @@ type scripted struct {
 	url string
 	ln  net.Listener
 	wg  sync.WaitGroup
+	end chan struct{}
 
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
@@ -28,7 +29,7 @@ func script(t testing.TB, f func(n int, c *peer)) *scripted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scripted{url: "http://" + ln.Addr().String(), ln: ln}
+	s := &scripted{url: "http://" + ln.Addr().String(), ln: ln, end: make(chan struct{})}
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
@@ -44,7 +45,7 @@ func script(t testing.TB, f func(n int, c *peer)) *scripted {
 			go func() {
 				defer s.wg.Done()
 				defer c.Close()
-				f(n, &peer{TCPConn: c.(*net.TCPConn), br: bufio.NewReader(c)})
+				f(n, &peer{TCPConn: c.(*net.TCPConn), br: bufio.NewReader(c), end: s.end})
 			}()
 		}
 	}()
@@ -53,6 +54,7 @@ func script(t testing.TB, f func(n int, c *peer)) *scripted {
 }
 
 func (s *scripted) stop() {
+	close(s.end)
 	s.ln.Close()
 	s.mu.Lock()
 	for _, c := range s.conns {
@@ -71,7 +73,8 @@ func (s *scripted) accepted() int {
 // peer is the server's end of a connection.
 type peer struct {
 	*net.TCPConn
-	br *bufio.Reader
+	br  *bufio.Reader
+	end chan struct{} // closed when the test is over
 }
 
 // head reads a request's head; nil if the connection ended.
