@@ -1,0 +1,92 @@
+package telemetry
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// LogOptions say where a log goes and what it looks like.
+type LogOptions struct {
+	Out   io.Writer
+	Level slog.Level
+	// JSON writes one object a line instead of text.
+	JSON bool
+	// MaxPending bounds the lines that wait to be written, in bytes. 0:
+	// DefaultMaxPending.
+	MaxPending int
+}
+
+// Log is a process's log. Its methods never wait for the output.
+type Log struct {
+	*slog.Logger
+	w       *asyncWriter
+	dropped *prometheus.Desc
+}
+
+// NewLog makes a log. Close it, or its last lines may be lost.
+func NewLog(o LogOptions) *Log {
+	l := &Log{dropped: prometheus.NewDesc("sluice_log_lines_dropped_total",
+		"Log lines that were dropped because the output took no more.", nil, nil)}
+	made := make(chan struct{})
+	l.w = newAsyncWriter(o.Out, o.MaxPending, func(n uint64) {
+		<-made
+		l.Warn("log lines were dropped because the output took no more", "lines", n)
+	})
+	ho := &slog.HandlerOptions{Level: o.Level}
+	var h slog.Handler
+	if o.JSON {
+		h = slog.NewJSONHandler(l.w, ho)
+	} else {
+		h = slog.NewTextHandler(l.w, ho)
+	}
+	l.Logger = slog.New(h)
+	close(made)
+	return l
+}
+
+// Discard is a log that goes nowhere, for tests and tools. It needs no Close.
+func Discard() *Log {
+	return &Log{Logger: slog.New(slog.DiscardHandler)}
+}
+
+// Dropped is the number of lines dropped so far.
+func (l *Log) Dropped() uint64 {
+	if l.w == nil {
+		return 0
+	}
+	return l.w.dropped.Load()
+}
+
+// Close writes out what is pending. It waits at most so long, because an output
+// that hangs must not keep the process from ending, and tells whether that was
+// enough. Lines logged afterwards are dropped.
+func (l *Log) Close(limit time.Duration) bool {
+	return l.w == nil || l.w.close(limit)
+}
+
+// Describe and Collect make the log a prometheus.Collector of what it dropped.
+func (l *Log) Describe(ch chan<- *prometheus.Desc) { ch <- l.dropped }
+
+// Collect: see Describe.
+func (l *Log) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(l.dropped, prometheus.CounterValue, float64(l.Dropped()))
+}
+
+// ParseLevel reads debug, info, warn or error.
+func ParseLevel(s string) (slog.Level, error) {
+	switch s {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("cannot use the log level %q: it must be debug, info, warn or error", s)
+}
