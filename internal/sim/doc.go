@@ -30,7 +30,8 @@
 //	for _, r := range p.Requests() { ... }   // headers, raw body, times, outcome
 //	if v := fleet.Violations(); len(v) > 0 { ... }
 //
-// The zero Timing is an engine that takes no time at all.
+// The zero Timing is an engine that takes no time at all; only /health takes its
+// second, as the real one's does (HealthDelay: -1 makes it answer at once).
 //
 // # Life of a request
 //
@@ -77,5 +78,5 @@
 //
 // broker.mu, Worker.mu, pool.mu, gate.mu, Fleet.mu are leaves: none is held
 // while another is taken, except Worker.lifeMu, which is held around a whole
-// start or kill.
+// start or kill. A failing meeting cancels its legs' contexts under broker.mu.
 package sim

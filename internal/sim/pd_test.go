@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -219,46 +221,70 @@ func TestPrefillRateIsSerial(t *testing.T) {
 }
 
 func TestPoolIsFIFOAndGivesBack(t *testing.T) {
-	p := newPool(2, 10)
-	ctx := context.Background()
-	if p.acquire(ctx, 8) != nil {
-		t.Fatal("no room at first")
-	}
-	got := make(chan int, 2)
-	gone, leave := context.WithCancel(ctx)
-	ended := make(chan error)
-	waiting := func(n int) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return len(p.queue) == n
-	}
-	go func() { ended <- p.acquire(gone, 9) }()
-	until(t, func() bool { return waiting(1) })
-	go func() { _ = p.acquire(ctx, 1); got <- 1 }()
-	until(t, func() bool { return waiting(2) })
-	select {
-	case <-got:
-		t.Fatal("the small one overtook the head")
-	default:
-	}
-	leave()
-	if <-ended == nil {
-		t.Fatal("a cancelled claim was granted")
-	}
-	<-got
-	p.release(8)
-	p.release(1)
-	if p.slots != 2 || p.tokens != 10 {
-		t.Errorf("pool ends with %d slots, %d tokens", p.slots, p.tokens)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(2, 10)
+		ctx := t.Context()
+		if p.acquire(ctx, 8) != nil {
+			t.Fatal("no room at first")
+		}
+		gone, leave := context.WithCancel(ctx)
+		var head, small error
+		granted := false
+		go func() { head = p.acquire(gone, 9) }()
+		synctest.Wait()
+		go func() { small = p.acquire(ctx, 1); granted = true }()
+		synctest.Wait()
+		if granted {
+			t.Fatal("the small one overtook the head")
+		}
+		leave()
+		synctest.Wait()
+		if head == nil || !granted || small != nil {
+			t.Fatalf("after the head left: head %v, small %v, granted %v", head, small, granted)
+		}
+		p.release(8)
+		p.release(1)
+		if p.slots != 2 || p.tokens != 10 {
+			t.Errorf("pool ends with %d slots, %d tokens", p.slots, p.tokens)
+		}
+	})
 }
 
-// until spins on a condition another goroutine is about to make true.
-func until(t *testing.T, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("condition did not come true")
+// Many pairs at once, some of whose clients leave: everything is given back.
+func TestManyPairsLeaveNothingBehind(t *testing.T) {
+	f := start(t, Options{Prefill: 3, Decode: 3, Worker: WorkerOptions{DPSize: 2, MaxRunning: 8,
+		Timing: Timing{PrefillRate: 100000, DecodeStep: 100 * time.Microsecond}}})
+	c, ctx := client(t), testContext(t)
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			p, d := f.Prefill(i%3), f.Decode(i/3%3)
+			body := pd(p, room(), `,"stream":true`)
+			if i%4 > 0 {
+				if a, b := both(ctx, c, p, d, chatPath, body); a.status != 200 || b.status != 200 || !strings.HasSuffix(b.body, "[DONE]\n\n") {
+					t.Errorf("pair %d: %+v, %+v", i, a, b)
+				}
+				return
+			}
+			gone, leave := context.WithCancel(ctx)
+			ended := make(chan struct{})
+			go func() { both(gone, c, p, d, chatPath, body); close(ended) }()
+			time.AfterFunc(time.Duration(i)*20*time.Microsecond, leave)
+			<-ended
+			leave()
+		})
+	}
+	wg.Wait()
+	for _, w := range f.Workers() {
+		if err := w.WaitIdle(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if s := w.Stats(); s.KVTokens != 0 || s.phases != ([phases]int{}) {
+			t.Errorf("%s holds %+v", w.ID(), s)
 		}
 	}
+	if n := f.OpenRooms(); n != 0 {
+		t.Errorf("%d rooms left open", n)
+	}
+	wantViolations(t, f)
 }

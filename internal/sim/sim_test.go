@@ -191,7 +191,7 @@ func TestPrefillWaitsForDecode(t *testing.T) {
 }
 
 func TestRoomErrors(t *testing.T) {
-	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{BootstrapTimeout: 50 * time.Millisecond}})
+	f := start(t, Options{Prefill: 1, Decode: 1})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
 	for _, w := range []*Worker{p, d} {
@@ -210,8 +210,12 @@ func TestRoomErrors(t *testing.T) {
 		t.Errorf("a room used again: %+v", got)
 	}
 	wantViolations(t, f, RoomReused)
-	f.ResetViolations()
+}
 
+func TestNobodyComes(t *testing.T) {
+	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{BootstrapTimeout: 30 * time.Millisecond}})
+	c, ctx := client(t), testContext(t)
+	p, d := f.Prefill(0), f.Decode(0)
 	if got := post(ctx, c, p.URL()+chatPath, pd(p, room(), "")); got.status != 500 || !strings.Contains(got.body, "no peer within") {
 		t.Errorf("a prefill nobody meets: %+v", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -247,7 +248,9 @@ func TestKillHurriesAStop(t *testing.T) {
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.Stop(context.Background()) }()
-	until(t, func() bool { return w.hurry.Load() != nil })
+	for w.hurry.Load() == nil { // Kill before Stop would prove nothing
+		runtime.Gosched()
+	}
 	w.Kill()
 	if err := <-stopped; err == nil {
 		t.Error("the stop ended well")
