@@ -33,6 +33,7 @@ type Core struct {
 	started   bool
 
 	models    map[string]*model
+	ordered   []*model  // the same by name: every step is deterministic
 	families  []*family // of living models, without duplicates
 	pinned    map[targetKey]*Target
 	structure int // counts changes of models
@@ -42,6 +43,7 @@ type Core struct {
 	indexCap  int
 	words     int
 	freeIndex []int
+	named     map[string][]*Rank // by what a pin may say: id and worker
 
 	groupNames []string
 	groups     []bitmap // members by group id, over all pools
@@ -50,11 +52,14 @@ type Core struct {
 	viewP, viewD       View
 
 	waiting     int
+	waitingBy   [numShapes]int
+	lost        []*Ticket // scratch of Apply
 	deadlines   deadlineHeap
 	seq         uint64
 	total       rateMeter
 	arriving    *Ticket
 	noArrivals  bool
+	noWaits     bool
 	nextRecheck Instant
 
 	// counters
@@ -69,7 +74,7 @@ func NewCore(o Options) *Core {
 	}
 	c := &Core{
 		limits: o.Limits, newPolicy: o.NewPolicy, healthInt: o.HealthInterval,
-		models: map[string]*model{}, pinned: map[targetKey]*Target{},
+		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
 		nextRecheck: never,
 	}
 	return c
@@ -102,25 +107,34 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		c.refuse(now, t, Draining, ResourceNone, 0, out)
 		return
 	}
-	m := t.Target.model
-	if m.dead {
-		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
-		return
+	if m := t.Target.model; m.dead {
+		// The last rank left after the target was resolved; others may have
+		// come since.
+		if m = c.models[m.name]; m == nil {
+			c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
+			return
+		}
+		t.Target = m.targets[t.Target.shape]
 	}
-	f := m.family
+	f := t.Target.model.family
 	pair := c.hasPair(t.Target)
 	if !pair && c.limits.NoWorkerWait <= 0 {
 		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
 		return
 	}
 	lack := ResourceOrder
-	if f.queue.len() == 0 {
+	// Only a retry can be older than the head. It is looked at before the
+	// bounds, which are for those who have to wait.
+	if h := f.queue.head(); h == nil || t.before(h) {
 		if lack = c.choose(t); lack == ResourceNone {
 			c.grant(now, t, f, out)
 			return
 		}
 	}
 	switch {
+	case c.noWaits:
+		c.refuse(now, t, Draining, ResourceNone, 0, out)
+		return
 	case t.Retry && (c.limits.QueueSize <= 0 || c.timeLeft(t) <= 0):
 		c.refuse(now, t, RetryRefused, lack, 0, out)
 		return
@@ -135,7 +149,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		c.refuse(now, t, QueueTimeout, c.lack(f, lack), int64(c.limits.QueueTimeout), out)
 		return
 	case t.Deadline != 0 && t.Deadline <= now:
-		c.refuse(now, t, DeadlineExceeded, c.lack(f, lack), int64(now.Sub(t.arrival)), out)
+		c.refuse(now, t, DeadlineExceeded, c.lack(f, lack), t.patience(), out)
 		return
 	}
 	c.enqueue(now, t, f, pair)
@@ -176,6 +190,7 @@ func (c *Core) enqueue(now Instant, t *Ticket, f *family, pair bool) {
 	c.deadlines.push(t)
 	t.Target.waiters.add(t)
 	t.Target.paired = pair
+	c.waitingBy[t.Target.shape]++
 	if c.waiting++; c.waiting == 1 {
 		c.nextRecheck = now.Add(recheckEvery)
 	}
@@ -196,6 +211,7 @@ func (c *Core) dequeue(now Instant, t *Ticket) {
 	t.waited += now.Sub(t.queuedAt)
 	t.state = stateIdle
 	t.family = nil
+	c.waitingBy[t.Target.shape]--
 	if c.waiting--; c.waiting == 0 {
 		c.nextRecheck = never
 	}
@@ -222,12 +238,9 @@ func (c *Core) choose(t *Ticket) Resource {
 	c.viewD = View{set: d.room, n: d.roomN, pool: d}
 	sole := m.soleGroup()
 	if t.Target.pinnedAny() || !t.Exclude.empty() || !sole {
-		x := &t.Exclude
-		if x.empty() || !c.narrow(t.Target, p.cand, d.cand, x) {
-			x = nil // nothing else is left: the excluded ranks serve again
-		}
-		if !c.narrow(t.Target, p.room, d.room, x) {
-			return c.lackOfPair(t.Target, p, d, x)
+		avoid := c.avoid(t, p, d)
+		if !c.narrow(t.Target, &t.Exclude, p.room, d.room, avoid) {
+			return c.lackOfPair(t, p, d, avoid)
 		}
 		c.viewP.set, c.viewP.n = c.scratchP, c.scratchP.count()
 		c.viewD.set = c.scratchD
@@ -245,13 +258,27 @@ func (c *Core) choose(t *Ticket) Resource {
 	return ResourceNone
 }
 
+// avoid tells on which legs the excluded ranks of t are avoided. A leg on which
+// nothing else is left has them serve again, whatever holds for the other.
+func (c *Core) avoid(t *Ticket, p, d *pool) legSet {
+	if t.Exclude.empty() {
+		return 0
+	}
+	for _, legs := range [...]legSet{onPrefill | onDecode, onPrefill, onDecode} {
+		if c.narrow(t.Target, &t.Exclude, p.cand, d.cand, legs) {
+			return legs
+		}
+	}
+	return 0
+}
+
 // lackOfPair names the side that has no room: prefill when even with every
 // candidate decode rank free no prefill rank would do.
-func (c *Core) lackOfPair(t *Target, p, d *pool, x *Exclusions) Resource {
-	if !c.hasPair(t) {
+func (c *Core) lackOfPair(t *Ticket, p, d *pool, avoid legSet) Resource {
+	if !c.hasPair(t.Target) {
 		return ResourceWorker
 	}
-	if !c.narrow(t, p.room, d.cand, x) {
+	if !c.narrow(t.Target, &t.Exclude, p.room, d.cand, avoid) {
 		return ResourcePrefillSlot
 	}
 	return ResourceDecode
@@ -316,6 +343,9 @@ func (c *Core) decide(t *Ticket, s ticketState, out *[]*Ticket) {
 }
 
 func (c *Core) refuse(now Instant, t *Ticket, why Reason, lack Resource, limit int64, out *[]*Ticket) {
+	if t.Retry && why != Draining {
+		why = RetryRefused // the client is owed the failure of the attempt before
+	}
 	depth, rate := c.waiting, &c.total
 	f := t.Target.model.family
 	if why != QueueFull {
@@ -342,6 +372,8 @@ func (c *Core) retryAfter(now Instant, why Reason, depth int, rate *rateMeter, f
 			secs = float64(depth+1) / r
 		} else if h := f.queue.head(); h != nil && h.wakeAt != never {
 			secs = h.wakeAt.Sub(now).Seconds()
+		} else if end := c.deadlines.next(); why == QueueFull && end != never {
+			secs = end.Sub(now).Seconds() // waiters of other families fill the queue
 		}
 	}
 	return time.Duration(min(max(math.Ceil(secs), 1), 60)) * time.Second
@@ -447,24 +479,25 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 			}
 		}
 	}
-	c.restructure(structure)
-	for _, m := range c.models {
+	c.restructure(now, structure)
+	for _, m := range c.ordered {
 		for _, t := range m.targets {
-			c.recheckTarget(now, t, out)
+			c.recheckTarget(now, t)
 		}
 	}
 	for _, t := range c.pinned {
-		c.recheckTarget(now, t, out)
+		c.recheckTarget(now, t)
 	}
-	c.buryModels()
+	c.endLost(now, out)
+	c.buryModels(now)
 	for _, f := range c.families {
 		c.drain(now, f, out)
 	}
 }
 
-// recheckTarget ends the waiters of a target that has no candidate any more, or
-// starts the time they still have.
-func (c *Core) recheckTarget(now Instant, t *Target, out *[]*Ticket) {
+// recheckTarget finds the waiters of a target that has no candidate any more,
+// for endLost, or starts the time they still have.
+func (c *Core) recheckTarget(now Instant, t *Target) {
 	if t.waiters.first == nil {
 		return
 	}
@@ -473,8 +506,7 @@ func (c *Core) recheckTarget(now Instant, t *Target, out *[]*Ticket) {
 		return
 	}
 	t.paired = pair
-	for w := t.waiters.first; w != nil; {
-		next := w.next
+	for w := t.waiters.first; w != nil; w = w.next {
 		switch {
 		case pair:
 			w.lostAt = never
@@ -485,16 +517,25 @@ func (c *Core) recheckTarget(now Instant, t *Target, out *[]*Ticket) {
 			w.setWake()
 			c.deadlines.fix(w)
 		default:
-			c.dequeue(now, w)
-			c.refuse(now, w, NoWorkers, ResourceWorker, 0, out)
+			c.lost = append(c.lost, w)
 		}
-		w = next
 	}
+}
+
+// endLost ends the waiters that recheckTarget found, the oldest first.
+func (c *Core) endLost(now Instant, out *[]*Ticket) {
+	slices.SortFunc(c.lost, (*Ticket).compare)
+	for i, t := range c.lost {
+		c.dequeue(now, t)
+		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
+		c.lost[i] = nil
+	}
+	c.lost = c.lost[:0]
 }
 
 // restructure finds the families anew when models came or went or a rank
 // serves several of them; waiters keep their place.
-func (c *Core) restructure(shared bool) {
+func (c *Core) restructure(now Instant, shared bool) {
 	if c.structure == 0 && !shared {
 		return
 	}
@@ -521,7 +562,7 @@ func (c *Core) restructure(shared bool) {
 	}
 	var waiters []*Ticket
 	used := map[*family]bool{}
-	for _, m := range c.models {
+	for _, m := range c.ordered {
 		if find(m) == m {
 			if used[m.family] { // it was split off a shared one
 				m.family = &family{}
@@ -532,7 +573,7 @@ func (c *Core) restructure(shared bool) {
 	}
 	old := c.families
 	c.families = c.families[:0:0]
-	for _, m := range c.models {
+	for _, m := range c.ordered {
 		if r := find(m); r == m {
 			c.families = append(c.families, m.family)
 		} else {
@@ -551,10 +592,15 @@ func (c *Core) restructure(shared bool) {
 		t.family = t.Target.model.family
 		t.family.queue.push(t)
 	}
+	for _, f := range old {
+		if f.queue.len() == 0 {
+			f.closed.set(ResourceNone, now) // it may be gone: its time is kept
+		}
+	}
 }
 
 // buryModels forgets models that no rank serves and nobody waits for.
-func (c *Core) buryModels() {
+func (c *Core) buryModels(now Instant) {
 	for name, m := range c.models {
 		if m.ranks > 0 {
 			continue
@@ -571,11 +617,13 @@ func (c *Core) buryModels() {
 		}
 		m.dead = true
 		delete(c.models, name)
+		c.ordered = slices.DeleteFunc(c.ordered, func(o *model) bool { return o == m })
 		shared := false
 		for _, o := range c.models {
 			shared = shared || o.family == m.family
 		}
 		if !shared {
+			m.family.closed.set(ResourceNone, now)
 			c.families = slices.DeleteFunc(c.families, func(f *family) bool { return f == m.family })
 		}
 	}
@@ -609,16 +657,15 @@ func (c *Core) expire(now Instant, out *[]*Ticket) {
 		f := t.family
 		head := f.queue.head() == t
 		lack := c.lack(f, ResourceOrder)
+		before := t.waited
 		c.dequeue(now, t)
-		switch {
-		case t.lostAt <= now && t.lostAt <= t.limitAt:
+		switch t.wakeAt { // what ends first names the reason
+		case t.lostAt:
 			c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
-		case t.Deadline != 0 && t.Deadline <= t.limitAt:
-			c.refuse(now, t, DeadlineExceeded, lack, int64(t.Deadline.Sub(t.arrival)), out)
-		case t.Retry:
-			c.refuse(now, t, RetryRefused, lack, int64(c.limits.QueueTimeout), out)
+		case t.Deadline:
+			c.refuse(now, t, DeadlineExceeded, lack, t.patience(), out)
 		default:
-			c.refuse(now, t, QueueTimeout, lack, int64(c.limits.QueueTimeout), out)
+			c.refuse(now, t, QueueTimeout, lack, int64(t.limitAt.Sub(t.queuedAt)+before), out)
 		}
 		if head {
 			c.drain(now, f, out)
@@ -646,8 +693,10 @@ func (c *Core) SetLimits(now Instant, l Limits, out *[]*Ticket) {
 // requests that were admitted before may still be retried.
 func (c *Core) StopArrivals() { c.noArrivals = true }
 
-// RefuseWaiters ends every wait because the router shuts down.
+// RefuseWaiters ends every wait because the router shuts down; from now on
+// nobody may wait, retries included.
 func (c *Core) RefuseWaiters(now Instant, out *[]*Ticket) {
+	c.noWaits = true
 	for _, f := range c.families {
 		for t := f.queue.head(); t != nil; t = f.queue.head() {
 			c.dequeue(now, t)

@@ -56,6 +56,7 @@ type Gate struct {
 	mu sync.Mutex
 	// guarded by mu
 	core    *Core
+	last    Instant // the latest step's; the core's time never runs back
 	armedAt Instant // when the timer fires; never: it is not armed
 	stop    func() bool
 	closed  bool
@@ -79,13 +80,21 @@ func NewGate(o Options, clock Clock, observer Observer) *Gate {
 	return g
 }
 
+// enter takes the lock and lends the decision buffer. The clock is read before
+// the lock, so that waiting for the lock costs a request no place; a step that
+// was overtaken then happens at the instant of the one that passed it.
+func (g *Gate) enter() (now Instant, out []*Ticket) {
+	now = g.clock.Now()
+	g.mu.Lock()
+	g.last = max(g.last, now)
+	out, g.spare = g.spare, nil
+	return g.last, out
+}
+
 // step runs f under the lock with a lent decision buffer and hands the
 // decisions out afterwards.
 func (g *Gate) step(f func(now Instant, out *[]*Ticket)) {
-	now := g.clock.Now()
-	g.mu.Lock()
-	out := g.spare
-	g.spare = nil
+	now, out := g.enter()
 	f(now, &out)
 	g.arm(now)
 	g.unlockAndDeliver(out)
@@ -126,6 +135,9 @@ func (g *Gate) arm(now Instant) {
 
 func (g *Gate) advance() {
 	g.step(func(now Instant, out *[]*Ticket) {
+		if g.stop != nil {
+			g.stop() // another timer, armed while this call waited for the lock
+		}
 		g.armedAt, g.stop = never, nil
 		g.core.Advance(now, out)
 	})
@@ -143,7 +155,8 @@ func (g *Gate) Close() {
 }
 
 // Resolve finds what a request may be placed on. It returns nil when no
-// registered rank serves the model. A target with pins belongs to one ticket.
+// registered rank serves the model. A target with pins belongs to one ticket, whose
+// Close gives it back.
 func (g *Gate) Resolve(s TargetSpec) *Target {
 	if s.Pins == ([numLegs]string{}) {
 		free := *g.free.Load()
@@ -154,15 +167,19 @@ func (g *Gate) Resolve(s TargetSpec) *Target {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.resolve(s)
+	t := g.core.resolve(s)
+	if t != nil {
+		t.gate = g
+	}
+	return t
 }
 
 // Matches tells whether a pin names any registered rank of the role.
 func (g *Gate) Matches(pin string, role Role) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, r := range g.core.ranks {
-		if r != nil && r.role == role && matches(pin, r) {
+	for _, r := range g.core.named[pin] {
+		if r.role == role {
 			return true
 		}
 	}
@@ -188,10 +205,7 @@ func (g *Gate) publish() {
 // *Refusal, which belongs to t, or ctx's error when the caller gave up. After
 // an error t holds nothing.
 func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
-	now := g.clock.Now()
-	g.mu.Lock()
-	out := g.spare
-	g.spare = nil
+	now, out := g.enter()
 	t.gate = g
 	g.core.Arrive(now, t, &out)
 	state := t.state
@@ -242,6 +256,9 @@ func (g *Gate) cancel(t *Ticket) bool {
 
 // StartDecode tells that the decode leg was sent.
 func (t *Ticket) StartDecode() {
+	if t.gate == nil {
+		return
+	}
 	t.gate.mu.Lock()
 	t.gate.core.StartDecode(t)
 	t.gate.mu.Unlock()
@@ -251,10 +268,10 @@ func (t *Ticket) StartDecode() {
 // be called any number of times.
 func (t *Ticket) EndPrefill() {
 	g := t.gate
-	now := g.clock.Now()
-	g.mu.Lock()
-	out := g.spare
-	g.spare = nil
+	if g == nil {
+		return
+	}
+	now, out := g.enter()
 	g.core.EndPrefill(now, t, &out)
 	g.unlockAndDeliver(out)
 }
@@ -263,10 +280,10 @@ func (t *Ticket) EndPrefill() {
 // over. It may be called any number of times.
 func (t *Ticket) EndDecode() {
 	g := t.gate
-	now := g.clock.Now()
-	g.mu.Lock()
-	out := g.spare
-	g.spare = nil
+	if g == nil {
+		return
+	}
+	now, out := g.enter()
 	g.core.EndDecode(now, t, &out)
 	g.unlockAndDeliver(out)
 }
@@ -275,26 +292,27 @@ func (t *Ticket) EndDecode() {
 // number of times.
 func (t *Ticket) Release() {
 	g := t.gate
-	now := g.clock.Now()
-	g.mu.Lock()
-	out := g.spare
-	g.spare = nil
+	if g == nil {
+		return
+	}
+	now, out := g.enter()
 	g.core.Release(now, t, &out)
 	g.unlockAndDeliver(out)
 }
 
-// Close gives back the ticket's holds and its target. The ticket is not used
-// any more.
+// Close gives back the ticket's holds and its pinned target, whether or not it
+// ever was at the gate. The ticket is not used any more; repeated calls do
+// nothing.
 func (t *Ticket) Close() {
-	if t.gate != nil {
-		t.Release()
-	}
-	if t.Target == nil || !t.Target.pinnedAny() || t.gate == nil {
+	t.Release()
+	if t.ended || t.Target == nil || t.Target.gate == nil {
 		return
 	}
-	t.gate.mu.Lock()
-	t.gate.core.unref(t.Target)
-	t.gate.mu.Unlock()
+	t.ended = true
+	g := t.Target.gate
+	g.mu.Lock()
+	g.core.unref(t.Target)
+	g.mu.Unlock()
 }
 
 // Apply makes fleet changes take effect together; see [Core.Apply].

@@ -1,6 +1,10 @@
 package admission
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // RankSpec describes a rank to the gate.
 type RankSpec struct {
@@ -168,7 +172,12 @@ func (c *Core) addRank(r *Rank) {
 	}
 	r.groupID = c.group(r.group)
 	r.present = true
+	r.pools = nil
 	c.ranks[r.index] = r
+	c.named[r.id] = append(c.named[r.id], r)
+	if r.worker != "" && r.worker != r.id {
+		c.named[r.worker] = append(c.named[r.worker], r)
+	}
 	c.groups[r.groupID].set(r.index)
 	names := r.models
 	if len(names) == 0 {
@@ -183,6 +192,7 @@ func (c *Core) addRank(r *Rank) {
 		p.model.ranks++
 		if p.groupSize[r.groupID]++; p.groupSize[r.groupID] == 1 {
 			p.groupsN++
+			p.load.join(r.groupID, c.indexCap)
 		}
 		r.pools = append(r.pools, p)
 		p.policy.RankAdded(r.index, r.id)
@@ -207,16 +217,28 @@ func (c *Core) removeRank(r *Rank) {
 		p.model.ranks--
 		if p.groupSize[r.groupID]--; p.groupSize[r.groupID] == 0 {
 			p.groupsN--
+			p.load.leave(r.groupID)
 		}
 		p.policy.RankRemoved(r.index)
 	}
 	for _, t := range c.pinned {
 		t.matchRank(r, false)
 	}
+	c.unname(r.id, r)
+	c.unname(r.worker, r)
 	c.groups[r.groupID].clear(r.index)
 	c.ranks[r.index] = nil
 	c.freeIndex = append(c.freeIndex, r.index)
 	r.index = -1
+}
+
+func (c *Core) unname(name string, r *Rank) {
+	left := slices.DeleteFunc(c.named[name], func(o *Rank) bool { return o == r })
+	if len(left) == 0 {
+		delete(c.named, name)
+	} else {
+		c.named[name] = left
+	}
 }
 
 func (c *Core) setState(r *Rank, s RankState) {
@@ -261,7 +283,7 @@ func (c *Core) refresh(r *Rank, seq uint64) {
 				p.roomN--
 			}
 		}
-		p.load.put(r.index, load, seq, room)
+		p.load.put(r.index, r.groupID, load, seq, room)
 	}
 	r.cand, r.room = cand, room
 }
@@ -282,6 +304,8 @@ func (c *Core) model(name string) *model {
 		m.targets[s] = &Target{model: m, shape: s}
 	}
 	c.models[name] = m
+	at, _ := slices.BinarySearchFunc(c.ordered, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
+	c.ordered = slices.Insert(c.ordered, at, m)
 	c.structure++
 	return m
 }
@@ -290,7 +314,9 @@ func (p *pool) grow(words, indexes, groups int) {
 	p.members = p.members.grow(words)
 	p.cand = p.cand.grow(words)
 	p.room = p.room.grow(words)
-	p.load.grow(indexes)
+	if p.load.leaves > 0 {
+		p.load.grow(indexes)
+	}
 	for len(p.groupCand) < groups {
 		p.groupCand = append(p.groupCand, 0)
 		p.groupSize = append(p.groupSize, 0)

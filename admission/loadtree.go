@@ -1,41 +1,81 @@
 package admission
 
-// loadTree is a tournament over the ranks of a pool that have room, ordered by
-// (booked load, time of the last booking). The winner is found at the root; a
-// booking moves one leaf in O(log n).
+import "math/bits"
+
+// loadTree finds the least loaded rank of a pool among those with room, ordered
+// by (booked load, time of the last booking). It is one tournament a pairing
+// group, so that a set of ranks that may be paired is served from the roots of
+// its groups; a booking moves one leaf in O(log n).
 type loadTree struct {
-	keys []uint64 // by rank index: load<<seqBits | order of the last booking
-	win  []int32  // win[1] is the root; leaf i is win[leaves+i]; -1: nobody
-	n    int      // leaves, a power of two
+	leaves int       // a power of two; 0: the pool has no ranks
+	keys   []uint64  // by rank index: load<<seqBits | order of the last booking
+	wins   [][]int32 // by group id; nil: the pool has no rank of the group
 }
+
+// In a tournament win, win[1] is the root and leaf i is win[leaves+i]; nobody
+// is -1.
 
 const (
 	seqBits = 40
 	seqMask = 1<<seqBits - 1
+	// fewRanks is up to how many ranks looking at each is cheaper than a tree.
+	fewRanks = 16
 )
 
+// join makes place for ranks of a group, with indexes below n.
+func (t *loadTree) join(group, n int) {
+	t.grow(n)
+	for len(t.wins) <= group {
+		t.wins = append(t.wins, nil)
+	}
+	if t.wins[group] == nil {
+		t.wins[group] = newTournament(t.leaves)
+	}
+}
+
+// leave forgets a group that has no rank left in the pool.
+func (t *loadTree) leave(group int) {
+	t.wins[group] = nil
+	for _, w := range t.wins {
+		if w != nil {
+			return
+		}
+	}
+	*t = loadTree{}
+}
+
+// grow makes place for indexes below n.
 func (t *loadTree) grow(n int) {
 	leaves := 1
 	for leaves < n {
 		leaves *= 2
 	}
-	if leaves <= t.n {
+	if leaves <= t.leaves {
 		return
 	}
-	old := *t
-	t.n = leaves
-	t.keys = make([]uint64, leaves)
-	t.win = make([]int32, 2*leaves)
-	copy(t.keys, old.keys)
-	for i := range t.win {
-		t.win[i] = -1
+	keys := make([]uint64, leaves)
+	copy(keys, t.keys)
+	old := t.leaves
+	t.keys, t.leaves = keys, leaves
+	for g, win := range t.wins {
+		if win == nil {
+			continue
+		}
+		w := newTournament(leaves)
+		copy(w[leaves:], win[old:])
+		for i := leaves - 1; i >= 1; i-- {
+			w[i] = t.better(w[2*i], w[2*i+1])
+		}
+		t.wins[g] = w
 	}
-	for i := 0; i < old.n; i++ {
-		t.win[leaves+i] = old.win[old.n+i]
+}
+
+func newTournament(leaves int) []int32 {
+	w := make([]int32, 2*leaves)
+	for i := range w {
+		w[i] = -1
 	}
-	for i := leaves - 1; i >= 1; i-- {
-		t.win[i] = t.better(t.win[2*i], t.win[2*i+1])
-	}
+	return w
 }
 
 func (t *loadTree) better(a, b int32) int32 {
@@ -52,53 +92,67 @@ func (t *loadTree) better(a, b int32) int32 {
 
 func (t *loadTree) load(i int) int64 { return int64(t.keys[i] >> seqBits) }
 
-// put sets rank i's load and whether it takes part. seq orders bookings; zero
-// keeps the order the rank has.
-func (t *loadTree) put(i int, load int64, seq uint64, in bool) {
+// put sets the load of rank i of a group and whether it takes part. seq orders
+// bookings; zero keeps the order the rank has.
+func (t *loadTree) put(i, group int, load int64, seq uint64, in bool) {
 	if seq == 0 {
 		seq = t.keys[i]
 	}
 	t.keys[i] = uint64(load)<<seqBits | seq&seqMask
-	w := int32(-1)
+	leaf := int32(-1)
 	if in {
-		w = int32(i)
+		leaf = int32(i)
 	}
-	p := t.n + i
-	t.win[p] = w
+	win := t.wins[group]
+	p := t.leaves + i
+	win[p] = leaf
 	for p >>= 1; p >= 1; p >>= 1 {
-		a, b := t.win[2*p], t.win[2*p+1]
-		w := t.better(a, b)
-		if w == t.win[p] && w != int32(i) {
-			return
+		w := t.better(win[2*p], win[2*p+1])
+		if w == win[p] && w != int32(i) {
+			return // the winner is another as before: nothing changes above
 		}
-		t.win[p] = w
+		win[p] = w
 	}
 }
 
-// min returns the winner among set, or -1. It is the root unless set leaves
-// the root's winner out, which takes a pin, an exclusion or a second pairing
-// group.
-func (t *loadTree) min(set bitmap) int {
-	if w := t.win[1]; w >= 0 && set.has(int(w)) {
-		return int(w)
+// min returns the least loaded member of set, which has n members; -1 when it
+// is empty. It is the best of the roots unless set leaves a root's winner out,
+// which takes a pin (few ranks) or an exclusion (few steps).
+func (t *loadTree) min(set bitmap, n int) int {
+	best := int32(-1)
+	if n <= fewRanks {
+		for w, word := range set {
+			for ; word != 0; word &= word - 1 {
+				best = t.better(best, int32(w<<6+bits.TrailingZeros64(word)))
+			}
+		}
+		return int(best)
 	}
-	return int(t.search(1, set, -1))
+	for _, win := range t.wins {
+		if win != nil {
+			best = t.search(win, 1, set, best)
+		}
+	}
+	return int(best)
 }
 
-func (t *loadTree) search(p int, set bitmap, best int32) int32 {
-	w := t.win[p]
+// search returns the better of best and the best member of set under node p. It
+// does not go into a subtree whose winner is no better.
+func (t *loadTree) search(win []int32, p int, set bitmap, best int32) int32 {
+	w := win[p]
 	if w < 0 || best >= 0 && t.keys[best] <= t.keys[w] {
 		return best
 	}
 	if set.has(int(w)) {
 		return w
 	}
-	if p >= t.n {
+	if p >= t.leaves {
 		return best
 	}
 	a, b := 2*p, 2*p+1
-	if t.win[b] == w { // descend to the better half first
+	if win[b] == w { // the half the winner is not in may be settled at once
 		a, b = b, a
 	}
-	return t.search(b, set, t.search(a, set, best))
+	best = t.search(win, b, set, best)
+	return t.search(win, a, set, best)
 }

@@ -54,7 +54,7 @@ func (v *View) Load(i int) int64 { return v.pool.load.load(i) }
 
 // Min returns the rank with the least booked load; among equals the one that
 // was booked least recently.
-func (v *View) Min() int { return v.pool.load.min(v.set) }
+func (v *View) Min() int { return v.pool.load.min(v.set, v.n) }
 
 // PolicyFactory makes the policy of one pool.
 type PolicyFactory func(model string, role Role) Policy

@@ -1,5 +1,7 @@
 package admission
 
+import "cmp"
+
 // waitQueue is the waiters of a family, the one to be served next first: a
 // binary heap by (first arrival, sequence), so that a retry finds its old place
 // again and any waiter leaves in O(log n).
@@ -14,11 +16,13 @@ func (q *waitQueue) head() *Ticket {
 	return q.h[0]
 }
 
-func (q *waitQueue) less(a, b *Ticket) bool {
-	if a.arrival != b.arrival {
-		return a.arrival < b.arrival
-	}
-	return a.seq < b.seq
+// before is the order of all waits: first arrival, then sequence.
+func (t *Ticket) before(o *Ticket) bool {
+	return t.arrival < o.arrival || t.arrival == o.arrival && t.seq < o.seq
+}
+
+func (t *Ticket) compare(o *Ticket) int {
+	return cmp.Or(cmp.Compare(t.arrival, o.arrival), cmp.Compare(t.seq, o.seq))
 }
 
 func (q *waitQueue) push(t *Ticket) {
@@ -51,7 +55,7 @@ func (q *waitQueue) swap(i, j int) {
 func (q *waitQueue) up(i int) {
 	for i > 0 {
 		p := (i - 1) / 2
-		if !q.less(q.h[i], q.h[p]) {
+		if !q.h[i].before(q.h[p]) {
 			return
 		}
 		q.swap(i, p)
@@ -65,10 +69,10 @@ func (q *waitQueue) down(i int) {
 		if c >= len(q.h) {
 			return
 		}
-		if c+1 < len(q.h) && q.less(q.h[c+1], q.h[c]) {
+		if c+1 < len(q.h) && q.h[c+1].before(q.h[c]) {
 			c++
 		}
-		if !q.less(q.h[c], q.h[i]) {
+		if !q.h[c].before(q.h[i]) {
 			return
 		}
 		q.swap(i, c)
@@ -76,7 +80,9 @@ func (q *waitQueue) down(i int) {
 	}
 }
 
-// deadlineHeap is the waiters by the instant at which their wait must end.
+// deadlineHeap is the waiters by the instant at which their wait must end, and
+// among equals in the order of the queue: what happens at an instant does not
+// depend on how the heap came to be.
 type deadlineHeap struct{ h []*Ticket }
 
 func (d *deadlineHeap) next() Instant {
@@ -84,6 +90,13 @@ func (d *deadlineHeap) next() Instant {
 		return never
 	}
 	return d.h[0].wakeAt
+}
+
+func (d *deadlineHeap) sooner(a, b *Ticket) bool {
+	if a.wakeAt != b.wakeAt {
+		return a.wakeAt < b.wakeAt
+	}
+	return a.before(b)
 }
 
 func (d *deadlineHeap) push(t *Ticket) {
@@ -114,7 +127,7 @@ func (d *deadlineHeap) fix(t *Ticket) {
 	i := t.deadlinePos
 	for i > 0 {
 		p := (i - 1) / 2
-		if d.h[p].wakeAt <= d.h[i].wakeAt {
+		if !d.sooner(d.h[i], d.h[p]) {
 			break
 		}
 		d.swap(i, p)
@@ -125,10 +138,10 @@ func (d *deadlineHeap) fix(t *Ticket) {
 		if c >= len(d.h) {
 			return
 		}
-		if c+1 < len(d.h) && d.h[c+1].wakeAt < d.h[c].wakeAt {
+		if c+1 < len(d.h) && d.sooner(d.h[c+1], d.h[c]) {
 			c++
 		}
-		if d.h[i].wakeAt <= d.h[c].wakeAt {
+		if !d.sooner(d.h[c], d.h[i]) {
 			return
 		}
 		d.swap(i, c)

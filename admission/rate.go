@@ -37,14 +37,11 @@ func (m *rateMeter) add(now Instant) {
 }
 
 // perSecond returns the admissions a second over the window, or over the time
-// since start when that is shorter.
+// since start when that is shorter, but at least a second.
 func (m *rateMeter) perSecond(now, start Instant) float64 {
 	m.advance(now)
-	window := min(now.Sub(start), rateWindow*time.Second)
-	if m.sum == 0 || window <= 0 {
-		return 0
-	}
-	return float64(m.sum) / max(window.Seconds(), 1)
+	window := min(max(now.Sub(start), time.Second), rateWindow*time.Second)
+	return float64(m.sum) / window.Seconds()
 }
 
 // closedClock adds up how long a family's queue was blocked, and by what.

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"fmt"
-	"sort"
 	"strings"
 	"time"
 )
@@ -34,7 +33,8 @@ type QueueStats struct {
 	// Models are the family's models, sorted.
 	Models []string
 	Depth  int
-	// OldestWait is how long its longest waiter has been there.
+	// OldestWait is how long the one of its waiters has waited in all that
+	// has waited longest.
 	OldestWait time.Duration
 	// ClosedBy is what the head lacks.
 	ClosedBy Resource
@@ -44,8 +44,10 @@ type QueueStats struct {
 type Stats struct {
 	Limits  Limits
 	Waiting int
-	Ranks   []RankStats
-	Queues  []QueueStats
+	// WaitingBy is the same by shape.
+	WaitingBy map[Shape]int
+	Ranks     []RankStats
+	Queues    []QueueStats
 	// ClosedFor is how long queues were blocked, by what they lacked.
 	ClosedFor map[Resource]time.Duration
 	// MissedEvents counts grants that only the periodic recheck found.
@@ -63,7 +65,12 @@ func (r *Rank) stats() RankStats {
 
 // Stats describes the core's state.
 func (c *Core) Stats(now Instant) Stats {
-	s := Stats{Limits: c.limits, Waiting: c.waiting, MissedEvents: c.missed, ClosedFor: map[Resource]time.Duration{}}
+	s := Stats{Limits: c.limits, Waiting: c.waiting, MissedEvents: c.missed}
+	s.WaitingBy = map[Shape]int{}
+	for shape, n := range c.waitingBy {
+		s.WaitingBy[Shape(shape)] = n
+	}
+	s.ClosedFor = map[Resource]time.Duration{}
 	for _, r := range c.ranks {
 		if r != nil {
 			s.Ranks = append(s.Ranks, r.stats())
@@ -74,15 +81,14 @@ func (c *Core) Stats(now Instant) Stats {
 	}
 	for _, f := range c.families {
 		q := QueueStats{Depth: f.queue.len(), ClosedBy: f.closed.by}
-		if h := f.queue.head(); h != nil {
-			q.OldestWait = now.Sub(h.queuedAt)
+		for _, t := range f.queue.h {
+			q.OldestWait = max(q.OldestWait, t.waited+now.Sub(t.queuedAt))
 		}
-		for name, m := range c.models {
+		for _, m := range c.ordered {
 			if m.family == f {
-				q.Models = append(q.Models, name)
+				q.Models = append(q.Models, m.name)
 			}
 		}
-		sort.Strings(q.Models)
 		if f.closed.by != ResourceNone {
 			s.ClosedFor[f.closed.by] += now.Sub(f.closed.since)
 		}
@@ -115,7 +121,7 @@ func (g *Gate) Stats() Stats {
 	now := g.clock.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.Stats(now)
+	return g.core.Stats(max(now, g.last))
 }
 
 // RankStats returns what one rank holds now, whether or not it is still

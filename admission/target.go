@@ -14,6 +14,7 @@ type Target struct {
 	shape Shape
 	key   targetKey // of pinned targets
 	pins  [numLegs]string
+	gate  *Gate // of pinned targets that a gate resolved
 
 	// guarded by the gate's lock
 	refs    int // of pinned targets: tickets that use it
@@ -95,8 +96,8 @@ func (c *Core) resolve(s TargetSpec) *Target {
 	if t == nil {
 		t = &Target{model: m, shape: s.Shape, pins: s.Pins, key: key}
 		t.grow(c.words)
-		for _, r := range c.ranks {
-			if r != nil {
+		for l := range numLegs {
+			for _, r := range c.named[t.pins[l]] {
 				t.matchRank(r, true)
 			}
 		}
@@ -138,25 +139,35 @@ func (c *Core) hasPair(t *Target) bool {
 		}
 		return false
 	}
-	return c.narrow(t, p.cand, d.cand, nil)
+	return c.narrow(t, nil, p.cand, d.cand, 0)
 }
 
+// legSet says on which legs a ticket's exclusions hold.
+type legSet uint8
+
+const (
+	onPrefill legSet = 1 << PrefillLeg
+	onDecode  legSet = 1 << DecodeLeg
+)
+
 // narrow leaves in scratchP and scratchD what of the sets p and d is eligible
-// for t, without the excluded ranks of x (nil: none), and of scratchP only
+// for t, without the ranks of x on the legs of avoid, and of scratchP only
 // ranks that may be paired with one in scratchD. It tells whether a pair is
 // left.
-func (c *Core) narrow(t *Target, p, d bitmap, x *Exclusions) bool {
+func (c *Core) narrow(t *Target, x *Exclusions, p, d bitmap, avoid legSet) bool {
 	sp, sd := c.scratchP, c.scratchD
 	sp.copyFrom(p)
 	sd.copyFrom(d)
-	if t.pins[PrefillLeg] != "" {
-		sp.and(t.bits[PrefillLeg])
+	if pin := t.bits[PrefillLeg]; pin != nil {
+		sp.and(pin)
 	}
-	if t.pins[DecodeLeg] != "" {
-		sd.and(t.bits[DecodeLeg])
+	if pin := t.bits[DecodeLeg]; pin != nil {
+		sd.and(pin)
 	}
-	if x != nil {
+	if avoid&onPrefill != 0 {
 		x.drop(PrefillLeg, sp)
+	}
+	if avoid&onDecode != 0 {
 		x.drop(DecodeLeg, sd)
 	}
 	if !t.model.soleGroup() {

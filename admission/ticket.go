@@ -41,6 +41,7 @@ type Ticket struct {
 	wasQueue bool // the last Acquire had to wait
 	refusal  Refusal
 	wake     chan struct{}
+	ended    bool // Close was called
 
 	limitAt     Instant // when QueueTimeout ends the wait
 	lostAt      Instant // when NoWorkerWait ends it
@@ -63,6 +64,9 @@ const (
 	stateGranted
 	stateRefused
 )
+
+// patience is the time from the first arrival to the request's own deadline.
+func (t *Ticket) patience() int64 { return max(int64(t.Deadline.Sub(t.arrival)), 0) }
 
 func (t *Ticket) legs() int { return max(t.Legs, 1) }
 
