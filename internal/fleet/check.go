@@ -1,0 +1,140 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// prober asks workers. Tests put their own in its place.
+type prober interface {
+	// check asks whether w is well. suspect: its last answers leave a doubt
+	// whether it is there at all, which is to be settled first.
+	check(ctx context.Context, w *Worker, suspect bool) checkup
+	// facts asks w about itself.
+	facts(ctx context.Context, w *Worker) *Facts
+}
+
+// due begins the check of a worker whose time has come.
+func (f *Fleet) due(w *Worker, now admission.Instant) {
+	f.mu.Lock()
+	if w.gone || w.draining || w.checking || f.closed {
+		f.mu.Unlock()
+		return
+	}
+	w.checking = true
+	suspect := w.vitals.seen && w.vitals.suspect()
+	doubt := w.vitals.suspect() || w.Facts().incomplete
+	stale := f.factsStaleLocked(w, now)
+	f.mu.Unlock()
+	f.lanes.start(doubt, func() { f.check(w, suspect, stale) })
+}
+
+// factsStaleLocked tells whether w is to be asked about itself, if it is well:
+// at first, again when that failed, after it was away, and now and then.
+func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
+	facts := w.Facts()
+	return !facts.read || facts.incomplete || !w.vitals.healthy || now.Sub(w.factsAt) >= factsEvery
+}
+
+// check asks w and judges the answers. It runs on a goroutine of its own.
+func (f *Fleet) check(w *Worker, suspect, stale bool) {
+	c := checkup{health: answerOK, alive: answerOK}
+	if !f.opts.Health.Disabled {
+		c = f.prober.check(w.ctx, w, suspect)
+	}
+	var facts *Facts
+	if stale && c.health == answerOK {
+		// They are read before the worker becomes a candidate, so that its first
+		// request finds the right pool; but it is not kept waiting for long.
+		ctx, cancel := context.WithTimeout(w.ctx, f.opts.Health.Timeout)
+		facts = f.prober.facts(ctx, w)
+		cancel()
+		facts.read = true
+	}
+	f.judge(w, c, facts)
+}
+
+// judge takes the outcome of a check into account and sets the next.
+func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
+	now := f.clock.Now()
+	f.mu.Lock()
+	w.checking = false
+	if w.gone || w.draining || f.closed {
+		f.mu.Unlock()
+		return
+	}
+	before := w.vitals
+	life := w.life.Load()
+	s := signs{progress: life.sign.Swap(false)}
+	if c.health == answerBusy {
+		s.requests = f.requestsLocked(w) > 0
+	}
+	w.vitals.judge(now, c, s, &f.opts.Health)
+	after := w.vitals
+	switch {
+	case after.dead && !before.dead:
+		life.end(ErrDead)
+	case before.dead && !after.dead:
+		w.life.Store(newLife())
+	}
+	if after.healthy && !before.healthy && before.seen {
+		// It was away and is back: what the breakers hold against it is old.
+		for _, r := range w.Ranks() {
+			if r.breaker.elapse(now, true) {
+				f.sched.drop(r.event)
+			}
+		}
+	}
+	var changes []admission.Change
+	// What it said before counts more than what it could not say now.
+	if facts != nil && !(facts.incomplete && w.Facts().read) {
+		w.facts.Store(facts)
+		w.factsAt = now
+		f.settleAllLocked(w, &changes)
+	} else if after.seen != before.seen {
+		f.settleAllLocked(w, &changes)
+	} else {
+		f.statesLocked(w, &changes)
+	}
+	if len(changes) > 0 {
+		f.gate.Apply(changes...)
+	}
+	if !f.opts.Health.Disabled || w.Facts().incomplete {
+		f.sched.set(w.event, now.Add(f.jitterLocked(after.next(f.intervalLocked(), &f.opts.Health))))
+	}
+	warnings := w.warnings()
+	f.mu.Unlock()
+	f.logCheck(w, before, after, facts, warnings)
+}
+
+// intervalLocked is the interval of a fleet of this size; see maxProbeRate.
+func (f *Fleet) intervalLocked() time.Duration {
+	return max(f.opts.Health.Interval, time.Duration(len(f.workers))*time.Second/maxProbeRate)
+}
+
+// jitterLocked changes d by up to a tenth, so that checks do not march in step.
+func (f *Fleet) jitterLocked(d time.Duration) time.Duration {
+	return d + time.Duration(float64(d)*(0.2*f.rand.Float64()-0.1))
+}
+
+func (f *Fleet) logCheck(w *Worker, before, after vitals, facts *Facts, warnings []string) {
+	log := f.log.With("worker", w.spec.URL, "id", w.id)
+	switch {
+	case after.healthy && !before.healthy:
+		log.Info("worker is healthy", "first", !before.seen)
+	case before.healthy && !after.healthy:
+		log.Warn("worker is unhealthy", "failures", after.fails, "why", after.why)
+	case !after.seen && after.tries == 1:
+		log.Info("worker does not answer yet", "why", after.why)
+	}
+	if after.dead && !before.dead {
+		log.Warn("worker is dead", "why", after.why)
+	}
+	if facts != nil && !before.healthy {
+		for _, warning := range warnings {
+			log.Warn("worker registered with a doubt", "about", warning)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+// Package fleet knows the workers: which there are, what they serve, whether
+// they can be given work, and whether they are still there at all.
+//
+// # Goal
+//
+// One owner for every fact about an engine. The fleet turns what an operator
+// registers and what an engine says about itself into ranks of the admission
+// gate, keeps their state there up to date (health, breaker, drain), and tells
+// those who have a request on a worker when that worker has died. A thousand
+// workers cost one goroutine and the checks themselves.
+//
+// # Non-goals
+//
+// Requests: the fleet never sees one, and never touches a hold. Choosing a rank
+// is the gate's and the policies' business.
+//
+// # Life of a worker
+//
+//	f := fleet.New(gate, fleet.Options{…}, clock)
+//	w, created, err := f.Add(ctx, fleet.WorkerSpec{URL: "http://10.0.0.7:30000", Role: admission.RolePrefill})
+//	… pending: it may be down; it is looked at until it answers once
+//	… ready: its facts were read, its ranks are candidates at the gate
+//	… unhealthy: registered, but given no work until it answers again
+//	f.Remove(w.ID())
+//	… draining: no new work; gone when its requests are over
+//
+// A worker's id is made from its URL and so is the same after a restart of the
+// router. The same URL registered again with the same settings is the same
+// worker; with other settings it is replaced in one step, in which it is never
+// absent; after a removal it is a new generation that starts anew.
+//
+// A request finds its engine by the rank it was granted:
+//
+//	rank := ticket.Decode.Data().(*fleet.Rank)
+//	resp, err := rank.Endpoint().Do(ctx, …)
+//	rank.NoteProgress()              // bytes came: it is alive
+//	rank.ReportSuccess()             // or ReportFailure: its breaker
+//	<-rank.Alive().Done()            // it died: take the request back
+//
+// # Busy, unhealthy, dead
+//
+// SGLang's health route runs a generation. It takes a second at best and fails
+// while the scheduler is busy, so it is not asked alone: a second probe,
+// /model_info, needs no scheduler. A worker that fails the first and answers the
+// second is busy if it has requests: that is forgiven while bytes come from it,
+// or else for Options.Health.BusyGrace. It is unhealthy, that is given no work,
+// after the threshold of failures in a row that were not forgiven. It is dead
+// only after the threshold of failures in a row of the second probe, with no
+// byte from it meanwhile on any request.
+//
+// # Locks
+//
+// Fleet.mu is held while a change is worked out and handed to the gate, so that
+// the gate sees states in the order in which they came about. Under it are
+// taken: the gate's own lock, the breakers' and the scheduler's. Nothing is
+// logged or sent under it.
+package fleet

@@ -1,0 +1,207 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// DialectSGLang is the backend of workers that say nothing else.
+const DialectSGLang = "sglang"
+
+// ModelInfo is a model as GET /v1/models tells of it.
+type ModelInfo struct {
+	ID     string
+	Root   string
+	Parent string // of a LoRA adapter: its base model
+	// OwnedBy is the engine's name for itself.
+	OwnedBy     string
+	Created     int64
+	MaxModelLen int64 // 0: not told
+}
+
+// Facts are what a worker says about itself. Every one may be missing: an engine
+// need not have any of the routes. Immutable.
+type Facts struct {
+	// Models are its base models under the names it serves them, Adapters its
+	// LoRA adapters.
+	Models, Adapters []ModelInfo
+	ServedName       string // served_model_name
+	ModelPath        string
+	// Mode is SGLang's disaggregation_mode: "null", "prefill" or "decode".
+	Mode          string
+	BootstrapPort int
+	DPSize        int
+	Version       string
+
+	// Capacities, 0 when not told (SGLang's server_args of the same names).
+	MaxRunningRequests int64
+	ChunkedPrefillSize int64
+	MaxPrefillTokens   int64
+	MaxTotalTokens     int64 // scheduler_info.max_total_num_tokens
+	PageSize           int64
+
+	// Missing are the information routes that the worker does not have or
+	// answered with something else.
+	Missing []string
+	// Warnings are for people: what of an answer could not be used.
+	Warnings []string
+
+	// read: they were asked for. incomplete: a route failed in a way that may
+	// pass; they are to be asked for again.
+	read, incomplete bool
+}
+
+var noFacts = &Facts{}
+
+// backend finds the dialect out. Only one is spoken so far.
+func (f *Facts) backend() string { return DialectSGLang }
+
+// names are the base models' names in the order of how sure they are: what
+// /v1/models lists, else served_model_name, else the path.
+func (f *Facts) names() []string {
+	var names []string
+	for _, m := range f.Models {
+		if !slices.Contains(names, m.ID) && len(names) < maxModels {
+			names = append(names, m.ID)
+		}
+	}
+	switch {
+	case len(names) > 0:
+	case f.ServedName != "":
+		names = []string{f.ServedName}
+	case f.ModelPath != "":
+		names = []string{f.ModelPath}
+	}
+	return names
+}
+
+// lenient reads fields of a JSON object one by one, so that one of an odd shape
+// spoils none of the others.
+type lenient map[string]json.RawMessage
+
+func (l lenient) str(name string) string {
+	var s string
+	if json.Unmarshal(l[name], &s) != nil || !goodName(s) {
+		return ""
+	}
+	return s
+}
+
+// num returns a whole number ≥ 0; 0 for everything else.
+func (l lenient) num(name string) int64 {
+	var f float64
+	if json.Unmarshal(l[name], &f) != nil || f != math.Trunc(f) || f < 0 || f > 1<<53 {
+		return 0
+	}
+	return int64(f)
+}
+
+func (l lenient) object(name string) lenient {
+	var o lenient
+	if json.Unmarshal(l[name], &o) != nil {
+		return nil
+	}
+	return o
+}
+
+func (f *Facts) addModels(body []byte) error {
+	var list struct {
+		Data []lenient `json:"data"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return err
+	}
+	dropped := 0
+	for _, m := range list.Data {
+		info := ModelInfo{
+			ID: m.str("id"), Root: m.str("root"), Parent: m.str("parent"), OwnedBy: m.str("owned_by"),
+			Created: m.num("created"), MaxModelLen: m.num("max_model_len"),
+		}
+		switch {
+		case info.ID == "":
+			dropped++
+		case info.Parent != "" && len(f.Adapters) < maxAdapters:
+			f.Adapters = append(f.Adapters, info)
+		case info.Parent == "" && len(f.Models) < maxModels:
+			f.Models = append(f.Models, info)
+		default:
+			dropped++
+		}
+	}
+	if dropped > 0 {
+		f.warn("%d entries of /v1/models are not used: no usable id, or more than %d models or %d adapters", dropped, maxModels, maxAdapters)
+	}
+	return nil
+}
+
+func (f *Facts) addServerInfo(body []byte) error {
+	var l lenient
+	if err := json.Unmarshal(body, &l); err != nil {
+		return err
+	}
+	f.ServedName = l.str("served_model_name")
+	if f.ModelPath == "" {
+		f.ModelPath = l.str("model_path")
+	}
+	f.Mode = l.str("disaggregation_mode")
+	f.Version = l.str("version")
+	if p := l.num("disaggregation_bootstrap_port"); p <= 65535 {
+		f.BootstrapPort = int(p)
+	}
+	if n := l.num("dp_size"); n <= maxDPSize {
+		f.DPSize = int(n)
+	} else {
+		f.warn("dp_size %d is over %d and not used", n, maxDPSize)
+	}
+	f.MaxRunningRequests = l.num("max_running_requests")
+	f.ChunkedPrefillSize = l.num("chunked_prefill_size")
+	f.MaxPrefillTokens = l.num("max_prefill_tokens")
+	f.PageSize = l.num("page_size")
+	f.MaxTotalTokens = l.object("scheduler_info").num("max_total_num_tokens")
+	return nil
+}
+
+func (f *Facts) addModelInfo(body []byte) error {
+	var l lenient
+	if err := json.Unmarshal(body, &l); err != nil {
+		return err
+	}
+	if p := l.str("model_path"); p != "" {
+		f.ModelPath = p
+	}
+	return nil
+}
+
+func (f *Facts) warn(format string, args ...any) {
+	if len(f.Warnings) < 16 {
+		f.Warnings = append(f.Warnings, fmt.Sprintf(format, args...))
+	}
+}
+
+// warnings are what an operator should look at, besides those of the facts
+// themselves.
+func (w *Worker) warnings() []string {
+	f := w.Facts()
+	list := slices.Clone(f.Warnings)
+	if !f.read {
+		return list
+	}
+	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	want := map[admission.Role]string{
+		admission.RoleRegular: "null", admission.RolePrefill: "prefill", admission.RoleDecode: "decode",
+	}[w.spec.Role]
+	if f.Mode != "" && f.Mode != want {
+		warn("it is registered as %s, but says disaggregation_mode %q", w.spec.Role, f.Mode)
+	}
+	if len(f.names()) == 0 && w.spec.ModelID == "" && w.fleet.opts.ModelID == "" {
+		warn("it does not say which model it serves; set model_id")
+	}
+	if w.fleet.opts.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
+		warn("it does not say its dp_size; it is scheduled as one rank")
+	}
+	return list
+}

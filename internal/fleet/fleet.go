@@ -1,0 +1,316 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// ErrClosed is returned when a worker is added to a fleet that was closed.
+var ErrClosed = errors.New("the fleet is closed")
+
+// Fleet is the registry of workers; see the package comment. All methods are
+// safe for concurrent use.
+type Fleet struct {
+	// immutable
+	gate   *admission.Gate
+	clock  admission.Clock
+	opts   Options
+	log    *slog.Logger
+	prober prober
+	sched  *schedule
+	lanes  lanes
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	// atomic
+	names atomic.Pointer[names]
+
+	mu sync.Mutex
+	// guarded by mu
+	workers    []*Worker // in the order of registration; a replaced one keeps its place
+	byID       map[string]*Worker
+	byURL      map[string]*Worker
+	retired    map[*Worker]struct{} // replaced, with an endpoint of their own that still has requests
+	generation uint64
+	rand       *rand.Rand
+	closed     bool
+}
+
+// New makes a fleet without workers for a gate without ranks. The fleet is the
+// only one that changes the gate's ranks. Close it.
+func New(gate *admission.Gate, o Options, clock admission.Clock) *Fleet {
+	f := newFleet(gate, o, clock, nil)
+	f.prober = &httpProber{opts: &f.opts.Health}
+	f.start()
+	return f
+}
+
+func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) *Fleet {
+	o.setDefaults()
+	f := &Fleet{
+		gate: gate, clock: clock, opts: o, log: o.Log, prober: p, sched: newSchedule(clock),
+		lanes: lanes{max: o.Health.MaxProbes},
+		byID:  map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{},
+		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.publishLocked()
+	return f
+}
+
+func (f *Fleet) start() { go f.sched.loop() }
+
+// Close ends all checks and closes the connections that are not in use. The
+// gate's ranks stay as they are.
+func (f *Fleet) Close() {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return
+	}
+	f.closed = true
+	workers := slices.AppendSeq(slices.Clone(f.workers), maps.Keys(f.retired))
+	f.mu.Unlock()
+	f.cancel()
+	f.sched.close()
+	f.lanes.close()
+	for _, w := range workers {
+		w.cancel()
+		w.endpoint.Close()
+	}
+}
+
+// Add registers a worker and returns at once; the worker may be down. The same
+// URL with the same settings is the same worker: created is false. With other
+// settings the worker is replaced in one step, keeping its place, its health and
+// what is known about it. The error is a *SpecError, ErrClosed or ctx's.
+func (f *Fleet) Add(ctx context.Context, spec WorkerSpec) (w *Worker, created bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	spec, base, err := spec.check()
+	if err != nil {
+		return nil, false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.byURL[spec.URL]; old == nil || old.draining || !old.spec.sameTransport(spec) {
+		f.mu.Unlock()
+		ep, err := spec.endpoint(f.opts.Upstream) // reads certificate files
+		f.mu.Lock()
+		if err != nil {
+			return nil, false, err
+		}
+		w, created, err = f.addLocked(spec, base, ep)
+		if w == nil || w.endpoint != ep {
+			ep.Close()
+		}
+		return w, created, err
+	}
+	return f.addLocked(spec, base, nil)
+}
+
+// addLocked registers spec. ep is a new endpoint for it, nil to use the one of
+// the worker that has the URL now.
+func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.Endpoint) (*Worker, bool, error) {
+	if f.closed {
+		return nil, false, ErrClosed
+	}
+	old := f.byURL[spec.URL]
+	if old != nil && !old.draining && old.spec.equal(spec) {
+		return old, false, nil
+	}
+	now := f.clock.Now()
+	f.generation++
+	w := &Worker{fleet: f, spec: spec, base: base, endpoint: ep, generation: f.generation, added: now}
+	w.ctx, w.cancel = context.WithCancel(f.ctx)
+	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
+	w.facts.Store(noFacts)
+	w.ranks.Store(new([]*Rank))
+	var changes []admission.Change
+	if old == nil {
+		w.id = f.newIDLocked(spec.URL)
+		f.workers = append(f.workers, w)
+	} else {
+		w.id = old.id
+		f.workers[slices.Index(f.workers, old)] = w
+		f.unregisterLocked(old, &changes)
+		if !old.draining {
+			w.facts.Store(old.Facts())
+			w.factsAt, w.vitals = old.factsAt, old.vitals
+			if old.spec.sameTransport(spec) {
+				w.endpoint = old.endpoint
+			}
+			w.past = slices.Clone(old.past)
+			w.life.Store(old.life.Load())
+		}
+		f.leaveLocked(old)
+		if w.endpoint != old.endpoint {
+			f.retireLocked(old)
+		}
+	}
+	if w.life.Load() == nil {
+		w.life.Store(newLife())
+	}
+	if f.opts.Health.Disabled {
+		w.vitals.seen, w.vitals.healthy = true, true
+	}
+	f.byID[w.id], f.byURL[spec.URL] = w, w
+	f.settleAllLocked(w, &changes)
+	f.gate.Apply(changes...)
+	f.sched.set(w.event, now)
+	f.log.Info("worker registered", "worker", spec.URL, "id", w.id, "type", spec.Role.String(), "replaced", old != nil)
+	return w, true, nil
+}
+
+// newIDLocked makes the id of a URL.
+func (f *Fleet) newIDLocked(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	digits := hex.EncodeToString(sum[:])
+	for n := 10; n < len(digits); n++ {
+		if id := "w" + digits[:n]; f.byID[id] == nil {
+			return id
+		}
+	}
+	return "w" + digits
+}
+
+// Remove takes a worker out of service: it gets no new work from now on, is
+// asked nothing any more, and is gone when its requests are over or
+// Options.DrainTimeout has passed. name is an id or a URL. ok is false when
+// there is no such worker. Repeated calls do nothing.
+func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w = f.lookupLocked(name)
+	if w == nil || w.draining {
+		return w, w != nil
+	}
+	now := f.clock.Now()
+	w.draining = true
+	w.cancel()
+	var changes []admission.Change
+	f.settleAllLocked(w, &changes)
+	f.gate.Apply(changes...)
+	f.log.Info("worker is removed", "worker", w.spec.URL, "id", w.id)
+	f.drainLocked(w, now, now)
+	return w, true
+}
+
+// drainLocked ends a removed worker when its requests are over, or looks again
+// later.
+func (f *Fleet) drainLocked(w *Worker, since, now admission.Instant) {
+	f.prunePastLocked(w)
+	waited := now.Sub(since)
+	if (len(w.past) > 0 || f.requestsLocked(w) > 0) && waited < f.opts.DrainTimeout {
+		w.event = newEvent(func(now admission.Instant) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if !w.gone {
+				f.drainLocked(w, since, now)
+			}
+		})
+		// The pause grows with the time already waited: 10 ms to half a second.
+		f.sched.set(w.event, now.Add(min(max(waited/4, 10*time.Millisecond), 500*time.Millisecond)))
+		return
+	}
+	var changes []admission.Change
+	f.unregisterLocked(w, &changes)
+	f.leaveLocked(w)
+	f.workers = slices.DeleteFunc(f.workers, func(o *Worker) bool { return o == w })
+	delete(f.byID, w.id)
+	delete(f.byURL, w.spec.URL)
+	f.settleAllLocked(nil, &changes)
+	f.gate.Apply(changes...)
+	w.endpoint.Close()
+	f.log.Info("worker is gone", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond))
+}
+
+// leaveLocked ends everything that is going on for w itself.
+func (f *Fleet) leaveLocked(w *Worker) {
+	w.gone = true
+	w.cancel()
+	f.sched.drop(w.event)
+	for _, r := range w.Ranks() {
+		f.sched.drop(r.event)
+	}
+}
+
+// retireLocked closes the endpoint of a worker that was replaced, when the
+// requests it still has are over.
+func (f *Fleet) retireLocked(w *Worker) {
+	deadline := f.clock.Now().Add(f.opts.DrainTimeout)
+	f.retired[w] = struct{}{}
+	var e *event
+	look := func(now admission.Instant) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.prunePastLocked(w)
+		if len(w.past) == 0 || now >= deadline {
+			w.endpoint.Close()
+			delete(f.retired, w)
+			return
+		}
+		f.sched.set(e, now.Add(500*time.Millisecond))
+	}
+	e = newEvent(look)
+	f.sched.set(e, f.clock.Now())
+}
+
+// lookupLocked finds a worker by id or URL in any spelling.
+func (f *Fleet) lookupLocked(name string) *Worker {
+	if w := f.byID[name]; w != nil {
+		return w
+	}
+	if len(name) > maxURLLen {
+		return nil
+	}
+	if w := f.byURL[name]; w != nil {
+		return w
+	}
+	base, err := upstream.ParseBaseURL(name)
+	if err != nil {
+		return nil
+	}
+	return f.byURL[base.String()]
+}
+
+// Get finds a worker by its id or URL.
+func (f *Fleet) Get(name string) (*Worker, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := f.lookupLocked(name)
+	return w, w != nil
+}
+
+// List returns the workers in the order of registration, draining ones included.
+func (f *Fleet) List() []*Worker {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.workers)
+}
+
+// Ready tells whether requests can be served: there is a candidate rank; in a
+// fleet that splits requests, one for prefill and one for decode.
+func (f *Fleet) Ready(pd bool) bool {
+	if pd {
+		return f.gate.Candidates(admission.RolePrefill) > 0 && f.gate.Candidates(admission.RoleDecode) > 0
+	}
+	return f.gate.Candidates(admission.RoleRegular) > 0
+}
+
+// HealthInterval is how often a worker is checked, and so what a client that
+// found none may wait.
+func (f *Fleet) HealthInterval() time.Duration { return f.opts.Health.Interval }

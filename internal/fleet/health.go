@@ -1,0 +1,130 @@
+package fleet
+
+import (
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// answer is what became of one request of a check.
+type answer uint8
+
+const (
+	// answerNone: nothing can be said: the router lacked something, or the
+	// worker was removed meanwhile.
+	answerNone answer = iota
+	// answerOK: it answered, or has no such route and said so.
+	answerOK
+	// answerBusy: no answer in time, or one that says "not now".
+	answerBusy
+	// answerDenied: it refuses the key.
+	answerDenied
+	// answerGone: no connection, or it broke.
+	answerGone
+)
+
+// checkup is the outcome of one check of a worker.
+type checkup struct {
+	health answer // of the health route
+	// alive is of the probe that needs no scheduler; answerNone when it was not
+	// needed.
+	alive answer
+	// why tells what failed, for people.
+	why string
+}
+
+// vitals are what checks so far say about a worker. Not safe for concurrent
+// use; a pure state machine.
+type vitals struct {
+	seen    bool // it was healthy once
+	healthy bool
+	dead    bool
+
+	fails     int // counted failures in a row
+	goods     int // successes in a row
+	deadFails int // failures in a row of the probe that needs no scheduler
+	tries     int // looks in a row that left it not healthy
+	excused   bool
+	lastSign  admission.Instant // of progress or health
+	why       string            // of the last failure, empty when all is well
+}
+
+// signs are what else is known of a worker when a check is judged.
+type signs struct {
+	// progress: bytes came from it since the last check.
+	progress bool
+	// requests: some are on it.
+	requests bool
+}
+
+// judge takes a check into account.
+func (v *vitals) judge(now admission.Instant, c checkup, s signs, o *HealthOptions) {
+	if c.health == answerNone {
+		return
+	}
+	v.why = c.why
+	v.excused = false
+	if s.progress || c.health == answerOK {
+		v.lastSign = now
+	}
+	if v.seen {
+		switch {
+		case s.progress || c.alive == answerOK || c.alive == answerDenied || c.health == answerOK:
+			v.deadFails = 0
+		case c.alive != answerNone:
+			v.deadFails++
+		}
+	}
+	switch c.health {
+	case answerOK:
+		v.fails = 0
+		v.goods++
+		switch {
+		case !v.seen, !v.healthy && v.goods >= o.SuccessThreshold:
+			v.seen, v.healthy, v.dead = true, true, false
+		}
+	case answerBusy:
+		v.goods = 0
+		switch {
+		case v.healthy && s.progress:
+			v.excused = true
+			v.fails = 0
+		case v.healthy && s.requests && c.alive == answerOK && now.Sub(v.lastSign) < o.BusyGrace:
+			v.excused = true
+		default:
+			v.fails++
+		}
+	default:
+		v.goods = 0
+		v.fails++
+	}
+	if v.fails >= o.FailureThreshold {
+		v.healthy = false
+	}
+	if v.deadFails >= o.FailureThreshold {
+		v.healthy, v.dead = false, true
+	}
+	if v.healthy {
+		v.tries = 0
+	} else {
+		v.tries++
+	}
+}
+
+// suspect tells whether the last checks leave a doubt whether it answers.
+func (v *vitals) suspect() bool { return v.fails > 0 || v.deadFails > 0 || v.tries > 0 }
+
+// next is the pause before the next check. interval is that of a fleet of this
+// size.
+func (v *vitals) next(interval time.Duration, o *HealthOptions) time.Duration {
+	switch {
+	case v.healthy && v.fails == 0 && v.deadFails == 0:
+		return interval
+	case v.healthy:
+		// Be sure within one more interval, not three.
+		return interval / time.Duration(o.FailureThreshold)
+	case v.goods > 0:
+		return min(firstRetry, interval)
+	}
+	return min(firstRetry<<min(max(v.tries-1, 0), 16), interval)
+}

@@ -1,0 +1,142 @@
+package fleet
+
+import "github.com/sluice-router/sluice/admission"
+
+// Info is what GET /workers tells of a worker.
+type Info struct {
+	ID         string `json:"id"`
+	URL        string `json:"url"`
+	ModelID    string `json:"model_id"`
+	WorkerType string `json:"worker_type"`
+	IsHealthy  bool   `json:"is_healthy"`
+	// Load is the number of calls booked on it by this router.
+	Load   int    `json:"load"`
+	Status Status `json:"status"`
+	// Index is its place among the workers of its type, as X-SMG-Target-Worker
+	// takes it.
+	Index int `json:"index"`
+	// Models are all pools it belongs to, Adapters its LoRA adapters.
+	Models   []string `json:"models"`
+	Adapters []string `json:"adapters,omitempty"`
+	Backend  string   `json:"backend"`
+	// BootstrapPort is nil when null is sent, and for workers other than prefill.
+	BootstrapPort *int              `json:"bootstrap_port,omitempty"`
+	DPSize        int               `json:"dp_size"`
+	Breaker       string            `json:"breaker"` // the worst of its ranks'
+	Labels        map[string]string `json:"labels,omitempty"`
+	Generation    uint64            `json:"generation"`
+	Version       string            `json:"version,omitempty"`
+	// Reason tells why it is not healthy, or what the last check found.
+	Reason string `json:"reason,omitempty"`
+	// Busy: it failed its last check and that was forgiven.
+	Busy bool `json:"busy,omitempty"`
+	// Dead: it does not answer at all.
+	Dead bool `json:"dead,omitempty"`
+	// MissingRoutes are information routes it does not have.
+	MissingRoutes []string   `json:"missing_routes,omitempty"`
+	Warnings      []string   `json:"warnings,omitempty"`
+	Ranks         []RankInfo `json:"ranks"`
+}
+
+// RankInfo is one rank of a worker in Info.
+type RankInfo struct {
+	ID            string `json:"id"`
+	Load          int    `json:"load"`
+	PrefillSlots  int    `json:"prefill_slots"`
+	PendingDecode int    `json:"pending_decode"`
+	ActiveDecode  int    `json:"active_decode"`
+	Breaker       string `json:"breaker"`
+	Candidate     bool   `json:"candidate"`
+	Room          bool   `json:"room"`
+}
+
+// Infos describes all workers in the order of registration.
+func (f *Fleet) Infos() []Info {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	infos := make([]Info, 0, len(f.workers))
+	var places [admission.RoleEncode + 1]int
+	for _, w := range f.workers {
+		infos = append(infos, w.infoLocked(places[w.spec.Role]))
+		places[w.spec.Role]++
+	}
+	return infos
+}
+
+// Info describes one worker.
+func (w *Worker) Info() Info {
+	f := w.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	place := 0
+	for _, o := range f.workers {
+		if o == w {
+			break
+		}
+		if o.spec.Role == w.spec.Role {
+			place++
+		}
+	}
+	return w.infoLocked(place)
+}
+
+// Status returns where the worker is in its life.
+func (w *Worker) Status() Status {
+	w.fleet.mu.Lock()
+	defer w.fleet.mu.Unlock()
+	return w.statusLocked()
+}
+
+func (w *Worker) statusLocked() Status {
+	switch {
+	case w.draining || w.gone:
+		return StatusDraining
+	case w.vitals.healthy:
+		return StatusReady
+	case w.vitals.seen:
+		return StatusUnhealthy
+	}
+	return StatusPending
+}
+
+func (w *Worker) infoLocked(place int) Info {
+	facts := w.Facts()
+	i := Info{
+		ID: w.id, URL: w.spec.URL, WorkerType: w.spec.Role.String(), IsHealthy: w.vitals.healthy,
+		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
+		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.generation, Version: facts.Version,
+		Reason: w.vitals.why, Busy: w.vitals.excused, Dead: w.vitals.dead,
+		MissingRoutes: facts.Missing, Warnings: w.warnings(),
+	}
+	if len(w.models) > 0 {
+		i.ModelID = w.models[0]
+	}
+	for _, a := range facts.Adapters {
+		i.Adapters = append(i.Adapters, a.ID)
+	}
+	if w.spec.Role == admission.RolePrefill {
+		if _, port, ok := w.Bootstrap(); ok {
+			i.BootstrapPort = &port
+		}
+	}
+	worst := admission.BreakerClosed
+	for _, r := range w.Ranks() {
+		b, _ := r.breaker.get()
+		if b == admission.BreakerOpen || worst == admission.BreakerClosed {
+			worst = b
+		}
+		ri := RankInfo{ID: r.id, Breaker: b.String()}
+		if w.inGate {
+			s := w.fleet.gate.RankStats(r.adm)
+			ri.Load, ri.PrefillSlots, ri.PendingDecode, ri.ActiveDecode = s.Load(), s.PrefillSlots, s.PendingDecode, s.ActiveDecode
+			ri.Candidate, ri.Room = s.Candidate, s.Room
+		}
+		i.Load += ri.Load
+		i.Ranks = append(i.Ranks, ri)
+	}
+	for _, r := range w.past {
+		i.Load += w.fleet.gate.RankStats(r).Load()
+	}
+	i.Breaker = worst.String()
+	return i
+}

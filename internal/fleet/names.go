@@ -1,0 +1,220 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// names is what requests need to find their pool. Immutable; replaced when a
+// worker comes, goes, or says something new.
+type names struct {
+	// pool maps every name a request may use to a pool of the gate: a base
+	// model's name to itself; a model's path, and a LoRA adapter, to the base
+	// model of the worker that has it.
+	pool map[string]string
+	// sole is the only model, when soles is 1.
+	sole  string
+	soles int
+	// unseen are workers that may yet turn out to serve anything, with the time
+	// until which that is expected.
+	unseen []admission.Instant
+	list   []ModelInfo
+}
+
+// Pool returns the name of the gate's pool that serves a model, adapter or
+// alias. A name that nobody knows is returned as it is; the gate then has no
+// pool for it, or the one of workers whose model is unknown.
+func (f *Fleet) Pool(model string) string {
+	if p, ok := f.names.Load().pool[model]; ok {
+		return p
+	}
+	return model
+}
+
+// SolePool returns the pool of requests that name no model, if n, the number of
+// models served, is 1.
+func (f *Fleet) SolePool() (pool string, n int) {
+	t := f.names.Load()
+	return t.sole, t.soles
+}
+
+// Expecting tells whether workers are registered that have not been seen yet and
+// may turn out to serve a model that nobody else serves: for some minutes after
+// their registration, and as long as no model is known at all.
+func (f *Fleet) Expecting() bool {
+	t := f.names.Load()
+	if len(t.unseen) == 0 {
+		return false
+	}
+	if t.soles == 0 {
+		return true
+	}
+	now := f.clock.Now()
+	return slices.ContainsFunc(t.unseen, func(until admission.Instant) bool { return now < until })
+}
+
+// Models returns what the workers serve, base models and adapters, each once, in
+// the order of registration. It does not depend on health.
+func (f *Fleet) Models() []ModelInfo { return f.names.Load().list }
+
+// soleLocked finds the only model that workers name for themselves; unknown
+// workers take it for theirs.
+func (f *Fleet) soleLocked() (sole string, n int) {
+	for _, w := range f.workers {
+		if w.draining {
+			continue
+		}
+		names := w.ownNames()
+		switch {
+		case len(names) == 0 || n > 0 && names[0] == sole:
+		case n == 0:
+			sole, n = names[0], 1
+		default:
+			return "", 2
+		}
+	}
+	return sole, n
+}
+
+// ownNames are the pools a worker says it belongs to, none if it says nothing.
+func (w *Worker) ownNames() []string {
+	switch {
+	case w.spec.ModelID != "":
+		return []string{w.spec.ModelID}
+	case w.fleet.opts.ModelID != "":
+		return []string{w.fleet.opts.ModelID}
+	}
+	return w.Facts().names()
+}
+
+// publishLocked renews the table of names.
+func (f *Fleet) publishLocked() {
+	t := &names{pool: map[string]string{}}
+	primary := map[string]bool{}
+	listed := map[string]bool{}
+	list := func(m ModelInfo) {
+		if !listed[m.ID] {
+			listed[m.ID] = true
+			t.list = append(t.list, m)
+		}
+	}
+	for _, w := range f.workers {
+		for _, name := range w.ownNames() {
+			t.pool[name] = name
+		}
+	}
+	for _, w := range f.workers {
+		own, facts := w.ownNames(), w.Facts()
+		if !w.draining && !facts.read && len(own) == 0 && !w.vitals.seen {
+			t.unseen = append(t.unseen, w.added.Add(expectFor))
+		}
+		if len(own) == 0 {
+			if w.inGate && !w.draining && len(w.models) == 0 {
+				primary[""] = true
+			}
+			own = w.models
+			if len(own) == 0 {
+				own = []string{""}
+			}
+		} else if !w.draining {
+			primary[own[0]] = true
+		}
+		for _, name := range own {
+			if name == "" {
+				continue
+			}
+			info := ModelInfo{ID: name}
+			for _, m := range facts.Models {
+				if m.ID == name || len(facts.Models) == 1 {
+					info = m
+					info.ID = name
+				}
+			}
+			list(info)
+		}
+		alias := func(name, pool string) {
+			if _, taken := t.pool[name]; !taken && name != "" {
+				t.pool[name] = pool
+			}
+		}
+		for _, m := range facts.Models {
+			alias(m.ID, own[0])
+		}
+		alias(facts.ServedName, own[0])
+		alias(facts.ModelPath, own[0])
+		for _, a := range facts.Adapters {
+			base := own[0]
+			if slices.Contains(own, a.Parent) {
+				base = a.Parent
+			}
+			alias(a.ID, base)
+			list(a)
+		}
+	}
+	t.soles = len(primary)
+	for name := range primary {
+		t.sole = name
+	}
+	f.names.Store(t)
+}
+
+// ResolvePin finds the worker that a client asked for by name: a worker's place
+// among those of the role in the order of registration, its URL, its id, or one
+// of the latter with "@rank". The pin is what the gate takes; models are the
+// pools that the worker belongs to, [""] when that is not known.
+func (f *Fleet) ResolvePin(want string, role admission.Role) (pin string, models []string, ok bool) {
+	if len(want) > maxURLLen {
+		return "", nil, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name, dp, hasDP := admission.SplitRankID(want)
+	w := f.lookupLocked(name)
+	if w == nil {
+		if name != want { // the "@" may be part of something else
+			return "", nil, false
+		}
+		if w = f.placeLocked(want, role); w == nil {
+			return "", nil, false
+		}
+	}
+	if w.spec.Role != role {
+		return "", nil, false
+	}
+	pin = w.spec.URL
+	if hasDP {
+		ranks := w.Ranks()
+		if dp >= len(ranks) {
+			return "", nil, false
+		}
+		pin = ranks[dp].id
+	}
+	models = w.models
+	if len(models) == 0 {
+		models = []string{""}
+	}
+	return pin, models, true
+}
+
+// placeLocked returns the n-th worker of a role, for a decimal n.
+func (f *Fleet) placeLocked(s string, role admission.Role) *Worker {
+	n := 0
+	if s == "" || len(s) > 6 || strings.Trim(s, "0123456789") != "" {
+		return nil
+	}
+	for _, c := range s {
+		n = n*10 + int(c-'0')
+	}
+	for _, w := range f.workers {
+		if w.spec.Role != role {
+			continue
+		}
+		if n == 0 {
+			return w
+		}
+		n--
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package fleet
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// Options of a fleet. The zero value works.
+type Options struct {
+	// Upstream is the transport of workers that say nothing else; its URL is
+	// not used.
+	Upstream upstream.Config
+	// ModelID is the model of workers registered without one; empty: what each
+	// worker says.
+	ModelID string
+	// DPAware schedules each data-parallel rank of a worker by itself.
+	DPAware bool
+	Health  HealthOptions
+	Breaker BreakerOptions
+	// DrainTimeout is how long a removed worker is kept for the requests it
+	// still has. Zero: DefaultDrainTimeout.
+	DrainTimeout time.Duration
+	// Log takes state changes of workers. Nil: none.
+	Log *slog.Logger
+}
+
+// HealthOptions set the active checks.
+type HealthOptions struct {
+	// Disabled takes every worker for healthy. Its facts are read all the same.
+	Disabled bool
+	// Endpoint is the path asked, under the worker's base path. Empty: /health.
+	Endpoint string
+	// Interval is the time between two checks of a healthy worker, ±10 %. One
+	// that failed a check is looked at again sooner. Zero: DefaultHealthInterval.
+	Interval time.Duration
+	// Timeout bounds one request of a check. Zero: DefaultHealthTimeout.
+	Timeout time.Duration
+	// FailureThreshold is the number of failed checks in a row that make a
+	// worker unhealthy (or dead). Zero: 3.
+	FailureThreshold int
+	// SuccessThreshold is the number of good checks in a row that make it healthy
+	// again. A worker's very first good check suffices. Zero: 2.
+	SuccessThreshold int
+	// BusyGrace is how long a worker that has requests may fail its health check
+	// without a byte from it, as long as it answers at all. Zero:
+	// DefaultBusyGrace; negative: no grace.
+	BusyGrace time.Duration
+	// MaxProbes bounds the checks that run at once; half of them are kept for
+	// workers that answered last time. Zero: DefaultMaxProbes.
+	MaxProbes int
+}
+
+// Defaults of the options.
+const (
+	DefaultHealthInterval = 5 * time.Second
+	DefaultHealthTimeout  = 5 * time.Second
+	DefaultBusyGrace      = 2 * time.Minute
+	DefaultMaxProbes      = 512
+	DefaultDrainTimeout   = 5 * time.Minute
+
+	// maxProbeRate bounds the checks begun in a second, so that a fleet of any
+	// size can be idle cheaply: with more than interval × rate workers, each is
+	// checked less often.
+	maxProbeRate = 100
+	// firstRetry is the pause after the first failed look at a worker that is
+	// not healthy; it doubles up to the interval.
+	firstRetry = time.Second
+	// factsEvery is how often a healthy worker is asked again what it serves.
+	factsEvery = 5 * time.Minute
+	// expectFor is how long a registered worker that was never seen may still
+	// turn out to serve a model nobody else serves.
+	expectFor = 10 * time.Minute
+)
+
+func (o *Options) setDefaults() {
+	h := &o.Health
+	if h.Endpoint == "" {
+		h.Endpoint = "/health"
+	}
+	setDefault(&h.Interval, DefaultHealthInterval)
+	setDefault(&h.Timeout, DefaultHealthTimeout)
+	setDefault(&h.FailureThreshold, 3)
+	setDefault(&h.SuccessThreshold, 2)
+	if h.BusyGrace == 0 {
+		h.BusyGrace = DefaultBusyGrace
+	}
+	setDefault(&h.MaxProbes, DefaultMaxProbes)
+	setDefault(&o.DrainTimeout, DefaultDrainTimeout)
+	o.Breaker.setDefaults()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func setDefault[T int | time.Duration](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+// Special values of WorkerSpec.BootstrapPort.
+const (
+	// BootstrapAuto takes the port that the worker's /server_info names, else
+	// DefaultBootstrapPort.
+	BootstrapAuto = 0
+	// BootstrapNone sends null.
+	BootstrapNone = -1
+	// DefaultBootstrapPort is SGLang's (server_args,
+	// disaggregation_bootstrap_port).
+	DefaultBootstrapPort = 8998
+)
+
+// WorkerSpec is what is registered.
+type WorkerSpec struct {
+	// URL is the engine's base URL in any spelling; see upstream.ParseBaseURL.
+	URL  string
+	Role admission.Role
+	// ModelID names the model it serves. Empty: Options.ModelID, else what the
+	// worker says.
+	ModelID string
+	// BootstrapPort is where decode workers find this prefill worker: a port,
+	// BootstrapAuto or BootstrapNone.
+	BootstrapPort int
+	// DPSize overrides the number of data-parallel ranks that the worker names.
+	// It counts only where Options.DPAware is set. Zero: what the worker says.
+	DPSize int
+	// Backend is the engine's dialect. Empty: found out, "sglang" in doubt.
+	Backend string
+	Labels  map[string]string
+
+	// Transport, where it differs from Options.Upstream: a key, TLS settings,
+	// HTTP/2.
+	APIKey string
+	TLS    *upstream.TLS
+	HTTP2  bool
+}
+
+// SpecError tells that a worker cannot be registered as it was described.
+type SpecError struct {
+	// Field is the setting, as "url" or "bootstrap_port".
+	Field string
+	Err   error
+}
+
+func (e *SpecError) Error() string {
+	return fmt.Sprintf("cannot register the worker: %s: %s", e.Field, e.Err)
+}
+
+func (e *SpecError) Unwrap() error { return e.Err }
+
+const (
+	maxURLLen   = 2048
+	maxNameLen  = 512 // of models, labels
+	maxLabels   = 64
+	maxDPSize   = 1024
+	maxModels   = 16   // pools that one worker may be in
+	maxAdapters = 4096 // a worker
+)
+
+// check refuses what no worker can be, and returns the spec in its one
+// spelling.
+func (s WorkerSpec) check() (WorkerSpec, upstream.BaseURL, error) {
+	if len(s.URL) > maxURLLen {
+		return s, upstream.BaseURL{}, &SpecError{"url", fmt.Errorf("it is longer than %d bytes", maxURLLen)}
+	}
+	base, err := upstream.ParseBaseURL(s.URL)
+	if err != nil {
+		return s, base, &SpecError{"url", err}
+	}
+	s.URL = base.String()
+	switch s.Role {
+	case admission.RoleRegular, admission.RolePrefill, admission.RoleDecode:
+	default:
+		return s, base, &SpecError{"worker_type", fmt.Errorf("%s is none of regular, prefill, decode", s.Role)}
+	}
+	if s.BootstrapPort < BootstrapNone || s.BootstrapPort > 65535 {
+		return s, base, &SpecError{"bootstrap_port", fmt.Errorf("%d is not between 1 and 65535", s.BootstrapPort)}
+	}
+	if s.DPSize < 0 || s.DPSize > maxDPSize {
+		return s, base, &SpecError{"dp_size", fmt.Errorf("%d is not between 0 and %d", s.DPSize, maxDPSize)}
+	}
+	if s.ModelID != "" && !goodName(s.ModelID) {
+		return s, base, &SpecError{"model_id", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
+	}
+	if len(s.Labels) > maxLabels {
+		return s, base, &SpecError{"labels", fmt.Errorf("there are more than %d", maxLabels)}
+	}
+	for k, v := range s.Labels {
+		if !goodName(k) || v != "" && !goodName(v) {
+			return s, base, &SpecError{"labels", fmt.Errorf("%.64q is longer than %d bytes or holds a control character", k, maxNameLen)}
+		}
+	}
+	s.Labels = maps.Clone(s.Labels)
+	return s, base, nil
+}
+
+func (s WorkerSpec) equal(o WorkerSpec) bool {
+	return s.Role == o.Role && s.ModelID == o.ModelID && s.BootstrapPort == o.BootstrapPort &&
+		s.DPSize == o.DPSize && s.Backend == o.Backend && maps.Equal(s.Labels, o.Labels) && s.sameTransport(o)
+}
+
+// sameTransport tells whether both reach one engine in one way.
+func (s WorkerSpec) sameTransport(o WorkerSpec) bool {
+	if (s.TLS == nil) != (o.TLS == nil) || s.TLS != nil && *s.TLS != *o.TLS {
+		return false
+	}
+	return s.URL == o.URL && s.APIKey == o.APIKey && s.HTTP2 == o.HTTP2
+}
+
+func (s WorkerSpec) endpoint(c upstream.Config) (*upstream.Endpoint, error) {
+	c.URL = s.URL
+	if s.APIKey != "" {
+		c.APIKey = s.APIKey
+	}
+	if s.TLS != nil {
+		c.TLS = *s.TLS
+	}
+	c.HTTP2 = c.HTTP2 || s.HTTP2
+	ep, err := upstream.NewEndpoint(c)
+	if err != nil {
+		return nil, &SpecError{"url", err}
+	}
+	return ep, nil
+}
+
+// goodName tells whether an engine or an operator may call something so.
+func goodName(s string) bool {
+	if s == "" || len(s) > maxNameLen {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] < ' ' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}

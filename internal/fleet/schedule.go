@@ -1,0 +1,215 @@
+package fleet
+
+import (
+	"container/heap"
+	"sync"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// event is something that happens at a time: a check, the end of an open
+// breaker, a look at a draining worker.
+type event struct {
+	// immutable
+	run func(now admission.Instant) // must not block
+
+	// guarded by schedule.mu
+	at  admission.Instant
+	pos int // in the heap, -1: not scheduled
+}
+
+func newEvent(run func(now admission.Instant)) *event { return &event{run: run, pos: -1} }
+
+type eventHeap []*event
+
+func (h eventHeap) Len() int           { return len(h) }
+func (h eventHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h eventHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
+}
+
+func (h *eventHeap) Push(x any) {
+	e := x.(*event)
+	e.pos = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *eventHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	e.pos = -1
+	return e
+}
+
+// schedule runs events when they are due, one after the other, on one
+// goroutine.
+type schedule struct {
+	// immutable
+	clock admission.Clock
+	wake  chan struct{} // has room for one
+	stop  chan struct{}
+	done  chan struct{}
+
+	mu sync.Mutex
+	// guarded by mu
+	h eventHeap
+}
+
+func newSchedule(clock admission.Clock) *schedule {
+	return &schedule{
+		clock: clock, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// set makes e run at the given time and not at one it was set to before.
+func (s *schedule) set(e *event, at admission.Instant) {
+	s.mu.Lock()
+	e.at = at
+	if e.pos >= 0 {
+		heap.Fix(&s.h, e.pos)
+	} else {
+		heap.Push(&s.h, e)
+	}
+	first := s.h[0] == e
+	s.mu.Unlock()
+	if first {
+		s.nudge()
+	}
+}
+
+// drop makes e not run. It may be running.
+func (s *schedule) drop(e *event) {
+	if e == nil {
+		return
+	}
+	s.mu.Lock()
+	if e.pos >= 0 {
+		heap.Remove(&s.h, e.pos)
+	}
+	s.mu.Unlock()
+}
+
+func (s *schedule) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *schedule) loop() {
+	defer close(s.done)
+	for {
+		now := s.clock.Now()
+		next, any := s.runDue(now)
+		stopTimer := func() bool { return false }
+		if any {
+			stopTimer = s.clock.AfterFunc(max(next.Sub(s.clock.Now()), 0), s.nudge)
+		}
+		select {
+		case <-s.wake:
+			stopTimer()
+		case <-s.stop:
+			stopTimer()
+			return
+		}
+	}
+}
+
+// runDue runs what is due and returns when the next is.
+func (s *schedule) runDue(now admission.Instant) (next admission.Instant, any bool) {
+	for {
+		s.mu.Lock()
+		if len(s.h) == 0 || s.h[0].at > now {
+			if any = len(s.h) > 0; any {
+				next = s.h[0].at
+			}
+			s.mu.Unlock()
+			return next, any
+		}
+		e := heap.Pop(&s.h).(*event)
+		s.mu.Unlock()
+		e.run(now)
+	}
+}
+
+// close ends the loop and waits for it.
+func (s *schedule) close() {
+	close(s.stop)
+	<-s.done
+}
+
+// lanes bound the checks that run at once. Workers whose last look failed may
+// take half of the places, so that those that hang never delay the others.
+type lanes struct {
+	// immutable
+	max int
+
+	mu sync.Mutex
+	// guarded by mu
+	running, doubtful int
+	waiting           [2][]func() // others, doubtful
+	closed            bool
+
+	wg sync.WaitGroup
+}
+
+// start runs f on a goroutine of its own, now or when a place is free.
+func (l *lanes) start(doubt bool, f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	if l.roomLocked(doubt) {
+		l.goLocked(doubt, f)
+		return
+	}
+	l.waiting[lane(doubt)] = append(l.waiting[lane(doubt)], f)
+}
+
+func lane(doubt bool) int {
+	if doubt {
+		return 1
+	}
+	return 0
+}
+
+func (l *lanes) roomLocked(doubt bool) bool {
+	return l.running < l.max && (!doubt || l.doubtful < max(l.max/2, 1))
+}
+
+func (l *lanes) goLocked(doubt bool, f func()) {
+	l.running++
+	l.doubtful += lane(doubt)
+	l.wg.Go(func() {
+		defer l.finish(doubt)
+		f()
+	})
+}
+
+// close starts nothing any more and waits for what runs.
+func (l *lanes) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.waiting = [2][]func(){}
+	l.mu.Unlock()
+	l.wg.Wait()
+}
+
+func (l *lanes) finish(doubt bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	l.doubtful -= lane(doubt)
+	for i, doubt := range []bool{false, true} {
+		for len(l.waiting[i]) > 0 && l.roomLocked(doubt) {
+			f := l.waiting[i][0]
+			l.waiting[i][0] = nil
+			l.waiting[i] = l.waiting[i][1:]
+			l.goLocked(doubt, f)
+		}
+	}
+}

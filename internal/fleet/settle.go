@@ -1,0 +1,174 @@
+package fleet
+
+import (
+	"slices"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// settleAllLocked brings the gate in line with what is known: w after something
+// about it changed (nil: a worker went), and those whose model depends on the
+// others'.
+func (f *Fleet) settleAllLocked(w *Worker, changes *[]admission.Change) {
+	sole, n := f.soleLocked()
+	if n != 1 {
+		sole = ""
+	}
+	if w != nil {
+		f.settleLocked(w, sole, changes)
+	}
+	for _, o := range f.workers {
+		if o != w && o.unknown && !o.draining {
+			f.settleLocked(o, sole, changes)
+		}
+	}
+	f.publishLocked()
+}
+
+// settleLocked works out what of w the gate must learn. sole is the model of a
+// worker that names none, empty for the pool of unknown models.
+func (f *Fleet) settleLocked(w *Worker, sole string, changes *[]admission.Change) {
+	if w.draining {
+		f.statesLocked(w, changes)
+		return
+	}
+	models := w.ownNames()
+	if w.unknown = len(models) == 0; w.unknown && sole != "" {
+		models = []string{sole}
+	}
+	dps := 1
+	if f.opts.DPAware {
+		if dps = w.spec.DPSize; dps == 0 {
+			dps = max(w.Facts().DPSize, 1)
+		}
+	}
+	ranks := w.Ranks()
+	// A worker that nobody has seen and whose model nobody knows belongs nowhere
+	// yet.
+	in := !w.unknown || w.vitals.seen
+	if len(ranks) == dps && w.inGate == in && slices.Equal(models, w.models) {
+		f.statesLocked(w, changes)
+		return
+	}
+	f.unregisterLocked(w, changes)
+	if len(ranks) != dps {
+		for _, r := range ranks {
+			f.sched.drop(r.event)
+		}
+		ranks = make([]*Rank, dps)
+		for i := range ranks {
+			if dps == 1 {
+				ranks[i] = newRank(w, -1, 1)
+			} else {
+				ranks[i] = newRank(w, i, dps)
+			}
+		}
+		w.ranks.Store(&ranks)
+	}
+	w.models, w.inGate = models, in
+	for _, r := range ranks {
+		r.state = f.stateLocked(r)
+		r.adm = admission.NewRank(admission.RankSpec{
+			ID: r.id, Worker: w.spec.URL, Role: w.spec.Role, Models: models,
+			PairGroup: w.Backend(), State: r.state, Data: r,
+		})
+		if in {
+			*changes = append(*changes, admission.Change{Op: admission.AddRank, Rank: r.adm})
+		}
+	}
+}
+
+// unregisterLocked takes the ranks of w out of the gate. Holds on them stay
+// where they are.
+func (f *Fleet) unregisterLocked(w *Worker, changes *[]admission.Change) {
+	f.prunePastLocked(w)
+	if !w.inGate {
+		return
+	}
+	w.inGate = false
+	for _, r := range w.Ranks() {
+		*changes = append(*changes, admission.Change{Op: admission.RemoveRank, Rank: r.adm})
+		// A grant may come before the change is applied, so that a rank which has
+		// no hold now is kept as well.
+		w.past = append(w.past, r.adm)
+	}
+}
+
+// prunePastLocked forgets earlier registrations whose requests are over.
+func (f *Fleet) prunePastLocked(w *Worker) {
+	w.past = slices.DeleteFunc(w.past, func(r *admission.Rank) bool { return idle(f.gate.RankStats(r)) })
+}
+
+func idle(s admission.RankStats) bool {
+	return s.PrefillSlots == 0 && s.PrefillLegs == 0 && s.PendingDecode == 0 && s.ActiveDecode == 0
+}
+
+// requestsLocked is the number of legs that are booked on w.
+func (f *Fleet) requestsLocked(w *Worker) int {
+	n := 0
+	count := func(r *admission.Rank) {
+		s := f.gate.RankStats(r)
+		n += s.PrefillLegs + s.PendingDecode + s.ActiveDecode
+	}
+	for _, r := range w.past {
+		count(r)
+	}
+	if w.inGate {
+		for _, r := range w.Ranks() {
+			count(r.adm)
+		}
+	}
+	return n
+}
+
+func (f *Fleet) stateLocked(r *Rank) admission.RankState {
+	b, _ := r.breaker.get()
+	return admission.RankState{
+		Healthy: r.worker.vitals.healthy, Draining: r.worker.draining,
+		Breaker: b, Probes: f.opts.Breaker.Probes,
+	}
+}
+
+// statesLocked tells the gate the states that changed.
+func (f *Fleet) statesLocked(w *Worker, changes *[]admission.Change) {
+	if !w.inGate {
+		return
+	}
+	for _, r := range w.Ranks() {
+		if s := f.stateLocked(r); s != r.state {
+			r.state = s
+			*changes = append(*changes, admission.Change{Op: admission.SetState, Rank: r.adm, State: s})
+		}
+	}
+}
+
+// breakerChanged hands the state of a rank's breaker to the gate. An open one
+// turns by itself when its time has come: no request is needed for that.
+func (f *Fleet) breakerChanged(r *Rank) {
+	f.mu.Lock()
+	w := r.worker
+	if w.gone || f.closed || !slices.Contains(w.Ranks(), r) {
+		f.mu.Unlock()
+		return
+	}
+	state, until := r.breaker.get()
+	if state == admission.BreakerOpen {
+		if r.event == nil {
+			r.event = newEvent(func(now admission.Instant) {
+				if r.breaker.elapse(now, false) {
+					f.breakerChanged(r)
+				}
+			})
+		}
+		f.sched.set(r.event, until)
+	} else {
+		f.sched.drop(r.event)
+	}
+	var changes []admission.Change
+	f.statesLocked(w, &changes)
+	if len(changes) > 0 {
+		f.gate.Apply(changes...)
+	}
+	f.mu.Unlock()
+	f.log.Warn("breaker", "rank", r.id, "state", state.String())
+}

@@ -1,0 +1,205 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// Status is where a worker is in its life.
+type Status string
+
+// The statuses. A worker that is gone is in no list.
+const (
+	StatusPending   Status = "pending"   // never seen healthy
+	StatusReady     Status = "ready"     // given work
+	StatusUnhealthy Status = "unhealthy" // was ready, fails its checks
+	StatusDraining  Status = "draining"  // removed, its requests are not over
+)
+
+// ErrDead is the cause of the end of a worker's Alive context.
+var ErrDead = errors.New("the worker is dead: it does not answer any more")
+
+// Worker is one registration of one engine. All methods are safe for concurrent
+// use.
+type Worker struct {
+	// immutable
+	fleet      *Fleet
+	id         string
+	spec       WorkerSpec
+	base       upstream.BaseURL
+	endpoint   *upstream.Endpoint
+	generation uint64
+	ctx        context.Context // ends when nothing may be asked of it any more
+	cancel     context.CancelFunc
+
+	// atomic
+	facts atomic.Pointer[Facts]
+	life  atomic.Pointer[life]
+	ranks atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
+
+	// guarded by Fleet.mu
+	vitals   vitals
+	draining bool
+	gone     bool // in no list, asked nothing
+	added    admission.Instant
+	models   []string          // of its ranks at the gate
+	unknown  bool              // the models are not its own words: it has told none
+	inGate   bool              // its ranks are registered there
+	past     []*admission.Rank // earlier registrations of its ranks that may have holds
+	factsAt  admission.Instant // when they were last read whole
+	event    *event            // the next check, or look at its drain
+	checking bool
+}
+
+// life is the time from one death of a worker to the next. It is shared by the
+// registrations that follow each other without a gap.
+type life struct {
+	ctx  context.Context
+	end  context.CancelCauseFunc
+	sign atomic.Bool // bytes came since it was last looked at
+}
+
+func newLife() *life {
+	l := &life{}
+	l.ctx, l.end = context.WithCancelCause(context.Background())
+	return l
+}
+
+// ID returns the worker's id: "w" and the first ten hexadecimal digits of the
+// SHA-256 of its canonical URL (more where two URLs share them).
+func (w *Worker) ID() string { return w.id }
+
+// URL returns the worker's canonical URL.
+func (w *Worker) URL() string { return w.spec.URL }
+
+// Role returns what the worker is registered for.
+func (w *Worker) Role() admission.Role { return w.spec.Role }
+
+// Spec returns what the worker was registered with, its URL in canonical form.
+// Its map must not be changed.
+func (w *Worker) Spec() WorkerSpec { return w.spec }
+
+// Endpoint carries requests to the worker.
+func (w *Worker) Endpoint() *upstream.Endpoint { return w.endpoint }
+
+// Generation counts registrations of the whole fleet; a later one is larger.
+func (w *Worker) Generation() uint64 { return w.generation }
+
+// Facts returns what the worker said about itself; never nil, empty until it
+// was asked.
+func (w *Worker) Facts() *Facts { return w.facts.Load() }
+
+// Ranks returns the worker's ranks in order. The slice must not be changed.
+func (w *Worker) Ranks() []*Rank { return *w.ranks.Load() }
+
+// Bootstrap returns what a decode worker needs to find this prefill worker: the
+// URL's host (IPv6 in brackets, without a zone, which means something here
+// only) and the port of its bootstrap server. ok is false when null is to be
+// sent for the port.
+func (w *Worker) Bootstrap() (host string, port int, ok bool) {
+	host, _, _ = strings.Cut(w.base.Host, "%")
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	switch p := w.spec.BootstrapPort; {
+	case p == BootstrapNone:
+		return host, 0, false
+	case p > 0:
+		return host, p, true
+	}
+	if p := w.Facts().BootstrapPort; p > 0 {
+		return host, p, true
+	}
+	return host, DefaultBootstrapPort, true
+}
+
+// Backend is the engine's dialect.
+func (w *Worker) Backend() string {
+	if w.spec.Backend != "" {
+		return w.spec.Backend
+	}
+	return w.Facts().backend()
+}
+
+// Alive returns a context that ends, with cause ErrDead, when the worker is
+// found dead. A worker that comes back has a new one.
+func (w *Worker) Alive() context.Context { return w.life.Load().ctx }
+
+// NoteProgress tells that bytes of an answer came from the worker. It costs a
+// read of a shared cache line, and is to be called for every piece.
+func (w *Worker) NoteProgress() {
+	if l := w.life.Load(); !l.sign.Load() {
+		l.sign.Store(true)
+	}
+}
+
+// Rank is what is scheduled: a worker, or one data-parallel rank of it. It is
+// the Data of its admission.Rank. All methods are safe for concurrent use.
+type Rank struct {
+	// immutable
+	worker  *Worker
+	dp, dps int // dp is -1 for a whole worker
+	id      string
+	breaker *breaker
+
+	// guarded by Fleet.mu
+	adm   *admission.Rank // its present registration at the gate, or a spare one
+	state admission.RankState
+	event *event // the end of its open breaker
+}
+
+func newRank(w *Worker, dp, dps int) *Rank {
+	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, breaker: newBreaker(&w.fleet.opts.Breaker)}
+	if dp >= 0 {
+		r.id += "@" + strconv.Itoa(dp)
+	}
+	return r
+}
+
+// Worker returns the rank's worker.
+func (r *Rank) Worker() *Worker { return r.worker }
+
+// ID returns the worker's URL, with "@rank" for one data-parallel rank.
+func (r *Rank) ID() string { return r.id }
+
+// DPRank returns the data-parallel rank, or -1 when the worker is scheduled as
+// a whole.
+func (r *Rank) DPRank() int { return r.dp }
+
+// DPSize returns the number of data-parallel ranks that the worker is scheduled
+// by; 1 when it is scheduled as a whole.
+func (r *Rank) DPSize() int { return r.dps }
+
+// Endpoint carries requests to the rank's worker.
+func (r *Rank) Endpoint() *upstream.Endpoint { return r.worker.endpoint }
+
+// Bootstrap is Worker.Bootstrap.
+func (r *Rank) Bootstrap() (host string, port int, ok bool) { return r.worker.Bootstrap() }
+
+// Alive is Worker.Alive.
+func (r *Rank) Alive() context.Context { return r.worker.Alive() }
+
+// NoteProgress is Worker.NoteProgress.
+func (r *Rank) NoteProgress() { r.worker.NoteProgress() }
+
+// ReportSuccess tells the rank's breaker that a leg on it went well.
+func (r *Rank) ReportSuccess() {
+	if r.breaker.success() {
+		r.worker.fleet.breakerChanged(r)
+	}
+}
+
+// ReportFailure tells the rank's breaker that a leg failed by the engine's
+// fault. The caller leaves out what proves nothing: faults of the client, 429
+// and overload answers, legs that were cancelled.
+func (r *Rank) ReportFailure() {
+	if r.breaker.failure(r.worker.fleet.clock.Now()) {
+		r.worker.fleet.breakerChanged(r)
+	}
+}
