@@ -168,7 +168,7 @@ func (g *Gate) Resolve(s TargetSpec) *Target {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.core.resolve(s)
-	if t != nil {
+	if t != nil && t.gate == nil { // not again: others read it without the lock
 		t.gate = g
 	}
 	return t

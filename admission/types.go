@@ -116,11 +116,13 @@ const (
 	DeadlineExceeded
 	// NoWorkers: no candidate rank, or none that may be paired.
 	NoWorkers
-	// RetryRefused: a retry would have had to wait where it may not; the
-	// client is owed the failure of the attempt before.
+	// RetryRefused: a retry would have had to wait where it may not, waited
+	// as long as it may, or has no candidate; the client is owed the failure
+	// of the attempt before.
 	RetryRefused
 	// Draining: the gate takes no more work.
 	Draining
+	numReasons
 )
 
 func (r Reason) String() string {
@@ -209,7 +211,7 @@ func (r *Refusal) Error() string {
 	case NoWorkers:
 		return "no worker can serve the request now"
 	case RetryRefused:
-		return "a retry would have had to wait"
+		return "a retry could not be placed"
 	case Draining:
 		return "the router is shutting down"
 	}
