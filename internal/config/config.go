@@ -138,6 +138,7 @@ type Timeouts struct {
 	StreamIdle     time.Duration `yaml:"stream_idle_timeout_secs" default:"300" unit:"secs" help:"A stream that has begun and is silent for so long is ended with an error event; 0: no limit."`
 	WorkerIdle     time.Duration `yaml:"worker_idle_timeout_secs" default:"4" unit:"secs" range:"0.001:" help:"A connection to an engine unused for so long is not used again. Keep it under the engines' own keep-alive limit, which is 5 s in SGLang and vLLM."`
 	ClientHeader   time.Duration `yaml:"client_header_timeout_secs" default:"10" unit:"secs" range:"0.001:" help:"A client must have sent its request header within this."`
+	ClientBody     time.Duration `yaml:"client_body_timeout_secs" default:"30" unit:"secs" range:"0.001:" help:"A client that sends nothing of its request body for so long is answered with 408. The whole of it must come within request_timeout_secs."`
 	ClientIdle     time.Duration `yaml:"client_idle_timeout_secs" default:"120" unit:"secs" range:"0.001:" help:"A client's connection without a request is closed after this. Keep it above the idle limit of a load balancer in front."`
 	ClientWrite    time.Duration `yaml:"client_write_timeout_secs" default:"60" unit:"secs" help:"A client that reads nothing for so long, while there is something to send, is given up; 0: no limit."`
 }
