@@ -103,7 +103,7 @@ func (r *Rooms) Live() int {
 	return n
 }
 
-// Seed is for tests that need the same rooms each time.
+// seed is for tests that need the same rooms each time.
 func (r *Rooms) seed(v uint64) {
 	var seed [32]byte
 	binary.LittleEndian.PutUint64(seed[:], v)

@@ -1,0 +1,187 @@
+package dispatch
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// Defaults of Options.
+const (
+	// DefaultPrefillGrace is how long a prefill leg may stay open once decode is
+	// over, by the admission contract.
+	DefaultPrefillGrace = 5 * time.Second
+	// DefaultVerdictWait is how long the report of a broken hand-off waits for
+	// the other leg to say why.
+	DefaultVerdictWait = 50 * time.Millisecond
+	// DefaultMaxErrorBody bounds an engine's error body that is passed on.
+	DefaultMaxErrorBody = 1 << 20
+	// DefaultMaxBufferedAnswer is how much of a plain answer is collected before
+	// the client gets its first byte, so that one that breaks off can still be
+	// told as an error.
+	DefaultMaxBufferedAnswer = 1 << 20
+	// DefaultMaxLogprobBody bounds the prefill answer that is kept for its
+	// logprobs.
+	DefaultMaxLogprobBody = 64 << 20
+)
+
+// Options are what a dispatcher is told of the configuration.
+type Options struct {
+	// Disaggregated: requests run as a prefill and a decode leg.
+	Disaggregated bool
+	// PrefillSlots: the gate bounds requests in prefill; refusals then carry the
+	// codes of that bound.
+	PrefillSlots bool
+	// RequestTimeout bounds a request from its arrival to its last byte. Zero:
+	// no bound.
+	RequestTimeout time.Duration
+	// Limits bound each leg; Total is not used.
+	Limits upstream.Limits
+	// ClientWriteTimeout is how long one write to a client may take.
+	ClientWriteTimeout time.Duration
+	// PassAuthorization hands the client's key to engines: sluice asks for none
+	// itself and has none for them.
+	PassAuthorization bool
+	Retry             RetryOptions
+
+	PrefillGrace      time.Duration
+	VerdictWait       time.Duration
+	MaxErrorBody      int
+	MaxBufferedAnswer int
+	MaxLogprobBody    int
+}
+
+func (o *Options) setDefaults() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.PrefillGrace, DefaultPrefillGrace)
+	def(&o.VerdictWait, DefaultVerdictWait)
+	size := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	size(&o.MaxErrorBody, DefaultMaxErrorBody)
+	size(&o.MaxBufferedAnswer, DefaultMaxBufferedAnswer)
+	size(&o.MaxLogprobBody, DefaultMaxLogprobBody)
+}
+
+// Dispatcher runs requests. It is safe for concurrent use.
+type Dispatcher struct {
+	// immutable
+	opts    Options
+	gate    *admission.Gate
+	clock   admission.Clock
+	fleet   *fleet.Fleet
+	log     *slog.Logger
+	metrics *Metrics
+	rooms   *engine.Rooms
+	budget  *retryBudget
+
+	// running counts goroutines, for Wait. It is only added to while a handler
+	// runs.
+	running sync.WaitGroup
+}
+
+// New makes a dispatcher.
+func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options, m *Metrics, log *slog.Logger) *Dispatcher {
+	o.setDefaults()
+	return &Dispatcher{
+		opts: o, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
+		rooms: engine.NewRooms(), budget: newRetryBudget(),
+	}
+}
+
+// Wait returns when no prefill leg outlives its handler any more, or with ctx's
+// error. No handler may be running.
+func (d *Dispatcher) Wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { d.running.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Call is one client request that was read and peeked at.
+type Call struct {
+	Route openai.Route
+	// Path is the engine's path and query.
+	Path string
+	// Header is the client's.
+	Header http.Header
+	// Peeked is the request's body. It must stay unchanged until Free is called.
+	Peeked *openai.Peeked
+	// Free is called once, when the last leg that may still send the body is
+	// over. It may be nil, and may be called after Serve has returned.
+	Free func()
+	// ID is the request's id: given back, sent to the engines and logged.
+	ID string
+	// Arrived is when the request's head was read.
+	Arrived time.Time
+	// Record is filled in by Serve.
+	Record Record
+}
+
+// Record is what the access log and the metrics tell of a request.
+type Record struct {
+	Model                   string
+	PrefillRank, DecodeRank string
+	Attempts                int
+	// Queued is the time at the gate, over all attempts.
+	Queued time.Duration
+	// TTFT is the time from arrival to the first byte of the answer's content; 0
+	// if there was none.
+	TTFT time.Duration
+	// Prefill is the length of the prefill leg that succeeded, if it was over
+	// before the answer was.
+	Prefill time.Duration
+	// Status is what the client was sent, 499 if it left before.
+	Status int
+	// Reason is one of a closed set of words.
+	Reason string
+	// Err is for the log only.
+	Err   error
+	Usage openai.Usage
+	Bytes int64
+}
+
+// StatusClientGone is recorded for a client that left before it got a status.
+// It is never sent.
+const StatusClientGone = 499
+
+// Serve runs one request and writes the answer to w, whatever becomes of it. It
+// panics with http.ErrAbortHandler when an answer that has begun cannot be
+// finished, so that the client sees that it is broken; call.Record is whole then
+// too.
+func (d *Dispatcher) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
+	ctx := r.Context()
+	if d.opts.RequestTimeout > 0 {
+		deadline := call.Arrived.Add(d.opts.RequestTimeout)
+		c, cancel := context.WithDeadlineCause(ctx, deadline, errRequestTimeout)
+		defer cancel()
+		ctx = c
+	}
+	x := &exchange{d: d, call: call, w: w, pair: d.opts.Disaggregated}
+	x.refs.Store(1)
+	d.metrics.begin(call.Route)
+	defer d.metrics.end(call.Route)
+	defer x.unref()
+	x.run(ctx)
+	if x.abort {
+		panic(http.ErrAbortHandler)
+	}
+}

@@ -1,0 +1,36 @@
+// Package dispatch is the second half of a request's journey: from the gate to
+// the client's last byte.
+//
+// # Goal
+//
+// A request that was read and peeked at is placed (model, pins), waits at the
+// gate, is sent as one leg or as a pair of legs to the ranks it was granted, and
+// the answer is relayed byte for byte. Whatever happens on the way, every hold
+// is given back, every engine that works for nothing is told to stop, and the
+// client learns what went wrong in the words of whoever failed.
+//
+// # Non-goals
+//
+// Reading and authenticating requests (package server), what an engine's bytes
+// mean (engine), carrying them (upstream), choosing ranks (admission, policy).
+//
+// # Life of a request
+//
+//	exchange    one client request: its ticket at the gate, its deadline, its
+//	            answer; loops over attempts until one has sent the client a byte
+//	attempt     one grant: the legs on the granted ranks, joined at its end
+//	leg         one call to one engine, run by one goroutine
+//	relay       the answering leg's body on its way to the client
+//
+// The leg that answers runs on the goroutine of the client's handler; a prefill
+// leg beside it runs on one of its own, which may outlive the handler by
+// Options.PrefillGrace, never longer.
+//
+// # Who failed
+//
+// A leg that fails ends its pair at once. The first failure that is its leg's
+// own is the one the client sees and the one that is charged; a leg that was
+// cancelled because the other failed is charged with nothing. When a leg only
+// reports that the hand-off broke, the other one has a moment to say why
+// (Options.VerdictWait), because that report is often the echo of the real one.
+package dispatch

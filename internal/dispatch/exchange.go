@@ -1,0 +1,151 @@
+package dispatch
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// exchange is one client request on its way through dispatch.
+type exchange struct {
+	// immutable
+	d    *Dispatcher
+	call *Call
+	pair bool
+	w    http.ResponseWriter
+
+	// owned by the handler's goroutine
+	ticket     admission.Ticket
+	attempts   int
+	retried500 bool
+	// committed: the client has been sent a status.
+	committed bool
+	// abort: the answer has begun and cannot be finished.
+	abort bool
+	out   relay
+
+	// refs counts who may still use the body or the ticket: the handler and, if
+	// there is one, a prefill leg.
+	refs atomic.Int32
+}
+
+// unref lets go of the request; the last one gives everything back.
+func (x *exchange) unref() {
+	if x.refs.Add(-1) > 0 {
+		return
+	}
+	x.ticket.Close()
+	if x.call.Free != nil {
+		x.call.Free()
+	}
+}
+
+// run places the request and makes attempts until one has answered the client or
+// none may follow.
+func (x *exchange) run(ctx context.Context) {
+	if f := x.place(); f != nil {
+		x.answer(f)
+		return
+	}
+	x.d.budget.earn()
+	var last *failure
+	for {
+		if err := x.d.gate.Acquire(ctx, &x.ticket); err != nil {
+			f := x.refusalFailure(err)
+			if last != nil && f.local != nil && f.reason != reasonTimeout {
+				// A retry that may not wait, or finds nobody: the client is owed
+				// what the engine said.
+				f = last
+			}
+			x.call.Record.Queued = x.ticket.Waited()
+			x.answer(f)
+			return
+		}
+		x.attempts++
+		x.call.Record.Attempts = x.attempts
+		x.call.Record.Queued = x.ticket.Waited()
+		var f *failure
+		if x.pair {
+			f = x.runPair(ctx)
+		} else {
+			f = x.runAggregated(ctx)
+		}
+		if f == nil {
+			x.finish(reasonOK, nil)
+			return
+		}
+		x.ticket.Release()
+		again, atOnce := x.retryable(f)
+		if !again {
+			x.answer(f)
+			return
+		}
+		x.d.metrics.retry(f.reason)
+		x.prepareRetry(f)
+		if !atOnce && !pause(ctx, x.d.opts.Retry.backoff(x.attempts)) {
+			x.answer(x.legFailure(ctx, f.leg, nil, context.Cause(ctx)))
+			return
+		}
+		last = f
+	}
+}
+
+// answer tells the client what went wrong: by status and body if nothing was
+// sent yet, else within the stream, so that a broken answer is seen to be
+// broken.
+func (x *exchange) answer(f *failure) {
+	rec := &x.call.Record
+	switch {
+	case f.told:
+	case x.committed:
+		x.breakOff(f)
+	case f.gone:
+		rec.Status = StatusClientGone
+	case f.local != nil:
+		x.committed = true
+		rec.Status = f.local.Status
+		_ = f.local.WriteResponse(x.w, x.call.Route.Shape()) // a client that left now is answered all the same
+	default:
+		x.committed = true
+		rec.Status = f.status
+		h := x.w.Header()
+		if f.contentType != "" {
+			h["Content-Type"] = []string{f.contentType}
+		}
+		if f.retryAfter != "" {
+			h["Retry-After"] = []string{f.retryAfter}
+		}
+		h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
+		x.w.WriteHeader(f.status)
+		_, _ = x.w.Write(f.body) // a client that left now is answered all the same
+	}
+	x.finish(f.reason, f)
+}
+
+// breakOff ends an answer that has begun: an error event where the form of the
+// answer has one, and the connection is cut in every case. No end marker.
+func (x *exchange) breakOff(f *failure) {
+	x.abort = true
+	if f.gone || !x.out.sse {
+		return
+	}
+	e := f.local
+	if e == nil {
+		e = openai.UpstreamFailed(x.legName(f.leg), "it failed while the answer was under way", f.err)
+	}
+	x.out.errorEvent(e)
+}
+
+func (x *exchange) finish(reason string, f *failure) {
+	rec := &x.call.Record
+	rec.Reason = reason
+	if f != nil {
+		rec.Err = f
+	}
+	x.d.metrics.observe(x.call, time.Since(x.call.Arrived))
+}

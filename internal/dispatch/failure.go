@@ -1,0 +1,270 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// Causes with which contexts are ended. The one that a failed call carries tells
+// what to make of it.
+var (
+	errRequestTimeout = errors.New("the request's time limit passed")
+	errPeerFailed     = errors.New("the other leg failed")
+	errAttemptOver    = errors.New("the attempt is over")
+	errDecodeOver     = errors.New("decode ended long before prefill")
+	errWorkerDead     = errors.New("the worker is dead")
+)
+
+// ErrShutdown is the cause with which the server ends the contexts of requests
+// that outlast its drain. Such a request is told so; it is no client that left.
+var ErrShutdown = errors.New("the router is shutting down")
+
+// Reasons, as they appear in the access log and as metric labels. They are a
+// closed set.
+const (
+	reasonOK           = "ok"
+	reasonClientGone   = "client_gone"
+	reasonQueueFull    = "queue_full"
+	reasonQueueTimeout = "queue_timeout"
+	reasonDeadline     = "deadline"
+	reasonNoWorkers    = "no_workers"
+	reasonDraining     = "draining"
+	reasonBadRequest   = "bad_request"
+	reasonNoModel      = "model_not_found"
+	reasonTimeout      = "request_timeout"
+	reasonUpstreamTime = "upstream_timeout"
+	reasonUpstream     = "upstream_failed"
+	reasonEngineStatus = "engine_status"
+	reasonEngineError  = "engine_error_event"
+	reasonBrokenOff    = "broken_off"
+	reasonWorkerDead   = "worker_dead"
+	reasonTransfer     = "kv_transfer"
+)
+
+// failure is why an attempt did not give the client its answer.
+type failure struct {
+	leg  admission.Leg
+	rank *fleet.Rank // nil: no engine is to blame
+
+	// The engine's own answer, if it gave one: status ≥ 400, its body (bounded)
+	// and the headers that belong to it.
+	status      int
+	body        []byte
+	contentType string
+	retryAfter  string
+
+	// local is the error told to the client where there is no engine's answer.
+	local *openai.Error
+	err   error
+
+	reason string
+	// transfer: the leg reports a broken hand-off, which proves nobody guilty.
+	transfer bool
+	// echo: the leg was ended because of something else; never told, never
+	// charged.
+	echo bool
+	// gone: the client left.
+	gone bool
+	// told: the client has it already, as the engine's own error event.
+	told bool
+	// dead: the leg was taken back from a dead worker.
+	dead bool
+}
+
+// Error makes a failure loggable.
+func (f *failure) Error() string {
+	switch {
+	case f.err != nil:
+		return f.err.Error()
+	case f.local != nil:
+		return f.local.Error()
+	}
+	return http.StatusText(f.status)
+}
+
+// own tells whether the failure is the leg's own doing: neither an echo of the
+// other leg nor a report of a broken hand-off.
+func (f *failure) own() bool { return f != nil && !f.echo && !f.transfer }
+
+// outcome is what the fleet's breakers learn of it.
+func (f *failure) charge() bool {
+	if f.rank == nil || f.echo || f.transfer || f.gone || f.dead {
+		return false
+	}
+	if f.status != 0 {
+		// Client faults pass, 429 and 503 say "busy": neither is a fault of the
+		// engine (sgl-project/sglang#25811, #39464).
+		return f.status >= 500 && f.status != http.StatusServiceUnavailable && f.status != http.StatusNotImplemented
+	}
+	return f.local == nil || f.local.Status >= 500
+}
+
+// legFailure turns the error of a call into a failure of that leg.
+func (x *exchange) legFailure(ctx context.Context, leg admission.Leg, rank *fleet.Rank, err error) *failure {
+	f := &failure{leg: leg, rank: rank, err: err}
+	if ctx.Err() != nil {
+		switch cause := context.Cause(ctx); {
+		case errors.Is(cause, errPeerFailed), errors.Is(cause, errAttemptOver), errors.Is(cause, errDecodeOver):
+			f.echo = true
+			return f
+		case errors.Is(cause, errWorkerDead):
+			f.dead = true
+			f.reason = reasonWorkerDead
+			f.local = openai.UpstreamFailed(leg.String(), "its worker was declared dead while the request ran", err)
+			return f
+		case errors.Is(cause, errRequestTimeout):
+			f.rank = nil
+			f.reason = reasonTimeout
+			f.local = openai.UpstreamTimeout(x.legName(leg), "whole answer", x.d.opts.RequestTimeout, "--request-timeout-secs")
+			return f
+		case errors.Is(cause, ErrShutdown):
+			f.rank = nil
+			f.reason = reasonDraining
+			f.local = openai.Draining()
+			return f
+		default:
+			f.rank = nil
+			f.gone = true
+			f.reason = reasonClientGone
+			return f
+		}
+	}
+	var ue *upstream.Error
+	if errors.As(err, &ue) {
+		if ue.Kind == upstream.KindTimeout {
+			f.reason = reasonUpstreamTime
+			f.local = openai.UpstreamTimeout(x.legName(leg), limitNoun(ue.Limit), ue.LimitValue, limitOption(ue.Limit)).WithCause(err)
+			return f
+		}
+		if !upstream.EngineFault(err) {
+			f.rank = nil
+		}
+		f.reason = reasonUpstream
+		f.local = openai.UpstreamFailed(x.legName(leg), upstreamReason(ue), err)
+		return f
+	}
+	f.reason = reasonUpstream
+	f.local = openai.UpstreamFailed(x.legName(leg), "the connection failed", err)
+	return f
+}
+
+func (x *exchange) legName(leg admission.Leg) string {
+	if !x.pair {
+		return ""
+	}
+	return leg.String()
+}
+
+// upstreamReason says what went wrong without naming an address.
+func upstreamReason(e *upstream.Error) string {
+	switch e.Kind {
+	case upstream.KindRefused:
+		return "it refuses connections"
+	case upstream.KindUnreachable, upstream.KindResolve:
+		return "it cannot be reached"
+	case upstream.KindTLS:
+		return "no TLS connection to it is possible"
+	case upstream.KindReset:
+		return "it reset the connection"
+	case upstream.KindClosed:
+		return "it closed the connection before its answer was whole"
+	case upstream.KindMalformed:
+		return "its answer is not valid HTTP"
+	case upstream.KindTooLarge:
+		return "a part of its answer is larger than allowed"
+	case upstream.KindLocal:
+		return "this router is out of sockets or files"
+	}
+	return "the connection failed"
+}
+
+func limitNoun(limit string) string {
+	switch limit {
+	case upstream.LimitConnect:
+		return "connection"
+	case upstream.LimitHeader:
+		return "response header"
+	case upstream.LimitFirstByte:
+		return "first byte"
+	case upstream.LimitStreamIdle:
+		return "further byte"
+	}
+	return "answer"
+}
+
+func limitOption(limit string) string {
+	switch limit {
+	case upstream.LimitConnect:
+		return "--connect-timeout-secs"
+	case upstream.LimitHeader:
+		return "--response-header-timeout-secs"
+	case upstream.LimitFirstByte:
+		return "--first-byte-timeout-secs"
+	case upstream.LimitStreamIdle:
+		return "--stream-idle-timeout-secs"
+	case upstream.LimitTotal:
+		return "--request-timeout-secs"
+	}
+	return ""
+}
+
+// refusalFailure turns the gate's answer into a failure.
+func (x *exchange) refusalFailure(err error) *failure {
+	var r *admission.Refusal
+	if !errors.As(err, &r) {
+		if errors.Is(err, errRequestTimeout) {
+			return &failure{reason: reasonTimeout,
+				local: openai.UpstreamTimeout("", "whole answer", x.d.opts.RequestTimeout, "--request-timeout-secs")}
+		}
+		if errors.Is(err, ErrShutdown) {
+			return &failure{reason: reasonDraining, local: openai.Draining()}
+		}
+		return &failure{gone: true, reason: reasonClientGone, err: err}
+	}
+	info := openai.AdmissionInfo{
+		Gate: gateName(x.pair), Resource: r.Resource.String(), Class: "default",
+		Retryable: true, QueueDepth: r.Depth,
+	}
+	f := &failure{err: err}
+	slots := x.d.opts.PrefillSlots
+	switch r.Reason {
+	case admission.QueueFull:
+		f.reason = reasonQueueFull
+		if slots {
+			f.local = openai.PrefillQueueFull(int(r.Limit), info, r.RetryAfter)
+		} else {
+			f.local = openai.QueueFull(int(r.Limit), info, r.RetryAfter)
+		}
+	case admission.QueueTimeout:
+		f.reason = reasonQueueTimeout
+		if slots {
+			f.local = openai.PrefillQueueTimeout(time.Duration(r.Limit), info, r.RetryAfter)
+		} else {
+			f.local = openai.QueueTimeout(time.Duration(r.Limit), info, r.RetryAfter)
+		}
+	case admission.DeadlineExceeded:
+		f.reason = reasonDeadline
+		f.local = openai.QueueDeadlineExceeded(time.Duration(r.Limit), info, r.RetryAfter, 0)
+	case admission.Draining:
+		f.reason = reasonDraining
+		f.local = openai.Draining()
+	default:
+		f.reason = reasonNoWorkers
+		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, "", info, r.RetryAfter)
+	}
+	return f
+}
+
+func gateName(pair bool) string {
+	if pair {
+		return "prefill"
+	}
+	return "regular"
+}

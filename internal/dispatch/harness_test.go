@@ -1,0 +1,270 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/policy"
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds what must happen; it is never what a test measures.
+const patience = 20 * time.Second
+
+// rig is a router without its front: the gate, a fleet of simulated workers and
+// a dispatcher behind a plain HTTP server.
+type rig struct {
+	t      *testing.T
+	sim    *sim.Fleet
+	gate   *admission.Gate
+	fleet  *fleet.Fleet
+	d      *Dispatcher
+	server *httptest.Server
+	client *http.Client
+
+	mu      sync.Mutex
+	records []Record // guarded by mu
+	ended   chan struct{}
+}
+
+type rigOptions struct {
+	sim      sim.Options
+	limits   admission.Limits
+	dispatch Options
+	policy   string
+	dpAware  bool
+	retries  int
+	specs    func(w *sim.Worker, s *fleet.WorkerSpec)
+}
+
+func pd(o rigOptions) rigOptions {
+	if o.sim.Prefill == 0 {
+		o.sim.Prefill = 1
+	}
+	if o.sim.Decode == 0 {
+		o.sim.Decode = 1
+	}
+	o.dispatch.Disaggregated = true
+	return o
+}
+
+func newRig(t *testing.T, o rigOptions) *rig {
+	t.Helper()
+	o.sim.Worker.HealthDelay = -1
+	sf, err := sim.Start(o.sim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.limits == (admission.Limits{}) {
+		o.limits = admission.Limits{QueueSize: 10_000, QueueTimeout: time.Minute}
+	}
+	o.dispatch.PrefillSlots = o.limits.PrefillSlots > 0
+	if o.policy == "" {
+		o.policy = policy.RoundRobin
+	}
+	newPolicy, err := policy.New(o.policy, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.dispatch.RequestTimeout == 0 {
+		o.dispatch.RequestTimeout = time.Minute
+	}
+	o.dispatch.Retry = RetryOptions{Max: o.retries, Initial: time.Millisecond, Longest: 10 * time.Millisecond, Multiplier: 1.5}
+	clock := admission.NewSystemClock()
+	gate := admission.NewGate(admission.Options{Limits: o.limits, NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
+	fl := fleet.New(gate, fleet.Options{DPAware: o.dpAware, Health: fleet.HealthOptions{Interval: 100 * time.Millisecond, Timeout: 2 * time.Second}}, clock)
+	d := New(gate, clock, fl, o.dispatch, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	r := &rig{t: t, sim: sf, gate: gate, fleet: fl, d: d, ended: make(chan struct{}, 10_000)}
+	r.server = httptest.NewServer(http.HandlerFunc(r.handle))
+	r.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
+	roles := map[sim.Role]admission.Role{sim.Prefill: admission.RolePrefill, sim.Decode: admission.RoleDecode, sim.Regular: admission.RoleRegular}
+	for _, w := range sf.Workers() {
+		spec := fleet.WorkerSpec{URL: w.URL(), Role: roles[w.Role()]}
+		if o.specs != nil {
+			o.specs(w, &spec)
+		}
+		if _, _, err := fl.Add(context.Background(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.until("all workers are candidates", func() bool {
+		n := 0
+		for _, s := range gate.Stats().Ranks {
+			if s.Candidate {
+				n++
+			}
+		}
+		return n >= len(sf.Workers())
+	})
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *rig) close() {
+	r.client.CloseIdleConnections()
+	r.server.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := r.d.Wait(ctx); err != nil {
+		r.t.Errorf("a leg outlives its request: %v", err)
+	}
+	for _, s := range r.gate.Stats().Ranks {
+		if s.PrefillSlots != 0 || s.PrefillLegs != 0 || s.PendingDecode != 0 || s.ActiveDecode != 0 {
+			r.t.Errorf("holds left on %s: %+v", s.ID, s)
+		}
+	}
+	if n := r.d.rooms.Live(); n != 0 {
+		r.t.Errorf("%d rooms left in use", n)
+	}
+	r.fleet.Close()
+	r.gate.Close()
+	r.sim.Close()
+}
+
+// handle is the least a front must do.
+func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
+	route := map[string]openai.Route{
+		"/v1/chat/completions": openai.RouteChatCompletions, "/v1/completions": openai.RouteCompletions, "/generate": openai.RouteGenerate,
+	}[req.URL.Path]
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	p, err := openai.Peek(route, body, openai.PeekOptions{Refuse: openai.ControlledFields})
+	if err != nil {
+		var e *openai.Error
+		errors.As(err, &e)
+		_ = e.WriteResponse(w, route.Shape())
+		return
+	}
+	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: p.Release,
+		ID: "req-" + fmt.Sprint(time.Now().UnixNano()), Arrived: time.Now()}
+	defer func() {
+		r.mu.Lock()
+		r.records = append(r.records, call.Record)
+		r.mu.Unlock()
+		r.ended <- struct{}{}
+	}()
+	r.d.Serve(w, req, call)
+}
+
+// until waits for a condition that events elsewhere bring about.
+func (r *rig) until(what string, cond func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(patience)
+	for !cond() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("did not happen within %s: %s", patience, what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// waitRecord returns the record of the n-th request to end, from 0.
+func (r *rig) waitRecord(n int) Record {
+	r.t.Helper()
+	r.until(fmt.Sprintf("request %d ends", n), func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.records) > n
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.records[n]
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+	took   time.Duration
+}
+
+func (a answer) code() string {
+	var e struct {
+		Error struct {
+			Code any `json:"code"`
+		} `json:"error"`
+	}
+	_ = json.Unmarshal([]byte(a.body), &e)
+	return fmt.Sprint(e.Error.Code)
+}
+
+const chat = `{"model":"sim-model","messages":[{"role":"user","content":"hi"}],"max_tokens":3%s}`
+
+func chatBody(extra string) string { return fmt.Sprintf(chat, extra) }
+
+func (r *rig) do(ctx context.Context, path, body string, header ...string) answer {
+	start := time.Now()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.server.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Error(err)
+		return answer{err: err}
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return answer{err: err, took: time.Since(start)}
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	_, err = b.ReadFrom(resp.Body)
+	return answer{status: resp.StatusCode, header: resp.Header, body: b.String(), err: err, took: time.Since(start)}
+}
+
+func (r *rig) chat(extra string, header ...string) answer {
+	return r.do(context.Background(), "/v1/chat/completions", chatBody(extra), header...)
+}
+
+// idle waits until the router and every engine have nothing to do.
+func (r *rig) idle() {
+	r.t.Helper()
+	r.until("all holds end", func() bool {
+		for _, s := range r.gate.Stats().Ranks {
+			if s.PrefillLegs != 0 || s.PendingDecode != 0 || s.ActiveDecode != 0 {
+				return false
+			}
+		}
+		return r.gate.Waiting() == 0
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, w := range r.sim.Workers() {
+		if !w.Running() {
+			continue
+		}
+		if err := w.WaitIdle(ctx); err != nil {
+			r.t.Fatalf("%s is not idle: %v", w.ID(), err)
+		}
+	}
+}
+
+// noViolations checks that the engines saw no misuse of their protocol.
+func (r *rig) noViolations() {
+	r.t.Helper()
+	for _, v := range r.sim.Violations() {
+		r.t.Errorf("violation: %+v", v)
+	}
+}

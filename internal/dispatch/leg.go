@@ -1,0 +1,106 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+func asUpstream(err error, to **upstream.Error) bool { return errors.As(err, to) }
+
+// engineID is the request id an engine sees: the client's id on the first
+// attempt, then one of its own for each. Engines match ids by prefix, so the
+// attempt's mark comes first.
+func (x *exchange) engineID() string {
+	if x.attempts <= 1 {
+		return x.call.ID
+	}
+	return "r" + itoa(x.attempts-1) + "-" + x.call.ID
+}
+
+func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream.Header) upstream.Request {
+	limits := x.d.opts.Limits
+	if leg == admission.PrefillLeg {
+		// A prefill that streams sends its head at once and then computes.
+		limits.StreamIdle = 0
+	}
+	return upstream.Request{
+		Method: http.MethodPost, Path: x.call.Path, Header: header, Body: segments, Limits: limits,
+	}
+}
+
+// statusFailure reads an engine's error answer. The body is bounded; one that is
+// larger is not passed on in part, because half an error object is none.
+func (x *exchange) statusFailure(ctx context.Context, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
+	limit := x.d.opts.MaxErrorBody
+	body, err := collect(resp.Body, limit)
+	if err != nil {
+		if errors.Is(err, errTooLarge) {
+			return &failure{leg: leg, rank: rank, err: err, reason: reasonUpstream,
+				local: openai.UpstreamFailed(x.legName(leg), "it answered with status "+itoa(resp.Status)+" and an error body larger than "+itoa(limit)+" bytes", nil)}
+		}
+		return x.legFailure(ctx, leg, rank, err)
+	}
+	if resp.Status < 400 {
+		return &failure{leg: leg, rank: rank, reason: reasonUpstream,
+			local: openai.UpstreamFailed(x.legName(leg), "it answered with the unexpected status "+itoa(resp.Status), nil)}
+	}
+	return &failure{
+		leg: leg, rank: rank, status: resp.Status, body: body,
+		contentType: resp.Get("Content-Type"), retryAfter: resp.Get("Retry-After"),
+		reason:   reasonEngineStatus,
+		transfer: x.pair && engine.SGLangTransferFailure(resp.Status, body),
+	}
+}
+
+var errTooLarge = errors.New("larger than allowed")
+
+// collect reads a body to its end, at most limit bytes. It closes the body when
+// there is more.
+func collect(b upstream.Body, limit int) ([]byte, error) {
+	var out []byte
+	for {
+		piece, err := b.Next()
+		if err == io.EOF {
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		if len(out)+len(piece) > limit {
+			_ = b.Close()
+			return out, errTooLarge
+		}
+		out = append(out, piece...)
+	}
+}
+
+// eventFailure turns an error event that an engine sent with status 200 into the
+// answer it stands for.
+func (x *exchange) eventFailure(leg admission.Leg, rank *fleet.Rank, data []byte) *failure {
+	status := engine.EventErrorStatus(data)
+	body := append([]byte(nil), data...)
+	return &failure{
+		leg: leg, rank: rank, status: status, body: body, contentType: typeJSON,
+		reason:   reasonEngineError,
+		transfer: x.pair && engine.SGLangTransferFailure(status, body),
+	}
+}
+
+// report tells the rank's breaker how a leg ended.
+func report(rank *fleet.Rank, f *failure) {
+	switch {
+	case rank == nil:
+	case f == nil:
+		rank.ReportSuccess()
+	case f.charge():
+		rank.ReportFailure()
+	}
+}

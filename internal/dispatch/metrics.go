@@ -1,0 +1,109 @@
+package dispatch
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Metrics of requests. Every label is of a closed set.
+type Metrics struct {
+	inflight *prometheus.GaugeVec
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	ttft     *prometheus.HistogramVec
+	queue    prometheus.Histogram
+	prefill  prometheus.Histogram
+	retries  *prometheus.CounterVec
+	tokens   *prometheus.CounterVec
+
+	byRoute [numRoutes]routeMetrics
+}
+
+// routeMetrics are the children of one route, resolved once.
+type routeMetrics struct {
+	inflight prometheus.Gauge
+	duration prometheus.Observer
+	ttft     prometheus.Observer
+}
+
+// numRoutes is one more than the last route that openai knows.
+const numRoutes = int(openai.RouteEmbeddings) + 1
+
+var latencyBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}
+
+// NewMetrics registers the metrics of requests.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_requests_in_flight", Help: "Requests between their arrival and their last byte.",
+		}, []string{"route"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_requests_total", Help: "Requests that ended, by the status sent (499: the client left) and by reason.",
+		}, []string{"route", "status", "reason"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sluice_request_duration_seconds", Help: "Time from a request's arrival to its last byte.", Buckets: latencyBuckets,
+		}, []string{"route"}),
+		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sluice_time_to_first_token_seconds", Help: "Time from a request's arrival to the first byte of content, of those that had one.", Buckets: latencyBuckets,
+		}, []string{"route"}),
+		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "sluice_queue_wait_seconds", Help: "Time a request spent at the gate, over all its attempts.", Buckets: latencyBuckets,
+		}),
+		prefill: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "sluice_prefill_leg_seconds", Help: "Time from sending a prefill leg to the end of its answer, of those that succeeded.", Buckets: latencyBuckets,
+		}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_retries_total", Help: "Further attempts, by what ended the one before.",
+		}, []string{"reason"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_tokens_total", Help: "Tokens that engines reported in answers.",
+		}, []string{"kind"}),
+	}
+	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, m.tokens)
+	for r := range m.byRoute {
+		name := openai.Route(r).String()
+		m.byRoute[r] = routeMetrics{m.inflight.WithLabelValues(name), m.duration.WithLabelValues(name), m.ttft.WithLabelValues(name)}
+	}
+	return m
+}
+
+func (m *Metrics) begin(r openai.Route) { m.byRoute[r].inflight.Inc() }
+func (m *Metrics) end(r openai.Route)   { m.byRoute[r].inflight.Dec() }
+
+func (m *Metrics) retry(reason string)           { m.retries.WithLabelValues(reason).Inc() }
+func (m *Metrics) prefillLeg(took time.Duration) { m.prefill.Observe(took.Seconds()) }
+
+func (m *Metrics) observe(c *Call, took time.Duration) {
+	rec := &c.Record
+	by := &m.byRoute[c.Route]
+	m.requests.WithLabelValues(c.Route.String(), statusLabel(rec.Status), rec.Reason).Inc()
+	by.duration.Observe(took.Seconds())
+	if rec.TTFT > 0 {
+		by.ttft.Observe(rec.TTFT.Seconds())
+	}
+	m.queue.Observe(rec.Queued.Seconds())
+	if n := rec.Usage.PromptTokens; n > 0 {
+		m.tokens.WithLabelValues("prompt").Add(float64(n))
+	}
+	if n := rec.Usage.CompletionTokens; n > 0 {
+		m.tokens.WithLabelValues("completion").Add(float64(n))
+	}
+}
+
+// Refused counts a request that ended before dispatch saw it: a bad key or body.
+// reason must be of a closed set.
+func (m *Metrics) Refused(r openai.Route, status int, reason string) {
+	m.requests.WithLabelValues(r.String(), statusLabel(status), reason).Inc()
+}
+
+// statusLabel keeps engines from making series with statuses of their own.
+func statusLabel(s int) string {
+	if s < 200 || s > 599 {
+		return "other"
+	}
+	return strconv.Itoa(s)
+}

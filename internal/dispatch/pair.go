@@ -1,0 +1,239 @@
+package dispatch
+
+import (
+	"context"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// prefillLeg is the leg that nobody reads, on its own goroutine. f and body are
+// valid once done is closed.
+type prefillLeg struct {
+	done chan struct{}
+	f    *failure
+	body []byte        // kept for its logprobs only
+	took time.Duration // of a leg that succeeded
+}
+
+// pairLegs are the two legs of one attempt.
+type pairLegs struct {
+	prefill prefillLeg
+	// decodeOver is closed once the decode leg's own outcome is known.
+	decodeOver chan struct{}
+	rooms      []int64
+	one        [1]int64
+	header     upstream.Header
+	splicers   [2]openai.Splicer
+}
+
+// runPair sends both legs at once, as engines that meet by a room want it, and
+// relays decode. When it returns, both legs are over, except that after success
+// prefill may have Options.PrefillGrace left.
+func (x *exchange) runPair(ctx context.Context) *failure {
+	t := &x.ticket
+	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
+	rec := &x.call.Record
+	rec.PrefillRank, rec.DecodeRank = pr.ID(), dr.ID()
+
+	legs := &pairLegs{decodeOver: make(chan struct{})}
+	legs.prefill.done = make(chan struct{})
+	prefillBody, decodeBody := x.pairBodies(legs, pr, dr)
+	legs.header = x.legHeader(make(upstream.Header, 0, 16), x.engineID())
+
+	// Prefill may outlive the handler, and with it the handler's context.
+	pctx, cancelPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
+	stopFollowing := context.AfterFunc(ctx, func() { cancelPrefill(context.Cause(ctx)) })
+	dctx, cancelDecode := context.WithCancelCause(ctx)
+	defer cancelDecode(nil)
+	stopDead := x.watchDead(pr, cancelPrefill)
+	defer x.watchDead(dr, cancelDecode)()
+
+	x.refs.Add(1)
+	x.d.running.Add(1)
+	go func() {
+		defer x.d.running.Done()
+		defer x.unref()
+		defer x.freeRooms(legs)
+		f := x.runPrefill(pctx, pr, x.request(admission.PrefillLeg, prefillBody, legs.header), &legs.prefill)
+		stopDead()
+		x.ticket.EndPrefill()
+		report(pr, f)
+		legs.prefill.f = f
+		if f != nil && !f.echo {
+			if f.transfer {
+				waitFor(legs.decodeOver, x.d.opts.VerdictWait)
+			}
+			cancelDecode(errPeerFailed)
+		}
+		close(legs.prefill.done)
+	}()
+
+	t.StartDecode()
+	f := x.runAnswer(dctx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, decodeBody, legs.header), legs)
+	close(legs.decodeOver)
+	t.EndDecode()
+
+	if f == nil {
+		report(dr, nil)
+		x.letPrefillFinish(legs, stopFollowing, cancelPrefill)
+		return nil
+	}
+	if f.echo {
+		<-legs.prefill.done
+	} else if f.transfer && !x.committed {
+		waitFor(legs.prefill.done, x.d.opts.VerdictWait)
+	}
+	cancelPrefill(errAttemptOver)
+	stopFollowing()
+	<-legs.prefill.done
+	report(dr, f)
+	if pf := legs.prefill.f; pf != nil && (f.echo || f.transfer && pf.own()) {
+		return pf
+	}
+	return f
+}
+
+// letPrefillFinish leaves a prefill leg that is still open its grace.
+func (x *exchange) letPrefillFinish(legs *pairLegs, stopFollowing func() bool, cancel context.CancelCauseFunc) {
+	stopFollowing()
+	select {
+	case <-legs.prefill.done:
+		x.call.Record.Prefill = legs.prefill.took
+		cancel(nil)
+		return
+	default:
+	}
+	timer := time.AfterFunc(x.d.opts.PrefillGrace, func() { cancel(errDecodeOver) })
+	x.d.running.Add(1)
+	go func() {
+		defer x.d.running.Done()
+		<-legs.prefill.done
+		timer.Stop()
+		cancel(nil)
+	}()
+}
+
+// pairBodies are the two legs' bodies: the client's bytes with the fields by
+// which the legs find each other. They are the same segments unless the workers
+// are scheduled by data-parallel rank.
+func (x *exchange) pairBodies(legs *pairLegs, pr, dr *fleet.Rank) (prefill, decode [][]byte) {
+	p := x.call.Peeked
+	legs.rooms = legs.one[:0]
+	for range p.BatchSize {
+		legs.rooms = append(legs.rooms, x.d.rooms.Mint(max(pr.DPRank(), 0), pr.DPSize()))
+	}
+	host, port, hasPort := pr.Bootstrap()
+	at := engine.Bootstrap{Host: host, Port: port, NoPort: !hasPort}
+	ranks := engine.DPRanks{Prefill: pr.DPRank(), Decode: dr.DPRank()}
+	s := &legs.splicers[0]
+	s.Reset(p)
+	engine.SGLangBootstrap(s, p, at, legs.rooms)
+	if ranks.Same() {
+		both, _ := s.Segments()
+		return both, both
+	}
+	engine.SGLangPrefillRanks(s, ranks)
+	prefill, _ = s.Segments()
+	s = &legs.splicers[1]
+	s.Reset(p)
+	engine.SGLangBootstrap(s, p, at, legs.rooms)
+	engine.SGLangDecodeRanks(s, ranks)
+	decode, _ = s.Segments()
+	return prefill, decode
+}
+
+func (x *exchange) freeRooms(legs *pairLegs) {
+	for _, r := range legs.rooms {
+		x.d.rooms.Free(r)
+	}
+}
+
+// runPrefill sends the prefill leg and drains its answer. An error in it, in
+// whatever form, is the leg's failure.
+func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstream.Request, leg *prefillLeg) *failure {
+	start := time.Now()
+	resp, err := rank.Endpoint().Do(ctx, &req)
+	if err != nil {
+		return x.legFailure(ctx, admission.PrefillLeg, rank, err)
+	}
+	defer resp.Body.Close()
+	if resp.Status != 200 {
+		return x.statusFailure(ctx, admission.PrefillLeg, rank, resp)
+	}
+	rank.NoteProgress()
+	keep := x.call.Peeked.ReturnLogprob && x.call.Route == openai.RouteGenerate
+	sse := isEventStream(resp.Get("Content-Type"))
+	var scan openai.EventScanner
+	scan.SkipUsage = true
+	for {
+		piece, err := resp.Body.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return x.legFailure(ctx, admission.PrefillLeg, rank, err)
+		}
+		if sse {
+			if scan.Feed(piece); scan.Errors > 0 {
+				return x.eventFailure(admission.PrefillLeg, rank, scan.LastError)
+			}
+		}
+		if keep {
+			if len(leg.body)+len(piece) > x.d.opts.MaxLogprobBody {
+				return &failure{leg: admission.PrefillLeg, rank: rank, err: errTooLarge, reason: reasonUpstream,
+					local: openai.UpstreamFailed("prefill", "its logprobs are larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", nil)}
+			}
+			leg.body = append(leg.body, piece...)
+		}
+	}
+	rank.NoteProgress()
+	leg.took = time.Since(start)
+	x.d.metrics.prefillLeg(leg.took)
+	return nil
+}
+
+// watchDead takes a leg back when its worker is declared dead.
+func (x *exchange) watchDead(rank *fleet.Rank, cancel context.CancelCauseFunc) (stop func()) {
+	end := context.AfterFunc(rank.Alive(), func() { cancel(errWorkerDead) })
+	return func() { end() }
+}
+
+// waitFor waits for c, at most d.
+func waitFor(c <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c:
+	case <-t.C:
+	}
+}
+
+// runAggregated sends the only leg of a request that runs whole on one worker.
+func (x *exchange) runAggregated(ctx context.Context) *failure {
+	rank := x.ticket.Decode.Data().(*fleet.Rank)
+	x.call.Record.DecodeRank = rank.ID()
+	s := &openai.Splicer{}
+	s.Reset(x.call.Peeked)
+	if rank.DPRank() >= 0 {
+		s.SetInt(openai.FieldRoutedDPRank, int64(rank.DPRank()))
+	}
+	body, _ := s.Segments()
+	lctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer x.watchDead(rank, cancel)()
+	header := x.legHeader(make(upstream.Header, 0, 16), x.engineID())
+	x.ticket.StartDecode()
+	f := x.runAnswer(lctx, admission.DecodeLeg, rank, x.request(admission.DecodeLeg, body, header), nil)
+	x.ticket.EndDecode()
+	report(rank, f)
+	return f
+}

@@ -1,0 +1,132 @@
+package dispatch
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/policy"
+)
+
+// place finds what the request may run on: its model's pools and its pins. Its
+// errors are final, whatever the fleet's load.
+func (x *exchange) place() *failure {
+	p := x.call.Peeked
+	model, f := x.model(p)
+	if f != nil {
+		return f
+	}
+	spec := admission.TargetSpec{Model: model, Shape: admission.Aggregated}
+	if x.pair {
+		spec.Shape = admission.Disaggregated
+	}
+	if f := x.pins(&spec); f != nil {
+		return f
+	}
+	target := x.d.gate.Resolve(spec)
+	if target == nil {
+		if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
+			return x.noWorkers()
+		}
+		return &failure{reason: reasonNoModel, local: openai.ModelNotFound(p.Model)}
+	}
+	x.ticket.Target = target
+	x.ticket.Legs = p.Samples()
+	x.call.Record.Model = target.Model()
+	x.hints(p)
+	return x.clientDeadline()
+}
+
+// noWorkers is the answer while workers are expected that nobody has seen yet:
+// the model may be theirs.
+func (x *exchange) noWorkers() *failure {
+	return &failure{reason: reasonNoWorkers,
+		local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", x.d.fleet.HealthInterval())}
+}
+
+// model is the name of the pool that serves the model asked for.
+func (x *exchange) model(p *openai.Peeked) (string, *failure) {
+	if p.ModelKind == openai.KindString {
+		if p.Model == "" {
+			return "", &failure{reason: reasonBadRequest,
+				local: openai.InvalidRequest("model", "model is empty; name one, or leave the field out where only one is served")}
+		}
+		return x.d.fleet.Pool(p.Model), nil
+	}
+	pool, n := x.d.fleet.SolePool()
+	switch {
+	case n == 1:
+		return pool, nil
+	case n == 0:
+		return "", x.noWorkers()
+	}
+	return "", &failure{reason: reasonBadRequest,
+		local: openai.InvalidRequest("model", "%d models are served here; say which one in the field \"model\" (GET /v1/models lists them)", n)}
+}
+
+// pins reads the headers that bind a leg to a worker.
+func (x *exchange) pins(spec *admission.TargetSpec) *failure {
+	main, role := admission.DecodeLeg, admission.RoleRegular
+	if x.pair {
+		main, role = admission.PrefillLeg, admission.RolePrefill
+	}
+	if f := x.pin(spec, HeaderTargetWorker, main, role); f != nil {
+		return f
+	}
+	if !x.pair {
+		return nil
+	}
+	return x.pin(spec, HeaderTargetDecode, admission.DecodeLeg, admission.RoleDecode)
+}
+
+func (x *exchange) pin(spec *admission.TargetSpec, header string, leg admission.Leg, role admission.Role) *failure {
+	want := x.call.Header.Get(header)
+	if want == "" {
+		return nil
+	}
+	pin, models, ok := x.d.fleet.ResolvePin(want, role)
+	if !ok {
+		return &failure{reason: reasonBadRequest,
+			local: openai.InvalidTarget(want, header+" names no "+role.String()+" worker; it takes a worker's index, URL, id, or URL@rank")}
+	}
+	for _, m := range models {
+		if m == spec.Model || m == "" {
+			spec.Pins[leg] = pin
+			return nil
+		}
+	}
+	return &failure{reason: reasonBadRequest,
+		local: openai.InvalidTarget(want, "that worker does not serve the model asked for")}
+}
+
+// hints tells the policies what binds requests together: the routing key, else
+// the session, else the user.
+func (x *exchange) hints(p *openai.Peeked) {
+	key := x.call.Header.Get(HeaderRoutingKey)
+	if key == "" {
+		if key = p.SessionID(); key == "" {
+			key = p.User()
+		}
+	}
+	if key == "" {
+		return
+	}
+	h := admission.Hint{Key: policy.HashKey(key), HasKey: true}
+	x.ticket.Hints[admission.PrefillLeg], x.ticket.Hints[admission.DecodeLeg] = h, h
+}
+
+// clientDeadline bounds the wait by the client's own patience.
+func (x *exchange) clientDeadline() *failure {
+	v := x.call.Header.Get(HeaderMaxQueueMS)
+	if v == "" {
+		return nil
+	}
+	ms, err := strconv.ParseInt(v, 10, 32)
+	if err != nil || ms < 0 {
+		return &failure{reason: reasonBadRequest,
+			local: openai.InvalidRequest("", "the header %s must be a whole number of milliseconds, at most 2147483647", HeaderMaxQueueMS)}
+	}
+	x.ticket.Deadline = x.d.clock.Now().Add(time.Duration(ms) * time.Millisecond)
+	return nil
+}
