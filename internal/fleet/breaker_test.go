@@ -1,0 +1,70 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// A story: f failure, s success, "." a second passes, "!" the time of being open
+// is looked at; against the state after each letter: c, o, h.
+func TestBreaker(t *testing.T) {
+	for _, tc := range []struct{ name, in, want string }{
+		{"opens at the threshold", "fff", "cco"},
+		{"a success takes one failure back", "ffsfsfsff", "cccccccco"},
+		{"failures are forgotten", "ff..........f", "ccccccccccccc"},
+		{"half-open after its time, by itself", "fff.!.!.!.!.!", "ccooooooooooh"},
+		{"late answers do not matter while open", "fffsssfff", "ccooooooo"},
+		{"closes after successes", "fff.....!ssff", "ccoooooohhccc"},
+		{"opens again at the first failure", "fff.....!sf", "ccoooooohho"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			o := &BreakerOptions{FailureThreshold: 3, SuccessThreshold: 2, OpenFor: 5 * time.Second, Window: 10 * time.Second}
+			o.setDefaults()
+			b := newBreaker(o)
+			now := admission.Instant(0)
+			got := ""
+			for _, c := range tc.in {
+				before, _ := b.get()
+				changed := false
+				switch c {
+				case 'f':
+					changed = b.failure(now)
+				case 's':
+					changed = b.success()
+				case '.':
+					now = now.Add(time.Second)
+				case '!':
+					changed = b.elapse(now, false)
+				}
+				state, _ := b.get()
+				if changed != (state != before) {
+					t.Errorf("after %q: changed is %t, from %s to %s", tc.in[:len(got)+1], changed, before, state)
+				}
+				got += state.String()[:1]
+			}
+			if got != tc.want {
+				t.Errorf("%s\n got %s\nwant %s", tc.in, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestBreakerDisabled(t *testing.T) {
+	b := newBreaker(&BreakerOptions{Disabled: true})
+	for range 100 {
+		if b.failure(0) {
+			t.Fatal("it opened")
+		}
+	}
+}
+
+func TestBreakerOrdinarySuccessIsFree(t *testing.T) {
+	o := &BreakerOptions{}
+	o.setDefaults()
+	b := newBreaker(o)
+	if n := testing.AllocsPerRun(100, func() { b.success() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

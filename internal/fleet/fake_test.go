@@ -1,0 +1,207 @@
+package fleet
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/policy"
+)
+
+// fakeProber answers from a script instead of a network. It must not be changed
+// while the lock is not held.
+type fakeProber struct {
+	mu    sync.Mutex
+	up    map[string]checkup
+	delay map[string]time.Duration
+	said  map[string]*Facts
+	asked map[string]int
+	at    map[string]time.Time
+}
+
+var (
+	well     = checkup{health: answerOK, alive: answerOK}
+	busy     = checkup{health: answerBusy, alive: answerOK, why: "busy"}
+	vanished = checkup{health: answerGone, alive: answerGone, why: "gone"}
+)
+
+func newFakeProber() *fakeProber {
+	return &fakeProber{
+		up: map[string]checkup{}, delay: map[string]time.Duration{}, said: map[string]*Facts{},
+		asked: map[string]int{}, at: map[string]time.Time{},
+	}
+}
+
+func (p *fakeProber) set(c checkup, urls ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, u := range urls {
+		p.up[u] = c
+	}
+}
+
+func (p *fakeProber) says(url string, f *Facts) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.said[url] = f
+}
+
+func (p *fakeProber) takes(url string, d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay[url] = d
+}
+
+func (p *fakeProber) count(url string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked[url]
+}
+
+func (p *fakeProber) last(url string) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at[url]
+}
+
+func (p *fakeProber) check(ctx context.Context, w *Worker, _ bool) checkup {
+	p.mu.Lock()
+	c, ok := p.up[w.URL()]
+	d := p.delay[w.URL()]
+	p.asked[w.URL()]++
+	p.at[w.URL()] = time.Now()
+	p.mu.Unlock()
+	if d > 0 {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return checkup{}
+		}
+	}
+	if !ok {
+		return vanished
+	}
+	return c
+}
+
+func (p *fakeProber) facts(_ context.Context, w *Worker) *Facts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f := p.said[w.URL()]; f != nil {
+		c := *f
+		return &c
+	}
+	return &Facts{}
+}
+
+// bench is a gate and a fleet in virtual time.
+type testbed struct {
+	*Fleet
+	t      *testing.T
+	prober *fakeProber
+	gate   *admission.Gate
+}
+
+// inBubble runs a test in virtual time.
+func inBubble(t *testing.T, o Options, f func(b *testbed)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		clock := admission.NewSystemClock()
+		newPolicy, err := policy.New(policy.PowerOfTwo, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := admission.NewGate(admission.Options{NewPolicy: newPolicy}, clock, nil)
+		defer gate.Close()
+		b := &testbed{t: t, prober: newFakeProber(), gate: gate}
+		b.Fleet = newFleet(gate, o, clock, b.prober)
+		b.start()
+		defer b.Close()
+		f(b)
+	})
+}
+
+func (b *testbed) add(spec WorkerSpec) *Worker {
+	b.t.Helper()
+	w, _, err := b.Add(b.t.Context(), spec)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return w
+}
+
+// pass lets virtual time pass.
+func (b *testbed) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// candidates are the ids of the gate's candidate ranks, sorted.
+func (b *testbed) candidates() []string {
+	ids := []string{}
+	for _, r := range b.gate.Stats().Ranks {
+		if r.Candidate {
+			ids = append(ids, r.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (b *testbed) wantCandidates(want ...string) {
+	b.t.Helper()
+	if got := b.candidates(); !slices.Equal(got, want) {
+		b.t.Errorf("candidates %q, want %q", got, want)
+	}
+}
+
+// acquire is granted an aggregated request, or nil.
+func (b *testbed) acquire(model string) *admission.Ticket {
+	b.t.Helper()
+	target := b.gate.Resolve(admission.TargetSpec{Model: b.Pool(model)})
+	if target == nil {
+		return nil
+	}
+	t := &admission.Ticket{Target: target}
+	if err := b.gate.Acquire(context.Background(), t); err != nil {
+		return nil
+	}
+	t.StartDecode()
+	return t
+}
+
+// models are the pools of the gate's ranks, by rank.
+func (b *testbed) models() map[string]string {
+	m := map[string]string{}
+	for _, r := range b.gate.Stats().Ranks {
+		names := slices.Clone(r.Models)
+		m[r.ID] = ""
+		for i, n := range names {
+			if i > 0 {
+				m[r.ID] += ","
+			}
+			m[r.ID] += n
+		}
+	}
+	return m
+}
+
+func (b *testbed) wantModels(want map[string]string) {
+	b.t.Helper()
+	if got := b.models(); !maps.Equal(got, want) {
+		b.t.Errorf("models of ranks %v, want %v", got, want)
+	}
+}
+
+func serves(names ...string) *Facts {
+	f := &Facts{}
+	for _, n := range names {
+		f.Models = append(f.Models, ModelInfo{ID: n})
+	}
+	return f
+}
