@@ -177,19 +177,16 @@ func (c *conn) write(vec [][]byte) (int, error) {
 	return c.ioN, c.ioErr
 }
 
-// reached tells whether bytes written after the first base ones may have arrived
-// at the engine's process.
-func (c *conn) reached(base int64) bool {
-	if c.written.Load() == base {
-		return false
-	}
+// acked tells whether the engine's kernel may have acknowledged bytes behind the
+// first base ones. It counts the SYN as a byte.
+func (c *conn) acked(base int64) bool {
 	if c.raw == nil {
 		return true
 	}
-	var acked uint64
+	var n uint64
 	var ok bool
-	err := c.raw.Control(func(fd uintptr) { acked, ok = sysAcked(fd) })
-	return err != nil || !ok || acked > uint64(base)+1
+	err := c.raw.Control(func(fd uintptr) { n, ok = sysAcked(fd) })
+	return err != nil || !ok || n > uint64(base)+1
 }
 
 // wire is the socket beneath a TLS connection: after the handshake its reads do

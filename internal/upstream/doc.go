@@ -52,10 +52,11 @@
 // A connection is looked at before it is used again. If it then still dies
 // before a byte of the answer, the request is sent once more on a new
 // connection, but only if the first sending cannot have reached the engine:
-// nothing was written, or the kernel says that none of the request's bytes were
-// acknowledged, or the method is GET or HEAD. In every other case the error says
-// Sent, and whether to try again is for the caller to decide. So an engine never
-// sees the same request twice because of this package.
+// nothing was written, or the engine closed in an orderly way and acknowledged
+// none of the request's bytes in doing so, or the method is GET or HEAD. In every
+// other case, a reset included, the error says Sent, and whether to try again is
+// for the caller to decide. So an engine never runs the same request twice because
+// of this package.
 //
 // Untrusted input: engines are not trusted to speak HTTP well. Every size of the
 // answer but the body's own is bounded, and what is not clearly HTTP/1.1 is an

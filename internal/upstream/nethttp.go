@@ -221,6 +221,12 @@ func (b *netHTTPBody) arm(op Op) {
 	}
 }
 
+func (b *netHTTPBody) limitPassed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fired
+}
+
 // fail ends the exchange with what err means, once.
 func (b *netHTTPBody) fail(op Op, err error) *Error {
 	e := &Error{Op: op, Kind: KindOther, Addr: b.ep.addr, Sent: b.sent.Load(), Reused: b.reused.Load(), Err: err}
@@ -281,7 +287,9 @@ func (b *netHTTPBody) dropBuf() {
 func (b *netHTTPBody) fill() {
 	for b.r == b.w && b.err == nil {
 		if b.pending != nil {
-			if b.pending == io.EOF {
+			// An engine that sees the connection close may end its answer in a regular
+			// way, and net/http may still read it.
+			if b.pending == io.EOF && b.ctx.Err() == nil && !b.limitPassed() {
 				b.err = io.EOF
 				b.release()
 			} else {

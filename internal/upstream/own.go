@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -123,10 +124,10 @@ func (x *exchange) run(req *Request) *Error {
 		}
 	}
 	x.send(req)
-	if err := x.readHead(req.Method); err != nil {
-		return err
+	if f := x.failed.Load(); f != nil && x.c.written.Load() == x.base {
+		return x.fail(OpWrite, f.err) // no answer can come to nothing
 	}
-	return nil
+	return x.readHead(req.Method)
 }
 
 // send writes the request as far as that is possible without waiting, and leaves
@@ -164,9 +165,9 @@ func (x *exchange) send(req *Request) {
 		}
 	case len(vec) == 1:
 		// It fits any socket's buffer, as nothing else is in it.
-		_, err = c.nc.Write(first)
-		if !c.tls {
-			c.written.Add(int64(len(first)))
+		var k int
+		if k, err = c.nc.Write(first); !c.tls {
+			c.written.Add(int64(k))
 		}
 		vec = nil
 	}
@@ -323,7 +324,6 @@ func (x *exchange) deadline(op Op) (at time.Time, name string, value time.Durati
 
 // fail turns err into the exchange's error and ends it.
 func (x *exchange) fail(op Op, err error) *Error {
-	c := x.c
 	e := &Error{Op: op, Kind: KindOther, Addr: x.own.ep.addr, Sent: true, Reused: x.reused, Err: err}
 	f := x.failed.Load()
 	var form *formError
@@ -347,12 +347,28 @@ func (x *exchange) fail(op Op, err error) *Error {
 	if errors.Is(e.Err, syscall.ETIMEDOUT) {
 		e.Kind, e.Limit, e.LimitValue = KindTimeout, LimitDeadPeer, x.own.ep.cfg.DeadPeerTimeout
 	}
-	if !x.answered && x.resp.Body == nil {
-		e.Sent = c.reached(x.base)
+	if !x.answered {
+		e.Sent = !x.unsent(err, f)
 	}
 	x.err = e
 	x.release(false)
 	return e
+}
+
+// unsent tells whether it is certain that no byte of the request has reached the
+// engine's process. err is what reading gave, f what writing gave.
+//
+// The witness is the engine's FIN: it acknowledges all that its kernel had by then,
+// and what comes behind a close is never delivered. (A close with unread data sends
+// a reset instead.) A reset proves nothing: its acknowledgement is not counted, so
+// the engine may have read the request and died. A failed write takes the socket's
+// error with it, after which the end cannot be told from a reset.
+func (x *exchange) unsent(err error, f *writeFailure) bool {
+	if x.wrote == nil && x.c.written.Load() == x.base {
+		return true // a writing goroutine counts late
+	}
+	fin := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE)
+	return fin && f == nil && !x.c.acked(x.base)
 }
 
 // formError marks what is wrong with the form of an answer.

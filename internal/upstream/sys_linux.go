@@ -66,7 +66,7 @@ func sysReadable(fd uintptr) bool {
 
 // sysAcked returns how many bytes the peer's kernel has acknowledged over the
 // connection's life, one for the SYN included. It also works on a connection that
-// was reset, and is the only witness there of what may have arrived.
+// has ended.
 func sysAcked(fd uintptr) (uint64, bool) {
 	info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {

@@ -76,6 +76,9 @@ func canonicalHost(h string) (string, error) {
 		return "", errors.New("the host is missing")
 	}
 	if a, err := netip.ParseAddr(h); err == nil {
+		if z := a.Zone(); z != "" && !validName(strings.ToLower(z)) {
+			return "", fmt.Errorf("the address has the zone %q", z)
+		}
 		return a.String(), nil
 	}
 	if strings.Contains(h, ":") {
@@ -85,13 +88,22 @@ func canonicalHost(h string) (string, error) {
 	if h == "" || len(h) > 253 {
 		return "", errors.New("the host name has no valid length")
 	}
-	for i := 0; i < len(h); i++ {
-		c := h[i]
-		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_') {
-			return "", fmt.Errorf("the host name has the character %q", c)
-		}
+	if !validName(h) || strings.HasPrefix(h, ".") || strings.Contains(h, "..") {
+		return "", fmt.Errorf("%q is no host name", h)
 	}
 	return h, nil
+}
+
+// validName tells whether s, in lower case, holds only what host names and network
+// interfaces are made of.
+func validName(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_') {
+			return false
+		}
+	}
+	return true
 }
 
 func canonicalPort(p, scheme string) (string, error) {
@@ -110,7 +122,7 @@ func canonicalPort(p, scheme string) (string, error) {
 
 func canonicalPath(u *url.URL) (string, error) {
 	p := strings.TrimRight(u.EscapedPath(), "/")
-	if p == "/v1" || strings.HasSuffix(p, "/v1") {
+	for strings.HasSuffix(p, "/v1") {
 		p = strings.TrimRight(strings.TrimSuffix(p, "/v1"), "/")
 	}
 	for seg := range strings.SplitSeq(p, "/") {
