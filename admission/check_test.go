@@ -226,8 +226,11 @@ func checkWaiters(c *Core) error {
 			if t.holdsPrefill || t.holdsDecode {
 				return fmt.Errorf("a waiter holds something")
 			}
-			if t.before(f.queue.head()) {
-				return fmt.Errorf("the head is not the oldest waiter")
+			if t.before(f.queue.h[max(i-1, 0)/2]) {
+				return fmt.Errorf("the queue is no heap")
+			}
+			if p := t.deadlinePos; c.deadlines.sooner(t, c.deadlines.h[max(p-1, 0)/2]) {
+				return fmt.Errorf("the deadlines are no heap")
 			}
 			want := min(t.limitAt, t.lostAt)
 			if t.Deadline != 0 {

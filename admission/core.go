@@ -110,11 +110,12 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	if m := t.Target.model; m.dead {
 		// The last rank left after the target was resolved; others may have
 		// come since.
-		if m = c.models[m.name]; m == nil {
+		if c.models[m.name] == nil && c.limits.NoWorkerWait <= 0 {
 			c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
 			return
 		}
-		t.Target = m.targets[t.Target.shape]
+		t.Target = c.model(m.name).targets[t.Target.shape]
+		c.restructure(now, false)
 	}
 	f := t.Target.model.family
 	pair := c.hasPair(t.Target)
@@ -398,16 +399,14 @@ func (c *Core) drain(now Instant, f *family, out *[]*Ticket) int {
 	}
 }
 
-// drainRank drains the queues that a release on r may have opened.
-func (c *Core) drainRank(now Instant, r *Rank, out *[]*Ticket) {
-	if c.waiting == 0 || r == nil {
+// drainAfter drains the queue that an ended hold of t may have opened. Its
+// ranks, as far as they are still registered, serve its model, and so belong to
+// the family of it.
+func (c *Core) drainAfter(now Instant, t *Ticket, out *[]*Ticket) {
+	if c.waiting == 0 {
 		return
 	}
-	for i, p := range r.pools {
-		f := p.model.family
-		if i > 0 && f == r.pools[i-1].model.family || f.queue.len() == 0 {
-			continue
-		}
+	if f := t.Target.model.family; f.queue.len() > 0 {
 		c.drain(now, f, out)
 	}
 }
@@ -434,7 +433,7 @@ func (c *Core) StartDecode(t *Ticket) { c.startDecode(t) }
 // calls do nothing.
 func (c *Core) EndPrefill(now Instant, t *Ticket, out *[]*Ticket) {
 	if c.endPrefill(t) {
-		c.drainRank(now, t.Prefill, out)
+		c.drainAfter(now, t, out)
 	}
 }
 
@@ -442,7 +441,7 @@ func (c *Core) EndPrefill(now Instant, t *Ticket, out *[]*Ticket) {
 // Repeated calls do nothing.
 func (c *Core) EndDecode(now Instant, t *Ticket, out *[]*Ticket) {
 	if c.endDecode(t) {
-		c.drainRank(now, t.Decode, out)
+		c.drainAfter(now, t, out)
 	}
 }
 
@@ -452,11 +451,8 @@ func (c *Core) Release(now Instant, t *Ticket, out *[]*Ticket) {
 	if t.state == stateGranted {
 		t.state = stateIdle
 	}
-	if p {
-		c.drainRank(now, t.Prefill, out)
-	}
-	if d {
-		c.drainRank(now, t.Decode, out)
+	if p || d {
+		c.drainAfter(now, t, out)
 	}
 }
 

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -15,7 +16,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Defaults of the model test; flags on the command line win.
+	flag.Set("rapid.checks", modelChecks)
+	flag.Set("rapid.steps", "60")
+	goleak.VerifyTestMain(m)
+}
 
 func rank(id string, role Role, models ...string) *Rank {
 	return NewRank(RankSpec{ID: id, Worker: id, Role: role, Models: models, State: RankState{Healthy: true}})

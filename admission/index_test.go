@@ -1,0 +1,104 @@
+package admission
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The least loaded member of any set, against a scan, while ranks come, go, are
+// booked, and the tree grows.
+func TestLoadTree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var tree loadTree
+		n := 64
+		group, in := map[int]int{}, map[int]bool{}
+		size := map[int]int{}
+		for step := range uint64(rapid.IntRange(1, 60).Draw(t, "steps")) {
+			i := rapid.IntRange(0, n-1).Draw(t, "rank")
+			g, known := group[i]
+			switch op := rapid.IntRange(0, 6).Draw(t, "op"); {
+			case op == 0 && n < 1024:
+				n *= 2
+				if tree.leaves > 0 {
+					tree.grow(n)
+				}
+			case op == 1 && known:
+				tree.put(i, g, 0, 0, false)
+				delete(group, i)
+				delete(in, i)
+				if size[g]--; size[g] == 0 {
+					tree.leave(g)
+				}
+			default:
+				if !known {
+					g = rapid.IntRange(0, 2).Draw(t, "group")
+					group[i] = g
+					size[g]++
+					tree.join(g, n)
+				}
+				in[i] = rapid.IntRange(0, 3).Draw(t, "room") > 0
+				tree.put(i, g, int64(rapid.IntRange(0, 3).Draw(t, "load")), step*uint64(rapid.IntRange(0, 1).Draw(t, "booked")), in[i])
+			}
+			set := make(bitmap, n/64)
+			members := 0
+			keep := rapid.IntRange(0, 3).Draw(t, "keep")
+			for i, room := range in {
+				if room && (keep == 0 || (i*7+int(step))%4 < keep) {
+					set.set(i)
+					members++
+				}
+			}
+			for _, count := range []int{members, fewRanks + 1} {
+				got, want := tree.min(set, count), -1
+				for i := range in {
+					if set.has(i) && (want < 0 || tree.keys[i] < tree.keys[want]) {
+						want = i
+					}
+				}
+				if (got < 0) != (want < 0) || got >= 0 && (!set.has(got) || tree.keys[got] != tree.keys[want]) {
+					t.Fatalf("min of %d is %d, want %d", members, got, want)
+				}
+			}
+		}
+	})
+}
+
+func TestBitmap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := make(bitmap, rapid.IntRange(1, 4).Draw(t, "words"))
+		var members []int
+		for i := range len(b) * 64 {
+			if rapid.IntRange(0, 9).Draw(t, "in") == 9 {
+				b.set(i)
+				members = append(members, i)
+			}
+		}
+		if b.count() != len(members) || b.empty() != (len(members) == 0) {
+			t.Fatalf("count %d of %d", b.count(), len(members))
+		}
+		for n, want := range members {
+			if got := b.nth(n); got != want {
+				t.Fatalf("nth(%d) = %d, want %d", n, got, want)
+			}
+		}
+		if b.nth(len(members)) != -1 {
+			t.Fatal("nth beyond the end")
+		}
+		after := rapid.IntRange(-2, len(b)*64+1).Draw(t, "after")
+		want := -1
+		for k := range len(b) * 64 { // the first member after it, in a circle
+			i := (max(after, -1) + 1 + k) % (len(b) * 64)
+			if after >= len(b)*64 {
+				i = k
+			}
+			if b.has(i) {
+				want = i
+				break
+			}
+		}
+		if got := b.next(after); got != want {
+			t.Fatalf("next(%d) = %d, want %d", after, got, want)
+		}
+	})
+}

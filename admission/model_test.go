@@ -1,0 +1,452 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestModel drives the core and the reference with the same random steps and
+// compares everything after each: who was decided and how, every hold of every
+// generation, every index, the next deadline, and the time spent closed. At the
+// end all requests end, and nothing may be left.
+func TestModel(t *testing.T) {
+	var sum reference
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		rt.Repeat(map[string]func(*rapid.T){
+			"arrive":     w.arrive,
+			"arrive too": w.arrive, // more often than the rest
+			"and again":  w.arrive,
+			"retry":      w.retry,
+			"cancel":     w.cancel,
+			"start":      w.start,
+			"endPrefill": w.endPrefill,
+			"endDecode":  w.endDecode,
+			"release":    w.release,
+			"finish":     w.finish,
+			"fleet":      w.fleet,
+			"states":     w.states,
+			"limits":     w.setLimits,
+			"pass":       w.pass,
+			"jump":       w.jump,
+			"shut down":  w.shutDown,
+			"":           w.check,
+		})
+		w.end(rt)
+		sum.grants += w.ref.grants
+		sum.refusals += w.ref.refusals
+		sum.retried += w.ref.retried
+		sum.postponed += w.ref.postponed
+	})
+	t.Logf("%d grants, %d refusals, %d retries, %d waits", sum.grants, sum.refusals, sum.retried, sum.postponed)
+	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0) {
+		t.Error("the test tests nothing")
+	}
+}
+
+// world is a core and its reference at one instant.
+type world struct {
+	core    *Core
+	ref     *reference
+	now     Instant
+	tickets []*refTicket
+	nth     int // ranks made so far
+}
+
+var (
+	modelNames = []string{"a", "b", "c"}
+	someModels = [][]string{{"a"}, {"a"}, {"a"}, {"a"}, {"b"}, {"c"}, {"a", "b"}, {"b", "c"}, {}}
+)
+
+func drawLimits(t *rapid.T) Limits {
+	return Limits{
+		PrefillSlots: rapid.SampledFrom([]int{1, 2, 1, 0, 3}).Draw(t, "slots"),
+		QueueSize:    rapid.SampledFrom([]int{5, 20, 1, 0}).Draw(t, "queue"),
+		QueueTimeout: rapid.SampledFrom([]time.Duration{5 * time.Second, 2 * time.Second, 0}).Draw(t, "timeout"),
+		NoWorkerWait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "nowait"),
+	}
+}
+
+func newWorld(t *rapid.T) *world {
+	least := rapid.Bool().Draw(t, "least loaded")
+	o := Options{Limits: drawLimits(t), HealthInterval: 3 * time.Second}
+	if least {
+		o.NewPolicy = func(string, Role) Policy { return leastLoaded{} }
+	}
+	w := &world{core: NewCore(o), ref: &reference{limits: o.Limits, leastLoaded: least}, now: 1}
+	add := []Change{w.pairRank(RolePrefill), w.pairRank(RoleDecode)}
+	for range rapid.IntRange(0, 6).Draw(t, "ranks") {
+		add = append(add, w.newRank(t))
+	}
+	w.apply(t, add)
+	return w
+}
+
+// pairRank is one of the two ranks that every world begins with.
+func (w *world) pairRank(role Role) Change {
+	r := NewRank(RankSpec{ID: fmt.Sprint(role), Worker: "w0", Role: role, Models: []string{"a"}, PairGroup: "x", State: RankState{Healthy: true}})
+	return Change{Op: AddRank, Rank: r, State: r.state}
+}
+
+func drawState(t *rapid.T) RankState {
+	return RankState{
+		Healthy:  rapid.IntRange(0, 9).Draw(t, "down") < 9,
+		Draining: rapid.IntRange(0, 9).Draw(t, "draining") == 9,
+		Breaker:  rapid.SampledFrom([]Breaker{BreakerClosed, BreakerClosed, BreakerClosed, BreakerClosed, BreakerHalfOpen, BreakerHalfOpen, BreakerOpen}).Draw(t, "breaker"),
+		Probes:   rapid.IntRange(0, 2).Draw(t, "probes"),
+	}
+}
+
+func (w *world) newRank(t *rapid.T) Change {
+	w.nth++
+	role := rapid.SampledFrom([]Role{RolePrefill, RoleDecode, RolePrefill, RoleDecode, RoleRegular}).Draw(t, "role")
+	worker := fmt.Sprintf("w%d", rapid.IntRange(0, 2).Draw(t, "worker"))
+	spec := RankSpec{
+		ID: fmt.Sprintf("%s@%d", worker, rapid.IntRange(0, 1).Draw(t, "dp rank")), Worker: worker, Role: role,
+		Models:    rapid.SampledFrom(someModels).Draw(t, "models"),
+		PairGroup: rapid.SampledFrom([]string{"x", "x", "x", "y"}).Draw(t, "group"),
+		State:     drawState(t),
+	}
+	return Change{Op: AddRank, Rank: NewRank(spec), State: spec.State}
+}
+
+// step compares who was decided: the same requests, in the same order within a
+// model.
+func (w *world) step(t *rapid.T, out []*Ticket) {
+	t.Helper()
+	if w.ref.complaint != nil {
+		t.Fatal(w.ref.complaint)
+	}
+	want := map[string][]*Ticket{}
+	for _, k := range w.ref.decided {
+		want[k.model] = append(want[k.model], k.real)
+	}
+	got := map[string][]*Ticket{}
+	for _, k := range out {
+		got[k.Target.model.name] = append(got[k.Target.model.name], k)
+	}
+	for _, name := range append([]string{""}, modelNames...) {
+		if !slices.Equal(want[name], got[name]) {
+			t.Fatalf("model %q: %d requests were decided, want %d; or in another order", name, len(got[name]), len(want[name]))
+		}
+	}
+	w.ref.decided = nil
+}
+
+func (w *world) arrive(t *rapid.T) {
+	spec := TargetSpec{Model: rapid.SampledFrom([]string{"a", "a", "a", "b", "c"}).Draw(t, "model"), Shape: Disaggregated}
+	if rapid.IntRange(0, 4).Draw(t, "shape") == 2 {
+		spec.Shape = Aggregated
+	}
+	for l := range numLegs {
+		if rapid.IntRange(0, 4).Draw(t, "pinned") == 2 {
+			spec.Pins[l] = rapid.SampledFrom([]string{"w0", "w1", "w2@0", "w2@1"}).Draw(t, "pin")
+		}
+	}
+	target := w.core.resolve(spec)
+	model := spec.Model
+	if !slices.ContainsFunc(w.ref.ranks, func(r *refRank) bool { return r.serves(model) }) {
+		model = ""
+	}
+	if known := slices.ContainsFunc(w.ref.ranks, func(r *refRank) bool { return r.serves(model) }); known != (target != nil) {
+		t.Fatalf("model %q known: %t, want %t", spec.Model, target != nil, known)
+	}
+	if target == nil {
+		return
+	}
+	k := &refTicket{real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
+	if rapid.IntRange(0, 4).Draw(t, "impatient") == 2 {
+		k.real.Deadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "patience")) * time.Second)
+	}
+	w.tickets = append(w.tickets, k)
+	w.come(t, k)
+}
+
+func (w *world) come(t *rapid.T, k *refTicket) {
+	var out []*Ticket
+	w.core.Arrive(w.now, k.real, &out)
+	w.ref.arrive(w.now, k)
+	w.step(t, out)
+}
+
+// pick draws one of the requests for which ok holds.
+func (w *world) pick(t *rapid.T, ok func(*refTicket) bool) *refTicket {
+	var some []*refTicket
+	for _, k := range w.tickets {
+		if ok(k) {
+			some = append(some, k)
+		}
+	}
+	if len(some) == 0 {
+		t.Skip("nobody")
+	}
+	return some[rapid.IntRange(0, len(some)-1).Draw(t, "request")]
+}
+
+func (k *refTicket) holds() bool   { return k.prefill != nil || k.decode != nil }
+func (k *refTicket) granted() bool { return k.state == stateGranted }
+
+func (w *world) retry(t *rapid.T) {
+	k := w.pick(t, func(k *refTicket) bool {
+		return k.granted() || k.state == stateIdle && k.real.Decode != nil && !k.queued
+	})
+	w.end1(t, k)
+	k.real.Retry = true
+	for l, r := range []*Rank{k.real.Prefill, k.real.Decode} {
+		if r != nil && rapid.Bool().Draw(t, "exclude") && !slices.Contains(k.exclude[l], w.ref.find(r)) {
+			k.real.Exclude.Add(Leg(l), r)
+			k.exclude[l] = append(k.exclude[l], w.ref.find(r))
+		}
+	}
+	w.ref.retried++
+	w.come(t, k)
+}
+
+func (w *world) cancel(t *rapid.T) {
+	k := w.pick(t, func(k *refTicket) bool { return k.queued || rapid.IntRange(0, 9).Draw(t, "late") == 9 })
+	var out []*Ticket
+	got := w.core.Cancel(w.now, k.real, &out)
+	if want := w.ref.cancel(w.now, k); got != want {
+		t.Fatalf("cancelled: %t, want %t", got, want)
+	}
+	w.step(t, out)
+}
+
+func (w *world) start(t *rapid.T) {
+	k := w.pick(t, (*refTicket).holds)
+	w.core.StartDecode(k.real)
+	w.ref.startDecode(k)
+}
+
+func (w *world) endPrefill(t *rapid.T) {
+	k := w.pick(t, (*refTicket).granted)
+	var out []*Ticket
+	w.core.EndPrefill(w.now, k.real, &out)
+	w.ref.endPrefill(k)
+	w.ref.drainAt(w.now)
+	w.step(t, out)
+}
+
+func (w *world) endDecode(t *rapid.T) {
+	k := w.pick(t, (*refTicket).granted)
+	var out []*Ticket
+	w.core.EndDecode(w.now, k.real, &out)
+	w.ref.endDecode(k)
+	w.ref.drainAt(w.now)
+	w.step(t, out)
+}
+
+func (w *world) release(t *rapid.T) {
+	w.end1(t, w.pick(t, (*refTicket).granted))
+}
+
+func (w *world) end1(t *rapid.T, k *refTicket) {
+	var out []*Ticket
+	w.core.Release(w.now, k.real, &out)
+	w.ref.endPrefill(k)
+	w.ref.endDecode(k)
+	if k.granted() {
+		k.state = stateIdle
+	}
+	w.ref.drainAt(w.now)
+	w.step(t, out)
+}
+
+// finish forgets a request that is over.
+func (w *world) finish(t *rapid.T) {
+	k := w.pick(t, func(k *refTicket) bool { return !k.queued && !k.holds() })
+	w.core.unref(k.real.Target)
+	w.tickets = slices.DeleteFunc(w.tickets, func(o *refTicket) bool { return o == k })
+}
+
+// fleet adds, removes and replaces ranks, several at once.
+func (w *world) fleet(t *rapid.T) {
+	var changes []Change
+	left := slices.Clone(w.ref.ranks)
+	for range rapid.IntRange(1, 3).Draw(t, "changes") {
+		op := rapid.SampledFrom([]string{"replace", "add", "remove"}).Draw(t, "op")
+		if op == "add" && len(left) < 12 {
+			changes = append(changes, w.newRank(t))
+			continue
+		}
+		if op == "add" || len(left) == 0 {
+			continue
+		}
+		i := rapid.IntRange(0, len(left)-1).Draw(t, "rank")
+		old := left[i].real
+		left = slices.Delete(left, i, i+1)
+		remove := Change{Op: RemoveRank, Rank: old}
+		if op == "remove" {
+			changes = append(changes, remove)
+			continue
+		}
+		again := NewRank(RankSpec{ID: old.id, Worker: old.worker, Role: old.role, Models: old.models, PairGroup: old.group, State: RankState{Healthy: true}})
+		add := Change{Op: AddRank, Rank: again, State: again.state}
+		if rapid.Bool().Draw(t, "new one first") {
+			changes = append(changes, add, remove)
+		} else {
+			changes = append(changes, remove, add)
+		}
+	}
+	w.apply(t, changes)
+}
+
+func (w *world) states(t *rapid.T) {
+	if len(w.ref.ranks) == 0 {
+		t.Skip("no ranks")
+	}
+	r := rapid.SampledFrom(w.ref.ranks).Draw(t, "rank")
+	w.apply(t, []Change{{Op: SetState, Rank: r.real, State: drawState(t)}})
+}
+
+func (w *world) apply(t *rapid.T, changes []Change) {
+	var out []*Ticket
+	w.core.Apply(w.now, changes, &out)
+	w.ref.apply(w.now, changes)
+	w.step(t, out)
+}
+
+func (w *world) setLimits(t *rapid.T) {
+	l := drawLimits(t)
+	var out []*Ticket
+	w.core.SetLimits(w.now, l, &out)
+	w.ref.limits = l
+	w.ref.drainAt(w.now)
+	w.step(t, out)
+}
+
+func (w *world) moveTo(now Instant) {
+	w.ref.closed += int64(now-w.now) * int64(w.ref.queues())
+	w.now = now
+}
+
+// pass lets time pass as a punctual timer does.
+func (w *world) pass(t *rapid.T) {
+	until := w.now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
+	for w.core.NextDeadline() <= until {
+		w.moveTo(max(w.now, w.core.NextDeadline()))
+		w.advance(t)
+	}
+	w.moveTo(until)
+}
+
+// jump lets time pass without telling the core, or tells it late.
+func (w *world) jump(t *rapid.T) {
+	w.moveTo(w.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond))
+	if rapid.Bool().Draw(t, "told") {
+		w.advance(t)
+	}
+}
+
+func (w *world) advance(t *rapid.T) {
+	var out []*Ticket
+	w.core.Advance(w.now, &out)
+	w.ref.expire(w.now)
+	w.step(t, out)
+}
+
+func (w *world) shutDown(t *rapid.T) {
+	switch rapid.IntRange(0, 30).Draw(t, "shut down") {
+	case 29:
+		w.core.StopArrivals()
+		w.ref.stopped = true
+	case 30:
+		var out []*Ticket
+		w.core.RefuseWaiters(w.now, &out)
+		w.ref.noWaits = true
+		all := slices.Clone(w.ref.waiters)
+		slices.SortFunc(all, func(a, b *refTicket) int {
+			if a.older(b) {
+				return -1
+			}
+			return 1
+		})
+		for _, k := range all {
+			w.ref.leaveAt(w.now, k)
+			w.ref.refuse(k, Draining)
+		}
+		w.step(t, out)
+	default:
+		t.Skip("not yet")
+	}
+}
+
+// check compares the two states and the core with itself.
+func (w *world) check(t *rapid.T) {
+	if err := checkIndexes(w.core); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
+		x := r.real
+		if x.slots != r.slots || x.prefill != r.legs || x.pending != r.pending || x.active != r.active {
+			t.Fatalf("%s: %+v, want %+v", x.id, x.stats(), *r)
+		}
+		if x.slots < 0 || x.prefill < 0 || x.pending < 0 || x.active < 0 {
+			t.Fatalf("%s: a negative hold: %+v", x.id, x.stats())
+		}
+		if x.present && x.state.Breaker == BreakerHalfOpen && x.probes != r.probes {
+			t.Fatalf("%s: %d probes, want %d", x.id, x.probes, r.probes)
+		}
+	}
+	if w.core.waiting != len(w.ref.waiters) || w.core.missed != 0 {
+		t.Fatalf("%d wait, want %d; %d events missed", w.core.waiting, len(w.ref.waiters), w.core.missed)
+	}
+	for _, k := range w.tickets {
+		r := k.real
+		if r.state != k.state || r.holdsPrefill != (k.prefill != nil) || r.holdsDecode != (k.decode != nil) || int64(r.waited) != k.waited {
+			t.Fatalf("a request is in state %d, want %d; holds %t %t; waited %s, want %s", r.state, k.state, r.holdsPrefill, r.holdsDecode, r.waited, time.Duration(k.waited))
+		}
+		if f := r.refusal; k.state == stateRefused && (f.Reason != k.reason || f.Depth != k.depth || f.RetryAfter < time.Second || f.RetryAfter > time.Minute || int64(f.Waited) != k.waited) {
+			t.Fatalf("refused %+v, want %s at depth %d", f, k.reason, k.depth)
+		}
+		// No lost wake-up: nobody waits while its head has room.
+		if k.queued && w.ref.head(k.model) == k && len(w.ref.open(k)) > 0 {
+			t.Fatal("a head waits though it has room")
+		}
+	}
+	next := never
+	for _, k := range w.ref.waiters {
+		next = min(next, k.endsAt())
+	}
+	if w.core.deadlines.next() != next {
+		t.Fatalf("the next end of a wait is %d, want %d", w.core.deadlines.next(), next)
+	}
+	var closed time.Duration
+	for _, d := range w.core.Stats(w.now).ClosedFor {
+		closed += d
+	}
+	if int64(closed) != w.ref.closed {
+		t.Fatalf("closed for %s, want %s", closed, time.Duration(w.ref.closed))
+	}
+}
+
+// end ends every request and demands that nothing is left.
+func (w *world) end(t *rapid.T) {
+	for _, k := range slices.Clone(w.tickets) {
+		if k.queued {
+			var out []*Ticket
+			w.core.Cancel(w.now, k.real, &out)
+			w.ref.cancel(w.now, k)
+			w.step(t, out)
+		}
+	}
+	// Cancelling may have granted others.
+	for _, k := range slices.Clone(w.tickets) {
+		w.end1(t, k)
+		w.core.unref(k.real.Target)
+	}
+	w.tickets = nil
+	w.check(t)
+	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
+		if !r.real.idle() {
+			t.Fatalf("%s still holds: %+v", r.real.id, r.real.stats())
+		}
+	}
+	if w.core.waiting != 0 || len(w.core.pinned) != 0 || w.core.NextDeadline() != never {
+		t.Fatalf("%d wait, %d pinned targets, next deadline %d", w.core.waiting, len(w.core.pinned), w.core.NextDeadline())
+	}
+}
