@@ -2,7 +2,7 @@
 // engines, with a bounded, fair gate in front of prefill.
 //
 // Exit codes: 0 all right, 1 something failed, 2 the command line was not
-// understood.
+// understood, 130 and 143 a second signal ended "sluice serve" at once.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		printLines(stderr, "sluice: ", "see "+usage.command+" --help")
 		return exitUsage
 	}
-	return exitFailure
+	return exitCode(err)
 }
 
 // printLines writes text with the prefix before each of its lines, since

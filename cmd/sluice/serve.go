@@ -3,10 +3,24 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/dispatch"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/policy"
+	"github.com/sluice-router/sluice/internal/server"
+	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 func newServe(environ []string) *cobra.Command {
@@ -17,7 +31,12 @@ func newServe(environ []string) *cobra.Command {
 
 Each setting is a flag, an environment variable (SLUICE_ and the flag's name in
 capitals, with _ for -) and a key of the YAML file named by --config; a flag wins
-over the environment, which wins over the file.`,
+over the environment, which wins over the file.
+
+On the first signal sluice reports that it is not ready, takes requests for
+--pre-drain-wait more, then refuses new ones and lets the others go on for
+--drain-timeout; its exit code is 0. A second signal ends it at once, with exit
+code 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.`,
 		Example: `  sluice serve --worker-urls http://10.0.0.1:30000 http://10.0.0.2:30000
 
   sluice serve --pd-disaggregation \
@@ -33,13 +52,262 @@ over the environment, which wins over the file.`,
 			printWarnings(cmd.ErrOrStderr(), warnings)
 			return err
 		}
-		return runServe(cmd.Context(), cfg, warnings)
+		return runServe(cmd.Context(), cfg, warnings, cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
-// runServe serves with the configuration until it is told to stop. Warnings
-// are for the log.
-func runServe(_ context.Context, _ *config.Config, _ []config.Warning) error {
-	return errors.New("cannot serve: the server is not part of this build")
+// logFlush is how long the end of the process waits for a standard error that
+// takes nothing.
+const logFlush = 2 * time.Second
+
+// runServe serves with the configuration until it is told to stop: by the end of
+// ctx or by a signal. A second signal returns at once, whatever is still running.
+func runServe(ctx context.Context, cfg *config.Config, warnings []config.Warning, stderr io.Writer) error {
+	level, err := telemetry.ParseLevel(cfg.Log.Level)
+	if err != nil {
+		return err
+	}
+	log := telemetry.NewLog(telemetry.LogOptions{Out: stderr, Level: level, JSON: cfg.Log.JSON})
+	defer log.Close(logFlush)
+	for _, w := range warnings {
+		log.Warn("configuration", "warning", w.String())
+	}
+
+	r, err := newRouter(cfg, log)
+	if err != nil {
+		return err
+	}
+	if err := r.server.Listen(ctx); err != nil {
+		r.close()
+		return err
+	}
+	// From here on signals mean the drain, not the end: before, nobody was
+	// served.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+	if err := r.addWorkers(ctx, cfg); err != nil {
+		r.close()
+		return err
+	}
+	r.announce(cfg)
+
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		err := r.server.Run(running)
+		r.close()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case s := <-signals:
+		log.Info("signal: shutting down; another one ends at once", "signal", s.String())
+		stop()
+	}
+	select {
+	case err := <-done:
+		return err
+	case s := <-signals:
+		log.Warn("second signal: ending at once", "signal", s.String())
+		return killedError{s}
+	}
+}
+
+// killedError is an end by a second signal.
+type killedError struct{ signal os.Signal }
+
+func (e killedError) Error() string { return "ended at once by a second signal: " + e.signal.String() }
+
+// ExitCode is what a shell would report of a process that the signal ended.
+func (e killedError) ExitCode() int {
+	if s, ok := e.signal.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return exitFailure
+}
+
+// router is all parts of a running sluice.
+type router struct {
+	log    *telemetry.Log
+	gate   *admission.Gate
+	fleet  *fleet.Fleet
+	server *server.Server
+}
+
+// Bounds of the queue while admission is off: requests then wait only for a
+// half-open breaker's probe, or for a worker to appear.
+const (
+	openQueueSize    = 10000
+	openQueueTimeout = 60 * time.Second
+)
+
+// gateLimits are the gate's bounds.
+func gateLimits(cfg *config.Config) admission.Limits {
+	l := admission.Limits{QueueSize: openQueueSize, QueueTimeout: openQueueTimeout, NoWorkerWait: cfg.Fleet.NoWorkerWait}
+	if a := cfg.Admission; a.Enabled() {
+		l.PrefillSlots, l.QueueSize, l.QueueTimeout = a.PrefillMaxInflight, a.PrefillQueueSize, a.PrefillQueueTimeout
+	}
+	return l
+}
+
+func policies(r config.Routing) (admission.PolicyFactory, error) {
+	var made [3]admission.PolicyFactory
+	seed := rand.Uint64()
+	for i, name := range []config.Policy{r.Policy, r.PrefillPolicy, r.DecodePolicy} {
+		var err error
+		if made[i], err = policy.New(string(name), seed); err != nil {
+			return nil, err
+		}
+	}
+	return policy.PerRole(made[0], made[1], made[2]), nil
+}
+
+// newRouter makes the parts and joins them. Nothing listens yet.
+func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
+	newPolicy, err := policies(cfg.Routing)
+	if err != nil {
+		return nil, err
+	}
+	reg := telemetry.NewRegistry()
+	reg.MustRegister(log)
+	clock := admission.NewSystemClock()
+	gateMetrics := admission.NewMetrics(reg)
+	gate := admission.NewGate(admission.Options{
+		Limits: gateLimits(cfg), NewPolicy: newPolicy, HealthInterval: cfg.Health.Interval,
+	}, clock, gateMetrics)
+	gateMetrics.Watch(gate)
+	r := &router{log: log, gate: gate, fleet: fleet.New(gate, fleetOptions(cfg, log), clock)}
+	requests := dispatch.NewMetrics(reg)
+	d := dispatch.New(gate, clock, r.fleet, dispatchOptions(cfg), requests, log.Logger)
+	keys := make([]string, 0, len(cfg.Auth.APIKeys))
+	for _, k := range cfg.Auth.APIKeys {
+		keys = append(keys, k.Reveal())
+	}
+	s, t := cfg.Server, cfg.Timeouts
+	r.server, err = server.New(server.Options{
+		Addr: s.Addr(), MetricsAddr: s.PrometheusAddr(),
+		Disaggregated: cfg.Fleet.PDDisaggregation,
+		APIKeys:       keys, AdminKey: cfg.Auth.AdminAPIKey.Reveal(),
+		MaxPayload: s.MaxPayloadSize, MaxBuffered: s.MaxBufferedBytes,
+		HeaderTimeout: t.ClientHeader, BodyIdleTimeout: t.ClientBody, RequestTimeout: t.Request,
+		IdleTimeout: t.ClientIdle, WriteTimeout: t.ClientWrite,
+		PreDrainWait: s.PreDrainWait, DrainTimeout: s.DrainTimeout,
+		Gate: gate, Fleet: r.fleet, Dispatcher: d, Requests: requests, Registry: reg, Log: log,
+	})
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func fleetOptions(cfg *config.Config, log *telemetry.Log) fleet.Options {
+	h, b := cfg.Health, cfg.CircuitBreaker
+	return fleet.Options{
+		Upstream: upstream.Config{
+			APIKey:         cfg.Auth.WorkerAPIKey.Reveal(),
+			IdleTimeout:    cfg.Timeouts.WorkerIdle,
+			ConnectTimeout: cfg.Timeouts.Connect,
+		},
+		ModelID: cfg.Fleet.ModelID,
+		DPAware: cfg.Fleet.DPAware,
+		Health: fleet.HealthOptions{
+			Disabled: h.Disabled, Endpoint: h.Endpoint, Interval: h.Interval, Timeout: h.Timeout,
+			FailureThreshold: h.FailureThreshold, SuccessThreshold: h.SuccessThreshold,
+		},
+		Breaker: fleet.BreakerOptions{
+			Disabled: b.Disabled, FailureThreshold: b.FailureThreshold, SuccessThreshold: b.SuccessThreshold,
+			OpenFor: b.TimeoutDuration, Window: b.WindowDuration,
+		},
+		Log: log.Logger,
+	}
+}
+
+func dispatchOptions(cfg *config.Config) dispatch.Options {
+	t, r := cfg.Timeouts, cfg.Retry
+	o := dispatch.Options{
+		Disaggregated:  cfg.Fleet.PDDisaggregation,
+		PrefillSlots:   cfg.Admission.Enabled(),
+		RequestTimeout: t.Request,
+		Limits: upstream.Limits{
+			Header: t.ResponseHeader, FirstByte: t.FirstByte, StreamIdle: t.StreamIdle,
+		},
+		ClientWriteTimeout: t.ClientWrite,
+		PassAuthorization:  len(cfg.Auth.APIKeys) == 0 && cfg.Auth.WorkerAPIKey == "",
+		Retry: dispatch.RetryOptions{
+			Max: r.MaxRetries, Initial: r.InitialBackoff, Longest: r.MaxBackoff,
+			Multiplier: r.BackoffMultiplier, Jitter: r.JitterFactor,
+		},
+	}
+	if r.Disabled {
+		o.Retry.Max = 0
+	}
+	return o
+}
+
+// addWorkers registers the workers of the configuration. Any of them may be
+// down.
+func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
+	for i, w := range cfg.Workers {
+		spec := fleet.WorkerSpec{URL: w.URL, Role: roleOf(w.Type), ModelID: w.ModelID, APIKey: w.APIKey.Reveal(), HTTP2: w.HTTP2,
+			BootstrapPort: int(w.BootstrapPort)}
+		if !w.TLS.IsZero() {
+			spec.TLS = &upstream.TLS{
+				CAFile: w.TLS.CAFile, CertFile: w.TLS.CertFile, KeyFile: w.TLS.KeyFile,
+				ServerName: w.TLS.ServerName, SkipVerify: w.TLS.InsecureSkipVerify,
+			}
+		}
+		if _, _, err := r.fleet.Add(ctx, spec); err != nil {
+			return fmt.Errorf("workers[%d] %s: %w", i, w.URL, err)
+		}
+	}
+	return nil
+}
+
+func roleOf(t config.WorkerType) admission.Role {
+	switch t {
+	case config.WorkerPrefill:
+		return admission.RolePrefill
+	case config.WorkerDecode:
+		return admission.RoleDecode
+	}
+	return admission.RoleRegular
+}
+
+// announce logs what is served and how.
+func (r *router) announce(cfg *config.Config) {
+	mode := "aggregated"
+	if cfg.Fleet.PDDisaggregation {
+		mode = "prefill/decode"
+	}
+	r.log.Info("serving", "version", versionLine(), "address", r.server.Addr().String(), "metrics", r.server.MetricsAddr().String(),
+		"mode", mode, "workers", len(cfg.Workers))
+	if len(cfg.Workers) == 0 {
+		r.log.Warn("no worker is known yet: add some with POST /workers, or name them with --worker-urls or --prefill and --decode")
+	}
+	if a := cfg.Admission; a.Enabled() {
+		r.log.Info("admission: on", "prefill_max_inflight_requests_per_worker", a.PrefillMaxInflight,
+			"prefill_queue_size", a.PrefillQueueSize, "prefill_queue_timeout", a.PrefillQueueTimeout)
+		return
+	}
+	r.log.Info("admission: off; prefill is not bounded (--prefill-max-inflight-requests-per-worker)")
+}
+
+// close ends the parts that do not end with the server.
+func (r *router) close() {
+	r.fleet.Close()
+	r.gate.Close()
+}
+
+// exitCode is the exit code of an error that has its own.
+func exitCode(err error) int {
+	var e interface{ ExitCode() int }
+	if errors.As(err, &e) {
+		return e.ExitCode()
+	}
+	return exitFailure
 }

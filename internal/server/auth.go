@@ -1,0 +1,137 @@
+package server
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// keySet are keys of which one must be presented. They are kept and compared as
+// hashes, so that neither their length nor their beginning can be found out by
+// timing.
+type keySet [][sha256.Size]byte
+
+func newKeySet(keys ...string) keySet {
+	var s keySet
+	for _, k := range keys {
+		if k != "" {
+			s = append(s, sha256.Sum256([]byte(k)))
+		}
+	}
+	return s
+}
+
+func (s keySet) has(key string) bool {
+	sum := sha256.Sum256([]byte(key))
+	found := 0
+	for i := range s {
+		found |= subtle.ConstantTimeCompare(sum[:], s[i][:])
+	}
+	return found == 1
+}
+
+// bearer is the key a request presents, or "".
+func bearer(h http.Header) string {
+	values := h["Authorization"]
+	if len(values) != 1 {
+		return ""
+	}
+	const scheme = "bearer "
+	v := values[0]
+	if len(v) < len(scheme) || !strings.EqualFold(v[:len(scheme)], scheme) {
+		return ""
+	}
+	return strings.TrimSpace(v[len(scheme):])
+}
+
+// access is who may use a route.
+type access uint8
+
+const (
+	open     access = iota // probes: anybody
+	client                 // whoever has a client's key, if keys are asked for
+	readOnly               // that, or the admin key
+	admin                  // the admin key; without one, clients of this machine
+)
+
+// authorize returns why the request may not go on, or nil.
+func (s *Server) authorize(r *http.Request, a access) (*openai.Error, string) {
+	switch a {
+	case open:
+		return nil, ""
+	case admin:
+		return s.authorizeAdmin(r)
+	}
+	if len(s.keys) == 0 {
+		return nil, ""
+	}
+	key := bearer(r.Header)
+	if s.keys.has(key) || a == readOnly && s.adminKeys.has(key) {
+		return nil, ""
+	}
+	return openai.InvalidAPIKey(), reasonBadKey
+}
+
+// authorizeAdmin guards what changes the fleet. Without an admin key only
+// clients of this machine may, judged by the connection and not by what the
+// request says of itself. A browser on this machine carries out the wishes of
+// any web page, and a proxy those of anybody: neither counts as being here.
+func (s *Server) authorizeAdmin(r *http.Request) (*openai.Error, string) {
+	if len(s.adminKeys) > 0 {
+		if s.adminKeys.has(bearer(r.Header)) {
+			return nil, ""
+		}
+		return openai.InvalidAPIKey(), reasonBadKey
+	}
+	if !isLoopback(r.RemoteAddr) {
+		return forbidden("this route changes the fleet: without --admin-api-key it answers on the loopback interface only"), reasonForbidden
+	}
+	for _, name := range [...]string{"Origin", "Forwarded", "X-Forwarded-For", "Via"} {
+		if len(r.Header[name]) > 0 {
+			return forbidden("this route changes the fleet: without --admin-api-key it answers neither web pages nor proxies (the request has the header " + name + ")"), reasonForbidden
+		}
+	}
+	if len(s.keys) > 0 && !s.keys.has(bearer(r.Header)) {
+		return openai.InvalidAPIKey(), reasonBadKey
+	}
+	return nil, ""
+}
+
+func isLoopback(remoteAddr string) bool {
+	host, _, err := net.SplitHostPort(remoteAddr)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// maxRequestID is the longest request id taken from a client, in bytes.
+const maxRequestID = 128
+
+// requestID is the client's id if it gave exactly one that is 1–128 visible
+// ASCII characters, else a new one.
+func requestID(h http.Header) string {
+	if v := h[headerRequestID]; len(v) == 1 && goodRequestID(v[0]) {
+		return v[0]
+	}
+	return rand.Text()
+}
+
+func goodRequestID(id string) bool {
+	if id == "" || len(id) > maxRequestID {
+		return false
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return true
+}

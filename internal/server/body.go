@@ -1,0 +1,220 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// errClientGone is a client that left before its request was whole. There is
+// nobody to answer.
+var errClientGone = errors.New("the client left before its request was whole")
+
+// bodyProblem tells what to answer where a body cannot be had.
+type bodyProblem struct {
+	reason string
+	answer *openai.Error // nil: the client is gone
+}
+
+// readBody reads the body whole into a buffer. It must come to the body's end,
+// because only then does net/http notice a client that leaves.
+func (q *request) readBody() *bodyProblem {
+	s, n := q.s, q.r.ContentLength
+	if enc := contentEncoding(q.r.Header); enc != "" {
+		return &bodyProblem{reasonEncoding, unsupportedEncoding(enc)}
+	}
+	if n > q.maxBody {
+		return q.tooLarge()
+	}
+	first := min(n, firstBuffer)
+	if n < 0 {
+		first = firstUnknown
+	}
+	if q.buf = s.buffers.get(first); q.buf == nil {
+		return &bodyProblem{reasonBufferFull, openai.BufferFull(s.opts.MaxBuffered)}
+	}
+	if n == 0 {
+		q.bodyDone = true
+		return nil
+	}
+	q.bodyBegun = true
+	in := deadlineReader{q: q, rc: http.NewResponseController(q.raw)}
+	for {
+		if q.length == len(q.buf.b) {
+			if p := q.grow(n); p != nil {
+				return p
+			}
+		}
+		m, err := in.read(q.buf.b[q.length:])
+		q.length += m
+		if int64(q.length) > q.maxBody {
+			return q.tooLarge()
+		}
+		switch {
+		case err == io.EOF:
+			q.bodyDone = true
+			in.clear()
+			return nil
+		case err != nil:
+			return in.problem(err)
+		}
+	}
+}
+
+func (q *request) tooLarge() *bodyProblem {
+	e := openai.RequestTooLarge(q.maxBody)
+	if q.maxBody != q.s.opts.MaxPayload {
+		e.Message = fmt.Sprintf("the request body is larger than %d bytes", q.maxBody)
+	}
+	return &bodyProblem{reasonTooLarge, e}
+}
+
+// grow makes room for what comes after the buffer is full: four times as much,
+// never more than the body can have.
+func (q *request) grow(announced int64) *bodyProblem {
+	have := int64(q.length)
+	want := 4 * have
+	if announced >= 0 {
+		want = min(want, max(announced, have+1))
+	} else {
+		want = min(want, q.maxBody+1)
+	}
+	larger := q.s.buffers.get(max(want, have+1))
+	if larger == nil {
+		return &bodyProblem{reasonBufferFull, openai.BufferFull(q.s.opts.MaxBuffered)}
+	}
+	copy(larger.b, q.buf.b[:q.length])
+	q.s.buffers.put(q.buf)
+	q.buf = larger
+	return nil
+}
+
+// contentEncoding is the encoding of a body that is not as it is, or "".
+func contentEncoding(h http.Header) string {
+	for _, v := range h["Content-Encoding"] {
+		if v = strings.TrimSpace(v); v != "" && !strings.EqualFold(v, "identity") {
+			return v
+		}
+	}
+	return ""
+}
+
+// deadlineReader reads a body under two limits: silence, and the whole of the
+// request.
+type deadlineReader struct {
+	q  *request
+	rc *http.ResponseController
+	by time.Time // the deadline in force
+}
+
+func (d *deadlineReader) read(p []byte) (int, error) {
+	idle := d.q.s.opts.BodyIdleTimeout
+	// Setting a deadline is not free: one in four quarters of it.
+	if now := time.Now(); d.by.Sub(now) < idle-idle/4 {
+		by := now.Add(idle)
+		if total := d.q.s.opts.RequestTimeout; total > 0 {
+			by = earlier(by, d.q.call.Arrived.Add(total))
+		}
+		if !by.Equal(d.by) {
+			d.by = by
+			_ = d.rc.SetReadDeadline(by) // not every writer has one
+		}
+	}
+	return d.q.r.Body.Read(p)
+}
+
+// clear lifts the deadline, which would end net/http's watch for a client that
+// leaves.
+func (d *deadlineReader) clear() { _ = d.rc.SetReadDeadline(time.Time{}) }
+
+func (d *deadlineReader) problem(err error) *bodyProblem {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		o := &d.q.s.opts
+		if o.RequestTimeout > 0 && time.Since(d.q.call.Arrived) >= o.RequestTimeout {
+			return &bodyProblem{reasonBodyTimeout, bodyTotalTimeout(o.RequestTimeout)}
+		}
+		return &bodyProblem{reasonBodyTimeout, bodyTimeout(o.BodyIdleTimeout)}
+	}
+	var ne net.Error
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.As(err, &ne) {
+		return &bodyProblem{reason: reasonClientGone}
+	}
+	return &bodyProblem{reasonBadRequest, openai.InvalidRequest("", "the request body's transfer coding is broken").WithCause(err)}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+const (
+	// keepAfter is how much of an unread body is read for the sake of keeping
+	// the connection.
+	keepAfter = 256 << 10
+	// drainTime and drainIdle bound how long the rest of a refused body is read
+	// and thrown away, so that the client comes to read its answer.
+	drainTime = 20 * time.Second
+	drainIdle = 5 * time.Second
+	// drainBeyond is how many bytes are drained, beyond the limit on bodies.
+	drainBeyond = 64 << 20
+	drainBuffer = 32 << 10
+)
+
+// refuse answers a request whose body may not have been read. An ordinary client
+// reads the answer only once it has sent all of its body, and sees a broken
+// connection instead if that is closed before: so the answer goes out first, and
+// then what still comes is thrown away, within bounds. A client that waits for
+// "100 Continue" is not sent it.
+func (q *request) refuse(e *openai.Error, reason string) {
+	q.reason = reason
+	q.err = e.Cause
+	if q.bodyDone || q.r.Body == nil || q.r.Body == http.NoBody {
+		q.write(e)
+		return
+	}
+	rc := http.NewResponseController(q.raw)
+	_ = rc.EnableFullDuplex() // without it net/http reads up to 256 KiB first, however long that takes
+	waiting := !q.bodyBegun && q.r.Header.Get("Expect") != ""
+	left := q.r.ContentLength
+	if left < 0 || left > keepAfter || waiting {
+		q.out.Header().Set(headerConnection, "close")
+	}
+	q.write(e)
+	if waiting {
+		return
+	}
+	_ = rc.Flush()
+	q.drain(rc)
+}
+
+// drain reads and forgets. When it gives up, the read deadline stays, so that
+// net/http does not wait either.
+func (q *request) drain(rc *http.ResponseController) {
+	b := make([]byte, drainBuffer)
+	end := time.Now().Add(drainTime)
+	for left := q.s.opts.MaxPayload + drainBeyond; left > 0; {
+		now := time.Now()
+		if !now.Before(end) {
+			return
+		}
+		if rc.SetReadDeadline(earlier(end, now.Add(drainIdle))) != nil {
+			return
+		}
+		n, err := q.r.Body.Read(b)
+		left -= int64(n)
+		if err != nil {
+			q.bodyDone = err == io.EOF
+			return
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/telemetry"
+)
+
+// Reasons of requests that end here, as they appear in the access log and as
+// metric labels. They are a closed set.
+const (
+	reasonOK            = "ok"
+	reasonClientGone    = "client_gone"
+	reasonDraining      = "draining"
+	reasonBadRequest    = "bad_request"
+	reasonBadKey        = "invalid_api_key"
+	reasonForbidden     = "forbidden"
+	reasonTooLarge      = "request_too_large"
+	reasonBufferFull    = "buffer_full"
+	reasonBodyTimeout   = "body_timeout"
+	reasonEncoding      = "unsupported_encoding"
+	reasonNoRoute       = "route_not_found"
+	reasonMethod        = "method_not_allowed"
+	reasonNoWorker      = "worker_not_found"
+	reasonTooManyFiles  = "too_many_connections"
+	reasonInternal      = "internal_error"
+	reasonNotReady      = "not_ready"
+	typeInvalidRequest  = "invalid_request_error"
+	typeServerError     = "server_error"
+	codeMethod          = "method_not_allowed"
+	codeForbidden       = "forbidden"
+	codeWorkerNotFound  = "worker_not_found"
+	codeEncoding        = "unsupported_encoding"
+	codeBodyTimeout     = "request_timeout"
+	codeTooManyFiles    = "too_many_connections"
+	tooManyRetryAfter   = time.Second
+	headerRequestID     = "X-Request-Id"
+	headerConnection    = "Connection"
+	contentTypeJSON     = "application/json"
+	contentTypeText     = "text/plain; charset=utf-8"
+	headerContentType   = "Content-Type"
+	headerContentLength = "Content-Length"
+)
+
+func methodNotAllowed(method, path string, allow []string) *openai.Error {
+	return &openai.Error{Status: http.StatusMethodNotAllowed, Type: typeInvalidRequest, Code: codeMethod,
+		Message: fmt.Sprintf("%s is not a method of %s; use %s", telemetry.Clip(method), path, strings.Join(allow, " or "))}
+}
+
+func forbidden(why string) *openai.Error {
+	return &openai.Error{Status: http.StatusForbidden, Type: typeInvalidRequest, Code: codeForbidden, Message: why}
+}
+
+func workerNotFound(id string) *openai.Error {
+	return &openai.Error{Status: http.StatusNotFound, Type: typeInvalidRequest, Code: codeWorkerNotFound,
+		Message: fmt.Sprintf("there is no worker %q; GET /workers lists those there are", telemetry.Clip(id))}
+}
+
+func unsupportedEncoding(encoding string) *openai.Error {
+	return &openai.Error{Status: http.StatusUnsupportedMediaType, Type: typeInvalidRequest, Code: codeEncoding,
+		Message: fmt.Sprintf("the request body has the Content-Encoding %q; send it without one", telemetry.Clip(encoding))}
+}
+
+func bodyTimeout(limit time.Duration) *openai.Error {
+	return &openai.Error{Status: http.StatusRequestTimeout, Type: typeInvalidRequest, Code: codeBodyTimeout,
+		Message: fmt.Sprintf("nothing of the request body came for %s (--client-body-timeout-secs)", limit)}
+}
+
+func bodyTotalTimeout(limit time.Duration) *openai.Error {
+	return &openai.Error{Status: http.StatusRequestTimeout, Type: typeInvalidRequest, Code: codeBodyTimeout,
+		Message: fmt.Sprintf("the request body took longer than %s (--request-timeout-secs)", limit)}
+}
+
+func tooManyFiles() *openai.Error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: typeServerError, Code: codeTooManyFiles, RetryAfter: tooManyRetryAfter,
+		Message: "the router has almost as many connections as the system lets it have (ulimit -n); try again shortly"}
+}

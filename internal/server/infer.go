@@ -1,0 +1,92 @@
+package server
+
+import (
+	"errors"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// infer takes a request to dispatch.
+func (q *request) infer() {
+	s := q.s
+	if !s.enter() {
+		q.out.Header().Set(headerConnection, "close")
+		q.refuse(openai.Draining(), reasonDraining)
+		return
+	}
+	defer s.leave()
+	if s.crowded() {
+		q.out.Header().Set(headerConnection, "close")
+		q.refuse(tooManyFiles(), reasonTooManyFiles)
+		return
+	}
+	if p := q.readBody(); p != nil {
+		q.free()
+		if p.answer == nil {
+			q.reason = p.reason
+			return
+		}
+		q.refuse(p.answer, p.reason)
+		return
+	}
+	peeked, err := openai.Peek(q.route.api, q.buf.b[:q.length], openai.PeekOptions{Refuse: openai.ControlledFields})
+	if err == nil {
+		q.call.Peeked = peeked
+		q.model = peeked.Model
+		err = q.fanOut(peeked)
+	}
+	if err != nil {
+		q.free()
+		q.refuse(asError(err), reasonBadRequest)
+		return
+	}
+	q.dispatch()
+}
+
+// fanOut refuses what this version cannot do right.
+func (q *request) fanOut(p *openai.Peeked) error {
+	if q.s.opts.Disaggregated && p.N > 1 {
+		param := "n"
+		if q.route.api == openai.RouteGenerate {
+			param = "sampling_params.n"
+		}
+		return openai.InvalidRequest(param, "%s is %d: several samples of one request are not yet available with prefill/decode disaggregation, since each would need a hand-off of its own; send the request %d times", param, p.N, p.N)
+	}
+	return nil
+}
+
+func (q *request) dispatch() {
+	c := &q.call
+	c.Route = q.route.api
+	c.Path = q.r.URL.Path
+	if q.r.URL.RawQuery != "" {
+		c.Path += "?" + q.r.URL.RawQuery
+	}
+	c.Header = q.r.Header
+	c.Free = q.free
+	// Dispatch counts the request, also when it ends it with a panic.
+	q.counted = true
+	defer func() { q.reason, q.err = c.Record.Reason, c.Record.Err }()
+	q.s.opts.Dispatcher.Serve(&q.out, q.r, c)
+}
+
+// free lets go of the body. It is called once, perhaps after the handler has
+// returned.
+func (q *request) free() {
+	if p := q.call.Peeked; p != nil {
+		q.call.Peeked = nil
+		p.Release()
+	}
+	if q.buf != nil {
+		q.s.buffers.put(q.buf)
+		q.buf = nil
+	}
+}
+
+func asError(err error) *openai.Error {
+	var e *openai.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return openai.Internal(err)
+}

@@ -1,0 +1,125 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/dispatch"
+)
+
+// Listen opens both ports. Without it Run does.
+func (s *Server) Listen(ctx context.Context) error {
+	if s.listener != nil {
+		return nil
+	}
+	l, err := listen(ctx, "clients", s.opts.Addr)
+	if err != nil {
+		return err
+	}
+	m, err := listen(ctx, "metrics", s.opts.MetricsAddr)
+	if err != nil {
+		_ = l.Close() // nothing came through it
+		return err
+	}
+	s.listener, s.metricsListener = l, m
+	return nil
+}
+
+// Addr and MetricsAddr are the addresses that Listen opened.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// MetricsAddr: see Addr.
+func (s *Server) MetricsAddr() net.Addr { return s.metricsListener.Addr() }
+
+// Run serves until ctx ends, drains, and returns when no request, connection or
+// goroutine of the server is left. The error is nil after a drain, also one that
+// had to end requests.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.Listen(ctx); err != nil {
+		return err
+	}
+	clients := &clientListener{TCPListener: s.listener, open: &s.conns, unacked: s.opts.WriteTimeout}
+	ended := make(chan error, 2)
+	serve := func(what string, h *http.Server, l net.Listener) {
+		err := h.Serve(l)
+		if errors.Is(err, http.ErrServerClosed) {
+			err = nil
+		} else {
+			err = fmt.Errorf("cannot go on accepting connections for %s: %w", what, err)
+		}
+		ended <- err
+	}
+	go serve("clients", s.main, clients)
+	go serve("metrics", s.scrapes, s.metricsListener)
+
+	running := 2
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-ended:
+		running--
+	}
+	s.drain()
+	for ; running > 0; running-- {
+		failed = errors.Join(failed, <-ended)
+	}
+	return failed
+}
+
+// drain ends the service, step by step.
+func (s *Server) drain() {
+	o, start := &s.opts, time.Now()
+	s.phase.Store(phaseNotReady)
+	s.log.Info("shutting down: not ready any more", "pre_drain_wait", o.PreDrainWait, "running", s.active.Load(), "waiting", o.Gate.Waiting())
+	time.Sleep(o.PreDrainWait)
+
+	s.phase.Store(phaseDraining)
+	o.Gate.StopArrivals()
+	s.main.SetKeepAlivesEnabled(false) // also closes the connections without a request
+	s.log.Info("draining: new requests are refused", "drain_timeout", o.DrainTimeout, "running", s.active.Load(), "waiting", o.Gate.Waiting())
+	whole := s.waitIdle(o.DrainTimeout)
+	if !whole {
+		s.log.Warn("the drain timeout passed: ending what is left", "drain_timeout", o.DrainTimeout, "running", s.active.Load(), "waiting", o.Gate.Waiting())
+		o.Gate.RefuseWaiters()
+		s.end(dispatch.ErrShutdown)
+		s.waitIdle(shutdownGrace)
+	}
+	s.closeServers()
+	s.end(dispatch.ErrShutdown)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	if err := o.Dispatcher.Wait(ctx); err != nil {
+		s.log.Warn("prefill legs are still running at the end", "error", err)
+	}
+	s.log.Info("stopped", "whole", whole, "took", time.Since(start).Round(time.Millisecond))
+}
+
+// waitIdle waits until no request is active, at most so long.
+func (s *Server) waitIdle(limit time.Duration) bool {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	for s.active.Load() > 0 {
+		select {
+		case <-s.idle:
+		case <-t.C:
+			return s.active.Load() == 0
+		}
+	}
+	return true
+}
+
+// closeServers closes the ports and lets answers that are on their way out get
+// there; what hangs is cut.
+func (s *Server) closeServers() {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	for _, h := range []*http.Server{s.main, s.scrapes} {
+		if h.Shutdown(ctx) != nil {
+			_ = h.Close() // it only repeats what closing sockets said
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package server
+
+import (
+	"log"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-router/sluice/internal/telemetry"
+)
+
+// registerMetrics adds the server's metrics. All are read from their owner at
+// scrape time.
+func (s *Server) registerMetrics(reg prometheus.Registerer) {
+	gauge := func(name, help string, read func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+	}
+	reg.MustRegister(
+		gauge("sluice_buffered_bytes", "Memory held by request bodies now.",
+			func() float64 { return float64(s.buffers.used.Load()) }),
+		gauge("sluice_buffered_bytes_limit", "The most memory all request bodies may hold (--max-buffered-bytes).",
+			func() float64 { return float64(s.buffers.limit) }),
+		gauge("sluice_client_connections", "Open connections of clients.",
+			func() float64 { return float64(s.conns.Load()) }),
+		gauge("sluice_open_files_limit", "Files this process may have open; near it requests are refused.",
+			func() float64 { return float64(s.opts.MaxFiles) }),
+		gauge("sluice_ready", "1 when readiness probes are answered with 200, else 0.",
+			func() float64 {
+				if why, _ := s.notReady(); why != "" {
+					return 0
+				}
+				return 1
+			}),
+	)
+}
+
+// metricsHandler serves /metrics, on a port of its own.
+func (s *Server) metricsHandler() http.Handler {
+	page := telemetry.MetricsHandler(s.opts.Registry, s.log.Logger)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path != "/metrics":
+			http.Error(w, "only /metrics is here", http.StatusNotFound)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "only GET and HEAD are methods of /metrics", http.StatusMethodNotAllowed)
+		default:
+			page.ServeHTTP(w, r)
+		}
+	})
+}
+
+// netHTTPLog takes what net/http has to say.
+func netHTTPLog(l *telemetry.Log) *log.Logger {
+	return slog.NewLogLogger(l.Handler(), slog.LevelWarn)
+}

@@ -1,0 +1,95 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// alive answers liveness probes: this process handles requests.
+func (q *request) alive() {
+	q.reason = reasonOK
+	q.out.Header()[headerContentType] = []string{contentTypeText}
+	q.out.Header()[headerContentLength] = []string{"2"}
+	q.out.WriteHeader(http.StatusOK)
+	_, _ = q.out.Write([]byte("OK")) // a probe that left is not told
+}
+
+// ready answers readiness probes: a request could be served now.
+func (q *request) ready() {
+	why, missing := q.s.notReady()
+	if why == "" {
+		q.reason = reasonOK
+		q.json(http.StatusOK, []byte(`{"status":"ready"}`))
+		return
+	}
+	q.reason = reasonNotReady
+	b := append([]byte(`{"status":"not_ready","reason":`), openai.AppendString(nil, why)...)
+	b = append(b, `,"missing":[`...)
+	for i, m := range missing {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = openai.AppendString(b, m)
+	}
+	q.json(http.StatusServiceUnavailable, append(b, ']', '}'))
+}
+
+// notReady tells why no request could be served, "" if one could.
+func (s *Server) notReady() (why string, missing []string) {
+	if s.phase.Load() != phaseServing {
+		return "draining", nil
+	}
+	roles := []admission.Role{admission.RoleRegular}
+	if s.opts.Disaggregated {
+		roles = []admission.Role{admission.RolePrefill, admission.RoleDecode}
+	}
+	for _, r := range roles {
+		if s.opts.Gate.Candidates(r) == 0 {
+			missing = append(missing, r.String())
+		}
+	}
+	if len(missing) == 0 {
+		return "", nil
+	}
+	return "no " + strings.Join(missing, " and no ") + " worker can take a request now", missing
+}
+
+// models lists what the workers said they serve. It asks nobody, so that no
+// worker can stall it.
+func (q *request) models() {
+	q.reason = reasonOK
+	b := []byte(`{"object":"list","data":[`)
+	for i, m := range q.s.opts.Fleet.Models() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"id":`...)
+		b = openai.AppendString(b, m.ID)
+		b = append(b, `,"object":"model","created":`...)
+		b = strconv.AppendInt(b, m.Created, 10)
+		b = append(b, `,"owned_by":`...)
+		owner := m.OwnedBy
+		if owner == "" {
+			owner = "sluice"
+		}
+		b = openai.AppendString(b, owner)
+		if m.Root != "" {
+			b = append(b, `,"root":`...)
+			b = openai.AppendString(b, m.Root)
+		}
+		if m.Parent != "" {
+			b = append(b, `,"parent":`...)
+			b = openai.AppendString(b, m.Parent)
+		}
+		if m.MaxModelLen > 0 {
+			b = append(b, `,"max_model_len":`...)
+			b = strconv.AppendInt(b, m.MaxModelLen, 10)
+		}
+		b = append(b, '}')
+	}
+	q.json(http.StatusOK, append(b, ']', '}'))
+}

@@ -1,0 +1,174 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/dispatch"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/telemetry"
+)
+
+// request is one request from its head to its access line. All of it belongs to
+// the handler, but what call.Free lets go of.
+type request struct {
+	s     *Server
+	raw   http.ResponseWriter
+	r     *http.Request
+	out   reply
+	route *route // nil: none matched
+	call  dispatch.Call
+
+	reason string
+	err    error
+	// counted: dispatch has counted the request.
+	counted bool
+	// model is what was asked for, where it came to that.
+	model string
+
+	// maxBody bounds the body, in bytes.
+	maxBody int64
+	buf     *buffer
+	length  int // of the body, in buf
+	// bodyBegun: it was read from; bodyDone: it was read to its end.
+	bodyBegun, bodyDone bool
+}
+
+// reply counts what is sent.
+type reply struct {
+	http.ResponseWriter
+	status int // 0: nothing was sent yet
+	bytes  int64
+}
+
+func (w *reply) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *reply) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *reply) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (q *request) begin() {
+	q.out.ResponseWriter = q.raw
+	q.maxBody = q.s.opts.MaxPayload
+	q.call.Arrived = time.Now()
+	q.call.ID = requestID(q.r.Header)
+	q.raw.Header()[headerRequestID] = []string{q.call.ID}
+}
+
+// finish is deferred: it answers what failed without an answer, and logs.
+func (q *request) finish() {
+	p := recover()
+	aborted := p == http.ErrAbortHandler
+	if p != nil && !aborted {
+		q.s.log.Error("panic in a request's handler", "id", q.call.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		q.reason, q.err = reasonInternal, fmt.Errorf("panic: %v", p)
+		if q.out.status == 0 {
+			q.answerPanic()
+		} else {
+			aborted = true
+		}
+	}
+	if q.out.status == 0 {
+		// Nobody is there to be answered. Left alone, net/http would make up an
+		// empty 200.
+		aborted = true
+	}
+	q.count()
+	q.access()
+	if aborted {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (q *request) answerPanic() {
+	defer func() {
+		if recover() != nil {
+			q.out.status = 0 // then the connection is cut
+		}
+	}()
+	q.out.Header().Set(headerConnection, "close")
+	q.write(openai.Internal(nil))
+}
+
+// write answers with an error of our own.
+func (q *request) write(e *openai.Error) {
+	_ = e.WriteResponse(&q.out, q.api().Shape()) // a client that left is not told
+}
+
+func (q *request) api() openai.Route {
+	if q.route == nil {
+		return openai.RouteOther
+	}
+	return q.route.api
+}
+
+// status is what is recorded: what was sent, else that the client was gone.
+func (q *request) status() int {
+	if q.counted {
+		return q.call.Record.Status
+	}
+	if q.out.status == 0 {
+		return dispatch.StatusClientGone
+	}
+	return q.out.status
+}
+
+// count adds the request to the metrics, unless dispatch has or nobody asks for
+// it. Labels are of closed sets: neither paths nor methods nor names get there.
+func (q *request) count() {
+	if q.counted || q.route != nil && q.route.quiet {
+		return
+	}
+	q.s.opts.Requests.Refused(q.api(), q.status(), q.reason)
+}
+
+func (q *request) access() {
+	rec := &q.call.Record
+	line := telemetry.AccessLine{
+		ID: q.call.ID, Method: q.r.Method, Model: rec.Model, Prefill: rec.PrefillRank, Decode: rec.DecodeRank,
+		Attempts: rec.Attempts, Queued: rec.Queued, TTFT: rec.TTFT, Total: time.Since(q.call.Arrived),
+		Status: q.status(), Reason: q.reason, BytesIn: int64(q.length), BytesOut: q.out.bytes,
+	}
+	if line.Model == "" {
+		line.Model = q.model
+	}
+	switch {
+	case q.route == nil:
+		line.Route = q.r.URL.Path
+	case q.route.quiet:
+		line.Route = q.r.URL.Path
+		line.Level = slog.LevelDebug
+	default:
+		line.Route = q.route.name
+	}
+	if line.Status >= 500 || rec.Status == http.StatusOK && q.reason != reasonOK && q.reason != reasonClientGone {
+		line.Err = q.err
+	}
+	q.s.log.Access(&line)
+}
+
+// json answers with a document.
+func (q *request) json(status int, body []byte) {
+	h := q.out.Header()
+	h[headerContentType] = []string{contentTypeJSON}
+	h[headerContentLength] = []string{strconv.Itoa(len(body))}
+	q.out.WriteHeader(status)
+	_, _ = q.out.Write(body) // a client that left is not told
+}

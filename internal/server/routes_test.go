@@ -1,0 +1,384 @@
+package server
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+func TestRoutesServeBothModes(t *testing.T) {
+	for _, mode := range []string{"aggregated", "pd"} {
+		t.Run(mode, func(t *testing.T) {
+			r := start(t, func(s *setup) {
+				if mode == "aggregated" {
+					s.sim.Regular = 2
+				}
+			})
+			for path, body := range map[string]string{
+				"/v1/chat/completions": chat,
+				"/v1/completions":      `{"model":"sim-model","prompt":"hello","max_tokens":3}`,
+				"/generate":            `{"text":"hello","sampling_params":{"max_new_tokens":3}}`,
+			} {
+				a := r.do("POST", path, body)
+				if a.status != 200 || !strings.Contains(a.body, " t3") || a.header.Get("X-Request-Id") == "" {
+					t.Errorf("%s: status %d: %s", path, a.status, a.body)
+				}
+				stream := r.do("POST", path, body[:len(body)-1]+`,"stream":true}`)
+				if stream.status != 200 || stream.header.Get("Content-Type") != "text/event-stream" && !strings.HasPrefix(stream.header.Get("Content-Type"), "text/event-stream;") ||
+					!strings.HasSuffix(stream.body, "data: [DONE]\n\n") {
+					t.Errorf("%s: status %d: %v: %s", path, stream.status, stream.header, stream.body)
+				}
+			}
+			for _, path := range []string{"/health", "/livez", "/liveness", "/readyz", "/readiness", "/v1/models", "/workers"} {
+				get, head := r.do("GET", path, ""), r.do("HEAD", path, "")
+				if get.status != 200 || head.status != 200 || head.body != "" || get.body == "" {
+					t.Errorf("%s: GET %d, HEAD %d %q", path, get.status, head.status, head.body)
+				}
+			}
+			if got := r.metric(`sluice_requests_total{reason="ok",route="chat_completions",status="200"}`); got != 2 {
+				t.Errorf("%v chat requests are counted, want 2", got)
+			}
+		})
+	}
+}
+
+// An outage of the model list, or of one worker, must not be one of the list.
+func TestCase_B023_ModelListDoesNotDependOnAnyWorker(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 3
+		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"m0", "m1", "org/m2"}[i] }
+	})
+	names := func() []string {
+		a := r.do("GET", "/v1/models", "")
+		var list struct {
+			Object string
+			Data   []struct {
+				ID, Object string
+				Created    *int64
+				OwnedBy    string `json:"owned_by"`
+			}
+		}
+		if err := json.Unmarshal([]byte(a.body), &list); err != nil || a.status != 200 || list.Object != "list" {
+			t.Fatalf("status %d: %v: %s", a.status, err, a.body)
+		}
+		var ids []string
+		for _, m := range list.Data {
+			if m.Object != "model" || m.Created == nil || m.OwnedBy == "" {
+				t.Errorf("not a model: %+v", m)
+			}
+			ids = append(ids, m.ID)
+		}
+		return ids
+	}
+	r.waitFor("all three models", func() bool { return len(names()) == 3 })
+	r.sim.Regular(0).Kill()
+	r.sim.Regular(1).Freeze()
+	defer r.sim.Regular(1).Thaw()
+	for range 20 {
+		if got := strings.Join(names(), " "); got != "m0 m1 org/m2" {
+			t.Fatalf("models %s", got)
+		}
+	}
+}
+
+func TestCase_B024_ReadinessFollowsTheWorkersOfBothRoles(t *testing.T) {
+	r := start(t, nil)
+	ready := func(status int, missing string) {
+		t.Helper()
+		var a answer
+		r.waitFor("readiness "+missing, func() bool {
+			a = r.do("GET", "/readyz", "")
+			return a.status == status && strings.Contains(a.body, missing)
+		})
+		if alive := r.status("GET", "/livez", ""); alive != 200 {
+			t.Errorf("liveness is %d while readiness is %d", alive, a.status)
+		}
+	}
+	ready(200, "ready")
+	r.sim.Prefill(0).Kill()
+	ready(503, `"missing":["prefill"]`)
+	r.sim.Decode(0).Kill()
+	ready(503, `"missing":["prefill","decode"]`)
+	if err := r.sim.Prefill(0).Restart(); err != nil {
+		t.Fatal(err)
+	}
+	ready(503, `"missing":["decode"]`)
+	if err := r.sim.Decode(0).Restart(); err != nil {
+		t.Fatal(err)
+	}
+	ready(200, "ready")
+	if got := r.status("POST", "/v1/chat/completions", chat); got != 200 {
+		t.Errorf("status %d after both came back", got)
+	}
+}
+
+func TestCase_B024_NotReadyWithoutAnyWorker(t *testing.T) {
+	r := start(t, func(s *setup) { s.late = true })
+	a := r.do("GET", "/readiness", "")
+	if a.status != 503 || !strings.Contains(a.body, "no prefill and no decode worker") {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+	if got := r.status("GET", "/health", ""); got != 200 {
+		t.Errorf("liveness %d", got)
+	}
+	if got := r.metric("sluice_ready"); got != 0 {
+		t.Errorf("sluice_ready %v", got)
+	}
+}
+
+// A router that starts only when all workers are there cannot be the one to
+// report that they are not.
+func TestCase_B029_ServesWithWhatIsThere(t *testing.T) {
+	r := start(t, func(s *setup) { s.sim.Regular, s.late = 3, true })
+	r.sim.Regular(2).Kill()
+	for _, w := range r.sim.Workers() {
+		r.register(w, "")
+	}
+	r.waitFor("readiness", func() bool { return r.status("GET", "/readyz", "") == 200 })
+	for range 6 {
+		if a := r.do("POST", "/v1/chat/completions", chat); a.status != 200 {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	}
+	if err := r.sim.Regular(2).Restart(); err != nil {
+		t.Fatal(err)
+	}
+	r.waitFor("a request at the worker that was down", func() bool {
+		r.status("POST", "/v1/chat/completions", chat)
+		return len(r.sim.Regular(2).Requests()) > 0
+	})
+}
+
+func TestCase_B029_AllWorkersDownIsA503WithWords(t *testing.T) {
+	r := start(t, func(s *setup) { s.unready = true; s.late = true })
+	for _, w := range r.sim.Workers() {
+		w.Kill()
+		r.register(w, "")
+	}
+	a := r.do("POST", "/v1/chat/completions", chat)
+	a.refused(t, 503, "no_available_workers")
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
+// "Busy" sends a client into a retry loop where "nobody is here" would have told
+// it to go elsewhere.
+func TestCase_B092_NoWorkerIs503NotBusy(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.late = true
+		s.limits.PrefillSlots, s.limits.QueueSize = 1, 10
+	})
+	for range 200 {
+		if a := r.do("POST", "/v1/chat/completions", chat); a.status != 503 {
+			t.Fatalf("status %d: %s", a.status, a.body)
+		}
+	}
+	r.do("POST", "/v1/chat/completions", chat).refused(t, 503, "no_available_workers")
+}
+
+func TestCase_B127_OtherMethodsAreAnsweredSensibly(t *testing.T) {
+	r := start(t, nil)
+	const post, get = "POST", "GET, HEAD"
+	for _, tc := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"OPTIONS", "/v1/chat/completions", 204, post},
+		{"OPTIONS", "/workers", 204, "GET, HEAD, POST"},
+		{"HEAD", "/v1/chat/completions", 405, post},
+		{"GET", "/v1/chat/completions", 405, post},
+		{"PUT", "/generate", 405, post},
+		{"FOOBAR", "/v1/models", 405, get},
+		{"POST", "/health", 405, get},
+		{"PATCH", "/workers/w1", 405, "GET, HEAD, DELETE"},
+		{"OPTIONS", "/nowhere", 404, ""},
+		{"GET", "/metrics", 404, ""},
+	} {
+		a := r.do(tc.method, tc.path, "", "Origin", "http://page.example", "Access-Control-Request-Method", "POST")
+		if a.status != tc.status || a.header.Get("Allow") != tc.allow || a.header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s %s: status %d, Allow %q; want %d, %q", tc.method, tc.path, a.status, a.header.Get("Allow"), tc.status, tc.allow)
+		}
+		switch {
+		case tc.method == "HEAD" || a.status == 204:
+			if a.body != "" {
+				t.Errorf("%s %s: body %q", tc.method, tc.path, a.body)
+			}
+		case a.status == 405:
+			a.refused(t, 405, "method_not_allowed")
+		default:
+			a.refused(t, 404, "route_not_found")
+		}
+	}
+}
+
+func TestCase_B129_RequestID(t *testing.T) {
+	r := start(t, nil)
+	long := strings.Repeat("x", 129)
+	for _, tc := range []struct {
+		name string
+		sent []string
+		kept bool
+	}{
+		{"one", []string{"my-id_1/2"}, true},
+		{"of 128", []string{long[:128]}, true},
+		{"none", nil, false},
+		{"of 129", []string{long}, false},
+		{"two", []string{"a", "b"}, false},
+		{"empty", []string{""}, false},
+		{"with a space", []string{"a b"}, false},
+		{"with a line break escape", []string{"a%0d%0ab"}, true},
+		{"not ASCII", []string{"ä"}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r.sim.Prefill(0).ResetLog()
+			r.sim.Decode(0).ResetLog()
+			var headers []string
+			for _, v := range tc.sent {
+				headers = append(headers, "X-Request-Id", v)
+			}
+			a := r.do("POST", "/v1/chat/completions", chat, headers...)
+			id := a.header.Get("X-Request-Id")
+			if len(a.header.Values("X-Request-Id")) != 1 || tc.kept && id != tc.sent[0] || !tc.kept && len(id) != 26 {
+				t.Fatalf("the id is %q", a.header.Values("X-Request-Id"))
+			}
+			for _, w := range r.sim.Workers() {
+				if got := w.Requests()[0].Header.Values("X-Request-Id"); len(got) != 1 || got[0] != id {
+					t.Errorf("%s was sent the ids %q, want %q", w.ID(), got, id)
+				}
+			}
+			if l := r.line(id); !strings.Contains(l, "status=200") {
+				t.Errorf("access line %s", l)
+			}
+		})
+	}
+	if a := r.do("POST", "/nope", "", "X-Request-Id", "err-1"); a.header.Get("X-Request-Id") != "err-1" {
+		t.Errorf("an error has the id %q", a.header.Get("X-Request-Id"))
+	}
+	c := r.dial()
+	c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + strings.Repeat("x", 1<<20))
+	if a := c.read(); a.status != 431 {
+		t.Errorf("an id of 1 MiB: status %d", a.status)
+	}
+}
+
+func TestCase_B145_UnknownAndOddModels(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 2
+		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"m0", "org/m 2ü"}[i] }
+	})
+	r.waitFor("both models", func() bool { return strings.Count(r.do("GET", "/v1/models", "").body, `"model"`) == 2 })
+	body := func(model string, stream bool) string {
+		s := `{"messages":[]`
+		if model != "" {
+			s += `,"model":` + model
+		}
+		if stream {
+			s += `,"stream":true`
+		}
+		return s + "}"
+	}
+	for _, stream := range []bool{false, true} {
+		f := func(model string, status int, code string) {
+			t.Helper()
+			r.do("POST", "/v1/chat/completions", body(model, stream)).refused(t, status, code)
+		}
+		f(`"m9"`, 404, "model_not_found")
+		f(`"org/m9"`, 404, "model_not_found")
+		f(`"m 9 ü"`, 404, "model_not_found")
+		f(`"`+strings.Repeat("m", 10<<10)+`"`, 404, "model_not_found")
+		f(`""`, 400, "invalid_request")
+		f(`null`, 400, "invalid_request")
+		f(``, 400, "invalid_request")
+		f(`7`, 400, "invalid_request")
+		f(`["m0"]`, 400, "invalid_request")
+		if got := r.status("POST", "/v1/chat/completions", body(`"org/m 2ü"`, stream)); got != 200 {
+			t.Errorf("a known name: status %d", got)
+		}
+	}
+	if n, m := len(r.sim.Regular(0).Requests()), len(r.sim.Regular(1).Requests()); n != 0 || m != 2 {
+		t.Errorf("the workers saw %d and %d requests, want 0 and 2", n, m)
+	}
+}
+
+// "Not found" makes a client give up on a model that is back in a minute.
+func TestCase_B146_KnownModelWithoutUsableWorkerIs503(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 2
+		s.fleet.Health.FailureThreshold = 1
+	})
+	for _, w := range r.sim.Workers() {
+		w.Kill()
+	}
+	r.waitFor("both to be unhealthy", func() bool { return r.status("GET", "/readyz", "") == 503 })
+	a := r.do("POST", "/v1/chat/completions", chat)
+	a.refused(t, 503, "no_available_workers")
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	r.do("POST", "/v1/chat/completions", strings.Replace(chat, "sim-model", "m9", 1)).refused(t, 404, "model_not_found")
+}
+
+// With open breakers, as with sick workers: they are known, and come back.
+func TestCase_B146_OpenBreakersAre503(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 2
+		s.fleet.Breaker.FailureThreshold = 1
+	})
+	for _, w := range r.sim.Workers() {
+		w.SetFault(sim.Fault{Status: 500})
+	}
+	for range 2 {
+		if got := r.status("POST", "/v1/chat/completions", chat); got != 500 {
+			t.Fatalf("status %d, want the workers' own 500", got)
+		}
+	}
+	r.do("POST", "/v1/chat/completions", chat).refused(t, 503, "no_available_workers")
+}
+
+func TestCase_B150_B151_SeriesAreBounded(t *testing.T) {
+	r := start(t, nil)
+	hit := func(n int) {
+		for i := range n {
+			x := strings.Repeat("x", i%7) + string(rune('a'+i%26)) + strings.Repeat("y", i/26)
+			r.do("POST", "/v1/chat/completions", `{"model":"`+x+`","messages":[]}`).refused(t, 404, "model_not_found")
+			r.do("FOO"+strings.ToUpper(x), "/"+x+".php", "", "X-Smg-Routing-Key", x, "X-Tenant", x).refused(t, 404, "route_not_found")
+			r.do("BAR"+strings.ToUpper(x), "/generate", "", "X-Session-Id", x).refused(t, 405, "method_not_allowed")
+		}
+	}
+	hit(1)
+	series := func() int { return strings.Count(r.metricsPage(), "\n") }
+	before := series()
+	hit(150)
+	if after := series(); after != before {
+		t.Errorf("%d lines of metrics became %d", before, after)
+	}
+	for _, s := range []string{
+		`sluice_requests_total{reason="model_not_found",route="chat_completions",status="404"}`,
+		`sluice_requests_total{reason="route_not_found",route="other",status="404"}`,
+		`sluice_requests_total{reason="method_not_allowed",route="generate",status="405"}`,
+	} {
+		if got := r.metric(s); got != 151 {
+			t.Errorf("%s is %v, want 151", s, got)
+		}
+	}
+}
+
+func TestMetricsPortHasNothingElse(t *testing.T) {
+	r := start(t, nil)
+	r.url = "http://" + r.srv.MetricsAddr().String()
+	for _, tc := range []struct {
+		method, path string
+		status       int
+	}{{"GET", "/metrics", 200}, {"HEAD", "/metrics", 200}, {"POST", "/metrics", 405}, {"GET", "/", 404}, {"POST", "/v1/chat/completions", 404}, {"GET", "/workers", 404}} {
+		if got := r.status(tc.method, tc.path, ""); got != tc.status {
+			t.Errorf("%s %s: status %d, want %d", tc.method, tc.path, got, tc.status)
+		}
+	}
+	if page := r.metricsPage(); !strings.Contains(page, "smg_pd_prefill_admission_queued 0") || !strings.Contains(page, "sluice_buffered_bytes 0") {
+		t.Error("the page lacks series that must be there from the start")
+	}
+}

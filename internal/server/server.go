@@ -1,0 +1,230 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/telemetry"
+)
+
+// Server answers clients. Make one with New, then Listen and Run it.
+type Server struct {
+	// immutable
+	opts      Options
+	keys      keySet
+	adminKeys keySet
+	log       *telemetry.Log
+	routes    map[string]*route
+	main      *http.Server
+	scrapes   *http.Server
+	// base is the parent of all requests' contexts; end ends it.
+	base context.Context
+	end  context.CancelCauseFunc
+
+	buffers buffers
+
+	// set by Listen
+	listener, metricsListener *net.TCPListener
+
+	// atomic
+	conns  atomic.Int64 // clients' connections
+	active atomic.Int64 // requests that may reach dispatch
+	phase  atomic.Int32
+	idle   chan struct{} // of one: active fell to 0 during a drain
+}
+
+// Phases of a server, in their order.
+const (
+	phaseServing  int32 = iota
+	phaseNotReady       // takes requests, says it is not ready
+	phaseDraining       // takes none
+)
+
+// route is one path.
+type route struct {
+	name   string
+	access map[string]access // by method; HEAD goes with GET
+	allow  []string
+	serve  func(q *request)
+	// api is the route's API where requests go on to dispatch.
+	api openai.Route
+	// quiet: nobody wants an access line.
+	quiet bool
+}
+
+// New makes a server that does not listen yet.
+func New(o Options) (*Server, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		opts: o, log: o.Log, keys: newKeySet(o.APIKeys...), adminKeys: newKeySet(o.AdminKey),
+		buffers: buffers{limit: o.MaxBuffered}, idle: make(chan struct{}, 1),
+	}
+	s.base, s.end = context.WithCancelCause(context.Background())
+	s.registerMetrics(o.Registry)
+	s.routes = s.newRoutes()
+	s.main = s.newHTTP(s)
+	s.main.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		cc, ok := c.(*clientConn)
+		if !ok {
+			return ctx
+		}
+		ctx, cc.gone = context.WithCancelCause(ctx)
+		return ctx
+	}
+	s.scrapes = s.newHTTP(s.metricsHandler())
+	s.scrapes.WriteTimeout = time.Minute
+	return s, nil
+}
+
+func (s *Server) newHTTP(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: s.opts.HeaderTimeout,
+		IdleTimeout:       s.opts.IdleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          netHTTPLog(s.log),
+		BaseContext:       func(net.Listener) context.Context { return s.base },
+	}
+}
+
+// Paths that go on to the engines; the others are ours.
+const (
+	pathChatCompletions = "/v1/chat/completions"
+	pathCompletions     = "/v1/completions"
+	pathGenerate        = "/generate"
+	pathWorkers         = "/workers"
+)
+
+// newRoutes is the table of all paths but /workers/{id}.
+func (s *Server) newRoutes() map[string]*route {
+	get := func(name string, a access, serve func(*request)) *route {
+		return &route{name: name, access: map[string]access{http.MethodGet: a}, allow: []string{http.MethodGet, http.MethodHead}, serve: serve}
+	}
+	probe := func(serve func(*request)) *route {
+		r := get("health", open, serve)
+		r.quiet = true
+		return r
+	}
+	post := func(api openai.Route) *route {
+		return &route{name: api.String(), access: map[string]access{http.MethodPost: client}, allow: []string{http.MethodPost}, serve: (*request).infer, api: api}
+	}
+	return map[string]*route{
+		pathChatCompletions: post(openai.RouteChatCompletions),
+		pathCompletions:     post(openai.RouteCompletions),
+		pathGenerate:        post(openai.RouteGenerate),
+
+		"/v1/models": get("models", client, (*request).models),
+
+		"/health":    probe((*request).alive),
+		"/livez":     probe((*request).alive),
+		"/liveness":  probe((*request).alive),
+		"/readyz":    probe((*request).ready),
+		"/readiness": probe((*request).ready),
+
+		pathWorkers: {
+			name:   "workers",
+			access: map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
+			allow:  []string{http.MethodGet, http.MethodHead, http.MethodPost},
+			serve:  (*request).workers,
+		},
+	}
+}
+
+// workerRoute is /workers/{id}.
+var workerRoute = &route{
+	name:   "worker",
+	access: map[string]access{http.MethodGet: readOnly, http.MethodDelete: admin},
+	allow:  []string{http.MethodGet, http.MethodHead, http.MethodDelete},
+	serve:  (*request).worker,
+}
+
+// match finds the route of a path, nil if there is none.
+func (s *Server) match(path string) *route {
+	if rt := s.routes[path]; rt != nil {
+		return rt
+	}
+	if id, ok := strings.CutPrefix(path, pathWorkers+"/"); ok && id != "" {
+		return workerRoute
+	}
+	return nil
+}
+
+// ServeHTTP answers one request of a client.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q := &request{s: s, raw: w, r: r}
+	q.begin()
+	defer q.finish()
+	path := r.URL.Path
+	if q.route = s.match(path); q.route == nil {
+		q.refuse(openai.RouteNotFound(path), reasonNoRoute)
+		return
+	}
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	access, ok := q.route.access[method]
+	switch {
+	case ok:
+	case method == http.MethodOptions:
+		// What may be asked of the path. There are no CORS headers: a page of
+		// another origin gets no further.
+		q.out.Header()["Allow"] = []string{strings.Join(q.route.allow, ", ")}
+		q.out.WriteHeader(http.StatusNoContent)
+		q.reason = reasonOK
+		return
+	default:
+		q.out.Header()["Allow"] = []string{strings.Join(q.route.allow, ", ")}
+		q.refuse(methodNotAllowed(r.Method, path, q.route.allow), reasonMethod)
+		return
+	}
+	if e, reason := s.authorize(r, access); e != nil {
+		if e.Status == http.StatusUnauthorized {
+			q.out.Header()["Www-Authenticate"] = []string{"Bearer"}
+		}
+		q.refuse(e, reason)
+		return
+	}
+	q.route.serve(q)
+}
+
+// enter counts a request that may reach dispatch; it is false when no more are
+// taken.
+func (s *Server) enter() bool {
+	s.active.Add(1)
+	// Counted first and looked second: so a drain that finds nobody active has
+	// no latecomers.
+	if s.phase.Load() >= phaseDraining {
+		s.leave()
+		return false
+	}
+	return true
+}
+
+func (s *Server) leave() {
+	if s.active.Add(-1) == 0 && s.phase.Load() >= phaseDraining {
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// crowded tells whether another request could take the last files this process
+// may have open. Probes and metrics are to be answered even then.
+func (s *Server) crowded() bool {
+	legs := int64(1)
+	if s.opts.Disaggregated {
+		legs = 2
+	}
+	limit := int64(s.opts.MaxFiles)
+	reserve := max(limit/10, 32)
+	return s.conns.Load()+legs*s.active.Load() > limit-reserve
+}

@@ -1,0 +1,218 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// maxWorkerBody bounds the description of a worker, in bytes.
+const maxWorkerBody = 64 << 10
+
+// workerRequest is the body of POST /workers. The names are the SGLang model
+// gateway's.
+type workerRequest struct {
+	URL        string `json:"url"`
+	WorkerType string `json:"worker_type"`
+	// BootstrapPort is a port, "none", or null or absent to ask the worker.
+	BootstrapPort json.RawMessage   `json:"bootstrap_port"`
+	ModelID       string            `json:"model_id"`
+	APIKey        string            `json:"api_key"`
+	Labels        map[string]string `json:"labels"`
+	DPSize        int               `json:"dp_size"`
+}
+
+// workers lists the workers or registers one.
+func (q *request) workers() {
+	if q.r.Method == http.MethodPost {
+		q.addWorker()
+		return
+	}
+	infos := q.s.opts.Fleet.Infos()
+	var list struct {
+		Workers []fleet.Info `json:"workers"`
+		Total   int          `json:"total"`
+		Stats   struct {
+			Prefill int `json:"prefill_count"`
+			Decode  int `json:"decode_count"`
+			Regular int `json:"regular_count"`
+			Healthy int `json:"healthy_count"`
+			Waiting int `json:"waiting_requests"`
+		} `json:"stats"`
+	}
+	list.Workers, list.Total = infos, len(infos)
+	for i := range infos {
+		switch infos[i].WorkerType {
+		case admission.RolePrefill.String():
+			list.Stats.Prefill++
+		case admission.RoleDecode.String():
+			list.Stats.Decode++
+		default:
+			list.Stats.Regular++
+		}
+		if infos[i].IsHealthy {
+			list.Stats.Healthy++
+		}
+	}
+	list.Stats.Waiting = q.s.opts.Gate.Waiting()
+	q.document(http.StatusOK, &list)
+}
+
+// accepted is the answer to a change that goes on in the background.
+type accepted struct {
+	Status   string `json:"status"`
+	WorkerID string `json:"worker_id"`
+	URL      string `json:"url"`
+	Location string `json:"location"`
+}
+
+func (q *request) accepted(w *fleet.Worker) {
+	a := accepted{Status: "accepted", WorkerID: w.ID(), URL: w.URL(), Location: pathWorkers + "/" + w.ID()}
+	q.out.Header()["Location"] = []string{a.Location}
+	q.document(http.StatusAccepted, &a)
+}
+
+func (q *request) addWorker() {
+	q.maxBody = min(q.maxBody, maxWorkerBody)
+	p := q.readBody()
+	defer q.free()
+	if p != nil {
+		if p.answer == nil {
+			q.reason = p.reason
+			return
+		}
+		q.refuse(p.answer, p.reason)
+		return
+	}
+	spec, e := q.s.readWorker(q.buf.b[:q.length])
+	if e != nil {
+		q.refuse(e, reasonBadRequest)
+		return
+	}
+	w, created, err := q.s.opts.Fleet.Add(q.r.Context(), spec)
+	var wrong *fleet.SpecError
+	switch {
+	case errors.As(err, &wrong):
+		q.refuse(openai.InvalidRequest(wrong.Field, "%s", err), reasonBadRequest)
+		return
+	case errors.Is(err, fleet.ErrClosed):
+		q.refuse(openai.Draining(), reasonDraining)
+		return
+	case err != nil:
+		q.refuse(openai.Internal(err), reasonInternal)
+		return
+	}
+	if created {
+		q.s.log.Info("worker is registered by request", "id", q.call.ID, "worker", w.URL(), "worker_id", w.ID(), "worker_type", w.Role().String(), "client", q.r.RemoteAddr)
+	}
+	q.accepted(w)
+}
+
+// readWorker reads the description of a worker. Names that mean nothing here are
+// refused: who sets them counts on them.
+func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
+	var in workerRequest
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&in)
+	if err == nil {
+		if _, end := dec.Token(); end != io.EOF {
+			err = errors.New("there is something behind the object")
+		}
+	}
+	if err != nil {
+		return fleet.WorkerSpec{}, openai.InvalidRequest("", "the body does not describe a worker: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	spec := fleet.WorkerSpec{URL: in.URL, ModelID: in.ModelID, APIKey: in.APIKey, Labels: in.Labels, DPSize: in.DPSize}
+	if in.URL == "" {
+		return spec, openai.InvalidRequest("url", "url is missing; it is the worker's base URL, like http://10.0.0.1:30000")
+	}
+	var e *openai.Error
+	if spec.Role, e = s.workerRole(in.WorkerType); e != nil {
+		return spec, e
+	}
+	spec.BootstrapPort, err = bootstrapPort(in.BootstrapPort)
+	if err != nil {
+		return spec, openai.InvalidRequest("bootstrap_port", "%s", err)
+	}
+	if in.BootstrapPort != nil && spec.BootstrapPort != fleet.BootstrapAuto && spec.Role != admission.RolePrefill {
+		return spec, openai.InvalidRequest("bootstrap_port", "bootstrap_port belongs to prefill workers, and this one is %s", spec.Role)
+	}
+	return spec, nil
+}
+
+// workerRole reads a worker's type and refuses one that this mode has no use
+// for.
+func (s *Server) workerRole(name string) (admission.Role, *openai.Error) {
+	if s.opts.Disaggregated {
+		switch name {
+		case "prefill":
+			return admission.RolePrefill, nil
+		case "decode":
+			return admission.RoleDecode, nil
+		}
+		return 0, openai.InvalidRequest("worker_type", "worker_type must be prefill or decode: this router runs both phases apart (--pd-disaggregation)")
+	}
+	switch name {
+	case "", "regular":
+		return admission.RoleRegular, nil
+	case "prefill", "decode":
+		return 0, openai.InvalidRequest("worker_type", "worker_type must be regular: %s workers need --pd-disaggregation", name)
+	}
+	return 0, openai.InvalidRequest("worker_type", "worker_type must be regular, prefill or decode")
+}
+
+func bootstrapPort(raw json.RawMessage) (int, error) {
+	switch s := string(raw); s {
+	case "", "null":
+		return fleet.BootstrapAuto, nil
+	case `"none"`:
+		return fleet.BootstrapNone, nil
+	default:
+		var n uint16
+		if err := json.Unmarshal(raw, &n); err != nil || n == 0 {
+			return 0, fmt.Errorf("bootstrap_port must be a port from 1 to 65535, \"none\", or absent to ask the worker")
+		}
+		return int(n), nil
+	}
+}
+
+// worker tells of one worker or removes it.
+func (q *request) worker() {
+	id := strings.TrimPrefix(q.r.URL.Path, pathWorkers+"/")
+	if q.r.Method == http.MethodDelete {
+		w, ok := q.s.opts.Fleet.Remove(id)
+		if !ok {
+			q.refuse(workerNotFound(id), reasonNoWorker)
+			return
+		}
+		q.s.log.Info("worker is removed by request", "id", q.call.ID, "worker", w.URL(), "worker_id", w.ID(), "client", q.r.RemoteAddr)
+		q.accepted(w)
+		return
+	}
+	w, ok := q.s.opts.Fleet.Get(id)
+	if !ok {
+		q.refuse(workerNotFound(id), reasonNoWorker)
+		return
+	}
+	info := w.Info()
+	q.document(http.StatusOK, &info)
+}
+
+func (q *request) document(status int, v any) {
+	q.reason = reasonOK
+	b, err := json.Marshal(v)
+	if err != nil {
+		q.refuse(openai.Internal(err), reasonInternal)
+		return
+	}
+	q.json(status, b)
+}
