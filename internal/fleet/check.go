@@ -16,9 +16,12 @@ type prober interface {
 	facts(ctx context.Context, w *Worker) *Facts
 }
 
-// due begins the check of a worker whose time has come.
+// due begins the check of a worker whose time has come, or looks at its drain.
 func (f *Fleet) due(w *Worker, now admission.Instant) {
 	f.mu.Lock()
+	if w.draining && !w.gone && !f.closed {
+		f.drainLocked(w, now)
+	}
 	if w.gone || w.draining || w.checking || f.closed {
 		f.mu.Unlock()
 		return
@@ -61,6 +64,7 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	now := f.clock.Now()
 	f.mu.Lock()
 	w.checking = false
+	w.judged.Store(int64(now))
 	if w.gone || w.draining || f.closed {
 		f.mu.Unlock()
 		return
@@ -102,16 +106,21 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 		f.gate.Apply(changes...)
 	}
 	if !f.opts.Health.Disabled || w.Facts().incomplete {
-		f.sched.set(w.event, now.Add(f.jitterLocked(after.next(f.intervalLocked(), &f.opts.Health))))
+		f.sched.set(w.event, now.Add(f.jitterLocked(f.pauseLocked(w))))
 	}
 	warnings := w.warnings()
 	f.mu.Unlock()
 	f.logCheck(w, before, after, facts, warnings)
 }
 
-// intervalLocked is the interval of a fleet of this size; see maxProbeRate.
-func (f *Fleet) intervalLocked() time.Duration {
-	return max(f.opts.Health.Interval, time.Duration(len(f.workers))*time.Second/maxProbeRate)
+// pauseLocked is the time to the next check of w; see maxIdleRate.
+func (f *Fleet) pauseLocked(w *Worker) time.Duration {
+	d := w.vitals.next(&f.opts.Health)
+	idle := time.Duration(len(f.workers)) * time.Second / maxIdleRate
+	if d < idle && w.vitals.healthy && !w.vitals.suspect() && f.requestsLocked(w) == 0 {
+		return idle
+	}
+	return d
 }
 
 // jitterLocked changes d by up to a tenth, so that checks do not march in step.

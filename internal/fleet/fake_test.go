@@ -205,3 +205,13 @@ func serves(names ...string) *Facts {
 	}
 	return f
 }
+
+func (p *fakeProber) total() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, k := range p.asked {
+		n += k
+	}
+	return n
+}

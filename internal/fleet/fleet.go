@@ -200,29 +200,22 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 		return w, w != nil
 	}
 	now := f.clock.Now()
-	w.draining = true
+	w.draining, w.drainSince = true, now
 	w.cancel()
 	var changes []admission.Change
 	f.settleAllLocked(w, &changes)
 	f.gate.Apply(changes...)
 	f.log.Info("worker is removed", "worker", w.spec.URL, "id", w.id)
-	f.drainLocked(w, now, now)
+	f.drainLocked(w, now)
 	return w, true
 }
 
 // drainLocked ends a removed worker when its requests are over, or looks again
 // later.
-func (f *Fleet) drainLocked(w *Worker, since, now admission.Instant) {
+func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 	f.prunePastLocked(w)
-	waited := now.Sub(since)
+	waited := now.Sub(w.drainSince)
 	if (len(w.past) > 0 || f.requestsLocked(w) > 0) && waited < f.opts.DrainTimeout {
-		w.event = newEvent(func(now admission.Instant) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if !w.gone {
-				f.drainLocked(w, since, now)
-			}
-		})
 		// The pause grows with the time already waited: 10 ms to half a second.
 		f.sched.set(w.event, now.Add(min(max(waited/4, 10*time.Millisecond), 500*time.Millisecond)))
 		return

@@ -647,3 +647,56 @@ func TestClosedFleet(t *testing.T) {
 		b.pass(time.Minute)
 	})
 }
+
+// A failed request is news: the worker is checked at once, not at the next turn.
+func TestFailedRequestsHurryTheCheck(t *testing.T) {
+	inBubble(t, Options{ModelID: "m", Health: HealthOptions{Interval: time.Hour, FailureThreshold: 2}}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		w := b.add(WorkerSpec{URL: urlA})
+		b.pass(time.Minute)
+		b.prober.set(vanished, urlA)
+		for range 3 {
+			w.Ranks()[0].ReportFailure()
+			b.pass(2 * time.Second)
+		}
+		if w.Status() != StatusUnhealthy {
+			t.Errorf("status %s", w.Status())
+		}
+		n := b.prober.count(urlA)
+		for range 1000 { // a storm of failures is no storm of checks
+			w.Ranks()[0].ReportFailure()
+			b.pass(5 * time.Millisecond)
+		}
+		if n = b.prober.count(urlA) - n; n > 6 {
+			t.Errorf("checked %d times in five seconds", n)
+		}
+	})
+}
+
+// A large idle fleet is looked at less often, its workers with requests are not.
+func TestLargeFleetIsIdleCheaply(t *testing.T) {
+	inBubble(t, Options{ModelID: "m", Health: HealthOptions{Interval: time.Second}}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		wa := b.add(WorkerSpec{URL: urlA})
+		synctest.Wait()
+		b.acquire("m")
+		var urls []string
+		for i := range 250 {
+			urls = append(urls, fmt.Sprintf("http://w-%d:1", i))
+		}
+		b.prober.set(well, urls...)
+		for _, u := range urls {
+			b.add(WorkerSpec{URL: u})
+		}
+		b.pass(time.Minute)
+		total, busy := -b.prober.total(), -b.prober.count(wa.URL())
+		b.pass(time.Minute)
+		total, busy = total+b.prober.total(), busy+b.prober.count(wa.URL())
+		if total > 60*(maxIdleRate+5) || total < 60*(maxIdleRate-5) {
+			t.Errorf("%d checks in a minute", total)
+		}
+		if busy < 50 {
+			t.Errorf("the worker with a request was checked %d times in a minute", busy)
+		}
+	})
+}

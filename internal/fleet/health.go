@@ -114,17 +114,16 @@ func (v *vitals) judge(now admission.Instant, c checkup, s signs, o *HealthOptio
 // suspect tells whether the last checks leave a doubt whether it answers.
 func (v *vitals) suspect() bool { return v.fails > 0 || v.deadFails > 0 || v.tries > 0 }
 
-// next is the pause before the next check. interval is that of a fleet of this
-// size.
-func (v *vitals) next(interval time.Duration, o *HealthOptions) time.Duration {
+// next is the pause before the next check.
+func (v *vitals) next(o *HealthOptions) time.Duration {
 	switch {
-	case v.healthy && v.fails == 0 && v.deadFails == 0:
-		return interval
+	case v.healthy && !v.suspect():
+		return o.Interval
 	case v.healthy:
 		// Be sure within one more interval, not three.
-		return interval / time.Duration(o.FailureThreshold)
+		return o.Interval / time.Duration(o.FailureThreshold)
 	case v.goods > 0:
-		return min(firstRetry, interval)
+		return min(firstRetry, o.Interval)
 	}
-	return min(firstRetry<<min(max(v.tries-1, 0), 16), interval)
+	return min(firstRetry<<min(max(v.tries-1, 0), 16), o.Interval)
 }

@@ -67,14 +67,14 @@ func TestVitals(t *testing.T) {
 }
 
 func TestVitalsPause(t *testing.T) {
-	o := &HealthOptions{FailureThreshold: 3, SuccessThreshold: 2}
+	o := &HealthOptions{FailureThreshold: 3, SuccessThreshold: 2, Interval: 30 * time.Second}
 	gone := checkup{health: answerGone, alive: answerGone}
 	v := vitals{}
 	var got []string
 	step := func(c checkup, n int) {
 		for range n {
 			v.judge(0, c, signs{}, o)
-			got = append(got, v.next(30*time.Second, o).String())
+			got = append(got, v.next(o).String())
 		}
 	}
 	step(gone, 7)

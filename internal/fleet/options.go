@@ -63,10 +63,15 @@ const (
 	DefaultMaxProbes      = 512
 	DefaultDrainTimeout   = 5 * time.Minute
 
-	// maxProbeRate bounds the checks begun in a second, so that a fleet of any
-	// size can be idle cheaply: with more than interval × rate workers, each is
-	// checked less often.
-	maxProbeRate = 100
+	// maxIdleRate bounds the checks begun in a second of workers that are well and
+	// have no requests, so that a fleet of any size is idle cheaply: a check costs
+	// half a millisecond, most of it for a new connection, since engines close
+	// idle ones after 5 s. With more than interval × rate workers, 125 by default,
+	// those are checked less often.
+	maxIdleRate = 25
+	// hurryPause is the least time between two checks of a worker that fails
+	// requests.
+	hurryPause = time.Second
 	// firstRetry is the pause after the first failed look at a worker that is
 	// not healthy; it doubles up to the interval.
 	firstRetry = time.Second

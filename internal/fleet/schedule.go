@@ -80,6 +80,21 @@ func (s *schedule) set(e *event, at admission.Instant) {
 	}
 }
 
+// advance makes e run earlier than it would, if it is to run at all.
+func (s *schedule) advance(e *event, at admission.Instant) {
+	s.mu.Lock()
+	sooner := e.pos >= 0 && e.at > at
+	if sooner {
+		e.at = at
+		heap.Fix(&s.h, e.pos)
+	}
+	first := sooner && s.h[0] == e
+	s.mu.Unlock()
+	if first {
+		s.nudge()
+	}
+}
+
 // drop makes e not run. It may be running.
 func (s *schedule) drop(e *event) {
 	if e == nil {

@@ -37,24 +37,26 @@ type Worker struct {
 	generation uint64
 	ctx        context.Context // ends when nothing may be asked of it any more
 	cancel     context.CancelFunc
+	event      *event // the next check, or look at its drain
 
 	// atomic
-	facts atomic.Pointer[Facts]
-	life  atomic.Pointer[life]
-	ranks atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
+	facts  atomic.Pointer[Facts]
+	life   atomic.Pointer[life]
+	ranks  atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
+	judged atomic.Int64            // instant of the last judged check
 
 	// guarded by Fleet.mu
-	vitals   vitals
-	draining bool
-	gone     bool // in no list, asked nothing
-	added    admission.Instant
-	models   []string          // of its ranks at the gate
-	unknown  bool              // the models are not its own words: it has told none
-	inGate   bool              // its ranks are registered there
-	past     []*admission.Rank // earlier registrations of its ranks that may have holds
-	factsAt  admission.Instant // when they were last read whole
-	event    *event            // the next check, or look at its drain
-	checking bool
+	vitals     vitals
+	draining   bool
+	drainSince admission.Instant
+	gone       bool // in no list, asked nothing
+	added      admission.Instant
+	models     []string          // of its ranks at the gate
+	unknown    bool              // the models are not its own words: it has told none
+	inGate     bool              // its ranks are registered there
+	past       []*admission.Rank // earlier registrations of its ranks that may have holds
+	factsAt    admission.Instant // when they were last read whole
+	checking   bool
 }
 
 // life is the time from one death of a worker to the next. It is shared by the
@@ -197,9 +199,12 @@ func (r *Rank) ReportSuccess() {
 
 // ReportFailure tells the rank's breaker that a leg failed by the engine's
 // fault. The caller leaves out what proves nothing: faults of the client, 429
-// and overload answers, legs that were cancelled.
+// and overload answers, legs that were cancelled. The worker is checked soon.
 func (r *Rank) ReportFailure() {
-	if r.breaker.failure(r.worker.fleet.clock.Now()) {
-		r.worker.fleet.breakerChanged(r)
+	w := r.worker
+	now := w.fleet.clock.Now()
+	if r.breaker.failure(now) {
+		w.fleet.breakerChanged(r)
 	}
+	w.fleet.sched.advance(w.event, max(now, admission.Instant(w.judged.Load()).Add(hurryPause)))
 }
