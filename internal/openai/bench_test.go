@@ -78,3 +78,51 @@ func BenchmarkEventScanner(b *testing.B) {
 		})
 	}
 }
+
+// One chunk of one of n copies, as it passes; of a copy that is not the first to come,
+// so that its id is replaced.
+func BenchmarkStreamMerger(b *testing.B) {
+	event := func(id string, choice string) []byte {
+		return []byte(`data: {"id":"` + id + `","object":"chat.completion.chunk","created":1730000000,"model":"m","choices":[` + choice + `]}` + "\n\n")
+	}
+	content := event("chatcmpl-123", `{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}`)
+	for _, c := range []struct {
+		name  string
+		event []byte
+		cut   int
+	}{
+		{"content", content, 0},
+		{"cut", content, 60},
+		{"logprobs", event("chatcmpl-123", `{"index":0,"delta":{"content":" word"},"logprobs":{"content":[{"token":" word","logprob":-0.1,"bytes":[32,119,111,114,100],"top_logprobs":[{"token":" word","logprob":-0.1},{"token":" a","logprob":-2.5}]}]},"finish_reason":null}`), 0},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(len(c.event)))
+			b.ReportAllocs()
+			m := Fan{Copies: 4, Prompts: 1}.Stream(0)
+			size := 0
+			out := func(p []byte) { size = len(p) }
+			if err := m.Feed(1, event("chatcmpl-4567", ""), out); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if c.cut > 0 {
+					_ = m.Feed(3, c.event[:c.cut], out)
+				}
+				if err := m.Feed(3, c.event[c.cut:], out); err != nil || size <= len(c.event) {
+					b.Fatal(err, size)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkReadErrorObject(b *testing.B) {
+	answer := []byte(`{"id":"x","choices":[{"index":0,"message":{"content":"` + strings.Repeat("plain text of an answer ", 400) + `"}}],"usage":{"prompt_tokens":1}}`)
+	b.SetBytes(int64(len(answer)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, ok := ReadErrorObject(answer); ok {
+			b.Fatal("an error")
+		}
+	}
+}

@@ -18,6 +18,7 @@ const (
 	FieldReturnLogprob
 	FieldLogprobs
 	FieldEcho
+	FieldUseBeamSearch
 
 	FieldMessages
 	FieldTools
@@ -66,6 +67,7 @@ var fieldNames = [numFields]string{
 	FieldReturnLogprob:       "return_logprob",
 	FieldLogprobs:            "logprobs",
 	FieldEcho:                "echo",
+	FieldUseBeamSearch:       "use_beam_search",
 	FieldMessages:            "messages",
 	FieldTools:               "tools",
 	FieldPrompt:              "prompt",

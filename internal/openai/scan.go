@@ -39,6 +39,8 @@ type scanner struct {
 	// numbers counts the numbers passed by the last call of numberRun.
 	numbers int
 
+	nameBuf [32]byte
+
 	// inObject has a bit per nesting level: set for an object, clear for an array.
 	inObject [maxScanDepth/64 + 1]uint64
 }

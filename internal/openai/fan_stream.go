@@ -1,0 +1,322 @@
+package openai
+
+import (
+	"bytes"
+	"strconv"
+)
+
+const (
+	// maxFanName bounds an id or a time that is put in place of another.
+	maxFanName = 256
+	// maxFanUsage bounds the usage that is kept of each copy, in bytes.
+	maxFanUsage = 8 << 10
+)
+
+// StreamMerger makes the client's event stream out of those of the copies. It is a step
+// machine: whoever reads the copies feeds it, one piece at a time under one lock, and
+// writes what comes out.
+//
+//   - Only whole events come out, in the order in which they became whole; that order
+//     and the bytes do not depend on where the pieces are cut. Lines end in '\n'.
+//   - index is the client's; id and created are everywhere those of the first event, so
+//     that the client sees one completion. All else stays as the engine wrote it.
+//   - Events with token counts and no choice are held back. If the client asked for
+//     them, one with the sums comes after all else; without one from any copy, none.
+//   - One end marker comes, once all copies have sent theirs; what a copy sends after
+//     its own is ignored. Comments pass, each as one line between events, which no
+//     reader can take for an empty event.
+//
+// Memory is bounded by the unfinished event of each copy and one piece.
+type StreamMerger struct {
+	fan     Fan
+	max     int
+	sources []fanSource
+	open    int // sources without an end marker
+	fault   *FanError
+
+	id, created []byte // raw JSON; nil before the first event that has one
+	// usageEvent is the event that will tell the sums, as it would go out, with its
+	// usage at usageAt; it is that of copy usageFrom.
+	usageEvent []byte
+	usageAt    Span
+	usageFrom  int
+
+	out  []byte
+	scan scanner
+}
+
+type fanSource struct {
+	frames eventFrames
+	done   bool
+	usage  []byte
+}
+
+// Stream merges streamed answers. maxEventBytes bounds an event; 0 is
+// DefaultMaxEventBytes.
+func (f Fan) Stream(maxEventBytes int) *StreamMerger {
+	if maxEventBytes <= 0 {
+		maxEventBytes = DefaultMaxEventBytes
+	}
+	m := &StreamMerger{fan: f, max: maxEventBytes, sources: make([]fanSource, f.Copies), open: f.Copies}
+	for k := range m.sources {
+		m.sources[k].frames.max = maxEventBytes
+	}
+	return m
+}
+
+// Feed takes the next piece of the copy's stream and calls out, at most once, with the
+// bytes to pass on, which are whole events and valid only during the call. The error
+// is a *FanError: an error event, or what can't be merged. What came before it in the
+// piece was passed on; the whole must be ended then, and every later call gives the
+// same error.
+func (m *StreamMerger) Feed(copy int, piece []byte, out func([]byte)) error {
+	if m.fault != nil {
+		return m.fault
+	}
+	src := &m.sources[copy]
+	if src.done {
+		return nil
+	}
+	m.out = m.out[:0]
+	src.frames.begin()
+	for more := true; more && m.fault == nil && !src.done; {
+		var got frameKind
+		switch piece, got = src.frames.next(piece); got {
+		case frameNone:
+			more = false
+		case frameComment:
+			m.out = append(append(m.out, src.frames.comment...), '\n')
+		case frameEvent:
+			m.fault = m.event(copy, src)
+		case frameTooLong:
+			m.fault = fanFault(copy, "an event is longer than %d bytes", m.max)
+		}
+	}
+	if len(m.out) > 0 {
+		out(m.out)
+	}
+	if cap(m.out) > maxKeptBuffer {
+		m.out = nil
+	}
+	if m.fault != nil {
+		return m.fault
+	}
+	return nil
+}
+
+// End tells that the copy's stream is over. It is an error if that was before its end
+// marker: then the client's must be seen to be broken too.
+func (m *StreamMerger) End(copy int) error {
+	if m.fault == nil && !m.sources[copy].done {
+		m.fault = fanFault(copy, "its stream ended without the end marker")
+	}
+	if m.fault != nil {
+		return m.fault
+	}
+	return nil
+}
+
+// CopyDone tells that the copy's end marker was seen.
+func (m *StreamMerger) CopyDone(copy int) bool { return m.sources[copy].done }
+
+// Done tells that all copies are at their end and the client's end marker came out.
+func (m *StreamMerger) Done() bool { return m.open == 0 && m.fault == nil }
+
+// event passes on one whole event.
+func (m *StreamMerger) event(copy int, src *fanSource) *FanError {
+	f, s := &src.frames, &m.scan
+	data := f.data
+	s.reset(data, DefaultMaxDepth)
+	i := s.space(0)
+	switch {
+	case f.isError:
+		return fanTold(copy, data)
+	case i >= len(data):
+		return nil // no JSON reader could make anything of it
+	case data[i] == '[' && bytes.Equal(bytes.TrimSpace(data), doneMarker):
+		m.endOf(copy)
+		return nil
+	case data[i] != '{':
+		return fanFault(copy, "an event is neither a JSON object nor the end marker")
+	}
+	mark := len(m.out)
+	w := fanWriter{m: m, copy: copy, data: data}
+	m.out = append(append(m.out, f.head...), "data: "...)
+	from := len(m.out)
+	if fault := w.object(i); fault != nil {
+		m.out = m.out[:mark]
+		return fault
+	}
+	if f.joined {
+		// A line feed outside of strings, which alone is valid JSON, is as good as a
+		// space.
+		for i, c := range m.out[from:] {
+			if c == '\n' {
+				m.out[from+i] = ' '
+			}
+		}
+	}
+	m.out = append(m.out, '\n', '\n')
+	if w.usage.IsZero() || w.choices > 0 {
+		return nil
+	}
+	fault := m.keepUsage(copy, src, m.out[mark:], Span{w.usage.Start - mark, w.usage.End - mark})
+	m.out = m.out[:mark]
+	return fault
+}
+
+// keepUsage holds back an event that has nothing but token counts.
+func (m *StreamMerger) keepUsage(copy int, src *fanSource, event []byte, usage Span) *FanError {
+	if !m.fan.Usage {
+		return nil
+	}
+	if usage.Len() > maxFanUsage {
+		return fanFault(copy, "its usage has %d bytes, more than %d", usage.Len(), maxFanUsage)
+	}
+	src.usage = append(src.usage[:0], event[usage.Start:usage.End]...)
+	if m.usageEvent == nil || copy <= m.usageFrom {
+		m.usageEvent, m.usageAt, m.usageFrom = append(m.usageEvent[:0], event...), usage, copy
+	}
+	return nil
+}
+
+// endOf takes a copy's end marker; after the last one come the sums and the client's.
+func (m *StreamMerger) endOf(copy int) {
+	src := &m.sources[copy]
+	src.done = true
+	src.frames.release()
+	if m.open--; m.open > 0 {
+		return
+	}
+	if m.usageEvent != nil {
+		usages := make([][]byte, 0, len(m.sources))
+		usages = append(usages, m.sources[m.usageFrom].usage)
+		for k := range m.sources {
+			if u := m.sources[k].usage; k != m.usageFrom && u != nil {
+				usages = append(usages, u)
+			}
+		}
+		m.out = append(m.out, m.usageEvent[:m.usageAt.Start]...)
+		m.out = appendFanUsage(m.out, usages)
+		m.out = append(m.out, m.usageEvent[m.usageAt.End:]...)
+	}
+	m.out = append(m.out, "data: [DONE]\n\n"...)
+}
+
+// fanWriter writes one event's JSON to m.out, with what has to change changed.
+type fanWriter struct {
+	m    *StreamMerger
+	copy int
+	data []byte
+	at   int // how far data has been written
+
+	choices int  // how many the event has
+	usage   Span // of m.out
+}
+
+// object writes the object at i, which must be all of the data.
+func (w *fanWriter) object(i int) *FanError {
+	m, s := w.m, &w.m.scan
+	i++
+	for first := true; ; first = false {
+		name, v, done := s.member(i, first)
+		if v < 0 {
+			return w.notJSON()
+		}
+		if i = v; done {
+			break
+		}
+		key := s.nameOf(name)
+		if string(key) == "choices" && w.data[v] == '[' {
+			var fault *FanError
+			if i, fault = w.list(v); fault != nil {
+				return fault
+			}
+			continue
+		}
+		if i = s.skip(v, 1); i < 0 {
+			return w.notJSON()
+		}
+		c, raw := w.data[v], w.data[v:i]
+		switch string(key) {
+		case "id":
+			if c == '"' {
+				w.same(&m.id, v, i)
+			}
+		case "created":
+			if kindOf(c) == KindNumber {
+				w.same(&m.created, v, i)
+			}
+		case "usage":
+			if c == '{' {
+				w.upTo(v)
+				start := len(m.out)
+				w.upTo(i)
+				w.usage = Span{start, len(m.out)}
+			}
+		case "error":
+			if c == '{' || c == '"' {
+				return fanTold(w.copy, w.data)
+			}
+		case "object", "type":
+			if string(raw) == `"error"` {
+				return fanTold(w.copy, w.data)
+			}
+		}
+	}
+	if s.space(i) < len(w.data) {
+		return fanFault(w.copy, "an event has more data after its JSON object")
+	}
+	w.upTo(len(w.data))
+	return nil
+}
+
+// list writes the choices at v.
+func (w *fanWriter) list(v int) (end int, fault *FanError) {
+	s := &w.m.scan
+	i := v + 1
+	for first := true; ; first = false {
+		e, done := s.element(i, first)
+		if e < 0 {
+			return -1, w.notJSON()
+		}
+		if done {
+			return e, nil
+		}
+		at, index, end := s.choice(e)
+		if end < 0 {
+			return -1, w.notJSON()
+		}
+		if index < 0 || index >= w.m.fan.Prompts {
+			return -1, fanFault(w.copy, "a choice in an event has no index below %d", w.m.fan.Prompts)
+		}
+		w.upTo(at.Start)
+		w.m.out = strconv.AppendInt(w.m.out, int64(w.m.fan.Index(w.copy, index)), 10)
+		w.at = at.End
+		w.choices++
+		i = end
+	}
+}
+
+// same writes the first such value of all events in place of the one at v.
+func (w *fanWriter) same(first *[]byte, v, i int) {
+	raw := w.data[v:i]
+	switch {
+	case len(raw) > maxFanName || bytes.Equal(raw, *first):
+	case *first == nil:
+		*first = bytes.Clone(raw)
+	default:
+		w.upTo(v)
+		w.m.out = append(w.m.out, *first...)
+		w.at = i
+	}
+}
+
+func (w *fanWriter) upTo(i int) {
+	w.m.out = append(w.m.out, w.data[w.at:i]...)
+	w.at = i
+}
+
+func (w *fanWriter) notJSON() *FanError {
+	return fanFault(w.copy, "an event is not valid JSON: %s", w.m.scan.describe())
+}
