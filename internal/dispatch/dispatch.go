@@ -45,6 +45,9 @@ type Options struct {
 	RequestTimeout time.Duration
 	// Limits bound each leg; Total is not used.
 	Limits upstream.Limits
+	// KeepAlive is how long an event stream may be silent before it gets a
+	// comment. Zero: none.
+	KeepAlive time.Duration
 	// ClientWriteTimeout is how long one write to a client may take.
 	ClientWriteTimeout time.Duration
 	// PassAuthorization hands the client's key to engines: sluice asks for none

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"strconv"
@@ -23,11 +24,9 @@ type exchange struct {
 	ticket     admission.Ticket
 	attempts   int
 	retried500 bool
-	// committed: the client has been sent a status.
-	committed bool
 	// abort: the answer has begun and cannot be finished.
 	abort bool
-	out   relay
+	out   clientWriter
 
 	// refs counts who may still use the body or the ticket: the handler and, if
 	// there is one, a prefill leg.
@@ -53,6 +52,7 @@ func (x *exchange) run(ctx context.Context) {
 		return
 	}
 	x.d.budget.earn()
+	x.out.init(x)
 	var last *failure
 	for {
 		if err := x.d.gate.Acquire(ctx, &x.ticket); err != nil {
@@ -102,16 +102,14 @@ func (x *exchange) answer(f *failure) {
 	rec := &x.call.Record
 	switch {
 	case f.told:
-	case x.committed:
+	case x.out.committed:
 		x.breakOff(f)
 	case f.gone:
 		rec.Status = StatusClientGone
 	case f.local != nil:
-		x.committed = true
 		rec.Status = f.local.Status
 		_ = f.local.WriteResponse(x.w, x.call.Route.Shape()) // a client that left now is answered all the same
 	default:
-		x.committed = true
 		rec.Status = f.status
 		h := x.w.Header()
 		if f.contentType != "" {
@@ -134,11 +132,21 @@ func (x *exchange) breakOff(f *failure) {
 	if f.gone || !x.out.sse {
 		return
 	}
+	if f.status != 0 && isObject(f.body) {
+		x.out.errorEvent(f.body) // in the engine's own words
+		return
+	}
 	e := f.local
 	if e == nil {
 		e = openai.UpstreamFailed(x.legName(f.leg), "it failed while the answer was under way", f.err)
 	}
-	x.out.errorEvent(e)
+	x.out.errorEvent(e.AppendJSON(nil, x.call.Route.Shape()))
+}
+
+// isObject tells whether b can stand as the data of one event.
+func isObject(b []byte) bool {
+	b = bytes.TrimSpace(b)
+	return len(b) > 1 && b[0] == '{' && b[len(b)-1] == '}' && !bytes.ContainsAny(b, "\r\n")
 }
 
 func (x *exchange) finish(reason string, f *failure) {

@@ -89,7 +89,7 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	}
 	if f.echo {
 		<-legs.prefill.done
-	} else if f.transfer && !x.committed {
+	} else if f.transfer && !x.out.begun {
 		waitFor(legs.prefill.done, x.d.opts.VerdictWait)
 	}
 	cancelPrefill(errAttemptOver)
@@ -170,7 +170,7 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 		return x.statusFailure(ctx, admission.PrefillLeg, rank, resp)
 	}
 	rank.NoteProgress()
-	keep := x.call.Peeked.ReturnLogprob && x.call.Route == openai.RouteGenerate
+	keep := x.wantsLogprobs()
 	sse := isEventStream(resp.Get("Content-Type"))
 	var scan openai.EventScanner
 	scan.SkipUsage = true

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -18,18 +17,19 @@ import (
 // relay is the answering leg's body on its way to the client.
 type relay struct {
 	x    *exchange
-	rc   *http.ResponseController
+	out  *clientWriter
 	resp *upstream.Response
 	rank *fleet.Rank
+	leg  admission.Leg
 	sse  bool
 	scan openai.EventScanner
-
-	writeBy time.Time // the client's write deadline in force
 }
 
 // runAnswer sends the leg that answers the client and relays its answer. legs is
 // nil for an aggregated request.
 func (x *exchange) runAnswer(ctx context.Context, leg admission.Leg, rank *fleet.Rank, req upstream.Request, legs *pairLegs) *failure {
+	x.out.startKeepAlive()
+	defer x.out.stopKeepAlive()
 	resp, err := rank.Endpoint().Do(ctx, &req)
 	if err != nil {
 		return x.legFailure(ctx, leg, rank, err)
@@ -39,92 +39,54 @@ func (x *exchange) runAnswer(ctx context.Context, leg admission.Leg, rank *fleet
 		return x.statusFailure(ctx, leg, rank, resp)
 	}
 	rank.NoteProgress()
-	x.out = relay{x: x, rc: http.NewResponseController(x.w), resp: resp, rank: rank}
-	r := &x.out
+	r := &relay{x: x, out: &x.out, resp: resp, rank: rank, leg: leg}
 	contentType := resp.Get("Content-Type")
 	r.sse = isEventStream(contentType)
-	if f := r.wrongForm(leg, contentType); f != nil {
+	if f := r.wrongForm(contentType); f != nil {
 		return f
 	}
-	merge := legs != nil && x.call.Route == openai.RouteGenerate && x.call.Peeked.ReturnLogprob
 	switch {
-	case merge:
-		return r.merged(ctx, leg, legs)
+	case legs != nil && x.wantsLogprobs():
+		return r.merged(ctx, legs)
 	case r.sse:
-		return r.stream(ctx, leg)
+		return r.stream(ctx)
+	case x.call.Peeked.Stream:
+		return r.lines(ctx)
 	}
-	return r.plain(ctx, leg)
+	return r.plain(ctx)
+}
+
+// wantsLogprobs tells whether the client's answer needs the prefill's too.
+func (x *exchange) wantsLogprobs() bool {
+	return x.call.Route == openai.RouteGenerate && x.call.Peeked.ReturnLogprob
 }
 
 // wrongForm refuses an event stream where JSON was asked and the reverse: the
 // client would read neither. Lines of JSON and forms unknown here pass.
-func (r *relay) wrongForm(leg admission.Leg, contentType string) *failure {
-	x := r.x
-	asked := x.call.Peeked.Stream
-	var got, want string
+func (r *relay) wrongForm(contentType string) *failure {
+	asked := r.x.call.Peeked.Stream
 	switch {
 	case r.sse && !asked:
-		got, want = "an event stream", "one JSON answer"
+		return r.bad("it sent an event stream where one JSON answer was asked for", nil)
 	case asked && isJSON(contentType):
-		got, want = "one JSON answer", "an event stream"
-	default:
-		return nil
-	}
-	return &failure{leg: leg, rank: r.rank, reason: reasonUpstream,
-		local: openai.UpstreamFailed(x.legName(leg), "it sent "+got+" where "+want+" was asked for", nil)}
-}
-
-// commit sends the client its status and headers. From here on no attempt can
-// follow.
-func (r *relay) commit(length int) {
-	x := r.x
-	if x.committed {
-		return
-	}
-	x.committed = true
-	h := x.w.Header()
-	copyResponseHeader(h, r.resp)
-	if r.sse {
-		// Proxies in front must not collect events.
-		if h["Cache-Control"] == nil {
-			h["Cache-Control"] = []string{"no-cache"}
-		}
-		if h["X-Accel-Buffering"] == nil {
-			h["X-Accel-Buffering"] = []string{"no"}
-		}
-	}
-	if length >= 0 {
-		h["Content-Length"] = []string{strconv.Itoa(length)}
-	}
-	x.call.Record.Status = http.StatusOK
-	x.w.WriteHeader(http.StatusOK)
-}
-
-// errClientWrite is the failure of a write to the client: it left, or does not
-// read.
-var errClientWrite = errors.New("cannot write to the client")
-
-func (r *relay) write(b []byte) *failure {
-	if limit := r.x.d.opts.ClientWriteTimeout; limit > 0 {
-		// Setting a deadline is not free: one in four quarters of it.
-		if now := time.Now(); r.writeBy.Sub(now) < limit-limit/4 {
-			r.writeBy = now.Add(limit)
-			_ = r.rc.SetWriteDeadline(r.writeBy) // not every writer has one
-		}
-	}
-	n, err := r.x.w.Write(b)
-	r.x.call.Record.Bytes += int64(n)
-	if err != nil {
-		return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
+		return r.bad("it sent one JSON answer where an event stream was asked for", nil)
 	}
 	return nil
 }
 
-func (r *relay) flush() *failure {
-	if err := r.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
+// bad is an answer that is none.
+func (r *relay) bad(what string, err error) *failure {
+	return &failure{leg: r.leg, rank: r.rank, reason: reasonUpstream, err: err,
+		local: openai.UpstreamFailed(r.x.legName(r.leg), what, err)}
+}
+
+// broken is the failure of an answer that broke off with err.
+func (r *relay) broken(ctx context.Context, err error) *failure {
+	f := r.x.legFailure(ctx, r.leg, r.rank, err)
+	if r.out.begun && f.reason == reasonUpstream {
+		f.reason = reasonBrokenOff
 	}
-	return nil
+	return f
 }
 
 func (r *relay) firstToken() {
@@ -133,46 +95,63 @@ func (r *relay) firstToken() {
 	}
 }
 
+// begin sends the client its status.
+func (r *relay) begin(length int) {
+	if r.sse {
+		r.out.sse, r.out.scan = true, &r.scan
+	}
+	r.x.call.Record.Status = http.StatusOK
+	r.out.begin(r.resp, length)
+}
+
+// pass hands a piece on, and flushes when everything that has arrived is passed.
+func (r *relay) pass(b []byte) *failure {
+	if f := r.out.write(b, r.scan.AtBoundary()); f != nil {
+		return f
+	}
+	if body := r.resp.Body; body.Buffered() == 0 && !body.Done() {
+		return r.out.flush()
+	}
+	return nil
+}
+
 // stream relays an event stream as it comes: pieces as they lie in the
 // connection's buffer, a flush whenever what has arrived has been passed on.
 // Nothing is sent before the first event is there, so that a failure before it
 // still gets a status of its own.
-func (r *relay) stream(ctx context.Context, leg admission.Leg) *failure {
-	x, body := r.x, r.resp.Body
-	var held []byte // the first piece, while it is no whole event yet
+func (r *relay) stream(ctx context.Context) *failure {
+	var held []byte // what has come, while it is no whole event yet
 	for {
-		piece, err := body.Next()
+		piece, err := r.resp.Body.Next()
+		if err == io.EOF {
+			return r.streamEnd(held)
+		}
 		if err != nil {
-			return r.streamEnd(ctx, leg, held, err)
+			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
 		r.scan.Feed(piece)
 		if r.scan.DataEvents > 0 {
 			r.firstToken()
 		}
-		if !x.committed {
-			if f := r.beforeFirst(leg); f != nil {
+		if !r.out.begun {
+			if f := r.beforeFirst(); f != nil {
 				return f
 			}
 			if r.scan.Events == 0 && r.scan.Comments == 0 && len(held)+len(piece) < maxHeld {
 				held = append(held, piece...)
 				continue
 			}
-			r.commit(-1)
+			r.begin(-1)
 			if len(held) > 0 {
-				if f := r.write(held); f != nil {
+				if f := r.out.write(held, false); f != nil {
 					return f
 				}
 				held = nil
 			}
 		}
-		if f := r.write(piece); f != nil {
+		if f := r.pass(piece); f != nil {
 			return f
-		}
-		if body.Buffered() == 0 && !body.Done() {
-			if f := r.flush(); f != nil {
-				return f
-			}
 		}
 	}
 }
@@ -183,7 +162,7 @@ const maxHeld = 64 << 10
 // beforeFirst looks at what has come before the client was sent anything. An
 // error event that reports a broken hand-off is the pair's failure; any other is
 // the engine's answer and passes as it is.
-func (r *relay) beforeFirst(leg admission.Leg) *failure {
+func (r *relay) beforeFirst() *failure {
 	if r.scan.Errors == 0 || !r.x.pair {
 		return nil
 	}
@@ -191,103 +170,92 @@ func (r *relay) beforeFirst(leg admission.Leg) *failure {
 	if !engine.SGLangTransferFailure(status, r.scan.LastError) {
 		return nil
 	}
-	return r.x.eventFailure(leg, r.rank, r.scan.LastError)
+	return r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
 }
 
-// streamEnd judges how a stream ended.
-func (r *relay) streamEnd(ctx context.Context, leg admission.Leg, held []byte, err error) *failure {
-	x := r.x
-	if err != io.EOF {
-		f := x.legFailure(ctx, leg, r.rank, err)
-		if x.committed && f.local != nil && f.reason == reasonUpstream {
-			f.reason = reasonBrokenOff
-		}
-		return f
-	}
-	if !x.committed {
+// streamEnd judges a stream that ended without a fault of the connection.
+func (r *relay) streamEnd(held []byte) *failure {
+	if !r.out.begun {
 		if len(held) == 0 {
-			return &failure{leg: leg, rank: r.rank, reason: reasonBrokenOff,
-				local: openai.UpstreamFailed(x.legName(leg), "its event stream ended before the first event", nil)}
+			f := r.bad("its event stream ended before the first event", nil)
+			f.reason = reasonBrokenOff
+			return f
 		}
-		r.commit(-1)
-		if f := r.write(held); f != nil {
+		r.begin(-1)
+		if f := r.out.write(held, r.scan.AtBoundary()); f != nil {
 			return f
 		}
 	}
-	x.call.Record.Usage = r.scan.Usage
+	r.x.call.Record.Usage = r.scan.Usage
 	switch {
 	case r.scan.Errors > 0:
-		// The engine's own error event has passed on; the stream is whole, the
-		// request failed.
-		return r.toldFailure(leg)
+		// The engine's own error event has passed; the stream is whole, the
+		// request failed, and nothing is left to say or to break off.
+		f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
+		f.told = true
+		return f
 	case !r.scan.AtBoundary() || !r.scan.Finished:
-		return &failure{leg: leg, rank: r.rank, reason: reasonBrokenOff,
-			local: openai.UpstreamFailed(x.legName(leg), "its event stream ended without its end marker", nil)}
+		f := r.bad("its event stream ended without its end marker", nil)
+		f.reason = reasonBrokenOff
+		return f
 	}
 	return nil
 }
 
-// toldFailure is a failure that the client knows of already, in the engine's own
-// words: nothing is left to say or to break off.
-func (r *relay) toldFailure(leg admission.Leg) *failure {
-	f := r.x.eventFailure(leg, r.rank, r.scan.LastError)
-	f.told = true
-	return f
-}
-
-// errorEvent ends a broken event stream with an error event of our own.
-func (r *relay) errorEvent(e *openai.Error) {
-	b := r.scan.AppendClose(nil)
-	b = e.AppendEvent(b, r.x.call.Route.Shape())
-	if r.write(b) == nil {
-		_ = r.flush() // the connection is cut next in any case
+// lines relays a stream of some other form: each piece as it comes.
+func (r *relay) lines(ctx context.Context) *failure {
+	for {
+		piece, err := r.resp.Body.Next()
+		if err == io.EOF {
+			r.begin(-1)
+			return nil
+		}
+		if err != nil {
+			return r.broken(ctx, err)
+		}
+		r.rank.NoteProgress()
+		r.firstToken()
+		r.begin(-1)
+		if f := r.pass(piece); f != nil {
+			return f
+		}
 	}
 }
 
-// plain relays an answer that is no event stream. Up to a bound it is collected
-// first, so that one that breaks off is told as an error and can be tried
-// elsewhere.
-func (r *relay) plain(ctx context.Context, leg admission.Leg) *failure {
-	x, body := r.x, r.resp.Body
-	bound := x.d.opts.MaxBufferedAnswer
-	if x.call.Peeked.Stream {
-		bound = 0 // lines of some other form: each as it comes
-	}
+// plain relays one JSON answer. Up to a bound it is collected first, so that one
+// that breaks off is told as an error and can be tried elsewhere.
+func (r *relay) plain(ctx context.Context) *failure {
+	bound := r.x.d.opts.MaxBufferedAnswer
 	var held []byte
 	if n := r.resp.ContentLength; n > 0 && n <= int64(bound) {
 		held = make([]byte, 0, n)
 	}
 	for {
-		piece, err := body.Next()
+		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return x.legFailure(ctx, leg, r.rank, err)
+			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
-		if !x.committed && len(held)+len(piece) <= bound {
+		if !r.out.begun && len(held)+len(piece) <= bound {
 			held = append(held, piece...)
 			continue
 		}
-		if !x.committed {
+		if !r.out.begun {
 			r.firstToken()
-			r.commit(int(r.resp.ContentLength))
-			if f := r.write(held); f != nil {
+			r.begin(int(r.resp.ContentLength))
+			if f := r.out.write(held, false); f != nil {
 				return f
 			}
 			held = nil
 		}
-		if f := r.write(piece); f != nil {
+		if f := r.pass(piece); f != nil {
 			return f
 		}
-		if body.Buffered() == 0 && !body.Done() {
-			if f := r.flush(); f != nil {
-				return f
-			}
-		}
 	}
-	if x.committed {
+	if r.out.begun {
 		return nil
 	}
 	return r.whole(held)
@@ -299,98 +267,89 @@ func (r *relay) whole(b []byte) *failure {
 	if u, ok := openai.ReadUsage(b); ok {
 		r.x.call.Record.Usage = u
 	}
-	r.commit(len(b))
-	return r.write(b)
+	r.begin(len(b))
+	return r.out.write(b, false)
 }
 
 // merged joins the prefill leg's prompt logprobs into the decode leg's answer.
 // This is the one answer that waits for prefill.
-func (r *relay) merged(ctx context.Context, leg admission.Leg, legs *pairLegs) *failure {
+func (r *relay) merged(ctx context.Context, legs *pairLegs) *failure {
 	x := r.x
 	select {
 	case <-legs.prefill.done:
 	case <-ctx.Done():
-		return x.legFailure(ctx, leg, r.rank, ctx.Err())
+		return x.legFailure(ctx, r.leg, r.rank, ctx.Err())
 	}
 	if legs.prefill.f != nil {
-		return &failure{leg: leg, rank: r.rank, echo: true}
+		return &failure{leg: r.leg, rank: r.rank, echo: true}
 	}
 	m, err := openai.NewLogprobMerger(legs.prefill.body)
 	if err != nil {
 		return &failure{leg: admission.PrefillLeg, rank: x.ticket.Prefill.Data().(*fleet.Rank), reason: reasonUpstream, err: err,
 			local: openai.UpstreamFailed("prefill", "its answer has no logprobs that can be merged", err)}
 	}
-	if !r.sse {
-		b, err := collect(r.resp.Body, x.d.opts.MaxLogprobBody)
-		if err != nil {
-			if errors.Is(err, errTooLarge) {
-				return r.mergeFailure(leg, err)
-			}
-			return x.legFailure(ctx, leg, r.rank, err)
-		}
-		segments, size, err := m.Merge(b)
-		if err != nil {
-			return r.mergeFailure(leg, err)
-		}
-		merged := make([]byte, 0, size)
-		for _, s := range segments {
-			merged = append(merged, s...)
-		}
-		return r.whole(merged)
+	if r.sse {
+		return r.mergedStream(ctx, m)
 	}
-	return r.mergedStream(ctx, leg, m)
+	b, err := collect(r.resp.Body, x.d.opts.MaxLogprobBody)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return r.bad("its answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", err)
+	case err != nil:
+		return r.broken(ctx, err)
+	}
+	segments, size, err := m.Merge(b)
+	if err != nil {
+		return r.bad(unmergeable, err)
+	}
+	whole := make([]byte, 0, size)
+	for _, s := range segments {
+		whole = append(whole, s...)
+	}
+	return r.whole(whole)
 }
 
-func (r *relay) mergeFailure(leg admission.Leg, err error) *failure {
-	return &failure{leg: leg, rank: r.rank, reason: reasonUpstream, err: err,
-		local: openai.UpstreamFailed("decode", "its answer cannot be merged with the prefill's logprobs", err)}
-}
+const unmergeable = "its answer cannot be merged with the prefill's logprobs"
 
 // mergedStream changes each event on its way, however it is cut into pieces.
-func (r *relay) mergedStream(ctx context.Context, leg admission.Leg, m *openai.LogprobMerger) *failure {
-	x, body := r.x, r.resp.Body
-	stream := m.Stream(x.d.opts.MaxLogprobBody)
+func (r *relay) mergedStream(ctx context.Context, m *openai.LogprobMerger) *failure {
+	stream := m.Stream(r.x.d.opts.MaxLogprobBody)
 	var out []byte
 	add := func(b []byte) { out = append(out, b...) }
 	for {
-		piece, err := body.Next()
+		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return x.legFailure(ctx, leg, r.rank, err)
+			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
 		r.scan.Feed(piece)
 		out = out[:0]
 		if err := stream.Feed(piece, add); err != nil {
-			return r.mergeFailure(leg, err)
+			return r.bad(unmergeable, err)
+		}
+		if !r.out.begun {
+			if f := r.beforeFirst(); f != nil {
+				return f
+			}
 		}
 		if len(out) == 0 {
 			continue
 		}
-		if !x.committed {
-			if f := r.beforeFirst(leg); f != nil {
-				return f
-			}
-			r.firstToken()
-			r.commit(-1)
-		}
-		if f := r.write(out); f != nil {
+		r.firstToken()
+		r.begin(-1)
+		if f := r.pass(out); f != nil {
 			return f
-		}
-		if body.Buffered() == 0 && !body.Done() {
-			if f := r.flush(); f != nil {
-				return f
-			}
 		}
 	}
 	out = out[:0]
 	if stream.Close(add); len(out) > 0 {
-		r.commit(-1)
-		if f := r.write(out); f != nil {
+		r.begin(-1)
+		if f := r.out.write(out, false); f != nil {
 			return f
 		}
 	}
-	return r.streamEnd(ctx, leg, nil, io.EOF)
+	return r.streamEnd(nil)
 }

@@ -41,7 +41,7 @@ func (o *RetryOptions) backoff(n int) time.Duration {
 // and a client's own fault is the same everywhere.
 func (x *exchange) retryable(f *failure) (again, atOnce bool) {
 	o := &x.d.opts.Retry
-	if x.committed || f.gone || f.rank == nil || x.attempts > o.Max {
+	if x.out.begun || f.gone || f.rank == nil || x.attempts > o.Max {
 		return false, false
 	}
 	if f.dead {

@@ -1,0 +1,210 @@
+package dispatch
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// errClientWrite is the failure of a write to the client: it left, or does not
+// read.
+var errClientWrite = errors.New("cannot write to the client")
+
+// clientWriter is the way to the client: its status, the answer's bytes, and a
+// comment now and then while an event stream is silent.
+//
+// mu is held for each write, because comments are written by a timer's
+// goroutine. The fields that only the handler changes are read by it without mu.
+type clientWriter struct {
+	x         *exchange
+	rc        *http.ResponseController
+	timeout   time.Duration
+	keepAlive time.Duration // zero: no comments
+
+	// committed: a status was sent. Changed under mu by both goroutines; the
+	// handler reads it when no timer runs.
+	committed bool
+	// begun: some of the answer was sent, more than comments: no attempt can
+	// follow. Changed by the handler.
+	begun bool
+	// sse: the answer has the form of an event stream.
+	sse bool
+
+	mu sync.Mutex
+	// guarded by mu
+	boundary  bool // the stream is between events: a comment may stand here
+	lastWrite time.Time
+	writeBy   time.Time // the write deadline in force
+	timer     *time.Timer
+	stopped   bool
+
+	// scan follows the stream that is being relayed, if one is. Owned by the
+	// handler.
+	scan *openai.EventScanner
+}
+
+func (c *clientWriter) init(x *exchange) {
+	c.x, c.rc, c.timeout = x, http.NewResponseController(x.w), x.d.opts.ClientWriteTimeout
+	c.boundary = true
+	if x.call.Peeked.Stream {
+		c.keepAlive = x.d.opts.KeepAlive
+	}
+}
+
+// startKeepAlive begins to write comments: the request has been sent to an
+// engine.
+func (c *clientWriter) startKeepAlive() {
+	if c.keepAlive <= 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = false
+	if c.lastWrite.IsZero() {
+		c.lastWrite = time.Now()
+	}
+	if c.timer == nil {
+		c.timer = time.AfterFunc(c.keepAlive, c.tick)
+	} else {
+		c.timer.Reset(c.keepAlive)
+	}
+}
+
+// stopKeepAlive returns when no comment is being written and none will be.
+func (c *clientWriter) stopKeepAlive() {
+	if c.keepAlive <= 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+}
+
+// comment is a line of its own without an empty line behind it: that would be an
+// empty event to one widely used client (theopenco/llmgateway#2334).
+const comment = ": keep-alive\n"
+
+func (c *clientWriter) tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return
+	}
+	idle := time.Since(c.lastWrite)
+	if idle >= c.keepAlive && c.boundary && (c.sse || !c.committed) {
+		if !c.committed {
+			c.sse = true
+			c.x.w.Header()["Content-Type"] = []string{typeEventStream}
+			c.commitLocked(nil, -1)
+		}
+		if _, err := c.writeLocked([]byte(comment)); err != nil || c.flushLocked() != nil {
+			return // the handler learns it from its own write, or from its context
+		}
+		idle = 0
+	}
+	c.timer.Reset(max(c.keepAlive-idle, time.Millisecond))
+}
+
+// begin sends the client its status and the engine's headers, unless a comment
+// has done so. From here on no attempt can follow.
+func (c *clientWriter) begin(resp *upstream.Response, length int) {
+	if c.begun {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = true
+	if !c.committed {
+		c.commitLocked(resp, length)
+	}
+}
+
+func (c *clientWriter) commitLocked(resp *upstream.Response, length int) {
+	c.committed = true
+	h := c.x.w.Header()
+	if resp != nil {
+		copyResponseHeader(h, resp)
+	}
+	if c.sse {
+		// Proxies in front must not collect events.
+		if h["Cache-Control"] == nil {
+			h["Cache-Control"] = []string{"no-cache"}
+		}
+		if h["X-Accel-Buffering"] == nil {
+			h["X-Accel-Buffering"] = []string{"no"}
+		}
+	}
+	if length >= 0 {
+		h["Content-Length"] = []string{strconv.Itoa(length)}
+	}
+	c.x.w.WriteHeader(http.StatusOK)
+}
+
+// write sends b. boundary tells whether a comment may follow it.
+func (c *clientWriter) write(b []byte, boundary bool) *failure {
+	c.mu.Lock()
+	n, err := c.writeLocked(b)
+	c.boundary = boundary
+	c.mu.Unlock()
+	c.x.call.Record.Bytes += int64(n)
+	if err != nil {
+		return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
+	}
+	return nil
+}
+
+func (c *clientWriter) writeLocked(b []byte) (int, error) {
+	if c.timeout > 0 || c.keepAlive > 0 {
+		now := time.Now()
+		c.lastWrite = now
+		// Setting a deadline is not free: once in a quarter of it.
+		if c.timeout > 0 && c.writeBy.Sub(now) < c.timeout-c.timeout/4 {
+			c.writeBy = now.Add(c.timeout)
+			_ = c.rc.SetWriteDeadline(c.writeBy) // not every writer has one
+		}
+	}
+	return c.x.w.Write(b)
+}
+
+func (c *clientWriter) flush() *failure {
+	c.mu.Lock()
+	err := c.flushLocked()
+	c.mu.Unlock()
+	if err != nil {
+		return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
+	}
+	return nil
+}
+
+func (c *clientWriter) flushLocked() error {
+	if err := c.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// errorEvent ends an event stream with an error event; json is its data. The
+// event that the stream broke off in is closed first.
+func (c *clientWriter) errorEvent(json []byte) {
+	var b []byte
+	if c.scan != nil && c.begun {
+		b = c.scan.AppendClose(b)
+	}
+	if c.x.call.Route.Shape() == openai.ShapeAnthropic {
+		b = append(b, "event: error\n"...)
+	}
+	b = append(b, "data: "...)
+	b = append(b, json...)
+	b = append(b, "\n\n"...)
+	if c.write(b, true) == nil {
+		_ = c.flush() // the connection is cut next in any case
+	}
+}
