@@ -26,18 +26,21 @@ func (*p2c) Booked(int, Hint)      {}
 func (*p2c) RankAdded(int, string) {}
 func (*p2c) RankRemoved(int)       {}
 
-func benchGate(tb testing.TB, n, slots, queue int) *Gate {
+func newP2C(string, Role) Policy   { return &p2c{} }
+func newLeast(string, Role) Policy { return leastLoaded{} }
+
+func benchGate(tb testing.TB, n, slots, queue, groups int, policy PolicyFactory) *Gate {
 	tb.Helper()
 	g := NewGate(Options{
 		Limits:    Limits{PrefillSlots: slots, QueueSize: queue},
-		NewPolicy: func(string, Role) Policy { return &p2c{} },
+		NewPolicy: policy,
 	}, NewSystemClock(), nil)
 	var ch []Change
 	for i := range n {
 		for _, role := range []Role{RolePrefill, RoleDecode} {
 			ch = append(ch, Change{Op: AddRank, Rank: NewRank(RankSpec{
 				ID: fmt.Sprintf("http://%s-%d", role, i), Role: role, Models: []string{"m"},
-				PairGroup: "sglang", State: RankState{Healthy: true},
+				PairGroup: fmt.Sprint("group", i%groups), State: RankState{Healthy: true},
 			})})
 		}
 	}
@@ -53,7 +56,7 @@ var gateSizes = []int{64, 512, 4096}
 func BenchmarkGate(b *testing.B) {
 	for _, n := range gateSizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			g := benchGate(b, n, 4, 100)
+			g := benchGate(b, n, 4, 100, 1, newP2C)
 			ctx := context.Background()
 			target := g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 			b.ReportAllocs()
@@ -72,7 +75,7 @@ func BenchmarkGate(b *testing.B) {
 
 // fillCore takes every slot of a core with n + n ranks and queues waiters.
 func fillCore(b *testing.B, n, waiters int) (*Core, []*Ticket, []*Ticket) {
-	g := benchGate(b, n, 1, waiters+1)
+	g := benchGate(b, n, 1, waiters+1, 1, newP2C)
 	c := g.core
 	target := g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 	var out []*Ticket
@@ -137,5 +140,89 @@ func BenchmarkGateCancel(b *testing.B) {
 		}
 		queued[i] = &Ticket{Target: target}
 		c.Arrive(now, queued[i], &out)
+	}
+}
+
+// BenchmarkGateNarrowed is one request on a large fleet for which not every
+// rank with room will do: a pin, a retry's exclusion, two pairing groups (the
+// better one's winners are of no use to the other), with both ways to choose.
+func BenchmarkGateNarrowed(b *testing.B) {
+	for name, policy := range map[string]PolicyFactory{"p2c": newP2C, "least": newLeast} {
+		for _, c := range []struct {
+			name         string
+			groups       int
+			pin, exclude bool
+		}{{"free", 1, false, false}, {"pin", 1, true, false}, {"exclude", 1, false, true}, {"groups", 2, false, false}, {"all", 2, true, true}} {
+			b.Run(c.name+"/"+name, func(b *testing.B) {
+				g := benchGate(b, 4096, 4, 100, c.groups, policy)
+				spec := TargetSpec{Model: "m", Shape: Disaggregated}
+				if c.pin {
+					spec.Pins[PrefillLeg] = "http://prefill-4000"
+				}
+				target := g.Resolve(spec)
+				ctx := context.Background()
+				var x Exclusions
+				if c.exclude {
+					first := &Ticket{Target: g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})}
+					if err := g.Acquire(ctx, first); err != nil {
+						b.Fatal(err)
+					}
+					x.Add(PrefillLeg, first.Prefill)
+					x.Add(DecodeLeg, first.Decode)
+					first.Release()
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					t := &Ticket{Target: target, Exclude: x}
+					if err := g.Acquire(ctx, t); err != nil {
+						b.Fatal(err)
+					}
+					t.StartDecode()
+					t.EndPrefill()
+					t.Release()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkGateBlockedHead is a release that a blocked head cannot use: its
+// pinned rank stays full while others come and go behind it, with a second
+// pairing group.
+func BenchmarkGateBlockedHead(b *testing.B) {
+	g := benchGate(b, 4096, 1, 100, 2, newLeast)
+	c := g.core
+	var out []*Ticket
+	now := Instant(1)
+	target := g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	pinned := g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{"http://prefill-4000", ""}})
+	holder, head := &Ticket{Target: pinned}, &Ticket{Target: pinned}
+	c.Arrive(now, holder, &out)
+	var others []*Ticket
+	for range 4000 {
+		t := &Ticket{Target: target}
+		c.Arrive(now, t, &out)
+		others = append(others, t)
+	}
+	c.Arrive(now, head, &out)
+	if head.state != stateQueued {
+		b.Fatal("the head does not wait")
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		now++
+		// A hold ends and is booked again past the queue, so that every
+		// release changes room.
+		t := others[i%len(others)]
+		c.EndPrefill(now, t, &out)
+		t.holdsPrefill = true
+		t.Prefill.slots++
+		t.Prefill.prefill++
+		c.refresh(t.Prefill, 0)
+		i++
+	}
+	if len(out) != 0 {
+		b.Fatal("somebody was granted")
 	}
 }

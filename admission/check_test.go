@@ -115,6 +115,11 @@ func checkPool(c *Core, p *pool) error {
 		return fmt.Errorf("candidates %d want %d, with room %d want %d, groups %d want %d, sizes %v want %v, candidates by group %v want %v",
 			p.candN, cands, p.roomN, rooms, p.groupsN, groups, p.groupSize, size, p.groupCand, cand)
 	}
+	for i := range p.roomN {
+		if p.nthRoom(i) != p.room.nth(i) {
+			return fmt.Errorf("rank %d with room is index %d, want %d", i, p.nthRoom(i), p.room.nth(i))
+		}
+	}
 	var least *Rank
 	for g, b := range best {
 		if size[g] == 0 {
@@ -133,10 +138,10 @@ func checkPool(c *Core, p *pool) error {
 	}
 	if least != nil {
 		// n is lied about, so that the trees are asked even in a small pool.
-		if got := p.load.min(p.room, fewRanks+1); p.load.keys[got] != p.load.keys[least.index] {
+		if got := p.load.min(p.room, fewRanks+1, -1, p.groups); p.load.keys[got] != p.load.keys[least.index] {
 			return fmt.Errorf("Min by the trees is %d, want %d", got, least.index)
 		}
-		if got := p.load.min(p.room, p.roomN); p.load.keys[got] != p.load.keys[least.index] {
+		if got := p.load.min(p.room, p.roomN, -1, p.groups); p.load.keys[got] != p.load.keys[least.index] {
 			return fmt.Errorf("Min is %d, want %d", got, least.index)
 		}
 	}

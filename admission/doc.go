@@ -31,7 +31,7 @@
 //	target, err := gate.Resolve(admission.TargetSpec{Model: "m", Shape: admission.Disaggregated})
 //	t := &admission.Ticket{Target: target, Legs: 1}
 //	if err := gate.Acquire(ctx, t); err != nil { … a *Refusal, or ctx's error … }
-//	defer t.Release()     // whatever is still held, exactly once
+//	defer t.Close()       // whatever is still held, exactly once
 //	… send both legs to t.Prefill and t.Decode …
 //	t.StartDecode()       // the decode booking turns from pending to active
 //	t.EndPrefill()        // the last prefill leg is over: the slot is free

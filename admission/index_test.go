@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"strconv"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -50,7 +51,21 @@ func TestLoadTree(t *testing.T) {
 				}
 			}
 			for _, count := range []int{members, fewRanks + 1} {
-				got, want := tree.min(set, count), -1
+				groups := make([]bitmap, 3)
+				for g := range groups {
+					groups[g] = make(bitmap, n/64)
+				}
+				only := -1
+				for i, g := range group {
+					groups[g].set(i)
+					if set.has(i) {
+						only = g
+					}
+				}
+				if only >= 0 && (!onlyIn(set, groups[only]) || step%2 == 0) {
+					only = -1
+				}
+				got, want := tree.min(set, count, only, &groups), -1
 				for i := range in {
 					if set.has(i) && (want < 0 || tree.keys[i] < tree.keys[want]) {
 						want = i
@@ -62,6 +77,31 @@ func TestLoadTree(t *testing.T) {
 			}
 		}
 	})
+}
+
+func onlyIn(set, group bitmap) bool {
+	rest := append(bitmap(nil), set...)
+	rest.andNot(group)
+	return rest.empty()
+}
+
+// The n-th rank with room, with so many ranks that blocks of words are skipped.
+func TestNthRoom(t *testing.T) {
+	g := benchGate(t, 1500, 1, 0, 1, newLeast)
+	p := g.core.models["m"].pools[RolePrefill]
+	for i := range 700 {
+		k := g.disaggregated()
+		k.Target = g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{"http://prefill-" + strconv.Itoa(i*31%1500), ""}})
+		if err := g.Acquire(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p.roomN != 800 || p.nthRoom(p.roomN) != -1 {
+		t.Fatal(p.roomN)
+	}
+	if err := checkIndexes(g.core); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestBitmap(t *testing.T) {

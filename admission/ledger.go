@@ -98,6 +98,10 @@ type pool struct {
 	room    bitmap
 	candN   int
 	roomN   int
+	// with room, by block of roomBlock words, so that the n-th is found in
+	// few steps
+	roomIn []int32
+	groups *[]bitmap // the core's
 	// by group id: candidates, for "is there a pair at all"
 	groupCand []int
 	// members by group id; a pool whose members are all of one group is the
@@ -277,11 +281,12 @@ func (c *Core) refresh(r *Rank, seq uint64) {
 		}
 		if room != r.room {
 			p.room.put(r.index, room)
-			if room {
-				p.roomN++
-			} else {
-				p.roomN--
+			d := 1
+			if !room {
+				d = -1
 			}
+			p.roomN += d
+			p.roomIn[r.index/(64*roomBlock)] += int32(d)
 		}
 		p.load.put(r.index, r.groupID, load, seq, room)
 	}
@@ -296,7 +301,7 @@ func (c *Core) model(name string) *model {
 	m := &model{name: name, family: &family{}}
 	m.family.closed.core = c
 	for role := range numRoles {
-		p := &pool{model: m, role: role, policy: c.newPolicy(name, role)}
+		p := &pool{model: m, role: role, policy: c.newPolicy(name, role), groups: &c.groups}
 		p.grow(c.words, c.indexCap, len(c.groupNames))
 		m.pools[role] = p
 	}
@@ -310,10 +315,28 @@ func (c *Core) model(name string) *model {
 	return m
 }
 
+// roomBlock is the words that one count of roomIn is for.
+const roomBlock = 8
+
+// nthRoom returns the i-th rank with room in index order, 0 ≤ i < roomN.
+func (p *pool) nthRoom(i int) int {
+	for b, n := range p.roomIn {
+		if i < int(n) {
+			from := b * roomBlock
+			return from<<6 + p.room[from:min(from+roomBlock, len(p.room))].nth(i)
+		}
+		i -= int(n)
+	}
+	return -1
+}
+
 func (p *pool) grow(words, indexes, groups int) {
 	p.members = p.members.grow(words)
 	p.cand = p.cand.grow(words)
 	p.room = p.room.grow(words)
+	for len(p.roomIn)*roomBlock < words {
+		p.roomIn = append(p.roomIn, 0)
+	}
 	if p.load.leaves > 0 {
 		p.load.grow(indexes)
 	}

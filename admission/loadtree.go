@@ -116,9 +116,11 @@ func (t *loadTree) put(i, group int, load int64, seq uint64, in bool) {
 }
 
 // min returns the least loaded member of set, which has n members; -1 when it
-// is empty. It is the best of the roots unless set leaves a root's winner out,
-// which takes a pin (few ranks) or an exclusion (few steps).
-func (t *loadTree) min(set bitmap, n int) int {
+// is empty. only is the group of all members, or -1; groups are the members of
+// each. The answer is the best of the roots unless set leaves a root's winner
+// out, which takes a pin (few ranks), an exclusion (few steps), or a group that
+// may not be paired (none of it is in set).
+func (t *loadTree) min(set bitmap, n, only int, groups *[]bitmap) int {
 	best := int32(-1)
 	if n <= fewRanks {
 		for w, word := range set {
@@ -128,8 +130,15 @@ func (t *loadTree) min(set bitmap, n int) int {
 		}
 		return int(best)
 	}
-	for _, win := range t.wins {
-		if win != nil {
+	if only >= 0 {
+		return int(t.search(t.wins[only], 1, set, best))
+	}
+	for g, win := range t.wins {
+		switch {
+		case win == nil || win[1] < 0:
+		case set.has(int(win[1])):
+			best = t.better(best, win[1])
+		case (*groups)[g].intersects(set):
 			best = t.search(win, 1, set, best)
 		}
 	}

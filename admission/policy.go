@@ -30,9 +30,11 @@ type Policy interface {
 // are eligible for the request. It is valid only during the call it is handed
 // to. Indexes are those of RankAdded.
 type View struct {
-	set  bitmap
-	n    int
-	pool *pool
+	set   bitmap
+	n     int
+	pool  *pool
+	whole bool // set is all of the pool's ranks with room
+	group int  // all ranks are of this pairing group; -1: of any
 }
 
 // Len returns the number of ranks to choose from.
@@ -42,7 +44,12 @@ func (v *View) Len() int { return v.n }
 func (v *View) Has(i int) bool { return i >= 0 && i < len(v.set)<<6 && v.set.has(i) }
 
 // Nth returns the i-th rank to choose from, 0 ≤ i < Len, in index order.
-func (v *View) Nth(i int) int { return v.set.nth(i) }
+func (v *View) Nth(i int) int {
+	if v.whole {
+		return v.pool.nthRoom(i)
+	}
+	return v.set.nth(i)
+}
 
 // Next returns the first rank to choose from after index i in cyclic order.
 // Next(-1) is the first.
@@ -54,7 +61,7 @@ func (v *View) Load(i int) int64 { return v.pool.load.load(i) }
 
 // Min returns the rank with the least booked load; among equals the one that
 // was booked least recently.
-func (v *View) Min() int { return v.pool.load.min(v.set, v.n) }
+func (v *View) Min() int { return v.pool.load.min(v.set, v.n, v.group, v.pool.groups) }
 
 // PolicyFactory makes the policy of one pool.
 type PolicyFactory func(model string, role Role) Policy

@@ -17,7 +17,7 @@ import (
 // the safety net.
 //
 //	limits slots=1 queue=4 timeout=30s nowait=0s health=10s
-//	add p1 prefill [models=a,b] [group=g] [worker=w] [STATE]   STATE: down, draining, open, half=N
+//	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [STATE]   STATE: down, draining, open, half=N
 //	remove p1 · set p1 STATE · begin … commit (one Apply)
 //	arrive a [model=m] [agg] [legs=8] [pin=p1] [dpin=d1] [deadline=3s]
 //	retry a [exclude=p1] [dexclude=d1]
@@ -156,8 +156,8 @@ func (s *storyteller) run(f []string) (string, error) {
 		}
 		role := Role(slices.Index([]string{"regular", "prefill", "decode", "encode"}, f[2]))
 		spec := RankSpec{ID: f[1], Worker: f[1], Role: role, Models: []string{"m"}, PairGroup: opt["group"], State: st}
-		if opt["models"] != "" {
-			spec.Models = strings.Split(opt["models"], ",")
+		if names, ok := opt["models"]; ok {
+			spec.Models = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
 		}
 		if opt["worker"] != "" {
 			spec.Worker = opt["worker"]

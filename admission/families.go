@@ -1,0 +1,137 @@
+package admission
+
+import "slices"
+
+// recheckTarget finds the waiters of a target that has no candidate any more,
+// for endLost, or starts the time they still have.
+func (c *Core) recheckTarget(now Instant, t *Target) {
+	if t.waiters.first == nil {
+		return
+	}
+	pair := c.hasPair(t)
+	if pair == t.paired && (pair || c.limits.NoWorkerWait > 0) {
+		return
+	}
+	t.paired = pair
+	for w := t.waiters.first; w != nil; w = w.next {
+		switch {
+		case pair:
+			w.lostAt = never
+			w.setWake()
+			c.deadlines.fix(w)
+		case c.limits.NoWorkerWait > 0:
+			w.lostAt = now.Add(c.limits.NoWorkerWait)
+			w.setWake()
+			c.deadlines.fix(w)
+		default:
+			c.lost = append(c.lost, w)
+		}
+	}
+}
+
+// endLost ends the waiters that recheckTarget found, the oldest first.
+func (c *Core) endLost(now Instant, out *[]*Ticket) {
+	slices.SortFunc(c.lost, (*Ticket).compare)
+	for i, t := range c.lost {
+		c.dequeue(now, t)
+		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
+		c.lost[i] = nil
+	}
+	c.lost = c.lost[:0]
+}
+
+// restructure finds the families anew when models came or went or a rank
+// serves several of them; waiters keep their place.
+func (c *Core) restructure(now Instant, shared bool) {
+	if c.structure == 0 && !shared {
+		return
+	}
+	c.structure = 0
+	root := make(map[*model]*model, len(c.models))
+	find := func(m *model) *model {
+		for root[m] != nil && root[m] != m {
+			m = root[m]
+		}
+		return m
+	}
+	for _, r := range c.ranks {
+		if r == nil || len(r.pools) < 2 {
+			continue
+		}
+		for _, p := range r.pools[1:] {
+			if a, b := find(r.pools[0].model), find(p.model); a != b {
+				if a.name > b.name {
+					a, b = b, a
+				}
+				root[b] = a
+			}
+		}
+	}
+	var waiters []*Ticket
+	used := map[*family]bool{}
+	for _, m := range c.ordered {
+		if find(m) == m {
+			if used[m.family] { // it was split off a shared one
+				m.family = &family{}
+				m.family.closed.core = c
+			}
+			used[m.family] = true
+		}
+	}
+	old := c.families
+	c.families = c.families[:0:0]
+	for _, m := range c.ordered {
+		if r := find(m); r == m {
+			c.families = append(c.families, m.family)
+		} else {
+			m.family = r.family
+		}
+	}
+	for _, f := range old {
+		for _, t := range f.queue.h {
+			if t.Target.model.family != f {
+				waiters = append(waiters, t)
+			}
+		}
+	}
+	for _, t := range waiters {
+		t.family.queue.remove(t)
+		t.family = t.Target.model.family
+		t.family.queue.push(t)
+	}
+	for _, f := range old {
+		if f.queue.len() == 0 {
+			f.closed.set(ResourceNone, now) // it may be gone: its time is kept
+		}
+	}
+}
+
+// buryModels forgets models that no rank serves and nobody waits for.
+func (c *Core) buryModels(now Instant) {
+	for name, m := range c.models {
+		if m.ranks > 0 {
+			continue
+		}
+		waits := false
+		for _, t := range m.targets {
+			waits = waits || t.waiters.first != nil
+		}
+		for _, t := range c.pinned {
+			waits = waits || t.model == m
+		}
+		if waits {
+			continue
+		}
+		m.dead = true
+		delete(c.models, name)
+		c.ordered = slices.DeleteFunc(c.ordered, func(o *model) bool { return o == m })
+		shared := false
+		for _, o := range c.models {
+			shared = shared || o.family == m.family
+		}
+		if !shared {
+			m.family.closed.set(ResourceNone, now)
+			c.families = slices.DeleteFunc(c.families, func(f *family) bool { return f == m.family })
+		}
+	}
+}
