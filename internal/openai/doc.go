@@ -24,7 +24,25 @@
 //
 // The answer's side: EventScanner watches a stream that is relayed byte for byte
 // and can tell whether it ended well; ReadUsage finds the token counts; a
-// LogprobMerger joins the two halves of a native answer.
+// LogprobMerger joins the two halves of a native answer. ReadErrorObject tells whether
+// an answer with status 200 is an error after all.
+//
+// A request for n samples, where an engine's pairs can give one each:
+//
+//	f, err := openai.PlanFan(p, 0)      // an *openai.Error: what copies can't give
+//	for k := range f.Copies {           // each a pair of legs with rooms of its own
+//		s.Reset(p)
+//		f.Edit(&s, k)                   // n, seed, best_of; then the caller's own fields
+//	}
+//	segments, size, err := f.Merge(answers)    // whole answers, in the copies' order
+//
+//	m := f.Stream(0)                    // or streams, under one lock of the caller's
+//	err = m.Feed(k, piece, write)       // a *FanError ends the whole
+//	err = m.End(k)                      // at the end of copy k's stream
+//	m.Done()                            // the client's end marker came out
+//
+// Merge and Feed tell an engine's own error object in the FanError (Told), with its
+// status, so that the client gets that and only one copy's worker the blame.
 //
 // The JSON scanner (scan.go) is our own: it checks the whole of a body strictly
 // (RFC 8259) in one pass, without recursion and without decoding, and counts

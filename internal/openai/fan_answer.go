@@ -160,25 +160,31 @@ func (f Fan) readChoices(s *scanner, v, k int, slots []fanChoice) (end int, faul
 // choice passes an element of choices at i and finds its index; -1 if it has none that
 // is a whole number.
 func (s *scanner) choice(i int) (at Span, index, end int) {
-	const depth = 3 // the answer, its choices, the choice
-	index = -1
 	if s.b[i] != '{' {
-		return at, index, s.skip(i, depth-1)
+		return Span{}, -1, s.skip(i, choiceDepth-1)
 	}
-	i++
-	for first := true; ; first = false {
+	return s.restOfChoice(i+1, Span{}, -1)
+}
+
+const choiceDepth = 3 // the answer, its choices, the choice
+
+// restOfChoice passes a choice from its first member at i or, if its index has been
+// found, from after that one.
+func (s *scanner) restOfChoice(i int, at Span, index int) (_ Span, _, end int) {
+	for first := at.IsZero(); ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
 			return at, index, v
 		}
-		if i = s.skip(v, depth); i < 0 {
+		if i = s.skip(v, choiceDepth); i < 0 {
 			return at, -1, -1
 		}
 		if raw := s.nameOf(name); string(raw) != "index" {
 			continue
 		}
 		if !at.IsZero() {
-			return at, -1, i // twice: which one would be read?
+			index = -1 // twice: which one would be read?
+			continue
 		}
 		at = Span{v, i}
 		if n, ok := plainCount(s.b[v:i]); ok {

@@ -15,6 +15,8 @@ func FuzzFanStream(f *testing.F) {
 	for i, s := range [][2]string{
 		{chunk("a", 0, "x") + "data: [DONE]\n\n", chunk("bb", 0, "é") + "data: [DONE]\n\n"},
 		{"data: {\"choices\":[],\"usage\":{\"completion_tokens\":1,\"total_tokens\":2,\"prompt_tokens\":1}}\r\n\r\ndata: [DONE]\r\n\r\n", "data: {\"usage\":{\"completion_tokens\":5}}\r\rdata: [DONE]\r\r"},
+		{chunk("a", 0, "x") + chunk("a", 0, "y") + chunk("a", 1, "z"), chunk("bb", 1, "x") + chunk("bb", 1, "y") + "data: {\"id\":\"bb\",\"created\":172,\"choices\":[{\"index\":1},{\"index\":0}]}\n\n"},
+		{"data: {\"choices\":[{\"index\":0}]}\n\ndata: {\"choices\":[{\"index\":0,\"index\":1}]}\n\n", "data: {\"choices\":[{\"index\":1}],\"usage\":{}}\n\ndata: {\"choices\":[{\"index\":1}],\"choices\":[{\"index\":10}]}\n\n"},
 		{": ping\n\n", "data: {\"choices\":\ndata: [{\"index\":1}]}\n: x\nid: 1\n\n"},
 		{"data: {\"error\":{\"code\":500}}\n\n", "event: error\ndata: {}\n\n"},
 		{"\xef\xbb\xbfdata: {\"\\u0069d\":\"a\\u0000\",\"created\":1}\n\n", "data: {\"id\":\"b\",\"created\":2e1,\"id\":\"c\"}\n\n"},

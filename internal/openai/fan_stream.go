@@ -49,6 +49,23 @@ type fanSource struct {
 	frames eventFrames
 	done   bool
 	usage  []byte
+
+	// known is how the last event began, up to the end of its first index, and
+	// rewritten what became of it: nearly all events of a stream begin alike, and
+	// what begins alike is read alike.
+	known, rewritten []byte
+	index            Span // where the index is in known, and its value
+	prompt           int
+}
+
+// maxFanKnown bounds the known beginning of an event.
+const maxFanKnown = 1 << 10
+
+// begins tells whether the data begins as known. The byte after it must end the
+// number.
+func (src *fanSource) begins(data []byte) bool {
+	n := len(src.known)
+	return n > 0 && len(data) > n && (data[n] == ',' || data[n] == '}') && bytes.Equal(data[:n], src.known)
 }
 
 // Stream merges streamed answers. maxEventBytes bounds an event; 0 is
@@ -140,9 +157,9 @@ func (m *StreamMerger) event(copy int, src *fanSource) *FanError {
 		return fanFault(copy, "an event is neither a JSON object nor the end marker")
 	}
 	mark := len(m.out)
-	w := fanWriter{m: m, copy: copy, data: data}
+	w := fanWriter{m: m, src: src, copy: copy, data: data}
 	m.out = append(append(m.out, f.head...), "data: "...)
-	from := len(m.out)
+	w.from = len(m.out)
 	if fault := w.object(i); fault != nil {
 		m.out = m.out[:mark]
 		return fault
@@ -150,9 +167,9 @@ func (m *StreamMerger) event(copy int, src *fanSource) *FanError {
 	if f.joined {
 		// A line feed outside of strings, which alone is valid JSON, is as good as a
 		// space.
-		for i, c := range m.out[from:] {
+		for i, c := range m.out[w.from:] {
 			if c == '\n' {
-				m.out[from+i] = ' '
+				m.out[w.from+i] = ' '
 			}
 		}
 	}
@@ -185,6 +202,7 @@ func (m *StreamMerger) endOf(copy int) {
 	src := &m.sources[copy]
 	src.done = true
 	src.frames.release()
+	src.known, src.rewritten = nil, nil
 	if m.open--; m.open > 0 {
 		return
 	}
@@ -206,9 +224,11 @@ func (m *StreamMerger) endOf(copy int) {
 // fanWriter writes one event's JSON to m.out, with what has to change changed.
 type fanWriter struct {
 	m    *StreamMerger
+	src  *fanSource
 	copy int
 	data []byte
 	at   int // how far data has been written
+	from int // where in m.out it begins
 
 	choices int  // how many the event has
 	usage   Span // of m.out
@@ -218,7 +238,23 @@ type fanWriter struct {
 func (w *fanWriter) object(i int) *FanError {
 	m, s := w.m, &w.m.scan
 	i++
-	for first := true; ; first = false {
+	first := true
+	if w.src.begins(w.data) {
+		m.out = append(m.out, w.src.rewritten...)
+		w.at, w.choices = len(w.src.known), 1
+		index, end := 0, 0
+		if _, index, end = s.restOfChoice(w.at, w.src.index, w.src.prompt); end < 0 {
+			return w.notJSON()
+		} else if index < 0 {
+			return w.noIndex()
+		}
+		var fault *FanError
+		if i, fault = w.list(end, false); fault != nil {
+			return fault
+		}
+		first = false
+	}
+	for ; ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 {
 			return w.notJSON()
@@ -229,7 +265,7 @@ func (w *fanWriter) object(i int) *FanError {
 		key := s.nameOf(name)
 		if string(key) == "choices" && w.data[v] == '[' {
 			var fault *FanError
-			if i, fault = w.list(v); fault != nil {
+			if i, fault = w.list(v+1, true); fault != nil {
 				return fault
 			}
 			continue
@@ -271,11 +307,10 @@ func (w *fanWriter) object(i int) *FanError {
 	return nil
 }
 
-// list writes the choices at v.
-func (w *fanWriter) list(v int) (end int, fault *FanError) {
+// list writes the choices from i on, which is after the '[' (first) or a choice.
+func (w *fanWriter) list(i int, first bool) (end int, fault *FanError) {
 	s := &w.m.scan
-	i := v + 1
-	for first := true; ; first = false {
+	for ; ; first = false {
 		e, done := s.element(i, first)
 		if e < 0 {
 			return -1, w.notJSON()
@@ -288,14 +323,32 @@ func (w *fanWriter) list(v int) (end int, fault *FanError) {
 			return -1, w.notJSON()
 		}
 		if index < 0 || index >= w.m.fan.Prompts {
-			return -1, fanFault(w.copy, "a choice in an event has no index below %d", w.m.fan.Prompts)
+			return -1, w.noIndex()
 		}
 		w.upTo(at.Start)
 		w.m.out = strconv.AppendInt(w.m.out, int64(w.m.fan.Index(w.copy, index)), 10)
 		w.at = at.End
+		if w.choices == 0 {
+			w.learn(at, index)
+		}
 		w.choices++
 		i = end
 	}
+}
+
+// learn keeps the event's beginning, up to its first index.
+func (w *fanWriter) learn(at Span, prompt int) {
+	src := w.src
+	if at.End > maxFanKnown || !w.usage.IsZero() || src.frames.joined {
+		return
+	}
+	src.known = append(src.known[:0], w.data[:at.End]...)
+	src.rewritten = append(src.rewritten[:0], w.m.out[w.from:]...)
+	src.index, src.prompt = at, prompt
+}
+
+func (w *fanWriter) noIndex() *FanError {
+	return fanFault(w.copy, "a choice in an event has no index below %d", w.m.fan.Prompts)
 }
 
 // same writes the first such value of all events in place of the one at v.

@@ -17,7 +17,8 @@ type part struct {
 }
 
 // runFan feeds the parts, each in pieces of at most size bytes from a buffer that is
-// overwritten, as a relay's is, and checks that out gets whole events.
+// overwritten, as a relay's is, and checks that out gets whole events. Byte by byte no
+// event is read by what is known of the one before.
 func runFan(t testing.TB, m *StreamMerger, parts []part, size int) (string, error) {
 	t.Helper()
 	var all strings.Builder
@@ -37,6 +38,9 @@ func runFan(t testing.TB, m *StreamMerger, parts []part, size int) (string, erro
 			n := min(size, len(rest))
 			buf := []byte(rest[:n])
 			calls = 0
+			if size == 1 {
+				m.sources[p.copy].known = nil
+			}
 			err := m.Feed(p.copy, buf, out)
 			if calls > 1 {
 				t.Errorf("%d calls for one piece", calls)
@@ -142,6 +146,37 @@ func TestStreamMergerFaults(t *testing.T) {
 			}
 			if m.End(0) != err || m.Done() {
 				t.Errorf("%s: ended well", c.name)
+			}
+		}
+	}
+}
+
+// An event that begins as the one before it is read by what is known of that one.
+func TestStreamMergerKnownBeginning(t *testing.T) {
+	begin := `data: {"id":"bb","choices":[{"index":0`
+	for _, c := range []struct{ rest, want string }{
+		{`}]}`, `}]}`},
+		{`,"x":{"index":0}},{"index":1}],"id":"c"}`, `,"x":{"index":0}},{"index":3}],"id":"a"}`},
+		{` }]}`, ` }]}`},
+		{`,"index":0}]}`, ""},
+		{`,"\u0069ndex":0}]}`, ""},
+		{`0}]}`, ""},
+		{`.0}]}`, ""},
+		{`,}]}`, ""},
+		{`,"x":1`, ""},
+		{`}],"error":"x"}`, ""},
+		{`}]}}`, ""},
+	} {
+		for _, size := range []int{1, 1 << 20} {
+			m := Fan{Copies: 2, Prompts: 2}.Stream(0)
+			got, err := runFan(t, m, []part{{0, `data: {"id":"a"}` + "\n\n"}, {1, begin + "}]}\n\n" + begin + c.rest + "\n\n"}}, size)
+			known := strings.Replace(strings.Replace(begin, "bb", "a", 1), ":0", ":1", 1)
+			want := `data: {"id":"a"}` + "\n\n" + known + "}]}\n\n"
+			if c.want != "" {
+				want += known + c.want + "\n\n"
+			}
+			if got != want || (err != nil) != (c.want == "") {
+				t.Errorf("%s in pieces of %d: %v\n got %q\nwant %q", c.rest, size, err, got, want)
 			}
 		}
 	}

@@ -68,6 +68,9 @@ func (s *scanner) nameIs(at Span, name string) bool {
 	if string(raw) == name {
 		return true
 	}
+	if len(raw) < len(name)+5 {
+		return false // too short for \u, the only other way to spell our names
+	}
 	var buf [32]byte
 	n, ok := unescapeName(buf[:], raw)
 	return ok && string(n) == name
