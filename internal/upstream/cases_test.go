@@ -359,8 +359,8 @@ func TestCase_B155_TheLimitThatPassesIsNamed(t *testing.T) {
 				if !errors.As(err, &ue) || ue.Kind != KindTimeout || ue.Limit != tc.limit || ue.LimitValue != tc.value {
 					t.Fatalf("%#v", err)
 				}
-				// net/http cannot tell apart the head and the first byte.
-				if ue.Op != tc.op && !cfg.NetHTTP {
+				// The other limits may pass before the head is in on a slow machine.
+				if ue.Op != tc.op && (tc.limit == LimitHeader || tc.limit == LimitStreamIdle) {
 					t.Errorf("op %s", ue.Op)
 				}
 				if !strings.Contains(err.Error(), tc.limit) || !strings.Contains(err.Error(), tc.value.String()) {
@@ -376,43 +376,40 @@ func TestCase_B155_TheLimitThatPassesIsNamed(t *testing.T) {
 	}
 }
 
-// A limit is of one request: what is left of its alarm must not end the next one on
-// the same connection, and the idle limit counts from the last byte.
-func TestLimitsDoNotLeakIntoTheNextRequest(t *testing.T) {
+// A limit is of one request: the alarm it leaves behind must not end the next one on
+// the same connection, nor may one that rings early end a stream.
+func TestAlarmsThatRingEarly(t *testing.T) {
+	step := make(chan struct{})
 	s := script(t, func(n int, p *peer) {
 		for {
-			r, _, ok := p.request()
-			if !ok {
+			if _, _, ok := p.request(); !ok {
 				return
 			}
-			if r.URL.Path == "/slow" {
-				p.say("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-				for range 10 {
-					time.Sleep(30 * time.Millisecond)
-					p.say("x")
-				}
-				continue
-			}
-			p.say(okAnswer)
+			<-step
+			p.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+			<-step
+			p.say("k")
 		}
 	})
 	e := endpoint(t, Config{}, s.url)
-	for i, l := range []Limits{
-		{Header: 100 * time.Millisecond},
-		{},
-		{Header: 100 * time.Millisecond},
-		{Header: time.Minute, StreamIdle: 200 * time.Millisecond}, // each silence is shorter, the sum is not
-		{Header: 100 * time.Millisecond, Total: time.Minute},
-	} {
-		path := "/quick"
-		if i%2 == 1 {
-			path = "/slow"
+	for i, l := range []Limits{{}, {Header: time.Hour}, {}, {StreamIdle: time.Hour, Total: time.Hour}, {FirstByte: time.Hour}} {
+		if i > 0 {
+			c := e.t.(*own).pool.conns[0]
+			c.arm(time.Now()) // has rung by the time the connection is looked at
 		}
-		resp, err := e.Do(context.Background(), &Request{Method: "GET", Path: path, Limits: l})
+		go func() { step <- struct{}{} }()
+		resp, err := e.Do(context.Background(), &Request{Method: "GET", Path: "/", Limits: l})
 		if err != nil {
 			t.Fatal(i, err)
 		}
-		body(t, resp)
+		if p, err := resp.Body.Next(); string(p) != "o" || err != nil {
+			t.Fatal(i, string(p), err)
+		}
+		resp.Body.(*exchange).c.arm(time.Now())
+		go func() { step <- struct{}{} }()
+		if got := body(t, resp); got != "k" {
+			t.Error(i, got)
+		}
 	}
 	if n := s.accepted(); n != 1 {
 		t.Errorf("%d connections", n)
@@ -430,7 +427,7 @@ func TestCase_B158_EngineClosesIdleConnections(t *testing.T) {
 		pauseMin, more time.Duration
 		doubt          bool // the two limits are so close that a request may be caught in between
 	}{
-		{"our limit below theirs", 200 * time.Millisecond, 20 * time.Millisecond, 60, 10 * time.Millisecond, 20 * time.Millisecond, false},
+		{"our limit below theirs", 2 * time.Second, 20 * time.Millisecond, 60, 10 * time.Millisecond, 20 * time.Millisecond, false},
 		{"at the very moment", 2 * time.Millisecond, time.Second, 300, 1400 * time.Microsecond, 1200 * time.Microsecond, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -438,7 +435,6 @@ func TestCase_B158_EngineClosesIdleConnections(t *testing.T) {
 			seen := map[string]int{}
 			s := script(t, func(n int, p *peer) {
 				for {
-					p.SetReadDeadline(time.Now().Add(tc.theirs))
 					_, b, ok := p.request()
 					if !ok {
 						return
@@ -447,6 +443,7 @@ func TestCase_B158_EngineClosesIdleConnections(t *testing.T) {
 					seen[b]++
 					mu.Unlock()
 					p.say(okAnswer)
+					p.SetReadDeadline(time.Now().Add(tc.theirs))
 				}
 			})
 			e := endpoint(t, Config{IdleTimeout: tc.ours}, s.url)

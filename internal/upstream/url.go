@@ -88,7 +88,7 @@ func canonicalHost(h string) (string, error) {
 	if h == "" || len(h) > 253 {
 		return "", errors.New("the host name has no valid length")
 	}
-	if !validName(h) || strings.HasPrefix(h, ".") || strings.Contains(h, "..") {
+	if !validName(h) || strings.HasPrefix(h, ".") || strings.HasSuffix(h, ".") || strings.Contains(h, "..") {
 		return "", fmt.Errorf("%q is no host name", h)
 	}
 	return h, nil
