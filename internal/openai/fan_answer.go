@@ -88,6 +88,7 @@ func (f Fan) readAnswer(s *scanner, k int, slots []fanChoice) (list, usage Span,
 	if i >= len(b) || b[i] != '{' {
 		return list, usage, fanFault(k, "it is not a JSON object")
 	}
+	seen := false
 	i++
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
@@ -98,9 +99,10 @@ func (f Fan) readAnswer(s *scanner, k int, slots []fanChoice) (list, usage Span,
 			break
 		}
 		choices := s.nameIs(name, "choices")
-		if choices && !list.IsZero() {
+		if choices && seen {
 			return list, usage, fanFault(k, "it has choices twice")
 		}
+		seen = seen || choices
 		if choices && b[v] == '[' {
 			if i, fault = f.readChoices(s, v, k, slots); fault != nil {
 				return list, usage, fault

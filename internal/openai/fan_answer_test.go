@@ -80,6 +80,7 @@ func TestFanMergeRefuses(t *testing.T) {
 		{"too many", `{"choices":[{"index":0},{"index":1}]}`, "no index below 1"},
 		{"one twice", `{"choices":[{"index":0},{"index":0}]}`, "two choices"},
 		{"choices twice", `{"choices":[{"index":0}],"choices":[]}`, "choices twice"},
+		{"choices null and a list", `{"choices":null,"choices":[{"index":0}]}`, "choices twice"},
 		{"no index", `{"choices":[{}]}`, "no index"},
 		{"index twice", `{"choices":[{"index":0,"index":0}]}`, "no index"},
 		{"index in text", `{"choices":[{"index":"0"}]}`, "no index"},
