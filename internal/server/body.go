@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -128,6 +129,11 @@ func (d *deadlineReader) read(p []byte) (int, error) {
 			_ = d.rc.SetReadDeadline(by) // not every writer has one
 		}
 	}
+	// Looked at after the deadline is set: whoever ends everything first tells
+	// so and then sets a deadline of his own.
+	if d.q.s.base.Err() != nil {
+		return 0, dispatch.ErrShutdown
+	}
 	return d.q.r.Body.Read(p)
 }
 
@@ -136,6 +142,9 @@ func (d *deadlineReader) read(p []byte) (int, error) {
 func (d *deadlineReader) clear() { _ = d.rc.SetReadDeadline(time.Time{}) }
 
 func (d *deadlineReader) problem(err error) *bodyProblem {
+	if d.q.s.base.Err() != nil {
+		return &bodyProblem{reasonDraining, openai.Draining()}
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		o := &d.q.s.opts
 		if o.RequestTimeout > 0 && time.Since(d.q.call.Arrived) >= o.RequestTimeout {
@@ -204,7 +213,7 @@ func (q *request) drain(rc *http.ResponseController) {
 	end := time.Now().Add(drainTime)
 	for left := q.s.opts.MaxPayload + drainBeyond; left > 0; {
 		now := time.Now()
-		if !now.Before(end) {
+		if !now.Before(end) || q.s.base.Err() != nil {
 			return
 		}
 		if rc.SetReadDeadline(earlier(end, now.Add(drainIdle))) != nil {

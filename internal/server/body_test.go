@@ -387,14 +387,14 @@ func withoutBootstrap(t *testing.T, got, sent string) string {
 
 // In the other direction too.
 func TestAnswersPassAsTheyAre(t *testing.T) {
-	r := start(t, nil)
+	r := start(t, func(s *setup) { s.sim.Regular = 1 })
 	const events = "data: {\"a\": 1e3, \"b\":9007199254740993}\n\n: comment\r\n\r\nid: 7\ndata: {\"x\":\"\\ud800\"}\n\ndata: [DONE]\n\n"
-	r.sim.Decode(0).SetFault(sim.Fault{Events: []string{events}})
+	r.sim.Regular(0).SetFault(sim.Fault{Events: []string{events}})
 	if a := r.do("POST", "/v1/chat/completions", chatStream); a.body != events {
 		t.Errorf("got  %q\nwant %q", a.body, events)
 	}
 	const body = `{ "a":1e3, "b":0.10, "c":9007199254740993,"choices":[]}`
-	r.sim.Decode(0).SetFault(sim.Fault{Status: 200, Body: body})
+	r.sim.Regular(0).SetFault(sim.Fault{Status: 200, Body: body})
 	if a := r.do("POST", "/v1/chat/completions", chat); a.body != body {
 		t.Errorf("got  %q\nwant %q", a.body, body)
 	}

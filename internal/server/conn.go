@@ -29,6 +29,8 @@ func listen(ctx context.Context, what, addr string) (*net.TCPListener, error) {
 type clientListener struct {
 	*net.TCPListener
 	open *atomic.Int64
+	// ahead counts the connections that are read ahead now.
+	ahead *atomic.Int64
 	// unacked is how long a client's machine may leave data unacknowledged.
 	unacked time.Duration
 }
@@ -42,7 +44,7 @@ func (l *clientListener) Accept() (net.Conn, error) {
 		setUserTimeout(c, l.unacked)
 	}
 	l.open.Add(1)
-	return &clientConn{TCPConn: c, open: l.open}, nil
+	return &clientConn{TCPConn: c, listener: l}, nil
 }
 
 // maxAhead bounds what is read ahead of a connection. A client that has sent
@@ -60,18 +62,35 @@ const maxAhead = 64 << 10
 // into a buffer from which later reads are served, until the end.
 type clientConn struct {
 	*net.TCPConn
-	open   *atomic.Int64
-	closed atomic.Bool
-	// gone ends the requests of the connection. It is set before the first read.
-	gone context.CancelCauseFunc
+	listener *clientListener
+	closed   atomic.Bool
+	// gone ends the requests of the connection; interrupted undoes interrupt.
+	// Both are set before the first read.
+	gone        context.CancelCauseFunc
+	interrupted func() bool
 	// ahead is nil as long as nothing was read ahead. It belongs to the reader,
 	// of which there is one at a time.
 	ahead *ahead
 }
 
+// follow makes the context of the connection's requests end when its end is
+// noticed, and a read that hangs end with parent.
+func (c *clientConn) follow(parent context.Context) context.Context {
+	ctx, gone := context.WithCancelCause(parent)
+	c.gone = gone
+	c.interrupted = context.AfterFunc(parent, func() {
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // a closed connection has no reads
+	})
+	return ctx
+}
+
 func (c *clientConn) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
-		c.open.Add(-1)
+		c.listener.open.Add(-1)
+		if c.gone != nil {
+			c.interrupted()
+			c.gone(net.ErrClosed) // or parent would keep it for ever
+		}
 	}
 	return c.TCPConn.Close()
 }
@@ -88,8 +107,7 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	if n == 1 && len(p) == 1 && err == nil {
 		c.ahead = &ahead{conn: c}
 		c.ahead.more.L = &c.ahead.mu
-		c.ahead.running = true
-		go c.ahead.run()
+		c.ahead.start()
 	}
 	return n, err
 }
@@ -122,8 +140,7 @@ func (a *ahead) read(p []byte) (n int, err error, served bool) {
 		n = copy(p, a.buf)
 		a.buf = a.buf[n:]
 		if len(p) == 1 && !a.running && a.err == nil && len(a.buf) < maxAhead {
-			a.running = true
-			go a.run()
+			a.start()
 		}
 		return n, nil, true
 	}
@@ -134,6 +151,13 @@ func (a *ahead) read(p []byte) (n int, err error, served bool) {
 		return 0, err, true
 	}
 	return 0, nil, false
+}
+
+// start makes a goroutine read. It needs the lock, or that nobody else has a.
+func (a *ahead) start() {
+	a.running = true
+	a.conn.listener.ahead.Add(1)
+	go a.run()
 }
 
 // run reads until the connection's end, a deadline, or a full buffer. It ends
@@ -153,6 +177,7 @@ func (a *ahead) run() {
 		}
 		if stop {
 			a.running = false
+			a.conn.listener.ahead.Add(-1)
 			a.more.Broadcast()
 		}
 		a.mu.Unlock()

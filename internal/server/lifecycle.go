@@ -42,7 +42,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.Listen(ctx); err != nil {
 		return err
 	}
-	clients := &clientListener{TCPListener: s.listener, open: &s.conns, unacked: s.opts.WriteTimeout}
+	clients := &clientListener{TCPListener: s.listener, open: &s.conns, ahead: &s.readingAhead, unacked: s.opts.WriteTimeout}
 	ended := make(chan error, 2)
 	serve := func(what string, h *http.Server, l net.Listener) {
 		err := h.Serve(l)

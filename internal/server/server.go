@@ -32,10 +32,12 @@ type Server struct {
 	listener, metricsListener *net.TCPListener
 
 	// atomic
-	conns  atomic.Int64 // clients' connections
-	active atomic.Int64 // requests that may reach dispatch
-	phase  atomic.Int32
-	idle   chan struct{} // of one: active fell to 0 during a drain
+	conns        atomic.Int64 // clients' connections
+	readingAhead atomic.Int64 // of them, those watched behind stray bytes
+	active       atomic.Int64 // requests that may reach dispatch
+	phase        atomic.Int32
+
+	idle chan struct{} // of one: active fell to 0 during a drain
 }
 
 // Phases of a server, in their order.
@@ -71,12 +73,7 @@ func New(o Options) (*Server, error) {
 	s.routes = s.newRoutes()
 	s.main = s.newHTTP(s)
 	s.main.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		cc, ok := c.(*clientConn)
-		if !ok {
-			return ctx
-		}
-		ctx, cc.gone = context.WithCancelCause(ctx)
-		return ctx
+		return c.(*clientConn).follow(ctx)
 	}
 	s.scrapes = s.newHTTP(s.metricsHandler())
 	s.scrapes.WriteTimeout = time.Minute

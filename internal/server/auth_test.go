@@ -1,0 +1,165 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestKeysOfClients(t *testing.T) {
+	r := start(t, func(s *setup) { s.server.APIKeys = []string{"key-1", "key-2"} })
+	for _, tc := range []struct {
+		auth []string
+		ok   bool
+	}{
+		{[]string{"Bearer key-1"}, true},
+		{[]string{"Bearer key-2"}, true},
+		{[]string{"bearer  key-2 "}, true},
+		{nil, false},
+		{[]string{""}, false},
+		{[]string{"key-1"}, false},
+		{[]string{"Basic key-1"}, false},
+		{[]string{"Bearer"}, false},
+		{[]string{"Bearer "}, false},
+		{[]string{"Bearer key-"}, false},
+		{[]string{"Bearer key-11"}, false},
+		{[]string{"Bearer key-1,key-2"}, false},
+		{[]string{"Bearer key-1", "Bearer key-1"}, false},
+	} {
+		var h []string
+		for _, a := range tc.auth {
+			h = append(h, "Authorization", a)
+		}
+		for _, path := range []string{"/v1/chat/completions", "/v1/models", "/workers"} {
+			method, body := "GET", ""
+			if strings.HasSuffix(path, "completions") {
+				method, body = "POST", chat
+			}
+			a := r.do(method, path, body, h...)
+			if tc.ok {
+				if a.status != 200 {
+					t.Errorf("%q %s: status %d", tc.auth, path, a.status)
+				}
+				continue
+			}
+			a.refused(t, 401, "invalid_api_key")
+			if a.header.Get("WWW-Authenticate") != "Bearer" {
+				t.Errorf("WWW-Authenticate is %q", a.header.Get("WWW-Authenticate"))
+			}
+		}
+	}
+	for _, path := range []string{"/health", "/livez", "/liveness", "/readyz", "/readiness"} {
+		if got := r.status("GET", path, ""); got != 200 {
+			t.Errorf("%s without a key: status %d", path, got)
+		}
+	}
+	if l := r.log.String(); strings.Contains(l, "key-1") || strings.Contains(l, "key-2") {
+		t.Error("the log has a key in it")
+	}
+	if p := r.metricsPage(); strings.Contains(p, "key-1") || !strings.Contains(p, `reason="invalid_api_key",route="chat_completions",status="401"`) {
+		t.Error("the metrics have a key in them, or lack the refusals")
+	}
+}
+
+// The client's key for the router is no business of the engines.
+func TestCase_B133_ClientsKeyStaysHere(t *testing.T) {
+	const client, worker = "client-key", "worker-key"
+	for _, tc := range []struct {
+		name      string
+		asked     bool   // the router asks for a key
+		worker    string // the router has a key for its workers
+		wantFirst string
+	}{
+		{"asked, workers with a key", true, worker, "Bearer " + worker},
+		{"asked, workers without", true, "", ""},
+		{"not asked, workers with a key", false, worker, "Bearer " + worker},
+		{"not asked, workers without", false, "", "Bearer " + client},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := start(t, func(s *setup) {
+				if tc.asked {
+					s.server.APIKeys = []string{client}
+				}
+				s.fleet.Upstream.APIKey = tc.worker
+				s.sim.Worker.APIKey = tc.worker
+				s.dispatch.PassAuthorization = !tc.asked && tc.worker == ""
+			})
+			for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/generate"} {
+				body := map[string]string{"/v1/chat/completions": chat, "/v1/completions": `{"prompt":"x"}`, "/generate": `{"text":"x"}`}[path]
+				if a := r.do("POST", path, body, "Authorization", "Bearer "+client, "X-Api-Key", client, "Cookie", client); a.status != 200 {
+					t.Fatalf("%s: status %d: %s", path, a.status, a.body)
+				}
+			}
+			for _, w := range r.sim.Workers() {
+				for _, q := range append(w.Requests(), w.Probes()...) {
+					want := tc.wantFirst
+					if q.Method != http.MethodPost && tc.worker == "" {
+						want = "" // a probe is nobody's request
+					}
+					if got := q.Header.Get("Authorization"); got != want {
+						t.Errorf("%s %s %s was sent Authorization %q, want %q", w.ID(), q.Method, q.Path, got, want)
+					}
+					if q.Header.Get("X-Api-Key") != "" || q.Header.Get("Cookie") != "" {
+						t.Errorf("%s %s was sent %v", w.ID(), q.Path, q.Header)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestAdminKeyGuardsWhatChangesTheFleet(t *testing.T) {
+	r := start(t, func(s *setup) { s.server.AdminKey, s.server.APIKeys = "root", []string{"k"} })
+	w := `{"url":"http://127.0.0.1:9","worker_type":"decode"}`
+	for _, auth := range []string{"", "Bearer k", "Bearer roo"} {
+		r.do("POST", "/workers", w, "Authorization", auth).refused(t, 401, "invalid_api_key")
+		r.do("DELETE", "/workers/w1", "", "Authorization", auth).refused(t, 401, "invalid_api_key")
+	}
+	if got := r.status("POST", "/workers", w, "Authorization", "Bearer root"); got != 202 {
+		t.Errorf("status %d", got)
+	}
+	for auth, want := range map[string]int{"": 401, "Bearer k": 200, "Bearer root": 200} {
+		if got := r.status("GET", "/workers", "", "Authorization", auth); got != want {
+			t.Errorf("GET with %q: status %d, want %d", auth, got, want)
+		}
+	}
+	r.do("POST", "/v1/chat/completions", chat, "Authorization", "Bearer root").refused(t, 401, "invalid_api_key")
+}
+
+// Without an admin key the connection tells who is here; headers can say
+// anything, and a browser or a proxy here speaks for others.
+func TestWithoutAdminKeyOnlyThisMachineChangesTheFleet(t *testing.T) {
+	r := start(t, nil)
+	w := `{"url":"http://127.0.0.1:9","worker_type":"decode"}`
+	for _, h := range []string{"Origin", "X-Forwarded-For", "Forwarded", "Via"} {
+		e := r.do("POST", "/workers", w, h, "http://page.example").refused(t, 403, "forbidden")
+		if !strings.Contains(e.Message, h) || !strings.Contains(e.Message, "--admin-api-key") {
+			t.Errorf("message %s", e.Message)
+		}
+	}
+	if got := r.status("POST", "/workers", w); got != 202 {
+		t.Errorf("status %d", got)
+	}
+	for addr, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "[::ffff:127.0.0.1]:1": true,
+		"10.0.0.1:1": false, "[::ffff:10.0.0.1]:1": false, "[fe80::1%eth0]:1": false, "": false, "@": false,
+	} {
+		req, err := http.NewRequest("POST", "/workers", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.RemoteAddr = addr
+		req.Header.Set("X-Real-Ip", "127.0.0.1")
+		e, _ := r.srv.authorize(req, admin)
+		if (e == nil) != want || e != nil && (e.Status != 403 || !strings.Contains(e.Message, "loopback")) {
+			t.Errorf("%q: %v", addr, e)
+		}
+	}
+}
+
+// With keys asked of clients, to be on this machine is not enough.
+func TestWithoutAdminKeyClientsKeyIsAskedForToo(t *testing.T) {
+	r := start(t, func(s *setup) { s.server.APIKeys = []string{"k"} })
+	r.do("DELETE", "/workers/w1", "").refused(t, 401, "invalid_api_key")
+	r.do("DELETE", "/workers/w1", "", "Authorization", "Bearer k").refused(t, 404, "worker_not_found")
+}
