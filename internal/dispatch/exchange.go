@@ -22,6 +22,7 @@ type exchange struct {
 
 	// owned by the handler's goroutine
 	ticket     admission.Ticket
+	fan        openai.Fan
 	attempts   int
 	retried500 bool
 	// abort: the answer has begun and cannot be finished.
@@ -70,10 +71,13 @@ func (x *exchange) run(ctx context.Context) {
 		x.call.Record.Attempts = x.attempts
 		x.call.Record.Queued = x.ticket.Waited()
 		var f *failure
-		if x.pair {
-			f = x.runPair(ctx)
-		} else {
+		switch {
+		case !x.pair:
 			f = x.runAggregated(ctx)
+		case x.fan.Copies > 1:
+			f = x.runFan(ctx)
+		default:
+			f = x.runPair(ctx)
 		}
 		if f == nil {
 			x.finish(reasonOK, nil)

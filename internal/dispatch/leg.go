@@ -16,13 +16,17 @@ import (
 func asUpstream(err error, to **upstream.Error) bool { return errors.As(err, to) }
 
 // engineID is the request id an engine sees: the client's id on the first
-// attempt, then one of its own for each. Engines match ids by prefix, so the
-// attempt's mark comes first.
-func (x *exchange) engineID() string {
-	if x.attempts <= 1 {
-		return x.call.ID
+// attempt, then one of its own for each, and for each copy. Engines match ids by
+// prefix, so the marks come first.
+func (x *exchange) engineID(copy int) string {
+	id := x.call.ID
+	if copy > 0 {
+		id = "s" + itoa(copy) + "-" + id
 	}
-	return "r" + itoa(x.attempts-1) + "-" + x.call.ID
+	if x.attempts > 1 {
+		id = "r" + itoa(x.attempts-1) + "-" + id
+	}
+	return id
 }
 
 func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream.Header) upstream.Request {

@@ -29,10 +29,55 @@ type pairLegs struct {
 	prefill prefillLeg
 	// decodeOver is closed once the decode leg's own outcome is known.
 	decodeOver chan struct{}
-	rooms      []int64
-	one        [1]int64
+	bodies     pairBodies
 	header     upstream.Header
-	splicers   [2]openai.Splicer
+}
+
+// pairBodies are what the two legs of one call are sent: the client's bytes with
+// the fields by which the legs find each other. They are the same segments
+// unless the workers are scheduled by data-parallel rank.
+type pairBodies struct {
+	prefill, decode [][]byte
+	rooms           []int64
+	one             [1]int64
+	splicers        [2]openai.Splicer
+}
+
+// build makes the bodies of copy number copy of the request.
+func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, copy int) {
+	p := x.call.Peeked
+	b.rooms = b.one[:0]
+	for range p.BatchSize {
+		b.rooms = append(b.rooms, x.d.rooms.Mint(max(pr.DPRank(), 0), pr.DPSize()))
+	}
+	host, port, hasPort := pr.Bootstrap()
+	at := engine.Bootstrap{Host: host, Port: port, NoPort: !hasPort}
+	ranks := engine.DPRanks{Prefill: pr.DPRank(), Decode: dr.DPRank()}
+	begin := func(s *openai.Splicer) {
+		s.Reset(p)
+		x.fan.Edit(s, copy)
+		engine.SGLangBootstrap(s, p, at, b.rooms)
+	}
+	s := &b.splicers[0]
+	begin(s)
+	if ranks.Same() {
+		b.prefill, _ = s.Segments()
+		b.decode = b.prefill
+		return
+	}
+	engine.SGLangPrefillRanks(s, ranks)
+	b.prefill, _ = s.Segments()
+	s = &b.splicers[1]
+	begin(s)
+	engine.SGLangDecodeRanks(s, ranks)
+	b.decode, _ = s.Segments()
+}
+
+// free gives the rooms back.
+func (b *pairBodies) free(x *exchange) {
+	for _, r := range b.rooms {
+		x.d.rooms.Free(r)
+	}
 }
 
 // runPair sends both legs at once, as engines that meet by a room want it, and
@@ -46,8 +91,8 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 
 	legs := &pairLegs{decodeOver: make(chan struct{})}
 	legs.prefill.done = make(chan struct{})
-	prefillBody, decodeBody := x.pairBodies(legs, pr, dr)
-	legs.header = x.legHeader(make(upstream.Header, 0, 16), x.engineID())
+	legs.bodies.build(x, pr, dr, 0)
+	legs.header = x.legHeader(make(upstream.Header, 0, 16), x.engineID(0))
 
 	// Prefill may outlive the handler, and with it the handler's context.
 	pctx, cancelPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -62,8 +107,8 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	go func() {
 		defer x.d.running.Done()
 		defer x.unref()
-		defer x.freeRooms(legs)
-		f := x.runPrefill(pctx, pr, x.request(admission.PrefillLeg, prefillBody, legs.header), &legs.prefill)
+		defer legs.bodies.free(x)
+		f := x.runPrefill(pctx, pr, x.request(admission.PrefillLeg, legs.bodies.prefill, legs.header), &legs.prefill)
 		stopDead()
 		x.ticket.EndPrefill()
 		report(pr, f)
@@ -78,13 +123,16 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	}()
 
 	t.StartDecode()
-	f := x.runAnswer(dctx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, decodeBody, legs.header), legs)
+	f := x.runAnswer(dctx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.header), legs)
 	close(legs.decodeOver)
 	t.EndDecode()
 
 	if f == nil {
 		report(dr, nil)
-		x.letPrefillFinish(legs, stopFollowing, cancelPrefill)
+		stopFollowing()
+		if x.letPrefillFinish(legs.prefill.done, cancelPrefill) {
+			x.call.Record.Prefill = legs.prefill.took
+		}
 		return nil
 	}
 	if f.echo {
@@ -102,59 +150,24 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	return f
 }
 
-// letPrefillFinish leaves a prefill leg that is still open its grace.
-func (x *exchange) letPrefillFinish(legs *pairLegs, stopFollowing func() bool, cancel context.CancelCauseFunc) {
-	stopFollowing()
+// letPrefillFinish leaves prefill legs that are still open their grace. It tells
+// whether they were over already.
+func (x *exchange) letPrefillFinish(done <-chan struct{}, cancel context.CancelCauseFunc) bool {
 	select {
-	case <-legs.prefill.done:
-		x.call.Record.Prefill = legs.prefill.took
+	case <-done:
 		cancel(nil)
-		return
+		return true
 	default:
 	}
 	timer := time.AfterFunc(x.d.opts.PrefillGrace, func() { cancel(errDecodeOver) })
 	x.d.running.Add(1)
 	go func() {
 		defer x.d.running.Done()
-		<-legs.prefill.done
+		<-done
 		timer.Stop()
 		cancel(nil)
 	}()
-}
-
-// pairBodies are the two legs' bodies: the client's bytes with the fields by
-// which the legs find each other. They are the same segments unless the workers
-// are scheduled by data-parallel rank.
-func (x *exchange) pairBodies(legs *pairLegs, pr, dr *fleet.Rank) (prefill, decode [][]byte) {
-	p := x.call.Peeked
-	legs.rooms = legs.one[:0]
-	for range p.BatchSize {
-		legs.rooms = append(legs.rooms, x.d.rooms.Mint(max(pr.DPRank(), 0), pr.DPSize()))
-	}
-	host, port, hasPort := pr.Bootstrap()
-	at := engine.Bootstrap{Host: host, Port: port, NoPort: !hasPort}
-	ranks := engine.DPRanks{Prefill: pr.DPRank(), Decode: dr.DPRank()}
-	s := &legs.splicers[0]
-	s.Reset(p)
-	engine.SGLangBootstrap(s, p, at, legs.rooms)
-	if ranks.Same() {
-		both, _ := s.Segments()
-		return both, both
-	}
-	engine.SGLangPrefillRanks(s, ranks)
-	prefill, _ = s.Segments()
-	s = &legs.splicers[1]
-	s.Reset(p)
-	engine.SGLangBootstrap(s, p, at, legs.rooms)
-	engine.SGLangDecodeRanks(s, ranks)
-	decode, _ = s.Segments()
-	return prefill, decode
-}
-
-func (x *exchange) freeRooms(legs *pairLegs) {
-	for _, r := range legs.rooms {
-		x.d.rooms.Free(r)
-	}
+	return false
 }
 
 // runPrefill sends the prefill leg and drains its answer. An error in it, in
@@ -230,7 +243,7 @@ func (x *exchange) runAggregated(ctx context.Context) *failure {
 	lctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer x.watchDead(rank, cancel)()
-	header := x.legHeader(make(upstream.Header, 0, 16), x.engineID())
+	header := x.legHeader(make(upstream.Header, 0, 16), x.engineID(0))
 	x.ticket.StartDecode()
 	f := x.runAnswer(lctx, admission.DecodeLeg, rank, x.request(admission.DecodeLeg, body, header), nil)
 	x.ticket.EndDecode()

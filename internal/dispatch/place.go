@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
@@ -13,6 +14,15 @@ import (
 // errors are final, whatever the fleet's load.
 func (x *exchange) place() *failure {
 	p := x.call.Peeked
+	if x.pair {
+		fan, err := openai.PlanFan(p, 0)
+		if err != nil {
+			f := &failure{reason: reasonBadRequest}
+			errors.As(err, &f.local)
+			return f
+		}
+		x.fan = fan
+	}
 	model, f := x.model(p)
 	if f != nil {
 		return f

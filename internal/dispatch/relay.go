@@ -30,21 +30,11 @@ type relay struct {
 func (x *exchange) runAnswer(ctx context.Context, leg admission.Leg, rank *fleet.Rank, req upstream.Request, legs *pairLegs) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
-	resp, err := rank.Endpoint().Do(ctx, &req)
-	if err != nil {
-		return x.legFailure(ctx, leg, rank, err)
-	}
-	defer resp.Body.Close()
-	if resp.Status != http.StatusOK {
-		return x.statusFailure(ctx, leg, rank, resp)
-	}
-	rank.NoteProgress()
-	r := &relay{x: x, out: &x.out, resp: resp, rank: rank, leg: leg}
-	contentType := resp.Get("Content-Type")
-	r.sse = isEventStream(contentType)
-	if f := r.wrongForm(contentType); f != nil {
+	r, f := x.openAnswer(ctx, leg, rank, req)
+	if f != nil {
 		return f
 	}
+	defer r.resp.Body.Close()
 	switch {
 	case legs != nil && x.wantsLogprobs():
 		return r.merged(ctx, legs)
@@ -54,6 +44,32 @@ func (x *exchange) runAnswer(ctx context.Context, leg admission.Leg, rank *fleet
 		return r.lines(ctx)
 	}
 	return r.plain(ctx)
+}
+
+// openAnswer sends the leg and returns when the head of a usable answer is in.
+func (x *exchange) openAnswer(ctx context.Context, leg admission.Leg, rank *fleet.Rank, req upstream.Request) (*relay, *failure) {
+	resp, err := rank.Endpoint().Do(ctx, &req)
+	if err != nil {
+		return nil, x.legFailure(ctx, leg, rank, err)
+	}
+	r := &relay{x: x, out: &x.out, resp: resp, rank: rank, leg: leg}
+	f := r.check(ctx)
+	if f != nil {
+		_ = resp.Body.Close()
+		return nil, f
+	}
+	return r, nil
+}
+
+// check refuses an answer by its head.
+func (r *relay) check(ctx context.Context) *failure {
+	if r.resp.Status != http.StatusOK {
+		return r.x.statusFailure(ctx, r.leg, r.rank, r.resp)
+	}
+	r.rank.NoteProgress()
+	contentType := r.resp.Get("Content-Type")
+	r.sse = isEventStream(contentType)
+	return r.wrongForm(contentType)
 }
 
 // wantsLogprobs tells whether the client's answer needs the prefill's too.
@@ -263,10 +279,13 @@ func (r *relay) plain(ctx context.Context) *failure {
 
 // whole sends a collected answer.
 func (r *relay) whole(b []byte) *failure {
-	r.firstToken()
+	if _, message, isError := openai.ReadErrorObject(b); isError {
+		return r.bad("it answered with status 200 and an error: "+message, nil)
+	}
 	if u, ok := openai.ReadUsage(b); ok {
 		r.x.call.Record.Usage = u
 	}
+	r.firstToken()
 	r.begin(len(b))
 	return r.out.write(b, false)
 }

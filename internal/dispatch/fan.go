@@ -1,0 +1,270 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// fanRun is one attempt of a request for n samples: n calls, each a pair of legs
+// with rooms of its own, all on the same two ranks and under the one prefill
+// slot, and their answers made into one.
+type fanRun struct {
+	x      *exchange
+	pr, dr *fleet.Rank
+	copies []fanCopy
+
+	prefillOver chan struct{} // closed when the last prefill leg is over
+	// outcomes has each leg's as it ends, nil for a good one.
+	outcomes chan fanOutcome
+
+	mu sync.Mutex // the answers meet here
+	// guarded by mu
+	merger *openai.StreamMerger
+	relay  relay // what the client is sent, as one stream
+}
+
+type fanCopy struct {
+	bodies  pairBodies
+	header  upstream.Header
+	prefill prefillLeg
+	answer  []byte // of a call that is not streamed
+}
+
+type fanOutcome struct {
+	leg admission.Leg
+	f   *failure
+}
+
+// runFan sends all copies at once. When it returns, all legs are over, except
+// that after success prefill legs may have Options.PrefillGrace left.
+func (x *exchange) runFan(ctx context.Context) *failure {
+	t := &x.ticket
+	n := x.fan.Copies
+	r := &fanRun{
+		x: x, pr: t.Prefill.Data().(*fleet.Rank), dr: t.Decode.Data().(*fleet.Rank),
+		copies: make([]fanCopy, n), prefillOver: make(chan struct{}), outcomes: make(chan fanOutcome, 2*n),
+		merger: x.fan.Stream(0),
+	}
+	x.call.Record.PrefillRank, x.call.Record.DecodeRank = r.pr.ID(), r.dr.ID()
+	r.relay = relay{x: x, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream}
+	for k := range r.copies {
+		c := &r.copies[k]
+		c.bodies.build(x, r.pr, r.dr, k)
+		c.header = x.legHeader(make(upstream.Header, 0, 16), x.engineID(k))
+	}
+
+	pctx, cancelPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
+	stopFollowing := context.AfterFunc(ctx, func() { cancelPrefill(context.Cause(ctx)) })
+	dctx, cancelDecode := context.WithCancelCause(ctx)
+	defer cancelDecode(nil)
+	stopDead := x.watchDead(r.pr, cancelPrefill)
+	defer x.watchDead(r.dr, cancelDecode)()
+
+	x.refs.Add(1)
+	x.d.running.Add(1)
+	var prefills sync.WaitGroup
+	for k := range r.copies {
+		prefills.Go(func() { r.runPrefill(pctx, k) })
+	}
+	go func() {
+		defer x.d.running.Done()
+		defer x.unref()
+		prefills.Wait()
+		stopDead()
+		t.EndPrefill()
+		for k := range r.copies {
+			r.copies[k].bodies.free(x)
+		}
+		close(r.prefillOver)
+	}()
+
+	t.StartDecode()
+	x.out.startKeepAlive()
+	var decodes sync.WaitGroup
+	for k := range r.copies {
+		decodes.Go(func() { r.runDecode(dctx, k) })
+	}
+	f := r.collect(func() { cancelPrefill(errAttemptOver); cancelDecode(errPeerFailed) })
+	decodes.Wait()
+	x.out.stopKeepAlive()
+	t.EndDecode()
+	if f == nil {
+		f = r.finish()
+	}
+	if f != nil {
+		cancelPrefill(errAttemptOver)
+		stopFollowing()
+		<-r.prefillOver
+		return f
+	}
+	stopFollowing()
+	x.letPrefillFinish(r.prefillOver, cancelPrefill)
+	return nil
+}
+
+func (r *fanRun) runPrefill(ctx context.Context, k int) {
+	c := &r.copies[k]
+	f := r.x.runPrefill(ctx, r.pr, r.x.request(admission.PrefillLeg, c.bodies.prefill, c.header), &c.prefill)
+	report(r.pr, f)
+	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
+}
+
+func (r *fanRun) runDecode(ctx context.Context, k int) {
+	c := &r.copies[k]
+	f := r.decode(ctx, k, r.x.request(admission.DecodeLeg, c.bodies.decode, c.header))
+	report(r.dr, f)
+	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
+}
+
+// collect waits until every decode leg is over, and ends all legs at the first
+// failure. Of the failures it returns the first that is a leg's own; the report
+// of a broken hand-off waits a moment for one.
+func (r *fanRun) collect(endAll func()) *failure {
+	var found *failure
+	var verdict <-chan time.Time // set while the report of a broken hand-off waits
+	ended := false
+	end := func() {
+		verdict = nil
+		if !ended {
+			ended = true
+			endAll()
+		}
+	}
+	for left := len(r.copies); left > 0 || verdict != nil; {
+		select {
+		case o := <-r.outcomes:
+			if o.leg == admission.DecodeLeg {
+				left--
+			}
+			switch {
+			case o.f == nil || o.f.echo:
+			case found == nil && o.f.transfer && !r.begun():
+				found = o.f
+				t := time.NewTimer(r.x.d.opts.VerdictWait)
+				defer t.Stop()
+				verdict = t.C
+			case found == nil, found.transfer && o.f.own():
+				found = o.f
+				end()
+			}
+		case <-verdict:
+			end()
+		}
+	}
+	return found
+}
+
+func (r *fanRun) begun() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.x.out.begun
+}
+
+// decode runs one copy's answering leg into the common answer.
+func (r *fanRun) decode(ctx context.Context, k int, req upstream.Request) *failure {
+	one, f := r.x.openAnswer(ctx, admission.DecodeLeg, r.dr, req)
+	if f != nil {
+		return f
+	}
+	defer one.resp.Body.Close()
+	if !r.x.call.Peeked.Stream {
+		b, err := collect(one.resp.Body, r.x.d.opts.MaxLogprobBody)
+		switch {
+		case errors.Is(err, errTooLarge):
+			return one.bad("its answer is larger than "+itoa(r.x.d.opts.MaxLogprobBody)+" bytes", err)
+		case err != nil:
+			return one.broken(ctx, err)
+		}
+		r.copies[k].answer = b
+		return nil
+	}
+	for {
+		piece, err := one.resp.Body.Next()
+		if err == io.EOF {
+			return r.endOf(k)
+		}
+		if err != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return one.broken(ctx, err)
+		}
+		r.dr.NoteProgress()
+		if f := r.feed(k, piece, one.resp); f != nil {
+			return f
+		}
+	}
+}
+
+// feed merges a piece of a copy's stream and passes on what is whole.
+func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.relay.resp = resp
+	err := r.merger.Feed(k, piece, func(b []byte) {
+		r.relay.scan.Feed(b)
+		if r.relay.scan.DataEvents > 0 {
+			r.relay.firstToken()
+		}
+		r.relay.begin(-1)
+		f = r.relay.pass(b)
+	})
+	if f == nil && err != nil {
+		f = r.mergeFailure(err)
+	}
+	return f
+}
+
+func (r *fanRun) endOf(k int) *failure {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.merger.End(k); err != nil {
+		f := r.mergeFailure(err)
+		f.reason = reasonBrokenOff
+		return f
+	}
+	return nil
+}
+
+// finish answers the client once all copies are whole.
+func (r *fanRun) finish() *failure {
+	if r.x.call.Peeked.Stream {
+		r.x.call.Record.Usage = r.relay.scan.Usage
+		return nil
+	}
+	answers := make([][]byte, len(r.copies))
+	for k := range r.copies {
+		answers[k] = r.copies[k].answer
+	}
+	segments, size, err := r.x.fan.Merge(answers)
+	if err != nil {
+		return r.mergeFailure(err)
+	}
+	whole := make([]byte, 0, size)
+	for _, s := range segments {
+		whole = append(whole, s...)
+	}
+	r.x.w.Header()["Content-Type"] = []string{typeJSON}
+	return r.relay.whole(whole)
+}
+
+// mergeFailure is why the copies' answers are not one: mostly an error that an
+// engine told in one of them.
+func (r *fanRun) mergeFailure(err error) *failure {
+	var e *openai.FanError
+	if !errors.As(err, &e) || !e.Told {
+		return r.relay.bad("the answers of its samples cannot be merged", err)
+	}
+	if e.Status == 0 {
+		e.Status = http.StatusInternalServerError
+	}
+	return r.x.eventFailure(admission.DecodeLeg, r.dr, e.Data)
+}
