@@ -1,18 +1,109 @@
 package main
 
 import (
-	"errors"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/demo"
+	"github.com/sluice-router/sluice/internal/telemetry"
 )
 
 func newDemo() *cobra.Command {
-	return &cobra.Command{
+	var o demo.Options
+	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the gate at work, with a simulated fleet in the same process",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("cannot run the demo: it is not part of this build")
+		Long: "Start a router and a simulated fleet in this process, on free ports of the loopback interface, send\n" +
+			"requests that overlap, show what the gate does with them, and check the results. It takes about\n" +
+			"12 seconds and exits with 1 if a result is wrong.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			o.Out = cmd.OutOrStdout()
+			f, ok := o.Out.(*os.File)
+			o.Live = ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+			o.Start = startDemoRouter
+			return demo.Run(ctx, o)
 		},
 	}
+	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave the router running afterwards and say how to call it")
+	return cmd
+}
+
+// readyWithin is how long a router may take to find its workers.
+const readyWithin = 20 * time.Second
+
+// startDemoRouter starts the same router that serve runs.
+func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, error) {
+	cfg, _, err := config.Load([]string{
+		"--host=127.0.0.1", "--port=0", "--prometheus-host=127.0.0.1", "--prometheus-port=0",
+		"--pd-disaggregation", "--prefill", o.PrefillURL, strconv.Itoa(o.BootstrapPort), "--decode", o.DecodeURL,
+		"--prefill-max-inflight-requests-per-worker=" + strconv.Itoa(o.Slots),
+		"--prefill-queue-size=" + strconv.Itoa(o.QueueSize),
+		"--prefill-queue-timeout-secs=" + strconv.Itoa(int(o.QueueTimeout/time.Second)),
+		"--drain-timeout=1",
+	}, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	log := telemetry.NewLog(telemetry.LogOptions{Out: io.Discard})
+	r, err := newRouter(cfg, log)
+	if err != nil {
+		log.Close(logFlush)
+		return nil, err
+	}
+	if err := r.server.Listen(ctx); err != nil {
+		r.close()
+		log.Close(logFlush)
+		return nil, err
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.server.Run(running) // it ends because it is told to
+		r.close()
+		log.Close(logFlush)
+	}()
+	stop := func() { cancel(); <-done }
+	if err := r.addWorkers(ctx, cfg); err != nil {
+		stop()
+		return nil, err
+	}
+	if err := r.waitReady(ctx, cfg.Fleet.PDDisaggregation); err != nil {
+		stop()
+		return nil, err
+	}
+	return &demo.Router{
+		URL:        "http://" + r.server.Addr().String(),
+		MetricsURL: "http://" + r.server.MetricsAddr().String() + "/metrics",
+		Stats:      r.gate.Stats,
+		Stop:       stop,
+	}, nil
+}
+
+func (r *router) waitReady(ctx context.Context, pd bool) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !r.fleet.Ready(pd) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the workers were not ready within %s: %w", readyWithin, ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return nil
 }

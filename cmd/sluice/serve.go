@@ -236,6 +236,7 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 		Limits: upstream.Limits{
 			Header: t.ResponseHeader, FirstByte: t.FirstByte, StreamIdle: t.StreamIdle,
 		},
+		KeepAlive:          cfg.Server.SSEKeepalive,
 		ClientWriteTimeout: t.ClientWrite,
 		PassAuthorization:  len(cfg.Auth.APIKeys) == 0 && cfg.Auth.WorkerAPIKey == "",
 		Retry: dispatch.RetryOptions{
