@@ -22,6 +22,7 @@ type prefillLeg struct {
 	f    *failure
 	body []byte        // kept for its logprobs only
 	took time.Duration // of a leg that succeeded
+	head [512]byte     // the start of a plain answer, to see an error in it
 }
 
 // pairLegs are the two legs of one attempt.
@@ -187,6 +188,7 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 	sse := isEventStream(resp.Get("Content-Type"))
 	var scan openai.EventScanner
 	scan.SkipUsage = true
+	head := leg.head[:0]
 	for {
 		piece, err := resp.Body.Next()
 		if err == io.EOF {
@@ -199,6 +201,8 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 			if scan.Feed(piece); scan.Errors > 0 {
 				return x.eventFailure(admission.PrefillLeg, rank, scan.LastError)
 			}
+		} else {
+			head = append(head, piece[:min(len(piece), cap(head)-len(head))]...)
 		}
 		if keep {
 			if len(leg.body)+len(piece) > x.d.opts.MaxLogprobBody {
@@ -209,6 +213,11 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 		}
 	}
 	rank.NoteProgress()
+	if _, message, isError := openai.ReadErrorObject(head); isError {
+		// Decode would wait for KV that never comes.
+		return &failure{leg: admission.PrefillLeg, rank: rank, reason: reasonUpstream,
+			local: openai.UpstreamFailed("prefill", "it answered with status 200 and an error: "+message, nil)}
+	}
 	leg.took = time.Since(start)
 	x.d.metrics.prefillLeg(leg.took)
 	return nil
