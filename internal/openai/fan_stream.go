@@ -91,9 +91,6 @@ func (m *StreamMerger) Feed(copy int, piece []byte, out func([]byte)) error {
 		return m.fault
 	}
 	src := &m.sources[copy]
-	if src.done {
-		return nil
-	}
 	m.out = m.out[:0]
 	src.frames.begin()
 	for more := true; more && m.fault == nil && !src.done; {
@@ -339,7 +336,7 @@ func (w *fanWriter) list(i int, first bool) (end int, fault *FanError) {
 // learn keeps the event's beginning, up to its first index.
 func (w *fanWriter) learn(at Span, prompt int) {
 	src := w.src
-	if at.End > maxFanKnown || !w.usage.IsZero() || src.frames.joined {
+	if at.End > maxFanKnown {
 		return
 	}
 	src.known = append(src.known[:0], w.data[:at.End]...)
