@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -102,7 +103,7 @@ func BenchmarkGateQueued(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c, holders, queued := fillCore(b, n, 10_000)
 			target := queued[0].Target
-			fifo := append(holders, queued...)
+			fifo := slices.Concat(holders, queued)
 			now := Instant(1_000_000)
 			var out []*Ticket
 			b.ReportAllocs()

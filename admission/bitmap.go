@@ -58,8 +58,6 @@ func (b bitmap) andNot(c bitmap) {
 	}
 }
 
-func (b bitmap) zero() { clear(b) }
-
 // nth returns the i-th member in index order, or -1.
 func (b bitmap) nth(i int) int {
 	for w, word := range b {

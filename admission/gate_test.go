@@ -405,13 +405,13 @@ func testTimer(t *testing.T) {
 	early := g.disaggregated()
 	early.Deadline = Instant(300 * time.Millisecond)
 	wait(early) // an earlier deadline moves the timer forward
-	second := armed(300 * time.Millisecond)
+	armed(300 * time.Millisecond)
 
 	// The first timer had begun to fire when it was stopped: it must neither
 	// end a wait too early nor leave the second beside its own.
 	first.stopped = true
 	first.f()
-	second = armed(300 * time.Millisecond)
+	second := armed(300 * time.Millisecond)
 	clock.now = second.at
 	second.stopped = true
 	second.f()

@@ -187,8 +187,8 @@ func (w *world) pick(t *rapid.T, ok func(*refTicket) bool) *refTicket {
 	return some[rapid.IntRange(0, len(some)-1).Draw(t, "request")]
 }
 
-func (k *refTicket) holds() bool   { return k.prefill != nil || k.decode != nil }
-func (k *refTicket) granted() bool { return k.state == stateGranted }
+func (t *refTicket) holds() bool   { return t.prefill != nil || t.decode != nil }
+func (t *refTicket) granted() bool { return t.state == stateGranted }
 
 func (w *world) retry(t *rapid.T) {
 	k := w.pick(t, func(k *refTicket) bool {
