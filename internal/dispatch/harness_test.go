@@ -40,6 +40,7 @@ type rig struct {
 	d      *Dispatcher
 	server *httptest.Server
 	client *http.Client
+	reg    *prometheus.Registry
 
 	mu      sync.Mutex
 	records []Record // guarded by mu
@@ -53,8 +54,18 @@ type rigOptions struct {
 	policy   string
 	dpAware  bool
 	retries  int
+	breaker  fleet.BreakerOptions
+	health   fleet.HealthOptions
 	specs    func(w *sim.Worker, s *fleet.WorkerSpec)
 }
+
+// rarely makes health checks see a worker once: for tests in which a worker
+// that does not answer is to stay a candidate.
+var rarely = fleet.HealthOptions{Interval: time.Hour}
+
+// firstFault opens a breaker at its first failure and keeps it open, so that a
+// test sees who was charged.
+var firstFault = fleet.BreakerOptions{FailureThreshold: 1, OpenFor: time.Hour}
 
 func pd(o rigOptions) rigOptions {
 	if o.sim.Prefill == 0 {
@@ -89,11 +100,15 @@ func newRig(t *testing.T, o rigOptions) *rig {
 		o.dispatch.RequestTimeout = time.Minute
 	}
 	o.dispatch.Retry = RetryOptions{Max: o.retries, Initial: time.Millisecond, Longest: 10 * time.Millisecond, Multiplier: 1.5}
+	if o.health == (fleet.HealthOptions{}) {
+		o.health = fleet.HealthOptions{Interval: 100 * time.Millisecond, Timeout: 2 * time.Second}
+	}
 	clock := admission.NewSystemClock()
 	gate := admission.NewGate(admission.Options{Limits: o.limits, NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
-	fl := fleet.New(gate, fleet.Options{DPAware: o.dpAware, Health: fleet.HealthOptions{Interval: 100 * time.Millisecond, Timeout: 2 * time.Second}}, clock)
-	d := New(gate, clock, fl, o.dispatch, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-	r := &rig{t: t, sim: sf, gate: gate, fleet: fl, d: d, ended: make(chan struct{}, 10_000)}
+	fl := fleet.New(gate, fleet.Options{DPAware: o.dpAware, Health: o.health, Breaker: o.breaker}, clock)
+	reg := prometheus.NewRegistry()
+	d := New(gate, clock, fl, o.dispatch, NewMetrics(reg), slog.New(slog.DiscardHandler))
+	r := &rig{t: t, sim: sf, gate: gate, fleet: fl, d: d, reg: reg, ended: make(chan struct{}, 10_000)}
 	r.server = httptest.NewServer(http.HandlerFunc(r.handle))
 	r.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
 	roles := map[sim.Role]admission.Role{sim.Prefill: admission.RolePrefill, sim.Decode: admission.RoleDecode, sim.Regular: admission.RoleRegular}
@@ -106,17 +121,23 @@ func newRig(t *testing.T, o rigOptions) *rig {
 			t.Fatal(err)
 		}
 	}
-	r.until("all workers are candidates", func() bool {
-		n := 0
-		for _, s := range gate.Stats().Ranks {
-			if s.Candidate {
-				n++
-			}
-		}
-		return n >= len(sf.Workers())
-	})
+	r.ready()
 	t.Cleanup(r.close)
 	return r
+}
+
+// ready waits until every worker can be given work.
+func (r *rig) ready() {
+	r.t.Helper()
+	r.until("all workers are candidates", func() bool {
+		in := map[string]bool{}
+		for _, s := range r.gate.Stats().Ranks {
+			if s.Candidate {
+				in[s.Worker] = true
+			}
+		}
+		return len(in) >= len(r.sim.Workers())
+	})
 }
 
 func (r *rig) close() {
