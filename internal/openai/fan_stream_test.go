@@ -86,6 +86,8 @@ func TestStreamMerger(t *testing.T) {
 		{"usage not asked for", Fan{Copies: 2, Prompts: 1}, []part{{0, usage("a", 5, 2) + done}, {1, usage("a", 5, 2) + done}}, done},
 		{"usage from one copy only", ab, []part{{0, done}, {1, usage("a", 5, 2) + done}}, usage("a", 5, 2) + done},
 		{"usage told twice", ab, []part{{0, usage("a", 4, 2) + usage("a", 5, 3) + done}, {1, usage("a", 5, 1) + done}}, usage("a", 5, 4) + done},
+		{"the last event with usage tells it", ab, []part{{0, `data: {"usage":{},"x":1}` + "\n\n" + `data: {"x":2.0,"usage":{"completion_tokens":3}}` + "\n\n" + done}, {1, `data: {"x":3,"usage":{"completion_tokens":4}}` + "\n\n" + done}},
+			`data: {"x":2.0,"usage":{"completion_tokens":7}}` + "\n\n" + done},
 		{"usage on every event passes", ab, []part{{1, `data: {"choices":[{"index":0}],"usage":{"completion_tokens":1}}` + "\n\n"}},
 			`data: {"choices":[{"index":1}],"usage":{"completion_tokens":1}}` + "\n\n"},
 		{"usage null passes", ab, []part{{1, `data: {"choices":[],"usage":null}` + "\n\n"}}, `data: {"choices":[],"usage":null}` + "\n\n"},
