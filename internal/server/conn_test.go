@@ -83,7 +83,7 @@ func (r *rig) strayByteTaken() {
 
 // What was read ahead is what is served next, in order and whole.
 func TestPipelinedRequestsBehindALongOneAreServed(t *testing.T) {
-	r := start(t, func(s *setup) { s.sim.Worker.Timing.PrefillTime = 100 * time.Millisecond })
+	r := start(t, func(s *setup) { s.sim.Worker.Timing.PrefillTime = 2 * time.Second })
 	c := r.leaving(chat)
 	r.sim.Prefill(0).SetTiming(sim.Timing{})
 	const n = 20

@@ -30,29 +30,14 @@ func (q *request) infer() {
 		return
 	}
 	peeked, err := openai.Peek(q.route.api, q.buf.b[:q.length], openai.PeekOptions{Refuse: openai.ControlledFields})
-	if err == nil {
-		q.call.Peeked = peeked
-		q.model = peeked.Model
-		err = q.fanOut(peeked)
-	}
 	if err != nil {
 		q.free()
 		q.refuse(asError(err), reasonBadRequest)
 		return
 	}
+	q.call.Peeked = peeked
+	q.model = peeked.Model
 	q.dispatch()
-}
-
-// fanOut refuses what this version cannot do right.
-func (q *request) fanOut(p *openai.Peeked) error {
-	if q.s.opts.Disaggregated && p.N > 1 {
-		param := "n"
-		if q.route.api == openai.RouteGenerate {
-			param = "sampling_params.n"
-		}
-		return openai.InvalidRequest(param, "%s is %d: several samples of one request are not yet available with prefill/decode disaggregation, since each would need a hand-off of its own; send the request %d times", param, p.N, p.N)
-	}
-	return nil
 }
 
 func (q *request) dispatch() {
