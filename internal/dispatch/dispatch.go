@@ -128,8 +128,9 @@ type Call struct {
 	Header http.Header
 	// Peeked is the request's body. It must stay unchanged until Free is called.
 	Peeked *openai.Peeked
-	// Free is called once, when the last leg that may still send the body is
-	// over. It may be nil, and may be called after Serve has returned.
+	// Free is called once, when neither a leg nor another attempt can need the
+	// body any more: often while the answer is still under way, sometimes after
+	// Serve has returned. It may be nil.
 	Free func()
 	// ID is the request's id: given back, sent to the engines and logged.
 	ID string
@@ -180,9 +181,10 @@ func (d *Dispatcher) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	}
 	x := &exchange{d: d, call: call, w: w, pair: d.opts.Disaggregated}
 	x.refs.Store(1)
+	x.bodyRefs.Store(1)
 	d.metrics.begin(call.Route)
 	defer d.metrics.end(call.Route)
-	defer x.unref()
+	defer x.leave()
 	x.run(ctx)
 	if x.abort {
 		panic(http.ErrAbortHandler)

@@ -29,19 +29,51 @@ type exchange struct {
 	abort bool
 	out   clientWriter
 
-	// refs counts who may still use the body or the ticket: the handler and, if
-	// there is one, a prefill leg.
-	refs atomic.Int32
+	// refs counts who may still use the ticket, bodyRefs who may still send the
+	// body: the handler and, if there is one, a prefill leg.
+	refs, bodyRefs atomic.Int32
+	// bodyFreed: the handler has let go of the body. Owned by the handler.
+	bodyFreed bool
 }
 
-// unref lets go of the request; the last one gives everything back.
+// hold takes a share of the request for a prefill leg.
+func (x *exchange) hold() {
+	x.refs.Add(1)
+	x.bodyRefs.Add(1)
+}
+
+// unhold gives the prefill leg's share back.
+func (x *exchange) unhold() {
+	x.unrefBody()
+	x.unref()
+}
+
+// leave gives the handler's share back.
+func (x *exchange) leave() {
+	x.freeBody()
+	x.unref()
+}
+
+// unref lets go of the ticket; the last one closes it.
 func (x *exchange) unref() {
-	if x.refs.Add(-1) > 0 {
-		return
+	if x.refs.Add(-1) == 0 {
+		x.ticket.Close()
 	}
-	x.ticket.Close()
-	if x.call.Free != nil {
+}
+
+func (x *exchange) unrefBody() {
+	if x.bodyRefs.Add(-1) == 0 && x.call.Free != nil {
 		x.call.Free()
+	}
+}
+
+// freeBody lets go of the body, so that a long answer does not hold the prompt.
+// The handler calls it as soon as no attempt can follow; after that it must not
+// look at Call.Peeked.
+func (x *exchange) freeBody() {
+	if !x.bodyFreed {
+		x.bodyFreed = true
+		x.unrefBody()
 	}
 }
 

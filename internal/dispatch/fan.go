@@ -69,7 +69,7 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 	stopDead := x.watchDead(r.pr, cancelPrefill)
 	defer x.watchDead(r.dr, cancelDecode)()
 
-	x.refs.Add(1)
+	x.hold()
 	x.d.running.Add(1)
 	var prefills sync.WaitGroup
 	for k := range r.copies {
@@ -77,7 +77,7 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 	}
 	go func() {
 		defer x.d.running.Done()
-		defer x.unref()
+		defer x.unhold()
 		prefills.Wait()
 		stopDead()
 		t.EndPrefill()

@@ -103,11 +103,11 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	stopDead := x.watchDead(pr, cancelPrefill)
 	defer x.watchDead(dr, cancelDecode)()
 
-	x.refs.Add(1)
+	x.hold()
 	x.d.running.Add(1)
 	go func() {
 		defer x.d.running.Done()
-		defer x.unref()
+		defer x.unhold()
 		defer legs.bodies.free(x)
 		f := x.runPrefill(pctx, pr, x.request(admission.PrefillLeg, legs.bodies.prefill, legs.header), &legs.prefill)
 		stopDead()

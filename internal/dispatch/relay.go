@@ -22,7 +22,9 @@ type relay struct {
 	rank *fleet.Rank
 	leg  admission.Leg
 	sse  bool
-	scan openai.EventScanner
+	// frees: the body may be given up once the answer has begun.
+	frees bool
+	scan  openai.EventScanner
 }
 
 // runAnswer sends the leg that answers the client and relays its answer. legs is
@@ -35,6 +37,7 @@ func (x *exchange) runAnswer(ctx context.Context, leg admission.Leg, rank *fleet
 		return f
 	}
 	defer r.resp.Body.Close()
+	r.frees = true
 	switch {
 	case legs != nil && x.wantsLogprobs():
 		return r.merged(ctx, legs)
@@ -118,6 +121,9 @@ func (r *relay) begin(length int) {
 	}
 	r.x.call.Record.Status = http.StatusOK
 	r.out.begin(r.resp, length)
+	if r.frees && r.resp.Body.RequestSent() {
+		r.x.freeBody()
+	}
 }
 
 // pass hands a piece on, and flushes when everything that has arrived is passed.

@@ -202,6 +202,19 @@ func (x *exchange) release(whole bool) {
 	c.abort()
 }
 
+// RequestSent implements Body.
+func (x *exchange) RequestSent() bool {
+	if x.wrote == nil {
+		return true
+	}
+	select {
+	case <-x.wrote:
+		return true
+	default:
+		return false
+	}
+}
+
 // written tells whether the whole request is out. An engine that has read it all
 // may have answered before the writing goroutine got to say so.
 func (x *exchange) written() bool {

@@ -347,6 +347,9 @@ func (b *netHTTPBody) WaitReadable() error {
 	return b.err
 }
 
+// RequestSent implements Body.
+func (b *netHTTPBody) RequestSent() bool { return b.out == nil || b.out.sent() }
+
 func (b *netHTTPBody) Trailer(name string) string {
 	if b.resp == nil || b.err != io.EOF {
 		return ""
@@ -370,6 +373,13 @@ type segments struct {
 	mu       sync.Mutex
 	segs     [][]byte // guarded by mu; nil once detached
 	detached bool
+	whole    bool // read to the end; net/http reads again only before an answer
+}
+
+func (s *segments) sent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.whole || s.detached
 }
 
 func (s *segments) detach() {
@@ -398,6 +408,7 @@ func (r *segmentReader) Read(p []byte) (int, error) {
 			r.i, r.off = r.i+1, 0
 		}
 	}
+	r.s.whole = r.s.whole || r.i == len(r.s.segs)
 	if n == 0 && len(p) > 0 {
 		return 0, io.EOF
 	}

@@ -176,6 +176,7 @@ func (x *exchange) send(req *Request) {
 		vec = nil
 	}
 	if len(vec) == 0 {
+		clear(c.vec0[:]) // a long silent answer must not hold the request
 		putBuf(pooled)
 		return
 	}

@@ -126,6 +126,9 @@ type Body interface {
 	// end or an error. It may return early. Until then no buffer is held. Its
 	// error is the one Next will return.
 	WaitReadable() error
+	// RequestSent tells that the request's segments are not looked at any more,
+	// so that the caller may give them up before the response is finished.
+	RequestSent() bool
 	// Trailer returns the first value of a trailer field, after io.EOF.
 	Trailer(name string) string
 	// Close ends the response. If the body was not read to its end, the
