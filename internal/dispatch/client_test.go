@@ -151,9 +151,9 @@ func (r *rig) charged(want ...*sim.Worker) {
 	}
 }
 
-// ended are a worker's requests, once all are over: one that was given up at
+// over are a worker's requests, once all are over: one that was given up at
 // once may reach it after all else is done.
-func (r *rig) ended(w *sim.Worker) (all []sim.Request) {
+func (r *rig) over(w *sim.Worker) (all []sim.Request) {
 	r.t.Helper()
 	r.until("all requests of "+w.ID()+" end", func() bool {
 		all = w.Requests()
@@ -170,7 +170,7 @@ func (r *rig) ended(w *sim.Worker) (all []sim.Request) {
 // outcomes checks how a worker's requests ended, from its own point of view.
 func (r *rig) outcomes(w *sim.Worker, want ...sim.Outcome) {
 	r.t.Helper()
-	got := r.ended(w)
+	got := r.over(w)
 	if len(got) != len(want) {
 		r.t.Errorf("%s had %d requests, want %d", w.ID(), len(got), len(want))
 		return
@@ -186,7 +186,7 @@ func (r *rig) outcomes(w *sim.Worker, want ...sim.Outcome) {
 // go, or heard from its peer, which had seen so first.
 func (r *rig) aborted(w *sim.Worker, n int) {
 	r.t.Helper()
-	got := r.ended(w)
+	got := r.over(w)
 	if len(got) != n {
 		r.t.Errorf("%s had %d requests, want %d", w.ID(), len(got), n)
 	}

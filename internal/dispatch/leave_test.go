@@ -27,6 +27,9 @@ func moments() []moment {
 	inBackground := func(cond func(sim.Stats) bool) func(*rig, string, string, *sim.Worker) func() {
 		return func(r *rig, path, body string, answering *sim.Worker) func() {
 			_, leave := r.begin(path, body)
+			for _, w := range r.sim.Workers() {
+				r.wait(w, "it has arrived", func(s sim.Stats) bool { return s.Requests == 1 })
+			}
 			r.wait(answering, "the engine is there", cond)
 			return leave
 		}

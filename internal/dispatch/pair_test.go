@@ -75,7 +75,7 @@ func TestCase_B046_DecodeFailsAtTransport(t *testing.T) {
 			wg.Wait()
 			r.settled()
 			r.soon("all ended", start)
-			for i, q := range r.ended(r.sim.Prefill(0)) {
+			for i, q := range r.over(r.sim.Prefill(0)) {
 				if q.Outcome != sim.ClientGone {
 					t.Errorf("prefill's request %d ended as %q", i, q.Outcome)
 				}
@@ -111,7 +111,11 @@ func TestCase_B049_PrefillFailsInTheBackground(t *testing.T) {
 					t.Errorf("got %d %s %v, want %d", a.status, a.body, a.err, tc.status)
 				}
 				r.settled()
-				r.outcomes(r.sim.Decode(0), sim.ClientGone)
+				for _, q := range r.over(r.sim.Decode(0)) { // none, if it was stopped before it had left
+					if q.Outcome != sim.ClientGone {
+						t.Errorf("decode's request ended as %q", q.Outcome)
+					}
+				}
 				if tc.status == 503 {
 					r.charged()
 				} else {
@@ -144,7 +148,7 @@ func TestTransferFailureWaitsForThePrefillsVerdict(t *testing.T) {
 		}
 		r.soon("it passed", start)
 		r.settled()
-		r.outcomes(r.sim.Prefill(0), sim.ClientGone)
+		r.aborted(r.sim.Prefill(0), 1)
 		r.charged()
 	})
 	t.Run("prefill's report waits for decode's own", func(t *testing.T) {
