@@ -29,10 +29,10 @@ func (s *Server) Listen(ctx context.Context) error {
 	return nil
 }
 
-// Addr and MetricsAddr are the addresses that Listen opened.
+// Addr is the address for clients that Listen opened.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// MetricsAddr: see Addr.
+// MetricsAddr is the address for metrics that Listen opened.
 func (s *Server) MetricsAddr() net.Addr { return s.metricsListener.Addr() }
 
 // Run serves until ctx ends, drains, and returns when no request, connection or

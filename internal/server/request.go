@@ -107,8 +107,21 @@ func (q *request) answerPanic() {
 	q.write(openai.Internal(nil))
 }
 
+// writeLimit bounds the sending of an answer of our own where no option does.
+const writeLimit = time.Minute
+
+// limitWrite keeps a client that does not read from holding its handler.
+func (q *request) limitWrite() {
+	limit := q.s.opts.WriteTimeout
+	if limit <= 0 {
+		limit = writeLimit
+	}
+	_ = http.NewResponseController(q.raw).SetWriteDeadline(time.Now().Add(limit)) // not every writer has one
+}
+
 // write answers with an error of our own.
 func (q *request) write(e *openai.Error) {
+	q.limitWrite()
 	_ = e.WriteResponse(&q.out, q.api().Shape()) // a client that left is not told
 }
 
@@ -166,6 +179,7 @@ func (q *request) access() {
 
 // json answers with a document.
 func (q *request) json(status int, body []byte) {
+	q.limitWrite()
 	h := q.out.Header()
 	h[headerContentType] = []string{contentTypeJSON}
 	h[headerContentLength] = []string{strconv.Itoa(len(body))}

@@ -23,13 +23,14 @@ type LogOptions struct {
 // Log is a process's log. Its methods never wait for the output.
 type Log struct {
 	*slog.Logger
-	w       *asyncWriter
+	w       *asyncWriter // nil: the log goes nowhere
+	json    bool
 	dropped *prometheus.Desc
 }
 
 // NewLog makes a log. Close it, or its last lines may be lost.
 func NewLog(o LogOptions) *Log {
-	l := &Log{dropped: prometheus.NewDesc("sluice_log_lines_dropped_total",
+	l := &Log{json: o.JSON, dropped: prometheus.NewDesc("sluice_log_lines_dropped_total",
 		"Log lines that were dropped because the output took no more.", nil, nil)}
 	made := make(chan struct{})
 	l.w = newAsyncWriter(o.Out, o.MaxPending, func(n uint64) {
@@ -68,10 +69,10 @@ func (l *Log) Close(limit time.Duration) bool {
 	return l.w == nil || l.w.close(limit)
 }
 
-// Describe and Collect make the log a prometheus.Collector of what it dropped.
+// Describe is of prometheus.Collector: the log tells what it dropped.
 func (l *Log) Describe(ch chan<- *prometheus.Desc) { ch <- l.dropped }
 
-// Collect: see Describe.
+// Collect is of prometheus.Collector.
 func (l *Log) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(l.dropped, prometheus.CounterValue, float64(l.Dropped()))
 }

@@ -143,6 +143,25 @@ func TestAccessLine(t *testing.T) {
 	}
 }
 
+// Whatever a client calls itself, a line stays one line of its form.
+func TestAccessLineOfHostileText(t *testing.T) {
+	hostile := "a\"b\\c=d e\n\x00\x7f\xff\u2028💧" + strings.Repeat("x", 300)
+	a := AccessLine{ID: "id", Method: hostile, Route: hostile, Model: hostile, Reason: "ok", Err: errors.New(hostile)}
+	for _, asJSON := range []bool{false, true} {
+		var out bytes.Buffer
+		l := NewLog(LogOptions{Out: &out, JSON: asJSON})
+		l.Access(&a)
+		l.Close(10 * time.Second)
+		if got := out.String(); strings.Count(got, "\n") != 1 || strings.ContainsAny(strings.TrimSuffix(got, "\n"), "\x00\x7f\r\n") {
+			t.Errorf("got %q", got)
+		}
+		var m map[string]any
+		if err := json.Unmarshal(out.Bytes(), &m); asJSON && (err != nil || m["id"] != "id" || m["msg"] != "request") {
+			t.Errorf("%v: %s", err, out.String())
+		}
+	}
+}
+
 func TestClip(t *testing.T) {
 	f := func(in, want string) {
 		t.Helper()
