@@ -1,0 +1,153 @@
+package dispatch
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+// One leg's error was charged to both legs' workers, so that with one of each
+// two requests could close the service.
+func TestOnlyTheFailingLegIsCharged(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		fault sim.Fault
+		own   bool // it is the worker's own fault
+	}{
+		{"500", sim.Fault{Status: 500}, true},
+		{"502", sim.Fault{Status: 502}, true},
+		{"504", sim.Fault{Status: 504}, true},
+		{"reset", sim.Fault{Do: sim.Reset, At: sim.AtBody}, true},
+		{"garbage", sim.Fault{Kind: sim.Garbage}, true},
+		{"400", sim.Fault{Status: 400}, false},
+		{"422", sim.Fault{Status: 422}, false},
+		{"429", sim.Fault{Status: 429}, false},
+		{"501", sim.Fault{Status: 501}, false},
+		{"503", sim.Fault{Status: 503}, false},
+		{"a broken transfer", sim.Fault{Status: 500, Body: transferBroke}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			for on := range 2 {
+				r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: 5 * time.Millisecond}}))
+				w := r.sim.Workers()[on]
+				w.SetFault(tc.fault)
+				if a := r.chat(""); a.status < 400 {
+					t.Errorf("got %d", a.status)
+				}
+				r.settled()
+				if tc.own {
+					r.charged(w)
+				} else {
+					r.charged()
+				}
+			}
+		})
+	}
+}
+
+// Prompts that were too long opened the breakers of healthy workers, and the
+// whole fleet stopped answering.
+func TestCase_B016_ClientErrorsDoNotOpenBreakers(t *testing.T) {
+	r := newRig(t, pd(rigOptions{retries: 3, breaker: fleet.BreakerOptions{FailureThreshold: 3, OpenFor: time.Hour},
+		sim: sim.Options{Prefill: 2, Decode: 2, Worker: sim.WorkerOptions{ContextLength: 200}}}))
+	long := `{"model":"sim-model","messages":[{"role":"user","content":"` + strings.Repeat("x", 1000) + `"}]}`
+	for range 30 {
+		a := r.do(t.Context(), "/v1/chat/completions", long)
+		if a.status != 400 || !strings.Contains(a.body, "longer than the context length of 200") {
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+	}
+	for range 10 {
+		if a := r.chat(""); a.status != 200 {
+			t.Errorf("a short prompt: %d %s", a.status, a.body)
+		}
+	}
+	r.settled()
+	r.charged()
+}
+
+// An engine's "queue full" counted as a fault; with one worker the router went on
+// refusing after the engine had become idle.
+func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
+	for _, status := range []int{503, 429} {
+		r := newRig(t, rigOptions{breaker: fleet.BreakerOptions{FailureThreshold: 3, OpenFor: time.Hour}, sim: sim.Options{Regular: 1}})
+		w := r.sim.Regular(0)
+		w.SetFault(sim.Fault{Status: status, Body: "the queue is full", Skip: 4})
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				if a := r.chat(""); a.status != 200 && (a.status != status || a.body != "the queue is full") {
+					t.Errorf("got %d %s", a.status, a.body)
+				}
+			})
+		}
+		wg.Wait()
+		w.ClearFaults()
+		if a := r.chat(""); a.status != 200 {
+			t.Errorf("after the burst: %d %s", a.status, a.body)
+		}
+		r.settled()
+		r.charged()
+	}
+}
+
+// With prefill's breaker open decode was still sent requests, and half-open never
+// closed.
+func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
+	r := newRig(t, pd(rigOptions{health: rarely,
+		breaker: fleet.BreakerOptions{FailureThreshold: 2, SuccessThreshold: 2, OpenFor: 300 * time.Millisecond, Probes: 1}}))
+	p, d := r.sim.Prefill(0), r.sim.Decode(0)
+	p.SetFault(sim.Fault{Status: 500, Count: 2})
+	for range 2 {
+		if a := r.chat(""); a.status != 500 {
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+	}
+	r.until("the breaker is open", func() bool { return r.of(p).State.Breaker == admission.BreakerOpen })
+	r.settled()
+	before := asked(d)
+	if a := r.chat(""); a.status != 503 || a.code() != "no_available_workers" || a.header.Get("Retry-After") == "" {
+		t.Errorf("while it is open: %d %s %v", a.status, a.body, a.header)
+	}
+	if n := asked(d) - before; n != 0 {
+		t.Errorf("decode was sent %d requests", n)
+	}
+	r.until("the breaker is half open", func() bool { return r.of(p).State.Breaker == admission.BreakerHalfOpen })
+	for range 2 {
+		if a := r.chat(""); a.status != 200 {
+			t.Errorf("a probe: %d %s", a.status, a.body)
+		}
+	}
+	r.until("the breaker is closed", func() bool { return r.of(p).State.Breaker == admission.BreakerClosed })
+	r.settled()
+}
+
+// Half-open let every request through to a worker that hangs.
+func TestHalfOpenAdmitsFew(t *testing.T) {
+	r := newRig(t, rigOptions{health: rarely, sim: sim.Options{Regular: 1},
+		breaker: fleet.BreakerOptions{FailureThreshold: 1, OpenFor: 50 * time.Millisecond, Probes: 2}})
+	w := r.sim.Regular(0)
+	w.SetFault(sim.Fault{Status: 500, Count: 1})
+	r.chat("")
+	w.SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtBody})
+	r.until("the breaker is half open", func() bool { return r.of(w).State.Breaker == admission.BreakerHalfOpen })
+	var leaves []func()
+	for range 20 {
+		_, leave := r.begin("/v1/chat/completions", chatBody(""))
+		leaves = append(leaves, leave)
+	}
+	r.until("the others wait", func() bool { return r.gate.Waiting() == 18 })
+	if n := w.Stats().Inflight; n != 2 {
+		t.Errorf("%d requests are at the worker, want the 2 probes", n)
+	}
+	for _, leave := range leaves {
+		leave()
+	}
+	r.settled()
+}
