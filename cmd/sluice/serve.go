@@ -68,6 +68,10 @@ func runServe(ctx context.Context, cfg *config.Config, warnings []config.Warning
 	if err != nil {
 		return err
 	}
+	// Who reads the log may go away, as a log collector does that is restarted. A
+	// write to the broken pipe then ends a Go process, unless the signal is
+	// ignored; the log counts what it drops.
+	signal.Ignore(syscall.SIGPIPE)
 	log := telemetry.NewLog(telemetry.LogOptions{Out: stderr, Level: level, JSON: cfg.Log.JSON})
 	defer log.Close(logFlush)
 	for _, w := range warnings {

@@ -197,7 +197,7 @@ func strike(t *testing.T, b blow, id string) {
 			continue
 		}
 		// A stream that had begun on the decode worker that was struck.
-		if a.status == http.StatusOK && a.streams && a.events > 0 && a.failed != "" && !a.done && a.err == nil &&
+		if a.status == http.StatusOK && a.streams && a.events > 0 && a.failed != "" && !a.done &&
 			strings.HasPrefix(id, "decode") && r.accessLine(a.id)["decode"] == fleet.worker(id).URL {
 			broken++
 			continue
@@ -251,7 +251,7 @@ func TestCase_B048_WorkersComeAndGoFast(t *testing.T) {
 		}
 	}
 	for _, a := range c.end() {
-		broken := a.status == 200 && a.streams && a.failed != "" && a.err == nil
+		broken := a.status == 200 && a.streams && a.failed != "" && !a.done
 		if !a.whole() && !broken {
 			t.Errorf("%s", a)
 			showLegs(t, fleet, a.id)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -170,7 +171,11 @@ func spawnWith(t testing.TB, prepare func(*exec.Cmd), prefix []string, args ...s
 	return p
 }
 
+// tail is the end of a log, without the lines of what went well.
 func tail(list []string, n int) string {
+	list = slices.DeleteFunc(slices.Clone(list), func(line string) bool {
+		return strings.Contains(line, `"msg":"request"`) && strings.Contains(line, `"reason":"ok"`) && !strings.Contains(line, `"attempts":2`)
+	})
 	if len(list) > n {
 		list = append([]string{"…"}, list[len(list)-n:]...)
 	}
