@@ -300,13 +300,8 @@ func (r *relay) whole(b []byte) *failure {
 // This is the one answer that waits for prefill.
 func (r *relay) merged(ctx context.Context, legs *pairLegs) *failure {
 	x := r.x
-	select {
-	case <-legs.prefill.done:
-	case <-ctx.Done():
-		return x.legFailure(ctx, r.leg, r.rank, ctx.Err())
-	}
-	if legs.prefill.f != nil {
-		return &failure{leg: r.leg, rank: r.rank, echo: true}
+	if f := r.awaitPrefill(ctx, legs); f != nil {
+		return f
 	}
 	m, err := openai.NewLogprobMerger(legs.prefill.body)
 	if err != nil {
@@ -332,6 +327,34 @@ func (r *relay) merged(ctx context.Context, legs *pairLegs) *failure {
 		whole = append(whole, s...)
 	}
 	return r.whole(whole)
+}
+
+// awaitPrefill waits for the end of the prefill leg, and for a decode leg that
+// breaks meanwhile: prefill would wait for it in vain.
+func (r *relay) awaitPrefill(ctx context.Context, legs *pairLegs) *failure {
+	readable := make(chan error, 1)
+	go func() { readable <- r.resp.Body.WaitReadable() }()
+	var err error
+	select {
+	case <-legs.prefill.done:
+		// A prefill that failed has ended ctx, and with it this wait.
+		err = <-readable
+	case err = <-readable:
+		if err == nil || err == io.EOF {
+			select {
+			case <-legs.prefill.done:
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+		}
+	}
+	if err != nil && err != io.EOF {
+		return r.broken(ctx, err)
+	}
+	if legs.prefill.f != nil {
+		return &failure{leg: r.leg, rank: r.rank, echo: true}
+	}
+	return nil
 }
 
 const unmergeable = "its answer cannot be merged with the prefill's logprobs"
