@@ -15,14 +15,15 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// prefillLeg is the leg that nobody reads, on its own goroutine. f and body are
-// valid once done is closed.
+// prefillLeg is the leg that nobody reads, on its own goroutine. Its fields
+// are valid once done is closed.
 type prefillLeg struct {
 	done chan struct{}
 	f    *failure
-	body []byte        // kept for its logprobs only
 	took time.Duration // of a leg that succeeded
 	head [512]byte     // the start of a plain answer, to see an error in it
+	// logprobs are set if the leg succeeded and the client's answer needs them.
+	logprobs *openai.LogprobMerger
 }
 
 // pairLegs are the two legs of one attempt.
@@ -189,6 +190,7 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 	var scan openai.EventScanner
 	scan.SkipUsage = true
 	head := leg.head[:0]
+	var kept []byte
 	for {
 		piece, err := resp.Body.Next()
 		if err == io.EOF {
@@ -205,11 +207,11 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 			head = append(head, piece[:min(len(piece), cap(head)-len(head))]...)
 		}
 		if keep {
-			if len(leg.body)+len(piece) > x.d.opts.MaxLogprobBody {
+			if len(kept)+len(piece) > x.d.opts.MaxLogprobBody {
 				return &failure{leg: admission.PrefillLeg, rank: rank, err: errTooLarge, reason: reasonUpstream,
 					local: openai.UpstreamFailed("prefill", "its logprobs are larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", nil)}
 			}
-			leg.body = append(leg.body, piece...)
+			kept = append(kept, piece...)
 		}
 	}
 	rank.NoteProgress()
@@ -217,6 +219,14 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 		// Decode would wait for KV that never comes.
 		return &failure{leg: admission.PrefillLeg, rank: rank, reason: reasonUpstream,
 			local: openai.UpstreamFailed("prefill", "it answered with status 200 and an error: "+message, nil)}
+	}
+	if keep {
+		m, err := openai.NewLogprobMerger(kept)
+		if err != nil {
+			return &failure{leg: admission.PrefillLeg, rank: rank, reason: reasonUpstream, err: err,
+				local: openai.UpstreamFailed("prefill", "its answer has no logprobs that can be merged", err)}
+		}
+		leg.logprobs = m
 	}
 	leg.took = time.Since(start)
 	x.d.metrics.prefillLeg(leg.took)

@@ -303,11 +303,7 @@ func (r *relay) merged(ctx context.Context, legs *pairLegs) *failure {
 	if f := r.awaitPrefill(ctx, legs); f != nil {
 		return f
 	}
-	m, err := openai.NewLogprobMerger(legs.prefill.body)
-	if err != nil {
-		return &failure{leg: admission.PrefillLeg, rank: x.ticket.Prefill.Data().(*fleet.Rank), reason: reasonUpstream, err: err,
-			local: openai.UpstreamFailed("prefill", "its answer has no logprobs that can be merged", err)}
-	}
+	m := legs.prefill.logprobs
 	if r.sse {
 		return r.mergedStream(ctx, m)
 	}
