@@ -163,3 +163,27 @@ func TestWithoutAdminKeyClientsKeyIsAskedForToo(t *testing.T) {
 	r.do("DELETE", "/workers/w1", "").refused(t, 401, "invalid_api_key")
 	r.do("DELETE", "/workers/w1", "", "Authorization", "Bearer k").refused(t, 404, "worker_not_found")
 }
+
+// A worker that refuses a client's key is a healthy worker.
+func TestCase_B132_WorkersOwnKeyCheckPasses(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 1
+		s.sim.Worker.APIKey = "w"
+		s.dispatch.PassAuthorization = true
+		s.fleet.Breaker.FailureThreshold = 3
+	})
+	f := func(key string, want int) {
+		t.Helper()
+		if a := r.do("POST", "/v1/chat/completions", strings.Replace(chat, `"model":"sim-model",`, "", 1), "Authorization", "Bearer "+key); a.status != want {
+			t.Errorf("key %s: status %d, want %d: %s", key, a.status, want, a.body)
+		}
+	}
+	f("w", 200)
+	for range 10 {
+		f("wrong", 401)
+	}
+	f("w", 200)
+	if l := r.workers(); l.Total != 1 || !l.Workers[0].IsHealthy {
+		t.Errorf("%+v", l)
+	}
+}

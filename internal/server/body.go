@@ -47,6 +47,9 @@ func (q *request) readBody() *bodyProblem {
 		return nil
 	}
 	q.bodyBegun = true
+	conn := connOf(q.r.Context())
+	conn.setReading(true)
+	defer conn.setReading(false)
 	in := deadlineReader{q: q, rc: http.NewResponseController(q.raw)}
 	for {
 		if q.length == len(q.buf.b) {
@@ -209,6 +212,9 @@ func (q *request) refuse(e *openai.Error, reason string) {
 // drain reads and forgets. When it gives up, the read deadline stays, so that
 // net/http does not wait either.
 func (q *request) drain(rc *http.ResponseController) {
+	conn := connOf(q.r.Context())
+	conn.setReading(true)
+	defer conn.setReading(false)
 	b := make([]byte, drainBuffer)
 	end := time.Now().Add(drainTime)
 	for left := q.s.opts.MaxPayload + drainBeyond; left > 0; {

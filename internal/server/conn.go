@@ -64,22 +64,45 @@ type clientConn struct {
 	*net.TCPConn
 	listener *clientListener
 	closed   atomic.Bool
-	// gone ends the requests of the connection; interrupted undoes interrupt.
-	// Both are set before the first read.
-	gone        context.CancelCauseFunc
-	interrupted func() bool
+	// gone ends the requests of the connection, unfollow what follow began. Both
+	// are set before the first read.
+	gone     context.CancelCauseFunc
+	unfollow func() bool
+	// reading: a handler reads a request's body.
+	reading atomic.Bool
 	// ahead is nil as long as nothing was read ahead. It belongs to the reader,
 	// of which there is one at a time.
 	ahead *ahead
 }
 
-// follow makes the context of the connection's requests end when its end is
-// noticed, and a read that hangs end with parent.
+type connKey struct{}
+
+// connOf is the connection of a request's context; nil for one made in a test.
+func connOf(ctx context.Context) *clientConn {
+	c, _ := ctx.Value(connKey{}).(*clientConn)
+	return c
+}
+
+// setReading tells whether a handler reads a body now.
+func (c *clientConn) setReading(on bool) {
+	if c != nil {
+		c.reading.Store(on)
+	}
+}
+
+// follow returns the context of the connection's requests. It ends with parent,
+// and when the end of the connection is noticed.
+//
+// The end of parent also ends a handler's read of a body, which knows no
+// context. It leaves net/http's own reads alone: those would take it for a
+// client that left, and end a request that is to be told why.
 func (c *clientConn) follow(parent context.Context) context.Context {
-	ctx, gone := context.WithCancelCause(parent)
+	ctx, gone := context.WithCancelCause(context.WithValue(parent, connKey{}, c))
 	c.gone = gone
-	c.interrupted = context.AfterFunc(parent, func() {
-		_ = c.SetReadDeadline(time.Unix(1, 0)) // a closed connection has no reads
+	c.unfollow = context.AfterFunc(parent, func() {
+		if c.reading.Load() {
+			_ = c.SetReadDeadline(time.Unix(1, 0)) // a closed connection has no reads
+		}
 	})
 	return ctx
 }
@@ -88,7 +111,7 @@ func (c *clientConn) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
 		c.listener.open.Add(-1)
 		if c.gone != nil {
-			c.interrupted()
+			c.unfollow()
 			c.gone(net.ErrClosed) // or parent would keep it for ever
 		}
 	}

@@ -85,6 +85,10 @@ func (r *rig) strayByteTaken() {
 func TestPipelinedRequestsBehindALongOneAreServed(t *testing.T) {
 	r := start(t, func(s *setup) { s.sim.Worker.Timing.PrefillTime = 2 * time.Second })
 	c := r.leaving(chat)
+	// Only once it computes is its time settled.
+	if err := r.sim.Prefill(0).Wait(t.Context(), func(s sim.Stats) bool { return s.Prefilling == 1 }); err != nil {
+		t.Fatal(err)
+	}
 	r.sim.Prefill(0).SetTiming(sim.Timing{})
 	const n = 20
 	var all bytes.Buffer

@@ -29,6 +29,12 @@ func (q *request) infer() {
 		q.refuse(p.answer, p.reason)
 		return
 	}
+	if s.base.Err() != nil {
+		// The end came while the body did, and may have touched the connection.
+		q.free()
+		q.refuse(openai.Draining(), reasonDraining)
+		return
+	}
 	peeked, err := openai.Peek(q.route.api, q.buf.b[:q.length], openai.PeekOptions{Refuse: openai.ControlledFields})
 	if err != nil {
 		q.free()

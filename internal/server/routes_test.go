@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -380,5 +381,35 @@ func TestMetricsPortHasNothingElse(t *testing.T) {
 	}
 	if page := r.metricsPage(); !strings.Contains(page, "smg_pd_prefill_admission_queued 0") || !strings.Contains(page, "sluice_buffered_bytes 0") {
 		t.Error("the page lacks series that must be there from the start")
+	}
+}
+
+// A worker that accepts and never answers is nobody else's problem.
+func TestCase_B164_HungWorkerStallsNobodyElse(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 2
+		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"a", "b"}[i] }
+		s.dispatch.RequestTimeout = 2 * time.Second
+		s.fleet.Health.Disabled = true
+	})
+	r.waitFor("both models", func() bool { return strings.Count(r.do("GET", "/v1/models", "").body, `"model"`) == 2 })
+	r.sim.Regular(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtBody})
+	var hung []*raw
+	for range 100 {
+		c := r.dial()
+		body := strings.Replace(chat, "sim-model", "a", 1)
+		c.post("/v1/chat/completions", len(body), body)
+		hung = append(hung, c)
+	}
+	if err := r.sim.Regular(0).WaitInflight(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if a := r.do("POST", "/v1/chat/completions", strings.Replace(chat, "sim-model", "b", 1)); a.status != 200 {
+			t.Fatalf("status %d: %s", a.status, a.body)
+		}
+	}
+	for _, c := range hung {
+		c.read().refused(t, 504, "upstream_timeout")
 	}
 }
