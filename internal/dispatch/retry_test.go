@@ -70,7 +70,7 @@ func TestRetriesOnRefusal(t *testing.T) {
 			t.Errorf("got %d %s", a.status, a.body)
 		}
 	}
-	r.settled()
+	r.idle() // a leg whose peer was killed names an engine that is gone
 }
 
 // A client's own fault is the same everywhere, and a worker that is busy says

@@ -1,0 +1,137 @@
+package dispatch
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+// An engine that breaks the rules is told of with a reason; nothing it sends is
+// kept without a bound, and nothing is left of it.
+func TestMisbehavingEngines(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		fault   sim.Fault
+		reason  string // of the 502
+		streams int    // 0: both forms, 1: only plain, 2: only streamed
+	}{
+		{"garbage", sim.Fault{Kind: sim.Garbage}, "not valid HTTP", 0},
+		{"truncated", sim.Fault{Kind: sim.Truncated}, "before its answer was whole", 1},
+		{"endless chunk line", sim.Fault{Kind: sim.ChunkLine}, "", 0},
+		{"huge header", sim.Fault{Kind: sim.HugeHeader}, "larger than allowed", 0},
+		{"5 MB error body", sim.Fault{Status: 500, BodySize: 5 << 20}, "larger than 1048576 bytes", 0},
+		{"5 MB of a client's error", sim.Fault{Status: 400, BodySize: 5 << 20}, "larger than 1048576 bytes", 0},
+		{"error object in a 200", sim.Fault{Kind: sim.ErrorInside200}, "simulated engine failure", 1},
+		{"error object where events were asked", sim.Fault{Kind: sim.ErrorInside200}, "", 2},
+		{"events for JSON", sim.Fault{Kind: sim.EventsForJSON}, "an event stream where", 1},
+		{"JSON for events", sim.Fault{Kind: sim.JSONForEvents}, "where an event stream", 2},
+		{"status 204", sim.Fault{Status: 204}, "status 204", 0},
+		{"status 302", sim.Fault{Status: 302}, "status 302", 0},
+		{"an empty stream", sim.Fault{Do: sim.End, At: sim.AtEvent}, "", 2},
+		{"closed before the first event", sim.Fault{Do: sim.Close, At: sim.AtEvent}, "", 2},
+		{"cut inside the first event", sim.Fault{Do: sim.Close, At: sim.AtInside}, "", 2},
+		{"cut inside the answer", sim.Fault{Do: sim.Close, At: sim.AtInside}, "before its answer was whole", 1},
+		{"reset inside the answer", sim.Fault{Do: sim.Reset, At: sim.AtInside}, "", 1},
+	} {
+		for form, extra := range []string{"", streamed} {
+			if tc.streams == 2-form {
+				continue
+			}
+			for _, pair := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/stream=%v/pair=%v", tc.name, form == 1, pair), func(t *testing.T) {
+					t.Parallel()
+					o := rigOptions{sim: sim.Options{Regular: 1}, breaker: firstFault}
+					if pair {
+						o = pd(rigOptions{breaker: firstFault})
+					}
+					r := newRig(t, o)
+					answering := r.sim.Workers()[len(r.sim.Workers())-1]
+					answering.SetFault(tc.fault)
+					start := time.Now()
+					a := r.chat(extra)
+					r.soon("the client was told", start)
+					if a.status != 502 || a.code() != "upstream_failed" || !strings.Contains(a.body, tc.reason) || len(a.body) > 8<<10 {
+						t.Errorf("got %d %.500s %v", a.status, a.body, a.err)
+					}
+					r.settled()
+					r.charged(answering)
+				})
+			}
+		}
+	}
+}
+
+// The same from prefill, of which the client sees no byte: its failure is the
+// pair's.
+func TestMisbehavingPrefill(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		fault  sim.Fault
+		status int
+		reason string
+	}{
+		{"garbage", sim.Fault{Kind: sim.Garbage}, 502, "not valid HTTP"},
+		{"truncated", sim.Fault{Kind: sim.Truncated}, 502, "before its answer was whole"},
+		{"endless chunk line", sim.Fault{Kind: sim.ChunkLine}, 502, ""},
+		{"huge header", sim.Fault{Kind: sim.HugeHeader}, 502, "larger than allowed"},
+		{"5 MB error body", sim.Fault{Status: 500, BodySize: 5 << 20}, 502, "larger than 1048576 bytes"},
+		{"error object in a 200", sim.Fault{Kind: sim.ErrorInside200}, 502, "simulated engine failure"},
+		{"error object in a 200, byte by byte", sim.Fault{Kind: sim.ErrorInside200, WriteSize: 1}, 502, "simulated engine failure"},
+		{"error event", sim.Fault{Kind: sim.ErrorEvent, WriteSize: 1}, 500, "simulated engine failure"},
+		{"status 204", sim.Fault{Status: 204}, 502, "status 204"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			both(t, func(t *testing.T, extra string) {
+				r := newRig(t, pd(rigOptions{breaker: firstFault}))
+				r.sim.Prefill(0).SetFault(tc.fault)
+				start := time.Now()
+				a := r.chat(extra)
+				r.soon("the client was told", start)
+				if a.status != tc.status || !strings.Contains(a.body, tc.reason) || len(a.body) > 8<<10 {
+					t.Errorf("got %d %.500s %v", a.status, a.body, a.err)
+				}
+				r.settled()
+				r.charged(r.sim.Prefill(0))
+			})
+		})
+	}
+}
+
+// What is unusual but right passes.
+func TestUnusualEnginesPass(t *testing.T) {
+	for _, kind := range []sim.Kind{sim.EOFDelimited, sim.Surplus, sim.Informational} {
+		both(t, func(t *testing.T, extra string) {
+			r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}, breaker: firstFault})
+			r.sim.Regular(0).SetFault(sim.Fault{Kind: kind})
+			for range 3 {
+				if a := r.chat(extra); a.status != 200 || a.err != nil || !strings.Contains(a.body, " t1") || strings.Contains(a.body, "extra") {
+					t.Errorf("%s: got %d %s %v", kind, a.status, a.body, a.err)
+				}
+			}
+			r.settled()
+			r.charged()
+		})
+	}
+}
+
+// An answer beyond what is collected passes all the same, and when it breaks off
+// its client sees that.
+func TestLargePlainAnswer(t *testing.T) {
+	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{MaxBufferedAnswer: 4 << 10}}))
+	d := r.sim.Decode(0)
+	d.SetFault(sim.Fault{TokenSize: 1000})
+	a := r.do(t.Context(), "/v1/chat/completions", request("", 3000, ""))
+	if a.status != 200 || a.err != nil || len(a.body) < 3_000_000 || a.header.Get("Content-Length") != itoa(len(a.body)) {
+		t.Errorf("got %d, %d bytes, %v", a.status, len(a.body), a.err)
+	}
+	d.SetFault(sim.Fault{TokenSize: 1000, Do: sim.Reset, At: sim.AtInside})
+	a = r.do(t.Context(), "/v1/chat/completions", request("", 3000, ""))
+	if a.err == nil || strings.Contains(a.body, `"error"`) {
+		t.Errorf("a broken answer looks whole: %d bytes", len(a.body))
+	}
+	r.settled()
+	r.charged(d)
+}
