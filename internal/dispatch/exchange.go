@@ -32,6 +32,9 @@ type exchange struct {
 	// refs counts who may still use the ticket, bodyRefs who may still send the
 	// body: the handler and, if there is one, a prefill leg.
 	refs, bodyRefs atomic.Int32
+	// bodies are those of all attempts so far: a list that grows in the handler
+	// and is given back by the last who lets go of the body.
+	bodies *pairBodies
 	// bodyFreed: the handler has let go of the body. Owned by the handler.
 	bodyFreed bool
 }
@@ -62,7 +65,11 @@ func (x *exchange) unref() {
 }
 
 func (x *exchange) unrefBody() {
-	if x.bodyRefs.Add(-1) == 0 && x.call.Free != nil {
+	if x.bodyRefs.Add(-1) > 0 {
+		return
+	}
+	x.freeBodies()
+	if x.call.Free != nil {
 		x.call.Free()
 	}
 }
@@ -124,7 +131,7 @@ func (x *exchange) run(ctx context.Context) {
 		x.d.metrics.retry(f.reason)
 		x.prepareRetry(f)
 		if !atOnce && !pause(ctx, x.d.opts.Retry.backoff(x.attempts)) {
-			x.answer(x.legFailure(ctx, f.leg, nil, context.Cause(ctx)))
+			x.answer(x.clientEnd(context.Cause(ctx)))
 			return
 		}
 		last = f

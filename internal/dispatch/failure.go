@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -107,10 +106,10 @@ func (f *failure) charge() bool {
 }
 
 // legFailure turns the error of a call into a failure of that leg.
-func (x *exchange) legFailure(ctx context.Context, leg admission.Leg, rank *fleet.Rank, err error) *failure {
+func (x *exchange) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, err error) *failure {
 	f := &failure{leg: leg, rank: rank, err: err}
-	if ctx.Err() != nil {
-		switch cause := context.Cause(ctx); {
+	if cause := ctx.ended(); cause != nil {
+		switch {
 		case errors.Is(cause, errPeerFailed), errors.Is(cause, errAttemptOver), errors.Is(cause, errDecodeOver):
 			f.echo = true
 			return f
@@ -153,6 +152,16 @@ func (x *exchange) legFailure(ctx context.Context, leg admission.Leg, rank *flee
 	f.reason = reasonUpstream
 	f.local = openai.UpstreamFailed(x.legName(leg), "the connection failed", err)
 	return f
+}
+
+// clientEnd is the end of a request by its own context: its time is over, or the
+// client left.
+func (x *exchange) clientEnd(cause error) *failure {
+	if errors.Is(cause, errRequestTimeout) {
+		return &failure{reason: reasonTimeout, err: cause,
+			local: openai.UpstreamTimeout("", "whole answer", x.d.opts.RequestTimeout, "--request-timeout-secs")}
+	}
+	return &failure{gone: true, reason: reasonClientGone, err: cause}
 }
 
 func (x *exchange) legName(leg admission.Leg) string {

@@ -22,6 +22,9 @@ type fanRun struct {
 	pr, dr *fleet.Rank
 	copies []fanCopy
 
+	prefillCtx, decodeCtx   legContext
+	prefillDead, decodeDead fleet.Watcher
+
 	prefillOver chan struct{} // closed when the last prefill leg is over
 	// outcomes has each leg's as it ends, nil for a good one.
 	outcomes chan fanOutcome
@@ -33,8 +36,7 @@ type fanRun struct {
 }
 
 type fanCopy struct {
-	bodies  pairBodies
-	header  upstream.Header
+	bodies  *pairBodies
 	prefill prefillLeg
 	answer  []byte // of a call that is not streamed
 }
@@ -57,17 +59,14 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 	x.call.Record.PrefillRank, x.call.Record.DecodeRank = r.pr.ID(), r.dr.ID()
 	r.relay = relay{x: x, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream}
 	for k := range r.copies {
-		c := &r.copies[k]
-		c.bodies.build(x, r.pr, r.dr, k)
-		c.header = x.legHeader(make(upstream.Header, 0, 16), x.engineID(k))
+		r.copies[k].bodies = x.newBodies(r.pr, r.dr, k)
 	}
 
-	pctx, cancelPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
-	stopFollowing := context.AfterFunc(ctx, func() { cancelPrefill(context.Cause(ctx)) })
-	dctx, cancelDecode := context.WithCancelCause(ctx)
-	defer cancelDecode(nil)
-	stopDead := x.watchDead(r.pr, cancelPrefill)
-	defer x.watchDead(r.dr, cancelDecode)()
+	pctx, dctx := &r.prefillCtx, &r.decodeCtx
+	stopFollowing := follow(ctx, pctx, dctx)
+	r.pr.Watch(&r.prefillDead, pctx)
+	r.dr.Watch(&r.decodeDead, dctx)
+	defer r.decodeDead.Stop()
 
 	x.hold()
 	x.d.running.Add(1)
@@ -79,10 +78,10 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 		defer x.d.running.Done()
 		defer x.unhold()
 		prefills.Wait()
-		stopDead()
+		r.prefillDead.Stop()
 		t.EndPrefill()
 		for k := range r.copies {
-			r.copies[k].bodies.free(x)
+			x.freeRooms(r.copies[k].bodies)
 		}
 		close(r.prefillOver)
 	}()
@@ -93,7 +92,7 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 	for k := range r.copies {
 		decodes.Go(func() { r.runDecode(dctx, k) })
 	}
-	f := r.collect(func() { cancelPrefill(errAttemptOver); cancelDecode(errPeerFailed) })
+	f := r.collect(func() { pctx.end(errAttemptOver); dctx.end(errPeerFailed) })
 	decodes.Wait()
 	x.out.stopKeepAlive()
 	t.EndDecode()
@@ -101,26 +100,26 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 		f = r.finish()
 	}
 	if f != nil {
-		cancelPrefill(errAttemptOver)
+		pctx.end(errAttemptOver)
 		stopFollowing()
 		<-r.prefillOver
 		return f
 	}
 	stopFollowing()
-	x.letPrefillFinish(r.prefillOver, cancelPrefill)
+	x.letPrefillFinish(r.prefillOver, pctx)
 	return nil
 }
 
-func (r *fanRun) runPrefill(ctx context.Context, k int) {
+func (r *fanRun) runPrefill(ctx *legContext, k int) {
 	c := &r.copies[k]
-	f := r.x.runPrefill(ctx, r.pr, r.x.request(admission.PrefillLeg, c.bodies.prefill, c.header), &c.prefill)
+	f := r.x.runPrefill(ctx, r.pr, r.x.request(admission.PrefillLeg, c.bodies.prefill, c.bodies.header), &c.prefill)
 	report(r.pr, f)
 	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
 }
 
-func (r *fanRun) runDecode(ctx context.Context, k int) {
+func (r *fanRun) runDecode(ctx *legContext, k int) {
 	c := &r.copies[k]
-	f := r.decode(ctx, k, r.x.request(admission.DecodeLeg, c.bodies.decode, c.header))
+	f := r.decode(ctx, k, r.x.request(admission.DecodeLeg, c.bodies.decode, c.bodies.header))
 	report(r.dr, f)
 	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
 }
@@ -170,7 +169,7 @@ func (r *fanRun) begun() bool {
 }
 
 // decode runs one copy's answering leg into the common answer.
-func (r *fanRun) decode(ctx context.Context, k int, req upstream.Request) *failure {
+func (r *fanRun) decode(ctx *legContext, k int, req upstream.Request) *failure {
 	one, f := r.x.openAnswer(ctx, admission.DecodeLeg, r.dr, req)
 	if f != nil {
 		return f

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -42,7 +41,7 @@ func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream
 
 // statusFailure reads an engine's error answer. The body is bounded; one that is
 // larger is not passed on in part, because half an error object is none.
-func (x *exchange) statusFailure(ctx context.Context, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
+func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
 	limit := x.d.opts.MaxErrorBody
 	body, err := collect(resp.Body, limit)
 	if err != nil {

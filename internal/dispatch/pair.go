@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -31,21 +32,51 @@ type pairLegs struct {
 	prefill prefillLeg
 	// decodeOver is closed once the decode leg's own outcome is known.
 	decodeOver chan struct{}
-	bodies     pairBodies
-	header     upstream.Header
+	bodies     *pairBodies
+
+	prefillCtx, decodeCtx   legContext
+	prefillDead, decodeDead fleet.Watcher
 }
 
 // pairBodies are what the two legs of one call are sent: the client's bytes with
 // the fields by which the legs find each other. They are the same segments
-// unless the workers are scheduled by data-parallel rank.
+// unless the workers are scheduled by data-parallel rank. They are given back
+// with the client's body.
 type pairBodies struct {
 	prefill, decode [][]byte
+	header          upstream.Header
 	rooms           []int64
 	one             [1]int64
 	splicers        [2]openai.Splicer
+	next            *pairBodies // of the same request
 }
 
-// build makes the bodies of copy number copy of the request.
+var pairBodiesPool = sync.Pool{New: func() any { return new(pairBodies) }}
+
+// newBodies makes the bodies of copy number copy of the request.
+func (x *exchange) newBodies(pr, dr *fleet.Rank, copy int) *pairBodies {
+	b := pairBodiesPool.Get().(*pairBodies)
+	b.next, x.bodies = x.bodies, b
+	b.build(x, pr, dr, copy)
+	b.header = x.legHeader(b.header[:0], x.engineID(copy))
+	return b
+}
+
+// freeBodies gives all bodies of the request back. Nobody may send them any more.
+func (x *exchange) freeBodies() {
+	for b := x.bodies; b != nil; {
+		next := b.next
+		b.prefill, b.decode, b.next = nil, nil, nil
+		clear(b.header)
+		for i := range b.splicers {
+			b.splicers[i].Reset(nil)
+		}
+		pairBodiesPool.Put(b)
+		b = next
+	}
+	x.bodies = nil
+}
+
 func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, copy int) {
 	p := x.call.Peeked
 	b.rooms = b.one[:0]
@@ -75,8 +106,8 @@ func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, copy int) {
 	b.decode, _ = s.Segments()
 }
 
-// free gives the rooms back.
-func (b *pairBodies) free(x *exchange) {
+// freeRooms gives the rooms back.
+func (x *exchange) freeRooms(b *pairBodies) {
 	for _, r := range b.rooms {
 		x.d.rooms.Free(r)
 	}
@@ -91,48 +122,27 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	rec := &x.call.Record
 	rec.PrefillRank, rec.DecodeRank = pr.ID(), dr.ID()
 
-	legs := &pairLegs{decodeOver: make(chan struct{})}
+	legs := &pairLegs{decodeOver: make(chan struct{}), bodies: x.newBodies(pr, dr, 0)}
 	legs.prefill.done = make(chan struct{})
-	legs.bodies.build(x, pr, dr, 0)
-	legs.header = x.legHeader(make(upstream.Header, 0, 16), x.engineID(0))
-
-	// Prefill may outlive the handler, and with it the handler's context.
-	pctx, cancelPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
-	stopFollowing := context.AfterFunc(ctx, func() { cancelPrefill(context.Cause(ctx)) })
-	dctx, cancelDecode := context.WithCancelCause(ctx)
-	defer cancelDecode(nil)
-	stopDead := x.watchDead(pr, cancelPrefill)
-	defer x.watchDead(dr, cancelDecode)()
+	pctx, dctx := &legs.prefillCtx, &legs.decodeCtx
+	stopFollowing := follow(ctx, pctx, dctx)
+	pr.Watch(&legs.prefillDead, pctx)
+	dr.Watch(&legs.decodeDead, dctx)
+	defer legs.decodeDead.Stop()
 
 	x.hold()
 	x.d.running.Add(1)
-	go func() {
-		defer x.d.running.Done()
-		defer x.unhold()
-		defer legs.bodies.free(x)
-		f := x.runPrefill(pctx, pr, x.request(admission.PrefillLeg, legs.bodies.prefill, legs.header), &legs.prefill)
-		stopDead()
-		x.ticket.EndPrefill()
-		report(pr, f)
-		legs.prefill.f = f
-		if f != nil && !f.echo {
-			if f.transfer {
-				waitFor(legs.decodeOver, x.d.opts.VerdictWait)
-			}
-			cancelDecode(errPeerFailed)
-		}
-		close(legs.prefill.done)
-	}()
+	go x.prefillBeside(pr, legs)
 
 	t.StartDecode()
-	f := x.runAnswer(dctx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.header), legs)
+	f := x.runAnswer(dctx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.bodies.header), legs)
 	close(legs.decodeOver)
 	t.EndDecode()
 
 	if f == nil {
 		report(dr, nil)
 		stopFollowing()
-		if x.letPrefillFinish(legs.prefill.done, cancelPrefill) {
+		if x.letPrefillFinish(legs.prefill.done, pctx) {
 			x.call.Record.Prefill = legs.prefill.took
 		}
 		return nil
@@ -142,7 +152,7 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	} else if f.transfer && !x.out.begun {
 		waitFor(legs.prefill.done, x.d.opts.VerdictWait)
 	}
-	cancelPrefill(errAttemptOver)
+	pctx.end(errAttemptOver)
 	stopFollowing()
 	<-legs.prefill.done
 	report(dr, f)
@@ -152,29 +162,46 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	return f
 }
 
+// prefillBeside runs the prefill leg on a goroutine of its own.
+func (x *exchange) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
+	defer x.d.running.Done()
+	defer x.unhold()
+	f := x.runPrefill(&legs.prefillCtx, pr, x.request(admission.PrefillLeg, legs.bodies.prefill, legs.bodies.header), &legs.prefill)
+	legs.prefillDead.Stop()
+	x.ticket.EndPrefill()
+	report(pr, f)
+	x.freeRooms(legs.bodies)
+	legs.prefill.f = f
+	if f != nil && !f.echo {
+		if f.transfer {
+			waitFor(legs.decodeOver, x.d.opts.VerdictWait)
+		}
+		legs.decodeCtx.end(errPeerFailed)
+	}
+	close(legs.prefill.done)
+}
+
 // letPrefillFinish leaves prefill legs that are still open their grace. It tells
 // whether they were over already.
-func (x *exchange) letPrefillFinish(done <-chan struct{}, cancel context.CancelCauseFunc) bool {
+func (x *exchange) letPrefillFinish(done <-chan struct{}, ctx *legContext) bool {
 	select {
 	case <-done:
-		cancel(nil)
 		return true
 	default:
 	}
-	timer := time.AfterFunc(x.d.opts.PrefillGrace, func() { cancel(errDecodeOver) })
+	timer := time.AfterFunc(x.d.opts.PrefillGrace, func() { ctx.end(errDecodeOver) })
 	x.d.running.Add(1)
 	go func() {
 		defer x.d.running.Done()
 		<-done
 		timer.Stop()
-		cancel(nil)
 	}()
 	return false
 }
 
 // runPrefill sends the prefill leg and drains its answer. An error in it, in
 // whatever form, is the leg's failure.
-func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstream.Request, leg *prefillLeg) *failure {
+func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req upstream.Request, leg *prefillLeg) *failure {
 	start := time.Now()
 	resp, err := rank.Endpoint().Do(ctx, &req)
 	if err != nil {
@@ -233,12 +260,6 @@ func (x *exchange) runPrefill(ctx context.Context, rank *fleet.Rank, req upstrea
 	return nil
 }
 
-// watchDead takes a leg back when its worker is declared dead.
-func (x *exchange) watchDead(rank *fleet.Rank, cancel context.CancelCauseFunc) (stop func()) {
-	end := context.AfterFunc(rank.Alive(), func() { cancel(errWorkerDead) })
-	return func() { end() }
-}
-
 // waitFor waits for c, at most d.
 func waitFor(c <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
@@ -259,12 +280,16 @@ func (x *exchange) runAggregated(ctx context.Context) *failure {
 		s.SetInt(openai.FieldRoutedDPRank, int64(rank.DPRank()))
 	}
 	body, _ := s.Segments()
-	lctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer x.watchDead(rank, cancel)()
+	leg := &struct {
+		ctx  legContext
+		dead fleet.Watcher
+	}{}
+	defer follow(ctx, &leg.ctx)()
+	rank.Watch(&leg.dead, &leg.ctx)
+	defer leg.dead.Stop()
 	header := x.legHeader(make(upstream.Header, 0, 16), x.engineID(0))
 	x.ticket.StartDecode()
-	f := x.runAnswer(lctx, admission.DecodeLeg, rank, x.request(admission.DecodeLeg, body, header), nil)
+	f := x.runAnswer(&leg.ctx, admission.DecodeLeg, rank, x.request(admission.DecodeLeg, body, header), nil)
 	x.ticket.EndDecode()
 	report(rank, f)
 	return f

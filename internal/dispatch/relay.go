@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -29,7 +28,7 @@ type relay struct {
 
 // runAnswer sends the leg that answers the client and relays its answer. legs is
 // nil for an aggregated request.
-func (x *exchange) runAnswer(ctx context.Context, leg admission.Leg, rank *fleet.Rank, req upstream.Request, legs *pairLegs) *failure {
+func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req upstream.Request, legs *pairLegs) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
 	r, f := x.openAnswer(ctx, leg, rank, req)
@@ -50,7 +49,7 @@ func (x *exchange) runAnswer(ctx context.Context, leg admission.Leg, rank *fleet
 }
 
 // openAnswer sends the leg and returns when the head of a usable answer is in.
-func (x *exchange) openAnswer(ctx context.Context, leg admission.Leg, rank *fleet.Rank, req upstream.Request) (*relay, *failure) {
+func (x *exchange) openAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req upstream.Request) (*relay, *failure) {
 	resp, err := rank.Endpoint().Do(ctx, &req)
 	if err != nil {
 		return nil, x.legFailure(ctx, leg, rank, err)
@@ -65,7 +64,7 @@ func (x *exchange) openAnswer(ctx context.Context, leg admission.Leg, rank *flee
 }
 
 // check refuses an answer by its head.
-func (r *relay) check(ctx context.Context) *failure {
+func (r *relay) check(ctx *legContext) *failure {
 	if r.resp.Status != http.StatusOK {
 		return r.x.statusFailure(ctx, r.leg, r.rank, r.resp)
 	}
@@ -100,7 +99,7 @@ func (r *relay) bad(what string, err error) *failure {
 }
 
 // broken is the failure of an answer that broke off with err.
-func (r *relay) broken(ctx context.Context, err error) *failure {
+func (r *relay) broken(ctx *legContext, err error) *failure {
 	f := r.x.legFailure(ctx, r.leg, r.rank, err)
 	if r.out.begun && f.reason == reasonUpstream {
 		f.reason = reasonBrokenOff
@@ -141,7 +140,7 @@ func (r *relay) pass(b []byte) *failure {
 // connection's buffer, a flush whenever what has arrived has been passed on.
 // Nothing is sent before the first event is there, so that a failure before it
 // still gets a status of its own.
-func (r *relay) stream(ctx context.Context) *failure {
+func (r *relay) stream(ctx *legContext) *failure {
 	var held []byte // what has come, while it is no whole event yet
 	for {
 		piece, err := r.resp.Body.Next()
@@ -225,7 +224,7 @@ func (r *relay) streamEnd(held []byte) *failure {
 }
 
 // lines relays a stream of some other form: each piece as it comes.
-func (r *relay) lines(ctx context.Context) *failure {
+func (r *relay) lines(ctx *legContext) *failure {
 	for {
 		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
@@ -246,7 +245,7 @@ func (r *relay) lines(ctx context.Context) *failure {
 
 // plain relays one JSON answer. Up to a bound it is collected first, so that one
 // that breaks off is told as an error and can be tried elsewhere.
-func (r *relay) plain(ctx context.Context) *failure {
+func (r *relay) plain(ctx *legContext) *failure {
 	bound := r.x.d.opts.MaxBufferedAnswer
 	var held []byte
 	if n := r.resp.ContentLength; n > 0 && n <= int64(bound) {
@@ -298,7 +297,7 @@ func (r *relay) whole(b []byte) *failure {
 
 // merged joins the prefill leg's prompt logprobs into the decode leg's answer.
 // This is the one answer that waits for prefill.
-func (r *relay) merged(ctx context.Context, legs *pairLegs) *failure {
+func (r *relay) merged(ctx *legContext, legs *pairLegs) *failure {
 	x := r.x
 	if f := r.awaitPrefill(ctx, legs); f != nil {
 		return f
@@ -327,7 +326,7 @@ func (r *relay) merged(ctx context.Context, legs *pairLegs) *failure {
 
 // awaitPrefill waits for the end of the prefill leg, and for a decode leg that
 // breaks meanwhile: prefill would wait for it in vain.
-func (r *relay) awaitPrefill(ctx context.Context, legs *pairLegs) *failure {
+func (r *relay) awaitPrefill(ctx *legContext, legs *pairLegs) *failure {
 	readable := make(chan error, 1)
 	go func() { readable <- r.resp.Body.WaitReadable() }()
 	var err error
@@ -356,7 +355,7 @@ func (r *relay) awaitPrefill(ctx context.Context, legs *pairLegs) *failure {
 const unmergeable = "its answer cannot be merged with the prefill's logprobs"
 
 // mergedStream changes each event on its way, however it is cut into pieces.
-func (r *relay) mergedStream(ctx context.Context, m *openai.LogprobMerger) *failure {
+func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure {
 	stream := m.Stream(r.x.d.opts.MaxLogprobBody)
 	var out []byte
 	add := func(b []byte) { out = append(out, b...) }

@@ -46,8 +46,19 @@ func (o *own) connect(ctx context.Context, start time.Time, total time.Duration)
 		dctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
 	}
-	op := OpDial
-	c, err := o.open(dctx, &op)
+	// A dial needs more stack than all the rest. On a goroutine of its own it does
+	// not double the stack that the caller then keeps for a long silent answer.
+	var (
+		op   = OpDial
+		c    *conn
+		err  error
+		done = make(chan struct{})
+	)
+	go func() {
+		defer close(done)
+		c, err = o.open(dctx, &op)
+	}()
+	<-done
 	if err == nil {
 		return c, nil
 	}

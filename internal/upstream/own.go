@@ -67,6 +67,12 @@ func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
 	}
 }
 
+// afterFuncer is a context that calls functions at its end by itself. Package
+// context knows the method too, but makes a context and a channel for each call.
+type afterFuncer interface {
+	AfterFunc(f func()) (stop func() bool)
+}
+
 // connectionLost tells an error that a connection may have had before the request
 // was sent.
 func connectionLost(e *Error) bool {
@@ -113,7 +119,9 @@ func (x *exchange) run(req *Request) *Error {
 	if x.reused {
 		n.reuses.Add(1)
 	}
-	if x.ctx.Done() != nil {
+	if a, ok := x.ctx.(afterFuncer); ok {
+		x.stop = a.AfterFunc(x.c.abortFn)
+	} else if x.ctx.Done() != nil {
 		x.stop = context.AfterFunc(x.ctx, x.c.abortFn)
 	}
 	x.base = x.c.written.Load()

@@ -1,0 +1,56 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestLegContextIsAContext(t *testing.T) {
+	c := &legContext{}
+	var _ context.Context = c
+	calls := 0
+	c.AfterFunc(func() { calls++ })
+	stop := c.AfterFunc(func() { t.Error("stopped, and called all the same") })
+	c.AfterFunc(func() { calls++ })
+	c.AfterFunc(func() { calls++ })
+	if !stop() || stop() {
+		t.Error("the first stop must succeed, the second not")
+	}
+	child, cancel := context.WithTimeout(c, time.Hour)
+	defer cancel()
+	first, second := errors.New("first"), errors.New("second")
+	if c.Err() != nil {
+		t.Error("ended before it was")
+	}
+	done := c.Done()
+	c.end(first)
+	c.end(second)
+	<-done
+	<-c.Done()
+	<-child.Done()
+	if !errors.Is(c.Err(), context.Canceled) || !errors.Is(c.ended(), first) || calls != 3 {
+		t.Errorf("err %v, cause %v, %d calls", c.Err(), c.ended(), calls)
+	}
+	c.AfterFunc(func() { calls++ })
+	if calls != 4 {
+		t.Error("a function that comes late is not called")
+	}
+}
+
+func TestLegContextUnderContention(t *testing.T) {
+	for range 200 {
+		c := &legContext{}
+		var wg sync.WaitGroup
+		called, stopped := make(chan bool, 1), make(chan bool, 1)
+		stop := c.AfterFunc(func() { called <- true })
+		wg.Go(func() { c.end(context.Canceled) })
+		wg.Go(func() { stopped <- stop() })
+		wg.Wait()
+		if s := <-stopped; s == (len(called) == 1) {
+			t.Fatalf("stopped %t, called %d times", s, len(called))
+		}
+	}
+}
