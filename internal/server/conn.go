@@ -70,6 +70,8 @@ type clientConn struct {
 	unfollow func() bool
 	// reading: a handler reads a request's body.
 	reading atomic.Bool
+	// deadlines counts the read deadlines that were set.
+	deadlines atomic.Uint64
 	// ahead is nil as long as nothing was read ahead. It belongs to the reader,
 	// of which there is one at a time.
 	ahead *ahead
@@ -116,6 +118,14 @@ func (c *clientConn) Close() error {
 		}
 	}
 	return c.TCPConn.Close()
+}
+
+// SetReadDeadline is counted once it is in force, so that whoever meets an
+// earlier one can tell.
+func (c *clientConn) SetReadDeadline(t time.Time) error {
+	err := c.TCPConn.SetReadDeadline(t)
+	c.deadlines.Add(1)
+	return err
 }
 
 func (c *clientConn) Read(p []byte) (int, error) {
@@ -167,13 +177,7 @@ func (a *ahead) read(p []byte) (n int, err error, served bool) {
 		}
 		return n, nil, true
 	}
-	if err := a.err; err != nil {
-		if isTimeout(err) {
-			a.err = nil
-		}
-		return 0, err, true
-	}
-	return 0, nil, false
+	return 0, a.err, a.err != nil
 }
 
 // start makes a goroutine read. It needs the lock, or that nobody else has a.
@@ -189,13 +193,22 @@ func (a *ahead) start() {
 func (a *ahead) run() {
 	var chunk [2 << 10]byte
 	for {
+		deadlines := a.conn.deadlines.Load()
 		n, err := a.conn.TCPConn.Read(chunk[:])
 		a.mu.Lock()
+		if err != nil && isTimeout(err) && a.waiting && deadlines != a.conn.deadlines.Load() {
+			// The deadline may be one that was taken back before the reader came:
+			// net/http breaks off its watch so at the end of a request. Reading
+			// again tells.
+			a.mu.Unlock()
+			continue
+		}
 		a.buf = append(a.buf, chunk[:n]...)
 		stop := err != nil || a.waiting || len(a.buf) >= maxAhead
 		over := err != nil && !isTimeout(err)
-		if over || err != nil && a.waiting {
-			// A deadline that nobody waits under was meant for somebody else.
+		if over {
+			// A deadline is not handed on: net/http may have taken it back
+			// meanwhile. Whoever waits reads by himself and sees what holds now.
 			a.err = err
 		}
 		if stop {

@@ -26,8 +26,8 @@ func TestReadingAheadForgetsADeadlineThatWasTakenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var open atomic.Int64
-	c := &clientConn{TCPConn: accepted.(*net.TCPConn), open: &open}
+	var open, ahead atomic.Int64
+	c := &clientConn{TCPConn: accepted.(*net.TCPConn), listener: &clientListener{open: &open, ahead: &ahead}}
 	defer c.Close()
 	write := func(b string) {
 		if _, err := peer.Write([]byte(b)); err != nil {
