@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -28,6 +29,7 @@ type fanRun struct {
 	prefillOver chan struct{} // closed when the last prefill leg is over
 	// outcomes has each leg's as it ends, nil for a good one.
 	outcomes chan fanOutcome
+	charged  [2]atomic.Bool // by leg
 
 	mu sync.Mutex // the answers meet here
 	// guarded by mu
@@ -113,15 +115,24 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 func (r *fanRun) runPrefill(ctx *legContext, k int) {
 	c := &r.copies[k]
 	f := r.x.runPrefill(ctx, r.pr, r.x.request(admission.PrefillLeg, c.bodies.prefill, c.bodies.header), &c.prefill)
-	report(r.pr, f)
+	r.report(k, admission.PrefillLeg, r.pr, f)
 	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
 }
 
 func (r *fanRun) runDecode(ctx *legContext, k int) {
 	c := &r.copies[k]
 	f := r.decode(ctx, k, r.x.request(admission.DecodeLeg, c.bodies.decode, c.bodies.header))
-	report(r.dr, f)
+	r.report(k, admission.DecodeLeg, r.dr, f)
 	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
+}
+
+// report tells the rank's breaker how a leg ended: for all copies once, because
+// they are one request, which must neither open a breaker alone nor close it.
+func (r *fanRun) report(k int, leg admission.Leg, rank *fleet.Rank, f *failure) {
+	if f == nil && k > 0 || f != nil && f.charge() && r.charged[leg].Swap(true) {
+		return
+	}
+	report(rank, f)
 }
 
 // collect waits until every decode leg is over, and ends all legs at the first
