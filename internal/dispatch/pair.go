@@ -156,7 +156,7 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	stopFollowing()
 	<-legs.prefill.done
 	report(dr, f)
-	if pf := legs.prefill.f; pf != nil && (f.echo || f.transfer && pf.own()) {
+	if pf := legs.prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {
 		return pf
 	}
 	return f
