@@ -148,6 +148,9 @@ func (x *exchange) answer(f *failure) {
 	case x.out.committed:
 		x.breakOff(f)
 	case f.gone:
+		// One that only closed its side would read an answer of nothing, with
+		// status 200.
+		x.abort = true
 		rec.Status = StatusClientGone
 	case f.local != nil:
 		rec.Status = f.local.Status
