@@ -70,8 +70,6 @@ type clientConn struct {
 	unfollow func() bool
 	// reading: a handler reads a request's body.
 	reading atomic.Bool
-	// deadlines counts the read deadlines that were set.
-	deadlines atomic.Uint64
 	// ahead is nil as long as nothing was read ahead. It belongs to the reader,
 	// of which there is one at a time.
 	ahead *ahead
@@ -118,14 +116,6 @@ func (c *clientConn) Close() error {
 		}
 	}
 	return c.TCPConn.Close()
-}
-
-// SetReadDeadline is counted once it is in force, so that whoever meets an
-// earlier one can tell.
-func (c *clientConn) SetReadDeadline(t time.Time) error {
-	err := c.TCPConn.SetReadDeadline(t)
-	c.deadlines.Add(1)
-	return err
 }
 
 func (c *clientConn) Read(p []byte) (int, error) {
@@ -193,16 +183,8 @@ func (a *ahead) start() {
 func (a *ahead) run() {
 	var chunk [2 << 10]byte
 	for {
-		deadlines := a.conn.deadlines.Load()
 		n, err := a.conn.TCPConn.Read(chunk[:])
 		a.mu.Lock()
-		if err != nil && isTimeout(err) && a.waiting && deadlines != a.conn.deadlines.Load() {
-			// The deadline may be one that was taken back before the reader came:
-			// net/http breaks off its watch so at the end of a request. Reading
-			// again tells.
-			a.mu.Unlock()
-			continue
-		}
 		a.buf = append(a.buf, chunk[:n]...)
 		stop := err != nil || a.waiting || len(a.buf) >= maxAhead
 		over := err != nil && !isTimeout(err)
