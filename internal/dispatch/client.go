@@ -156,9 +156,17 @@ func (c *clientWriter) write(b []byte, boundary bool) *failure {
 	c.mu.Unlock()
 	c.x.call.Record.Bytes += int64(n)
 	if err != nil {
-		return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
+		return unwritten(err)
 	}
 	return nil
+}
+
+// unwritten is the failure of a write to a client. Inlined, it would double the
+// frames that lie under every flush.
+//
+//go:noinline
+func unwritten(err error) *failure {
+	return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
 }
 
 func (c *clientWriter) writeLocked(b []byte) (int, error) {
@@ -179,7 +187,7 @@ func (c *clientWriter) flush() *failure {
 	err := c.flushLocked()
 	c.mu.Unlock()
 	if err != nil {
-		return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
+		return unwritten(err)
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func (r *fanRun) begun() bool {
 }
 
 // decode runs one copy's answering leg into the common answer.
-func (r *fanRun) decode(ctx *legContext, k int, req upstream.Request) *failure {
+func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure {
 	one, f := r.x.openAnswer(ctx, admission.DecodeLeg, r.dr, req)
 	if f != nil {
 		return f

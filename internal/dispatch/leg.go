@@ -28,13 +28,13 @@ func (x *exchange) engineID(copy int) string {
 	return id
 }
 
-func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream.Header) upstream.Request {
+func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream.Header) *upstream.Request {
 	limits := x.d.opts.Limits
 	if leg == admission.PrefillLeg {
 		// A prefill that streams sends its head at once and then computes.
 		limits.StreamIdle = 0
 	}
-	return upstream.Request{
+	return &upstream.Request{
 		Method: http.MethodPost, Path: x.call.Path, Header: header, Body: segments, Limits: limits,
 	}
 }

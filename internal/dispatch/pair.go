@@ -201,9 +201,9 @@ func (x *exchange) letPrefillFinish(done <-chan struct{}, ctx *legContext) bool 
 
 // runPrefill sends the prefill leg and drains its answer. An error in it, in
 // whatever form, is the leg's failure.
-func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req upstream.Request, leg *prefillLeg) *failure {
+func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.Request, leg *prefillLeg) *failure {
 	start := time.Now()
-	resp, err := rank.Endpoint().Do(ctx, &req)
+	resp, err := rank.Endpoint().Do(ctx, req)
 	if err != nil {
 		return x.legFailure(ctx, admission.PrefillLeg, rank, err)
 	}

@@ -28,7 +28,7 @@ type relay struct {
 
 // runAnswer sends the leg that answers the client and relays its answer. legs is
 // nil for an aggregated request.
-func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req upstream.Request, legs *pairLegs) *failure {
+func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req *upstream.Request, legs *pairLegs) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
 	r, f := x.openAnswer(ctx, leg, rank, req)
@@ -49,8 +49,8 @@ func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 }
 
 // openAnswer sends the leg and returns when the head of a usable answer is in.
-func (x *exchange) openAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req upstream.Request) (*relay, *failure) {
-	resp, err := rank.Endpoint().Do(ctx, &req)
+func (x *exchange) openAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req *upstream.Request) (*relay, *failure) {
+	resp, err := rank.Endpoint().Do(ctx, req)
 	if err != nil {
 		return nil, x.legFailure(ctx, leg, rank, err)
 	}

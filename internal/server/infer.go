@@ -20,30 +20,41 @@ func (q *request) infer() {
 		q.refuse(tooManyFiles(), reasonTooManyFiles)
 		return
 	}
+	if q.read() {
+		q.dispatch()
+	}
+}
+
+// read reads the body and what routing needs of it, or answers with what is
+// wrong. It is no part of infer so that its frame does not lie under the whole
+// answer.
+//
+//go:noinline
+func (q *request) read() bool {
 	if p := q.readBody(); p != nil {
 		q.free()
 		if p.answer == nil {
 			q.reason = p.reason
-			return
+			return false
 		}
 		q.refuse(p.answer, p.reason)
-		return
+		return false
 	}
-	if s.base.Err() != nil {
+	if q.s.base.Err() != nil {
 		// The end came while the body did, and may have touched the connection.
 		q.free()
 		q.refuse(openai.Draining(), reasonDraining)
-		return
+		return false
 	}
 	peeked, err := openai.Peek(q.route.api, q.buf.b[:q.length], openai.PeekOptions{Refuse: openai.ControlledFields})
 	if err != nil {
 		q.free()
 		q.refuse(asError(err), reasonBadRequest)
-		return
+		return false
 	}
 	q.call.Peeked = peeked
 	q.model = peeked.Model
-	q.dispatch()
+	return true
 }
 
 func (q *request) dispatch() {
