@@ -64,6 +64,7 @@ const logFlush = 2 * time.Second
 // runServe serves with the configuration until it is told to stop: by the end of
 // ctx or by a signal. A second signal returns at once, whatever is still running.
 func runServe(ctx context.Context, cfg *config.Config, warnings []config.Warning, stderr io.Writer) error {
+	tuneGC()
 	level, err := telemetry.ParseLevel(cfg.Log.Level)
 	if err != nil {
 		return err
