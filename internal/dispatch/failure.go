@@ -146,6 +146,10 @@ func (x *exchange) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ra
 			f.rank = nil
 		}
 		f.reason = reasonUpstream
+		if ue.Kind == upstream.KindLocal {
+			f.local = outOfFiles(err)
+			return f
+		}
 		f.local = openai.UpstreamFailed(x.legName(leg), upstreamReason(ue), err)
 		return f
 	}
@@ -188,10 +192,16 @@ func upstreamReason(e *upstream.Error) string {
 		return "its answer is not valid HTTP"
 	case upstream.KindTooLarge:
 		return "a part of its answer is larger than allowed"
-	case upstream.KindLocal:
-		return "this router is out of sockets or files"
 	}
 	return "the connection failed"
+}
+
+// outOfFiles is this router's own want, told as it is told at the door: no
+// engine failed, and soon there is room again.
+func outOfFiles(err error) *openai.Error {
+	e := &openai.Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "too_many_connections", RetryAfter: time.Second,
+		Message: "the router is out of sockets or files (ulimit -n); try again shortly"}
+	return e.WithCause(err)
 }
 
 func limitNoun(limit string) string {

@@ -9,7 +9,7 @@ import (
 )
 
 // slack is what may come on top of a time on a machine that is busy.
-const slack = 900 * time.Millisecond
+const slack = 1500 * time.Millisecond
 
 func about(t *testing.T, what string, got, want time.Duration) {
 	t.Helper()
@@ -106,7 +106,7 @@ func TestQueueOfFour(t *testing.T) {
 	}
 	about(t, "all three", time.Since(start), 9*time.Second)
 	r.idle()
-	if n, sum := r.metric(metricWaits), r.metric(metricWaitSum); n != 2 || sum < 7.5 || sum > 10 {
+	if n, sum := r.metric(metricWaits), r.metric(metricWaitSum); n != 2 || sum < 7.5 || sum > 12 {
 		t.Errorf("%v waits add up to %v s, want 2 and 8 to 9 s", n, sum)
 	}
 	if s := fleet.stats("prefill-0"); s.PeakInflight != 1 || s.Requests != 3 {

@@ -63,11 +63,13 @@ func (c *rawConn) answer() *answer {
 	return a
 }
 
-// Ways to leave.
-var leavings = []struct {
+// leaving is a way to leave.
+type leaving struct {
 	name  string
 	leave func(c *rawConn)
-}{
+}
+
+var leavings = []leaving{
 	{"close", func(c *rawConn) { _ = c.Close() }},
 	{"reset", reset},
 	{"half-close", func(c *rawConn) { _ = c.CloseWrite() }},
