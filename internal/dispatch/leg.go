@@ -17,10 +17,10 @@ func asUpstream(err error, to **upstream.Error) bool { return errors.As(err, to)
 // engineID is the request id an engine sees: the client's id on the first
 // attempt, then one of its own for each, and for each copy. Engines match ids by
 // prefix, so the marks come first.
-func (x *exchange) engineID(copy int) string {
+func (x *exchange) engineID(k int) string {
 	id := x.call.ID
-	if copy > 0 {
-		id = "s" + itoa(copy) + "-" + id
+	if k > 0 {
+		id = "s" + itoa(k) + "-" + id
 	}
 	if x.attempts > 1 {
 		id = "r" + itoa(x.attempts-1) + "-" + id

@@ -53,12 +53,12 @@ type pairBodies struct {
 
 var pairBodiesPool = sync.Pool{New: func() any { return new(pairBodies) }}
 
-// newBodies makes the bodies of copy number copy of the request.
-func (x *exchange) newBodies(pr, dr *fleet.Rank, copy int) *pairBodies {
+// newBodies makes the bodies of copy number k of the request.
+func (x *exchange) newBodies(pr, dr *fleet.Rank, k int) *pairBodies {
 	b := pairBodiesPool.Get().(*pairBodies)
 	b.next, x.bodies = x.bodies, b
-	b.build(x, pr, dr, copy)
-	b.header = x.legHeader(b.header[:0], x.engineID(copy))
+	b.build(x, pr, dr, k)
+	b.header = x.legHeader(b.header[:0], x.engineID(k))
 	return b
 }
 
@@ -77,7 +77,7 @@ func (x *exchange) freeBodies() {
 	x.bodies = nil
 }
 
-func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, copy int) {
+func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
 	p := x.call.Peeked
 	b.rooms = b.one[:0]
 	for range p.BatchSize {
@@ -88,7 +88,7 @@ func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, copy int) {
 	ranks := engine.DPRanks{Prefill: pr.DPRank(), Decode: dr.DPRank()}
 	begin := func(s *openai.Splicer) {
 		s.Reset(p)
-		x.fan.Edit(s, copy)
+		x.fan.Edit(s, k)
 		engine.SGLangBootstrap(s, p, at, b.rooms)
 	}
 	s := &b.splicers[0]
@@ -284,7 +284,8 @@ func (x *exchange) runAggregated(ctx context.Context) *failure {
 		ctx  legContext
 		dead fleet.Watcher
 	}{}
-	defer follow(ctx, &leg.ctx)()
+	stopFollowing := follow(ctx, &leg.ctx)
+	defer stopFollowing()
 	rank.Watch(&leg.dead, &leg.ctx)
 	defer leg.dead.Stop()
 	header := x.legHeader(make(upstream.Header, 0, 16), x.engineID(0))

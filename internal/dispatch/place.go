@@ -65,10 +65,10 @@ func (x *exchange) model(p *openai.Peeked) (string, *failure) {
 		return x.d.fleet.Pool(p.Model), nil
 	}
 	pool, n := x.d.fleet.SolePool()
-	switch {
-	case n == 1:
+	switch n {
+	case 1:
 		return pool, nil
-	case n == 0:
+	case 0:
 		return "", x.noWorkers()
 	}
 	return "", &failure{reason: reasonBadRequest,

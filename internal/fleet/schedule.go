@@ -118,9 +118,9 @@ func (s *schedule) loop() {
 	defer close(s.done)
 	for {
 		now := s.clock.Now()
-		next, any := s.runDue(now)
+		next, more := s.runDue(now)
 		stopTimer := func() bool { return false }
-		if any {
+		if more {
 			stopTimer = s.clock.AfterFunc(max(next.Sub(s.clock.Now()), 0), s.nudge)
 		}
 		select {
@@ -134,15 +134,15 @@ func (s *schedule) loop() {
 }
 
 // runDue runs what is due and returns when the next is.
-func (s *schedule) runDue(now admission.Instant) (next admission.Instant, any bool) {
+func (s *schedule) runDue(now admission.Instant) (next admission.Instant, more bool) {
 	for {
 		s.mu.Lock()
 		if len(s.h) == 0 || s.h[0].at > now {
-			if any = len(s.h) > 0; any {
+			if more = len(s.h) > 0; more {
 				next = s.h[0].at
 			}
 			s.mu.Unlock()
-			return next, any
+			return next, more
 		}
 		e := heap.Pop(&s.h).(*event)
 		s.mu.Unlock()

@@ -121,8 +121,9 @@ func TestErrorMessagesAreBoundedAndClean(t *testing.T) {
 	if b, err := json.Marshal(e); err != nil || !json.Valid(b) {
 		t.Errorf("%v", err)
 	}
+	const whole = "aé€🙂bcdef"
 	for n := range 12 {
-		if got := clip("aé€🙂bcdef", n+3); len(got) > n+3 || !strings.HasPrefix("aé€🙂bcdef", strings.TrimSuffix(got, "…")) {
+		if got := clip(whole, n+3); len(got) > n+3 || !strings.HasPrefix(whole, strings.TrimSuffix(got, "…")) {
 			t.Errorf("clip to %d: %q", n+3, got)
 		}
 	}

@@ -95,7 +95,7 @@ func (f *Fan) planBestOf(p *Peeked) error {
 // if the client sent one (equal seeds would give equal samples). It may be called for
 // both legs of a pair; both get the same. The caller's own edits may not touch n,
 // best_of and seed.
-func (f Fan) Edit(s *Splicer, copy int) {
+func (f Fan) Edit(s *Splicer, k int) {
 	if f.Copies == 1 {
 		return
 	}
@@ -103,8 +103,8 @@ func (f Fan) Edit(s *Splicer, copy int) {
 	if f.bestOf {
 		s.SetInt(FieldBestOf, 1)
 	}
-	if f.seeded && copy > 0 {
-		s.SetInt(FieldSeed, offsetSeed(f.seed, copy))
+	if f.seeded && k > 0 {
+		s.SetInt(FieldSeed, offsetSeed(f.seed, k))
 	}
 }
 
@@ -118,7 +118,7 @@ func offsetSeed(seed int64, by int) int64 {
 }
 
 // Index is the client's index of what the copy calls its choice number prompt.
-func (f Fan) Index(copy, prompt int) int { return prompt*f.Copies + copy }
+func (f Fan) Index(k, prompt int) int { return prompt*f.Copies + k }
 
 // FanError tells why the answers of copies can't become one answer.
 type FanError struct {
@@ -140,12 +140,12 @@ func (e *FanError) Error() string {
 	return fmt.Sprintf("cannot merge the answer of copy %d: %s", e.Copy, e.Reason)
 }
 
-func fanFault(copy int, format string, args ...any) *FanError {
-	return &FanError{Copy: copy, Reason: fmt.Sprintf(format, args...)}
+func fanFault(k int, format string, args ...any) *FanError {
+	return &FanError{Copy: k, Reason: fmt.Sprintf(format, args...)}
 }
 
-func fanTold(copy int, json []byte) *FanError {
-	e := &FanError{Copy: copy, Told: true, Reason: "the engine told an error"}
+func fanTold(k int, json []byte) *FanError {
+	e := &FanError{Copy: k, Told: true, Reason: "the engine told an error"}
 	e.Status, e.Message, _ = ReadErrorObject(json)
 	e.Data = append(e.Data, json[:min(len(json), maxLastError)]...)
 	return e

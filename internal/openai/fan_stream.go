@@ -86,11 +86,11 @@ func (f Fan) Stream(maxEventBytes int) *StreamMerger {
 // is a *FanError: an error event, or what can't be merged. What came before it in the
 // piece was passed on; the whole must be ended then, and every later call gives the
 // same error.
-func (m *StreamMerger) Feed(copy int, piece []byte, out func([]byte)) error {
+func (m *StreamMerger) Feed(k int, piece []byte, out func([]byte)) error {
 	if m.fault != nil {
 		return m.fault
 	}
-	src := &m.sources[copy]
+	src := &m.sources[k]
 	m.out = m.out[:0]
 	src.frames.begin()
 	for more := true; more && m.fault == nil && !src.done; {
@@ -101,9 +101,9 @@ func (m *StreamMerger) Feed(copy int, piece []byte, out func([]byte)) error {
 		case frameComment:
 			m.out = append(append(m.out, src.frames.comment...), '\n')
 		case frameEvent:
-			m.fault = m.event(copy, src)
+			m.fault = m.event(k, src)
 		case frameTooLong:
-			m.fault = fanFault(copy, "an event is longer than %d bytes", m.max)
+			m.fault = fanFault(k, "an event is longer than %d bytes", m.max)
 		}
 	}
 	if len(m.out) > 0 {
@@ -120,9 +120,9 @@ func (m *StreamMerger) Feed(copy int, piece []byte, out func([]byte)) error {
 
 // End tells that the copy's stream is over. It is an error if that was before its end
 // marker: then the client's must be seen to be broken too.
-func (m *StreamMerger) End(copy int) error {
-	if m.fault == nil && !m.sources[copy].done {
-		m.fault = fanFault(copy, "its stream ended without the end marker")
+func (m *StreamMerger) End(k int) error {
+	if m.fault == nil && !m.sources[k].done {
+		m.fault = fanFault(k, "its stream ended without the end marker")
 	}
 	if m.fault != nil {
 		return m.fault
@@ -131,30 +131,30 @@ func (m *StreamMerger) End(copy int) error {
 }
 
 // CopyDone tells that the copy's end marker was seen.
-func (m *StreamMerger) CopyDone(copy int) bool { return m.sources[copy].done }
+func (m *StreamMerger) CopyDone(k int) bool { return m.sources[k].done }
 
 // Done tells that all copies are at their end and the client's end marker came out.
 func (m *StreamMerger) Done() bool { return m.open == 0 && m.fault == nil }
 
 // event passes on one whole event.
-func (m *StreamMerger) event(copy int, src *fanSource) *FanError {
+func (m *StreamMerger) event(k int, src *fanSource) *FanError {
 	f, s := &src.frames, &m.scan
 	data := f.data
 	s.reset(data, DefaultMaxDepth)
 	i := s.space(0)
 	switch {
 	case f.isError:
-		return fanTold(copy, data)
+		return fanTold(k, data)
 	case i >= len(data):
 		return nil // no JSON reader could make anything of it
 	case data[i] == '[' && bytes.Equal(bytes.TrimSpace(data), doneMarker):
-		m.endOf(copy)
+		m.endOf(k)
 		return nil
 	case data[i] != '{':
-		return fanFault(copy, "an event is neither a JSON object nor the end marker")
+		return fanFault(k, "an event is neither a JSON object nor the end marker")
 	}
 	mark := len(m.out)
-	w := fanWriter{m: m, src: src, copy: copy, data: data}
+	w := fanWriter{m: m, src: src, copy: k, data: data}
 	m.out = append(append(m.out, f.head...), "data: "...)
 	w.from = len(m.out)
 	if fault := w.object(i); fault != nil {
@@ -174,29 +174,29 @@ func (m *StreamMerger) event(copy int, src *fanSource) *FanError {
 	if w.usage.IsZero() || w.choices > 0 {
 		return nil
 	}
-	fault := m.keepUsage(copy, src, m.out[mark:], Span{w.usage.Start - mark, w.usage.End - mark})
+	fault := m.keepUsage(k, src, m.out[mark:], Span{w.usage.Start - mark, w.usage.End - mark})
 	m.out = m.out[:mark]
 	return fault
 }
 
 // keepUsage holds back an event that has nothing but token counts.
-func (m *StreamMerger) keepUsage(copy int, src *fanSource, event []byte, usage Span) *FanError {
+func (m *StreamMerger) keepUsage(k int, src *fanSource, event []byte, usage Span) *FanError {
 	if !m.fan.Usage {
 		return nil
 	}
 	if usage.Len() > maxFanUsage {
-		return fanFault(copy, "its usage has %d bytes, more than %d", usage.Len(), maxFanUsage)
+		return fanFault(k, "its usage has %d bytes, more than %d", usage.Len(), maxFanUsage)
 	}
 	src.usage = append(src.usage[:0], event[usage.Start:usage.End]...)
-	if m.usageEvent == nil || copy <= m.usageFrom {
-		m.usageEvent, m.usageAt, m.usageFrom = append(m.usageEvent[:0], event...), usage, copy
+	if m.usageEvent == nil || k <= m.usageFrom {
+		m.usageEvent, m.usageAt, m.usageFrom = append(m.usageEvent[:0], event...), usage, k
 	}
 	return nil
 }
 
 // endOf takes a copy's end marker; after the last one come the sums and the client's.
-func (m *StreamMerger) endOf(copy int) {
-	src := &m.sources[copy]
+func (m *StreamMerger) endOf(k int) {
+	src := &m.sources[k]
 	src.done = true
 	src.frames.release()
 	src.known, src.rewritten = nil, nil

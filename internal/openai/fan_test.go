@@ -18,10 +18,10 @@ func planFan(t *testing.T, route Route, body string, maxCopies int) (*Peeked, Fa
 	return p, f, err
 }
 
-func copyBody(p *Peeked, f Fan, copy int) string {
+func copyBody(p *Peeked, f Fan, k int) string {
 	var s Splicer
 	s.Reset(p)
-	f.Edit(&s, copy)
+	f.Edit(&s, k)
 	return string(s.AppendBytes(nil))
 }
 

@@ -176,7 +176,7 @@ func TestBrokenAnswers(t *testing.T) {
 						resp.Body.(*exchange).c.nc.Write([]byte("!"))
 					}
 				}
-				if !strings.HasPrefix("hello", got) && got != "abc" {
+				if whole := "hello"; !strings.HasPrefix(whole, got) && got != "abc" {
 					t.Errorf("payload %.40q", got)
 				}
 				if _, again := resp.Body.Next(); again != err {

@@ -109,7 +109,7 @@ func (x *exchange) ready() bool {
 		case x.err != nil:
 			return false
 		case x.form != nil:
-			x.fail(OpBody, x.form)
+			_ = x.fail(OpBody, x.form)
 			return false
 		case x.ended:
 			x.err = io.EOF
@@ -122,9 +122,9 @@ func (x *exchange) ready() bool {
 		case err == io.EOF && x.framing == framedEOF && x.ctx.Err() == nil:
 			x.ended = true
 		case err == io.EOF:
-			x.fail(OpBody, io.ErrUnexpectedEOF)
+			_ = x.fail(OpBody, io.ErrUnexpectedEOF)
 		default:
-			x.fail(OpBody, err)
+			_ = x.fail(OpBody, err)
 		}
 	}
 }

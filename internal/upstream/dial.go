@@ -66,7 +66,7 @@ func (o *own) connect(ctx context.Context, start time.Time, total time.Duration)
 	classify(out, err)
 	switch {
 	case ctx.Err() != nil:
-		canceled(ctx, out)
+		_ = canceled(ctx, out)
 	case out.Kind == KindTimeout && limit != "" && !errors.Is(err, syscall.ETIMEDOUT):
 		out.Limit, out.LimitValue = limit, value
 	case op == OpTLS && out.Kind == KindOther:

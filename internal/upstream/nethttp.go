@@ -118,7 +118,7 @@ func (t *netHTTP) do(ctx context.Context, req *Request) (*Response, error) {
 	// The limits count from here: net/http does not say when it got a connection
 	// without a race, and the dial has a limit of its own.
 	b.arm(OpHeader)
-	resp, err := t.rt.RoundTrip(hr)
+	resp, err := t.rt.RoundTrip(hr) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		op := OpHeader
 		if !b.sent.Load() {
@@ -235,7 +235,7 @@ func (b *netHTTPBody) fail(op Op, err error) *Error {
 	b.mu.Unlock()
 	switch {
 	case b.ctx.Err() != nil:
-		canceled(b.ctx, e)
+		_ = canceled(b.ctx, e)
 	case fired:
 		e.Kind, e.Limit, e.LimitValue, e.Err = KindTimeout, limit, value, errLimit
 	default:
@@ -293,7 +293,7 @@ func (b *netHTTPBody) fill() {
 				b.err = io.EOF
 				b.release()
 			} else {
-				b.fail(OpBody, b.pending)
+				_ = b.fail(OpBody, b.pending)
 			}
 			return
 		}

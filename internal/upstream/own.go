@@ -338,7 +338,7 @@ func (x *exchange) fail(op Op, err error) *Error {
 	var form *formError
 	switch {
 	case x.ctx.Err() != nil:
-		canceled(x.ctx, e)
+		_ = canceled(x.ctx, e)
 	case errors.As(err, &form):
 		e.Kind, e.Err = KindMalformed, form.err
 		if errors.Is(form.err, errTooLarge) {
