@@ -213,7 +213,9 @@ func (v *classChecker) profile(p *Profile) {
 		}
 		v.class(path, c)
 	}
-	v.matrix(p)
+	if len(p.Buckets) > 0 {
+		v.matrix(p)
+	}
 }
 
 func (v *classChecker) buckets(buckets []Bucket) {

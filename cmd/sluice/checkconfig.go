@@ -17,7 +17,11 @@ func newCheckConfig(environ []string) *cobra.Command {
 that would be in force, with the source of each setting and with secrets hidden,
 and exit with 0.
 
-The environment and the flags of "sluice serve" count as they do there.`,
+The environment and the flags of "sluice serve" count as they do there. A class
+file is checked where --router-policy-config names it; the classes are printed
+with the rest.`,
+		Example: `  sluice check-config sluice.yaml
+  sluice check-config --router-policy-config classes.yaml`,
 		Args: usage(cobra.MaximumNArgs(1)),
 	}
 	flags := addConfigFlags(cmd)

@@ -4,6 +4,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"github.com/sluice-router/sluice/admission"
 )
 
 // Config is the whole configuration of one sluice process, immutable once
@@ -12,19 +14,27 @@ type Config struct {
 	// File is the path of the YAML file the configuration came from, or "".
 	File string `yaml:"-"`
 
-	Server         Server         `yaml:"server" help:"What sluice listens on and what clients may ask of it."`
-	Auth           Auth           `yaml:"auth" help:"Keys. Each can be given directly or as the path of a file that holds it."`
-	Log            Log            `yaml:"log" help:"Logs on standard error. Prompts and keys are never logged."`
-	Fleet          Fleet          `yaml:"fleet" help:"The engines as a whole."`
-	Workers        []Worker       `yaml:"workers" flag:"-" help:"The engines that are known at start. Any of them may be down then, and more can be added at run time with POST /workers. A list given by flags replaces the environment's, and that the file's, whole."`
-	Routing        Routing        `yaml:"routing" help:"How a rank is chosen among those that have room."`
-	Admission      Admission      `yaml:"admission" help:"The gate in front of prefill."`
-	Health         Health         `yaml:"health" help:"Active health checks."`
-	Retry          Retry          `yaml:"retry" help:"Attempts after one that failed before any byte reached the client."`
-	CircuitBreaker CircuitBreaker `yaml:"circuit_breaker" help:"A rank that keeps failing is left alone for a while."`
-	Timeouts       Timeouts       `yaml:"timeouts" help:"Every limit in time on the way of a request. There are no others."`
+	Server            Server            `yaml:"server" help:"What sluice listens on and what clients may ask of it."`
+	Auth              Auth              `yaml:"auth" help:"Keys. Each can be given directly or as the path of a file that holds it."`
+	Log               Log               `yaml:"log" help:"Logs on standard error. Prompts and keys are never logged."`
+	Fleet             Fleet             `yaml:"fleet" help:"The engines as a whole."`
+	Workers           []Worker          `yaml:"workers" flag:"-" help:"The engines that are known at start. Any of them may be down then, and more can be added at run time with POST /workers. A list given by flags replaces the environment's, and that the file's, whole."`
+	Routing           Routing           `yaml:"routing" help:"How a rank is chosen among those that have room."`
+	Admission         Admission         `yaml:"admission" help:"The gate in front of prefill: bounded requests in prefill, policy classes, and what is refused at once."`
+	ConditionalDisagg ConditionalDisagg `yaml:"conditional_disagg" help:"Requests whose prompt is short, or cached where they decode, may run whole on a decode worker. They wait in their class like others, with decode workers as candidates only."`
+	Health            Health            `yaml:"health" help:"Active health checks."`
+	Retry             Retry             `yaml:"retry" help:"Attempts after one that failed before any byte reached the client."`
+	CircuitBreaker    CircuitBreaker    `yaml:"circuit_breaker" help:"A rank that keeps failing is left alone for a while."`
+	Timeouts          Timeouts          `yaml:"timeouts" help:"Every limit in time on the way of a request. There are no others."`
+
+	// Classes are the policy classes: those of the class file or of the
+	// admission group, else the one that router_queue_threshold makes; nil with
+	// none of these.
+	Classes *admission.Classes `yaml:"-"`
 
 	origins map[string]Origin
+	// classes is where Classes stand: the origin of each of their paths.
+	classes map[string]Origin
 }
 
 // Server says what sluice listens on and bounds what clients send.
@@ -58,10 +68,12 @@ type Log struct {
 
 // Fleet holds what is true of all engines together.
 type Fleet struct {
-	PDDisaggregation bool          `yaml:"pd_disaggregation" default:"false" help:"Prefill and decode run on workers of their own. Without it every worker runs whole requests."`
-	DPAware          bool          `yaml:"dp_aware" default:"false" help:"Schedule each data-parallel rank of a worker by itself. Every limit is then per rank."`
-	ModelID          string        `yaml:"model_id" help:"Model name of workers that are given none of their own (workers[].model_id); empty: what each worker reports."`
-	NoWorkerWait     time.Duration `yaml:"no_worker_wait_secs" default:"0" unit:"secs" help:"How long a request may wait while no worker could serve it; 0: it is answered with 503 at once."`
+	PDDisaggregation          bool          `yaml:"pd_disaggregation" default:"false" help:"Prefill and decode run on workers of their own. Without it every worker runs whole requests."`
+	DPAware                   bool          `yaml:"dp_aware" default:"false" help:"Schedule each data-parallel rank of a worker by itself. Every limit is then per rank."`
+	ModelID                   string        `yaml:"model_id" help:"Model name of workers that are given none of their own (workers[].model_id); empty: what each worker reports."`
+	NoWorkerWait              time.Duration `yaml:"no_worker_wait_secs" default:"0" unit:"secs" reload:"true" help:"How long a request may wait while no worker could serve it; 0: it is answered with 503 at once."`
+	KVTransferTopology        string        `yaml:"kv_transfer_topology" default:"off" choices:"off|required|preferred" help:"What the domains of the workers (workers[].topology_domain) mean for the way of the KV cache from prefill to decode: nothing, that both must be in one domain, or that one domain is preferred."`
+	KVTransferPreferredWeight float64       `yaml:"kv_transfer_preferred_weight" default:"0.5" range:"0:1" onlywith:"preferred" help:"How strongly kv_transfer_topology: preferred prefers one domain, from 0, not at all, to 1."`
 }
 
 // Policy names a way to choose among ranks with room.
@@ -83,21 +95,90 @@ type Routing struct {
 	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Policy for decode, where it differs."`
 }
 
-// Admission bounds the requests in prefill. The names, the defaults and what is
-// refused are those of the per-worker prefill slots of the SGLang model gateway.
+// Admission sets the gate. The names, the defaults and what is refused are those
+// of the per-worker prefill slots of the SGLang model gateway and of the policy
+// classes of Dynamo's router.
+//
+// The keys of a class file can stand in this group as well; they make
+// Config.Classes.
 type Admission struct {
 	// PrefillMaxInflight is -1 when admission is off, else positive.
-	PrefillMaxInflight int `yaml:"prefill_max_inflight_requests_per_worker" default:"-1" must:"a whole number: the most requests in prefill on one worker, or -1 for no limit" help:"Most requests in prefill on one worker (with dp_aware: one rank) at a time; more wait. Zero or negative: admission is off."`
+	PrefillMaxInflight int `yaml:"prefill_max_inflight_requests_per_worker" default:"-1" reload:"true" must:"a whole number: the most requests in prefill on one worker, or -1 for no limit" help:"Most requests in prefill on one worker (with dp_aware: one rank) at a time; more wait. Zero or negative: admission is off."`
 	// PrefillQueueSize is 0 to refuse at once instead of waiting.
-	PrefillQueueSize int `yaml:"prefill_queue_size" default:"100" range:"0:" must:"a whole number, not negative: the most requests that wait, or 0 to refuse at once" onlywith:"admission" help:"Most requests that wait, over all workers; more are answered with 429 at once. 0: none waits. Only with a positive prefill_max_inflight_requests_per_worker."`
+	PrefillQueueSize int `yaml:"prefill_queue_size" default:"100" reload:"true" range:"0:" must:"a whole number, not negative: the most requests that wait, or 0 to refuse at once" onlywith:"admission" help:"Most requests that wait, over all workers; more are answered with 429 at once. 0: none waits. Only with a positive prefill_max_inflight_requests_per_worker."`
 	// PrefillQueueTimeout is positive unless PrefillQueueSize is 0.
-	PrefillQueueTimeout time.Duration `yaml:"prefill_queue_timeout_secs" default:"60" unit:"secs" whole:"true" must:"a whole number of seconds, not negative: the longest wait of one request" onlywith:"admission" help:"Longest wait of one request, over all its waits; then it is answered with 429. Only with a positive prefill_max_inflight_requests_per_worker."`
+	PrefillQueueTimeout time.Duration `yaml:"prefill_queue_timeout_secs" default:"60" reload:"true" unit:"secs" whole:"true" must:"a whole number of seconds, not negative: the longest wait of one request" onlywith:"admission" help:"Longest wait of one request, over all its waits; then it is answered with 429. Only with a positive prefill_max_inflight_requests_per_worker."`
 	// PriorityScheduler exists to be refused with an explanation.
 	PriorityScheduler bool `yaml:"priority_scheduler_enabled" default:"false" onlywith:"never" help:"Always refused: request classes do its job."`
+
+	// RouterPolicyConfig is the path of the class file, or "".
+	RouterPolicyConfig   string          `yaml:"router_policy_config" reload:"true" help:"Class file, YAML or JSON. Its contents can stand in this group instead."`
+	RouterQueueThreshold *float64        `yaml:"router_queue_threshold" range:"0:" reload:"true" help:"Without a class file: requests wait while every prefill worker has more than this part of its max_num_batched_tokens in prefill. It may exceed 1. This makes the one class default, whose order is router_queue_policy."`
+	RouterQueuePolicy    admission.Order `yaml:"router_queue_policy" choices:"fcfs|wspt|lcfs" default:"fcfs" reload:"true" onlywith:"threshold" help:"Order in that class, or of those that wait for prefill slots where there are no classes."`
+	AllowLCFS            bool            `yaml:"allow_lcfs" default:"false" reload:"true" help:"Allow the order lcfs, which serves the latest arrival first and lets the earliest wait longest. For experiments."`
+	// MaxWaiting, MaxWaitingBytes and MaxWait are in force with classes and
+	// without prefill slots.
+	MaxWaiting      int           `yaml:"max_waiting" default:"10000" range:"0:" reload:"true" onlywith:"classes" help:"Most requests that wait, over all classes; more are answered with 429 (queue_full). Only with classes, and without prefill_max_inflight_requests_per_worker, whose prefill_queue_size is the bound then."`
+	MaxWaitingBytes int64         `yaml:"max_waiting_bytes" default:"1GiB" unit:"bytes" range:"0:" reload:"true" onlywith:"classes" help:"Most bytes of request bodies that wait, over all classes. As max_waiting."`
+	MaxWait         time.Duration `yaml:"max_wait_secs" default:"60" unit:"secs" range:"0.001:" reload:"true" onlywith:"classes" help:"Longest wait of one request, over all its waits; then it is answered with 429 (queue_timeout). As max_waiting; prefill_queue_timeout_secs is the other bound. A class may have a shorter one."`
+	QueueOrder      QueueOrder    `yaml:"queue_order" reload:"true" choices:"strict|lanes" defaultdoc:"lanes with classes, else strict" help:"strict: one queue, whose head holds up those behind it. lanes: a queue for each class and set of eligible workers, so that a request that must have one worker delays only those that need the same."`
+	StarvationGuard time.Duration `yaml:"starvation_guard_secs" default:"5" unit:"secs" range:"0.001:" help:"A request at the head that is passed by others for so long has a worker kept free for it."`
+
+	AssumedMaxRequests  int           `yaml:"assumed_max_requests" default:"64" range:"1:1000000" help:"A worker whose capacity a class needs and nobody knows has room while it has fewer requests than its max_running_requests, or than this where that is not known either."`
+	OverloadStatus      int           `yaml:"overload_status" choices:"429|529" default:"429" help:"Status of what a class limit, a deadline or a reject threshold refuses."`
+	TrackOutputBlocks   bool          `yaml:"track_output_blocks" default:"false" alias:"router-track-output-blocks" help:"Book the KV blocks of generated tokens too, as they come."`
+	ReserveOutputTokens int           `yaml:"reserve_output_tokens" default:"0" range:"0:" help:"Tokens of output to find room for before a request starts, besides its prompt."`
+	ClientQueueMin      time.Duration `yaml:"client_max_queue_min_ms" default:"0" unit:"ms" help:"Shortest wait a client can bound itself to with the header x-sluice-max-queue-ms; less counts as this."`
+	ClientQueueMax      time.Duration `yaml:"client_max_queue_max_ms" default:"0" unit:"ms" help:"Longest such wait; more counts as this. 0: the other limits alone."`
+
+	// The thresholds of RejectThresholds.
+	ActiveDecodeBlocks      *float64 `yaml:"active_decode_blocks_threshold" range:"0:1" reload:"true" help:"A decode worker with more than this part of its KV blocks in use is not chosen; a request for which that leaves none is refused at once (all_workers_overloaded)."`
+	ActivePrefillTokens     *int64   `yaml:"active_prefill_tokens_threshold" range:"0:" reload:"true" help:"The same for prefill workers with more than so many tokens in prefill."`
+	ActivePrefillTokensFrac *float64 `yaml:"active_prefill_tokens_threshold_frac" range:"0:" reload:"true" help:"The same for prefill workers with more than this part of their max_num_batched_tokens in prefill. It may exceed 1."`
 }
 
-// Enabled tells whether prefill is bounded.
+// Enabled tells whether requests in prefill are bounded by slots.
 func (a Admission) Enabled() bool { return a.PrefillMaxInflight > 0 }
+
+// RejectThresholds are the router-wide limits beyond which a request is refused
+// at once.
+func (a Admission) RejectThresholds() admission.RejectThresholds {
+	return admission.RejectThresholds{
+		ActiveDecodeBlocks: a.ActiveDecodeBlocks, ActivePrefillTokens: a.ActivePrefillTokens,
+		ActivePrefillTokensFrac: a.ActivePrefillTokensFrac,
+	}
+}
+
+// QueueOrder says what a blocked request holds up.
+type QueueOrder string
+
+// The queue orders.
+const (
+	QueueStrict QueueOrder = "strict"
+	QueueLanes  QueueOrder = "lanes"
+)
+
+// ConditionalDisagg says which requests skip the prefill pool. The names and
+// defaults are those of Dynamo's conditional disaggregation.
+type ConditionalDisagg struct {
+	Enabled     bool              `yaml:"conditional_disagg_enabled" default:"false" alias:"router-conditional-disagg" help:"Let requests skip the prefill workers. Needs pd_disaggregation."`
+	Policy      ConditionalPolicy `yaml:"conditional_disagg_policy" default:"isl_bounding" choices:"isl_bounding|prefill_load|isl_or_load" onlywith:"conditional" help:"isl_bounding: those with few uncached tokens, by both thresholds below. prefill_load: those whose prefill worker is busy. isl_or_load: either."`
+	EffISL      int               `yaml:"conditional_disagg_eff_isl_threshold" default:"2048" range:"0:" onlywith:"conditional" help:"Fewer uncached prompt tokens than this on the decode worker."`
+	EffISLRatio float64           `yaml:"conditional_disagg_eff_isl_ratio_threshold" default:"0.7" range:"0:1" onlywith:"conditional" help:"And a smaller part of the prompt uncached than this."`
+	// PrefillBusy is that of Admission.RouterQueueThreshold where it is not set.
+	PrefillBusy *float64 `yaml:"conditional_disagg_prefill_busy_threshold" range:"0:" defaultdoc:"admission.router_queue_threshold" onlywith:"conditional" help:"For the policies by load: the prefill worker is busy with more than this part of its max_num_batched_tokens in prefill."`
+	DecodeBusy  *float64 `yaml:"conditional_disagg_decode_busy_threshold" range:"0:1" onlywith:"conditional" help:"Guard: not onto a decode worker that would have more than this part of its KV blocks in use, or whose capacity is not known."`
+}
+
+// ConditionalPolicy is a rule for which requests skip the prefill pool.
+type ConditionalPolicy string
+
+// The rules.
+const (
+	ConditionalISL         ConditionalPolicy = "isl_bounding"
+	ConditionalPrefillLoad ConditionalPolicy = "prefill_load"
+	ConditionalISLOrLoad   ConditionalPolicy = "isl_or_load"
+)
 
 // Health sets the active health checks.
 type Health struct {
@@ -157,14 +238,21 @@ const (
 type Worker struct {
 	// URL is canonical: lower-case scheme and host, no default port, no
 	// trailing slash.
-	URL           string        `yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one."`
-	Type          WorkerType    `yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
-	BootstrapPort BootstrapPort `yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
-	ModelID       string        `yaml:"model_id" defaultdoc:"fleet.model_id" help:"Model name."`
-	APIKey        Secret        `yaml:"api_key" defaultdoc:"auth.worker_api_key" help:"Key presented to it."`
-	APIKeyFile    string        `yaml:"api_key_file" fileof:"api_key" help:"File with that key."`
-	HTTP2         bool          `yaml:"http2" default:"false" help:"Speak HTTP/2 to it, in the clear where the URL is http."`
-	TLS           WorkerTLS     `yaml:"tls" help:"For an https URL, where the system's certificates do not do."`
+	URL                 string            `yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one."`
+	Type                WorkerType        `yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
+	BootstrapPort       BootstrapPort     `yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
+	ModelID             string            `yaml:"model_id" defaultdoc:"fleet.model_id" help:"Model name."`
+	APIKey              Secret            `yaml:"api_key" defaultdoc:"auth.worker_api_key" help:"Key presented to it."`
+	APIKeyFile          string            `yaml:"api_key_file" fileof:"api_key" help:"File with that key."`
+	HTTP2               bool              `yaml:"http2" default:"false" help:"Speak HTTP/2 to it, in the clear where the URL is http."`
+	Labels              map[string]string `yaml:"labels" help:"Labels that requests can ask for, as a mapping of names to values."`
+	TopologyDomain      string            `yaml:"topology_domain" help:"Where it stands for the transfer of KV cache, a zone or a rack: see fleet.kv_transfer_topology."`
+	Adapters            []string          `yaml:"adapters" help:"LoRA adapters it serves besides those it tells of in /v1/models."`
+	MaxNumBatchedTokens int64             `yaml:"max_num_batched_tokens" range:"1:" defaultdoc:"what it tells" help:"Most tokens in one step of prefill, per rank: SGLang's chunked_prefill_size, else max_prefill_tokens. The thresholds in parts of it count from here."`
+	TotalKVBlocks       int64             `yaml:"total_kv_blocks" range:"1:" defaultdoc:"what it tells" help:"KV blocks in all, per rank."`
+	BlockSize           int64             `yaml:"block_size" range:"1:65536" defaultdoc:"what it tells" help:"Tokens in one KV block: SGLang's page_size."`
+	MaxRunningRequests  int64             `yaml:"max_running_requests" range:"1:" defaultdoc:"what it tells" help:"Most requests it runs at one time, per rank."`
+	TLS                 WorkerTLS         `yaml:"tls" help:"For an https URL, where the system's certificates do not do."`
 }
 
 // WorkerTLS says how a worker's certificate is checked and which one is

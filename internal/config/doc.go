@@ -8,7 +8,8 @@
 // reflection; every mistake is reported at once, each with its path, its source
 // and its value; secrets are never printed.
 //
-// Non-goals: knowing the components that read the settings, and watching files.
+// Non-goals: knowing the components that read the settings. The one type of theirs
+// here is the classes, which are configuration themselves.
 //
 // # Life of a configuration
 //
@@ -19,6 +20,13 @@
 //  3. [Load] or [LoadFlags] starts from the defaults, lays the file over them,
 //     then the environment, then the flags, setting by setting, and checks the
 //     whole. It returns all errors, or a Config that nobody changes any more.
+//
+// The policy classes are read by the same machinery from a schema of their own
+// (classfile.go), whether they stand in a class file or in the admission group;
+// what makes them valid is the gate's to say ([admission.Classes.Validate]).
+//
+// A [Reloader] loads all of it again when the files change and hands on what can
+// change without a restart.
 //
 // A list (workers) is one setting: the source that wins replaces it whole.
 //
@@ -42,5 +50,9 @@
 //	must        what is allowed, in place of the general words of an error
 //	required    "true" for a key that an element of a list must have
 //	fileof      the key whose value stands in the file named here
-//	onlywith    when the setting means anything: admission, pd, never
+//	onlywith    when the setting means anything: admission, classes, pd,
+//	            threshold, conditional, preferred, never
+//	reload      "true" where a change takes effect without a restart
+//	null        "true" where null in a file is the same as no key
+//	exponents   "true" for numbers that may have an exponent
 package config

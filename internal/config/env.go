@@ -2,16 +2,9 @@ package config
 
 import (
 	"maps"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
-)
-
-const (
-	kindBool  = reflect.Bool
-	kindInt   = reflect.Int
-	kindFloat = reflect.Float64
 )
 
 // Kubernetes gives every container variables for the services of its namespace:

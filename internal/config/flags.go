@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"strings"
 
@@ -83,18 +84,30 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 
 func (o *option) flagType() string {
 	switch {
-	case o.typ.Kind() == kindBool:
+	case o.typ.Kind() == reflect.Bool:
 		return "bool"
-	case o.fileOf != "":
+	case o.fileOf != "" || o.path == policyConfigPath:
 		return "FILE"
 	case o.unit != "":
 		return strings.ToUpper(o.unit)
-	case o.typ.Kind() == kindInt || o.typ.Kind() == kindFloat:
+	case o.isNumber():
 		return "NUMBER"
 	case o.secret():
 		return "KEY"
 	}
 	return "TEXT"
+}
+
+func (o *option) isNumber() bool {
+	t := o.typ
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64, reflect.Float64:
+		return true
+	}
+	return false
 }
 
 // FlagChoices returns the allowed values of each flag that has a fixed set of
@@ -114,7 +127,7 @@ func FlagChoices() map[string][]string {
 func FileFlags() []string {
 	names := []string{"config"}
 	schema().walk(func(o *option) {
-		if o.flag != "" && o.fileOf != "" {
+		if o.flag != "" && o.flagType() == "FILE" {
 			names = append(names, o.flag)
 		}
 	})

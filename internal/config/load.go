@@ -61,6 +61,7 @@ func LoadFlags(flags *Flags, environ []string, readFile ReadFile) (*Config, []Wa
 	l.applyFlags(flags)
 
 	l.resolveSecretFiles()
+	l.resolveClasses()
 	l.validate()
 	if len(l.errs) > 0 {
 		return nil, l.warnings, l.errs
@@ -91,7 +92,8 @@ type loader struct {
 	bad      map[string]bool // paths with an error; checks across settings skip them
 	visited  int             // nodes of the file, aliases followed
 
-	workers []Origin // of each of cfg.Workers
+	workers []Origin     // of each of cfg.Workers
+	inline  *classReader // the classes of the admission group; nil without a file
 }
 
 func (l *loader) fail(path, source, value, format string, args ...any) {
@@ -124,7 +126,7 @@ func (l *loader) set(root reflect.Value, prefix string, o *option, from Origin, 
 		}
 	}
 	root.FieldByIndex(o.index).Set(v)
-	if prefix == "" {
+	if root.Type() == l.root.Type() {
 		l.cfg.origins[path] = from
 	}
 }
@@ -214,6 +216,15 @@ func (l *loader) fillIn() {
 	}
 	if c.Routing.DecodePolicy == "" {
 		c.Routing.DecodePolicy = c.Routing.Policy
+	}
+	if c.Admission.QueueOrder == "" {
+		c.Admission.QueueOrder = QueueStrict
+		if c.Classes != nil {
+			c.Admission.QueueOrder = QueueLanes
+		}
+	}
+	if c.ConditionalDisagg.Enabled && c.ConditionalDisagg.PrefillBusy == nil {
+		c.ConditionalDisagg.PrefillBusy = c.Admission.RouterQueueThreshold
 	}
 	if c.Admission.PrefillMaxInflight <= 0 {
 		c.Admission.PrefillMaxInflight = -1

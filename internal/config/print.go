@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-router/sluice/admission"
 )
 
 // WriteEffective writes the configuration in force as a YAML file that says
@@ -38,6 +42,51 @@ func (p *printer) group(g *group, root reflect.Value, indent string) {
 		case *group:
 			_, _ = fmt.Fprintf(p, "%s%s:\n", indent, e.key)
 			p.group(e, root, indent+"  ")
+			if e.path == "admission" {
+				p.classes(indent + "  ")
+			}
+		}
+	}
+}
+
+// classes writes the classes that were given as such, with the place of each.
+func (p *printer) classes(indent string) {
+	if file := p.cfg.Admission.RouterPolicyConfig; file != "" {
+		_, _ = fmt.Fprintf(p, "%s# %s: %s  # %s\n", indent, "router_policy_config", quoted(file), p.cfg.Origin(policyConfigPath))
+	}
+	if p.cfg.classes == nil {
+		return
+	}
+	prefix := ""
+	if p.cfg.Admission.RouterPolicyConfig == "" {
+		prefix = "admission."
+	}
+	if root := p.cfg.Classes.Root; root != nil {
+		p.profile(root, prefix, indent)
+	}
+	if len(p.cfg.Classes.Models) == 0 {
+		return
+	}
+	_, _ = fmt.Fprintf(p, "%smodels:\n", indent)
+	for _, name := range sortedKeys(p.cfg.Classes.Models) {
+		_, _ = fmt.Fprintf(p, "%s  %s:\n", indent, quoted(name))
+		p.profile(p.cfg.Classes.Models[name], prefix+"models."+name+".", indent+"    ")
+	}
+}
+
+func (p *printer) profile(profile *admission.Profile, prefix, indent string) {
+	v := reflect.ValueOf(writtenProfile(profile)).Elem()
+	for _, o := range profileSchema().options {
+		from := p.cfg.classes[prefix+o.path]
+		if o.structList == nil {
+			_, _ = fmt.Fprintf(p, "%s%s: %s  # %s\n", indent, o.key, o.yaml(v.FieldByIndex(o.index)), from)
+			continue
+		}
+		_, _ = fmt.Fprintf(p, "%s%s:  # %s\n", indent, o.key, from)
+		list := v.FieldByIndex(o.index)
+		for i := range list.Len() {
+			lead := indent + "  - "
+			p.element(o.structList, list.Index(i), &lead, indent+"    ")
 		}
 	}
 }
@@ -60,7 +109,7 @@ func (p *printer) element(g *group, root reflect.Value, lead *string, rest strin
 	for _, e := range g.order {
 		switch e := e.(type) {
 		case *option:
-			if v := root.FieldByIndex(e.index); !v.IsZero() && !fromFile(g, e, root) {
+			if v := root.FieldByIndex(e.index); (!v.IsZero() || e.required) && !fromFile(g, e, root) {
 				_, _ = fmt.Fprintf(p, "%s%s: %s\n", *lead, e.key, e.yaml(v))
 				*lead = rest
 			}
@@ -74,6 +123,8 @@ func (p *printer) element(g *group, root reflect.Value, lead *string, rest strin
 		}
 	}
 }
+
+func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
 
 // fromFile tells whether o is a key whose file is printed in its place.
 func fromFile(g *group, o *option, root reflect.Value) bool {
@@ -98,6 +149,25 @@ func (p *printer) shown(o *option, root reflect.Value) bool {
 		if !p.cfg.Fleet.PDDisaggregation {
 			return false
 		}
+	case "classes":
+		if p.cfg.Classes == nil || p.cfg.Admission.Enabled() {
+			return false
+		}
+	case "threshold":
+		if a := p.cfg.Admission; a.RouterQueueThreshold == nil && a.RouterQueuePolicy == admission.FCFS {
+			return false
+		}
+	case "preferred":
+		if p.cfg.Fleet.KVTransferTopology != "preferred" {
+			return false
+		}
+	case "conditional":
+		if !p.cfg.ConditionalDisagg.Enabled {
+			return false
+		}
+	}
+	if o.path == policyConfigPath {
+		return false // its classes are shown in its place
 	}
 	v := root.FieldByIndex(o.index)
 	if o.def == "" && v.IsZero() {
@@ -114,6 +184,21 @@ func (o *option) yaml(v reflect.Value) string {
 			items[i] = quoted(hidden)
 		}
 		return "[" + strings.Join(items, ", ") + "]"
+	}
+	switch o.typ {
+	case typeStrings:
+		items := make([]string, v.Len())
+		for i := range items {
+			items[i] = quoted(v.Index(i).String())
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case typeLabels:
+		labels := v.Interface().(map[string]string)
+		var items []string
+		for _, key := range slices.Sorted(maps.Keys(labels)) {
+			items = append(items, quoted(key)+": "+quoted(labels[key]))
+		}
+		return "{" + strings.Join(items, ", ") + "}"
 	}
 	text := o.text(v)
 	if o.typ.Kind() == reflect.String {

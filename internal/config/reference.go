@@ -78,6 +78,9 @@ func WriteReference(w io.Writer) error {
 				}
 				write("| `%s` | `--%s` | %s | %s |\n", o.key, o.flag, o.referenceDefault(), o.referenceHelp())
 			}
+			if e.path == "admission" {
+				writeClassReference(write)
+			}
 		case *option:
 			write("\n## %s\n\n%s\n%s", e.key, e.help, referenceWorkers)
 			for _, f := range workerFlags {
@@ -90,6 +93,76 @@ func WriteReference(w io.Writer) error {
 		}
 	}
 	return b.Flush()
+}
+
+const referenceClasses = `
+### Policy classes
+
+A class is a queue of its own, with thresholds that say when its requests wait, an order, a share and limits. Classes stand in a file of their own (` + "`--router-policy-config FILE`" + `), YAML or JSON, or with the same keys in the ` + "`admission`" + ` group; the file wins over the group when a flag or the environment names it, and both in one file is an error. The schema is that of the router policy file of NVIDIA Dynamo, and an existing file loads unchanged: a key of its ` + "`router`" + `, ` + "`worker_selection`" + ` and ` + "`request_classifier`" + ` groups that has no meaning here makes a warning, an unknown one is an error.
+
+` + "```yaml" + `
+default_policy_family: regular
+uncached_isl_buckets:
+  - {min_tokens: 0, bucket: short}
+  - {min_tokens: 8192, bucket: long}
+policy_classes:
+  - name: regular_short
+    policy_family: regular
+    cache_bucket: short
+    quantum: 512
+    prefill_busy_threshold_frac: 1.0
+    decode_busy_threshold_frac: 0.9
+  - name: regular_long
+    policy_family: regular
+    cache_bucket: long
+    queue_policy: wspt
+    quantum: 128
+    prefill_busy_threshold_frac: 0.5
+    decode_busy_threshold_frac: 0.8
+    request_queue_limit_per_worker: 64
+  - name: probe          # reached by its name alone
+    quantum: 1
+    request_queue_limit_per_worker: 0
+models:
+  org/other-model:       # replaces the profile above whole
+    default_policy_family: all
+    uncached_isl_buckets: [{min_tokens: 0, bucket: any}]
+    policy_classes:
+      - {name: all, policy_family: all, cache_bucket: any, quantum: 1}
+` + "```" + `
+
+A request names its class or family in the header ` + "`x-sluice-class`" + ` (or ` + "`x-dynamo-meta-policy-class`" + `).
+
+| Key | Default | Meaning |
+|---|---|---|
+`
+
+const referenceReload = `
+### Changes at run time
+
+sluice looks at the configuration file and the class file every few seconds, on SIGHUP and on ` + "`POST /admission/reload`" + `. A change of contents that is valid takes effect as a whole; one that is not is logged and shown, and what was in force stays. These settings take effect without a restart: the classes, and
+
+`
+
+func writeClassReference(write func(format string, args ...any)) {
+	write("%s", referenceClasses)
+	row := func(prefix string, o *option) {
+		write("| `%s` | %s | %s |\n", prefix+o.path, o.referenceDefault(), o.referenceHelp())
+	}
+	for _, o := range profileSchema().options {
+		row("", o)
+		if o.structList != nil {
+			o.structList.walk(func(e *option) { row(o.path+"[].", e) })
+		}
+	}
+	write("| `models` | | Profiles for models, by name: each holds the three keys above and replaces them whole. |\n")
+	write("%s", referenceReload)
+	schema().walk(func(o *option) {
+		if o.reload {
+			write("- `%s`\n", o.path)
+		}
+	})
+	write("\nA change of another setting is a warning that it needs a restart.\n")
 }
 
 func (o *option) referenceDefault() string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,6 +35,9 @@ type option struct {
 	onlyWith   string
 	fileOf     string // path of the setting whose file this is
 	required   bool
+	nullOK     bool   // null in a file is the same as no key
+	exponents  bool   // numbers may have an exponent
+	reload     bool   // takes effect without a restart
 	structList *group // schema of an element, for a list of structs
 }
 
@@ -86,8 +90,9 @@ func buildOption(f reflect.StructField, key, path string, index []int) *option {
 		path: path, key: key, index: index, typ: f.Type,
 		def: tag.Get("default"), defDoc: tag.Get("defaultdoc"), help: tag.Get("help"), unit: tag.Get("unit"),
 		whole: tag.Get("whole") == "true", must: tag.Get("must"), onlyWith: tag.Get("onlywith"),
-		required: tag.Get("required") == "true",
-		lo:       math.Inf(-1), hi: math.Inf(1),
+		required: tag.Get("required") == "true", nullOK: tag.Get("null") == "true",
+		exponents: tag.Get("exponents") == "true", reload: tag.Get("reload") == "true",
+		lo: math.Inf(-1), hi: math.Inf(1),
 	}
 	if tag.Get("flag") != "-" {
 		o.flag = strings.ReplaceAll(key, "_", "-")
@@ -182,6 +187,8 @@ func (g *group) setDefaults(root reflect.Value) {
 var (
 	typeSecret   = reflect.TypeFor[Secret]()
 	typeSecrets  = reflect.TypeFor[[]Secret]()
+	typeStrings  = reflect.TypeFor[[]string]()
+	typeLabels   = reflect.TypeFor[map[string]string]()
 	typeDuration = reflect.TypeFor[time.Duration]()
 )
 
@@ -190,7 +197,7 @@ func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecr
 // isText tells whether values are text, so that a file may write them in
 // quotes or like a number.
 func (o *option) isText() bool {
-	return o.typ.Kind() == reflect.String || o.typ == typeSecrets || reflect.PointerTo(o.typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return o.typ.Kind() == reflect.String || o.typ == typeSecrets || o.typ == typeStrings || reflect.PointerTo(o.typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 // setText sets v from the text of one value. A list gets it added. The error
@@ -210,7 +217,7 @@ func (o *option) parse(v reflect.Value, text string) error {
 	switch {
 	case o.secret():
 		return o.parseSecret(v, text)
-	case o.typ == typeDuration:
+	case v.Type() == typeDuration:
 		return o.parseDuration(v, text)
 	case o.unit == "bytes":
 		n, err := parseBytes(text)
@@ -220,7 +227,21 @@ func (o *option) parse(v reflect.Value, text string) error {
 		v.SetInt(n)
 		return o.inRange(float64(n))
 	}
-	switch o.typ.Kind() {
+	switch v.Kind() {
+	case reflect.Pointer: // nil is none
+		p := reflect.New(v.Type().Elem())
+		if err := o.parse(p.Elem(), text); err != nil {
+			return err
+		}
+		v.Set(p)
+		return nil
+	case reflect.Slice:
+		item := reflect.New(v.Type().Elem()).Elem()
+		if err := o.parse(item, text); err != nil {
+			return err
+		}
+		v.Set(reflect.Append(v, item))
+		return nil
 	case reflect.String:
 		return o.parseString(v, text)
 	case reflect.Bool:
@@ -233,10 +254,13 @@ func (o *option) parse(v reflect.Value, text string) error {
 			return fmt.Errorf("must be true or false")
 		}
 		return nil
-	case reflect.Int:
+	case reflect.Int, reflect.Int64:
 		n, err := parseWhole(text)
 		if err != nil {
 			return err
+		}
+		if o.choices != nil && !slices.Contains(o.choices, text) {
+			return choiceError(o, text)
 		}
 		if err := o.inRange(float64(n)); err != nil {
 			return err
@@ -245,6 +269,9 @@ func (o *option) parse(v reflect.Value, text string) error {
 		return nil
 	case reflect.Float64:
 		f, err := parseDecimal(text)
+		if err != nil && o.exponents {
+			f, err = parseExponent(text)
+		}
 		if err != nil {
 			return err
 		}
@@ -297,11 +324,7 @@ func (o *option) parseString(v reflect.Value, text string) error {
 		}
 	}
 	if o.choices != nil {
-		known := false
-		for _, c := range o.choices {
-			known = known || c == text
-		}
-		if !known {
+		if !slices.Contains(o.choices, text) {
 			return choiceError(o, text)
 		}
 	}
@@ -394,6 +417,15 @@ func parseDecimal(s string) (float64, error) {
 	return f, nil
 }
 
+// parseExponent reads decimals with an exponent, as YAML and JSON have them.
+func parseExponent(s string) (float64, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || strings.Trim(s, "0123456789.eE+-") != "" {
+		return 0, fmt.Errorf("must be a number")
+	}
+	return f, nil
+}
+
 func formatDecimal(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 var byteUnits = []struct {
@@ -424,10 +456,16 @@ func formatBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// text is the inverse of setText for one value that is not a list.
+// text is the inverse of setText for one value that is not a list. None is "".
 func (o *option) text(v reflect.Value) string {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return ""
+		}
+		v = v.Elem()
+	}
 	switch {
-	case o.typ == typeDuration:
+	case v.Type() == typeDuration:
 		scale := time.Second
 		if o.unit == "ms" {
 			scale = time.Millisecond
@@ -435,7 +473,7 @@ func (o *option) text(v reflect.Value) string {
 		return formatDecimal(float64(v.Int()) / float64(scale))
 	case o.unit == "bytes":
 		return formatBytes(v.Int())
-	case o.typ.Kind() == reflect.Float64:
+	case v.Kind() == reflect.Float64:
 		return formatDecimal(v.Float())
 	}
 	return fmt.Sprint(v.Interface())

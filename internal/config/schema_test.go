@@ -181,6 +181,8 @@ func FuzzLoadFile(f *testing.F) {
 		"", "server: {port: 1}\n", "workers:\n- &a {url: http://a}\n- *a\n", "a: &a [*a]\n", "server: &s\n  port: *s\n",
 		"fleet: {pd_disaggregation: true}\nworkers:\n- {url: http://a, worker_type: prefill, bootstrap_port: none}\nadmission:\n  prefill_max_inflight_requests_per_worker: 2\n",
 		"auth: {api_key: [a, b]}\n", "---\n---\n", "? [a]\n: b\n", "<<: {a: b}\n", "server: !!map {port: !!int 1}\n", "%YAML 1.2\n---\nlog: {log_json: true}\n",
+		"admission: {policy_classes: [{name: a, quantum: 1}], router: {use_kv_events: 1}, router_queue_threshold: 2, max_waiting: 3}\n",
+		"workers:\n- {url: http://a, labels: {a: b, c: '1'}, adapters: [x, \"y z\"], block_size: 16}\n",
 		"timeouts: {request_timeout_secs: 1e9}\n", "x: \"\\xff\"\n",
 	} {
 		f.Add([]byte(s))

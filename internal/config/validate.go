@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -14,6 +15,8 @@ import (
 func (l *loader) validate() {
 	l.checkServer()
 	l.checkAdmission()
+	l.checkWaiting()
+	l.checkConditional()
 	l.checkRest()
 	l.checkWorkers()
 }
@@ -120,6 +123,59 @@ func (l *loader) checkAdmission() {
 	}
 }
 
+// checkWaiting refuses bounds that are not in force.
+func (l *loader) checkWaiting() {
+	const limit = "admission.prefill_max_inflight_requests_per_worker"
+	a := l.cfg.Admission
+	for _, path := range []string{"admission.max_waiting", "admission.max_waiting_bytes", "admission.max_wait_secs"} {
+		switch {
+		case !l.isSet(path) || !l.good(path, limit):
+		case a.Enabled():
+			l.blame(path, "%s is not in force together with %s; prefill_queue_size and prefill_queue_timeout_secs are the bounds then", l.named(path), l.named(limit))
+		case l.cfg.Classes == nil && l.good(policyConfigPath, "admission.router_queue_threshold"):
+			l.blame(path, "%s needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits", l.named(path))
+		}
+	}
+	lo, hi := "admission.client_max_queue_min_ms", "admission.client_max_queue_max_ms"
+	if l.good(lo, hi) && a.ClientQueueMax > 0 && a.ClientQueueMin > a.ClientQueueMax {
+		path := lo
+		if !l.isSet(path) {
+			path = hi
+		}
+		l.blame(path, "%s must not be less than %s", l.named(hi), l.named(lo))
+	}
+}
+
+// checkConditional refuses settings of what is off or cannot be.
+func (l *loader) checkConditional() {
+	const enabled, policy, busy = "conditional_disagg.conditional_disagg_enabled", "conditional_disagg.conditional_disagg_policy", "conditional_disagg.conditional_disagg_prefill_busy_threshold"
+	const pd, topology, weight = "fleet.pd_disaggregation", "fleet.kv_transfer_topology", "fleet.kv_transfer_preferred_weight"
+	c, f := l.cfg.ConditionalDisagg, l.cfg.Fleet
+	if l.good(topology, pd) && f.KVTransferTopology != "off" && !f.PDDisaggregation {
+		l.blame(topology, "%s needs %s: without it no KV cache is transferred", l.named(topology), l.named(pd))
+	}
+	if l.good(topology, weight) && l.isSet(weight) && f.KVTransferTopology != "preferred" {
+		l.blame(weight, "%s needs %s to be preferred; it is %s", l.named(weight), l.named(topology), f.KVTransferTopology)
+	}
+	if !l.good(enabled, pd) {
+		return
+	}
+	if !c.Enabled {
+		schema().walk(func(o *option) {
+			if o.onlyWith == "conditional" && l.isSet(o.path) && l.good(o.path) {
+				l.blame(o.path, "%s needs %s", l.named(o.path), l.named(enabled))
+			}
+		})
+		return
+	}
+	if !f.PDDisaggregation {
+		l.blame(enabled, "%s needs %s: without it every request runs whole on one worker", l.named(enabled), l.named(pd))
+	}
+	if l.good(policy, busy, "admission.router_queue_threshold") && c.Policy != ConditionalISL && c.PrefillBusy == nil && l.cfg.Admission.RouterQueueThreshold == nil {
+		l.blame(policy, "needs %s or %s", l.named(busy), l.named("admission.router_queue_threshold"))
+	}
+}
+
 var endpointPath = regexp.MustCompile(`^/[!-"$-~]*$`)
 
 func (l *loader) checkRest() {
@@ -166,6 +222,25 @@ func (l *loader) checkWorkers() {
 			l.fail(path+".bootstrap_port", source, w.BootstrapPort.String(), "is only for prefill workers; this one is %s", w.Type)
 		}
 		l.checkTLS(w, path, source)
+		l.checkNames(w, path, source)
+	}
+}
+
+// checkNames bounds the names of a worker's domain and adapters.
+func (l *loader) checkNames(w *Worker, path, source string) {
+	if d := w.TopologyDomain; d != "" && !labelValue.MatchString(d) {
+		l.fail(path+".topology_domain", source, d, "must be 1 to 253 characters of ASCII, without spaces at the ends")
+	}
+	if len(w.Adapters) > maxAdapters {
+		l.fail(path+".adapters", source, "", "has more than %d adapters", maxAdapters)
+		return
+	}
+	for i, a := range w.Adapters {
+		if err := checkModelName(a); err != nil {
+			l.fail(fmt.Sprintf("%s.adapters[%d]", path, i), source, a, "%v", err)
+		} else if slices.Contains(w.Adapters[:i], a) {
+			l.fail(fmt.Sprintf("%s.adapters[%d]", path, i), source, a, "is named twice")
+		}
 	}
 }
 

@@ -6,52 +6,67 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/sluice-router/sluice/admission"
 )
 
 // file reads the YAML file. It is decoded into nodes and those are laid over
 // the schema here, because a decoder that fills structs stops at the first
 // mistake of a kind and knows no paths.
 func (l *loader) file(name string) {
+	n := l.document(name, "the configuration")
+	if n == nil || isNull(n) {
+		return // an empty file sets nothing
+	}
+	y := &yamlReader{loader: l, name: name, lines: map[string]Origin{}}
+	l.inline = &classReader{y: y, prefix: "admission."}
+	y.mapping(n, schema(), l.root, "", "")
+}
+
+// document returns the one document of a YAML or JSON file, nil if there is
+// none or it cannot be read.
+func (l *loader) document(name, what string) *yaml.Node {
 	data, err := l.readFile(name)
 	if err != nil {
-		l.fail("", name, "", "cannot read the configuration: %v", err)
-		return
+		l.fail("", name, "", "cannot read %s: %v", what, err)
+		return nil
 	}
 	if len(data) > maxConfigBytes {
 		l.fail("", name, "", "is larger than %d bytes", maxConfigBytes)
-		return
+		return nil
 	}
+	none := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Line: 1}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return // an empty file sets nothing
+		return none
 	} else if err != nil {
 		l.fail("", name, "", "%s", yamlMessage(err))
-		return
+		return nil
 	}
 	// A decoder that is not asked again ignores what follows "---" silently.
 	var second yaml.Node
 	if err := dec.Decode(&second); err == nil {
 		l.fail("", Origin{Kind: FromFile, Name: name, Line: second.Line}.String(), "", "holds a second YAML document; a configuration is one")
-		return
+		return nil
 	} else if !errors.Is(err, io.EOF) {
 		l.fail("", name, "", "%s", yamlMessage(err))
-		return
+		return nil
 	}
 	n := &doc
 	if n.Kind == yaml.DocumentNode {
 		if len(n.Content) == 0 {
-			return
+			return none
 		}
 		n = n.Content[0]
 	}
 	y := yamlReader{loader: l, name: name}
-	if n = y.follow(n); n != nil && !isNull(n) {
-		y.mapping(n, schema(), l.root, "", "")
-	}
+	return y.follow(n)
 }
 
 func yamlMessage(err error) string {
@@ -61,6 +76,9 @@ func yamlMessage(err error) string {
 type yamlReader struct {
 	*loader
 	name string
+	// lines is where the paths of classes stand, for what is found out about
+	// them later.
+	lines map[string]Origin
 }
 
 func (y *yamlReader) at(n *yaml.Node) Origin {
@@ -68,9 +86,12 @@ func (y *yamlReader) at(n *yaml.Node) Origin {
 }
 
 // follow resolves an alias and counts visits, which bounds what a small file
-// full of aliases can cost. nil means: enough.
+// full of aliases can cost. nil means: enough, or too much is wrong already.
 func (y *yamlReader) follow(n *yaml.Node) *yaml.Node {
 	const most = 500_000
+	if len(y.errs) > maxErrors {
+		return nil
+	}
 	if y.visited++; y.visited > most {
 		if y.visited == most+1 {
 			y.fail("", y.name, "", "has more than %d values, aliases included", most)
@@ -105,40 +126,70 @@ func shown(n *yaml.Node) string {
 }
 
 // mapping lays the mapping n over the group g of the struct root. prefix is
-// the path of root, path that of n.
-func (y *yamlReader) mapping(n *yaml.Node, g *group, root reflect.Value, prefix, path string) {
+// the path of root, path that of n. It returns the keys that are set, nil if n
+// is no mapping.
+func (y *yamlReader) mapping(n *yaml.Node, g *group, root reflect.Value, prefix, path string) map[string]int {
+	return y.mappingOf(n, path, func(key string, at Origin, value *yaml.Node, valueAt Origin) {
+		if o := g.option(key); o != nil {
+			if root.Type() != y.root.Type() {
+				y.lines[prefix+o.path] = at
+			}
+			y.option(value, o, root, prefix, valueAt)
+			return
+		}
+		keyPath := join(path, key)
+		if s := g.group(key); s != nil {
+			if !isNull(value) {
+				y.mapping(value, s, root, prefix, keyPath)
+			}
+			return
+		}
+		if g.path == "admission" && y.inline.key(key, at, value, valueAt) {
+			return
+		}
+		if root.Type() == y.root.Type() && path == "" && slices.Contains(classKeys, key) {
+			y.fail(keyPath, at.String(), "", "unknown key; a class file is given with --router-policy-config, and its keys can stand under admission")
+			return
+		}
+		y.fail(keyPath, at.String(), "", "%s", unknownKey(key, g))
+	})
+}
+
+// mappingOf calls f for each key of the mapping n, once. at is where the key
+// stands. It returns the keys with their lines, nil if n is no mapping.
+func (y *yamlReader) mappingOf(n *yaml.Node, path string, f func(key string, at Origin, value *yaml.Node, valueAt Origin)) map[string]int {
 	if n.Kind != yaml.MappingNode {
 		y.fail(path, y.at(n).String(), shown(n), "must be a mapping, not %s", kindName(n))
-		return
+		return nil
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := y.follow(n.Content[i]), y.follow(n.Content[i+1])
 		if key == nil || value == nil {
+			return seen
+		}
+		at := y.at(n.Content[i])
+		if key.Kind != yaml.ScalarNode {
+			y.fail(path, at.String(), "", "a key must be a word, not %s", kindName(key))
+			continue
+		}
+		if line, twice := seen[key.Value]; twice {
+			y.fail(join(path, key.Value), at.String(), "", "is set twice, first in line %d", line)
+			continue
+		}
+		seen[key.Value] = at.Line
+		f(key.Value, at, value, y.at(n.Content[i+1]))
+	}
+	return seen
+}
+
+// skip counts the values of what is not looked at, to the bound of all.
+func (y *yamlReader) skip(n *yaml.Node) {
+	for _, c := range n.Content {
+		if c = y.follow(c); c == nil {
 			return
 		}
-		where := y.at(n.Content[i]).String()
-		if key.Kind != yaml.ScalarNode {
-			y.fail(path, where, "", "a key must be a word, not %s", kindName(key))
-			continue
-		}
-		keyPath := join(path, key.Value)
-		if line, twice := seen[key.Value]; twice {
-			y.fail(keyPath, where, "", "is set twice, first in line %d", line)
-			continue
-		}
-		seen[key.Value] = n.Content[i].Line
-		if o := g.option(key.Value); o != nil {
-			y.option(value, o, root, prefix, y.at(n.Content[i+1]))
-			continue
-		}
-		if s := g.group(key.Value); s != nil {
-			if !isNull(value) {
-				y.mapping(value, s, root, prefix, keyPath)
-			}
-			continue
-		}
-		y.fail(keyPath, where, "", "%s", unknownKey(key.Value, g))
+		y.skip(c)
 	}
 }
 
@@ -199,11 +250,21 @@ func unknownKey(key string, g *group) string {
 // option sets one setting from its node. from is where the value stands.
 func (y *yamlReader) option(n *yaml.Node, o *option, root reflect.Value, prefix string, from Origin) {
 	path := prefix + o.path
-	if o.structList != nil {
-		y.workerList(n, o, from)
+	if o.nullOK && isNull(n) {
 		return
 	}
-	if o.typ == typeSecrets && n.Kind == yaml.SequenceNode {
+	switch {
+	case o.path == "workers":
+		y.workerList(n, o, from)
+		return
+	case o.structList != nil:
+		y.structList(n, o, root, path, from)
+		return
+	case o.typ == typeLabels:
+		y.labels(n, o, root, path, from)
+		return
+	}
+	if (o.typ == typeSecrets || o.typ == typeStrings) && n.Kind == yaml.SequenceNode {
 		var texts []string
 		for _, item := range n.Content {
 			text, ok := y.scalar(item, o, path, y.at(item))
@@ -276,3 +337,70 @@ func (y *yamlReader) workerList(n *yaml.Node, o *option, from Origin) {
 	}
 	y.setWorkers(b.workers, b.from, from)
 }
+
+// structList reads a list of mappings.
+func (y *yamlReader) structList(n *yaml.Node, o *option, root reflect.Value, path string, from Origin) {
+	if n.Kind != yaml.SequenceNode {
+		y.fail(path, from.String(), shown(n), "must be a list, not %s", kindName(n))
+		return
+	}
+	if len(n.Content) > admission.MaxClasses {
+		y.fail(path, from.String(), "", "has more than %d entries", admission.MaxClasses)
+		return
+	}
+	list := root.FieldByIndex(o.index)
+	for i, item := range n.Content {
+		at := y.at(item)
+		itemPath := fmt.Sprintf("%s[%d]", path, i)
+		y.lines[itemPath] = at
+		if item = y.follow(item); item == nil {
+			return
+		}
+		v := reflect.New(o.typ.Elem()).Elem()
+		o.structList.setDefaults(v)
+		if seen := y.mapping(item, o.structList, v, itemPath+".", itemPath); seen != nil {
+			o.structList.walk(func(e *option) {
+				if _, set := seen[e.key]; e.required && !set {
+					y.fail(itemPath+"."+e.path, at.String(), "", "is missing")
+				}
+			})
+		}
+		list.Set(reflect.Append(list, v))
+	}
+}
+
+// Bounds of a worker's labels and adapters.
+const (
+	maxLabels   = 64
+	maxAdapters = 1024
+)
+
+var (
+	labelName  = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,253}$`)
+	labelValue = regexp.MustCompile(`^[!-~]([ -~]{0,251}[!-~])?$`)
+)
+
+func (y *yamlReader) labels(n *yaml.Node, o *option, root reflect.Value, path string, from Origin) {
+	labels := map[string]string{}
+	y.mappingOf(n, path, func(key string, at Origin, value *yaml.Node, valueAt Origin) {
+		keyPath := join(path, key)
+		text, ok := y.scalar(value, labelOption, keyPath, valueAt)
+		switch {
+		case !ok:
+		case !labelName.MatchString(key):
+			y.fail(keyPath, at.String(), "", "a label's name is of letters, digits, '_', '.', '-' and '/', 253 at most")
+		case !labelValue.MatchString(text):
+			y.fail(keyPath, valueAt.String(), text, "must be 1 to 253 characters of ASCII, without spaces at the ends")
+		case len(labels) == maxLabels:
+			y.fail(path, from.String(), "", "has more than %d labels", maxLabels)
+		default:
+			labels[key] = text
+		}
+	})
+	if len(labels) > 0 {
+		root.FieldByIndex(o.index).Set(reflect.ValueOf(labels))
+	}
+}
+
+// labelOption is what a label's value is like: text.
+var labelOption = &option{typ: reflect.TypeFor[string]()}

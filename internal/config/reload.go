@@ -1,0 +1,309 @@
+package config
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+)
+
+// DefaultReloadInterval is how often the files are looked at. A change is taken
+// when two looks in a row find the same contents, so that a file is not read
+// while it is being written.
+const DefaultReloadInterval = 2 * time.Second
+
+// Change is one new configuration.
+type Change struct {
+	Old, New *Config
+	// Classes, Limits and Thresholds tell what differs: the policy classes;
+	// bounds of the gate and the order of its queues; RejectThresholds.
+	Classes, Limits, Thresholds bool
+	// Restart are the settings that differ too and keep their old values in New.
+	Restart []Warning
+}
+
+// Any tells whether anything in force changes.
+func (c Change) Any() bool { return c.Classes || c.Limits || c.Thresholds }
+
+// ReloadOptions of a [Reloader].
+type ReloadOptions struct {
+	// Apply puts a change in force, whole or, with an error, not at all. One
+	// call at a time; it must not call Reload. It is not called for a change of
+	// nothing.
+	Apply func(Change) error
+	// ReadFile is nil for reading regular files only: a pipe has nothing to say
+	// the second time.
+	ReadFile ReadFile
+	// Interval between two looks at the files. Zero: DefaultReloadInterval;
+	// negative: none.
+	Interval time.Duration
+	// Now is nil for time.Now.
+	Now func() time.Time
+	// Log takes what became of each reload. Nil: none.
+	Log *slog.Logger
+}
+
+// ReloadStatus is what became of the reloads so far.
+type ReloadStatus struct {
+	// Generation counts the configurations in force: 1 is that of the start.
+	Generation int
+	// Loaded is when the one in force was loaded.
+	Loaded time.Time
+	// Tried is when the last reload was, with its trigger: "file", "signal" or
+	// "request". The zero time: there was none.
+	Tried   time.Time
+	Trigger string
+	// Err is why the last reload changed nothing; the last good configuration
+	// stays in force. Nil: it is what the files say.
+	Err error
+	// Warnings are those of the last good configuration, and the settings that
+	// differ in the files and need a restart.
+	Warnings []Warning
+}
+
+// Reloader loads the configuration again and puts what may change without a
+// restart in force: classes, limits and thresholds (the settings tagged reload).
+// It starts no goroutine.
+type Reloader struct {
+	// immutable
+	flags   *Flags
+	environ []string
+	opts    ReloadOptions
+	start   *Config
+
+	// reloading makes one reload at a time, and is held across reading files
+	// and Apply. It is taken before mu.
+	reloading sync.Mutex
+	// guarded by reloading
+	taken   [sha256.Size]byte  // of the contents that the last reload read
+	changed *[sha256.Size]byte // of other contents that the last look found
+
+	mu sync.Mutex
+	// guarded by mu, written with reloading held
+	current *Config
+	status  ReloadStatus
+}
+
+// NewReloader makes a Reloader of the configuration in force, which
+// [LoadFlags] made of flags and environ, with its warnings.
+func NewReloader(flags *Flags, environ []string, cfg *Config, warnings []Warning, o ReloadOptions) *Reloader {
+	if o.ReadFile == nil {
+		o.ReadFile = readRegular
+	}
+	if o.Interval == 0 {
+		o.Interval = DefaultReloadInterval
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Reloader{flags: flags, environ: environ, opts: o, start: cfg, current: cfg}
+	r.status = ReloadStatus{Generation: 1, Loaded: o.Now(), Warnings: warnings}
+	r.taken = r.fingerprint(cfg)
+	return r
+}
+
+// Current returns the configuration in force.
+func (r *Reloader) Current() *Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current
+}
+
+// Status returns what became of the reloads so far.
+func (r *Reloader) Status() ReloadStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// Run reloads on each value of hangup (SIGHUP) and when the files have changed,
+// until ctx ends. It is to be run once.
+func (r *Reloader) Run(ctx context.Context, hangup <-chan os.Signal) {
+	var ticks <-chan time.Time
+	if r.opts.Interval > 0 && r.watches() {
+		ticker := time.NewTicker(r.opts.Interval)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			_, _ = r.reload("signal") // logged and shown
+		case <-ticks:
+			r.look()
+		}
+	}
+}
+
+// Reload loads the configuration now and puts it in force. The error is an
+// [Errors], or that of Apply; the last good configuration then stays.
+func (r *Reloader) Reload() (Change, error) { return r.reload("request") }
+
+// watches tells whether there is a file that can change.
+func (r *Reloader) watches() bool {
+	return r.start.File != "" || r.start.Admission.RouterPolicyConfig != ""
+}
+
+// look reloads when the files have changed and stopped changing.
+func (r *Reloader) look() {
+	r.reloading.Lock()
+	defer r.reloading.Unlock()
+	sum := r.fingerprint(r.Current())
+	switch {
+	case sum == r.taken:
+		r.changed = nil
+	case r.changed != nil && *r.changed == sum:
+		_, _ = r.reloadLocked("file") // logged and shown
+	default:
+		r.changed = &sum
+	}
+}
+
+// fingerprint is of what the files hold now, or of why they cannot be read.
+func (r *Reloader) fingerprint(cfg *Config) [sha256.Size]byte {
+	h := sha256.New()
+	for _, name := range []string{cfg.File, cfg.Admission.RouterPolicyConfig} {
+		if name == "" {
+			continue
+		}
+		data, err := r.opts.ReadFile(name)
+		if err != nil {
+			data = []byte("cannot read: " + err.Error())
+		}
+		sum := sha256.Sum256(data)
+		h.Write(sum[:])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+func (r *Reloader) reload(trigger string) (Change, error) {
+	r.reloading.Lock()
+	defer r.reloading.Unlock()
+	return r.reloadLocked(trigger)
+}
+
+func (r *Reloader) reloadLocked(trigger string) (Change, error) {
+	// Taken before the files are read: a change in between is seen again.
+	r.taken, r.changed = r.fingerprint(r.current), nil
+	change, warnings, err := r.load()
+	if err == nil && change.Any() {
+		if e := r.opts.Apply(change); e != nil {
+			err = fmt.Errorf("cannot put the configuration in force: %w", e)
+		}
+	}
+	status := r.status
+	status.Tried, status.Trigger, status.Err = r.opts.Now(), trigger, err
+	if err == nil {
+		status.Warnings = slices.Concat(warnings, change.Restart)
+		if change.Any() {
+			status.Generation++
+			status.Loaded = status.Tried
+		}
+	}
+	r.mu.Lock()
+	r.status = status
+	if err == nil {
+		r.current = change.New
+	}
+	r.mu.Unlock()
+
+	if err != nil {
+		r.logErrors(trigger, err)
+		return Change{Old: r.current, New: r.current}, err
+	}
+	if change.New.Admission.RouterPolicyConfig != change.Old.Admission.RouterPolicyConfig {
+		r.taken = r.fingerprint(r.current) // another class file
+	}
+	for _, w := range change.Restart {
+		r.opts.Log.Warn("reload", "trigger", trigger, "warning", w.String())
+	}
+	r.opts.Log.Info("reload", "trigger", trigger, "classes", change.Classes, "limits", change.Limits,
+		"thresholds", change.Thresholds, "generation", status.Generation)
+	return change, nil
+}
+
+func (r *Reloader) logErrors(trigger string, err error) {
+	var es Errors
+	if !errors.As(err, &es) {
+		r.opts.Log.Error("reload failed; the last good configuration stays", "trigger", trigger, "error", err.Error())
+		return
+	}
+	for _, e := range es {
+		r.opts.Log.Error("reload failed; the last good configuration stays", "trigger", trigger, "error", e.Error())
+	}
+}
+
+// load makes the next configuration: the one at the start with what may change
+// taken from what the files say now.
+func (r *Reloader) load() (Change, []Warning, error) {
+	loaded, warnings, err := LoadFlags(r.flags, r.environ, r.opts.ReadFile)
+	if err != nil {
+		return Change{}, warnings, err
+	}
+	change := Change{Old: r.current}
+	next := *r.start
+	next.origins = maps.Clone(r.start.origins)
+	next.Classes, next.classes = loaded.Classes, loaded.classes
+	to, from, old := reflect.ValueOf(&next).Elem(), reflect.ValueOf(loaded).Elem(), reflect.ValueOf(r.current).Elem()
+	schema().walk(func(o *option) {
+		was, is := old.FieldByIndex(o.index), from.FieldByIndex(o.index)
+		differs := !reflect.DeepEqual(was.Interface(), is.Interface())
+		if !o.reload {
+			if differs {
+				change.Restart = append(change.Restart, Warning{Path: o.path, Source: loaded.Origin(o.path).String(), Message: "has changed; a restart is needed for that"})
+			}
+			return
+		}
+		to.FieldByIndex(o.index).Set(is)
+		if at, ok := loaded.origins[o.path]; ok {
+			next.origins[o.path] = at
+		} else {
+			delete(next.origins, o.path)
+		}
+		switch o.key {
+		case "router_policy_config", "router_queue_threshold", "router_queue_policy", "allow_lcfs":
+		case "active_decode_blocks_threshold", "active_prefill_tokens_threshold", "active_prefill_tokens_threshold_frac":
+			change.Thresholds = change.Thresholds || differs
+		default:
+			change.Limits = change.Limits || differs
+		}
+	})
+	change.Classes = !reflect.DeepEqual(r.current.Classes, next.Classes)
+	change.New = &next
+	// What stays may not go with what is new.
+	l := &loader{cfg: &next, root: to, readFile: r.opts.ReadFile, bad: map[string]bool{}}
+	l.checkAdmission()
+	l.checkWaiting()
+	l.checkConditional()
+	if len(l.errs) > 0 {
+		for _, e := range l.errs {
+			e.Message += " (settings that need a restart are as they were at the start)"
+		}
+		return Change{}, warnings, l.errs
+	}
+	return change, warnings, nil
+}
+
+// readRegular refuses what cannot be read twice.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file, so it cannot be read again", path)
+	}
+	return readBounded(path)
+}
