@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test race lint fmt fmt-check vet bench fuzz docs tools clean
+.PHONY: all build test race lint fmt fmt-check vet bench bench-e2e fuzz docs tools clean
 
 all: build
 
@@ -45,6 +45,12 @@ tools:
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# The load run against simulated engines, in processes of their own (see
+# bench/doc.go): make bench-e2e BENCH='-peer-smg auto -out FILE'.
+BENCH ?=
+bench-e2e:
+	$(GO) run ./bench $(BENCH)
 
 # Every fuzz target for a short while; FUZZTIME=10m for a longer one.
 FUZZTIME ?= 10s

@@ -102,9 +102,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if o.perf {
 		p.perf = dir
-	} else {
-		defer os.RemoveAll(dir)
 	}
+	keep := o.perf
+	defer func() {
+		if !keep {
+			_ = os.RemoveAll(dir)
+		}
+	}()
 	if err := p.prepare(ctx, o, dir); err != nil {
 		return err
 	}
@@ -120,6 +124,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	for _, x := range outcomes {
 		err = errors.Join(err, x.wrong())
+	}
+	if err != nil {
+		keep = true
+		fmt.Fprintf(stderr, "the logs of all processes are in %s\n", dir)
 	}
 	return err
 }

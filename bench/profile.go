@@ -37,14 +37,29 @@ func (st *stage) profile(ctx context.Context, sc scenario, t target, l load) err
 	if err = errors.Join(err, <-done); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, "perf", "report", "-i", data, "--stdio", "--no-children", "-g", "none",
-		"--sort", "symbol", "--percent-limit", "0.8").CombinedOutput()
+	st.logf("profile of %s under %s (%s)", t.name, sc.name, data)
+	// Kernels without a hardware counter sample late: time with interrupts off
+	// shows as finish_task_switch or _raw_spin_unlock_irqrestore. So the first
+	// list, what calls lead to, tells more than the second, what was running.
+	if err := st.perfReport(ctx, "what calls lead to", data, 2, "[.]", "--children"); err != nil {
+		return err
+	}
+	return st.perfReport(ctx, "what was running", data, 0.8, "", "--no-children")
+}
+
+// perfReport prints the symbols above so many percent on lines with only in
+// them.
+func (st *stage) perfReport(ctx context.Context, title, data string, percent float64, only string, args ...string) error {
+	args = append([]string{"report", "-i", data, "--stdio", "-g", "none", "--sort", "symbol",
+		"--percent-limit", strconv.FormatFloat(percent, 'f', 1, 64)}, args...)
+	out, err := exec.CommandContext(ctx, "perf", args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("cannot read the profile: %w: %s", err, out)
 	}
-	st.logf("profile of %s under %s (%s):", t.name, sc.name, data)
+	st.logf(" %s:", title)
 	for line := range strings.Lines(string(out)) {
-		if line = strings.TrimRight(line, " \n"); line != "" && !strings.HasPrefix(line, "#") {
+		line = strings.TrimRight(line, " -\n")
+		if line != "" && !strings.HasPrefix(line, "#") && strings.Contains(line, only) {
 			st.logf("  %s", line)
 		}
 	}
