@@ -10,6 +10,7 @@ import (
 )
 
 func TestPairAnswers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	for _, tc := range []struct{ path, body string }{
 		{"/v1/chat/completions", chatBody("")},
@@ -31,6 +32,7 @@ func TestPairAnswers(t *testing.T) {
 }
 
 func TestAggregatedAnswers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}})
 	for _, extra := range []string{"", `,"stream":true`, `,"n":2`} {
 		if a := r.chat(extra); a.status != 200 || a.err != nil {
@@ -42,6 +44,7 @@ func TestAggregatedAnswers(t *testing.T) {
 
 // One request is in prefill, one waits, the third finds the queue full.
 func TestSlotsOverHTTP(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{
 		limits: admission.Limits{PrefillSlots: 1, QueueSize: 1, QueueTimeout: 200 * time.Millisecond},
 		sim:    sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: time.Second}}},

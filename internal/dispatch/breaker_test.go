@@ -14,6 +14,7 @@ import (
 // One leg's error was charged to both legs' workers, so that with one of each
 // two requests could close the service.
 func TestOnlyTheFailingLegIsCharged(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name  string
 		fault sim.Fault
@@ -54,6 +55,7 @@ func TestOnlyTheFailingLegIsCharged(t *testing.T) {
 // Prompts that were too long opened the breakers of healthy workers, and the
 // whole fleet stopped answering.
 func TestCase_B016_ClientErrorsDoNotOpenBreakers(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, breaker: fleet.BreakerOptions{FailureThreshold: 3, OpenFor: time.Hour},
 		sim: sim.Options{Prefill: 2, Decode: 2, Worker: sim.WorkerOptions{ContextLength: 200}}}))
 	long := `{"model":"sim-model","messages":[{"role":"user","content":"` + strings.Repeat("x", 1000) + `"}]}`
@@ -75,6 +77,7 @@ func TestCase_B016_ClientErrorsDoNotOpenBreakers(t *testing.T) {
 // An engine's "queue full" counted as a fault; with one worker the router went on
 // refusing after the engine had become idle.
 func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{503, 429} {
 		r := newRig(t, rigOptions{breaker: fleet.BreakerOptions{FailureThreshold: 3, OpenFor: time.Hour}, sim: sim.Options{Regular: 1}})
 		w := r.sim.Regular(0)
@@ -100,6 +103,7 @@ func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
 // With prefill's breaker open decode was still sent requests, and half-open never
 // closed.
 func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{health: rarely,
 		breaker: fleet.BreakerOptions{FailureThreshold: 2, SuccessThreshold: 2, OpenFor: 300 * time.Millisecond, Probes: 1}}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
@@ -130,6 +134,7 @@ func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
 
 // Half-open let every request through to a worker that hangs.
 func TestHalfOpenAdmitsFew(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{health: rarely, sim: sim.Options{Regular: 1},
 		breaker: fleet.BreakerOptions{FailureThreshold: 1, OpenFor: 50 * time.Millisecond, Probes: 2}})
 	w := r.sim.Regular(0)

@@ -16,6 +16,7 @@ var quickDeath = fleet.HealthOptions{Interval: 60 * time.Millisecond, Timeout: 1
 // A request on a worker that had died waited for the whole request timeout, then
 // again for each retry, though health checks had long declared it dead.
 func TestDeadWorkerGivesItsRequestsBack(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		timing sim.Timing
@@ -75,6 +76,7 @@ func TestDeadWorkerGivesItsRequestsBack(t *testing.T) {
 // What waits for a worker that dies is served by another that comes, and told so
 // when none is left.
 func TestQueuedWhenTheWorkersDie(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{health: quickDeath, breaker: noBreaker, retries: 3,
 		limits: admission.Limits{PrefillSlots: 1, QueueSize: 10, QueueTimeout: time.Minute},
 		sim:    sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: forever}}}}))
@@ -104,6 +106,7 @@ func TestQueuedWhenTheWorkersDie(t *testing.T) {
 // A decode stream that has begun ends with its worker's death, and is seen to be
 // broken: nobody can go on with it.
 func TestStreamEndsWithItsWorkersDeath(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, health: quickDeath, breaker: noBreaker,
 		sim: sim.Options{Prefill: 1, Decode: 2, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}}))
 	s := r.open("/v1/chat/completions", request("", 100, streamed))
@@ -129,6 +132,7 @@ func TestStreamEndsWithItsWorkersDeath(t *testing.T) {
 // A worker that is only slow keeps its requests: its health route fails while it
 // computes, its front answers.
 func TestSlowWorkerKeepsItsRequests(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, health: fleet.HealthOptions{Interval: 20 * time.Millisecond, Timeout: time.Second, FailureThreshold: 2},
 		breaker: noBreaker, sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: 600 * time.Millisecond}}}}))
 	p := r.sim.Prefill(0)
@@ -150,6 +154,7 @@ func TestSlowWorkerKeepsItsRequests(t *testing.T) {
 
 // A connection that is refused or reset fails its own leg only.
 func TestResetFailsItsOwnLegOnly(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: 2 * time.Millisecond}}}})
 	w := r.sim.Regular(0)
 	other := r.open("/v1/chat/completions", request("", 300, streamed))

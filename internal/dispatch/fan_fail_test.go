@@ -12,6 +12,7 @@ import (
 
 // A client that asked for several samples leaves: all their legs end.
 func TestLeavingManySamples(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		timing sim.Timing
@@ -33,6 +34,7 @@ func TestLeavingManySamples(t *testing.T) {
 					s.event()
 				}
 				leave = s.leave
+				r.wait(r.sim.Decode(0), "all have arrived", func(s sim.Stats) bool { return s.Requests == 4 })
 			} else {
 				_, leave = r.begin("/v1/chat/completions", request("", 1_000_000, `,"n":4`+map[bool]string{true: streamed}[tc.stream]))
 				for _, w := range r.sim.Workers() {
@@ -58,6 +60,7 @@ func TestLeavingManySamples(t *testing.T) {
 // One request whose samples all fail is one fault of the engine's, not as many
 // as it has samples: it must not close the service by itself.
 func TestSamplesAreChargedOnce(t *testing.T) {
+	t.Parallel()
 	for on := range 2 {
 		for _, fault := range []sim.Fault{{Status: 500}, {Do: sim.Reset, At: sim.AtBody}} {
 			r := newRig(t, pd(rigOptions{breaker: fleet.BreakerOptions{FailureThreshold: 2, OpenFor: time.Hour}}))
@@ -84,6 +87,7 @@ func TestSamplesAreChargedOnce(t *testing.T) {
 
 // A retry of many samples is a fresh attempt for each of them.
 func TestSamplesAreRetriedTogether(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, extra string) {
 		r := newRig(t, pd(rigOptions{retries: 2, breaker: noBreaker, limits: oneSlot(),
 			sim: sim.Options{Prefill: 2, Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: 100 * time.Millisecond}}}}))
@@ -106,6 +110,7 @@ func TestSamplesAreRetriedTogether(t *testing.T) {
 
 // Decode's report of a broken hand-off waits for prefill's verdict here too.
 func TestSamplesTransferVerdict(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: patience}}))
 	r.sim.Decode(0).SetFault(sim.Fault{Status: 500, Body: transferBroke})
 	r.sim.Prefill(0).SetFault(sim.Fault{Status: 422, Delay: 50 * time.Millisecond, Body: tooLong})
@@ -120,6 +125,7 @@ func TestSamplesTransferVerdict(t *testing.T) {
 
 // A stream of samples of which one breaks off is seen to be broken.
 func TestOneSampleBreaksOff(t *testing.T) {
+	t.Parallel()
 	for _, f := range []sim.Fault{
 		{Do: sim.Reset, At: sim.AtEvent, After: 3, Skip: 1, Count: 1},
 		{Do: sim.Close, At: sim.AtInside, After: 3, Skip: 1, Count: 1},
@@ -140,6 +146,7 @@ func TestOneSampleBreaksOff(t *testing.T) {
 
 // The worker of many samples dies: they are started elsewhere together.
 func TestSamplesOfADeadWorker(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, health: quickDeath, breaker: noBreaker,
 		limits: admission.Limits{PrefillSlots: 1, QueueSize: 5, QueueTimeout: time.Minute},
 		sim:    sim.Options{Prefill: 2, Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: forever}}}}))

@@ -13,6 +13,7 @@ import (
 // limit (sgl-project/sglang#26486): each has its own, and the client still sees
 // one answer.
 func TestCase_B060_SamplesHaveRoomsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{limits: admission.Limits{PrefillSlots: 1, QueueSize: 10}}))
 	type answered struct {
 		Choices []struct{ Index int }
@@ -50,6 +51,7 @@ func TestCase_B060_SamplesHaveRoomsOfTheirOwn(t *testing.T) {
 }
 
 func TestSamplesStreamAsOne(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	a := r.chat(`,"n":2,"stream":true,"stream_options":{"include_usage":true}`)
 	if a.status != 200 || a.err != nil {
@@ -70,6 +72,7 @@ func TestSamplesStreamAsOne(t *testing.T) {
 
 // One copy that fails ends them all, with its own words.
 func TestOneSampleFails(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	for _, tc := range []struct {
 		worker *sim.Worker

@@ -73,6 +73,7 @@ func passes(t *testing.T, path, body string) {
 // The body was decoded and written anew, so that integers above 2^53 and the
 // spelling of numbers changed.
 func TestCase_B114_NumbersPassDigitForDigit(t *testing.T) {
+	t.Parallel()
 	passes(t, "/v1/chat/completions", `{ "seed" : 9007199254740993, "model":"sim-model","temperature":1e3 ,"top_p":0.10,"x":1e400,"y":-0,"z":1.0,
 		"tools":[{"type":"function","function":{"name":"f","parameters":{"maximum":9223372036854775807}}}],
 		"metadata":{"user":12345678901234567890},"messages":[{"role":"user","content":"hi"}]}`)
@@ -80,12 +81,14 @@ func TestCase_B114_NumbersPassDigitForDigit(t *testing.T) {
 
 // Fields that the router does not know were dropped.
 func TestCase_B115_UnknownFieldsPass(t *testing.T) {
+	t.Parallel()
 	passes(t, "/v1/chat/completions", `{"model":"sim-model","chat_template_kwargs":{"enable_thinking":false},"separate_reasoning":true,
 		"made_up":{"a":[1,{"b":null}]},"made_up":"twice","messages":[{"role":"user","content":"\ud800 lone","made_up":[]}],"tools":[{"made_up":{}}],"logprobs":false}`)
 }
 
 // Requests were refused because no field named prompt was found.
 func TestCase_B116_PromptsOfEveryForm(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	for _, tc := range []struct{ path, body string }{
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}`},
@@ -116,6 +119,7 @@ func TestCase_B116_PromptsOfEveryForm(t *testing.T) {
 // Rooms that clients sent reached the engines, and two with the same one crashed
 // both schedulers.
 func TestCase_B059_RoomsAreTheRoutersOwn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{sim: sim.Options{Prefill: 2, Decode: 2}}))
 	for _, field := range []string{`"bootstrap_room":7`, `"bootstrap_host":"10.0.0.1"`, `"bootstrap_port":1`} {
 		if a := r.chat("," + field); a.status != 400 {
@@ -159,6 +163,7 @@ func TestCase_B059_RoomsAreTheRoutersOwn(t *testing.T) {
 
 // What an engine is sent of a client's headers.
 func TestRequestHeaders(t *testing.T) {
+	t.Parallel()
 	for _, pass := range []bool{false, true} {
 		r := newRig(t, pd(rigOptions{dispatch: Options{PassAuthorization: pass}}))
 		if a := r.chat("", "Authorization", "Bearer secret", "Traceparent", "00-1-2-01", "X-Custom", "kept", "Cookie", "a=b",
@@ -190,6 +195,7 @@ func TestRequestHeaders(t *testing.T) {
 
 // What a client is sent of an engine's headers.
 func TestResponseHeaders(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{0, 422} {
 		r := newRig(t, pd(rigOptions{}))
 		r.sim.Decode(0).SetFault(sim.Fault{Status: status, Header: http.Header{
@@ -211,6 +217,7 @@ func TestResponseHeaders(t *testing.T) {
 
 // A bare 502 with no reason while the decode engine is still loading.
 func TestCase_B148_LoadingEnginesSaySo(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 2}))
 	loading := `{"error":{"message":"the model is still loading","code":503}}`
 	r.sim.Decode(0).SetFault(sim.Fault{Status: 503, Body: loading, Header: http.Header{"Retry-After": {"20"}}})
@@ -224,6 +231,7 @@ func TestCase_B148_LoadingEnginesSaySo(t *testing.T) {
 // fail, with no word about which limit it was: here each has its name, and
 // without one a pause is no fault.
 func TestCase_B155_LimitsAreNamed(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		limits upstream.Limits
 		fault  sim.Fault

@@ -13,6 +13,7 @@ import (
 // A client that closes its side has left, as far as anyone can tell. If it still
 // reads, it must not find an empty answer of status 200.
 func TestHalfClosedClientGetsNoEmptyAnswer(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, extra string) {
 		r := newRig(t, pd(rigOptions{breaker: firstFault, sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: forever}}}}))
 		conn, err := net.Dial("tcp", r.server.Listener.Addr().String())

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +42,11 @@ type rig struct {
 	server *httptest.Server
 	client *http.Client
 	reg    *prometheus.Registry
+
+	calls, freed atomic.Int64
+	// ending is over when a drain's time is.
+	ending context.Context
+	end    context.CancelFunc
 
 	mu      sync.Mutex
 	records []Record // guarded by mu
@@ -109,11 +115,19 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	reg := prometheus.NewRegistry()
 	d := New(gate, clock, fl, o.dispatch, NewMetrics(reg), slog.New(slog.DiscardHandler))
 	r := &rig{t: t, sim: sf, gate: gate, fleet: fl, d: d, reg: reg, ended: make(chan struct{}, 10_000)}
+	r.ending, r.end = context.WithCancel(context.Background())
 	r.server = httptest.NewServer(http.HandlerFunc(r.handle))
 	r.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
 	roles := map[sim.Role]admission.Role{sim.Prefill: admission.RolePrefill, sim.Decode: admission.RoleDecode, sim.Regular: admission.RoleRegular}
 	for _, w := range sf.Workers() {
 		spec := fleet.WorkerSpec{URL: w.URL(), Role: roles[w.Role()]}
+		if o.health.Timeout > 0 && o.health.Timeout < time.Second {
+			// With checks this hasty a busy machine may miss what the worker says.
+			spec.ModelID = w.Options().Model
+			if w.Role() == sim.Prefill {
+				spec.BootstrapPort = w.BootstrapPort()
+			}
+		}
 		if o.specs != nil {
 			o.specs(w, &spec)
 		}
@@ -148,6 +162,10 @@ func (r *rig) close() {
 	if err := r.d.Wait(ctx); err != nil {
 		r.t.Errorf("a leg outlives its request: %v", err)
 	}
+	r.end()
+	if calls, freed := r.calls.Load(), r.freed.Load(); calls != freed {
+		r.t.Errorf("%d of %d bodies were given back", freed, calls)
+	}
 	for _, s := range r.gate.Stats().Ranks {
 		if s.PrefillSlots != 0 || s.PrefillLegs != 0 || s.PendingDecode != 0 || s.ActiveDecode != 0 {
 			r.t.Errorf("holds left on %s: %+v", s.ID, s)
@@ -177,8 +195,21 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		_ = e.WriteResponse(w, route.Shape())
 		return
 	}
-	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: p.Release,
+	r.calls.Add(1)
+	free := func() {
+		// Whoever still looks at the body sends what no engine can read.
+		for i := range body {
+			body[i] = '!'
+		}
+		r.freed.Add(1)
+		p.Release()
+	}
+	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: free,
 		ID: "req-" + fmt.Sprint(time.Now().UnixNano()), Arrived: time.Now()}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })()
+	req = req.WithContext(ctx)
 	defer func() {
 		r.mu.Lock()
 		r.records = append(r.records, call.Record)

@@ -94,6 +94,7 @@ func leaveAt(t *testing.T, m moment, pair bool, path string) {
 // A client that leaves was noticed on the streamed path only: for a plain answer
 // the engine went on to the end.
 func TestCase_B001_LeavingStopsTheEngines(t *testing.T) {
+	t.Parallel()
 	for _, m := range moments() {
 		if strings.HasPrefix(m.name, "mid-stream") {
 			continue
@@ -110,6 +111,7 @@ func TestCase_B001_LeavingStopsTheEngines(t *testing.T) {
 // The proxy stopped reading but kept the engine's connection open, so that the
 // engine blocked on full buffers or finished into nothing.
 func TestCase_B002_LeavingMidStreamClosesTheConnection(t *testing.T) {
+	t.Parallel()
 	for _, m := range moments() {
 		if !strings.HasPrefix(m.name, "mid-stream") {
 			continue
@@ -125,6 +127,7 @@ func TestCase_B002_LeavingMidStreamClosesTheConnection(t *testing.T) {
 
 // Disconnects were handled on one route only.
 func TestCase_B004_LeavingOnEveryRoute(t *testing.T) {
+	t.Parallel()
 	for _, path := range routes[1:] {
 		for _, m := range moments() {
 			if !strings.Contains(m.name, "stream") && !strings.Contains(m.name, "event") {
@@ -141,6 +144,7 @@ func TestCase_B004_LeavingOnEveryRoute(t *testing.T) {
 // A write error towards a departed client was taken for an engine's failure and
 // carried to the other engines.
 func TestCase_B015_DepartedClientIsNoFailure(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 3, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: time.Millisecond}}},
 		retries: 5, breaker: firstFault})
 	for range 10 {
@@ -167,6 +171,7 @@ func TestCase_B015_DepartedClientIsNoFailure(t *testing.T) {
 // A client leaves while it waits for a slot: its place is free, no engine hears
 // of it, and those behind it are served.
 func TestLeavingTheQueue(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{
 		limits: admission.Limits{PrefillSlots: 1, QueueSize: 10, QueueTimeout: time.Minute},
 		sim:    sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: forever}}},
@@ -197,6 +202,7 @@ func TestLeavingTheQueue(t *testing.T) {
 
 // Many leave at once at every moment; nothing is left of them.
 func TestCrowdLeaves(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{sim: sim.Options{Prefill: 2, Decode: 2, Worker: sim.WorkerOptions{
 		Timing: sim.Timing{PrefillTime: 20 * time.Millisecond, DecodeStep: 2 * time.Millisecond}}},
 		limits: admission.Limits{PrefillSlots: 4, QueueSize: 1000, QueueTimeout: time.Minute}, retries: 2, breaker: firstFault}))

@@ -20,6 +20,7 @@ func (r *rig) load(w *sim.Worker) int {
 // Each client that left before the engine's headers leaked one count for good;
 // a worker that was started anew then looked idle and took all traffic.
 func TestCase_B005_AbortsLeakNoLoad(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}, policy: "power_of_two"})
 	a, b := r.sim.Regular(0), r.sim.Regular(1)
 	a.SetFault(sim.Fault{Delay: forever})
@@ -70,6 +71,7 @@ func TestCase_B005_AbortsLeakNoLoad(t *testing.T) {
 
 // The health checker set the load of workers to zero while requests ran.
 func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}},
 		health: fleet.HealthOptions{Interval: 10 * time.Millisecond, Timeout: 2 * time.Second}, policy: "power_of_two"})
 	a, b := r.sim.Regular(0), r.sim.Regular(1)
@@ -102,6 +104,7 @@ func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
 
 // Load was let go when the headers came, and some failures gave it back twice.
 func TestCase_B008_LoadLastsToTheLastByte(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 2, breaker: fleet.BreakerOptions{Disabled: true},
 		sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
@@ -134,6 +137,7 @@ func TestCase_B008_LoadLastsToTheLastByte(t *testing.T) {
 // A worker that is removed and registered again at the same address is another:
 // requests of the old one end on the old one.
 func TestNewGenerationAtTheSameAddress(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}})
 	w := r.sim.Regular(0)
 	old := r.open("/v1/chat/completions", request("", 100, streamed))

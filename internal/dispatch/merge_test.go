@@ -44,6 +44,7 @@ func checkMerged(t *testing.T, text string, outputs int) {
 // Answers by way of the router lacked logprob fields that the worker sends
 // direct; a merge that depends on how the answer is cut into reads is none.
 func TestCase_B117_LogprobsOfBothLegs(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{0, 1, 37} {
 		t.Run(fmt.Sprintf("write=%d", size), func(t *testing.T) {
 			r := newRig(t, pd(rigOptions{sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: 20 * time.Millisecond}}}}))
@@ -89,6 +90,7 @@ func TestCase_B117_LogprobsOfBothLegs(t *testing.T) {
 // A plain body needs no merge: without the flag the answer waits for nobody, and
 // is the decode's own.
 func TestNoMergeWithoutTheFlag(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{dispatch: Options{PrefillGrace: 50 * time.Millisecond}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders})
 	a := r.do(t.Context(), "/generate", request("/generate", 3, ""))
@@ -101,6 +103,7 @@ func TestNoMergeWithoutTheFlag(t *testing.T) {
 // The answer that waits for prefill hears of its failure and of decode's, and
 // its client may leave.
 func TestMergeEndsWithEitherLeg(t *testing.T) {
+	t.Parallel()
 	body := func(extra string) string {
 		return request("/generate", 3, `,"return_logprob":true`+extra)
 	}
@@ -156,6 +159,7 @@ func TestMergeEndsWithEitherLeg(t *testing.T) {
 // Prefill refused requests because the room implies one data-parallel rank and
 // the request was sent to another.
 func TestCase_B065_RoomAndRankAgree(t *testing.T) {
+	t.Parallel()
 	for _, aware := range []bool{true, false} {
 		t.Run(fmt.Sprintf("aware=%v", aware), func(t *testing.T) {
 			r := newRig(t, pd(rigOptions{dpAware: aware, sim: sim.Options{Prefill: 1, Decode: 2, Each: func(role sim.Role, _ int, o *sim.WorkerOptions) {
@@ -228,6 +232,7 @@ func TestCase_B065_RoomAndRankAgree(t *testing.T) {
 
 // A rank named by a client that the worker does not have must not reach it.
 func TestCase_B066_RanksFromClients(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{dpAware: true, sim: sim.Options{Worker: sim.WorkerOptions{DPSize: 2}}}))
 	for _, rank := range []string{"7", "-1", "abc", "99999999999999999999"} {
 		if a := r.chat("", "X-Data-Parallel-Rank", rank); a.status != 200 {

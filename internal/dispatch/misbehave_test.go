@@ -12,6 +12,7 @@ import (
 // An engine that breaks the rules is told of with a reason; nothing it sends is
 // kept without a bound, and nothing is left of it.
 func TestMisbehavingEngines(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		fault   sim.Fault
@@ -67,6 +68,7 @@ func TestMisbehavingEngines(t *testing.T) {
 // The same from prefill, of which the client sees no byte: its failure is the
 // pair's.
 func TestMisbehavingPrefill(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		fault  sim.Fault
@@ -102,6 +104,7 @@ func TestMisbehavingPrefill(t *testing.T) {
 
 // What is unusual but right passes.
 func TestUnusualEnginesPass(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []sim.Kind{sim.EOFDelimited, sim.Surplus, sim.Informational} {
 		both(t, func(t *testing.T, extra string) {
 			r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}, breaker: firstFault})
@@ -120,6 +123,7 @@ func TestUnusualEnginesPass(t *testing.T) {
 // An answer beyond what is collected passes all the same, and when it breaks off
 // its client sees that.
 func TestLargePlainAnswer(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{MaxBufferedAnswer: 4 << 10}}))
 	d := r.sim.Decode(0)
 	d.SetFault(sim.Fault{TokenSize: 1000})

@@ -27,6 +27,7 @@ func both(t *testing.T, f func(t *testing.T, extra string)) {
 // Prefill refused the request, decode waited for KV that never came, and the
 // client hung until the longest of all limits.
 func TestCase_B045_PrefillRefusesWhileDecodeIsSilent(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, extra string) {
 		r := newRig(t, pd(rigOptions{retries: 5, breaker: firstFault}))
 		r.sim.Prefill(0).SetFault(sim.Fault{Status: 400, Delay: 100 * time.Millisecond, Body: tooLong, Header: http.Header{"Retry-After": {"7"}}})
@@ -49,6 +50,7 @@ func TestCase_B045_PrefillRefusesWhileDecodeIsSilent(t *testing.T) {
 // Decode failed at transport level; the prefill leg could never finish and was
 // left open.
 func TestCase_B046_DecodeFailsAtTransport(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		damage func(w *sim.Worker)
@@ -86,6 +88,7 @@ func TestCase_B046_DecodeFailsAtTransport(t *testing.T) {
 
 // The prefill leg ran in the background and its failure was only counted.
 func TestCase_B049_PrefillFailsInTheBackground(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		fault  sim.Fault
@@ -129,6 +132,7 @@ func TestCase_B049_PrefillFailsInTheBackground(t *testing.T) {
 // Decode's report of a broken hand-off is often the echo of the real failure:
 // prefill's own one is what the client is told.
 func TestTransferFailureWaitsForThePrefillsVerdict(t *testing.T) {
+	t.Parallel()
 	t.Run("its own failure wins", func(t *testing.T) {
 		r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: patience}}))
 		r.sim.Decode(0).SetFault(sim.Fault{Status: 500, Body: transferBroke})
@@ -196,6 +200,7 @@ var slowDecode = sim.Timing{DecodeStep: 5 * time.Millisecond}
 // A prefill that fails after decode has begun must be seen by the client: what
 // it has is not what the engine would have said.
 func TestCase_B047_LatePrefillFailureEndsTheStream(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, retries: 3, health: rarely, sim: sim.Options{Worker: sim.WorkerOptions{Timing: slowDecode}}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders})
 	s := r.open("/v1/chat/completions", request("", 1_000_000, streamed))
@@ -218,6 +223,7 @@ func TestCase_B047_LatePrefillFailureEndsTheStream(t *testing.T) {
 // The client's first byte was held back until prefill's body, or its headers,
 // were there, though decode was already producing.
 func TestCase_B047_FirstByteWaitsForDecodeOnly(t *testing.T) {
+	t.Parallel()
 	t.Run("prefill sends headers and no body", func(t *testing.T) {
 		both(t, func(t *testing.T, extra string) {
 			r := newRig(t, pd(rigOptions{dispatch: Options{PrefillGrace: 100 * time.Millisecond}, breaker: firstFault}))
@@ -286,6 +292,7 @@ func (h *heldWriter) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 // A prefill leg that is left open once decode is over is cancelled after the
 // grace; its slot is the next one's then.
 func TestPrefillLeftOpenIsCancelledAfterTheGrace(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{PrefillGrace: 200 * time.Millisecond},
 		limits: admission.Limits{PrefillSlots: 1, QueueSize: 5, QueueTimeout: time.Minute}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders, Count: 1})
@@ -307,6 +314,7 @@ func TestPrefillLeftOpenIsCancelledAfterTheGrace(t *testing.T) {
 // A streamed pair was cut off because the session was closed before its answer
 // was relayed; a later version collected all of it first.
 func TestCase_B052_PairStreamsEventByEvent(t *testing.T) {
+	t.Parallel()
 	gates := make(chan struct{})
 	r := newRig(t, pd(rigOptions{sim: sim.Options{Each: func(role sim.Role, _ int, o *sim.WorkerOptions) {
 		if role == sim.Decode {

@@ -12,6 +12,7 @@ import (
 // A pin names a worker by its index, URL or id, and binds the prefill leg only,
 // unless decode is named too.
 func TestPins(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{sim: sim.Options{Prefill: 3, Decode: 3}}))
 	p, d := r.sim.Prefill(2), r.sim.Decode(1)
 	names := func(w *sim.Worker, index string) []string {
@@ -55,6 +56,7 @@ func TestPins(t *testing.T) {
 
 // A pin that can never be met is refused at once.
 func TestImpossiblePins(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{dpAware: true, sim: sim.Options{Prefill: 2, Decode: 1, Worker: sim.WorkerOptions{DPSize: 2}}}))
 	decode := r.sim.Decode(0)
 	for _, pin := range []string{"2", "-1", "99999999999999999999", "nobody", "http://127.0.0.1:1", decode.URL(), r.worker(decode).ID(),
@@ -86,6 +88,7 @@ func TestImpossiblePins(t *testing.T) {
 
 // Which models there are decides 404, 400 and 503 apart.
 func TestCase_B145_UnknownModels(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	for model, want := range map[string]int{
 		`"sim-model"`: 200, `null`: 200, `"nope"`: 404, `"a/b/c"`: 404, `"模型"`: 404, `"with space"`: 404,
@@ -105,6 +108,7 @@ func TestCase_B145_UnknownModels(t *testing.T) {
 }
 
 func TestTwoModels(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2, Each: func(_ sim.Role, i int, o *sim.WorkerOptions) {
 		o.Model = []string{"org/first", "second"}[i]
 	}}})
@@ -132,6 +136,7 @@ func TestTwoModels(t *testing.T) {
 
 // A known model whose workers cannot be used now is no unknown one.
 func TestCase_B146_UnavailableIsNotUnknown(t *testing.T) {
+	t.Parallel()
 	t.Run("breakers are open", func(t *testing.T) {
 		r := newRig(t, rigOptions{breaker: firstFault, sim: sim.Options{Regular: 2}})
 		for _, w := range r.sim.Workers() {
@@ -176,6 +181,7 @@ func TestCase_B146_UnavailableIsNotUnknown(t *testing.T) {
 
 // The client's own patience bounds its wait.
 func TestClientsOwnPatience(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{limits: oneSlot(), sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: forever}}}}))
 	_, leave := r.begin("/v1/chat/completions", chatBody(""))
 	r.working(r.sim.Prefill(0), 1)
@@ -196,6 +202,7 @@ func TestClientsOwnPatience(t *testing.T) {
 
 // The whole request has a limit, wherever it stands; the engine is not to blame.
 func TestCase_B156_RequestTimeoutNamesItself(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name   string
 		timing sim.Timing

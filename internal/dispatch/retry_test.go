@@ -25,6 +25,7 @@ var noBreaker = fleet.BreakerOptions{Disabled: true}
 // What a fresh attempt can help with is tried again elsewhere, before the client
 // has a byte.
 func TestRetriesOnAnotherWorker(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name  string
 		fault sim.Fault
@@ -62,6 +63,7 @@ func TestRetriesOnAnotherWorker(t *testing.T) {
 
 // A worker that refuses connections costs a request nothing but a moment.
 func TestRetriesOnRefusal(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, health: rarely, breaker: noBreaker, sim: sim.Options{Prefill: 2, Decode: 2}}))
 	r.sim.Prefill(0).Kill()
 	r.sim.Decode(1).Kill()
@@ -76,6 +78,7 @@ func TestRetriesOnRefusal(t *testing.T) {
 // A client's own fault is the same everywhere, and a worker that is busy says
 // so to the client: both pass at the first attempt, as they are.
 func TestClientFaultsPassAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{400, 401, 404, 408, 413, 422, 429, 501} {
 		t.Run(itoa(status), func(t *testing.T) {
 			t.Parallel()
@@ -101,6 +104,7 @@ func TestClientFaultsPassAtOnce(t *testing.T) {
 // A 500 is tried once more, on another worker: a request that fails everywhere
 // must not be carried to everyone.
 func TestOneRetryAfter500(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{retries: 5, breaker: noBreaker, sim: sim.Options{Regular: 4}})
 	for _, w := range r.sim.Workers() {
 		w.SetFault(sim.Fault{Status: 500, Body: `{"message":"it does not like this one"}`})
@@ -125,6 +129,7 @@ func TestOneRetryAfter500(t *testing.T) {
 // A request was replayed as it was after an engine may have had it: rooms were
 // there twice and the first pair was left alone.
 func TestCase_B010_EachAttemptIsItsOwn(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, breaker: noBreaker}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
 	p.SetFault(sim.Fault{Do: sim.Reset, At: sim.AtBody, Count: 3})
@@ -172,6 +177,7 @@ func TestCase_B010_EachAttemptIsItsOwn(t *testing.T) {
 
 // A retry in the middle of a stream played it from the start again.
 func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{retries: 5, breaker: noBreaker, sim: sim.Options{Regular: 2}})
 	for _, w := range r.sim.Workers() {
 		w.SetFault(sim.Fault{Do: sim.Close, At: sim.AtEvent, After: 6})
@@ -189,6 +195,7 @@ func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
 
 // The configured number of tries and the pause between them were read by nobody.
 func TestCase_B012_AttemptsAndPauses(t *testing.T) {
+	t.Parallel()
 	for _, max := range []int{0, 1, 4} {
 		r := newRig(t, rigOptions{retries: max, breaker: noBreaker, sim: sim.Options{Regular: 3}})
 		r.d.opts.Retry.Initial, r.d.opts.Retry.Longest = 40*time.Millisecond, 80*time.Millisecond
@@ -225,6 +232,7 @@ func TestCase_B012_AttemptsAndPauses(t *testing.T) {
 }
 
 func TestBackoffGrowsToItsBound(t *testing.T) {
+	t.Parallel()
 	o := RetryOptions{Initial: 50 * time.Millisecond, Longest: time.Second, Multiplier: 2, Jitter: 0.2}
 	for n, want := range map[int]time.Duration{1: 50 * time.Millisecond, 2: 100 * time.Millisecond, 5: 800 * time.Millisecond, 6: time.Second, 1000: time.Second} {
 		for range 50 {
@@ -237,6 +245,7 @@ func TestBackoffGrowsToItsBound(t *testing.T) {
 
 // The failed rank is avoided in its role only.
 func TestFailedRankIsAvoidedInItsRoleOnly(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, breaker: noBreaker, sim: sim.Options{Prefill: 2, Decode: 1}}))
 	for i := range 2 {
 		r.sim.Prefill(i).SetFault(sim.Fault{Status: 503, Count: 1})
@@ -254,6 +263,7 @@ func TestFailedRankIsAvoidedInItsRoleOnly(t *testing.T) {
 // Retries stop when the whole fleet has had its share of them; the client then
 // gets what the engine said.
 func TestRetryBudget(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{retries: 5, breaker: noBreaker, sim: sim.Options{Regular: 2}})
 	for _, w := range r.sim.Workers() {
 		w.SetFault(sim.Fault{Status: 503, Body: "busy"})
@@ -276,6 +286,7 @@ func TestRetryBudget(t *testing.T) {
 // A retry that finds no room waits; where it may not, the client gets the
 // engine's own failure and not a word about queues it was never in.
 func TestRetryThatMayNotWait(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, breaker: noBreaker, limits: admission.Limits{PrefillSlots: 1},
 		sim: sim.Options{Prefill: 2, Decode: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: forever}}}}))
 	p0, p1 := r.sim.Prefill(0), r.sim.Prefill(1)

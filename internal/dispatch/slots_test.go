@@ -16,6 +16,7 @@ func oneSlot() admission.Limits {
 // The slot is free at the end of the prefill leg, while decode still streams:
 // the next one starts then, not at the end of the first.
 func TestSlotEndsWithPrefill(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, extra string) {
 		r := newRig(t, pd(rigOptions{limits: oneSlot(), sim: sim.Options{Worker: sim.WorkerOptions{
 			Timing: sim.Timing{PrefillTime: 200 * time.Millisecond, FirstToken: forever}}}}))
@@ -50,6 +51,7 @@ func TestSlotEndsWithPrefill(t *testing.T) {
 
 // All the calls of one request share one slot.
 func TestOneSlotForABatch(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ path, body string }{
 		{"/v1/completions", `{"prompt":["a","b","c","d","e","f","g","h"],"max_tokens":2}`},
 		{"/v1/completions", `{"prompt":[[1],[2],[3],[4],[5],[6],[7],[8]],"max_tokens":2}`},
@@ -77,6 +79,7 @@ func TestOneSlotForABatch(t *testing.T) {
 
 // Arrival order is service order, and no two are ever in prefill at once.
 func TestSlotsAreFirstInFirstOut(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{limits: oneSlot(), sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: 30 * time.Millisecond}}}}))
 	var answers []chan answer
 	for i := range 6 {

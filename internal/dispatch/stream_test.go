@@ -50,6 +50,7 @@ func everyWay(t *testing.T, f func(t *testing.T, pair bool, writeSize int)) {
 
 // An event with usage and no choices crashed the relay near the end.
 func TestCase_B096_EmptyChoices(t *testing.T) {
+	t.Parallel()
 	everyWay(t, func(t *testing.T, pair bool, size int) {
 		for _, first := range []string{`{"choices":[]}`, `{}`, `{"choices":null}`} {
 			rec, r := sends(t, pair, size, "data: "+first+"\n\n", oneEvent, usageLast, doneEvent)
@@ -67,6 +68,7 @@ func TestCase_B096_EmptyChoices(t *testing.T) {
 // Each read was parsed by itself, so that an event cut across reads lost its
 // usage.
 func TestCase_B097_UsageAcrossReads(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{1, 13, 50} {
 		t.Run(itoa(size), func(t *testing.T) {
 			t.Parallel()
@@ -81,6 +83,7 @@ func TestCase_B097_UsageAcrossReads(t *testing.T) {
 // A character of several bytes that was cut across reads turned into
 // replacement characters.
 func TestCase_B098_CharactersAcrossReads(t *testing.T) {
+	t.Parallel()
 	everyWay(t, func(t *testing.T, pair bool, size int) {
 		sends(t, pair, size,
 			`data: {"choices":[{"delta":{"content":"你好，世界"}}]}`+"\n\n",
@@ -91,6 +94,7 @@ func TestCase_B098_CharactersAcrossReads(t *testing.T) {
 
 // Odd but valid framing passes as it is.
 func TestOddEventsPass(t *testing.T) {
+	t.Parallel()
 	everyWay(t, func(t *testing.T, pair bool, size int) {
 		sends(t, pair, size,
 			"\n\n", "event: message\r\nid: 7\r\nretry: 10\r\ndata: {\"a\":1}\r\n\r\n",
@@ -101,6 +105,7 @@ func TestOddEventsPass(t *testing.T) {
 
 // Large events pass whatever the size of buffers on the way.
 func TestLargeEventsPass(t *testing.T) {
+	t.Parallel()
 	for _, pair := range []bool{true, false} {
 		large := `data: {"choices":[{"delta":{"content":"` + strings.Repeat("x", 64<<10) + `"}}]}` + "\n\n"
 		rec, _ := sends(t, pair, 0, large, large, oneEvent, strings.Repeat(large, 20), usageLast, doneEvent)
@@ -112,6 +117,7 @@ func TestLargeEventsPass(t *testing.T) {
 
 // Comments came out as data lines and broke the client's parser.
 func TestCase_B099_CommentsStayComments(t *testing.T) {
+	t.Parallel()
 	everyWay(t, func(t *testing.T, pair bool, size int) {
 		sends(t, pair, size, ": processing\n\n", ": processing\n", ": again\n\n", oneEvent, ": processing\n\n", oneEvent, doneEvent)
 	})
@@ -134,6 +140,7 @@ func TestCase_B099_CommentsStayComments(t *testing.T) {
 
 // The end marker was parsed as JSON, which gave an error for each good stream.
 func TestCase_B101_EndMarkerIsNoError(t *testing.T) {
+	t.Parallel()
 	rec, r := sends(t, true, 0, oneEvent, usageLast, doneEvent)
 	if rec.Reason != reasonOK || rec.Err != nil || rec.TTFT == 0 {
 		t.Errorf("recorded %+v", rec)
@@ -146,6 +153,7 @@ func TestCase_B101_EndMarkerIsNoError(t *testing.T) {
 // A plain copy into the response writer collected some 4 KB, so that tokens came
 // in lumps.
 func TestCase_B102_EachEventAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, contentType := range []string{"text/event-stream", "text/event-stream; charset=utf-8", "application/x-ndjson"} {
 		t.Run(contentType, func(t *testing.T) {
 			steps := make(chan struct{})
@@ -182,6 +190,7 @@ func TestCase_B102_EachEventAtOnce(t *testing.T) {
 
 // Answers lacked the headers that tell proxies in front not to collect them.
 func TestCase_B106_StreamHeaders(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	a := r.chat(streamed)
 	for name, want := range map[string]string{
@@ -206,6 +215,7 @@ func TestCase_B106_StreamHeaders(t *testing.T) {
 // The upstream dropped in the middle and the client got a stream of status 200
 // that just stopped, which many take for a whole answer.
 func TestCase_B108_BrokenStreamIsSeenToBeBroken(t *testing.T) {
+	t.Parallel()
 	limits := upstream.Limits{StreamIdle: 150 * time.Millisecond}
 	for _, tc := range []struct {
 		name   string
@@ -257,6 +267,7 @@ func TestCase_B108_BrokenStreamIsSeenToBeBroken(t *testing.T) {
 // Clients that stream got 200 and then a vague event for a request that could
 // never be served.
 func TestCase_B109_RealStatusBeforeTheStream(t *testing.T) {
+	t.Parallel()
 	t.Run("the engine's 400", func(t *testing.T) {
 		both(t, func(t *testing.T, extra string) {
 			r := newRig(t, pd(rigOptions{retries: 3, breaker: firstFault}))
@@ -291,6 +302,7 @@ func TestCase_B109_RealStatusBeforeTheStream(t *testing.T) {
 // A recovering middleware caught the abort of a broken stream and wrote a page of
 // its own into it.
 func TestCase_B110_NothingAfterTheCut(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}, breaker: firstFault})
 	r.sim.Regular(0).SetFault(sim.Fault{Do: sim.Reset, At: sim.AtEvent, After: 5})
 	s := r.open("/v1/chat/completions", request("", 20, streamed))
@@ -305,6 +317,7 @@ func TestCase_B110_NothingAfterTheCut(t *testing.T) {
 // Every failure after the first token was counted as internal, whatever its
 // cause.
 func TestCase_B113_CausesAfterTheFirstToken(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: time.Millisecond}}},
 		dispatch: Options{Limits: upstream.Limits{StreamIdle: 150 * time.Millisecond}}})
 	w := r.sim.Regular(0)
@@ -337,6 +350,7 @@ func TestCase_B113_CausesAfterTheFirstToken(t *testing.T) {
 // A client that does not read is given up after the write timeout, and is no
 // fault of the engine.
 func TestClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{ClientWriteTimeout: 200 * time.Millisecond}}))
 	r.sim.Decode(0).SetFault(sim.Fault{TokenSize: 1 << 20})
 	s := r.open("/v1/chat/completions", request("", 1000, streamed))
@@ -352,6 +366,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 
 // Usage of plain answers is recorded too, however they come.
 func TestPlainAnswersPass(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{0, 1} {
 		for _, path := range routes {
 			r := newRig(t, pd(rigOptions{}))
