@@ -31,6 +31,7 @@ const (
 	FieldMaxTokens
 	FieldMaxCompletionTokens
 	FieldMinTokens
+	FieldMaxOutputTokens
 
 	FieldUser
 	FieldSessionID
@@ -78,6 +79,7 @@ var fieldNames = [numFields]string{
 	FieldMaxTokens:           "max_tokens",
 	FieldMaxCompletionTokens: "max_completion_tokens",
 	FieldMinTokens:           "min_tokens",
+	FieldMaxOutputTokens:     "max_output_tokens",
 	FieldUser:                "user",
 	FieldSessionID:           "session_id",
 	FieldPriority:            "priority",
