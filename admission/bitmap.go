@@ -44,6 +44,29 @@ func (b bitmap) intersects(c bitmap) bool {
 	return false
 }
 
+// intersectsNot tells whether b has a member that c has not.
+func (b bitmap) intersectsNot(c bitmap) bool {
+	for i, w := range b {
+		if w&^c[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// intersect makes b what c and d share, and counts it.
+func (b bitmap) intersect(c, d bitmap) int {
+	n := 0
+	for i := range b {
+		w := c[i] & d[i]
+		b[i] = w
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+func ones(w uint64) int { return bits.OnesCount64(w) }
+
 func (b bitmap) copyFrom(c bitmap) { copy(b, c) }
 
 func (b bitmap) and(c bitmap) {

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -26,6 +27,9 @@ func checkIndexes(c *Core) error {
 	if err := checkFamilies(c); err != nil {
 		return err
 	}
+	if err := checkGates(c); err != nil {
+		return err
+	}
 	return checkWaiters(c)
 }
 
@@ -42,7 +46,7 @@ func checkRanks(c *Core) error {
 		s := r.state
 		cand := s.Healthy && !s.Draining && s.Breaker != BreakerOpen
 		room := cand && !(s.Breaker == BreakerHalfOpen && r.probes >= s.Probes) &&
-			!(r.role == RolePrefill && c.limits.PrefillSlots > 0 && r.slots >= c.limits.PrefillSlots)
+			!(r.role == RolePrefill && c.limits.PrefillSlots > 0 && r.slots >= c.limits.PrefillSlots) && !r.over
 		if r.index != i || !r.present || r.cand != cand || r.room != room {
 			return fmt.Errorf("rank %s: index %d of %d, present %t, candidate %t want %t, room %t want %t",
 				r.id, r.index, i, r.present, r.cand, cand, r.room, room)
@@ -79,7 +83,9 @@ func checkRanks(c *Core) error {
 }
 
 func checkPool(c *Core, p *pool) error {
-	cands, rooms, groups := 0, 0, 0
+	cands, rooms, groups, overs := 0, 0, 0, 0
+	var sum PoolLoad
+	workers := map[string]int{}
 	size, cand := make([]int, len(c.groupNames)), make([]int, len(c.groupNames))
 	best := make([]*Rank, len(c.groupNames))
 	for i, r := range c.ranks {
@@ -100,6 +106,13 @@ func checkPool(c *Core, p *pool) error {
 		if p.load.load(i) != r.load() {
 			return fmt.Errorf("rank %s: load %d, want %d", r.id, p.load.load(i), r.load())
 		}
+		one := r.sums()
+		sum.move(&PoolLoad{}, &one)
+		sum.Ranks++
+		workers[r.workerName()]++
+		if r.cand && r.over {
+			overs++
+		}
 		if r.cand {
 			cands++
 			cand[r.groupID]++
@@ -114,6 +127,9 @@ func checkPool(c *Core, p *pool) error {
 	if p.candN != cands || p.roomN != rooms || p.groupsN != groups || !slices.Equal(p.groupSize, size) || !slices.Equal(p.groupCand, cand) {
 		return fmt.Errorf("candidates %d want %d, with room %d want %d, groups %d want %d, sizes %v want %v, candidates by group %v want %v",
 			p.candN, cands, p.roomN, rooms, p.groupsN, groups, p.groupSize, size, p.groupCand, cand)
+	}
+	if p.sum != sum || p.overN != overs || !maps.Equal(p.workers, workers) {
+		return fmt.Errorf("sums %+v want %+v, overloaded %d want %d, workers %v want %v", p.sum, sum, p.overN, overs, p.workers, workers)
 	}
 	for i := range p.roomN {
 		if p.nthRoom(i) != p.room.nth(i) {
@@ -150,20 +166,45 @@ func checkPool(c *Core, p *pool) error {
 
 func checkPinned(c *Core, t *Target) error {
 	for l := range numLegs {
-		if t.pins[l] == "" {
+		for k, x := range t.prefer[l].each {
+			for i, r := range c.ranks {
+				v, ok := "", false
+				if r != nil && r.role == t.role(l) {
+					v, ok = r.labels[x.Key]
+				}
+				if x.have.has(i) != (ok && v == x.Value) {
+					return fmt.Errorf("preference %d: index %d: %t", k, i, x.have.has(i))
+				}
+			}
+		}
+		if t.pins[l] == "" && t.spec.Allowed[l] == nil && t.spec.Require[l] == nil && t.spec.Adapter == "" {
 			continue
 		}
 		for i, r := range c.ranks {
-			want := r != nil && r.role == t.role(l) && (r.id == t.pins[l] || r.worker == t.pins[l])
+			want := r != nil && r.role == t.role(l) && specAdmits(&t.spec, l, r)
 			if t.bits[l].has(i) != want {
 				return fmt.Errorf("index %d: %t", i, !want)
 			}
 		}
 	}
-	if t.refs <= 0 || c.pinned[t.key] != t {
+	if t.refs < 0 || c.pinned[t.key] != t || slices.Contains(c.idle, t) != (t.refs == 0) {
 		return fmt.Errorf("%d references", t.refs)
 	}
 	return nil
+}
+
+// specAdmits tells whether a rank of the right role may be what a leg runs on.
+func specAdmits(s *TargetSpec, l Leg, r *Rank) bool {
+	named := func(n string) bool { return n == r.id || n == r.worker }
+	if s.Pins[l] != "" && !named(s.Pins[l]) || s.Allowed[l] != nil && !slices.ContainsFunc(s.Allowed[l], named) {
+		return false
+	}
+	for _, x := range s.Require[l] {
+		if v, ok := r.labels[x.Key]; !ok || v != x.Value {
+			return false
+		}
+	}
+	return s.Adapter == "" || slices.Contains(r.adapters, s.Adapter)
 }
 
 // checkFamilies finds which models share a rank by walking from each model.
@@ -202,8 +243,12 @@ func checkFamilies(c *Core) error {
 		if !used[f] {
 			return fmt.Errorf("a family without models")
 		}
-		if (f.closed.by == ResourceNone) != (f.queue.len() == 0) {
-			return fmt.Errorf("a queue of %d is closed by %s", f.queue.len(), f.closed.by)
+		for _, p := range f.profiles {
+			for _, q := range p.classes {
+				if (q.closed.by == ResourceNone) != (q.n == 0) || q.n == 0 && q.deficit != 0 {
+					return fmt.Errorf("a queue of %d is closed by %s, deficit %d", q.n, q.closed.by, q.deficit)
+				}
+			}
 		}
 	}
 	if len(c.ordered) != len(c.models) || !slices.IsSortedFunc(c.ordered, func(a, b *model) int {
@@ -218,46 +263,193 @@ func checkFamilies(c *Core) error {
 }
 
 func checkWaiters(c *Core) error {
-	waiting, by := 0, [numShapes]int{}
+	waiting, by, lanes := 0, [numShapes]int{}, 0
+	bytes := int64(0)
 	first := never
 	for _, f := range c.families {
-		for i, t := range f.queue.h {
-			waiting++
-			by[t.Target.shape]++
-			first = min(first, t.wakeAt)
-			if t.state != stateQueued || t.family != f || t.Target.model.family != f || t.queuePos != i || c.deadlines.h[t.deadlinePos] != t {
-				return fmt.Errorf("a waiter is not where it should be")
+		inFamily := 0
+		for _, p := range f.profiles {
+			inProfile := 0
+			for _, q := range p.classes {
+				n, raw, cached := 0, int64(0), int64(0)
+				for i, l := range q.all.l {
+					if l.target != nil {
+						lanes++
+					}
+					if err := checkLane(q, i, l); err != nil {
+						return err
+					}
+					for i, t := range l.h {
+						n++
+						raw += t.queuedRaw
+						cached += t.queuedCached
+						bytes += t.Bytes
+						by[t.Target.shape]++
+						first = min(first, t.wakeAt)
+						if t.family != f || t.lane != l || t.queuePos != i || t.queue() != q || l.target != nil && l.target != t.Target {
+							return fmt.Errorf("a waiter is not where it should be")
+						}
+						if err := checkWaiter(c, t); err != nil {
+							return err
+						}
+					}
+				}
+				if len(q.ready.l) != 0 {
+					return fmt.Errorf("%d heads of class %s were left to be looked at", len(q.ready.l), q.class.Name)
+				}
+				if q.n != n || q.raw != raw || q.cached != cached {
+					return fmt.Errorf("class %s: %d waiters with %d and %d tokens, want %d, %d, %d", q.class.Name, q.n, q.raw, q.cached, n, raw, cached)
+				}
+				inProfile += n
 			}
-			if t.holdsPrefill || t.holdsDecode {
-				return fmt.Errorf("a waiter holds something")
+			if p.waiting != inProfile {
+				return fmt.Errorf("%d waiters in a profile, want %d", p.waiting, inProfile)
 			}
-			if t.before(f.queue.h[max(i-1, 0)/2]) {
-				return fmt.Errorf("the queue is no heap")
-			}
-			if p := t.deadlinePos; c.deadlines.sooner(t, c.deadlines.h[max(p-1, 0)/2]) {
-				return fmt.Errorf("the deadlines are no heap")
-			}
-			want := min(t.limitAt, t.lostAt)
-			if t.Deadline != 0 {
-				want = min(want, t.Deadline)
-			}
-			if t.wakeAt != want || t.Target.paired != (t.lostAt == never) {
-				return fmt.Errorf("a waiter wakes at %d, want %d; paired %t, lost at %d", t.wakeAt, want, t.Target.paired, t.lostAt)
-			}
-			listed := false
-			for w := t.Target.waiters.first; w != nil; w = w.next {
-				listed = listed || w == t
-			}
-			if !listed {
-				return fmt.Errorf("a waiter is not in its target's list")
-			}
+			inFamily += inProfile
 		}
+		if o := f.fence.owner; f.waiting != inFamily || o != nil && (o.state != stateQueued || o.family != f) {
+			return fmt.Errorf("%d waiters in a family, want %d, or a fence without its owner", f.waiting, inFamily)
+		}
+		waiting += inFamily
 	}
-	if c.waiting != waiting || len(c.deadlines.h) != waiting || c.waitingBy != by {
-		return fmt.Errorf("%d waiters, %d deadlines, %v by shape, want %d, %v", c.waiting, len(c.deadlines.h), c.waitingBy, waiting, by)
+	if c.waiting != waiting || len(c.deadlines.h) != waiting || c.waitingBy != by || c.waitingSize != bytes || c.lanes != lanes {
+		return fmt.Errorf("%d waiters, %d deadlines, %v by shape, %d bytes, %d lanes, want %d, %v, %d, %d",
+			c.waiting, len(c.deadlines.h), c.waitingBy, c.waitingSize, c.lanes, waiting, by, bytes, lanes)
 	}
 	if c.deadlines.next() != first || (c.nextRecheck == never) != (waiting == 0) || c.NextDeadline() != min(first, c.nextRecheck) {
 		return fmt.Errorf("next deadline %d (recheck %d), want %d with %d waiters", c.deadlines.next(), c.nextRecheck, first, waiting)
 	}
 	return nil
+}
+
+func checkLane(q *classQueue, i int, l *lane) error {
+	if l.queue != q || len(l.h) == 0 || l.pos[allLanes] != i || l.pos[readyLanes] >= 0 && q.ready.l[l.pos[readyLanes]] != l {
+		return fmt.Errorf("a lane is not where it should be")
+	}
+	if l.head().ahead(q.all.l[max(i-1, 0)/2].head()) {
+		return fmt.Errorf("the lanes are no heap")
+	}
+	for i, t := range l.h {
+		if t.ahead(l.h[max(i-1, 0)/2]) {
+			return fmt.Errorf("the queue is no heap")
+		}
+	}
+	return nil
+}
+
+func checkWaiter(c *Core, t *Ticket) error {
+	if t.state != stateQueued || c.deadlines.h[t.deadlinePos] != t {
+		return fmt.Errorf("a waiter is not where it should be")
+	}
+	if t.holdsPrefill || t.holdsDecode || t.tokens != 0 || t.heldBlocks != 0 {
+		return fmt.Errorf("a waiter holds something")
+	}
+	if p := t.deadlinePos; c.deadlines.sooner(t, c.deadlines.h[max(p-1, 0)/2]) {
+		return fmt.Errorf("the deadlines are no heap")
+	}
+	want := min(t.limitAt, t.lostAt, t.classAt)
+	if t.Deadline != 0 {
+		want = min(want, t.Deadline)
+	}
+	if t.wakeAt != want || t.Target.paired != (t.lostAt == never) {
+		return fmt.Errorf("a waiter wakes at %d, want %d; paired %t, lost at %d", t.wakeAt, want, t.Target.paired, t.lostAt)
+	}
+	for w := t.Target.waiters.first; w != nil; w = w.next {
+		if w == t {
+			return nil
+		}
+	}
+	return fmt.Errorf("a waiter is not in its target's list")
+}
+
+// checkGates compares the sets of the classes' thresholds with the holds.
+func checkGates(c *Core) error {
+	for i, r := range c.ranks {
+		if r == nil {
+			continue
+		}
+		over := false
+		if v := c.reject.ActivePrefillTokens; v != nil {
+			over = over || r.tokens > *v
+		}
+		if v := c.reject.ActivePrefillTokensFrac; v != nil && r.capacity.MaxBatchedTokens > 0 {
+			over = over || float64(r.tokens) > *v*float64(r.capacity.MaxBatchedTokens)+1e-6
+		}
+		if v := c.reject.ActiveDecodeBlocks; v != nil && r.capacity.KVBlocks > 0 && r.role != RolePrefill {
+			over = over || float64(r.blocksPending+r.blocksActive) > *v*float64(r.capacity.KVBlocks)+1e-6
+		}
+		if r.over != over || c.over.has(i) != over {
+			return fmt.Errorf("rank %s: over a reject threshold %t, want %t", r.id, r.over, over)
+		}
+		for _, g := range c.prefillGates {
+			if g.ok.has(i) != plainNotBusy(c, r, g.tokens, g.frac) {
+				return fmt.Errorf("rank %s: not busy %t", r.id, g.ok.has(i))
+			}
+		}
+		if r.role == RolePrefill {
+			continue
+		}
+		for _, g := range c.blockGates {
+			for _, need := range []int64{0, 1, 2, 3, 5, 8, 13, 40, 1000, 1 << 40} {
+				got := g.atLeast(i>>6, g.encodeNeed(need), 1<<(i&63)) != 0
+				if want := plainFits(c, r, g.frac, need); got != want {
+					return fmt.Errorf("rank %s: %d blocks fit under %g: %t, want %t", r.id, need, g.frac, got, want)
+				}
+			}
+		}
+	}
+	for _, s := range c.sizes {
+		for i, r := range c.ranks {
+			if s.members.has(i) != (r != nil && s.n > 0 && r.blockSize() == s.tokens) {
+				return fmt.Errorf("index %d: wrong in block size %d", i, s.tokens)
+			}
+		}
+	}
+	for k, set := range c.domains {
+		for i, r := range c.ranks {
+			if set.has(i) != (r != nil && c.domainKeys[k] == domainKey{r.group, r.topology}) {
+				return fmt.Errorf("index %d: wrong in domain %v", i, c.domainKeys[k])
+			}
+		}
+	}
+	return nil
+}
+
+// assumedRoom tells whether a rank of unknown capacity has room.
+func assumedRoom(c *Core, r *Rank) bool {
+	most := int64(64)
+	if c.assumedMax > 0 {
+		most = int64(c.assumedMax)
+	}
+	if r.capacity.MaxRunning > 0 {
+		most = r.capacity.MaxRunning
+	}
+	if r.role == RolePrefill {
+		return int64(r.prefill) < most
+	}
+	return int64(r.pending+r.active) < most
+}
+
+func plainNotBusy(c *Core, r *Rank, tokens *int64, frac *float64) bool {
+	if tokens != nil && r.tokens > *tokens {
+		return false
+	}
+	switch {
+	case frac == nil:
+	case r.capacity.MaxBatchedTokens == 0:
+		return assumedRoom(c, r)
+	case float64(r.tokens) > *frac*float64(r.capacity.MaxBatchedTokens)+1e-6:
+		return false
+	}
+	return true
+}
+
+func plainFits(c *Core, r *Rank, frac float64, need int64) bool {
+	switch {
+	case r.pending+r.active == 0:
+		return true
+	case r.capacity.KVBlocks == 0:
+		return assumedRoom(c, r)
+	}
+	return float64(r.blocksPending+r.blocksActive+need) <= frac*float64(r.capacity.KVBlocks)+1e-6
 }

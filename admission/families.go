@@ -67,47 +67,71 @@ func (c *Core) restructure(now Instant, shared bool) {
 			}
 		}
 	}
-	var waiters []*Ticket
 	used := map[*family]bool{}
 	for _, m := range c.ordered {
 		if find(m) == m {
 			if used[m.family] { // it was split off a shared one
-				m.family = &family{}
-				m.family.closed.core = c
+				m.family = &family{fenceAt: never}
 			}
 			used[m.family] = true
 		}
 	}
-	old := c.families
+	// The waiters of models that change their family leave their queues before
+	// these are found anew, and keep their place.
+	var waiters []*Ticket
+	for _, f := range c.families {
+		f.eachWaiter(func(t *Ticket) {
+			if find(t.Target.model).family != f {
+				waiters = append(waiters, t)
+			}
+		})
+	}
+	slices.SortFunc(waiters, (*Ticket).compare)
+	for _, t := range waiters {
+		c.extract(now, t)
+	}
 	c.families = c.families[:0:0]
 	for _, m := range c.ordered {
 		if r := find(m); r == m {
 			c.families = append(c.families, m.family)
-		} else {
-			m.family = r.family
 		}
 	}
-	for _, f := range old {
-		for _, t := range f.queue.h {
-			if t.Target.model.family != f {
-				waiters = append(waiters, t)
-			}
+	for _, m := range c.ordered {
+		if f := find(m).family; m.queues == nil || m.family != f || !slices.Contains(f.profiles, m.queues) {
+			c.join(m, f)
 		}
 	}
 	for _, t := range waiters {
-		t.family.queue.remove(t)
-		t.family = t.Target.model.family
-		t.family.queue.push(t)
+		c.insert(t)
 	}
-	for _, f := range old {
-		if f.queue.len() == 0 {
-			f.closed.set(ResourceNone, now) // it may be gone: its time is kept
-		}
+	for _, f := range c.families {
+		f.profiles = slices.DeleteFunc(f.profiles, func(p *profileQueue) bool {
+			return !slices.ContainsFunc(c.ordered, func(m *model) bool { return m.queues == p })
+		})
 	}
 }
 
+// revive finds a target anew whose model had lost all ranks.
+func (c *Core) revive(now Instant, t *Ticket) {
+	old := t.Target
+	t.Target = c.intern(c.model(old.model.name), old.spec.withShape(old.shape))
+	if !old.free {
+		if t.Target.gate == nil {
+			t.Target.gate = old.gate
+		}
+		c.unref(old)
+	}
+	c.restructure(now, false)
+	c.classify(t)
+}
+
+func (s TargetSpec) withShape(shape Shape) TargetSpec {
+	s.Shape = shape
+	return s
+}
+
 // buryModels forgets models that no rank serves and nobody waits for.
-func (c *Core) buryModels(now Instant) {
+func (c *Core) buryModels() {
 	for name, m := range c.models {
 		if m.ranks > 0 {
 			continue
@@ -123,6 +147,12 @@ func (c *Core) buryModels(now Instant) {
 			continue
 		}
 		m.dead = true
+		c.idle = slices.DeleteFunc(c.idle, func(t *Target) bool {
+			if t.model == m {
+				delete(c.pinned, t.key)
+			}
+			return t.model == m
+		})
 		delete(c.models, name)
 		c.ordered = slices.DeleteFunc(c.ordered, func(o *model) bool { return o == m })
 		shared := false
@@ -130,7 +160,6 @@ func (c *Core) buryModels(now Instant) {
 			shared = shared || o.family == m.family
 		}
 		if !shared {
-			m.family.closed.set(ResourceNone, now)
 			c.families = slices.DeleteFunc(c.families, func(f *family) bool { return f == m.family })
 		}
 	}

@@ -155,10 +155,10 @@ func (g *Gate) Close() {
 }
 
 // Resolve finds what a request may be placed on. It returns nil when no
-// registered rank serves the model. A target with pins belongs to one ticket, whose
-// Close gives it back.
+// registered rank serves the model. A target that says more than model and shape
+// belongs to one ticket, whose Close gives it back.
 func (g *Gate) Resolve(s TargetSpec) *Target {
-	if s.Pins == ([numLegs]string{}) {
+	if s.free() {
 		free := *g.free.Load()
 		if t := free[freeKey{s.Model, s.Shape}]; t != nil {
 			return t
@@ -305,14 +305,66 @@ func (t *Ticket) Release() {
 // nothing.
 func (t *Ticket) Close() {
 	t.Release()
-	if t.ended || t.Target == nil || t.Target.gate == nil {
+	if t.ended {
 		return
 	}
 	t.ended = true
-	g := t.Target.gate
-	g.mu.Lock()
-	g.core.unref(t.Target)
-	g.mu.Unlock()
+	for _, target := range [...]*Target{t.Target, t.Instead} {
+		if target != nil && target.gate != nil {
+			g := target.gate
+			g.mu.Lock()
+			g.core.unref(target)
+			g.mu.Unlock()
+		}
+	}
+}
+
+// FirstToken tells that the first output token came: the prefill tokens of the
+// ticket end. It may be called any number of times.
+func (t *Ticket) FirstToken() {
+	g := t.gate
+	if g == nil {
+		return
+	}
+	now, out := g.enter()
+	g.core.FirstToken(now, t, &out)
+	g.unlockAndDeliver(out)
+}
+
+// Grow adds KV blocks of output to what the ticket holds on its decode rank,
+// beyond what ReserveTokens gave it in advance.
+func (t *Ticket) Grow(blocks int64) {
+	g := t.gate
+	if g == nil {
+		return
+	}
+	now, out := g.enter()
+	g.core.Grow(now, t, blocks, &out)
+	g.unlockAndDeliver(out)
+}
+
+// MoveDecode moves the decode booking to another rank, which it leaves in
+// t.Decode, without waiting; see [Core.MoveDecode]. False: there is none, the
+// request has to go back to prefill.
+func (t *Ticket) MoveDecode(exclude ...*Rank) bool {
+	g := t.gate
+	if g == nil {
+		return false
+	}
+	now, out := g.enter()
+	moved := g.core.MoveDecode(now, t, exclude, &out)
+	g.unlockAndDeliver(out)
+	return moved
+}
+
+// Refresh renews the cached tokens of a ticket that waits; see [Core.Refresh].
+func (t *Ticket) Refresh(cached int64) {
+	if t.gate == nil {
+		return
+	}
+	t.gate.mu.Lock()
+	t.gate.core.Refresh(t, cached)
+	t.gate.mu.Unlock()
 }
 
 // Apply makes fleet changes take effect together; see [Core.Apply].
@@ -326,6 +378,42 @@ func (g *Gate) Apply(changes ...Change) {
 // SetLimits changes the bounds; see [Core.SetLimits].
 func (g *Gate) SetLimits(l Limits) {
 	g.step(func(now Instant, out *[]*Ticket) { g.core.SetLimits(now, l, out) })
+}
+
+// SetClasses changes the policy classes, whole; see [Core.SetClasses]. Nil is
+// the one synthetic class.
+func (g *Gate) SetClasses(cs *Classes) {
+	g.step(func(now Instant, out *[]*Ticket) { g.core.SetClasses(now, cs, out) })
+}
+
+// SetRejectThresholds changes the router-wide reject thresholds.
+func (g *Gate) SetRejectThresholds(h RejectThresholds) {
+	g.step(func(now Instant, out *[]*Ticket) { g.core.SetRejectThresholds(now, h, out) })
+}
+
+// RejectThresholds returns those in force.
+func (g *Gate) RejectThresholds() RejectThresholds {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.reject
+}
+
+// Classes returns the names of the classes in force.
+func (g *Gate) Classes() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.Classes()
+}
+
+// PoolLoad returns what the ranks of a pool hold together; the zero value when
+// no rank serves the model.
+func (g *Gate) PoolLoad(model string, role Role) PoolLoad {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m := g.core.models[model]; m != nil {
+		return m.pools[role].loads()
+	}
+	return PoolLoad{}
 }
 
 // StopArrivals refuses new requests from now on; see [Core.StopArrivals].

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 )
 
@@ -22,7 +21,13 @@ type RankSpec struct {
 	// PairGroup: a prefill and a decode rank may be paired when theirs are
 	// equal (one dialect, one connector, one KV layout).
 	PairGroup string
-	State     RankState
+	// Topology is the rank's KV-transfer domain, Labels what targets may ask
+	// for, Adapters its LoRA adapters, Capacity what it can take.
+	Topology string
+	Labels   map[string]string
+	Adapters []string
+	Capacity Capacity
+	State    RankState
 	// Data is handed back to the caller, who finds the engine by it.
 	Data any
 }
@@ -35,34 +40,57 @@ type Rank struct {
 	id     string
 	worker string
 	role   Role
-	models []string
-	group  string
 	data   any
 
 	// guarded by the gate's lock (or owned by the core's caller)
-	index   int
-	groupID int
-	pools   []*pool
-	state   RankState
-	present bool
-	cand    bool
-	room    bool
-	epoch   uint32 // of the half-open state; probes belong to one
+	models   []string
+	group    string
+	topology string
+	labels   map[string]string
+	adapters []string
+	capacity Capacity
+	barred   []*Rank // decode ranks that a prefill rank is not paired with
+	index    int
+	groupID  int
+	domainID int
+	sizeID   int
+	pools    []*pool
+	state    RankState
+	present  bool
+	cand     bool
+	room     bool
+	over     bool     // a reject threshold
+	counted  PoolLoad // what the pools' sums have of it
+	epoch    uint32   // of the half-open state; probes belong to one
 
 	slots   int // requests in prefill
 	prefill int // prefill legs
 	pending int // decode legs booked but not dispatched
 	active  int // decode legs dispatched
 	probes  int // requests granted in this half-open epoch
+
+	tokens        int64 // prefill tokens active
+	blocksPending int64 // KV blocks booked but not dispatched
+	blocksActive  int64
 }
 
 // NewRank makes a rank that [Change] can add.
 func NewRank(spec RankSpec) *Rank {
-	return &Rank{
+	r := &Rank{
 		id: spec.ID, worker: spec.Worker, role: spec.Role,
-		models: append([]string(nil), spec.Models...), group: spec.PairGroup,
 		state: spec.State, data: spec.Data, index: -1,
 	}
+	r.setFacts(RankFacts{
+		Models: spec.Models, PairGroup: spec.PairGroup, Topology: spec.Topology,
+		Labels: spec.Labels, Adapters: spec.Adapters, Capacity: spec.Capacity,
+	})
+	return r
+}
+
+func (r *Rank) setFacts(f RankFacts) {
+	f = f.clone()
+	r.models, r.group, r.topology = f.Models, f.PairGroup, f.Topology
+	r.labels, r.adapters, r.capacity = f.Labels, f.Adapters, f.Capacity
 }
 
 // ID returns the rank's name.
@@ -85,7 +113,10 @@ func (r *Rank) load() int64 {
 	return int64(r.pending + r.active)
 }
 
-func (r *Rank) idle() bool { return r.slots == 0 && r.prefill == 0 && r.pending == 0 && r.active == 0 }
+func (r *Rank) idle() bool {
+	return r.slots == 0 && r.prefill == 0 && r.pending == 0 && r.active == 0 &&
+		r.tokens == 0 && r.blocksPending == 0 && r.blocksActive == 0
+}
 
 // pool is the ranks that serve one model in one role.
 type pool struct {
@@ -93,11 +124,15 @@ type pool struct {
 	role   Role
 	policy Policy
 
-	members bitmap
-	cand    bitmap
-	room    bitmap
-	candN   int
-	roomN   int
+	members  bitmap
+	cand     bitmap
+	room     bitmap
+	candN    int
+	roomN    int
+	overN    int            // candidates over a reject threshold
+	workers  map[string]int // registered ranks by worker
+	sum      PoolLoad
+	released rateMeter // ends of holds
 	// with room, by block of roomBlock words, so that the n-th is found in
 	// few steps
 	roomIn []int32
@@ -116,7 +151,8 @@ type model struct {
 	name   string
 	pools  [numRoles]*pool
 	family *family
-	// targets without pins; they live as long as the model
+	queues *profileQueue // of the model's profile, in the family
+	// free targets; they live as long as the model
 	targets [numShapes]*Target
 	ranks   int
 	dead    bool
@@ -139,9 +175,13 @@ func (m *model) soleGroup() bool {
 
 // family is the models whose requests compete for the same ranks.
 type family struct {
-	queue  waitQueue
-	rate   rateMeter
-	closed closedClock
+	profiles   []*profileQueue
+	waiting    int
+	rate       rateMeter
+	grants     uint64
+	fence      fence
+	fenceAt    Instant // when the next fence may be due
+	fenceWaits bool    // it is due with the next grant
 }
 
 // ChangeOp is what a [Change] does.
@@ -153,6 +193,15 @@ const (
 	AddRank ChangeOp = iota
 	RemoveRank
 	SetState
+	// SetFacts replaces what is known of a rank: models, pairing, labels,
+	// adapters, capacity. Its holds stay.
+	SetFacts
+	// BarPair keeps the pair of the prefill rank Rank and the decode rank Other
+	// from new grants while another pair is left to a request: both work with
+	// others, but not together. UnbarPair ends that, and so does the removal of
+	// one of them. At most 64 pairs are barred, the oldest is forgotten first.
+	BarPair
+	UnbarPair
 )
 
 // Change is one fleet event.
@@ -160,6 +209,8 @@ type Change struct {
 	Op    ChangeOp
 	Rank  *Rank
 	State RankState // for SetState
+	Facts RankFacts // for SetFacts
+	Other *Rank     // for BarPair and UnbarPair
 }
 
 func (c *Core) addRank(r *Rank) {
@@ -174,15 +225,28 @@ func (c *Core) addRank(r *Rank) {
 		c.indexes++
 		c.growIndexes()
 	}
-	r.groupID = c.group(r.group)
 	r.present = true
-	r.pools = nil
 	c.ranks[r.index] = r
 	c.named[r.id] = append(c.named[r.id], r)
 	if r.worker != "" && r.worker != r.id {
 		c.named[r.worker] = append(c.named[r.worker], r)
 	}
+	if r.state.Breaker == BreakerHalfOpen {
+		r.epoch++
+	}
+	c.enrol(r)
+}
+
+// enrol enters a rank with an index into what its facts make it part of.
+func (c *Core) enrol(r *Rank) {
+	r.groupID = c.group(r.group)
+	r.domainID = c.domain(domainKey{r.group, r.topology})
 	c.groups[r.groupID].set(r.index)
+	c.domains[r.domainID].set(r.index)
+	c.joinSize(r)
+	c.widen(r)
+	r.pools = nil
+	r.counted = PoolLoad{}
 	names := r.models
 	if len(names) == 0 {
 		names = []string{""}
@@ -193,6 +257,8 @@ func (c *Core) addRank(r *Rank) {
 			continue
 		}
 		p.members.set(r.index)
+		p.sum.Ranks++
+		p.workers[r.workerName()]++
 		p.model.ranks++
 		if p.groupSize[r.groupID]++; p.groupSize[r.groupID] == 1 {
 			p.groupsN++
@@ -201,23 +267,31 @@ func (c *Core) addRank(r *Rank) {
 		r.pools = append(r.pools, p)
 		p.policy.RankAdded(r.index, r.id)
 	}
-	if r.state.Breaker == BreakerHalfOpen {
-		r.epoch++
-	}
 	for _, t := range c.pinned {
 		t.matchRank(r, true)
 	}
 	c.refresh(r, 0)
 }
 
-func (c *Core) removeRank(r *Rank) {
-	if !r.present {
-		return
+func (r *Rank) workerName() string {
+	if r.worker != "" {
+		return r.worker
 	}
-	r.present = false
-	c.refresh(r, 0)
+	return r.id
+}
+
+// strike takes a rank out of all that enrol entered it into. It must not be a
+// candidate any more.
+func (c *Core) strike(r *Rank) {
 	for _, p := range r.pools {
 		p.members.clear(r.index)
+		p.sum.Ranks--
+		p.sum.move(&r.counted, &PoolLoad{})
+		if w := r.workerName(); p.workers[w] == 1 {
+			delete(p.workers, w)
+		} else {
+			p.workers[w]--
+		}
 		p.model.ranks--
 		if p.groupSize[r.groupID]--; p.groupSize[r.groupID] == 0 {
 			p.groupsN--
@@ -228,12 +302,34 @@ func (c *Core) removeRank(r *Rank) {
 	for _, t := range c.pinned {
 		t.matchRank(r, false)
 	}
+	c.groups[r.groupID].clear(r.index)
+	c.domains[r.domainID].clear(r.index)
+	c.leaveSize(r)
+}
+
+func (c *Core) removeRank(r *Rank) {
+	if !r.present {
+		return
+	}
+	r.present = false
+	c.refresh(r, 0)
+	c.strike(r)
+	c.unbarAll(r)
 	c.unname(r.id, r)
 	c.unname(r.worker, r)
-	c.groups[r.groupID].clear(r.index)
 	c.ranks[r.index] = nil
 	c.freeIndex = append(c.freeIndex, r.index)
 	r.index = -1
+}
+
+// setFacts gives a registered rank new facts, in place, so that its holds stay.
+func (c *Core) setFacts(r *Rank, f RankFacts) {
+	r.present = false
+	c.refresh(r, 0)
+	c.strike(r)
+	r.setFacts(f)
+	r.present = true
+	c.enrol(r)
 }
 
 func (c *Core) unname(name string, r *Rank) {
@@ -268,8 +364,18 @@ func (c *Core) refresh(r *Rank, seq uint64) {
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		room = false
 	}
+	over := c.rejecting && c.overloaded(r)
+	if over {
+		room = false
+	}
+	c.over.put(r.index, over)
+	c.refreshGates(r)
 	load := r.load()
+	overDelta := b2i(cand && over) - b2i(r.cand && r.over)
+	sums := r.sums()
 	for _, p := range r.pools {
+		p.sum.move(&r.counted, &sums)
+		p.overN += overDelta
 		if cand != r.cand {
 			p.cand.put(r.index, cand)
 			d := 1
@@ -290,7 +396,14 @@ func (c *Core) refresh(r *Rank, seq uint64) {
 		}
 		p.load.put(r.index, r.groupID, load, seq, room)
 	}
-	r.cand, r.room = cand, room
+	r.cand, r.room, r.over, r.counted = cand, room, over, sums
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // model returns the pools of a name, making them when they are new.
@@ -298,15 +411,15 @@ func (c *Core) model(name string) *model {
 	if m := c.models[name]; m != nil {
 		return m
 	}
-	m := &model{name: name, family: &family{}}
-	m.family.closed.core = c
+	m := &model{name: name}
+	c.join(m, &family{fenceAt: never})
 	for role := range numRoles {
-		p := &pool{model: m, role: role, policy: c.newPolicy(name, role), groups: &c.groups}
+		p := &pool{model: m, role: role, policy: c.newPolicy(name, role), groups: &c.groups, workers: map[string]int{}}
 		p.grow(c.words, c.indexCap, len(c.groupNames))
 		m.pools[role] = p
 	}
 	for s := range numShapes {
-		m.targets[s] = &Target{model: m, shape: s}
+		m.targets[s] = &Target{model: m, shape: s, free: true}
 	}
 	c.models[name] = m
 	at, _ := slices.BinarySearchFunc(c.ordered, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
@@ -358,8 +471,22 @@ func (c *Core) growIndexes() {
 	for i := range c.groups {
 		c.groups[i] = c.groups[i].grow(c.words)
 	}
+	for i := range c.domains {
+		c.domains[i] = c.domains[i].grow(c.words)
+	}
+	for i := range c.sizes {
+		c.sizes[i].members = c.sizes[i].members.grow(c.words)
+	}
+	for _, g := range c.prefillGates {
+		g.ok = g.ok.grow(c.words)
+	}
+	for _, g := range c.blockGates {
+		g.grow(c.words)
+	}
+	c.over = c.over.grow(c.words)
 	c.scratchP = c.scratchP.grow(c.words)
 	c.scratchD = c.scratchD.grow(c.words)
+	c.scratchU = c.scratchU.grow(c.words)
 	for _, m := range c.models {
 		for _, p := range m.pools {
 			p.grow(c.words, c.indexCap, len(c.groupNames))
@@ -385,90 +512,4 @@ func (c *Core) group(name string) int {
 		}
 	}
 	return len(c.groupNames) - 1
-}
-
-// book takes the holds of t on its chosen ranks.
-func (c *Core) book(t *Ticket) {
-	c.seq++
-	legs := t.legs()
-	if p := t.Prefill; p != nil {
-		p.slots++
-		p.prefill += legs
-		t.holdsPrefill = true
-		c.probe(t, p, PrefillLeg)
-		c.refresh(p, c.seq)
-	}
-	d := t.Decode
-	d.pending += legs
-	t.holdsDecode = true
-	t.decodeActive = false
-	c.probe(t, d, DecodeLeg)
-	c.refresh(d, c.seq)
-}
-
-func (c *Core) probe(t *Ticket, r *Rank, l Leg) {
-	t.probes[l] = r.state.Breaker == BreakerHalfOpen
-	if t.probes[l] {
-		r.probes++
-		t.epochs[l] = r.epoch
-	}
-}
-
-func (c *Core) unprobe(t *Ticket, r *Rank, l Leg) {
-	if t.probes[l] && t.epochs[l] == r.epoch && r.state.Breaker == BreakerHalfOpen {
-		r.probes--
-	}
-	t.probes[l] = false
-}
-
-// endPrefill ends the prefill slot and units of t, if it still has them.
-func (c *Core) endPrefill(t *Ticket) bool {
-	if !t.holdsPrefill {
-		return false
-	}
-	t.holdsPrefill = false
-	r := t.Prefill
-	r.slots--
-	r.prefill -= t.legs()
-	c.unprobe(t, r, PrefillLeg)
-	r.check()
-	c.refresh(r, 0)
-	return true
-}
-
-// startDecode turns the decode booking of t from pending to active.
-func (c *Core) startDecode(t *Ticket) {
-	if !t.holdsDecode || t.decodeActive {
-		return
-	}
-	t.decodeActive = true
-	t.Decode.pending -= t.legs()
-	t.Decode.active += t.legs()
-	t.Decode.check()
-}
-
-func (c *Core) endDecode(t *Ticket) bool {
-	if !t.holdsDecode {
-		return false
-	}
-	t.holdsDecode = false
-	r := t.Decode
-	if t.decodeActive {
-		r.active -= t.legs()
-	} else {
-		r.pending -= t.legs()
-	}
-	c.unprobe(t, r, DecodeLeg)
-	r.check()
-	c.refresh(r, 0)
-	return true
-}
-
-// check stops the process when the ledger has gone wrong: a negative hold means
-// that a later request would be admitted into room that is not there.
-func (r *Rank) check() {
-	if r.slots < 0 || r.prefill < 0 || r.pending < 0 || r.active < 0 || r.probes < 0 {
-		panic(fmt.Sprintf("BUG: negative hold on %s: slots %d, prefill %d, pending %d, active %d, probes %d",
-			r.id, r.slots, r.prefill, r.pending, r.active, r.probes))
-	}
 }

@@ -8,9 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// defaultClass is the class of every request while there is only one.
-const defaultClass = "default"
-
 // Metrics tells what a gate does. Counters and histograms are written by it as
 // the gate's [Observer]; gauges are read from the gate's ledger when somebody
 // asks. The gate needs its observer before it exists, so the two are joined in

@@ -2,9 +2,9 @@ package admission
 
 import "cmp"
 
-// waitQueue is the waiters of a family, the one to be served next first: a
-// binary heap by (first arrival, sequence), so that a retry finds its old place
-// again and any waiter leaves in O(log n).
+// waitQueue is the waiters of one lane, the one to be served next first: a binary
+// heap in the order of the class, so that a retry finds its old place again and
+// any waiter leaves in O(log n).
 type waitQueue struct{ h []*Ticket }
 
 func (q *waitQueue) len() int { return len(q.h) }
@@ -16,7 +16,8 @@ func (q *waitQueue) head() *Ticket {
 	return q.h[0]
 }
 
-// before is the order of all waits: first arrival, then sequence.
+// before is the order of arrival: first arrival, then sequence. A retry keeps
+// both.
 func (t *Ticket) before(o *Ticket) bool {
 	return t.arrival < o.arrival || t.arrival == o.arrival && t.seq < o.seq
 }
@@ -55,7 +56,7 @@ func (q *waitQueue) swap(i, j int) {
 func (q *waitQueue) up(i int) {
 	for i > 0 {
 		p := (i - 1) / 2
-		if !q.h[i].before(q.h[p]) {
+		if !q.h[i].ahead(q.h[p]) {
 			return
 		}
 		q.swap(i, p)
@@ -69,10 +70,10 @@ func (q *waitQueue) down(i int) {
 		if c >= len(q.h) {
 			return
 		}
-		if c+1 < len(q.h) && q.h[c+1].before(q.h[c]) {
+		if c+1 < len(q.h) && q.h[c+1].ahead(q.h[c]) {
 			c++
 		}
-		if !q.h[c].before(q.h[i]) {
+		if !q.h[c].ahead(q.h[i]) {
 			return
 		}
 		q.swap(i, c)

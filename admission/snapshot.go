@@ -18,6 +18,23 @@ type RankStats struct {
 	// PendingDecode and ActiveDecode are calls booked and calls dispatched.
 	PendingDecode, ActiveDecode int
 	Candidate, Room             bool
+
+	// PrefillTokens are the uncached prompt tokens in prefill.
+	PrefillTokens int64
+	// PendingBlocks and ActiveBlocks are KV blocks booked and dispatched.
+	PendingBlocks, ActiveBlocks int64
+	Capacity                    Capacity
+	Topology                    string
+	// Overloaded: the rank is over a reject threshold.
+	Overloaded bool
+	// Fenced: the rank is kept for a large request.
+	Fenced bool
+	// MissingTokens and MissingBlocks tell that a class needs to know
+	// MaxBatchedTokens or KVBlocks and the rank did not tell: it is judged by its
+	// requests.
+	MissingTokens, MissingBlocks bool
+	// Barred are the decode ranks that the prefill rank is not paired with.
+	Barred []string
 }
 
 // Load is the rank's booked load as policies see it.
@@ -36,8 +53,13 @@ type QueueStats struct {
 	// OldestWait is how long the one of its waiters has waited in all that
 	// has waited longest.
 	OldestWait time.Duration
-	// ClosedBy is what the head lacks.
+	// ClosedBy is what the head lacks; with several classes, the head of the
+	// first class that waits.
 	ClosedBy Resource
+	// Fence is what is kept for a large request; nil: nothing.
+	Fence *FenceStats
+	// Classes are the classes of the family's models.
+	Classes []ClassStats
 }
 
 // Stats is the state of the gate at one moment.
@@ -52,6 +74,12 @@ type Stats struct {
 	ClosedFor map[Resource]time.Duration
 	// MissedEvents counts grants that only the periodic recheck found.
 	MissedEvents uint64
+	// WaitingBytes are the Bytes of all that wait.
+	WaitingBytes int64
+	// Fences counts the fences set so far, UnknownClasses the requests that
+	// named a class or family that is not configured.
+	Fences, UnknownClasses uint64
+	Reject                 RejectThresholds
 }
 
 func (r *Rank) stats() RankStats {
@@ -60,12 +88,33 @@ func (r *Rank) stats() RankStats {
 		PrefillSlots: r.slots, PrefillLegs: r.prefill,
 		PendingDecode: r.pending, ActiveDecode: r.active,
 		Candidate: r.cand, Room: r.room,
+		PrefillTokens: r.tokens, PendingBlocks: r.blocksPending, ActiveBlocks: r.blocksActive,
+		Capacity: r.capacity, Topology: r.topology, Overloaded: r.over,
 	}
+}
+
+// rankStats adds to what the rank knows of itself what the core knows of it.
+func (c *Core) rankStats(r *Rank) RankStats {
+	s := r.stats()
+	s.MissingTokens = c.needsTokens && r.role != RoleDecode && r.capacity.MaxBatchedTokens == 0
+	s.MissingBlocks = c.needsBlocks && r.gated() && r.capacity.KVBlocks == 0
+	for _, d := range r.barred {
+		s.Barred = append(s.Barred, d.id)
+	}
+	for _, p := range r.pools {
+		if x := &p.model.family.fence; x.owner != nil && (x.prefill == r || x.decode == r) {
+			s.Fenced = true
+		}
+	}
+	return s
 }
 
 // Stats describes the core's state.
 func (c *Core) Stats(now Instant) Stats {
-	s := Stats{Limits: c.limits, Waiting: c.waiting, MissedEvents: c.missed}
+	s := Stats{
+		Limits: c.limits, Waiting: c.waiting, MissedEvents: c.missed, WaitingBytes: c.waitingSize,
+		Fences: c.fences, UnknownClasses: c.unknownClass, Reject: c.reject,
+	}
 	s.WaitingBy = map[Shape]int{}
 	for shape, n := range c.waitingBy {
 		s.WaitingBy[Shape(shape)] = n
@@ -73,26 +122,14 @@ func (c *Core) Stats(now Instant) Stats {
 	s.ClosedFor = map[Resource]time.Duration{}
 	for _, r := range c.ranks {
 		if r != nil {
-			s.Ranks = append(s.Ranks, r.stats())
+			s.Ranks = append(s.Ranks, c.rankStats(r))
 		}
 	}
 	for by := ResourcePrefillSlot; by < numResources; by++ {
 		s.ClosedFor[by] = c.closedFor[by]
 	}
 	for _, f := range c.families {
-		q := QueueStats{Depth: f.queue.len(), ClosedBy: f.closed.by}
-		for _, t := range f.queue.h {
-			q.OldestWait = max(q.OldestWait, t.waited+now.Sub(t.queuedAt))
-		}
-		for _, m := range c.ordered {
-			if m.family == f {
-				q.Models = append(q.Models, m.name)
-			}
-		}
-		if f.closed.by != ResourceNone {
-			s.ClosedFor[f.closed.by] += now.Sub(f.closed.since)
-		}
-		s.Queues = append(s.Queues, q)
+		s.Queues = append(s.Queues, c.queueStats(now, f, s.ClosedFor))
 	}
 	return s
 }
@@ -106,6 +143,12 @@ func (c *Core) String() string {
 			continue
 		}
 		fmt.Fprintf(&b, "%s %s slots=%d pending=%d active=%d", r.role, r.id, r.slots, r.pending, r.active)
+		if r.tokens != 0 {
+			fmt.Fprintf(&b, " tokens=%d", r.tokens)
+		}
+		if r.blocksPending != 0 || r.blocksActive != 0 {
+			fmt.Fprintf(&b, " blocks=%d+%d", r.blocksPending, r.blocksActive)
+		}
 		if !r.cand {
 			b.WriteString(" no-candidate")
 		} else if !r.room {
@@ -129,7 +172,7 @@ func (g *Gate) Stats() Stats {
 func (g *Gate) RankStats(r *Rank) RankStats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return r.stats()
+	return g.core.rankStats(r)
 }
 
 // Waiting returns the number of requests that wait.

@@ -26,8 +26,34 @@ type Ticket struct {
 	// Exclude are ranks to avoid while others are left.
 	Exclude Exclusions
 
-	// Granted: the ranks, until the next Acquire. Prefill is nil for an
-	// aggregated request, whose only rank is Decode.
+	// PromptTokens are those of all legs together, which are taken to be alike;
+	// CachedTokens are how many of them the best eligible rank has already.
+	// Class, bucket and cost are those of the first arrival.
+	PromptTokens, CachedTokens int64
+	// ReserveTokens are output tokens that each leg is given KV blocks for in
+	// advance.
+	ReserveTokens int64
+	// Bytes is what keeping the request waiting costs in memory.
+	Bytes int64
+	// Class is the name the request came with: a class, a family, or empty.
+	Class string
+	// StrictPriority goes before everything else in the class, the highest
+	// first. PriorityJump moves a request forward as if it had come so many
+	// seconds earlier; with WSPT it multiplies its score.
+	StrictPriority int
+	PriorityJump   float64
+	// ClassDeadline is a classifier's: it orders the waiters of the class and
+	// bounds the wait. Zero: none.
+	ClassDeadline Instant
+	// Reconsider is asked once when a request of Bypass shape that waits first
+	// comes to the head of its lane. When it says no, the request goes on with
+	// the target Instead, keeping its place. It is called under the gate's lock:
+	// it must be quick and not call the gate.
+	Reconsider func(prefill, decode PoolLoad) bool
+	Instead    *Target
+
+	// Granted: the ranks, until the next Acquire. Prefill is nil for a request
+	// that needs one rank, which is Decode.
 	Prefill, Decode *Rank
 
 	// owned by the gate
@@ -43,15 +69,28 @@ type Ticket struct {
 	wake     chan struct{}
 	ended    bool // Close was called
 
+	class        *class     // nil before the first arrival
+	weight       int64      // uncached prompt tokens at the first arrival
+	orderBy      Instant    // the deadline that orders it in its class; never: none
+	rank         rankOfWait // its place in the class
+	reconsidered bool
+	lane         *lane // while queued
+	queuedRaw    int64 // prompt tokens it counts for while queued
+	queuedCached int64
+
 	limitAt     Instant // when QueueTimeout ends the wait
+	classAt     Instant // when the class's or classifier's deadline ends it
+	classLimit  int64   // the time that allows, for the refusal
 	lostAt      Instant // when NoWorkerWait ends it
 	wakeAt      Instant // the earliest of these and Deadline
-	queuePos    int
+	queuePos    int     // in the lane
 	deadlinePos int
 	prev, next  *Ticket // of the target's waiters
 	family      *family // while queued
 
 	holdsPrefill, holdsDecode, decodeActive bool
+	tokens                                  int64 // prefill tokens held
+	heldBlocks                              int64
 	probes                                  [numLegs]bool
 	epochs                                  [numLegs]uint32
 }

@@ -58,12 +58,19 @@ const (
 	// Disaggregated requests need a prefill rank and a decode rank that may
 	// be paired with it.
 	Disaggregated
+	// Bypass requests are prefilled on the decode rank itself: they need that
+	// alone, pass the gate of their class there, and take prefill tokens but
+	// no prefill slot.
+	Bypass
 	numShapes
 )
 
 func (s Shape) String() string {
-	if s == Disaggregated {
+	switch s {
+	case Disaggregated:
 		return "disaggregated"
+	case Bypass:
+		return "bypass"
 	}
 	return "aggregated"
 }
@@ -100,6 +107,13 @@ type Limits struct {
 	// NoWorkerWait is how long a request without any candidate waits for
 	// one to appear. Zero: it is refused at once.
 	NoWorkerWait time.Duration
+	// MaxWaitingBytes bounds the Bytes of all that wait together; zero or less
+	// is no bound.
+	MaxWaitingBytes int64
+	// StarvationGuard is how long a head may be blocked while others of its
+	// family are granted before a rank or pair is fenced for it; zero or less:
+	// there are no fences.
+	StarvationGuard time.Duration
 }
 
 // Reason tells why a request was refused.
@@ -112,7 +126,8 @@ const (
 	QueueFull
 	// QueueTimeout: the request waited as long as it may.
 	QueueTimeout
-	// DeadlineExceeded: the request's own deadline passed while it waited.
+	// DeadlineExceeded: the request's own deadline, its class's or its
+	// classifier's passed while it waited; LimitKind tells which.
 	DeadlineExceeded
 	// NoWorkers: no candidate rank, or none that may be paired.
 	NoWorkers
@@ -122,6 +137,11 @@ const (
 	RetryRefused
 	// Draining: the gate takes no more work.
 	Draining
+	// ClassQueueFull: a limit of the request's class, or the class never
+	// queues.
+	ClassQueueFull
+	// AllOverloaded: every candidate is over a reject threshold.
+	AllOverloaded
 	numReasons
 )
 
@@ -141,6 +161,10 @@ func (r Reason) String() string {
 		return "retry_refused"
 	case Draining:
 		return "draining"
+	case ClassQueueFull:
+		return "class_queue_full"
+	case AllOverloaded:
+		return "all_overloaded"
 	}
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
@@ -162,6 +186,17 @@ const (
 	ResourceWorker
 	// ResourceOrder: the request waits behind another of its queue.
 	ResourceOrder
+	// ResourcePrefillTokens: every eligible rank has more prefill tokens than
+	// the class allows.
+	ResourcePrefillTokens
+	// ResourceDecodeBlocks: on no eligible rank, of those that may be paired
+	// with a prefill rank that has room, do the request's KV blocks fit under
+	// the class's fraction.
+	ResourceDecodeBlocks
+	// ResourceFence: what is left is kept for a larger request.
+	ResourceFence
+	// ResourceOverloaded: every candidate is over a reject threshold.
+	ResourceOverloaded
 	numResources
 )
 
@@ -177,9 +212,32 @@ func (r Resource) String() string {
 		return "worker"
 	case ResourceOrder:
 		return "order"
+	case ResourcePrefillTokens:
+		return "prefill_tokens"
+	case ResourceDecodeBlocks:
+		return "decode_blocks"
+	case ResourceFence:
+		return "fence"
+	case ResourceOverloaded:
+		return "overloaded"
 	}
 	return "none"
 }
+
+// LimitKind names which of several bounds of one kind refused.
+type LimitKind string
+
+// The kinds, spelled as the public router of policy classes spells them where it
+// has them.
+const (
+	LimitNone         LimitKind = ""
+	LimitRequests     LimitKind = "requests"        // of a queue
+	LimitRawTokens    LimitKind = "raw_isl_tokens"  // prompt tokens queued in the class
+	LimitCachedTokens LimitKind = "cached_tokens"   // cached tokens queued in the class
+	LimitBytes        LimitKind = "bytes"           // of all that wait
+	LimitClassWait    LimitKind = "class_deadline"  // the class's or the classifier's
+	LimitClientWait   LimitKind = "client_deadline" // the request's own
+)
 
 // Refusal is the error of a request that was not admitted. It is local to the
 // gate: no engine has seen the request.
@@ -187,9 +245,16 @@ type Refusal struct {
 	Reason Reason
 	// Resource is what the request, or the head of its queue, lacked.
 	Resource Resource
-	// Limit is the bound that refused: requests for QueueFull, nanoseconds
-	// for QueueTimeout and DeadlineExceeded.
+	// Class is the class of the request.
+	Class string
+	// LimitKind names the bound where there are several of the reason's kind.
+	LimitKind LimitKind
+	// Limit is the bound that refused: by LimitKind for QueueFull and
+	// ClassQueueFull (zero: the class never queues), nanoseconds for
+	// QueueTimeout and DeadlineExceeded.
 	Limit int64
+	// Current is what had been reached of it, for QueueFull and ClassQueueFull.
+	Current int64
 	// Depth is the number of requests that waited when this one was refused,
 	// without it.
 	Depth int
@@ -203,10 +268,23 @@ type Refusal struct {
 func (r *Refusal) Error() string {
 	switch r.Reason {
 	case QueueFull:
+		if r.LimitKind == LimitBytes {
+			return fmt.Sprintf("the queue is full: %d bytes wait, the limit is %d", r.Current, r.Limit)
+		}
 		return fmt.Sprintf("the queue is full: %d requests wait, the limit is %d", r.Depth, r.Limit)
+	case ClassQueueFull:
+		if r.Limit == 0 {
+			return fmt.Sprintf("class %s does not queue, and there is no room now (%s)", r.Class, r.Resource)
+		}
+		return fmt.Sprintf("the queue of class %s is full: %d %s wait, the limit is %d", r.Class, r.Current, r.LimitKind, r.Limit)
+	case AllOverloaded:
+		return "every worker that could serve the request is overloaded"
 	case QueueTimeout:
 		return fmt.Sprintf("waited %s, the limit is %s", r.Waited.Round(time.Millisecond), time.Duration(r.Limit))
 	case DeadlineExceeded:
+		if r.LimitKind == LimitClassWait {
+			return fmt.Sprintf("the deadline of class %s passed after the request waited %s", r.Class, r.Waited.Round(time.Millisecond))
+		}
 		return fmt.Sprintf("the request's own deadline passed after it waited %s", r.Waited.Round(time.Millisecond))
 	case NoWorkers:
 		return "no worker can serve the request now"

@@ -1,0 +1,169 @@
+package admission
+
+import (
+	"maps"
+	"slices"
+)
+
+// Capacity is what an engine said, or the operator, a rank can take. Zero is
+// unknown.
+type Capacity struct {
+	// MaxBatchedTokens is the most prompt tokens of one prefill batch: vLLM's
+	// max_num_batched_tokens, SGLang's chunked_prefill_size or else
+	// max_prefill_tokens.
+	MaxBatchedTokens int64
+	// KVBlocks is all KV blocks of the rank, BlockSize the tokens of one.
+	KVBlocks, BlockSize int64
+	// MaxRunning is the most sequences that run at once.
+	MaxRunning int64
+}
+
+const (
+	// assumedBlockSize counts the blocks of ranks that did not tell the size
+	// of theirs.
+	assumedBlockSize = 16
+	// assumedMaxRequests is how many requests a rank of unknown capacity has
+	// room for when the options do not say.
+	assumedMaxRequests = 64
+	// maxAmount bounds every amount of one request, so that no sum overflows.
+	maxAmount = 1 << 40
+)
+
+// RankFacts are the facts of a rank that may change while requests hold it; see
+// [SetFacts].
+type RankFacts struct {
+	Models    []string
+	PairGroup string
+	// Topology is the KV-transfer domain of the rank, for requests that want
+	// both of their ranks in one.
+	Topology string
+	Labels   map[string]string
+	// Adapters are the LoRA adapters that the rank can serve.
+	Adapters []string
+	Capacity Capacity
+}
+
+func (f RankFacts) clone() RankFacts {
+	f.Models = slices.Clone(f.Models)
+	f.Labels = maps.Clone(f.Labels)
+	f.Adapters = slices.Clone(f.Adapters)
+	c := &f.Capacity
+	for _, v := range []*int64{&c.MaxBatchedTokens, &c.KVBlocks, &c.BlockSize, &c.MaxRunning} {
+		*v = min(max(*v, 0), maxAmount)
+	}
+	return f
+}
+
+func (r *Rank) blockSize() int64 {
+	if r.capacity.BlockSize > 0 {
+		return r.capacity.BlockSize
+	}
+	return assumedBlockSize
+}
+
+// blockSize is one size of KV blocks and the ranks that have it. Fleets have one
+// or two; each takes one more comparison when decode ranks are sought.
+type blockSize struct {
+	tokens  int64
+	members bitmap
+	n       int
+	need    uint32 // scratch: blocks of the request that is being placed, encoded
+}
+
+func (c *Core) joinSize(r *Rank) {
+	at := -1
+	for i := range c.sizes {
+		switch s := &c.sizes[i]; {
+		case s.tokens == r.blockSize():
+			at = i
+		case s.n == 0 && at < 0:
+			at = i
+		}
+	}
+	if at < 0 {
+		at = len(c.sizes)
+		c.sizes = append(c.sizes, blockSize{members: make(bitmap, c.words)})
+	}
+	s := &c.sizes[at]
+	s.tokens = r.blockSize()
+	s.members.set(r.index)
+	s.n++
+	r.sizeID = at
+}
+
+func (c *Core) leaveSize(r *Rank) {
+	s := &c.sizes[r.sizeID]
+	s.members.clear(r.index)
+	s.n--
+}
+
+// blocks returns the KV blocks that the legs of t need on a rank with blocks of
+// size tokens: each leg has its own prompt, all alike, and its reserve.
+func (t *Ticket) blocks(size int64) int64 {
+	legs := int64(t.legs())
+	prompt := min(max(t.PromptTokens, 0), maxAmount)
+	leg := (prompt+legs-1)/legs + min(max(t.ReserveTokens, 0), maxAmount)
+	return legs * ((leg + size - 1) / size)
+}
+
+// uncached returns the prompt tokens that prefill has to compute.
+func (t *Ticket) uncached() int64 {
+	return min(max(t.PromptTokens-max(t.CachedTokens, 0), 0), maxAmount)
+}
+
+// domain interns a pairing group and topology domain, the pairing of requests
+// that require both ranks in one domain. A domain without ranks is used again.
+func (c *Core) domain(key domainKey) int {
+	free := -1
+	for i, k := range c.domainKeys {
+		switch {
+		case k == key:
+			return i
+		case free < 0 && c.domains[i].empty():
+			free = i
+		}
+	}
+	if free < 0 {
+		free = len(c.domainKeys)
+		c.domainKeys = append(c.domainKeys, domainKey{})
+		c.domains = append(c.domains, make(bitmap, c.words))
+	}
+	c.domainKeys[free] = key
+	return free
+}
+
+type domainKey struct{ group, topology string }
+
+// PoolLoad is what the ranks of one pool hold together.
+type PoolLoad struct {
+	// Ranks are the registered ones, Candidates those that could serve.
+	Ranks, Candidates int
+	// Requests in prefill, or calls pending and active.
+	Requests int64
+	// PrefillTokens are the uncached prompt tokens in prefill.
+	PrefillTokens int64
+	// Blocks are the KV blocks pending and active, KVBlocks all that there are
+	// as far as that is known.
+	Blocks, KVBlocks int64
+}
+
+func (p *pool) loads() PoolLoad {
+	l := p.sum
+	l.Candidates = p.candN
+	return l
+}
+
+// move replaces what a rank adds to the sums.
+func (l *PoolLoad) move(old, now *PoolLoad) {
+	l.Requests += now.Requests - old.Requests
+	l.PrefillTokens += now.PrefillTokens - old.PrefillTokens
+	l.Blocks += now.Blocks - old.Blocks
+	l.KVBlocks += now.KVBlocks - old.KVBlocks
+}
+
+func (r *Rank) sums() PoolLoad {
+	return PoolLoad{
+		Requests: r.load(), PrefillTokens: r.tokens,
+		Blocks: r.blocksPending + r.blocksActive, KVBlocks: r.capacity.KVBlocks,
+	}
+}

@@ -1,0 +1,271 @@
+package admission
+
+import "slices"
+
+// classQueue is the waiters of one class in one family.
+type classQueue struct {
+	class  *class
+	family *family
+
+	all, ready laneHeap
+	lanes      map[*Target]*lane
+	excluding  []*lane
+	shared     *lane // of strict order, or of those beyond maxLanes
+
+	n           int
+	raw, cached int64 // prompt tokens that wait
+	deficit     int64
+	rate        rateMeter
+	closed      closedClock
+}
+
+// profileQueue is the queues of one profile in one family, and the round robin
+// between them.
+type profileQueue struct {
+	profile *profile
+	classes []*classQueue
+	cursor  int
+	waiting int
+}
+
+func (c *Core) newProfileQueue(f *family, p *profile) *profileQueue {
+	q := &profileQueue{profile: p}
+	for _, cl := range p.classes {
+		cq := &classQueue{class: cl, family: f, ready: laneHeap{which: readyLanes}}
+		cq.closed.core = c
+		q.classes = append(q.classes, cq)
+	}
+	return q
+}
+
+// join makes m a model of f.
+func (c *Core) join(m *model, f *family) {
+	m.family = f
+	p := c.profileOf(m.name)
+	for _, q := range f.profiles {
+		if q.profile == p {
+			m.queues = q
+			return
+		}
+	}
+	m.queues = c.newProfileQueue(f, p)
+	f.profiles = append(f.profiles, m.queues)
+}
+
+func (t *Ticket) queue() *classQueue { return t.Target.model.queues.classes[t.class.index] }
+
+// head returns the first waiter in the order of the class.
+func (q *classQueue) head() *Ticket {
+	if l := q.all.top(); l != nil {
+		return l.head()
+	}
+	return nil
+}
+
+// insert puts a waiter into the lane it belongs to. A new head may be looked at.
+func (c *Core) insert(t *Ticket) {
+	q := t.queue()
+	l := q.lane(c, t)
+	if l == nil {
+		l = q.openLane(c, t)
+		t.lane = l
+		l.push(t)
+		q.all.push(l)
+		q.unblock(l)
+	} else {
+		t.lane = l
+		l.push(t)
+		if l.head() == t {
+			q.newHead(l)
+		}
+	}
+	t.family = q.family
+	q.n++
+	q.family.waiting++
+	t.Target.model.queues.waiting++
+	q.raw += t.queuedRaw
+	q.cached += t.queuedCached
+}
+
+// extract takes a waiter out of its lane. It tells whether somebody may start
+// because of that: the next of the lane, or those whom a fence kept off.
+func (c *Core) extract(now Instant, t *Ticket) bool {
+	l := t.lane
+	q := l.queue
+	t.lane = nil
+	head := l.head() == t
+	if len(l.h) == 1 {
+		q.all.remove(l)
+		if !l.blocked() {
+			q.ready.remove(l)
+		}
+		l.remove(t)
+		q.closeLane(c, l)
+	} else {
+		l.remove(t)
+		if head {
+			q.newHead(l)
+		}
+	}
+	q.n--
+	q.family.waiting--
+	t.Target.model.queues.waiting--
+	q.raw -= t.queuedRaw
+	q.cached -= t.queuedCached
+	if q.n == 0 {
+		q.deficit = 0
+		q.closed.set(ResourceNone, now)
+	}
+	t.family = nil
+	if f := q.family; f.fence.owner == t {
+		c.endFence(f)
+		return true
+	}
+	return head
+}
+
+func (q *classQueue) newHead(l *lane) {
+	l.since = 0
+	q.all.fix(l)
+	if l.blocked() {
+		q.ready.push(l)
+	} else {
+		q.ready.fix(l)
+	}
+}
+
+// unblock lets the head of l be looked at again.
+func (q *classQueue) unblock(l *lane) {
+	if l.blocked() {
+		q.ready.push(l)
+	}
+}
+
+// block notes that the head of l cannot start until something changes that
+// concerns it.
+func (c *Core) block(now Instant, l *lane, lack Resource) {
+	q := l.queue
+	q.ready.remove(l)
+	l.lack = lack
+	if l.since == 0 {
+		l.since, l.granted = max(now, 1), q.family.grants
+		q.family.fenceAt = min(q.family.fenceAt, now.Add(c.limits.StarvationGuard))
+	}
+}
+
+// concerns tells whether r may be one of the ranks of t.
+func (t *Target) concerns(r *Rank) bool {
+	if t.shape != Disaggregated {
+		return t.role(DecodeLeg) == r.role && (t.bits[DecodeLeg] == nil || t.bits[DecodeLeg].has(r.index))
+	}
+	for l := range numLegs {
+		if t.role(l) == r.role && (t.bits[l] == nil || t.bits[l].has(r.index)) {
+			return true
+		}
+	}
+	return false
+}
+
+// wake lets those heads of f be looked at again that may use r; nil: all.
+func (c *Core) wake(f *family, r *Rank) {
+	for _, p := range f.profiles {
+		if p.waiting == 0 {
+			continue
+		}
+		for _, q := range p.classes {
+			for _, l := range q.all.l {
+				if l.blocked() && (r == nil || l.head().Target.concerns(r)) {
+					q.ready.push(l)
+				}
+			}
+		}
+	}
+}
+
+// note keeps the account of why the queues of f do not move.
+func (f *family) note(now Instant) {
+	for _, p := range f.profiles {
+		for _, q := range p.classes {
+			if l := q.all.top(); l != nil {
+				q.closed.set(l.lack, now)
+			}
+		}
+	}
+}
+
+// eachWaiter calls f for every waiter of the family.
+func (f *family) eachWaiter(do func(*Ticket)) {
+	for _, p := range f.profiles {
+		for _, q := range p.classes {
+			for _, l := range q.all.l {
+				for _, t := range l.h {
+					do(t)
+				}
+			}
+		}
+	}
+}
+
+// inOrder returns the waiters of a family by their first arrival.
+func (f *family) inOrder() []*Ticket {
+	var all []*Ticket
+	f.eachWaiter(func(t *Ticket) { all = append(all, t) })
+	slices.SortFunc(all, (*Ticket).compare)
+	return all
+}
+
+// limit returns which limit of its class keeps t from queueing, the amount that
+// waits, and the limit; kind is empty when it may queue.
+func (q *classQueue) limit(t *Ticket) (kind LimitKind, current, limit int64) {
+	cl := q.class
+	if cl.RequestLimitPerWorker == nil && cl.RawTokenLimitPerWorker == nil && cl.CachedTokenLimitPerWorker == nil {
+		return LimitNone, 0, 0
+	}
+	workers := float64(t.Target.gating().workerN())
+	for _, l := range [...]struct {
+		kind    LimitKind
+		each    *float64
+		current int64
+	}{
+		{LimitRequests, cl.RequestLimitPerWorker, int64(q.n)},
+		{LimitRawTokens, cl.RawTokenLimitPerWorker, q.raw},
+		{LimitCachedTokens, cl.CachedTokenLimitPerWorker, q.cached},
+	} {
+		if l.each == nil {
+			continue
+		}
+		limit := int64(0)
+		if *l.each > 0 {
+			limit = max(int64(min(*l.each*workers, 1<<60)), 1)
+		}
+		if l.current >= limit {
+			return l.kind, l.current, limit
+		}
+	}
+	return LimitNone, 0, 0
+}
+
+// gating is the pool whose workers a class's limits are multiplied by.
+func (t *Target) gating() *pool {
+	if t.shape == Disaggregated {
+		return t.model.pools[RolePrefill]
+	}
+	return t.model.pools[t.role(DecodeLeg)]
+}
+
+func (p *pool) workerN() int { return len(p.workers) }
+
+// classWait is what remains of the time t may wait in its class.
+func (t *Ticket) classWait(now Instant) (until Instant, limit int64) {
+	until = never
+	if t.ClassDeadline != 0 {
+		until = t.ClassDeadline
+		limit = max(int64(t.ClassDeadline.Sub(t.arrival)), 0)
+	}
+	if w := t.class.MaxWait; w > 0 {
+		if end := now.Add(w - t.waited); end < until {
+			until, limit = end, int64(w)
+		}
+	}
+	return until, limit
+}

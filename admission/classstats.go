@@ -1,0 +1,112 @@
+package admission
+
+import "time"
+
+// FenceStats is what is kept for a request that would starve otherwise.
+type FenceStats struct {
+	Class string
+	// Waited is how long the owner has waited in all.
+	Waited time.Duration
+	// Prefill and Decode are the fenced ranks; empty: none could serve.
+	Prefill, Decode string
+}
+
+// ClassStats is the state of one class in one family.
+type ClassStats struct {
+	// Profile is the model whose own classes these are; empty: the root's.
+	Profile string
+	Class   string
+	Depth   int
+	// Lanes are the queues within the class.
+	Lanes int
+	// RawTokens and CachedTokens are prompt tokens that wait.
+	RawTokens, CachedTokens int64
+	// OldestWait is the longest wait among its waiters, HeadWait that of the
+	// one to be served next, over all waits of each.
+	OldestWait, HeadWait time.Duration
+	// Deficit is what the round robin owes the class, in uncached tokens.
+	Deficit int64
+	// ClosedBy is why the head does not start; ResourceNone: nobody waits.
+	ClosedBy Resource
+	// Short is what the head lacks on the ranks where it lacks least: on a
+	// prefill and a decode rank, or on the one rank it needs.
+	Short []RankShortage
+	// Fenced: a fence is kept for the head, or for another of the class.
+	Fenced bool
+	// EstimatedWait is how long a new arrival would wait at the pace of the last
+	// half minute; zero when the pace is not known or nobody waits.
+	EstimatedWait time.Duration
+	// Never: the class does not queue.
+	Never bool
+}
+
+// RankShortage is what a request lacks on a rank.
+type RankShortage struct {
+	Rank string
+	Role Role
+	Shortage
+}
+
+// queueStats describes a family's queue and adds the time it is closed by now.
+func (c *Core) queueStats(now Instant, f *family, closed map[Resource]time.Duration) QueueStats {
+	s := QueueStats{Depth: f.waiting}
+	for _, m := range c.ordered {
+		if m.family == f {
+			s.Models = append(s.Models, m.name)
+		}
+	}
+	if x := &f.fence; x.owner != nil {
+		s.Fence = &FenceStats{Class: x.owner.class.Name, Waited: x.owner.waited + now.Sub(x.owner.queuedAt)}
+		if x.prefill != nil {
+			s.Fence.Prefill = x.prefill.id
+		}
+		if x.decode != nil {
+			s.Fence.Decode = x.decode.id
+		}
+	}
+	for _, p := range f.profiles {
+		for _, q := range p.classes {
+			k := c.classStats(now, q)
+			if q.closed.by != ResourceNone {
+				closed[q.closed.by] += now.Sub(q.closed.since)
+				if s.ClosedBy == ResourceNone {
+					s.ClosedBy = q.closed.by
+				}
+			}
+			s.OldestWait = max(s.OldestWait, k.OldestWait)
+			s.Classes = append(s.Classes, k)
+		}
+	}
+	return s
+}
+
+func (c *Core) classStats(now Instant, q *classQueue) ClassStats {
+	s := ClassStats{
+		Profile: q.class.profile.name, Class: q.class.Name, Depth: q.n, Lanes: len(q.all.l),
+		RawTokens: q.raw, CachedTokens: q.cached, Deficit: q.deficit, ClosedBy: q.closed.by, Never: q.class.never,
+	}
+	for _, l := range q.all.l {
+		for _, t := range l.h {
+			s.OldestWait = max(s.OldestWait, t.waited+now.Sub(t.queuedAt))
+			s.Fenced = s.Fenced || q.family.fence.owner == t
+		}
+	}
+	h := q.head()
+	if h == nil {
+		return s
+	}
+	s.HeadWait = h.waited + now.Sub(h.queuedAt)
+	if r := q.rate.perSecond(now, c.start); r > 0 {
+		s.EstimatedWait = time.Duration(float64(q.n+1) / r * float64(time.Second))
+	}
+	p, d := c.fenceable(h)
+	for l, r := range [...]*Rank{p, d} {
+		if r == nil {
+			continue
+		}
+		if short := c.shortage(h, Leg(l), r); short.Short > 0 {
+			s.Short = append(s.Short, RankShortage{Rank: r.id, Role: r.role, Shortage: short})
+		}
+	}
+	return s
+}

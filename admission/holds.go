@@ -1,0 +1,167 @@
+package admission
+
+import "fmt"
+
+// book takes the holds of t on its chosen ranks: prefill before decode, so that
+// a rejected candidate never inflates decode load.
+func (c *Core) book(t *Ticket) {
+	c.seq++
+	legs := t.legs()
+	t.tokens = t.uncached()
+	if p := t.Prefill; p != nil {
+		p.slots++
+		p.prefill += legs
+		p.tokens += t.tokens
+		t.holdsPrefill = true
+		c.probe(t, p, PrefillLeg)
+		c.refresh(p, c.seq)
+	} else {
+		t.Decode.tokens += t.tokens
+	}
+	c.bookDecode(t, t.Decode)
+}
+
+// bookDecode takes the decode holds of t on d, pending.
+func (c *Core) bookDecode(t *Ticket, d *Rank) {
+	t.Decode = d
+	t.heldBlocks = t.blocks(d.blockSize())
+	d.pending += t.legs()
+	d.blocksPending += t.heldBlocks
+	t.holdsDecode = true
+	t.decodeActive = false
+	c.probe(t, d, DecodeLeg)
+	c.refresh(d, c.seq)
+}
+
+func (c *Core) probe(t *Ticket, r *Rank, l Leg) {
+	t.probes[l] = r.state.Breaker == BreakerHalfOpen
+	if t.probes[l] {
+		r.probes++
+		t.epochs[l] = r.epoch
+	}
+}
+
+func (c *Core) unprobe(t *Ticket, r *Rank, l Leg) {
+	if t.probes[l] && t.epochs[l] == r.epoch && r.state.Breaker == BreakerHalfOpen {
+		r.probes--
+	}
+	t.probes[l] = false
+}
+
+// prefillRank is the rank that holds the prefill tokens of t.
+func (t *Ticket) prefillRank() *Rank {
+	if t.Prefill != nil {
+		return t.Prefill
+	}
+	return t.Decode
+}
+
+// endTokens ends the prefill tokens of t, if it still has them.
+func (c *Core) endTokens(t *Ticket) bool {
+	if t.tokens == 0 {
+		return false
+	}
+	r := t.prefillRank()
+	r.tokens -= t.tokens
+	t.tokens = 0
+	r.check()
+	c.refresh(r, 0)
+	return true
+}
+
+// endPrefill ends the prefill slot, units and tokens of t, if it still has them.
+func (c *Core) endPrefill(now Instant, t *Ticket) bool {
+	if !t.holdsPrefill {
+		return false
+	}
+	t.holdsPrefill = false
+	r := t.Prefill
+	r.slots--
+	r.prefill -= t.legs()
+	r.tokens -= t.tokens
+	t.tokens = 0
+	c.unprobe(t, r, PrefillLeg)
+	r.check()
+	c.refresh(r, 0)
+	r.meter(now)
+	return true
+}
+
+// startDecode turns the decode booking of t from pending to active.
+func (c *Core) startDecode(t *Ticket) {
+	if !t.holdsDecode || t.decodeActive {
+		return
+	}
+	t.decodeActive = true
+	r := t.Decode
+	r.pending -= t.legs()
+	r.active += t.legs()
+	r.blocksPending -= t.heldBlocks
+	r.blocksActive += t.heldBlocks
+	r.check()
+}
+
+func (c *Core) endDecode(now Instant, t *Ticket) bool {
+	if !t.holdsDecode {
+		return false
+	}
+	r := t.Decode
+	if t.Prefill == nil {
+		r.tokens -= t.tokens
+		t.tokens = 0
+	}
+	c.dropDecode(t)
+	r.meter(now)
+	return true
+}
+
+// dropDecode ends the decode holds of t.
+func (c *Core) dropDecode(t *Ticket) {
+	t.holdsDecode = false
+	r := t.Decode
+	if t.decodeActive {
+		r.active -= t.legs()
+		r.blocksActive -= t.heldBlocks
+	} else {
+		r.pending -= t.legs()
+		r.blocksPending -= t.heldBlocks
+	}
+	t.heldBlocks = 0
+	c.unprobe(t, r, DecodeLeg)
+	r.check()
+	c.refresh(r, 0)
+}
+
+// grow adds output blocks to the decode booking of t. It may take a rank over
+// the limits of classes: that closes the gate and breaks nothing.
+func (c *Core) grow(t *Ticket, blocks int64) {
+	if !t.holdsDecode || blocks <= 0 {
+		return
+	}
+	blocks = min(blocks, maxAmount)
+	r := t.Decode
+	t.heldBlocks += blocks
+	if t.decodeActive {
+		r.blocksActive += blocks
+	} else {
+		r.blocksPending += blocks
+	}
+	c.refresh(r, 0)
+}
+
+// meter counts the end of a hold, for those who are told when to come again.
+func (r *Rank) meter(now Instant) {
+	for _, p := range r.pools {
+		p.released.add(now)
+	}
+}
+
+// check stops the process when the ledger has gone wrong: a negative hold means
+// that a later request would be admitted into room that is not there.
+func (r *Rank) check() {
+	if r.slots < 0 || r.prefill < 0 || r.pending < 0 || r.active < 0 || r.probes < 0 ||
+		r.tokens < 0 || r.blocksPending < 0 || r.blocksActive < 0 {
+		panic(fmt.Sprintf("BUG: negative hold on %s: slots %d, prefill %d, pending %d, active %d, probes %d, tokens %d, blocks %d and %d",
+			r.id, r.slots, r.prefill, r.pending, r.active, r.probes, r.tokens, r.blocksPending, r.blocksActive))
+	}
+}

@@ -1,0 +1,177 @@
+package admission
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Preference makes ranks with a label the better choice.
+type Preference struct {
+	Label
+	// Weight is how much it counts, more than zero, up to a million.
+	Weight int
+}
+
+// maxPreferences bounds the labels that one leg prefers.
+const maxPreferences = 4
+
+// preferences are the labels a leg of a target prefers, and the ranks that have
+// them.
+type preferences struct {
+	each []preference
+	// subsets of each by falling weight, as bits; the last is the empty one
+	subsets []subset
+}
+
+type preference struct {
+	Preference
+	have bitmap
+}
+
+type subset struct {
+	labels uint8
+	weight int
+}
+
+func newPreferences(all []Preference) (p preferences) {
+	for _, x := range all {
+		if x.Weight > 0 && len(p.each) < maxPreferences {
+			x.Weight = min(x.Weight, 1e6)
+			p.each = append(p.each, preference{Preference: x})
+		}
+	}
+	for labels := range uint8(1) << len(p.each) {
+		s := subset{labels: labels}
+		for i, x := range p.each {
+			if labels>>i&1 != 0 {
+				s.weight += x.Weight
+			}
+		}
+		p.subsets = append(p.subsets, s)
+	}
+	slices.SortStableFunc(p.subsets, func(a, b subset) int { return cmp.Compare(b.weight, a.weight) })
+	return p
+}
+
+func (p *preferences) put(r *Rank, present bool) {
+	for i := range p.each {
+		x := &p.each[i]
+		v, ok := r.labels[x.Key]
+		x.have.put(r.index, present && ok && v == x.Value)
+	}
+}
+
+func (p *preferences) grow(words int) {
+	for i := range p.each {
+		p.each[i].have = p.each[i].have.grow(words)
+	}
+}
+
+// word returns the members of a subset in word w.
+func (p *preferences) word(s subset, w int) uint64 {
+	m := ^uint64(0)
+	for i := range p.each {
+		if s.labels>>i&1 != 0 {
+			m &= p.each[i].have[w]
+		}
+	}
+	return m
+}
+
+// best returns the heaviest subset that a member of set and group has; ok is
+// false when they share none. group nil is all.
+func (p *preferences) best(set, group bitmap) (s subset, ok bool) {
+	for _, s := range p.subsets {
+		for w, word := range set {
+			if group != nil {
+				word &= group[w]
+			}
+			if word&p.word(s, w) != 0 {
+				return s, true
+			}
+		}
+	}
+	return subset{}, false
+}
+
+// keep adds to dst the members of set and group that are in s.
+func (p *preferences) keep(dst, set, group bitmap, s subset) {
+	for w, word := range set {
+		if group != nil {
+			word &= group[w]
+		}
+		dst[w] |= word & p.word(s, w)
+	}
+}
+
+// topologyWeight is what a shared domain counts for t.
+func (t *Target) topologyWeight() int {
+	if t.topology != TopologyPreferred {
+		return 0
+	}
+	return min(max(t.spec.TopologyWeight, 1), 1e6)
+}
+
+// preferPrefill leaves in scratchP the prefill ranks of the best pairs: labels
+// of both ranks and the domain they share count together.
+func (c *Core) preferPrefill(t *Ticket) {
+	target := t.Target
+	pp, pd := &target.prefer[PrefillLeg], &target.prefer[DecodeLeg]
+	most := -1
+	consider := func(groups []bitmap, extra int) {
+		for _, g := range groups {
+			p, ok := pp.best(c.scratchP, g)
+			if !ok {
+				continue
+			}
+			d, ok := pd.best(c.scratchD, g)
+			if !ok {
+				continue
+			}
+			sum := p.weight + d.weight + extra
+			if sum < most {
+				continue
+			}
+			if sum > most {
+				most = sum
+				clear(c.scratchU)
+			}
+			pp.keep(c.scratchU, c.scratchP, g, p)
+		}
+	}
+	consider(c.groupsOf(target), 0)
+	if target.topology == TopologyPreferred {
+		consider(c.domains, target.topologyWeight())
+	}
+	c.scratchP.copyFrom(c.scratchU)
+}
+
+// preferDecode leaves in scratchD, which has what may follow pr, the best ranks
+// for that.
+func (c *Core) preferDecode(t *Ticket, pr *Rank) {
+	pd := &t.Target.prefer[DecodeLeg]
+	s, _ := pd.best(c.scratchD, nil)
+	clear(c.scratchU)
+	far := s.weight
+	if t.Target.topology == TopologyPreferred {
+		dom := c.domains[pr.domainID]
+		if near, ok := pd.best(c.scratchD, dom); ok && near.weight+t.Target.topologyWeight() >= far {
+			pd.keep(c.scratchU, c.scratchD, dom, near)
+			if near.weight+t.Target.topologyWeight() > far {
+				c.scratchD.copyFrom(c.scratchU)
+				return
+			}
+		}
+	}
+	pd.keep(c.scratchU, c.scratchD, nil, s)
+	c.scratchD.copyFrom(c.scratchU)
+}
+
+// preferSingle leaves in scratchD the best ranks for a request that needs one.
+func (c *Core) preferSingle(t *Ticket) {
+	pd := &t.Target.prefer[DecodeLeg]
+	s, _ := pd.best(c.scratchD, nil)
+	clear(c.scratchU)
+	pd.keep(c.scratchU, c.scratchD, nil, s)
+	c.scratchD.copyFrom(c.scratchU)
+}

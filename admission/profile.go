@@ -1,0 +1,224 @@
+package admission
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// defaultClass is the one class of models that have no configured ones.
+const defaultClass = "default"
+
+// class is a configured class as the gate uses it.
+type class struct {
+	Class
+	index   int
+	profile *profile
+	quantum int64
+	// gates by index in the core; -1: none
+	prefillGate, blockGate int
+	ratio                  float64 // of busy ranks; 0: all of them
+	never                  bool    // it does not queue
+}
+
+// profile is the classes of one model or of all that have none of their own.
+type profile struct {
+	name     string // of the model; empty: the root's
+	classes  []*class
+	named    map[string]*class   // explicit classes
+	families map[string][]*class // by bucket
+	buckets  []Bucket
+	fallback []*class // the default family's
+}
+
+// compile prepares a checked configuration; nil gives the synthetic class. What
+// a checked one cannot contain is made harmless, not reported.
+func compile(name string, p *Profile) *profile {
+	if p == nil || len(p.Classes) == 0 {
+		p = &Profile{Classes: []Class{{Name: defaultClass, Quantum: 1}}}
+	}
+	out := &profile{name: name, buckets: p.Buckets, named: map[string]*class{}, families: map[string][]*class{}}
+	for i, cfg := range p.Classes {
+		cl := &class{Class: cfg, index: i, profile: out, quantum: min(max(cfg.Quantum, 1), maxAmount), prefillGate: -1, blockGate: -1}
+		if cfg.BusyWorkerRatio != nil {
+			cl.ratio = *cfg.BusyWorkerRatio
+		}
+		for _, limit := range []*float64{cfg.RequestLimitPerWorker, cfg.RawTokenLimitPerWorker, cfg.CachedTokenLimitPerWorker} {
+			cl.never = cl.never || limit != nil && *limit <= 0
+		}
+		out.classes = append(out.classes, cl)
+		if cfg.Family == "" {
+			out.named[cfg.Name] = cl
+			continue
+		}
+		at := slices.IndexFunc(p.Buckets, func(b Bucket) bool { return b.Name == cfg.Bucket })
+		if at < 0 {
+			continue
+		}
+		row := out.families[cfg.Family]
+		if row == nil {
+			row = make([]*class, len(p.Buckets))
+			out.families[cfg.Family] = row
+		}
+		row[at] = cl
+	}
+	for _, row := range out.families {
+		for i := range row {
+			if row[i] == nil {
+				row[i] = out.classes[0]
+			}
+		}
+	}
+	out.fallback = out.families[p.DefaultFamily]
+	return out
+}
+
+// find returns the class for the name a request came with and its uncached
+// prompt tokens. known is false when the name means nothing here.
+func (p *profile) find(name string, uncached int64) (cl *class, known bool) {
+	known = true
+	row := p.fallback
+	if name != "" {
+		if cl := p.named[name]; cl != nil {
+			return cl, true
+		}
+		if row = p.families[name]; row == nil {
+			row, known = p.fallback, false
+		}
+	}
+	if row == nil {
+		return p.classes[0], known
+	}
+	at := 0
+	for i, b := range p.buckets {
+		if b.MinTokens <= uncached {
+			at = i
+		}
+	}
+	return row[at], known
+}
+
+// byName returns the class of that name, or nil.
+func (p *profile) byName(name string) *class {
+	for _, cl := range p.classes {
+		if cl.Name == name {
+			return cl
+		}
+	}
+	return nil
+}
+
+// setClasses puts a configuration in force; queues are the caller's to rebuild.
+func (c *Core) setClasses(cs *Classes, order QueueOrder) {
+	c.laned = order == OrderLanes || order == OrderAuto && cs != nil
+	if cs == nil {
+		cs = &Classes{}
+	}
+	c.root = compile("", cs.Root)
+	c.profiles = []*profile{c.root}
+	names := make([]string, 0, len(cs.Models))
+	for name := range cs.Models {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		c.profiles = append(c.profiles, compile(name, cs.Models[name]))
+	}
+	c.needsTokens, c.needsBlocks = false, false
+	for _, p := range c.profiles {
+		for _, cl := range p.classes {
+			c.needsTokens = c.needsTokens || cl.PrefillBusyFrac != nil
+			c.needsBlocks = c.needsBlocks || cl.DecodeBusyFrac != nil
+		}
+	}
+	c.setGates()
+}
+
+func (c *Core) profileOf(model string) *profile {
+	for _, p := range c.profiles[1:] {
+		if p.name == model {
+			return p
+		}
+	}
+	return c.root
+}
+
+// rankOfWait is a waiter's place among those of its class; the least goes first.
+type rankOfWait struct {
+	strict   int     // negated
+	deadline Instant // never: none
+	score    int64   // negated
+}
+
+func (a rankOfWait) compare(b rankOfWait) int {
+	return cmp.Or(cmp.Compare(a.strict, b.strict), cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.score, b.score))
+}
+
+// place works out the place of t in its class. It depends only on what is frozen
+// with t, so that a reload that changes the order sorts waiters anew.
+func (t *Ticket) place() {
+	t.rank = rankOfWait{strict: -t.StrictPriority, deadline: t.orderBy}
+	jump := t.PriorityJump
+	if math.IsNaN(jump) {
+		jump = 0
+	}
+	jump = min(max(jump, -1e9), 1e9) // seconds; thirty years
+	switch t.class.Order {
+	case WSPT:
+		score := max(1+jump, 0) / float64(max(t.weight, 1))
+		t.rank.score = -int64(math.Float64bits(score)) // not negative, so ordered as its bits
+	case LCFS:
+		t.rank.score = -int64(t.arrival) - int64(jump*1e9)
+	default:
+		t.rank.score = int64(t.arrival) - int64(jump*1e9)
+	}
+}
+
+// ahead is the order within a class.
+func (t *Ticket) ahead(o *Ticket) bool {
+	if c := t.rank.compare(o.rank); c != 0 {
+		return c < 0
+	}
+	return t.before(o)
+}
+
+// classify gives t its class, once, or again when the one it has is gone. Its
+// weight and its deadline stay those of its first arrival.
+func (c *Core) classify(t *Ticket) {
+	p := t.Target.model.queues.profile
+	if t.class != nil && t.class.profile == p {
+		return
+	}
+	first := t.class == nil
+	if first {
+		t.weight = t.uncached()
+	} else if cl := p.byName(t.class.Name); cl != nil { // of a configuration before this
+		t.class = cl
+		t.place()
+		return
+	}
+	cl, known := p.find(t.Class, t.weight)
+	t.class = cl
+	if first {
+		if !known {
+			c.unknownClass++
+		}
+		t.orderBy = never
+		if t.ClassDeadline != 0 {
+			t.orderBy = t.ClassDeadline
+		}
+		if cl.MaxWait > 0 {
+			t.orderBy = min(t.orderBy, t.arrival.Add(cl.MaxWait))
+		}
+	}
+	t.place()
+}
+
+// cost is what serving t from the queue takes from the deficit of its class. A
+// retry is not charged again.
+func (t *Ticket) cost() int64 {
+	if t.Retry {
+		return 0
+	}
+	return max(t.weight, 1)
+}

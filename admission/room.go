@@ -1,0 +1,288 @@
+package admission
+
+import (
+	"math"
+	"math/bits"
+)
+
+// unlimited is a limit that nothing reaches.
+const unlimited = math.MaxInt64
+
+// prefillGate is one pair of prefill thresholds that classes use, and the ranks
+// that are not busy by it.
+type prefillGate struct {
+	tokens *int64
+	frac   *float64
+	ok     bitmap
+}
+
+// limit returns the most active prefill tokens with which r is not busy.
+// counted is false when r is judged by its requests, because its capacity is
+// not known.
+func (g *prefillGate) limit(r *Rank) (limit int64, counted bool) {
+	limit, counted = unlimited, true
+	if g.tokens != nil {
+		limit = *g.tokens
+	}
+	if g.frac != nil {
+		if r.capacity.MaxBatchedTokens == 0 {
+			return limit, false
+		}
+		limit = min(limit, partOf(*g.frac, r.capacity.MaxBatchedTokens))
+	}
+	return limit, counted
+}
+
+// partOf is the greatest whole number that is not more than frac × whole. The
+// fraction is written in decimal, so what floating point lacks to a whole number
+// is added.
+func partOf(frac float64, whole int64) int64 {
+	v := math.Floor(frac*float64(whole) + 1e-6)
+	if v >= maxAmount<<10 {
+		return maxAmount << 10
+	}
+	return int64(max(v, -1))
+}
+
+func (c *Core) assumed(r *Rank) int64 {
+	if r.capacity.MaxRunning > 0 {
+		return r.capacity.MaxRunning
+	}
+	if c.assumedMax > 0 {
+		return int64(c.assumedMax)
+	}
+	return assumedMaxRequests
+}
+
+// notBusy tells whether r is not busy by gate g with tokens more of prefill and
+// requests more.
+func (c *Core) notBusy(g *prefillGate, r *Rank, tokens, requests int64) bool {
+	limit, counted := g.limit(r)
+	return r.tokens+tokens <= limit && (counted || r.load()+requests < c.assumed(r))
+}
+
+// blockGate is one decode fraction that classes use, and for each rank how many
+// blocks a request may need to fit under it. The numbers are stored in slices of
+// one bit, the highest first, 64 ranks to a word: "which of these ranks have room
+// for n blocks" is then a comparison of 64 ranks at a time, exact, and settled
+// after the highest bits in which they differ from n.
+type blockGate struct {
+	frac   float64
+	bits   int
+	values []uint32 // by rank index
+	cells  []uint64 // by word, then by bit
+}
+
+// Values are slack+1, 0 for ranks that have no room at all, and all ones for
+// ranks where everything fits.
+
+func (g *blockGate) all() uint32 { return 1<<g.bits - 1 }
+
+func (g *blockGate) encode(slack int64) uint32 {
+	if slack == unlimited {
+		return g.all()
+	}
+	return uint32(min(max(slack+1, 0), int64(g.all()>>1)))
+}
+
+// encodeNeed is the least value of a rank that n blocks fit on.
+func (g *blockGate) encodeNeed(n int64) uint32 {
+	if n >= int64(g.all()>>1) {
+		return g.all()
+	}
+	return uint32(n + 1)
+}
+
+func (g *blockGate) put(i int, v uint32) {
+	diff := g.values[i] ^ v
+	g.values[i] = v
+	for ; diff != 0; diff &= diff - 1 {
+		g.cells[i>>6*g.bits+g.bits-1-bits.TrailingZeros32(diff)] ^= 1 << (uint(i) & 63)
+	}
+}
+
+// atLeast returns those of the ranks in mask, in word w, whose value is at least
+// need.
+func (g *blockGate) atLeast(w int, need uint32, mask uint64) uint64 {
+	more, equal := uint64(0), mask
+	cells := g.cells[w*g.bits : (w+1)*g.bits]
+	for k, cell := range cells {
+		if need>>(g.bits-1-k)&1 != 0 {
+			equal &= cell
+		} else {
+			more |= equal & cell
+			equal &^= cell
+		}
+		if equal == 0 {
+			break
+		}
+	}
+	return more | equal
+}
+
+func (g *blockGate) grow(words int) {
+	values := make([]uint32, words*64)
+	copy(values, g.values)
+	cells := make([]uint64, words*g.bits)
+	copy(cells, g.cells)
+	g.values, g.cells = values, cells
+}
+
+// blockLimit returns the most blocks of r under frac; ok is false when its
+// capacity is not known.
+func blockLimit(frac float64, r *Rank) (limit int64, ok bool) {
+	if r.capacity.KVBlocks == 0 {
+		return 0, false
+	}
+	return partOf(frac, r.capacity.KVBlocks), true
+}
+
+// slack returns the blocks that a request may need on r under frac, once more
+// blocks are booked on it by a request of legs more legs; unlimited when
+// everything fits, negative when nothing does.
+func (c *Core) slack(frac float64, r *Rank, more, legs int64) int64 {
+	used := r.blocksPending + r.blocksActive + more
+	if r.pending+r.active == 0 && legs == 0 && used == 0 {
+		return unlimited // one request alone always fits
+	}
+	limit, ok := blockLimit(frac, r)
+	switch {
+	case ok:
+		return limit - used
+	case int64(r.pending+r.active)+legs < c.assumed(r):
+		return unlimited
+	}
+	return -1
+}
+
+// setGates makes the gates that the classes in force need.
+func (c *Core) setGates() {
+	c.prefillGates, c.blockGates = nil, nil
+	for _, p := range c.profiles {
+		for _, cl := range p.classes {
+			cl.prefillGate, cl.blockGate = -1, -1
+			if cl.PrefillBusyTokens != nil || cl.PrefillBusyFrac != nil {
+				cl.prefillGate = c.prefillGateOf(cl)
+			}
+			if cl.DecodeBusyFrac != nil {
+				cl.blockGate = c.blockGateOf(*cl.DecodeBusyFrac)
+			}
+		}
+	}
+	for _, r := range c.ranks {
+		if r != nil {
+			c.widen(r)
+			c.refresh(r, 0)
+		}
+	}
+}
+
+func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func (c *Core) prefillGateOf(cl *class) int {
+	for i, g := range c.prefillGates {
+		if same(g.tokens, cl.PrefillBusyTokens) && same(g.frac, cl.PrefillBusyFrac) {
+			return i
+		}
+	}
+	c.prefillGates = append(c.prefillGates, &prefillGate{tokens: cl.PrefillBusyTokens, frac: cl.PrefillBusyFrac, ok: make(bitmap, c.words)})
+	return len(c.prefillGates) - 1
+}
+
+func (c *Core) blockGateOf(frac float64) int {
+	for i, g := range c.blockGates {
+		if g.frac == frac {
+			return i
+		}
+	}
+	g := &blockGate{frac: frac, bits: 2}
+	g.grow(c.words)
+	c.blockGates = append(c.blockGates, g)
+	return len(c.blockGates) - 1
+}
+
+// widen makes place in the gates for the numbers of r.
+func (c *Core) widen(r *Rank) {
+	for _, g := range c.blockGates {
+		limit, _ := blockLimit(g.frac, r)
+		limit = min(limit, 1<<29)
+		if need := bits.Len64(uint64(limit+1)) + 1; need > g.bits {
+			g.bits = need
+			g.values, g.cells = nil, nil
+			g.grow(c.words)
+			for _, o := range c.ranks {
+				if o != nil && o.gated() {
+					g.put(o.index, g.encode(c.slack(g.frac, o, 0, 0)))
+				}
+			}
+		}
+	}
+}
+
+// gated tells whether decode fractions judge the rank.
+func (r *Rank) gated() bool { return r.role == RoleDecode || r.role == RoleRegular }
+
+// refreshGates brings the gates in line with what r holds.
+func (c *Core) refreshGates(r *Rank) {
+	for _, g := range c.prefillGates {
+		g.ok.put(r.index, c.notBusy(g, r, 0, 0))
+	}
+	if !r.gated() {
+		return
+	}
+	for _, g := range c.blockGates {
+		g.put(r.index, g.encode(c.slack(g.frac, r, 0, 0)))
+	}
+}
+
+// fitting leaves in dst the ranks of src on which t fits under the fraction of
+// gate i. dst and src may be one.
+func (c *Core) fitting(dst, src bitmap, t *Ticket, i int) {
+	g := c.blockGates[i]
+	live, last := 0, 0
+	for k := range c.sizes {
+		if s := &c.sizes[k]; s.n > 0 {
+			s.need = g.encodeNeed(t.blocks(s.tokens))
+			live++
+			last = k
+		}
+	}
+	if live == 1 {
+		need := c.sizes[last].need
+		for w, word := range src {
+			if word != 0 {
+				word = g.atLeast(w, need, word)
+			}
+			dst[w] = word
+		}
+		return
+	}
+	for w, word := range src {
+		some := uint64(0)
+		if word != 0 {
+			for k := range c.sizes {
+				if s := &c.sizes[k]; s.n > 0 && word&s.members[w] != 0 {
+					some |= g.atLeast(w, s.need, word&s.members[w])
+				}
+			}
+		}
+		dst[w] = some
+	}
+}
+
+// overloaded tells whether a rank is over one of the router-wide thresholds.
+// What is not known is not over.
+func (c *Core) overloaded(r *Rank) bool {
+	h := &c.reject
+	if v := h.ActivePrefillTokens; v != nil && r.tokens > *v {
+		return true
+	}
+	if v := h.ActivePrefillTokensFrac; v != nil && r.capacity.MaxBatchedTokens > 0 && r.tokens > partOf(*v, r.capacity.MaxBatchedTokens) {
+		return true
+	}
+	if v := h.ActiveDecodeBlocks; v != nil && r.gated() && r.capacity.KVBlocks > 0 &&
+		r.blocksPending+r.blocksActive > partOf(*v, r.capacity.KVBlocks) {
+		return true
+	}
+	return false
+}

@@ -1,0 +1,133 @@
+package admission
+
+// FirstToken ends the prefill tokens of a ticket: its first output token came,
+// so that its prompt is computed. Its slot stays until prefill ends.
+func (c *Core) FirstToken(now Instant, t *Ticket, out *[]*Ticket) {
+	if c.endTokens(t) {
+		c.drainAfter(now, t.prefillRank(), out)
+	}
+}
+
+// Grow adds KV blocks of output to the decode booking.
+func (c *Core) Grow(now Instant, t *Ticket, blocks int64, out *[]*Ticket) {
+	if !t.holdsDecode || blocks <= 0 {
+		return
+	}
+	over := t.Decode.over
+	c.grow(t, blocks)
+	if t.Decode.over && !over {
+		c.drainAfter(now, t.Decode, out) // heads whose last candidate it was are refused
+	}
+}
+
+// Refresh renews what is known of the cached tokens of a ticket, for the prefill
+// tokens it will take. Its class, its cost and what it counts for in its queue
+// stay those of its arrival.
+func (c *Core) Refresh(t *Ticket, cached int64) {
+	if t.tokens == 0 && !t.holdsPrefill {
+		t.CachedTokens = cached
+	}
+}
+
+// MoveDecode moves the decode booking of a ticket, whose prefill is running or
+// done, to another rank that may be paired with its prefill rank, without
+// waiting and without the gate of its class: that check was made at the prefill
+// hop. Ranks over a reject threshold are not chosen. It reports false, and
+// changes nothing, when there is none: then the request has to go back to
+// prefill. Exclusions and the pairs that are barred hold as long as others are
+// left.
+func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticket) bool {
+	if t.state != stateGranted || !t.holdsDecode || t.Prefill == nil {
+		return false
+	}
+	pr, old := t.Prefill, t.Decode
+	d := t.Target.model.pools[RoleDecode]
+	s := c.scratchD
+	may := func(bars bool) bool {
+		s.copyFrom(d.room)
+		if pin := t.Target.bits[DecodeLeg]; pin != nil {
+			s.and(pin)
+		}
+		s.and(c.groups[pr.groupID])
+		if t.Target.topology == TopologyRequired {
+			for i := s.next(-1); i >= 0; {
+				if c.ranks[i].topology != pr.topology {
+					s.clear(i)
+				}
+				n := s.next(i)
+				if n <= i {
+					break
+				}
+				i = n
+			}
+		}
+		drop := func(r *Rank) {
+			if r.index >= 0 {
+				s.clear(r.index)
+			}
+		}
+		drop(old)
+		for _, r := range exclude {
+			drop(r)
+		}
+		if bars {
+			for _, r := range pr.barred {
+				drop(r)
+			}
+		}
+		return !s.empty()
+	}
+	if !may(true) && !may(false) {
+		return false
+	}
+	if t.Target.prefers {
+		c.preferStaged(t, pr)
+	}
+	v := &c.viewD
+	*v = View{set: s, n: s.count(), pool: d, group: -1}
+	next := c.ranks[d.policy.Pick(v, t.Hints[DecodeLeg])]
+	c.dropDecode(t)
+	c.seq++
+	c.bookDecode(t, next)
+	d.policy.Booked(next.index, t.Hints[DecodeLeg])
+	c.drainAfter(now, old, out)
+	return true
+}
+
+// preferStaged is preferDecode for a prefill rank that may be gone.
+func (c *Core) preferStaged(t *Ticket, pr *Rank) {
+	if pr.present {
+		c.preferDecode(t, pr)
+	} else {
+		c.preferSingle(t)
+	}
+}
+
+// reconsider asks a bypass-shaped waiter that came to the head of its lane once
+// whether it still wants to prefill where it decodes. It tells whether the
+// waiter went to another lane.
+func (c *Core) reconsider(now Instant, t *Ticket) bool {
+	if t.Target.shape != Bypass || t.reconsidered {
+		return false
+	}
+	t.reconsidered = true
+	if t.Reconsider == nil || t.Instead == nil || t.Instead.model != t.Target.model || t.Instead.shape == Bypass || !c.hasPair(t.Instead) {
+		return false
+	}
+	m := t.Target.model
+	if t.Reconsider(m.pools[RolePrefill].loads(), m.pools[RoleDecode].loads()) {
+		return false
+	}
+	c.extract(now, t)
+	t.Target.waiters.remove(t)
+	c.waitingBy[t.Target.shape]--
+	t.Target, t.Instead = t.Instead, t.Target
+	c.waitingBy[t.Target.shape]++
+	t.Target.waiters.add(t)
+	t.Target.paired = true
+	t.lostAt = never
+	t.setWake()
+	c.deadlines.fix(t)
+	c.insert(t)
+	return true
+}
