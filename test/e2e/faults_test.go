@@ -25,6 +25,7 @@ type crowd struct {
 	answers  []*answer
 	watching chan struct{}
 	watched  sync.WaitGroup
+	finish   func() // ends all that, once
 }
 
 // startCrowd starts n clients; every other request is streamed.
@@ -44,7 +45,13 @@ func startCrowd(t *testing.T, r *router, n int, extra string) *crowd {
 			}
 		})
 	}
-	t.Cleanup(func() { c.stop.Store(true) })
+	c.finish = sync.OnceFunc(func() {
+		c.stop.Store(true)
+		c.wg.Wait()
+		close(c.watching)
+		c.watched.Wait()
+	})
+	t.Cleanup(c.finish)
 	return c
 }
 
@@ -90,17 +97,14 @@ func (c *crowd) watch(well []string) {
 
 // end lets the clients finish and returns all answers.
 func (c *crowd) end() []*answer {
-	c.stop.Store(true)
-	c.wg.Wait()
-	close(c.watching)
-	c.watched.Wait()
+	c.finish()
 	return c.answers
 }
 
 // blow is what happens to a worker under load.
 type blow struct {
-	name  string
-	strik func(f *simFleet, id string)
+	name   string
+	strike func(f *simFleet, id string)
 	// noticed: the router is to find out, that is, to give it no more work.
 	noticed bool
 	mend    func(f *simFleet, id string)
@@ -117,7 +121,8 @@ var blows = []blow{
 	}, false, func(f *simFleet, id string) {
 		f.do(id, "timing", loadTiming)
 	}},
-	{"refuse", func(f *simFleet, id string) { f.do(id, "refuse", "") }, true,
+	{"refuse", func(f *simFleet, id string) { f.do(id, "refuse", "") }, false, // what it has open goes on
+
 		func(f *simFleet, id string) { f.do(id, "admit", "") }},
 	{"cut connections", func(f *simFleet, id string) { f.fault(id, "reset=body,count=4") }, false, nil},
 }
@@ -167,7 +172,7 @@ func strike(t *testing.T, b blow, id string) {
 		}
 		return fmt.Sprintf("queued %v, %s %+v", q, id, s)
 	})
-	b.strik(fleet, id)
+	b.strike(fleet, id)
 	if b.noticed {
 		eventually(t, "the router finds out", func() string {
 			if w := r.worker(id); w.Status == "ready" && w.Breaker == "closed" {
