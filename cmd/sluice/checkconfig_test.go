@@ -27,7 +27,7 @@ func TestCheckConfigOfClasses(t *testing.T) {
 		"  # router_policy_config: " + good + "  # flag --router-policy-config\n",
 		"  default_policy_family: f  # " + good + ":2\n",
 		"  policy_classes:  # " + good + ":4\n    - name: fast\n      policy_family: f\n      cache_bucket: all\n      queue_policy: fcfs\n      quantum: 512\n      decode_busy_threshold_frac: 0.9\n",
-		"  queue_order: lanes  # default\n",
+		"  max_waiting: 10000  # default\n",
 	} {
 		if !strings.Contains(stdout, line) {
 			t.Errorf("%q is missing in\n%s", line, stdout)

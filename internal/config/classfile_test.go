@@ -113,9 +113,6 @@ func TestPublicClassFileLoadsUnchanged(t *testing.T) {
 		if d := cmp.Diff(publicClasses(), c.Classes); d != "" {
 			t.Errorf("%s: %s", tc.args, d)
 		}
-		if c.Admission.QueueOrder != QueueLanes {
-			t.Errorf("queue order = %s", c.Admission.QueueOrder)
-		}
 		extra := 0
 		if tc.prefix != "" {
 			extra = 1 // the heading
@@ -284,8 +281,8 @@ c.yaml:3: admission.policy_classes[0].quantum: "0": must be from 1 to 1099511627
 flag --max-waiting-bytes: admission.max_waiting_bytes: "1": --max-waiting-bytes needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits
 flag --max-wait-secs: admission.max_wait_secs: "1": --max-wait-secs needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits`},
 		{"overload status", "--overload-status 503", "", `flag --overload-status: admission.overload_status: "503": must be one of 429, 529`},
-		{"queue order", "--queue-order lane", "", `flag --queue-order: admission.queue_order: "lane": must be one of strict, lanes; did you mean lanes?`},
-		{"guard", "--starvation-guard-secs 0", "", `flag --starvation-guard-secs: admission.starvation_guard_secs: "0": must be 0.001 seconds or more`},
+		{"queue order", "--queue-order lane", "", `flag --queue-order: admission.queue_order: "lane": must be one of auto, strict, lanes; did you mean lanes?`},
+		{"guard", "--starvation-guard-secs -1", "", `flag --starvation-guard-secs: admission.starvation_guard_secs: "-1": must be from 0 to 1000000000 seconds`},
 		{"client waits", "--client-max-queue-min-ms 10 --client-max-queue-max-ms 5", "", `flag --client-max-queue-min-ms: admission.client_max_queue_min_ms: "10": --client-max-queue-max-ms must not be less than --client-max-queue-min-ms`},
 		{"decode blocks", "--active-decode-blocks-threshold 1.5", "", `flag --active-decode-blocks-threshold: admission.active_decode_blocks_threshold: "1.5": must be from 0 to 1`},
 		{"prefill tokens", "--active-prefill-tokens-threshold -1 --active-prefill-tokens-threshold-frac -1", "", `flag --active-prefill-tokens-threshold: admission.active_prefill_tokens_threshold: "-1": must be 0 or more
@@ -324,7 +321,7 @@ func TestClassSettingsInForce(t *testing.T) {
 		want any
 	}{
 		{"", func(c *Config) any { return c.Classes }, (*admission.Classes)(nil)},
-		{"", func(c *Config) any { return c.Admission.QueueOrder }, QueueStrict},
+		{"", func(c *Config) any { return c.Admission.QueueOrder }, QueueAuto},
 		{"", func(c *Config) any { return c.Admission.RejectThresholds() }, admission.RejectThresholds{}},
 		{"--active-decode-blocks-threshold 0.9 --active-prefill-tokens-threshold 100 --active-prefill-tokens-threshold-frac 2",
 			func(c *Config) any { return c.Admission.RejectThresholds() },

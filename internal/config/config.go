@@ -73,7 +73,7 @@ type Fleet struct {
 	ModelID                   string        `yaml:"model_id" help:"Model name of workers that are given none of their own (workers[].model_id); empty: what each worker reports."`
 	NoWorkerWait              time.Duration `yaml:"no_worker_wait_secs" default:"0" unit:"secs" reload:"true" help:"How long a request may wait while no worker could serve it; 0: it is answered with 503 at once."`
 	KVTransferTopology        string        `yaml:"kv_transfer_topology" default:"off" choices:"off|required|preferred" help:"What the domains of the workers (workers[].topology_domain) mean for the way of the KV cache from prefill to decode: nothing, that both must be in one domain, or that one domain is preferred."`
-	KVTransferPreferredWeight float64       `yaml:"kv_transfer_preferred_weight" default:"0.5" range:"0:1" onlywith:"preferred" help:"How strongly kv_transfer_topology: preferred prefers one domain, from 0, not at all, to 1."`
+	KVTransferPreferredWeight int           `yaml:"kv_transfer_preferred_weight" default:"1" range:"1:1000000" onlywith:"preferred" help:"What one domain counts with kv_transfer_topology: preferred, beside the weights of the labels that a request prefers."`
 }
 
 // Policy names a way to choose among ranks with room.
@@ -121,8 +121,8 @@ type Admission struct {
 	MaxWaiting      int           `yaml:"max_waiting" default:"10000" range:"0:" reload:"true" onlywith:"classes" help:"Most requests that wait, over all classes; more are answered with 429 (queue_full). Only with classes, and without prefill_max_inflight_requests_per_worker, whose prefill_queue_size is the bound then."`
 	MaxWaitingBytes int64         `yaml:"max_waiting_bytes" default:"1GiB" unit:"bytes" range:"0:" reload:"true" onlywith:"classes" help:"Most bytes of request bodies that wait, over all classes. As max_waiting."`
 	MaxWait         time.Duration `yaml:"max_wait_secs" default:"60" unit:"secs" range:"0.001:" reload:"true" onlywith:"classes" help:"Longest wait of one request, over all its waits; then it is answered with 429 (queue_timeout). As max_waiting; prefill_queue_timeout_secs is the other bound. A class may have a shorter one."`
-	QueueOrder      QueueOrder    `yaml:"queue_order" reload:"true" choices:"strict|lanes" defaultdoc:"lanes with classes, else strict" help:"strict: one queue, whose head holds up those behind it. lanes: a queue for each class and set of eligible workers, so that a request that must have one worker delays only those that need the same."`
-	StarvationGuard time.Duration `yaml:"starvation_guard_secs" default:"5" unit:"secs" range:"0.001:" help:"A request at the head that is passed by others for so long has a worker kept free for it."`
+	QueueOrder      QueueOrder    `yaml:"queue_order" choices:"auto|strict|lanes" default:"auto" help:"auto: lanes with classes, else strict. strict: one queue, whose head holds up those behind it. lanes: a queue for each class and set of eligible workers, so that a request that must have one worker delays only those that need the same."`
+	StarvationGuard time.Duration `yaml:"starvation_guard_secs" default:"5" unit:"secs" reload:"true" help:"A request at the head that is passed by others for so long has a worker kept free for it; 0: never."`
 
 	AssumedMaxRequests  int           `yaml:"assumed_max_requests" default:"64" range:"1:1000000" help:"A worker whose capacity a class needs and nobody knows has room while it has fewer requests than its max_running_requests, or than this where that is not known either."`
 	OverloadStatus      int           `yaml:"overload_status" choices:"429|529" default:"429" help:"Status of what a class limit, a deadline or a reject threshold refuses."`
@@ -152,8 +152,9 @@ func (a Admission) RejectThresholds() admission.RejectThresholds {
 // QueueOrder says what a blocked request holds up.
 type QueueOrder string
 
-// The queue orders.
+// The queue orders. QueueAuto is QueueLanes with classes, else QueueStrict.
 const (
+	QueueAuto   QueueOrder = "auto"
 	QueueStrict QueueOrder = "strict"
 	QueueLanes  QueueOrder = "lanes"
 )
@@ -246,7 +247,7 @@ type Worker struct {
 	APIKeyFile          string            `yaml:"api_key_file" fileof:"api_key" help:"File with that key."`
 	HTTP2               bool              `yaml:"http2" default:"false" help:"Speak HTTP/2 to it, in the clear where the URL is http."`
 	Labels              map[string]string `yaml:"labels" help:"Labels that requests can ask for, as a mapping of names to values."`
-	TopologyDomain      string            `yaml:"topology_domain" help:"Where it stands for the transfer of KV cache, a zone or a rack: see fleet.kv_transfer_topology."`
+	TopologyDomain      string            `yaml:"topology_domain" help:"Where it stands for the transfer of KV cache, a zone or a rack: see fleet.kv_transfer_topology. Workers without one are in one together."`
 	Adapters            []string          `yaml:"adapters" help:"LoRA adapters it serves besides those it tells of in /v1/models."`
 	MaxNumBatchedTokens int64             `yaml:"max_num_batched_tokens" range:"1:" defaultdoc:"what it tells" help:"Most tokens in one step of prefill, per rank: SGLang's chunked_prefill_size, else max_prefill_tokens. The thresholds in parts of it count from here."`
 	TotalKVBlocks       int64             `yaml:"total_kv_blocks" range:"1:" defaultdoc:"what it tells" help:"KV blocks in all, per rank."`

@@ -217,12 +217,6 @@ func (l *loader) fillIn() {
 	if c.Routing.DecodePolicy == "" {
 		c.Routing.DecodePolicy = c.Routing.Policy
 	}
-	if c.Admission.QueueOrder == "" {
-		c.Admission.QueueOrder = QueueStrict
-		if c.Classes != nil {
-			c.Admission.QueueOrder = QueueLanes
-		}
-	}
 	if c.ConditionalDisagg.Enabled && c.ConditionalDisagg.PrefillBusy == nil {
 		c.ConditionalDisagg.PrefillBusy = c.Admission.RouterQueueThreshold
 	}

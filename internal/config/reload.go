@@ -22,8 +22,8 @@ const DefaultReloadInterval = 2 * time.Second
 // Change is one new configuration.
 type Change struct {
 	Old, New *Config
-	// Classes, Limits and Thresholds tell what differs: the policy classes;
-	// bounds of the gate and the order of its queues; RejectThresholds.
+	// Classes, Limits and Thresholds tell what differs: the policy classes; the
+	// bounds of the gate; its reject thresholds.
 	Classes, Limits, Thresholds bool
 	// Restart are the settings that differ too and keep their old values in New.
 	Restart []Warning

@@ -152,7 +152,7 @@ func TestReloadOfLimitsAndOfAnotherClassFile(t *testing.T) {
 	if err != nil || !c.Limits || !c.Classes || c.Thresholds {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if a := s.Current().Admission; a.PrefillMaxInflight != 3 || a.PrefillQueueSize != 7 || a.QueueOrder != QueueLanes {
+	if a := s.Current().Admission; a.PrefillMaxInflight != 3 || a.PrefillQueueSize != 7 {
 		t.Errorf("in force: %+v", a)
 	}
 	// The new class file is watched from now on.
@@ -162,7 +162,7 @@ func TestReloadOfLimitsAndOfAnotherClassFile(t *testing.T) {
 	s.is(3, 2, 20)
 	// And classes can go.
 	s.write("s", "admission: {prefill_max_inflight_requests_per_worker: 3}\n")
-	if c, err := s.Reload(); err != nil || !c.Classes || s.Current().Classes != nil || s.Current().Admission.QueueOrder != QueueStrict {
+	if c, err := s.Reload(); err != nil || !c.Classes || s.Current().Classes != nil {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
