@@ -1,0 +1,99 @@
+package tokens
+
+import (
+	"math"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics tell how good the estimates are. Nil is none.
+type Metrics struct {
+	// immutable
+	errors  prometheus.Histogram
+	reasons [numIgnored]prometheus.Counter
+
+	// atomic
+	estimator atomic.Pointer[Estimator]
+}
+
+const (
+	ignoredMissing     = iota // no count in the answer
+	ignoredUnclear            // the count may be of something else
+	ignoredImplausible        // no tokenizer makes so many tokens of the prompt
+	numIgnored
+)
+
+// NewMetrics registers the metrics of one estimator. It panics when reg already
+// has them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{errors: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "sluice_prompt_estimate_error_ratio",
+		Help:    "Error of estimated prompt tokens: estimate / engine's count - 1.",
+		Buckets: []float64{-0.5, -0.25, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5},
+	})}
+	ignored := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_prompt_estimate_ignored_total",
+		Help: "Answers that estimates could not be compared with: no count, a count of something else, or an impossible one.",
+	}, []string{"reason"})
+	for i, reason := range [numIgnored]string{"missing", "unclear", "implausible"} {
+		m.reasons[i] = ignored.WithLabelValues(reason)
+	}
+	reg.MustRegister(m.errors, ignored, (*collector)(m))
+	return m
+}
+
+func (m *Metrics) watch(e *Estimator) {
+	if m != nil {
+		m.estimator.Store(e)
+	}
+}
+
+func (m *Metrics) ignored(reason int) {
+	if m != nil {
+		m.reasons[reason].Inc()
+	}
+}
+
+func (m *Metrics) observed(estimated, reported int64) {
+	if m != nil {
+		m.errors.Observe(float64(estimated)/float64(reported) - 1)
+	}
+}
+
+var (
+	ratioDesc = prometheus.NewDesc("sluice_prompt_tokens_per_byte",
+		"Tokens that a byte of text is now estimated to be; for at most as many models as are learned apart.",
+		[]string{"model", "text"}, nil)
+	deviationDesc = prometheus.NewDesc("sluice_prompt_estimate_deviation",
+		"The usual deviation of estimates from engines' counts: the median of |ln(count / estimate)|.",
+		[]string{"model"}, nil)
+	reportsDesc = prometheus.NewDesc("sluice_prompt_estimate_reports_total",
+		"Engines' counts that were learned from.", []string{"model"}, nil)
+)
+
+// collector reads what was learned when it is scraped, so that series end with
+// their model.
+type collector Metrics
+
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- ratioDesc
+	ch <- deviationDesc
+	ch <- reportsDesc
+}
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	e := c.estimator.Load()
+	if e == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for name, m := range *e.models.Load() {
+		gauge(ratioDesc, math.Float64frombits(m.coefs[perASCII].Load()), name, "ascii")
+		gauge(ratioDesc, math.Float64frombits(m.coefs[perOther].Load()), name, "other")
+		gauge(deviationDesc, math.Float64frombits(m.deviation.Load()), name)
+		ch <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(m.reports.Load()), name)
+	}
+}
