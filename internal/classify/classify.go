@@ -1,0 +1,155 @@
+// Package classify tells what a request asks of the gate beside ranks: its class,
+// its client's patience, and its place before others.
+//
+// # Goal
+//
+// A pure function from a request's headers to a small value. The value's fields
+// go into the ticket one by one.
+//
+// # Non-goals
+//
+// Whether a class exists: the gate knows the class file, falls back to the
+// default family, and counts unknown names. Waiting.
+//
+// # Who decides
+//
+// Headers name the class and bound the wait. A [Classifier], if there is one,
+// has the last word and may also set what no header sets: a strict priority, a
+// priority jump, a deadline that orders the class.
+package classify
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Headers of clients, in canonical form. HeaderClass is the one of the public
+// router of policy classes, HeaderClassAlias means the same.
+const (
+	HeaderClass      = "X-Dynamo-Meta-Policy-Class"
+	HeaderClassAlias = "X-Sluice-Class"
+	HeaderMaxQueue   = "X-Sluice-Max-Queue-Ms"
+)
+
+const (
+	// MaxClassName is the longest name of a class, in bytes.
+	MaxClassName = 253
+	// NoSuchClass stands for names that no class can have. It is none itself.
+	NoSuchClass = "?"
+	// maxQueueMS is the longest wait a header may name, 24 days.
+	maxQueueMS = 1<<31 - 1
+)
+
+// Request is what a request asks of the gate.
+type Request struct {
+	// Class is the name of a class or a family, NoSuchClass, or empty for the
+	// default family.
+	Class string
+	// MaxQueue is how long the client would wait in the queue; it counts only if
+	// HasMaxQueue is set. Zero: not at all. It orders nothing.
+	MaxQueue    time.Duration
+	HasMaxQueue bool
+
+	// StrictPriority, PriorityJump (seconds) and ClassDeadline (from the arrival;
+	// 0: none) are a Classifier's: the order in the class.
+	StrictPriority int
+	PriorityJump   float64
+	ClassDeadline  time.Duration
+}
+
+// Facts are what a Classifier may go by. Nothing in it may be changed or kept.
+type Facts struct {
+	Header http.Header
+	Peeked *openai.Peeked
+	// Pool is the gate's pool of the model asked for.
+	Pool string
+	// PromptTokens is the estimate, or the count, of the whole prompt.
+	PromptTokens int64
+}
+
+// Classifier changes what the headers asked for. It must be safe for concurrent
+// use, quick, and free of effects.
+type Classifier interface {
+	Classify(facts *Facts, r *Request)
+}
+
+// Options of the classification. The zero value clamps nothing.
+type Options struct {
+	// MinQueue and MaxQueue bound what clients set with HeaderMaxQueue. Zero: no
+	// bound.
+	MinQueue, MaxQueue time.Duration
+	// Classifier may be nil.
+	Classifier Classifier
+}
+
+// Classify reads the headers of a request. It fails, with status 400, when they
+// contradict each other or name a wait that is no number.
+//
+// The class may be named by either header, or by both or several times if it is
+// the same name each time: two names are two wishes, and a proxy that sets the
+// class must be able to count on it. A name that no class can have passes as
+// NoSuchClass, like one that merely does not exist.
+func (o *Options) Classify(facts *Facts) (Request, *openai.Error) {
+	var r Request
+	for _, header := range [...]string{HeaderClass, HeaderClassAlias} {
+		for _, name := range facts.Header[header] {
+			if name == "" {
+				continue
+			}
+			if !goodName(name) {
+				name = NoSuchClass
+			}
+			if r.Class != "" && r.Class != name {
+				return Request{}, openai.InvalidRequest("", "the headers %s and %s name different classes; send one of them, once", HeaderClass, HeaderClassAlias)
+			}
+			r.Class = name
+		}
+	}
+	if err := o.maxQueue(facts.Header, &r); err != nil {
+		return Request{}, err
+	}
+	if o.Classifier != nil {
+		o.Classifier.Classify(facts, &r)
+	}
+	return r, nil
+}
+
+func (o *Options) maxQueue(h http.Header, r *Request) *openai.Error {
+	values := h[HeaderMaxQueue]
+	if len(values) == 0 || len(values) == 1 && values[0] == "" {
+		return nil
+	}
+	ms, ok := milliseconds(values[0])
+	if !ok || len(values) > 1 {
+		return openai.InvalidRequest("", "the header %s must be one whole number of milliseconds, at most %d", HeaderMaxQueue, maxQueueMS)
+	}
+	r.HasMaxQueue = true
+	r.MaxQueue = max(ms, o.MinQueue)
+	if o.MaxQueue > 0 {
+		r.MaxQueue = min(r.MaxQueue, o.MaxQueue)
+	}
+	return nil
+}
+
+func milliseconds(s string) (time.Duration, bool) {
+	ms, err := strconv.ParseUint(s, 10, 31)
+	return time.Duration(ms) * time.Millisecond, err == nil
+}
+
+// goodName tells whether a class may have the name: a class file takes no other.
+func goodName(s string) bool {
+	if len(s) > MaxClassName {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '.', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
