@@ -112,7 +112,9 @@ func (o *Options) Classify(facts *Facts) (Request, *openai.Error) {
 		return Request{}, err
 	}
 	if o.Classifier != nil {
-		o.Classifier.Classify(facts, &r)
+		asked := r // r itself stays off the heap
+		o.Classifier.Classify(facts, &asked)
+		return asked, nil
 	}
 	return r, nil
 }
