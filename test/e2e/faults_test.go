@@ -328,3 +328,44 @@ func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
 		r.ask(brief).good(t)
 	}
 }
+
+// The engines' /health runs a generation and fails while a long one runs. A worker
+// from which bytes come is busy, not sick, and keeps its place; one that only fails
+// is out and comes back (rllm-org/rllm#926: declared dead, and the pool answered
+// 500 in plain text).
+func TestCase_B025_BusyIsNotDead(t *testing.T) {
+	t.Parallel()
+	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "1")
+	r := startRouter(t, fleet, "--health-check-endpoint", "/health", "--health-check-timeout-secs", "2", "--health-check-interval-secs", "0.3", "--health-failure-threshold", "2")
+	client := clients(t)
+	running := r.chat(client, streamed+`"max_tokens":60,"sim":"event_delay=100ms",`)
+	select {
+	case <-running.begun:
+	case <-time.After(patience):
+		t.Fatal("no stream begins")
+	}
+	fleet.fault("regular-0", "path=/health,status=503")
+	probes := fleet.stats("regular-0").Probes
+	eventually(t, "many checks fail", func() string {
+		if w := r.worker("regular-0"); w.Status != "ready" {
+			t.Fatalf("a worker that is busy is out: %+v", w)
+		}
+		if n := fleet.stats("regular-0").Probes - probes; n < 6 {
+			return fmt.Sprint(n, " probes")
+		}
+		return ""
+	})
+	r.chat(client, brief).wait(t).good(t)
+	running.wait(t).good(t)
+	// Nothing comes from it any more, so it is not excused any more.
+	eventually(t, "a worker that only fails its checks is out", func() string {
+		if w := r.worker("regular-0"); w.Status != "unhealthy" {
+			return w.Status
+		}
+		return ""
+	})
+	r.ask(brief).refused(t, 503, "no_available_workers")
+	fleet.heal("regular-0")
+	r.waitReady()
+	r.ask(brief).good(t)
+}
