@@ -70,6 +70,7 @@ func Run(ctx context.Context, o Options) error {
 	_, _ = fmt.Fprintf(o.Out, "A simulated fleet: one prefill worker that takes %s, one decode worker that takes no time.\n", o.PrefillTime)
 	_, _ = fmt.Fprintf(o.Out, "The router lets one request at a time into prefill. Each scenario sends three that overlap.\n")
 	wrong := 0
+	var kept *Router
 	for i, s := range scenarios(o.PrefillTime) {
 		_, _ = fmt.Fprintf(o.Out, "\n%d. %s\n   %s\n\n", i+1, s.name, s.explain)
 		router, err := o.Start(ctx, RouterOptions{
@@ -92,18 +93,23 @@ func Run(ctx context.Context, o Options) error {
 		}
 		wrong += len(problems)
 		if last && o.Keep {
-			keep(ctx, o.Out, router)
-			router.Stop()
+			kept = router
 		}
 	}
 	for _, v := range fleet.Violations() {
 		wrong++
 		_, _ = fmt.Fprintf(o.Out, "WRONG: an engine was misused: %+v\n", v)
 	}
+	if wrong == 0 {
+		_, _ = fmt.Fprintln(o.Out, "\nAll results are as they must be.")
+	}
+	if kept != nil {
+		keep(ctx, o.Out, kept)
+		kept.Stop()
+	}
 	if wrong > 0 {
 		return fmt.Errorf("%d results of the demo are wrong", wrong)
 	}
-	_, _ = fmt.Fprintln(o.Out, "\nAll results are as they must be.")
 	return nil
 }
 
