@@ -48,13 +48,16 @@ func (c *legContext) end(cause error) {
 func (c *legContext) WorkerDead() { c.end(errWorkerDead) }
 
 // AfterFunc calls f once the context has ended, in the goroutine that ended it:
-// f must be short. The returned function stops that and tells whether it did.
+// f must be short. If it has ended already, f gets a goroutine of its own. The
+// returned function stops that and tells whether it did.
 // Package context and upstream find this method by its name.
 func (c *legContext) AfterFunc(f func()) func() bool {
 	c.mu.Lock()
 	if c.cause != nil {
 		c.mu.Unlock()
-		f()
+		// Not here: package context asks with the child's lock held, which f
+		// takes.
+		go f()
 		return func() bool { return false }
 	}
 	p := &f

@@ -34,9 +34,23 @@ func TestLegContextIsAContext(t *testing.T) {
 	if !errors.Is(c.Err(), context.Canceled) || !errors.Is(c.ended(), first) || calls != 3 {
 		t.Errorf("err %v, cause %v, %d calls", c.Err(), c.ended(), calls)
 	}
-	c.AfterFunc(func() { calls++ })
-	if calls != 4 {
-		t.Error("a function that comes late is not called")
+	late := make(chan struct{})
+	if c.AfterFunc(func() { close(late) })() {
+		t.Error("a function that comes late was stopped")
+	}
+	<-late
+}
+
+// Package context registers a child with the child's lock held; a leg that had
+// ended called back at once, into that lock, and the request hung for good.
+func TestLegContextThatEndedTakesChildren(t *testing.T) {
+	c := &legContext{}
+	c.end(errPeerFailed)
+	child, cancel := context.WithTimeout(c, time.Hour)
+	defer cancel()
+	<-child.Done()
+	if !errors.Is(child.Err(), context.Canceled) {
+		t.Errorf("the child ended with %v", child.Err())
 	}
 }
 
