@@ -148,6 +148,7 @@ func TestHalfOpenAdmitsFew(t *testing.T) {
 		leaves = append(leaves, leave)
 	}
 	r.until("the others wait", func() bool { return r.gate.Waiting() == 18 })
+	r.wait(w, "the probes are there", func(s sim.Stats) bool { return s.Inflight >= 2 })
 	if n := w.Stats().Inflight; n != 2 {
 		t.Errorf("%d requests are at the worker, want the 2 probes", n)
 	}
