@@ -38,7 +38,7 @@ func (c *Core) choose(t *Ticket) Resource {
 			return c.lackOfPair(t, p, d)
 		}
 		if c.busy(cl, c.scratchP) {
-			return ResourcePrefillTokens
+			return c.lackOf(t, ResourcePrefillTokens)
 		}
 	}
 	c.scratchP.copyFrom(p.room)
@@ -105,11 +105,11 @@ func (c *Core) chooseFree(t *Ticket, p, d *pool) Resource {
 	if i := cl.prefillGate; i >= 0 {
 		ok := c.prefillGates[i].ok
 		if cl.ratio > 0 && !c.fenced(t) && c.busy(cl, p.cand) {
-			return c.lackOf(t, p, d, ResourcePrefillTokens)
+			return c.lackOf(t, ResourcePrefillTokens)
 		}
 		n := c.scratchP.intersect(p.room, ok)
 		if n == 0 {
-			return c.lackOf(t, p, d, ResourcePrefillTokens)
+			return c.lackOf(t, ResourcePrefillTokens)
 		}
 		if n < p.roomN {
 			c.viewP = View{set: c.scratchP, n: n, pool: p, group: -1}
@@ -119,7 +119,7 @@ func (c *Core) chooseFree(t *Ticket, p, d *pool) Resource {
 		c.fitting(c.scratchD, d.room, t, i)
 		n := c.scratchD.count()
 		if n == 0 {
-			return c.lackOf(t, p, d, ResourceDecodeBlocks)
+			return c.lackOf(t, ResourceDecodeBlocks)
 		}
 		if n < d.roomN {
 			c.viewD = View{set: c.scratchD, n: n, pool: d, group: -1}
@@ -131,7 +131,7 @@ func (c *Core) chooseFree(t *Ticket, p, d *pool) Resource {
 }
 
 // lackOf is lack, unless every pair is over a reject threshold.
-func (c *Core) lackOf(t *Ticket, p, d *pool, lack Resource) Resource {
+func (c *Core) lackOf(t *Ticket, lack Resource) Resource {
 	if c.rejecting && c.allOverloaded(t) {
 		return ResourceOverloaded
 	}

@@ -86,6 +86,7 @@ type Core struct {
 	reject       RejectThresholds
 	rejecting    bool
 	over         bitmap // ranks over a reject threshold
+	overTurns    uint64 // how often a rank came to be over one
 	assumedMax   int
 	needsTokens  bool // some class needs MaxBatchedTokens
 	needsBlocks  bool // some class needs KVBlocks
@@ -188,7 +189,9 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 			if l != nil {
 				q.deficit -= t.cost()
 			}
-			c.grant(now, t, f, out)
+			if c.grant(now, t, f, out) {
+				c.drain(now, f, out)
+			}
 			return
 		}
 	}
@@ -322,8 +325,10 @@ func (c *Core) dequeue(now Instant, t *Ticket) bool {
 	return others
 }
 
-// grant books what choose chose.
-func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) {
+// grant books what choose chose. It tells whether that took a rank over a reject
+// threshold, so that heads whose last candidate it was have to be refused.
+func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) bool {
+	turns := c.overTurns
 	c.book(t)
 	m := t.Target.model
 	if t.Prefill != nil {
@@ -338,6 +343,11 @@ func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) {
 		f.fenceWaits, f.fenceAt = false, now
 	}
 	c.decide(t, stateGranted, out)
+	if c.overTurns == turns {
+		return false
+	}
+	c.wake(f, nil)
+	return true
 }
 
 func (c *Core) decide(t *Ticket, s ticketState, out *[]*Ticket) {
@@ -356,7 +366,7 @@ func (c *Core) refuse(now Instant, t *Ticket, why Reason, lack Resource, limit i
 	if why != QueueFull {
 		depth, rate = q.n, &q.rate
 	}
-	t.refusal = Refusal{
+	t.refusal = &Refusal{
 		Reason: why, Resource: lack, Class: t.class.Name, Limit: limit, Depth: depth, Waited: t.waited,
 		RetryAfter: c.retryAfter(now, t, why, lack, depth, rate),
 	}

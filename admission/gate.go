@@ -202,7 +202,7 @@ func (g *Gate) publish() {
 }
 
 // Acquire waits until t is granted its ranks and returns nil; or returns a
-// *Refusal, which belongs to t, or ctx's error when the caller gave up. After
+// *Refusal, or ctx's error when the caller gave up. After
 // an error t holds nothing.
 func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
 	now, out := g.enter()
@@ -239,7 +239,7 @@ func (g *Gate) acquired(t *Ticket, s ticketState, wait time.Duration) error {
 		return nil
 	}
 	g.observe(t, Refused, wait)
-	return &t.refusal
+	return t.refusal
 }
 
 func (g *Gate) observe(t *Ticket, o Outcome, wait time.Duration) {

@@ -367,6 +367,9 @@ func (c *Core) refresh(r *Rank, seq uint64) {
 	over := c.rejecting && c.overloaded(r)
 	if over {
 		room = false
+		if !r.over {
+			c.overTurns++
+		}
 	}
 	c.over.put(r.index, over)
 	c.refreshGates(r)

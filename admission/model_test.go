@@ -31,6 +31,13 @@ func TestModel(t *testing.T) {
 			"fleet":      w.fleet,
 			"states":     w.states,
 			"limits":     w.setLimits,
+			"classes":    w.reload,
+			"reject":     w.setReject,
+			"grow":       w.grow,
+			"first":      w.firstToken,
+			"move":       w.moveDecode,
+			"pairs":      w.bars,
+			"facts":      w.setFacts,
 			"pass":       w.pass,
 			"jump":       w.jump,
 			"shut down":  w.shutDown,
@@ -41,8 +48,16 @@ func TestModel(t *testing.T) {
 		sum.refusals += w.ref.refusals
 		sum.retried += w.ref.retried
 		sum.postponed += w.ref.postponed
+		sum.moved += w.ref.moved
+		sum.credited += w.ref.credited
+		for i, n := range w.ref.reasons {
+			sum.reasons[i] += n
+		}
 	})
-	t.Logf("%d grants, %d refusals, %d retries, %d waits", sum.grants, sum.refusals, sum.retried, sum.postponed)
+	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited)
+	for r, n := range sum.reasons {
+		t.Logf("%d × %s", n, Reason(r))
+	}
 	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0) {
 		t.Error("the test tests nothing")
 	}
@@ -59,6 +74,7 @@ type world struct {
 
 var (
 	modelNames = []string{"a", "b", "c"}
+	classNames = []string{"", "", "f", "g", "gold", "never", "nonsense"}
 	someModels = [][]string{{"a"}, {"a"}, {"a"}, {"a"}, {"b"}, {"c"}, {"a", "b"}, {"b", "c"}, {}}
 )
 
@@ -68,22 +84,126 @@ func drawLimits(t *rapid.T) Limits {
 		QueueSize:    rapid.SampledFrom([]int{5, 20, 1, 0}).Draw(t, "queue"),
 		QueueTimeout: rapid.SampledFrom([]time.Duration{5 * time.Second, 2 * time.Second, 0}).Draw(t, "timeout"),
 		NoWorkerWait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "nowait"),
+
+		MaxWaitingBytes: rapid.SampledFrom([]int64{0, 0, 5}).Draw(t, "bytes"),
 	}
+}
+
+func maybe[T any](t *rapid.T, what string, of ...T) *T {
+	if i := rapid.IntRange(0, len(of)).Draw(t, what); i > 0 {
+		return &of[i-1]
+	}
+	return nil
+}
+
+func drawClass(t *rapid.T, name, family, bucket string) Class {
+	return Class{
+		Name: name, Family: family, Bucket: bucket,
+		Order:                     rapid.SampledFrom([]Order{"", FCFS, WSPT, LCFS}).Draw(t, "order"),
+		Quantum:                   rapid.SampledFrom([]int64{1, 16, 512, 1 << 20}).Draw(t, "quantum"),
+		PrefillBusyTokens:         maybe[int64](t, "busy tokens", 0, 40, 200),
+		PrefillBusyFrac:           maybe(t, "busy part", 0, 0.5, 1.5),
+		DecodeBusyFrac:            maybe(t, "full part", 0.3, 0.7, 1),
+		BusyWorkerRatio:           maybe(t, "busy ratio", 0.5, 1),
+		RequestLimitPerWorker:     maybe(t, "request limit", 0.5, 2, 3),
+		RawTokenLimitPerWorker:    maybe[float64](t, "raw limit", 100, 200, 1000),
+		CachedTokenLimitPerWorker: maybe[float64](t, "cached limit", 20, 1000, 1000),
+		MaxWait:                   rapid.SampledFrom([]time.Duration{0, 0, 3 * time.Second}).Draw(t, "max wait"),
+	}
+}
+
+func drawProfile(t *rapid.T) *Profile {
+	p := &Profile{DefaultFamily: "f", Buckets: []Bucket{{0, "lo"}, {50, "hi"}}}
+	if rapid.Bool().Draw(t, "one bucket") {
+		p.Buckets = p.Buckets[:1]
+	}
+	for _, f := range []string{"f", "g"}[:rapid.IntRange(1, 2).Draw(t, "families")] {
+		for _, b := range p.Buckets {
+			p.Classes = append(p.Classes, drawClass(t, f+"-"+b.Name, f, b.Name))
+		}
+	}
+	if rapid.Bool().Draw(t, "explicit") {
+		p.Classes = append(p.Classes, drawClass(t, "gold", "", ""))
+	}
+	if rapid.Bool().Draw(t, "impatient class") {
+		c := drawClass(t, "never", "", "")
+		zero := 0.0
+		*rapid.SampledFrom([]**float64{&c.RequestLimitPerWorker, &c.RawTokenLimitPerWorker}).Draw(t, "never") = &zero
+		p.Classes = append(p.Classes, c)
+	}
+	return p
+}
+
+// drawClasses is half the time no classes at all.
+func drawClasses(t *rapid.T) *Classes {
+	if rapid.Bool().Draw(t, "no classes") {
+		return nil
+	}
+	cs := &Classes{Models: map[string]*Profile{}}
+	if rapid.IntRange(0, 4).Draw(t, "root") > 0 {
+		cs.Root = drawProfile(t)
+	}
+	if rapid.IntRange(0, 2).Draw(t, "profile") == 2 {
+		cs.Models["b"] = drawProfile(t)
+	}
+	return cs
+}
+
+func drawReject(t *rapid.T) (h RejectThresholds) {
+	if rapid.IntRange(0, 3).Draw(t, "reject") > 0 {
+		return h
+	}
+	h.ActiveDecodeBlocks = maybe(t, "blocks over", 0.2, 0.8)
+	h.ActivePrefillTokens = maybe[int64](t, "tokens over", 60, 300)
+	h.ActivePrefillTokensFrac = maybe(t, "part over", 0.6, 2)
+	return h
+}
+
+func drawFacts(t *rapid.T) RankFacts {
+	f := RankFacts{
+		Models:    rapid.SampledFrom(someModels).Draw(t, "models"),
+		PairGroup: rapid.SampledFrom([]string{"x", "x", "x", "y"}).Draw(t, "group"),
+		Topology:  rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "topology"),
+		Labels:    map[string]string{},
+		Capacity: Capacity{
+			MaxBatchedTokens: rapid.SampledFrom([]int64{100, 0, 300}).Draw(t, "batched"),
+			KVBlocks:         rapid.SampledFrom([]int64{20, 0, 7, 63, 64, 1000}).Draw(t, "blocks"),
+			BlockSize:        rapid.SampledFrom([]int64{16, 16, 0, 1, 64}).Draw(t, "block size"),
+			MaxRunning:       rapid.SampledFrom([]int64{0, 2, 9}).Draw(t, "running"),
+		},
+	}
+	for _, k := range []string{"gpu", "zone"} {
+		if v := rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, k); v != "" {
+			f.Labels[k] = v
+		}
+	}
+	if rapid.Bool().Draw(t, "adapter") {
+		f.Adapters = []string{"lora"}
+	}
+	return f
 }
 
 func newWorld(t *rapid.T) *world {
 	least := rapid.Bool().Draw(t, "least loaded")
-	o := Options{Limits: drawLimits(t), HealthInterval: 3 * time.Second}
+	o := Options{Limits: drawLimits(t), HealthInterval: 3 * time.Second, Classes: drawClasses(t), Reject: drawReject(t)}
+	o.Order = rapid.SampledFrom([]QueueOrder{OrderAuto, OrderAuto, OrderStrict, OrderLanes}).Draw(t, "lanes")
 	if least {
 		o.NewPolicy = func(string, Role) Policy { return leastLoaded{} }
 	}
-	w := &world{core: NewCore(o), ref: &reference{limits: o.Limits, leastLoaded: least}, now: 1}
+	w := &world{core: NewCore(o), now: 1, ref: &reference{
+		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.Order, o.Classes),
+		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{},
+	}}
 	add := []Change{w.pairRank(RolePrefill), w.pairRank(RoleDecode)}
 	for range rapid.IntRange(0, 6).Draw(t, "ranks") {
 		add = append(add, w.newRank(t))
 	}
 	w.apply(t, add)
 	return w
+}
+
+func isStrict(o QueueOrder, cs *Classes) bool {
+	return o == OrderStrict || o == OrderAuto && cs == nil
 }
 
 // pairRank is one of the two ranks that every world begins with.
@@ -107,10 +227,10 @@ func (w *world) newRank(t *rapid.T) Change {
 	worker := fmt.Sprintf("w%d", rapid.IntRange(0, 2).Draw(t, "worker"))
 	spec := RankSpec{
 		ID: fmt.Sprintf("%s@%d", worker, rapid.IntRange(0, 1).Draw(t, "dp rank")), Worker: worker, Role: role,
-		Models:    rapid.SampledFrom(someModels).Draw(t, "models"),
-		PairGroup: rapid.SampledFrom([]string{"x", "x", "x", "y"}).Draw(t, "group"),
-		State:     drawState(t),
+		State: drawState(t),
 	}
+	f := drawFacts(t)
+	spec.Models, spec.PairGroup, spec.Topology, spec.Labels, spec.Adapters, spec.Capacity = f.Models, f.PairGroup, f.Topology, f.Labels, f.Adapters, f.Capacity
 	return Change{Op: AddRank, Rank: NewRank(spec), State: spec.State}
 }
 
@@ -138,12 +258,18 @@ func (w *world) step(t *rapid.T, out []*Ticket) {
 }
 
 func (w *world) arrive(t *rapid.T) {
-	spec := TargetSpec{Model: rapid.SampledFrom([]string{"a", "a", "a", "b", "c"}).Draw(t, "model"), Shape: Disaggregated}
-	if rapid.IntRange(0, 4).Draw(t, "shape") == 2 {
+	spec := TargetSpec{Model: rapid.SampledFrom([]string{"a", "a", "a", "a", "a", "b", "c"}).Draw(t, "model"), Shape: Disaggregated}
+	switch rapid.IntRange(0, 9).Draw(t, "shape") {
+	case 8:
 		spec.Shape = Aggregated
+	case 9:
+		spec.Shape = Bypass
+	}
+	if rapid.IntRange(0, 5).Draw(t, "picky") == 5 {
+		drawWishes(t, &spec)
 	}
 	for l := range numLegs {
-		if rapid.IntRange(0, 4).Draw(t, "pinned") == 2 {
+		if rapid.IntRange(0, 7).Draw(t, "pinned") == 2 {
 			spec.Pins[l] = rapid.SampledFrom([]string{"w0", "w1", "w2@0", "w2@1"}).Draw(t, "pin")
 		}
 	}
@@ -159,11 +285,50 @@ func (w *world) arrive(t *rapid.T) {
 		return
 	}
 	k := &refTicket{real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
+	drawWeight(t, k.real)
+	if rapid.IntRange(0, 9).Draw(t, "classified") == 9 {
+		k.real.ClassDeadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "class deadline")) * time.Second)
+	}
 	if rapid.IntRange(0, 4).Draw(t, "impatient") == 2 {
 		k.real.Deadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "patience")) * time.Second)
 	}
 	w.tickets = append(w.tickets, k)
 	w.come(t, k)
+}
+
+func drawWishes(t *rapid.T, s *TargetSpec) {
+	label := func() Label {
+		return Label{rapid.SampledFrom([]string{"gpu", "zone"}).Draw(t, "label"), rapid.SampledFrom([]string{"1", "2"}).Draw(t, "value")}
+	}
+	for l := range numLegs {
+		switch rapid.IntRange(0, 5).Draw(t, "wish") {
+		case 3:
+			s.Require[l] = []Label{label()}
+		case 4:
+			for range rapid.IntRange(1, 5).Draw(t, "likes") {
+				s.Prefer[l] = append(s.Prefer[l], Preference{label(), rapid.IntRange(1, 3).Draw(t, "weight")})
+			}
+		case 5:
+			s.Allowed[l] = []string{"w0", rapid.SampledFrom([]string{"w1", "w2@0"}).Draw(t, "allowed")}
+		}
+	}
+	if rapid.IntRange(0, 4).Draw(t, "adapted") == 4 {
+		s.Adapter = "lora"
+	}
+	s.Topology = rapid.SampledFrom([]Topology{TopologyAny, TopologyPreferred, TopologyRequired}).Draw(t, "topology")
+	s.TopologyWeight = rapid.IntRange(0, 3).Draw(t, "topology weight")
+}
+
+func drawWeight(t *rapid.T, k *Ticket) {
+	k.PromptTokens = rapid.SampledFrom([]int64{16, 0, 1, 40, 100, 300}).Draw(t, "prompt")
+	k.CachedTokens = min(k.PromptTokens, rapid.SampledFrom([]int64{0, 0, 16, 90}).Draw(t, "cached"))
+	k.ReserveTokens = rapid.SampledFrom([]int64{0, 0, 20}).Draw(t, "reserve")
+	k.Bytes = rapid.SampledFrom([]int64{0, 1, 3}).Draw(t, "bytes")
+	k.Class = rapid.SampledFrom(classNames).Draw(t, "class")
+	if rapid.IntRange(0, 3).Draw(t, "jumps") == 3 {
+		k.StrictPriority = rapid.IntRange(-1, 1).Draw(t, "strict")
+		k.PriorityJump = float64(rapid.IntRange(0, 3).Draw(t, "jump"))
+	}
 }
 
 func (w *world) come(t *rapid.T, k *refTicket) {
@@ -227,7 +392,7 @@ func (w *world) endPrefill(t *rapid.T) {
 	var out []*Ticket
 	w.core.EndPrefill(w.now, k.real, &out)
 	w.ref.endPrefill(k)
-	w.ref.drainAt(w.now)
+	w.ref.drain(w.now)
 	w.step(t, out)
 }
 
@@ -236,7 +401,7 @@ func (w *world) endDecode(t *rapid.T) {
 	var out []*Ticket
 	w.core.EndDecode(w.now, k.real, &out)
 	w.ref.endDecode(k)
-	w.ref.drainAt(w.now)
+	w.ref.drain(w.now)
 	w.step(t, out)
 }
 
@@ -252,7 +417,7 @@ func (w *world) end1(t *rapid.T, k *refTicket) {
 	if k.granted() {
 		k.state = stateIdle
 	}
-	w.ref.drainAt(w.now)
+	w.ref.drain(w.now)
 	w.step(t, out)
 }
 
@@ -284,7 +449,10 @@ func (w *world) fleet(t *rapid.T) {
 			changes = append(changes, remove)
 			continue
 		}
-		again := NewRank(RankSpec{ID: old.id, Worker: old.worker, Role: old.role, Models: old.models, PairGroup: old.group, State: RankState{Healthy: true}})
+		again := NewRank(RankSpec{
+			ID: old.id, Worker: old.worker, Role: old.role, Models: old.models, PairGroup: old.group,
+			Topology: old.topology, Labels: old.labels, Capacity: old.capacity, State: RankState{Healthy: true},
+		})
 		add := Change{Op: AddRank, Rank: again, State: again.state}
 		if rapid.Bool().Draw(t, "new one first") {
 			changes = append(changes, add, remove)
@@ -315,8 +483,105 @@ func (w *world) setLimits(t *rapid.T) {
 	var out []*Ticket
 	w.core.SetLimits(w.now, l, &out)
 	w.ref.limits = l
-	w.ref.drainAt(w.now)
+	w.ref.drain(w.now)
 	w.step(t, out)
+}
+
+func (w *world) setReject(t *rapid.T) {
+	h := drawReject(t)
+	var out []*Ticket
+	w.core.SetRejectThresholds(w.now, h, &out)
+	w.ref.reject = h
+	w.ref.drain(w.now)
+	w.step(t, out)
+}
+
+func (w *world) reload(t *rapid.T) {
+	if rapid.IntRange(0, 2).Draw(t, "reload") < 2 {
+		t.Skip("not yet")
+	}
+	cs := drawClasses(t)
+	old := map[*profileQueue]string{}
+	for _, f := range w.core.families {
+		for _, p := range f.profiles {
+			old[p] = p.profile.name
+		}
+	}
+	var out []*Ticket
+	w.core.SetClasses(w.now, cs, &out)
+	w.ref.reload(w.now, cs, isStrict(w.core.order, cs), old)
+	w.step(t, out)
+}
+
+func (w *world) grow(t *rapid.T) {
+	k := w.pick(t, (*refTicket).holds)
+	n := int64(rapid.IntRange(1, 9).Draw(t, "blocks"))
+	var out []*Ticket
+	w.core.Grow(w.now, k.real, n, &out)
+	w.ref.grow(k, n)
+	w.ref.drain(w.now)
+	w.step(t, out)
+}
+
+func (w *world) firstToken(t *rapid.T) {
+	k := w.pick(t, (*refTicket).holds)
+	var out []*Ticket
+	w.core.FirstToken(w.now, k.real, &out)
+	w.ref.endTokens(k)
+	w.ref.drain(w.now)
+	w.step(t, out)
+}
+
+func (w *world) moveDecode(t *rapid.T) {
+	k := w.pick(t, (*refTicket).granted)
+	var exclude []*Rank
+	if len(w.ref.ranks) > 0 && rapid.Bool().Draw(t, "exclude") {
+		exclude = append(exclude, rapid.SampledFrom(w.ref.ranks).Draw(t, "excluded").real)
+	}
+	may := w.ref.staged(k, exclude)
+	was := k.real.Decode
+	var out []*Ticket
+	moved := w.core.MoveDecode(w.now, k.real, exclude, &out)
+	if moved != (len(may) > 0) {
+		t.Fatalf("moved: %t, with %d ranks to move to", moved, len(may))
+	}
+	if to := w.ref.find(k.real.Decode); !moved && k.real.Decode != was {
+		t.Fatal("not moved, but elsewhere")
+	} else if moved {
+		if !slices.Contains(may, to) {
+			t.Fatalf("moved to %s", to.real.id)
+		}
+		w.ref.moved++
+		w.ref.dropDecode(k)
+		w.ref.bookDecode(k, to)
+		w.ref.drain(w.now)
+	}
+	w.step(t, out)
+}
+
+func (w *world) bars(t *rapid.T) {
+	var ps, ds []*refRank
+	for _, r := range w.ref.ranks {
+		switch r.real.role {
+		case RolePrefill:
+			ps = append(ps, r)
+		case RoleDecode:
+			ds = append(ds, r)
+		}
+	}
+	if len(ps) == 0 || len(ds) == 0 {
+		t.Skip("no pair")
+	}
+	op := rapid.SampledFrom([]ChangeOp{BarPair, UnbarPair}).Draw(t, "op")
+	w.apply(t, []Change{{Op: op, Rank: rapid.SampledFrom(ps).Draw(t, "prefill").real, Other: rapid.SampledFrom(ds).Draw(t, "decode").real}})
+}
+
+func (w *world) setFacts(t *rapid.T) {
+	if len(w.ref.ranks) == 0 {
+		t.Skip("no ranks")
+	}
+	r := rapid.SampledFrom(w.ref.ranks).Draw(t, "rank")
+	w.apply(t, []Change{{Op: SetFacts, Rank: r.real, Facts: drawFacts(t)}})
 }
 
 func (w *world) moveTo(now Instant) {
@@ -350,11 +615,11 @@ func (w *world) advance(t *rapid.T) {
 }
 
 func (w *world) shutDown(t *rapid.T) {
-	switch rapid.IntRange(0, 30).Draw(t, "shut down") {
-	case 29:
+	switch rapid.IntRange(0, 60).Draw(t, "shut down") {
+	case 59:
 		w.core.StopArrivals()
 		w.ref.stopped = true
-	case 30:
+	case 60:
 		var out []*Ticket
 		w.core.RefuseWaiters(w.now, &out)
 		w.ref.noWaits = true
@@ -382,7 +647,8 @@ func (w *world) check(t *rapid.T) {
 	}
 	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
 		x := r.real
-		if x.slots != r.slots || x.prefill != r.legs || x.pending != r.pending || x.active != r.active {
+		if x.slots != r.slots || x.prefill != r.legs || x.pending != r.pending || x.active != r.active ||
+			x.tokens != r.tokens || x.blocksPending != r.blocks[0] || x.blocksActive != r.blocks[1] {
 			t.Fatalf("%s: %+v, want %+v", x.id, x.stats(), *r)
 		}
 		if x.slots < 0 || x.prefill < 0 || x.pending < 0 || x.active < 0 {
@@ -400,12 +666,24 @@ func (w *world) check(t *rapid.T) {
 		if r.state != k.state || r.holdsPrefill != (k.prefill != nil) || r.holdsDecode != (k.decode != nil) || int64(r.waited) != k.waited {
 			t.Fatalf("a request is in state %d, want %d; holds %t %t; waited %s, want %s", r.state, k.state, r.holdsPrefill, r.holdsDecode, r.waited, time.Duration(k.waited))
 		}
-		if f := r.refusal; k.state == stateRefused && (f.Reason != k.reason || f.Depth != k.depth || f.RetryAfter < time.Second || f.RetryAfter > time.Minute || int64(f.Waited) != k.waited) {
+		if f := r.refusal; k.state == stateRefused && (f.Reason != k.reason || f.Depth != k.depth || f.RetryAfter < time.Second || f.RetryAfter > time.Minute || int64(f.Waited) != k.waited || f.LimitKind != k.kind || f.Current != k.current || k.reason == ClassQueueFull && f.Limit != k.limit) {
 			t.Fatalf("refused %+v, want %s at depth %d", f, k.reason, k.depth)
 		}
+		if k.class != nil && (r.class == nil || r.class.Name != k.class.Name || r.orderBy != k.orderBy) {
+			t.Fatalf("a request is of class %v, want %s; or has another deadline", r.class, k.class.Name)
+		}
 		// No lost wake-up: nobody waits while its head has room.
-		if k.queued && w.ref.head(k.model) == k && len(w.ref.open(k)) > 0 {
+		if h := w.ref.laneHead(k); k.queued && (h == nil || k.ahead(h)) && len(w.ref.open(k)) > 0 {
 			t.Fatal("a head waits though it has room")
+		}
+	}
+	for _, f := range w.core.families {
+		for _, p := range f.profiles {
+			for _, q := range p.classes {
+				if want := w.ref.deficit[refQueue{p, q.class.Name}]; q.deficit != want {
+					t.Fatalf("class %s has a deficit of %d, want %d", q.class.Name, q.deficit, want)
+				}
+			}
 		}
 	}
 	next := never
@@ -446,7 +724,7 @@ func (w *world) end(t *rapid.T) {
 			t.Fatalf("%s still holds: %+v", r.real.id, r.real.stats())
 		}
 	}
-	if w.core.waiting != 0 || len(w.core.pinned) != 0 || w.core.NextDeadline() != never {
+	if w.core.waiting != 0 || len(w.core.pinned) != len(w.core.idle) || w.core.lanes != 0 || w.core.NextDeadline() != never {
 		t.Fatalf("%d wait, %d pinned targets, next deadline %d", w.core.waiting, len(w.core.pinned), w.core.NextDeadline())
 	}
 }

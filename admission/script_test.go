@@ -16,11 +16,19 @@ import (
 // command all indexes are recounted; at the end nothing may have been found by
 // the safety net.
 //
-//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s
-//	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [STATE]   STATE: down, draining, open, half=N
-//	remove p1 · set p1 STATE · begin … commit (one Apply)
-//	arrive a [model=m] [agg] [legs=8] [pin=p1] [dpin=d1] [deadline=3s]
+//	class c quantum=1 [family=f bucket=b order=wspt tokens=N frac=F dfrac=F ratio=F reqs=F raw=F cached=F wait=3s]
+//	bucket b 0 · default f · profile m (the next classes are model m's own) · order strict|lanes
+//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 (the first one makes the core)
+//	reload (the classes written since the last one) · reject blocks=F tokens=N frac=F
+//	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [FACTS] [STATE]   STATE: down, draining, open, half=N
+//	    FACTS: batched=N kv=N block=N running=N topology=t labels=k:v,k:v adapters=a,b
+//	remove p1 · set p1 STATE · facts p1 [models=…] [group=g] [FACTS] · begin … commit (one Apply)
+//	bar p1 d1 · unbar p1 d1
+//	arrive a [model=m] [agg] [legs=8] [pin=p1] [dpin=d1] [deadline=3s] [bypass]
+//	    [tokens=N] [uncached=N] [reserve=N] [bytes=N] [class=c] [prio=N] [jump=F] [cdeadline=3s]
+//	    [adapter=a] [require=k:v] [drequire=k:v] [prefer=k:v*N,…] [dprefer=…] [allow=p1,p2] [dallow=…] [topology=required|preferred]
 //	retry a [exclude=p1] [dexclude=d1]
+//	first a · grow a N · move a [exclude=d1]
 //	start a · endprefill a · enddecode a · release a · cancel a
 //	sleep 2s · stop · refusewaiters
 //	print · old p1 (holds of the generation before)
@@ -51,7 +59,7 @@ func story(t *testing.T, script string) {
 		if want = strings.TrimSpace(want); got != want {
 			t.Fatalf("line %d: %s\n  got %s", i+1, line, got)
 		}
-		if s.core != nil {
+		if s.core != nil && len(s.core.ranks) > 0 {
 			if err := checkIndexes(s.core); err != nil {
 				t.Fatalf("line %d: %s: indexes: %v", i+1, line, err)
 			}
@@ -70,6 +78,9 @@ type storyteller struct {
 	old     map[string]*Rank
 	batch   []Change
 	batched bool
+	classes *Classes
+	profile *Profile
+	order   QueueOrder
 }
 
 func (s *storyteller) name(t *Ticket) string {
@@ -91,7 +102,11 @@ func (s *storyteller) told(t *Ticket) string {
 		return n + " granted " + t.Prefill.id + " " + t.Decode.id
 	case stateRefused:
 		r := t.refusal
-		return fmt.Sprintf("%s refused %s %s depth=%d waited=%s retry=%s", n, r.Reason, r.Resource, r.Depth, r.Waited, r.RetryAfter)
+		limit := ""
+		if r.Reason == ClassQueueFull || r.LimitKind == LimitBytes || r.LimitKind == LimitClassWait {
+			limit = fmt.Sprintf(" class=%s limit=%s:%d/%d", r.Class, r.LimitKind, r.Current, r.Limit)
+		}
+		return fmt.Sprintf("%s refused %s %s depth=%d waited=%s retry=%s%s", n, r.Reason, r.Resource, r.Depth, r.Waited, r.RetryAfter, limit)
 	case stateQueued:
 		return n + " queued"
 	}
@@ -139,12 +154,48 @@ func (s *storyteller) run(f []string) (string, error) {
 	}
 	duration := func(k string) time.Duration { d, _ := time.ParseDuration(opt[k]); return d }
 	number := func(k string) int { n, _ := strconv.Atoi(opt[k]); return n }
+	facts := func() RankFacts {
+		f := RankFacts{Models: []string{"m"}, PairGroup: opt["group"], Topology: opt["topology"], Labels: map[string]string{}}
+		if names, ok := opt["models"]; ok {
+			f.Models = words(names)
+		}
+		for _, l := range labels(opt["labels"]) {
+			f.Labels[l.Key] = l.Value
+		}
+		f.Adapters = words(opt["adapters"])
+		f.Capacity = Capacity{MaxBatchedTokens: int64(number("batched")), KVBlocks: int64(number("kv")), BlockSize: int64(number("block")), MaxRunning: int64(number("running"))}
+		return f
+	}
 
 	switch f[0] {
+	case "class", "bucket", "default", "profile":
+		s.writeClasses(f, opt)
+	case "order":
+		s.order = map[string]QueueOrder{"strict": OrderStrict, "lanes": OrderLanes}[f[1]]
+	case "reload":
+		s.core.SetClasses(s.now, s.classes, &out)
+		s.classes, s.profile = nil, nil
+	case "reject":
+		var h RejectThresholds
+		h.ActiveDecodeBlocks, h.ActivePrefillTokensFrac = fraction(opt["blocks"]), fraction(opt["frac"])
+		if n := int64(number("tokens")); opt["tokens"] != "" {
+			h.ActivePrefillTokens = &n
+		}
+		s.core.SetRejectThresholds(s.now, h, &out)
+	case "facts":
+		s.batch = append(s.batch, Change{Op: SetFacts, Rank: s.ranks[f[1]], Facts: facts()})
+	case "bar":
+		s.batch = append(s.batch, Change{Op: BarPair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
+	case "unbar":
+		s.batch = append(s.batch, Change{Op: UnbarPair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
 	case "limits":
-		l := Limits{PrefillSlots: number("slots"), QueueSize: number("queue"), QueueTimeout: duration("timeout"), NoWorkerWait: duration("nowait")}
+		l := Limits{
+			PrefillSlots: number("slots"), QueueSize: number("queue"), QueueTimeout: duration("timeout"), NoWorkerWait: duration("nowait"),
+			StarvationGuard: duration("guard"), MaxWaitingBytes: int64(number("bytes")),
+		}
 		if s.core == nil {
-			s.core = NewCore(Options{Limits: l, HealthInterval: duration("health")})
+			s.core = NewCore(Options{Limits: l, HealthInterval: duration("health"), Classes: s.classes, Order: s.order})
+			s.classes, s.profile = nil, nil
 			s.core.tick(0)
 		} else {
 			s.core.SetLimits(s.now, l, &out)
@@ -155,9 +206,10 @@ func (s *storyteller) run(f []string) (string, error) {
 			return "", err
 		}
 		role := Role(slices.Index([]string{"regular", "prefill", "decode", "encode"}, f[2]))
-		spec := RankSpec{ID: f[1], Worker: f[1], Role: role, Models: []string{"m"}, PairGroup: opt["group"], State: st}
-		if names, ok := opt["models"]; ok {
-			spec.Models = strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
+		x := facts()
+		spec := RankSpec{
+			ID: f[1], Worker: f[1], Role: role, Models: x.Models, PairGroup: x.PairGroup, State: st,
+			Topology: x.Topology, Labels: x.Labels, Adapters: x.Adapters, Capacity: x.Capacity,
 		}
 		if opt["worker"] != "" {
 			spec.Worker = opt["worker"]
@@ -187,11 +239,27 @@ func (s *storyteller) run(f []string) (string, error) {
 		if _, ok := opt["agg"]; ok {
 			spec.Shape = Aggregated
 		}
+		if _, ok := opt["bypass"]; ok {
+			spec.Shape = Bypass
+		}
+		wishes(&spec, opt)
 		target := s.core.resolve(spec)
 		if target == nil {
 			return f[1] + " unknown model", nil
 		}
-		t := &Ticket{Target: target, Legs: number("legs")}
+		t := &Ticket{
+			Target: target, Legs: number("legs"), PromptTokens: int64(number("tokens")), ReserveTokens: int64(number("reserve")),
+			Bytes: int64(number("bytes")), Class: opt["class"], StrictPriority: number("prio"),
+		}
+		if opt["uncached"] != "" {
+			t.CachedTokens = t.PromptTokens - int64(number("uncached"))
+		}
+		if v := fraction(opt["jump"]); v != nil {
+			t.PriorityJump = *v
+		}
+		if opt["cdeadline"] != "" {
+			t.ClassDeadline = s.now.Add(duration("cdeadline"))
+		}
 		if opt["deadline"] != "" {
 			t.Deadline = s.now.Add(duration("deadline"))
 		}
@@ -212,7 +280,21 @@ func (s *storyteller) run(f []string) (string, error) {
 		}
 		s.core.Arrive(s.now, t, &out)
 		told = append(told, s.told(t))
-	case "cancel", "start", "endprefill", "enddecode", "release":
+	case "move":
+		t, err := ticket()
+		if err != nil {
+			return "", err
+		}
+		var exclude []*Rank
+		if id := opt["exclude"]; id != "" {
+			exclude = append(exclude, s.ranks[id])
+		}
+		if s.core.MoveDecode(s.now, t, exclude, &out) {
+			told = append(told, f[1]+" moved to "+t.Decode.id)
+		} else {
+			told = append(told, f[1]+" cannot move")
+		}
+	case "first", "grow", "cancel", "start", "endprefill", "enddecode", "release":
 		t, err := ticket()
 		if err != nil {
 			return "", err
@@ -222,6 +304,14 @@ func (s *storyteller) run(f []string) (string, error) {
 			if !s.core.Cancel(s.now, t, &out) {
 				told = append(told, f[1]+" was decided")
 			}
+		case "first":
+			s.core.FirstToken(s.now, t, &out)
+		case "grow":
+			n, err := strconv.ParseInt(f[2], 10, 64)
+			if err != nil {
+				return "", err
+			}
+			s.core.Grow(s.now, t, n, &out)
 		case "start":
 			s.core.StartDecode(t)
 		case "endprefill":
@@ -265,4 +355,77 @@ func (s *storyteller) run(f []string) (string, error) {
 		told = append(told, s.told(t))
 	}
 	return strings.Join(told, "; "), nil
+}
+
+func words(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
+}
+
+func labels(s string) (all []Label) {
+	for _, w := range words(s) {
+		k, v, _ := strings.Cut(w, ":")
+		all = append(all, Label{k, v})
+	}
+	return all
+}
+
+func fraction(s string) *float64 {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return nil
+	}
+	return &v
+}
+
+// wishes reads what a target wants beside its pins.
+func wishes(spec *TargetSpec, opt map[string]string) {
+	spec.Adapter = opt["adapter"]
+	spec.Topology = map[string]Topology{"required": TopologyRequired, "preferred": TopologyPreferred}[opt["topology"]]
+	for l, prefix := range []string{"", "d"} {
+		spec.Require[l] = labels(opt[prefix+"require"])
+		if names, ok := opt[prefix+"allow"]; ok {
+			spec.Allowed[l] = append([]string{}, words(names)...)
+		}
+		for _, w := range words(opt[prefix+"prefer"]) {
+			name, weight, _ := strings.Cut(w, "*")
+			n, _ := strconv.Atoi(weight)
+			spec.Prefer[l] = append(spec.Prefer[l], Preference{labels(name)[0], n})
+		}
+	}
+}
+
+// writeClasses adds to the classes that the core will be made with, or reloaded.
+func (s *storyteller) writeClasses(f []string, opt map[string]string) {
+	if s.classes == nil {
+		s.classes = &Classes{Models: map[string]*Profile{}}
+	}
+	if f[0] == "profile" {
+		s.profile = &Profile{}
+		s.classes.Models[f[1]] = s.profile
+		return
+	}
+	if s.profile == nil {
+		s.profile = &Profile{}
+		s.classes.Root = s.profile
+	}
+	p := s.profile
+	switch f[0] {
+	case "default":
+		p.DefaultFamily = f[1]
+	case "bucket":
+		n, _ := strconv.ParseInt(f[2], 10, 64)
+		p.Buckets = append(p.Buckets, Bucket{MinTokens: n, Name: f[1]})
+	case "class":
+		c := Class{Name: f[1], Family: opt["family"], Bucket: opt["bucket"], Order: Order(opt["order"]), Quantum: 1}
+		if n, err := strconv.ParseInt(opt["quantum"], 10, 64); err == nil {
+			c.Quantum = n
+		}
+		if n, err := strconv.ParseInt(opt["tokens"], 10, 64); err == nil {
+			c.PrefillBusyTokens = &n
+		}
+		c.PrefillBusyFrac, c.DecodeBusyFrac, c.BusyWorkerRatio = fraction(opt["frac"]), fraction(opt["dfrac"]), fraction(opt["ratio"])
+		c.RequestLimitPerWorker, c.RawTokenLimitPerWorker, c.CachedTokenLimitPerWorker = fraction(opt["reqs"]), fraction(opt["raw"]), fraction(opt["cached"])
+		c.MaxWait, _ = time.ParseDuration(opt["wait"])
+		p.Classes = append(p.Classes, c)
+	}
 }

@@ -13,9 +13,9 @@ func (c *Core) Grow(now Instant, t *Ticket, blocks int64, out *[]*Ticket) {
 	if !t.holdsDecode || blocks <= 0 {
 		return
 	}
-	over := t.Decode.over
+	turns := c.overTurns
 	c.grow(t, blocks)
-	if t.Decode.over && !over {
+	if c.overTurns != turns {
 		c.drainAfter(now, t.Decode, out) // heads whose last candidate it was are refused
 	}
 }
@@ -86,10 +86,14 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 	v := &c.viewD
 	*v = View{set: s, n: s.count(), pool: d, group: -1}
 	next := c.ranks[d.policy.Pick(v, t.Hints[DecodeLeg])]
+	turns := c.overTurns
 	c.dropDecode(t)
 	c.seq++
 	c.bookDecode(t, next)
 	d.policy.Booked(next.index, t.Hints[DecodeLeg])
+	if c.overTurns != turns {
+		c.drainAfter(now, next, out)
+	}
 	c.drainAfter(now, old, out)
 	return true
 }

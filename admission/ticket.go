@@ -65,7 +65,7 @@ type Ticket struct {
 	queuedAt Instant // start of the present wait
 	waited   time.Duration
 	wasQueue bool // the last Acquire had to wait
-	refusal  Refusal
+	refusal  *Refusal
 	wake     chan struct{}
 	ended    bool // Close was called
 
