@@ -208,7 +208,8 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		ID: "req-" + fmt.Sprint(time.Now().UnixNano()), Arrived: time.Now()}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })()
+	stop := context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })
+	defer stop()
 	req = req.WithContext(ctx)
 	defer func() {
 		r.mu.Lock()
