@@ -14,6 +14,9 @@ type prober interface {
 	check(ctx context.Context, w *Worker, suspect bool) checkup
 	// facts asks w about itself.
 	facts(ctx context.Context, w *Worker) *Facts
+	// loads asks w for its load; nil if it did not tell. never: it has no such
+	// route.
+	loads(ctx context.Context, w *Worker) (l *loads, never bool)
 }
 
 // due begins the check of a worker whose time has come, or looks at its drain.
@@ -53,10 +56,39 @@ func (f *Fleet) check(w *Worker, suspect, stale bool) {
 		// request finds the right pool; but it is not kept waiting for long.
 		ctx, cancel := context.WithTimeout(w.ctx, f.opts.Health.Timeout)
 		facts = f.prober.facts(ctx, w)
+		f.addLoads(ctx, w, facts)
 		cancel()
 		facts.read = true
 	}
 	f.judge(w, c, facts)
+	if facts == nil && c.health == answerOK && !w.Facts().noLoads {
+		// After the judgement, which nothing may hold up.
+		l, _ := f.prober.loads(w.ctx, w)
+		f.keepLoads(w, l)
+	}
+}
+
+// addLoads adds the capacities that only /v1/loads tells. One that fails for once
+// changes nothing about them.
+func (f *Fleet) addLoads(ctx context.Context, w *Worker, facts *Facts) {
+	l, never := f.prober.loads(ctx, w)
+	switch {
+	case l != nil:
+		facts.loads = l.shares
+		f.keepLoads(w, l)
+	case never:
+		facts.noLoads = true
+		facts.Missing = append(facts.Missing, loadsPath)
+	default:
+		facts.loads = w.Facts().loads
+	}
+}
+
+func (f *Fleet) keepLoads(w *Worker, l *loads) {
+	if l != nil {
+		l.at = f.clock.Now()
+		w.loads.Store(l)
+	}
 }
 
 // judge takes the outcome of a check into account and sets the next.

@@ -48,6 +48,18 @@
 // only after the threshold of failures in a row of the second probe, with no
 // byte from it meanwhile on any request.
 //
+// # Capacities and load
+//
+// What a rank can take is what the operator set, else what the engine tells of
+// it: in SGLang /v1/loads for each data-parallel rank, else /server_info. A worker
+// that is scheduled as a whole has the sum of its ranks. New facts reach the gate
+// in place, so that holds stay where they are. A capacity that nobody tells is
+// listed in Info and counted by a metric; the gate then goes by the number of
+// requests.
+//
+// The load that engines report is read after each good check and kept with its
+// age. It decides nothing here.
+//
 // # Locks
 //
 // Fleet.mu is held while a change is worked out and handed to the gate, so that

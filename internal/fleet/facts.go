@@ -41,8 +41,14 @@ type Facts struct {
 	MaxRunningRequests int64
 	ChunkedPrefillSize int64
 	MaxPrefillTokens   int64
-	MaxTotalTokens     int64 // scheduler_info.max_total_num_tokens
+	MaxTotalTokens     int64 // scheduler_info.max_total_num_tokens, of one rank
 	PageSize           int64
+	// DPAttention: MaxRunningRequests is shared out among the data-parallel
+	// ranks.
+	DPAttention bool
+	// states and loads have what the worker tells of each data-parallel rank, in
+	// /server_info and in /v1/loads.
+	states, loads []share
 
 	// Missing are the information routes that the worker does not have or
 	// answered with something else.
@@ -53,6 +59,8 @@ type Facts struct {
 	// read: they were asked for. incomplete: a route failed in a way that may
 	// pass; they are to be asked for again.
 	read, incomplete bool
+	// noLoads: it has no /v1/loads.
+	noLoads bool
 }
 
 var noFacts = &Facts{}
@@ -99,6 +107,9 @@ func (l lenient) num(name string) int64 {
 	}
 	return int64(f)
 }
+
+// amount is a num that sums do not overflow with.
+func (l lenient) amount(name string) int64 { return min(l.num(name), maxCapacity) }
 
 func (l lenient) object(name string) lenient {
 	var o lenient
@@ -157,11 +168,13 @@ func (f *Facts) addServerInfo(body []byte) error {
 	} else {
 		f.warn("dp_size %d is over %d and not used", n, maxDPSize)
 	}
-	f.MaxRunningRequests = l.num("max_running_requests")
-	f.ChunkedPrefillSize = l.num("chunked_prefill_size")
-	f.MaxPrefillTokens = l.num("max_prefill_tokens")
+	f.MaxRunningRequests = l.amount("max_running_requests")
+	f.ChunkedPrefillSize = l.amount("chunked_prefill_size")
+	f.MaxPrefillTokens = l.amount("max_prefill_tokens")
 	f.PageSize = l.num("page_size")
-	f.MaxTotalTokens = l.object("scheduler_info").num("max_total_num_tokens")
+	f.MaxTotalTokens = l.object("scheduler_info").amount("max_total_num_tokens")
+	_ = json.Unmarshal(l["enable_dp_attention"], &f.DPAttention) // anything else is false
+	f.addStates(l)
 	return nil
 }
 
@@ -202,6 +215,11 @@ func (w *Worker) warnings() []string {
 	}
 	if w.fleet.opts.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
 		warn("it does not say its dp_size; it is scheduled as one rank")
+	}
+	if need := w.fleet.opts.NeedsCapacity; need != nil && need(w.spec.Role) {
+		for _, name := range w.lacks() {
+			warn("its %s is not known; classes that go by it count its requests instead. Set %s", name, name)
+		}
 	}
 	return list
 }

@@ -22,6 +22,9 @@ type fakeProber struct {
 	said  map[string]*Facts
 	asked map[string]int
 	at    map[string]time.Time
+	load  map[string]*loads
+	// loadLost: no answer about it, for once.
+	loadLost bool
 }
 
 var (
@@ -33,7 +36,7 @@ var (
 func newFakeProber() *fakeProber {
 	return &fakeProber{
 		up: map[string]checkup{}, delay: map[string]time.Duration{}, said: map[string]*Facts{},
-		asked: map[string]int{}, at: map[string]time.Time{},
+		asked: map[string]int{}, at: map[string]time.Time{}, load: map[string]*loads{},
 	}
 }
 
@@ -97,6 +100,23 @@ func (p *fakeProber) facts(_ context.Context, w *Worker) *Facts {
 		return &c
 	}
 	return &Facts{}
+}
+
+func (p *fakeProber) loads(_ context.Context, w *Worker) (*loads, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.load[w.URL()]
+	if l == nil {
+		return nil, !p.loadLost
+	}
+	c := *l
+	return &c, false
+}
+
+func (p *fakeProber) loaded(url string, l *loads) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.load[url], p.loadLost = l, l == nil
 }
 
 // bench is a gate and a fleet in virtual time.

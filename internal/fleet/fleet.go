@@ -149,6 +149,7 @@ func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.E
 		f.unregisterLocked(old, &changes)
 		if !old.draining {
 			w.facts.Store(old.Facts())
+			w.loads.Store(old.loads.Load())
 			w.vitals = old.vitals
 			w.factsAt = now.Add(-factsEvery) // to be read again with the first check
 			if old.spec.sameTransport(spec) {

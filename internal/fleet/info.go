@@ -1,6 +1,10 @@
 package fleet
 
-import "github.com/sluice-router/sluice/admission"
+import (
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
 
 // Info is what GET /workers tells of a worker.
 type Info struct {
@@ -24,8 +28,10 @@ type Info struct {
 	DPSize        int               `json:"dp_size"`
 	Breaker       string            `json:"breaker"` // the worst of its ranks'
 	Labels        map[string]string `json:"labels,omitempty"`
-	Generation    uint64            `json:"generation"`
-	Version       string            `json:"version,omitempty"`
+	// TopologyDomain is where it stands for the transfer of KV cache.
+	TopologyDomain string `json:"topology_domain,omitempty"`
+	Generation     uint64 `json:"generation"`
+	Version        string `json:"version,omitempty"`
 	// Reason tells why it is not healthy, or what the last check found.
 	Reason string `json:"reason,omitempty"`
 	// Busy: it failed its last check and that was forgiven.
@@ -33,9 +39,11 @@ type Info struct {
 	// Dead: it does not answer at all.
 	Dead bool `json:"dead,omitempty"`
 	// MissingRoutes are information routes it does not have.
-	MissingRoutes []string   `json:"missing_routes,omitempty"`
-	Warnings      []string   `json:"warnings,omitempty"`
-	Ranks         []RankInfo `json:"ranks"`
+	MissingRoutes []string `json:"missing_routes,omitempty"`
+	// MissingCapacity are capacities that classes go by and that are not known.
+	MissingCapacity []string   `json:"missing_capacity,omitempty"`
+	Warnings        []string   `json:"warnings,omitempty"`
+	Ranks           []RankInfo `json:"ranks"`
 }
 
 // RankInfo is one rank of a worker in Info.
@@ -48,6 +56,31 @@ type RankInfo struct {
 	Breaker       string `json:"breaker"`
 	Candidate     bool   `json:"candidate"`
 	Room          bool   `json:"room"`
+	// The capacities that are known of it.
+	MaxBatchedTokens   int64 `json:"max_num_batched_tokens,omitempty"`
+	TotalKVBlocks      int64 `json:"total_kv_blocks,omitempty"`
+	BlockSize          int64 `json:"block_size,omitempty"`
+	MaxRunningRequests int64 `json:"max_running_requests,omitempty"`
+	// Reported is what the engine itself says about its load.
+	Reported *ReportedInfo `json:"reported,omitempty"`
+}
+
+// ReportedInfo is a RankLoad in Info.
+type ReportedInfo struct {
+	Running       int64   `json:"running"`
+	Waiting       int64   `json:"waiting"`
+	WaitingTokens int64   `json:"waiting_tokens"`
+	UsedTokens    int64   `json:"used_tokens"`
+	AgeSeconds    float64 `json:"age_secs"`
+}
+
+func (r *Rank) reportedInfo(now admission.Instant) *ReportedInfo {
+	l, at, ok := r.Reported()
+	if !ok {
+		return nil
+	}
+	age := now.Sub(at).Round(time.Millisecond).Seconds()
+	return &ReportedInfo{l.Running, l.Waiting, l.WaitingTokens, l.UsedTokens, age}
 }
 
 // Infos describes all workers in the order of registration.
@@ -106,26 +139,28 @@ func (w *Worker) infoLocked(place int) Info {
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
 		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.generation, Version: facts.Version,
 		Reason: w.vitals.why, Busy: w.vitals.excused, Dead: w.vitals.dead,
-		MissingRoutes: facts.Missing, Warnings: w.warnings(),
+		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(),
+		MissingRoutes: facts.Missing, MissingCapacity: w.lacks(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {
 		i.ModelID = w.models[0]
-	}
-	for _, a := range facts.Adapters {
-		i.Adapters = append(i.Adapters, a.ID)
 	}
 	if w.spec.Role == admission.RolePrefill {
 		if _, port, ok := w.Bootstrap(); ok {
 			i.BootstrapPort = &port
 		}
 	}
-	worst := admission.BreakerClosed
+	worst, now := admission.BreakerClosed, w.fleet.clock.Now()
 	for _, r := range w.Ranks() {
 		b, _ := r.breaker.get()
 		if b == admission.BreakerOpen || worst == admission.BreakerClosed {
 			worst = b
 		}
-		ri := RankInfo{ID: r.id, Breaker: b.String()}
+		c := r.Capacity()
+		ri := RankInfo{
+			ID: r.id, Breaker: b.String(), Reported: r.reportedInfo(now),
+			MaxBatchedTokens: c.MaxBatchedTokens, TotalKVBlocks: c.KVBlocks, BlockSize: c.BlockSize, MaxRunningRequests: c.MaxRunning,
+		}
 		if w.inGate {
 			s := w.fleet.gate.RankStats(r.adm)
 			ri.Load, ri.PrefillSlots, ri.PendingDecode, ri.ActiveDecode = s.Load(), s.PrefillSlots, s.PendingDecode, s.ActiveDecode

@@ -14,6 +14,8 @@ type names struct {
 	// model's name to itself; a model's path, and a LoRA adapter, to the base
 	// model of the worker that has it.
 	pool map[string]string
+	// adapters are the names in pool that are LoRA adapters.
+	adapters map[string]bool
 	// sole is the only model, when soles is 1.
 	sole  string
 	soles int
@@ -27,10 +29,27 @@ type names struct {
 // alias. A name that nobody knows is returned as it is; the gate then has no
 // pool for it, or the one of workers whose model is unknown.
 func (f *Fleet) Pool(model string) string {
-	if p, ok := f.names.Load().pool[model]; ok {
-		return p
+	pool, _ := f.Resolve(model)
+	return pool
+}
+
+// Resolve is Pool; adapter is the LoRA adapter that is asked for, or empty. An
+// adapter may be named alone or, as SGLang takes it, behind its base model and a
+// colon.
+func (f *Fleet) Resolve(model string) (pool, adapter string) {
+	t := f.names.Load()
+	if p, ok := t.pool[model]; ok {
+		if t.adapters[model] {
+			adapter = model
+		}
+		return p, adapter
 	}
-	return model
+	if base, name, ok := strings.Cut(model, ":"); ok && t.adapters[name] {
+		if p, ok := t.pool[base]; ok && !t.adapters[base] {
+			return p, name
+		}
+	}
+	return model, ""
 }
 
 // SolePool returns the pool of requests that name no model, if n, the number of
@@ -91,7 +110,7 @@ func (w *Worker) ownNames() []string {
 
 // publishLocked renews the table of names.
 func (f *Fleet) publishLocked() {
-	t := &names{pool: map[string]string{}}
+	t := &names{pool: map[string]string{}, adapters: map[string]bool{}}
 	primary := map[string]bool{}
 	listed := map[string]bool{}
 	list := func(m ModelInfo) {
@@ -144,13 +163,22 @@ func (f *Fleet) publishLocked() {
 		}
 		alias(facts.ServedName, own[0])
 		alias(facts.ModelPath, own[0])
-		for _, a := range facts.Adapters {
+		adapter := func(a ModelInfo) {
 			base := own[0]
 			if slices.Contains(own, a.Parent) {
 				base = a.Parent
 			}
+			if _, taken := t.pool[a.ID]; !taken {
+				t.adapters[a.ID] = true
+			}
 			alias(a.ID, base)
 			list(a)
+		}
+		for _, a := range facts.Adapters {
+			adapter(a)
+		}
+		for _, a := range w.spec.Adapters {
+			adapter(ModelInfo{ID: a, Root: a, Parent: own[0]})
 		}
 	}
 	t.soles = len(primary)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -25,6 +26,10 @@ type Options struct {
 	// DrainTimeout is how long a removed worker is kept for the requests it
 	// still has. Zero: DefaultDrainTimeout.
 	DrainTimeout time.Duration
+	// NeedsCapacity tells whether a class goes by the capacities of ranks of a
+	// role, so that it is worth a warning when they are not known. It must be
+	// quick and not call the fleet. Nil: none does.
+	NeedsCapacity func(admission.Role) bool
 	// Log takes state changes of workers. Nil: none.
 	Log *slog.Logger
 }
@@ -137,6 +142,13 @@ type WorkerSpec struct {
 	// Backend is the engine's dialect. Empty: found out, "sglang" in doubt.
 	Backend string
 	Labels  map[string]string
+	// TopologyDomain is where it stands for the transfer of KV cache. Workers
+	// without one are in one together.
+	TopologyDomain string
+	// Adapters are LoRA adapters that it serves besides those it tells of.
+	Adapters []string
+	// Capacity is that of each rank. Zero fields: what the worker says.
+	Capacity admission.Capacity
 
 	// Transport, where it differs from Options.Upstream: a key, TLS settings,
 	// HTTP/2.
@@ -165,6 +177,9 @@ const (
 	maxDPSize   = 1024
 	maxModels   = 16   // pools that one worker may be in
 	maxAdapters = 4096 // a worker
+	// maxCapacity and maxBlockSize bound what an operator may set.
+	maxCapacity  = 1 << 40
+	maxBlockSize = 65536
 )
 
 // check refuses what no worker can be, and returns the spec in its one
@@ -201,12 +216,40 @@ func (s WorkerSpec) check() (WorkerSpec, upstream.BaseURL, error) {
 		}
 	}
 	s.Labels = maps.Clone(s.Labels)
+	if s.TopologyDomain != "" && !goodName(s.TopologyDomain) {
+		return s, base, &SpecError{"topology_domain", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
+	}
+	if len(s.Adapters) > maxAdapters {
+		return s, base, &SpecError{"adapters", fmt.Errorf("there are more than %d", maxAdapters)}
+	}
+	for _, a := range s.Adapters {
+		if !goodName(a) {
+			return s, base, &SpecError{"adapters", fmt.Errorf("%.64q is empty, longer than %d bytes or holds a control character", a, maxNameLen)}
+		}
+	}
+	// Their order means nothing, and a repetition neither.
+	s.Adapters = slices.Clone(s.Adapters)
+	slices.Sort(s.Adapters)
+	s.Adapters = slices.Compact(s.Adapters)
+	for _, c := range []struct {
+		field string
+		v     int64
+		most  int64
+	}{
+		{capBatched, s.Capacity.MaxBatchedTokens, maxCapacity}, {capBlocks, s.Capacity.KVBlocks, maxCapacity},
+		{"block_size", s.Capacity.BlockSize, maxBlockSize}, {"max_running_requests", s.Capacity.MaxRunning, maxCapacity},
+	} {
+		if c.v < 0 || c.v > c.most {
+			return s, base, &SpecError{c.field, fmt.Errorf("%d is not between 0 and %d", c.v, c.most)}
+		}
+	}
 	return s, base, nil
 }
 
 func (s WorkerSpec) equal(o WorkerSpec) bool {
 	return s.Role == o.Role && s.ModelID == o.ModelID && s.BootstrapPort == o.BootstrapPort &&
-		s.DPSize == o.DPSize && s.Backend == o.Backend && maps.Equal(s.Labels, o.Labels) && s.sameTransport(o)
+		s.DPSize == o.DPSize && s.Backend == o.Backend && maps.Equal(s.Labels, o.Labels) &&
+		s.TopologyDomain == o.TopologyDomain && slices.Equal(s.Adapters, o.Adapters) && s.Capacity == o.Capacity && s.sameTransport(o)
 }
 
 // sameTransport tells whether both reach one engine in one way.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -167,4 +168,26 @@ func (p *httpProber) ask(ctx context.Context, w *Worker, f *Facts, take func([]b
 		}
 	}
 	f.Missing = append(f.Missing, paths[0])
+}
+
+const (
+	loadsPath = "/v1/loads"
+	// loadsTimeout bounds the wait for them. They are worth less than the check
+	// that they come after.
+	loadsTimeout = time.Second
+)
+
+func (p *httpProber) loads(ctx context.Context, w *Worker) (l *loads, never bool) {
+	ctx, cancel := context.WithTimeout(ctx, loadsTimeout)
+	defer cancel()
+	var body []byte
+	status, err := p.get(ctx, w, loadsPath+"?include=core", false, &body)
+	switch {
+	case err != nil:
+		return nil, err == errBodyTooLarge
+	case status/100 != 2:
+		return nil, status < 500 && status != 429 || status == 501
+	}
+	l, err = readLoads(body)
+	return l, err != nil
 }

@@ -46,7 +46,9 @@ func (f *Fleet) settleLocked(w *Worker, sole string, changes *[]admission.Change
 	// A worker that nobody has seen and whose model nobody knows belongs nowhere
 	// yet.
 	in := !w.unknown || w.vitals.seen
+	facts := w.rankFacts(models)
 	if len(ranks) == dps && w.inGate == in && slices.Equal(models, w.models) {
+		f.factsLocked(w, facts, changes)
 		f.statesLocked(w, changes)
 		return
 	}
@@ -68,12 +70,29 @@ func (f *Fleet) settleLocked(w *Worker, sole string, changes *[]admission.Change
 	w.models, w.inGate = models, in
 	for _, r := range ranks {
 		r.state = f.stateLocked(r)
+		r.facts = facts
+		r.facts.Capacity = r.Capacity()
 		r.adm = admission.NewRank(admission.RankSpec{
-			ID: r.id, Worker: w.spec.URL, Role: w.spec.Role, Models: models,
-			PairGroup: w.Backend(), State: r.state, Data: r,
+			ID: r.id, Worker: w.spec.URL, Role: w.spec.Role, Models: models, PairGroup: facts.PairGroup,
+			Topology: facts.Topology, Labels: facts.Labels, Adapters: facts.Adapters, Capacity: r.facts.Capacity,
+			State: r.state, Data: r,
 		})
 		if in {
 			*changes = append(*changes, admission.Change{Op: admission.AddRank, Rank: r.adm})
+		}
+	}
+}
+
+// factsLocked tells the gate what is new about ranks that stay registered.
+func (f *Fleet) factsLocked(w *Worker, facts admission.RankFacts, changes *[]admission.Change) {
+	for _, r := range w.Ranks() {
+		facts.Capacity = r.Capacity()
+		if facts.Capacity == r.facts.Capacity && facts.PairGroup == r.facts.PairGroup && slices.Equal(facts.Adapters, r.facts.Adapters) {
+			continue // the others do not change in a registration
+		}
+		r.facts = facts
+		if w.inGate {
+			*changes = append(*changes, admission.Change{Op: admission.SetFacts, Rank: r.adm, Facts: facts})
 		}
 	}
 }

@@ -91,6 +91,18 @@ func TestFactsOfASimulatedEngine(t *testing.T) {
 		t.Errorf("bootstrap %s %d %t", host, port, ok)
 	}
 	facts := p.Facts()
+	for i, r := range p.Ranks() {
+		want := admission.Capacity{MaxBatchedTokens: 8192, KVBlocks: 16 << 20 / 16, BlockSize: 16, MaxRunning: 77}
+		if got := r.Capacity(); got != want || f.gate.RankStats(r.adm).Capacity != want {
+			t.Errorf("capacity of rank %d: %+v, at the gate %+v", i, got, f.gate.RankStats(r.adm).Capacity)
+		}
+		if _, _, ok := r.Reported(); !ok {
+			t.Errorf("no load of rank %d", i)
+		}
+	}
+	if pool, adapter := f.Resolve("org/model:lora"); pool != "org/model" || adapter != "lora" {
+		t.Errorf("pool %q, adapter %q", pool, adapter)
+	}
 	if facts.Mode != "prefill" || facts.MaxRunningRequests != 77 || facts.PageSize != 16 || facts.ModelPath != "org/model" {
 		t.Errorf("facts %+v", facts)
 	}
@@ -120,7 +132,7 @@ func TestRoleOfAnotherModeIsSaid(t *testing.T) {
 }
 
 func TestMissingRoutesDoNotMatter(t *testing.T) {
-	all := []string{"/health", "/v1/models", "/server_info", "/get_server_info", "/model_info", "/get_model_info"}
+	all := []string{"/health", "/v1/loads", "/v1/models", "/server_info", "/get_server_info", "/model_info", "/get_model_info"}
 	for _, missing := range append([][]string{all}, chunk(all)...) {
 		t.Run(strings.Join(missing, " "), func(t *testing.T) {
 			s := simFleet(t, sim.Options{Regular: 1, Worker: sim.WorkerOptions{HealthDelay: -1, Disable: missing}})
@@ -504,12 +516,22 @@ func FuzzFacts(f *testing.F) {
 	f.Add([]byte(`{"data":[{"id":"lora","parent":"m"}]}`))
 	f.Add([]byte(`{"served_model_name":"m","dp_size":2,"disaggregation_bootstrap_port":8998,"scheduler_info":{"max_total_num_tokens":1000}}`))
 	f.Add([]byte(`{"model_path":"/m","dp_size":1e400}`))
+	f.Add([]byte(`{"chunked_prefill_size":-1,"max_prefill_tokens":16384,"page_size":64,"internal_states":[{"dp_rank":1,"memory_usage":{"token_capacity":7}}]}`))
+	f.Add([]byte(`{"loads":[{"dp_rank":0,"max_total_num_tokens":1000,"max_running_requests":8,"num_running_reqs":1},{"dp_rank":9007199254740993}]}`))
 	f.Add([]byte(`[[[[`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		facts := &Facts{}
 		_ = facts.addModels(body)
 		_ = facts.addServerInfo(body)
 		_ = facts.addModelInfo(body)
+		if l, err := readLoads(body); err == nil {
+			facts.loads = l.shares
+		}
+		for _, dp := range []int{-1, 0, 7, maxDPSize - 1} {
+			if c := facts.capacity(dp, admission.Capacity{}); c.MaxBatchedTokens < 0 || c.KVBlocks < 0 || c.BlockSize < 0 || c.MaxRunning < 0 {
+				t.Errorf("capacity of rank %d: %+v", dp, c)
+			}
+		}
 		for _, n := range facts.names() {
 			if !goodName(n) {
 				t.Errorf("name %q", n)

@@ -45,6 +45,7 @@ type Worker struct {
 	life   atomic.Pointer[life]
 	ranks  atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
 	judged atomic.Int64            // instant of the last judged check
+	loads  atomic.Pointer[loads]   // the last answer of /v1/loads
 
 	// guarded by Fleet.mu
 	vitals     vitals
@@ -164,7 +165,7 @@ func (w *Worker) URL() string { return w.spec.URL }
 func (w *Worker) Role() admission.Role { return w.spec.Role }
 
 // Spec returns what the worker was registered with, its URL in canonical form.
-// Its map must not be changed.
+// Its map and slice must not be changed.
 func (w *Worker) Spec() WorkerSpec { return w.spec }
 
 // Endpoint carries requests to the worker.
@@ -233,7 +234,8 @@ type Rank struct {
 	// guarded by Fleet.mu
 	adm   *admission.Rank // its present registration at the gate, or a spare one
 	state admission.RankState
-	event *event // the end of its open breaker
+	facts admission.RankFacts // as the gate has them
+	event *event              // the end of its open breaker
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {
