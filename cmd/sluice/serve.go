@@ -186,6 +186,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	}, clock, gateMetrics)
 	gateMetrics.Watch(gate)
 	r := &router{log: log, gate: gate, fleet: fleet.New(gate, fleetOptions(cfg, log), clock)}
+	reg.MustRegister(fleet.NewCollector(r.fleet))
 	requests := dispatch.NewMetrics(reg)
 	d := dispatch.New(gate, clock, r.fleet, dispatchOptions(cfg), requests, log.Logger)
 	keys := make([]string, 0, len(cfg.Auth.APIKeys))
@@ -260,7 +261,11 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
 	for i, w := range cfg.Workers {
 		spec := fleet.WorkerSpec{URL: w.URL, Role: roleOf(w.Type), ModelID: w.ModelID, APIKey: w.APIKey.Reveal(), HTTP2: w.HTTP2,
-			BootstrapPort: int(w.BootstrapPort)}
+			BootstrapPort: int(w.BootstrapPort),
+			Labels:        w.Labels, TopologyDomain: w.TopologyDomain, Adapters: w.Adapters,
+			Capacity: admission.Capacity{
+				MaxBatchedTokens: w.MaxNumBatchedTokens, KVBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize, MaxRunning: w.MaxRunningRequests,
+			}}
 		if !w.TLS.IsZero() {
 			spec.TLS = &upstream.TLS{
 				CAFile: w.TLS.CAFile, CertFile: w.TLS.CertFile, KeyFile: w.TLS.KeyFile,

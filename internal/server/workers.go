@@ -28,6 +28,14 @@ type workerRequest struct {
 	APIKey        string            `json:"api_key"`
 	Labels        map[string]string `json:"labels"`
 	DPSize        int               `json:"dp_size"`
+	// The rest is sluice's, spelled as in the configuration. Capacities are those
+	// of each rank; zero or absent is what the worker tells.
+	TopologyDomain      string   `json:"topology_domain"`
+	Adapters            []string `json:"adapters"`
+	MaxNumBatchedTokens int64    `json:"max_num_batched_tokens"`
+	TotalKVBlocks       int64    `json:"total_kv_blocks"`
+	BlockSize           int64    `json:"block_size"`
+	MaxRunningRequests  int64    `json:"max_running_requests"`
 }
 
 // workers lists the workers or registers one.
@@ -81,18 +89,12 @@ func (q *request) accepted(w *fleet.Worker) {
 }
 
 func (q *request) addWorker() {
-	q.maxBody = min(q.maxBody, maxWorkerBody)
-	p := q.readBody()
+	body, ok := q.smallBody()
 	defer q.free()
-	if p != nil {
-		if p.answer == nil {
-			q.reason = p.reason
-			return
-		}
-		q.refuse(p.answer, p.reason)
+	if !ok {
 		return
 	}
-	spec, e := q.s.readWorker(q.buf.b[:q.length])
+	spec, e := q.s.readWorker(body)
 	if e != nil {
 		q.refuse(e, reasonBadRequest)
 		return
@@ -131,7 +133,13 @@ func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
 	if err != nil {
 		return fleet.WorkerSpec{}, openai.InvalidRequest("", "the body does not describe a worker: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
-	spec := fleet.WorkerSpec{URL: in.URL, ModelID: in.ModelID, APIKey: in.APIKey, Labels: in.Labels, DPSize: in.DPSize}
+	spec := fleet.WorkerSpec{
+		URL: in.URL, ModelID: in.ModelID, APIKey: in.APIKey, Labels: in.Labels, DPSize: in.DPSize,
+		TopologyDomain: in.TopologyDomain, Adapters: in.Adapters,
+		Capacity: admission.Capacity{
+			MaxBatchedTokens: in.MaxNumBatchedTokens, KVBlocks: in.TotalKVBlocks, BlockSize: in.BlockSize, MaxRunning: in.MaxRunningRequests,
+		},
+	}
 	if in.URL == "" {
 		return spec, openai.InvalidRequest("url", "url is missing; it is the worker's base URL, like http://10.0.0.1:30000")
 	}
