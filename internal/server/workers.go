@@ -89,12 +89,18 @@ func (q *request) accepted(w *fleet.Worker) {
 }
 
 func (q *request) addWorker() {
-	body, ok := q.smallBody()
+	q.maxBody = min(q.maxBody, maxWorkerBody)
+	p := q.readBody()
 	defer q.free()
-	if !ok {
+	if p != nil {
+		if p.answer == nil {
+			q.reason = p.reason
+			return
+		}
+		q.refuse(p.answer, p.reason)
 		return
 	}
-	spec, e := q.s.readWorker(body)
+	spec, e := q.s.readWorker(q.buf.b[:q.length])
 	if e != nil {
 		q.refuse(e, reasonBadRequest)
 		return
