@@ -109,7 +109,7 @@ func NewEstimator(maxModels int, m *Metrics) *Estimator {
 }
 
 // Estimate returns the tokens of a prompt, from 0 to MaxTokens, summed over the
-// prompts of a batch. name is the gate's pool: an alias or adapter has the
+// prompts of a batch but once for all samples of each. name is the gate's pool: an alias or adapter has the
 // tokenizer of its base model.
 func (e *Estimator) Estimate(name string, p *Prompt) int64 {
 	m := (*e.models.Load())[name]

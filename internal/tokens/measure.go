@@ -66,14 +66,14 @@ func Measure(p *openai.Peeked) Prompt {
 }
 
 // raw measures what has the form of no known prompt by its JSON.
-func (m *Prompt) raw(p *openai.Peeked) {
-	body := p.Body
-	if input := p.Raw(openai.FieldInput); input != nil {
-		body = input
+func (p *Prompt) raw(body *openai.Peeked) {
+	b := body.Body
+	if input := body.Raw(openai.FieldInput); input != nil {
+		b = input
 	}
-	text, media := withoutMedia(body)
-	m.Media += media
-	m.ASCII = text
+	text, media := withoutMedia(b)
+	p.Media += media
+	p.ASCII = text
 }
 
 // withoutMedia returns the length of a JSON text without the data URLs in it, and
