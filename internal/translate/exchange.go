@@ -1,0 +1,76 @@
+package translate
+
+import (
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Options are what a translation needs to be told. The zero value is usable.
+type Options struct {
+	// ID makes the ids of the answer and its parts ("msg_" + ID, "resp_" + ID, ...);
+	// it must be unique per request and is best made of letters, digits and '-'.
+	ID string
+	// Created is the answer's time of creation, in Unix seconds.
+	Created int64
+	// MaxEventBytes bounds one event of the engine's stream; 0 is
+	// openai.DefaultMaxEventBytes.
+	MaxEventBytes int
+	// MaxOutputBytes bounds the output that a Responses stream keeps, because its
+	// last event repeats all of it; 0 is DefaultMaxOutputBytes.
+	MaxOutputBytes int
+}
+
+// DefaultMaxOutputBytes is 16 MiB: several million tokens.
+const DefaultMaxOutputBytes = 16 << 20
+
+func (o Options) withDefaults() Options {
+	if o.MaxEventBytes <= 0 {
+		o.MaxEventBytes = openai.DefaultMaxEventBytes
+	}
+	if o.MaxOutputBytes <= 0 {
+		o.MaxOutputBytes = DefaultMaxOutputBytes
+	}
+	return o
+}
+
+// Exchange is a request that was translated, and turns its answer back. It keeps
+// nothing of the request's body.
+type Exchange interface {
+	// Answer translates a whole answer with status 200. The error is an
+	// *EngineError if the answer tells one, else an *openai.Error with status 502.
+	Answer(chat []byte) ([]byte, error)
+	// AppendError appends the client's form of an engine's answer with any other
+	// status.
+	AppendError(dst []byte, status int, body []byte) []byte
+	// Stream begins the translation of an event stream.
+	Stream() Stream
+}
+
+// Stream translates one event stream. What write gets are whole events, to be sent
+// at once; the bytes are only valid during the call. It is not safe for concurrent
+// use.
+type Stream interface {
+	// Feed takes the next piece of the engine's stream, cut anywhere. An error ends
+	// the stream; it is not told to the client until Fail. It is an *EngineError if
+	// the stream told one, else an *openai.Error with status 502.
+	Feed(piece []byte, write func([]byte)) error
+	// End is called at the end of the engine's stream. It is an error if the answer
+	// was cut short.
+	End(write func([]byte)) error
+	// Fail tells the client of an error as the last event, unless the stream is
+	// complete.
+	Fail(e *openai.Error, write func([]byte))
+	// Ping writes what keeps a silent stream alive.
+	Ping(write func([]byte))
+	// Started tells that the client was sent an event; before that an error may
+	// still be a status.
+	Started() bool
+	// Done tells that the last event was written.
+	Done() bool
+}
+
+var (
+	_ Exchange = (*Messages)(nil)
+	_ Exchange = (*Responses)(nil)
+	_ Stream   = (*messagesStream)(nil)
+	_ Stream   = (*responsesStream)(nil)
+)

@@ -1,0 +1,133 @@
+package translate
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Answer translates a whole chat answer; see Exchange.
+func (m *Messages) Answer(chat []byte) ([]byte, error) {
+	a, err := readWhole(chat)
+	if err != nil {
+		return nil, err
+	}
+	c := &a.choice
+	b := make([]byte, 0, len(chat)+256)
+	b = m.appendHead(b, a.model)
+	count := 0
+	block := func() {
+		b = append(b, commaIf(count > 0)...)
+		count++
+	}
+	if c.reasoning != nil && !m.omitThinking {
+		block()
+		b = append(append(b, `{"type":"thinking","thinking":`...), c.reasoning...)
+		b = append(b, `,"signature":""}`...)
+	}
+	if c.content != nil {
+		block()
+		b = append(append(append(b, `{"type":"text","text":`...), c.content...), '}')
+	}
+	for i := range c.calls {
+		call := &c.calls[i]
+		if call.name == nil {
+			return nil, malformed("its answer has a tool call without a name")
+		}
+		input, ok := toolInput(call.arguments)
+		if !ok && c.finish != finishLength {
+			// A tool must not run with arguments that nobody chose.
+			return nil, malformed("the model called a tool with arguments that are not a JSON object")
+		}
+		block()
+		b = append(b, `{"type":"tool_use","id":`...)
+		b = m.appendToolID(b, call.id, i)
+		b = append(append(b, `,"name":`...), call.name...)
+		b = append(append(append(b, `,"input":`...), input...), '}')
+	}
+	if count == 0 {
+		b = append(b, `{"type":"text","text":""}`...)
+	}
+	b = append(b, `],`...)
+	b = m.appendStop(b, c.finish, c.matched, len(c.calls) > 0)
+	b = append(b, `,"usage":{`...)
+	b = appendMessagesUsage(b, a.usage, true)
+	return append(b, '}', '}'), nil
+}
+
+// appendHead appends the message object up to its content's '['.
+func (m *Messages) appendHead(b []byte, model raw) []byte {
+	b = openai.AppendString(append(b, `{"id":`...), "msg_"+m.opts.ID)
+	b = append(b, `,"type":"message","role":"assistant","model":`...)
+	return append(append(b, model.or(string(m.model))...), `,"content":[`...)
+}
+
+func (m *Messages) appendToolID(b []byte, id raw, n int) []byte {
+	if id != nil {
+		return append(b, id...)
+	}
+	return openai.AppendString(b, "toolu_"+m.opts.ID+"_"+strconv.Itoa(n))
+}
+
+// toolInput is the object in a call's arguments; "{}" if there is none or it is not
+// whole.
+func toolInput(arguments raw) (input raw, ok bool) {
+	if arguments == nil {
+		return raw("{}"), true
+	}
+	v, ok := checked(openai.AppendUnquoted(nil, arguments))
+	switch {
+	case ok && v.isObject():
+		return v, true
+	case ok && v.isNull(), len(bytes.TrimSpace(openai.AppendUnquoted(nil, arguments))) == 0:
+		return raw("{}"), true
+	}
+	return raw("{}"), false
+}
+
+// appendStop appends stop_reason and stop_sequence. A matched text is only told if it
+// is one that the client asked for: engines stop at some of their own.
+func (m *Messages) appendStop(b []byte, f finish, matched raw, called bool) []byte {
+	reason, sequence := "end_turn", raw("null")
+	switch f {
+	case finishLength:
+		reason = "max_tokens"
+	case finishTools:
+		reason = "tool_use"
+	case finishFilter:
+		reason = "refusal"
+	default:
+		switch {
+		case called: // a forced tool choice ends with "stop" on some engines
+			reason = "tool_use"
+		case matched != nil && slices.Contains(m.stops, matched.text()):
+			reason, sequence = "stop_sequence", matched
+		}
+	}
+	b = append(append(append(b, `"stop_reason":"`...), reason...), `","stop_sequence":`...)
+	return append(b, sequence...)
+}
+
+// appendMessagesUsage appends the members of a usage object. In this API the tokens
+// read from a cache are not among the input tokens.
+func appendMessagesUsage(b []byte, u chatUsage, output bool) []byte {
+	prompt, cached := max(u.prompt, 0), max(u.cached, 0)
+	b = append(b, `"input_tokens":`...)
+	b = strconv.AppendInt(b, max(prompt-cached, 0), 10)
+	if u.there && u.cached >= 0 {
+		b = append(b, `,"cache_read_input_tokens":`...)
+		b = strconv.AppendInt(b, cached, 10)
+	}
+	b = append(b, `,"output_tokens":`...)
+	if !output {
+		return append(b, '0')
+	}
+	b = strconv.AppendInt(b, max(u.completion, 0), 10)
+	if u.thinking > 0 {
+		b = append(b, `,"output_tokens_details":{"thinking_tokens":`...)
+		b = append(strconv.AppendInt(b, u.thinking, 10), '}')
+	}
+	return b
+}

@@ -1,0 +1,371 @@
+package translate
+
+import (
+	"bytes"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Messages is one request of the Messages API.
+type Messages struct {
+	opts         Options
+	model        raw
+	stops        []string
+	omitThinking bool
+}
+
+var messagesFields = map[string]rule{
+	"model": handled, "messages": handled, "system": handled, "max_tokens": handled,
+	"stop_sequences": handled, "stream": handled, "temperature": handled, "top_p": handled,
+	"top_k": handled, "tools": handled, "tool_choice": handled, "metadata": handled,
+	"thinking": handled, "output_config": handled, "output_format": handled,
+	"chat_template_kwargs": handled,
+
+	"cache_control": dropped, "service_tier": dropped, "speed": dropped, "diagnostics": dropped,
+	"context_management": dropped, "betas": dropped, "stream_options": dropped,
+
+	"container": refused, "mcp_servers": refused, "inference_geo": refused,
+}
+
+// MessagesRequest translates a body of POST /v1/messages. The error is an
+// *openai.Error with status 400.
+func MessagesRequest(body []byte, opts Options) ([]byte, *Messages, error) {
+	top, err := readRequest(openai.RouteMessages, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	m := &Messages{opts: opts.withDefaults()}
+	model, err := top.need("model")
+	if err != nil {
+		return nil, nil, err
+	}
+	m.model = bytes.Clone(model)
+	c := newChatBody(len(body))
+	c.field("model", model)
+	if err := m.prompt(c, top); err != nil {
+		return nil, nil, err
+	}
+	for _, step := range []func(*chatBody, object) error{
+		m.limits, m.tools, m.thinking, m.output,
+	} {
+		if err := step(c, top); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := c.rest(top, messagesFields); err != nil {
+		return nil, nil, err
+	}
+	return c.end(), m, nil
+}
+
+// limits writes the plain parameters.
+func (m *Messages) limits(c *chatBody, top object) error {
+	limit, err := top.number("max_tokens")
+	if err != nil {
+		return err
+	}
+	if limit == nil {
+		return bad(top.at.field("max_tokens"), "is required")
+	}
+	c.field("max_tokens", limit)
+	for _, name := range []string{"temperature", "top_p", "top_k"} {
+		v, err := top.number(name)
+		if err != nil {
+			return err
+		}
+		c.field(name, v)
+	}
+	stops, err := top.array("stop_sequences")
+	if err != nil {
+		return err
+	}
+	for i, v := range stops.elements() {
+		if !v.isString() {
+			return bad(top.at.field("stop_sequences").element(i), "must be a string, not %s", v.kind())
+		}
+		m.stops = append(m.stops, v.text())
+	}
+	if len(m.stops) > 0 {
+		c.field("stop", stops)
+	}
+	if err := writeStream(c, top); err != nil {
+		return err
+	}
+	if v := top.get("metadata"); v != nil {
+		meta, err := readObject(v, top.at.field("metadata"))
+		if err != nil {
+			return err
+		}
+		user, err := meta.str("user_id")
+		if err != nil {
+			return err
+		}
+		c.field("user", user)
+	}
+	return nil
+}
+
+// writeStream asks for the token counts at a stream's end.
+func writeStream(c *chatBody, top object) error {
+	stream, err := top.boolean("stream")
+	if err != nil {
+		return err
+	}
+	c.field("stream", stream)
+	if stream.isTrue() {
+		c.field("stream_options", []byte(`{"include_usage":true}`))
+	}
+	return nil
+}
+
+func (m *Messages) tools(c *chatBody, top object) error {
+	tools, err := top.array("tools")
+	if err != nil {
+		return err
+	}
+	if !tools.isBlank() {
+		c.name("tools")
+		c.b = append(c.b, '[')
+		for i, v := range tools.elements() {
+			if i > 0 {
+				c.b = append(c.b, ',')
+			}
+			if err := appendMessagesTool(c, v, top.at.field("tools").element(i)); err != nil {
+				return err
+			}
+		}
+		c.b = append(c.b, ']')
+	}
+	v := top.get("tool_choice")
+	if v == nil {
+		return nil
+	}
+	at := top.at.field("tool_choice")
+	choice, err := readObject(v, at)
+	if err != nil {
+		return err
+	}
+	kind, err := choice.need("type")
+	if err != nil {
+		return err
+	}
+	none := tools.isBlank()
+	switch kind.text() {
+	case "auto", "none":
+		if !none { // without tools there is nothing to choose, and engines refuse to
+			c.field("tool_choice", kind)
+		}
+	case "any", "tool":
+		if none {
+			return bad(at, "asks for a tool, but there are no tools")
+		}
+		if kind.text() == "any" {
+			c.field("tool_choice", []byte(`"required"`))
+			break
+		}
+		name, err := choice.need("name")
+		if err != nil {
+			return err
+		}
+		c.name("tool_choice")
+		c.b = append(append(append(c.b, `{"type":"function","function":{"name":`...), name...), `}}`...)
+	default:
+		return unsupported(at.field("type"), "%q is not known; use auto, any, tool or none", clipName(kind.text()))
+	}
+	single, err := choice.boolean("disable_parallel_tool_use")
+	if err != nil {
+		return err
+	}
+	if single.isTrue() && !none {
+		c.field("parallel_tool_calls", []byte("false"))
+	}
+	return nil
+}
+
+func appendMessagesTool(c *chatBody, v raw, at *path) error {
+	tool, err := readObject(v, at)
+	if err != nil {
+		return err
+	}
+	if kind := tool.get("type"); kind != nil && kind.text() != "custom" {
+		return unsupported(at.field("type"), "%s is a tool that the API's own servers run; only custom tools can be used here", clipName(string(kind)))
+	}
+	if !tool.get("input_examples").isBlank() {
+		return unsupported(at.field("input_examples"), "the engine behind this route cannot show them to the model")
+	}
+	if err := directCallersOnly(tool); err != nil {
+		return err
+	}
+	name, err := tool.need("name")
+	if err != nil {
+		return err
+	}
+	description, err := tool.str("description")
+	if err != nil {
+		return err
+	}
+	strict, err := tool.boolean("strict")
+	if err != nil {
+		return err
+	}
+	schema, err := readObject(tool.get("input_schema"), at.field("input_schema"))
+	if err != nil {
+		return err
+	}
+	c.b = append(c.b, `{"type":"function"`...)
+	if later, err := tool.boolean("defer_loading"); err != nil {
+		return err
+	} else if later.isTrue() {
+		c.b = append(c.b, `,"defer_loading":true`...)
+	}
+	c.b = append(append(c.b, `,"function":{"name":`...), name...)
+	c.b = append(append(c.b, `,"description":`...), description.or(`""`)...)
+	c.b = append(append(c.b, `,"parameters":`...), tool.get("input_schema")...)
+	if !hasMember(schema, "type") {
+		// What the model is shown is an object's schema, said or not.
+		c.b = append(bytes.TrimRight(c.b[:len(c.b)-1], " \t\r\n"), commaIf(len(schema.list) > 0)...)
+		c.b = append(c.b, `"type":"object"}`...)
+	}
+	if strict != nil {
+		c.b = append(append(c.b, `,"strict":`...), strict...)
+	}
+	c.b = append(c.b, '}', '}')
+	return nil
+}
+
+func hasMember(o object, name string) bool {
+	for _, m := range o.list {
+		if m.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func commaIf(yes bool) string {
+	if yes {
+		return ","
+	}
+	return ""
+}
+
+// directCallersOnly refuses tools that code on the API's own servers may call.
+func directCallersOnly(tool object) error {
+	callers, err := tool.array("allowed_callers")
+	if err != nil {
+		return err
+	}
+	for i, v := range callers.elements() {
+		if v.text() != "direct" {
+			return unsupported(tool.at.field("allowed_callers").element(i), "only the model itself can call tools here")
+		}
+	}
+	return nil
+}
+
+// templateSwitches are the names under which chat templates turn thinking on and off.
+var templateSwitches = []string{"enable_thinking", "thinking"}
+
+func (m *Messages) thinking(c *chatBody, top object) error {
+	v, kwargs := top.get("thinking"), top.get("chat_template_kwargs")
+	if v == nil {
+		c.field("chat_template_kwargs", kwargs)
+		return nil
+	}
+	at := top.at.field("thinking")
+	think, err := readObject(v, at)
+	if err != nil {
+		return err
+	}
+	kind, err := think.need("type")
+	if err != nil {
+		return err
+	}
+	on := "true"
+	switch kind.text() {
+	case "enabled", "adaptive":
+	case "disabled":
+		on = "false"
+	default:
+		return unsupported(at.field("type"), "%q is not known; use enabled, adaptive or disabled", clipName(kind.text()))
+	}
+	display, err := think.str("display")
+	if err != nil {
+		return err
+	}
+	m.omitThinking = display.text() == "omitted"
+
+	own := object{}
+	if kwargs != nil {
+		if own, err = readObject(kwargs, top.at.field("chat_template_kwargs")); err != nil {
+			return err
+		}
+	}
+	for _, name := range templateSwitches {
+		if hasMember(own, name) {
+			c.field("chat_template_kwargs", kwargs)
+			return nil // the client knows the template
+		}
+	}
+	c.name("chat_template_kwargs")
+	c.b = append(c.b, '{')
+	for i, name := range templateSwitches {
+		c.b = append(c.b, commaIf(i > 0)...)
+		c.b = append(append(openai.AppendString(c.b, name), ':'), on...)
+	}
+	for _, extra := range own.list {
+		c.b = append(c.b, ',')
+		c.b = append(append(openai.AppendString(c.b, extra.name), ':'), extra.value...)
+	}
+	c.b = append(c.b, '}')
+	return nil
+}
+
+func (m *Messages) output(c *chatBody, top object) error {
+	format, at := top.get("output_format"), top.at.field("output_format")
+	if v := top.get("output_config"); v != nil {
+		config, err := readObject(v, top.at.field("output_config"))
+		if err != nil {
+			return err
+		}
+		effort, err := config.str("effort")
+		if err != nil {
+			return err
+		}
+		if effort.text() == "xhigh" {
+			effort = raw(`"max"`)
+		}
+		c.field("reasoning_effort", effort)
+		if f := config.get("format"); f != nil {
+			if format != nil {
+				return bad(at, "contradicts output_config.format")
+			}
+			format, at = f, config.at.field("format")
+		}
+		if !config.get("task_budget").isBlank() {
+			return unsupported(config.at.field("task_budget"), "the engine behind this route cannot keep it")
+		}
+	}
+	if format == nil {
+		return nil
+	}
+	f, err := readObject(format, at)
+	if err != nil {
+		return err
+	}
+	kind, err := f.need("type")
+	if err != nil {
+		return err
+	}
+	if kind.text() != "json_schema" {
+		return unsupported(at.field("type"), "%q is not known; use json_schema", clipName(kind.text()))
+	}
+	schema := f.get("schema")
+	if !schema.isObject() {
+		return bad(at.field("schema"), "must be an object, not %s", schema.kind())
+	}
+	c.name("response_format")
+	c.b = append(c.b, `{"type":"json_schema","json_schema":{"name":"response","schema":`...)
+	c.b = append(append(c.b, schema...), `,"strict":true}}`...)
+	return nil
+}

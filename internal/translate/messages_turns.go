@@ -1,0 +1,267 @@
+package translate
+
+// prompt writes system and messages.
+func (m *Messages) prompt(c *chatBody, top object) error {
+	t := beginTurns(c)
+	system, at := top.get("system"), top.at.field("system")
+	switch {
+	case system == nil:
+	case system.isString():
+		if !system.isBlank() {
+			t.plain("system", system)
+		}
+	case system.isArray():
+		text, err := systemText(system, at)
+		if err != nil {
+			return err
+		}
+		if !text.isBlank() {
+			t.plain("system", text)
+		}
+	default:
+		return bad(at, "must be a string or an array, not %s", system.kind())
+	}
+	messages, err := top.array("messages")
+	if err != nil {
+		return err
+	}
+	if messages == nil {
+		return bad(top.at.field("messages"), "is required")
+	}
+	at = top.at.field("messages")
+	for i, v := range messages.elements() {
+		if err := messagesTurn(t, v, at.element(i)); err != nil {
+			return err
+		}
+	}
+	t.end()
+	return nil
+}
+
+func systemText(blocks raw, at *path) (raw, error) {
+	var texts []raw
+	for i, v := range blocks.elements() {
+		block, err := readObject(v, at.element(i))
+		if err != nil {
+			return nil, err
+		}
+		kind, err := block.need("type")
+		if err != nil {
+			return nil, err
+		}
+		if kind.text() != "text" {
+			return nil, unsupported(block.at.field("type"), "%q cannot be in the system prompt", clipName(kind.text()))
+		}
+		text, err := block.need("text")
+		if err != nil {
+			return nil, err
+		}
+		if !text.isBlank() {
+			texts = append(texts, text)
+		}
+	}
+	return joinTexts(texts), nil
+}
+
+func messagesTurn(t *turns, v raw, at *path) error {
+	msg, err := readObject(v, at)
+	if err != nil {
+		return err
+	}
+	roleText, err := msg.need("role")
+	if err != nil {
+		return err
+	}
+	role := roleText.text()
+	switch role {
+	case "user", "assistant", "system":
+	default:
+		return bad(at.field("role"), "%q is not known; use user or assistant", clipName(role))
+	}
+	content := msg.get("content")
+	switch {
+	case content.isString():
+		t.plain(role, content)
+		return nil
+	case !content.isArray():
+		return bad(at.field("content"), "must be a string or an array, not %s", content.kind())
+	}
+	at = at.field("content")
+	switch role {
+	case "system":
+		text, err := systemText(content, at)
+		if err != nil {
+			return err
+		}
+		t.plain(role, text.or(`""`))
+		return nil
+	case "assistant":
+		return assistantBlocks(t, content, at)
+	}
+	return userBlocks(t, content, at)
+}
+
+func userBlocks(t *turns, content raw, at *path) error {
+	var p parts
+	flush := func() {
+		if p.count > 0 {
+			t.begin("user")
+			t.c.b = append(p.appendTo(append(t.c.b, `,"content":`...)), '}')
+			p.reset()
+		}
+	}
+	for i, v := range content.elements() {
+		block, kind, err := readBlock(v, at.element(i))
+		if err != nil {
+			return err
+		}
+		if kind != "tool_result" {
+			if err := p.block(block, kind); err != nil {
+				return err
+			}
+			continue
+		}
+		flush() // the order of what was said stays
+		id, err := block.need("tool_use_id")
+		if err != nil {
+			return err
+		}
+		result := block.get("content")
+		switch {
+		case result == nil:
+			t.tool(id, raw(`""`), nil)
+		case result.isString():
+			t.tool(id, result, nil)
+		case result.isArray():
+			var inside parts
+			for j, v := range result.elements() {
+				part, kind, err := readBlock(v, block.at.field("content").element(j))
+				if err != nil {
+					return err
+				}
+				if err := inside.block(part, kind); err != nil {
+					return err
+				}
+			}
+			t.tool(id, nil, &inside)
+		default:
+			return bad(block.at.field("content"), "must be a string or an array, not %s", result.kind())
+		}
+	}
+	flush()
+	return nil
+}
+
+func assistantBlocks(t *turns, content raw, at *path) error {
+	var a assistant
+	for i, v := range content.elements() {
+		block, kind, err := readBlock(v, at.element(i))
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case "thinking":
+			text, err := block.need("thinking")
+			if err != nil {
+				return err
+			}
+			a.think(text)
+		case "tool_use":
+			id, err := block.need("id")
+			if err != nil {
+				return err
+			}
+			name, err := block.need("name")
+			if err != nil {
+				return err
+			}
+			input := block.get("input")
+			if input != nil && !input.isObject() {
+				return bad(block.at.field("input"), "must be an object, not %s", input.kind())
+			}
+			a.call(id, name, appendQuoted(nil, input.or("{}")))
+		default:
+			if err := a.content.block(block, kind); err != nil {
+				return err
+			}
+		}
+	}
+	t.assistant(&a)
+	return nil
+}
+
+func readBlock(v raw, at *path) (block object, kind string, err error) {
+	if block, err = readObject(v, at); err != nil {
+		return block, "", err
+	}
+	k, err := block.need("type")
+	return block, k.text(), err
+}
+
+// block adds a block that is a part of a message's content in both APIs.
+func (p *parts) block(block object, kind string) error {
+	switch kind {
+	case "text":
+		text, err := block.need("text")
+		if err != nil {
+			return err
+		}
+		p.text(text)
+		return nil
+	case "image":
+		return p.image(block)
+	case "tool_reference": // names a tool with defer_loading
+		name, err := block.str("tool_name")
+		if err != nil {
+			return err
+		}
+		if name == nil {
+			if name, err = block.need("name"); err != nil {
+				return err
+			}
+		}
+		p.open()
+		p.b = append(append(append(p.b, `{"type":"tool_reference","name":`...), name...), '}')
+		return nil
+	case "tool_use", "tool_result", "thinking":
+		return bad(block.at.field("type"), "a block of type %q cannot be here", kind)
+	}
+	return unsupported(block.at.field("type"), "a block of type %q cannot be shown to the engine behind this route", clipName(kind))
+}
+
+func (p *parts) image(block object) error {
+	at := block.at.field("source")
+	source, err := readObject(block.get("source"), at)
+	if err != nil {
+		return err
+	}
+	kind, err := source.need("type")
+	if err != nil {
+		return err
+	}
+	const open = `{"type":"image_url","image_url":{"url":`
+	switch kind.text() {
+	case "base64":
+		media, err := source.need("media_type")
+		if err != nil {
+			return err
+		}
+		data, err := source.need("data")
+		if err != nil {
+			return err
+		}
+		p.open()
+		p.b = append(append(p.b, open+`"data:`...), media.inner()...)
+		p.b = append(append(append(p.b, `;base64,`...), data.inner()...), `"}}`...)
+	case "url":
+		url, err := source.need("url")
+		if err != nil {
+			return err
+		}
+		p.open()
+		p.b = append(append(append(p.b, open...), url...), '}', '}')
+	default:
+		return unsupported(at.field("type"), "%q cannot be read here; use base64 or url", clipName(kind.text()))
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package translate
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// codeUntranslatable is the code of a request that is valid in its own API but asks
+// for what the engine's chat route can't do.
+const codeUntranslatable = "untranslatable"
+
+// path names a field for an error; nil is the body itself.
+type path struct {
+	up    *path
+	name  string // "" for an element
+	index int
+}
+
+func (p *path) field(name string) *path { return &path{up: p, name: name} }
+func (p *path) element(i int) *path     { return &path{up: p, index: i} }
+
+func (p *path) String() string {
+	switch {
+	case p == nil:
+		return ""
+	case p.name == "":
+		return p.up.String() + "[" + strconv.Itoa(p.index) + "]"
+	case p.up == nil:
+		return p.name
+	}
+	return p.up.String() + "." + p.name
+}
+
+// bad is the error of a wrong value. The field is in the message too, since the
+// Messages API's error objects have no place of their own for it.
+func bad(at *path, format string, args ...any) *openai.Error {
+	name := at.String()
+	return openai.InvalidRequest(name, "%s", name+": "+fmt.Sprintf(format, args...))
+}
+
+// unsupported is the error of a value that can't be translated.
+func unsupported(at *path, format string, args ...any) *openai.Error {
+	e := bad(at, format, args...)
+	e.Code = codeUntranslatable
+	return e
+}
+
+// object is an object of a request.
+type object struct {
+	at   *path
+	list []member
+}
+
+type member struct {
+	name  string
+	value raw
+}
+
+// readObject refuses a name that is there twice: what is checked must be what is
+// sent.
+func readObject(v raw, at *path) (object, error) {
+	o := object{at: at}
+	if !v.isObject() {
+		return o, bad(at, "must be an object, not %s", v.kind())
+	}
+	o.list = make([]member, 0, 8)
+	var seen map[string]struct{}
+	for name, value := range v.members() {
+		m := member{string(name), value}
+		twice := false
+		if len(o.list) < 16 {
+			for _, other := range o.list {
+				twice = twice || other.name == m.name
+			}
+		} else {
+			if seen == nil {
+				seen = make(map[string]struct{}, 64)
+				for _, other := range o.list {
+					seen[other.name] = struct{}{}
+				}
+			}
+			_, twice = seen[m.name]
+			seen[m.name] = struct{}{}
+		}
+		if twice {
+			return o, bad(at.field(clipName(m.name)), "is there twice")
+		}
+		o.list = append(o.list, m)
+	}
+	return o, nil
+}
+
+func clipName(name string) string {
+	if len(name) > 64 {
+		return name[:64] + "…"
+	}
+	return name
+}
+
+// get is the member's value, nil if it is absent or null.
+func (o object) get(name string) raw {
+	for _, m := range o.list {
+		if m.name == name {
+			if m.value.isNull() {
+				return nil
+			}
+			return m.value
+		}
+	}
+	return nil
+}
+
+// str is a string member, nil if it is absent or null.
+func (o object) str(name string) (raw, error) {
+	v := o.get(name)
+	if v != nil && !v.isString() {
+		return nil, bad(o.at.field(name), "must be a string, not %s", v.kind())
+	}
+	return v, nil
+}
+
+// need is a string member that must be there.
+func (o object) need(name string) (raw, error) {
+	v, err := o.str(name)
+	if err == nil && v == nil {
+		return nil, bad(o.at.field(name), "is required")
+	}
+	return v, err
+}
+
+// array is an array member, nil if it is absent or null.
+func (o object) array(name string) (raw, error) {
+	v := o.get(name)
+	if v != nil && !v.isArray() {
+		return nil, bad(o.at.field(name), "must be an array, not %s", v.kind())
+	}
+	return v, nil
+}
+
+// number is a number member, nil if it is absent or null.
+func (o object) number(name string) (raw, error) {
+	v := o.get(name)
+	if v != nil && !v.isNumber() {
+		return nil, bad(o.at.field(name), "must be a number, not %s", v.kind())
+	}
+	return v, nil
+}
+
+// boolean is a boolean member, nil if it is absent or null.
+func (o object) boolean(name string) (raw, error) {
+	v := o.get(name)
+	if v != nil && !v.isBool() {
+		return nil, bad(o.at.field(name), "must be a boolean, not %s", v.kind())
+	}
+	return v, nil
+}
+
+// chatBody writes the chat request.
+type chatBody struct {
+	b       []byte
+	written []string
+}
+
+func newChatBody(size int) *chatBody {
+	c := &chatBody{b: make([]byte, 0, size+size/4+256), written: make([]string, 0, 16)}
+	c.b = append(c.b, '{')
+	return c
+}
+
+// name begins a field; the caller appends its value.
+func (c *chatBody) name(name string) {
+	if len(c.b) > 1 {
+		c.b = append(c.b, ',')
+	}
+	c.b = append(openai.AppendString(c.b, name), ':')
+	c.written = append(c.written, name)
+}
+
+// field writes a field if there is a value.
+func (c *chatBody) field(name string, v []byte) {
+	if len(v) > 0 {
+		c.name(name)
+		c.b = append(c.b, v...)
+	}
+}
+
+func (c *chatBody) has(name string) bool {
+	for _, w := range c.written {
+		if w == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *chatBody) end() []byte { return append(c.b, '}') }
+
+// rule says what becomes of a field of the client's API.
+type rule uint8
+
+const (
+	handled rule = iota + 1 // translated by name
+	dropped                 // has no effect here
+	refused                 // unless it asks for nothing
+)
+
+// chatOnly are fields of the chat API that can't pass from a client of another one:
+// their answers have no place there, or they would say a thing twice.
+var chatOnly = map[string]string{
+	"n":                     "the answer has a place for one sample only",
+	"best_of":               "the answer has a place for one sample only",
+	"use_beam_search":       "the answer has a place for one sample only",
+	"logprobs":              "the answer has no place for them under this name",
+	"echo":                  "the answer has no place for it",
+	"max_completion_tokens": "it has another name in this API",
+	"max_tokens":            "it has another name in this API",
+	"functions":             "use tools",
+	"function_call":         "use tool_choice",
+	"prompt":                "it has another name in this API",
+	"modalities":            "only text can be answered",
+	"audio":                 "only text can be answered",
+}
+
+// rest passes on what is no field of the client's API, and refuses what can't pass.
+func (c *chatBody) rest(top object, rules map[string]rule) error {
+	for _, m := range top.list {
+		at := top.at.field(clipName(m.name))
+		switch rules[m.name] {
+		case handled, dropped:
+			continue
+		case refused:
+			if !m.value.isBlank() {
+				return unsupported(at, "the engine behind this route cannot do this")
+			}
+			continue
+		}
+		if m.value.isNull() {
+			continue
+		}
+		if why, ok := chatOnly[m.name]; ok {
+			one := string(m.value) == "1" && (m.name == "n" || m.name == "best_of")
+			if one || m.value.isBlank() {
+				continue // that is what it gets
+			}
+			return unsupported(at, "cannot be set on this route: %s", why)
+		}
+		if c.has(m.name) {
+			return bad(at, "contradicts another field that says the same on this route")
+		}
+		c.field(m.name, m.value)
+	}
+	return nil
+}
+
+// readRequest checks the whole body and reads its fields.
+func readRequest(route openai.Route, body []byte) (object, error) {
+	p, err := openai.Peek(route, body, openai.PeekOptions{MaxPromptSpans: 1})
+	if err != nil {
+		return object{}, err
+	}
+	p.Release()
+	return readObject(rawOf(body), nil)
+}

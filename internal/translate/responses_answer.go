@@ -1,0 +1,190 @@
+package translate
+
+import (
+	"strconv"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// itemKind is a kind of output item.
+type itemKind uint8
+
+const (
+	itemNone itemKind = iota
+	itemReasoning
+	itemMessage
+	itemCall
+)
+
+// The statuses of responses and items.
+const (
+	statusInProgress = "in_progress"
+	statusCompleted  = "completed"
+	statusIncomplete = "incomplete"
+	statusFailed     = "failed"
+)
+
+// outItem is one output item; its texts are JSON strings.
+type outItem struct {
+	kind     itemKind
+	id       []byte // with its quotes
+	text     raw    // the text, or the arguments
+	logprobs raw
+	callID   raw
+	name     raw
+}
+
+// Answer translates a whole chat answer; see Exchange.
+func (r *Responses) Answer(chat []byte) ([]byte, error) {
+	a, err := readWhole(chat)
+	if err != nil {
+		return nil, err
+	}
+	c := &a.choice
+	list := make([]outItem, 0, 2+len(c.calls))
+	add := func(item outItem) {
+		item.id = r.appendItemID(nil, item.kind, len(list))
+		list = append(list, item)
+	}
+	if c.reasoning != nil {
+		add(outItem{kind: itemReasoning, text: c.reasoning})
+	}
+	if c.content != nil || len(c.calls) == 0 {
+		add(outItem{kind: itemMessage, text: c.content, logprobs: c.logprobs})
+	}
+	for i, call := range c.calls {
+		if call.name == nil {
+			return nil, malformed("its answer has a tool call without a name")
+		}
+		add(outItem{kind: itemCall, text: call.arguments, name: call.name, callID: r.callID(call.id, i)})
+	}
+	status := c.finish.status()
+	var items []byte
+	for i := range list {
+		items = append(items, commaIf(i > 0)...)
+		its := statusCompleted
+		if i == len(list)-1 {
+			its = status
+		}
+		items = r.appendItem(items, &list[i], its)
+	}
+	return r.appendResponse(make([]byte, 0, len(r.echo)+len(items)+512), a.model, status, c.finish, items, a.usage, nil), nil
+}
+
+func (f finish) status() string {
+	if f == finishLength || f == finishFilter {
+		return statusIncomplete
+	}
+	return statusCompleted
+}
+
+// appendItemID appends an id with its quotes.
+func (r *Responses) appendItemID(dst []byte, kind itemKind, n int) []byte {
+	prefix := map[itemKind]string{itemReasoning: "rs_", itemMessage: "msg_", itemCall: "fc_"}[kind]
+	return openai.AppendString(dst, prefix+r.opts.ID+"_"+strconv.Itoa(n))
+}
+
+// callID is the engine's id of a call, or one made up: the client needs one to send
+// the result under.
+func (r *Responses) callID(id raw, n int) raw {
+	if id != nil {
+		return id
+	}
+	return openai.AppendString(nil, "call_"+r.opts.ID+"_"+strconv.Itoa(n))
+}
+
+func (r *Responses) appendItem(b []byte, item *outItem, status string) []byte {
+	b = append(append(b, `{"id":`...), item.id...)
+	switch item.kind {
+	case itemReasoning:
+		b = append(b, `,"type":"reasoning","summary":[],"content":[`...)
+		if item.text != nil {
+			b = append(append(append(b, `{"type":"reasoning_text","text":`...), item.text...), '}')
+		}
+		b = append(b, ']')
+	case itemMessage:
+		b = append(b, `,"type":"message","role":"assistant","content":[`...)
+		if item.text != nil || status != statusInProgress {
+			b = r.appendTextPart(b, item.text, item.logprobs)
+		}
+		b = append(b, ']')
+	case itemCall:
+		b = append(append(b, `,"type":"function_call","call_id":`...), item.callID...)
+		b = append(append(b, `,"name":`...), item.name...)
+		b = append(append(b, `,"arguments":`...), item.text.or(`""`)...)
+	}
+	return append(append(append(b, `,"status":"`...), status...), '"', '}')
+}
+
+func (r *Responses) appendTextPart(b []byte, text, logprobs raw) []byte {
+	b = append(append(b, `{"type":"output_text","text":`...), text.or(`""`)...)
+	b = append(b, `,"annotations":[],"logprobs":`...)
+	if !r.logprobs {
+		logprobs = nil
+	}
+	return append(append(b, logprobs.or("[]")...), '}')
+}
+
+// appendResponse appends the response object. items are rendered, with commas; e is
+// set if it failed.
+func (r *Responses) appendResponse(b []byte, model raw, status string, f finish, items []byte, u chatUsage, e *openai.Error) []byte {
+	b = openai.AppendString(append(b, `{"id":`...), "resp_"+r.opts.ID)
+	b = append(b, `,"object":"response","created_at":`...)
+	b = strconv.AppendInt(b, r.opts.Created, 10)
+	b = append(append(append(b, `,"status":"`...), status...), '"')
+	b = append(b, `,"error":`...)
+	if e != nil {
+		b = append(b, `{"code":`...)
+		b = openai.AppendString(b, responseErrorCode(e.Status))
+		b = append(b, `,"message":`...)
+		b = append(openai.AppendString(b, clipMessage(e.Message)), '}')
+	} else {
+		b = append(b, "null"...)
+	}
+	b = append(b, `,"incomplete_details":`...)
+	switch {
+	case status != statusIncomplete:
+		b = append(b, "null"...)
+	case f == finishFilter:
+		b = append(b, `{"reason":"content_filter"}`...)
+	default:
+		b = append(b, `{"reason":"max_output_tokens"}`...)
+	}
+	b = append(append(b, `,"model":`...), model.or(string(r.model))...)
+	b = append(append(append(b, `,"output":[`...), items...), ']')
+	b = append(b, r.echo...)
+	b = append(b, `,"usage":`...)
+	return append(appendResponsesUsage(b, u), '}')
+}
+
+// responseErrorCode is the code of a response's error, a closed set in this API.
+func responseErrorCode(status int) string {
+	switch {
+	case status == 429:
+		return "rate_limit_exceeded"
+	case status >= 400 && status < 500:
+		return "invalid_prompt"
+	}
+	return "server_error"
+}
+
+func appendResponsesUsage(b []byte, u chatUsage) []byte {
+	if !u.there {
+		return append(b, "null"...)
+	}
+	input, output := max(u.prompt, 0), max(u.completion, 0)
+	for _, f := range []struct {
+		name string
+		n    int64
+	}{
+		{`{"input_tokens":`, input},
+		{`,"input_tokens_details":{"cached_tokens":`, max(u.cached, 0)},
+		{`,"cache_write_tokens":`, 0},
+		{`},"output_tokens":`, output},
+		{`,"output_tokens_details":{"reasoning_tokens":`, max(u.thinking, 0)},
+		{`},"total_tokens":`, input + output},
+	} {
+		b = strconv.AppendInt(append(b, f.name...), f.n, 10)
+	}
+	return append(b, '}')
+}

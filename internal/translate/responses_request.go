@@ -1,0 +1,355 @@
+package translate
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Responses is one request of the Responses API.
+type Responses struct {
+	opts     Options
+	model    raw
+	echo     []byte // the response object's members that repeat the request
+	logprobs bool
+}
+
+var responsesFields = map[string]rule{
+	"model": handled, "input": handled, "instructions": handled, "tools": handled,
+	"tool_choice": handled, "max_output_tokens": handled, "temperature": handled,
+	"top_p": handled, "text": handled, "reasoning": handled, "parallel_tool_calls": handled,
+	"stream": handled, "user": handled, "include": handled, "store": handled,
+	"truncation": handled, "top_logprobs": handled,
+
+	"metadata": dropped, "stream_options": dropped, "service_tier": dropped,
+	"prompt_cache_key": dropped, "prompt_cache_retention": dropped,
+	"prompt_cache_options": dropped, "safety_identifier": dropped, "max_tool_calls": dropped,
+	"background_options": dropped,
+
+	"previous_response_id": refused, "conversation": refused, "background": refused,
+	"prompt": refused, "context_management": refused, "moderation": refused,
+}
+
+// ResponsesRequest translates a body of POST /v1/responses. The error is an
+// *openai.Error with status 400.
+func ResponsesRequest(body []byte, opts Options) ([]byte, *Responses, error) {
+	top, err := readRequest(openai.RouteResponses, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &Responses{opts: opts.withDefaults()}
+	model, err := top.need("model")
+	if err != nil {
+		return nil, nil, err
+	}
+	r.model = bytes.Clone(model)
+	c := newChatBody(len(body))
+	c.field("model", model)
+	if err := responsesPrompt(c, top); err != nil {
+		return nil, nil, err
+	}
+	for _, step := range []func(*chatBody, object) error{
+		r.state, r.limits, r.tools, r.text, r.include,
+	} {
+		if err := step(c, top); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := c.rest(top, responsesFields); err != nil {
+		return nil, nil, err
+	}
+	r.remember(top)
+	return c.end(), r, nil
+}
+
+// state refuses what needs a store of earlier answers, which a pair of engines
+// doesn't have.
+func (r *Responses) state(_ *chatBody, top object) error {
+	store, err := top.boolean("store")
+	if err != nil {
+		return err
+	}
+	if store.isTrue() {
+		return unsupported(top.at.field("store"), "answers are not stored here; send false or leave it out, and send earlier turns as input")
+	}
+	for _, name := range []string{"previous_response_id", "conversation"} {
+		if !top.get(name).isBlank() {
+			return unsupported(top.at.field(name), "answers are not stored here; send earlier turns as input")
+		}
+	}
+	truncation, err := top.str("truncation")
+	if err != nil {
+		return err
+	}
+	if s := truncation.text(); s != "" && s != "disabled" {
+		return unsupported(top.at.field("truncation"), "%q is not possible on the engine behind this route; use disabled", clipName(s))
+	}
+	return nil
+}
+
+func (r *Responses) limits(c *chatBody, top object) error {
+	for _, f := range []struct{ name, chat string }{
+		{"max_output_tokens", "max_completion_tokens"}, {"temperature", "temperature"}, {"top_p", "top_p"},
+	} {
+		v, err := top.number(f.name)
+		if err != nil {
+			return err
+		}
+		c.field(f.chat, v)
+	}
+	if err := writeStream(c, top); err != nil {
+		return err
+	}
+	user, err := top.str("user")
+	if err != nil {
+		return err
+	}
+	c.field("user", user)
+	if v := top.get("reasoning"); v != nil {
+		reasoning, err := readObject(v, top.at.field("reasoning"))
+		if err != nil {
+			return err
+		}
+		effort, err := reasoning.str("effort")
+		if err != nil {
+			return err
+		}
+		c.field("reasoning_effort", effort)
+	}
+	return nil
+}
+
+func (r *Responses) tools(c *chatBody, top object) error {
+	tools, err := top.array("tools")
+	if err != nil {
+		return err
+	}
+	none := tools.isBlank()
+	if !none {
+		c.name("tools")
+		c.b = append(c.b, '[')
+		for i, v := range tools.elements() {
+			c.b = append(c.b, commaIf(i > 0)...)
+			if err := appendFunctionTool(c, v, top.at.field("tools").element(i)); err != nil {
+				return err
+			}
+		}
+		c.b = append(c.b, ']')
+	}
+	parallel, err := top.boolean("parallel_tool_calls")
+	if err != nil {
+		return err
+	}
+	if !none {
+		c.field("parallel_tool_calls", parallel)
+	}
+	return r.toolChoice(c, top, none)
+}
+
+func (r *Responses) toolChoice(c *chatBody, top object, none bool) error {
+	choice, at := top.get("tool_choice"), top.at.field("tool_choice")
+	switch {
+	case choice == nil:
+		return nil
+	case choice.isString():
+		switch choice.text() {
+		case "auto", "none":
+			if !none { // without tools there is nothing to choose, and engines refuse to
+				c.field("tool_choice", choice)
+			}
+			return nil
+		case "required":
+			if none {
+				return bad(at, "asks for a tool, but there are no tools")
+			}
+			c.field("tool_choice", choice)
+			return nil
+		}
+		return bad(at, "%q is not known; use auto, none, required or a function", clipName(choice.text()))
+	}
+	o, err := readObject(choice, at)
+	if err != nil {
+		return err
+	}
+	kind, err := o.need("type")
+	if err != nil {
+		return err
+	}
+	if kind.text() != "function" {
+		return unsupported(at.field("type"), "%q is not possible here; use function", clipName(kind.text()))
+	}
+	name, err := o.need("name")
+	if err != nil {
+		return err
+	}
+	if none {
+		return bad(at, "asks for a tool, but there are no tools")
+	}
+	c.name("tool_choice")
+	c.b = append(append(append(c.b, `{"type":"function","function":{"name":`...), name...), '}', '}')
+	return nil
+}
+
+func appendFunctionTool(c *chatBody, v raw, at *path) error {
+	tool, err := readObject(v, at)
+	if err != nil {
+		return err
+	}
+	kind, err := tool.need("type")
+	if err != nil {
+		return err
+	}
+	if kind.text() != "function" {
+		return unsupported(at.field("type"), "tools of type %q are not run here; only functions can be used", clipName(kind.text()))
+	}
+	for _, name := range []string{"defer_loading", "output_schema", "async"} {
+		if !tool.get(name).isBlank() {
+			return unsupported(at.field(name), "the engine behind this route cannot do this")
+		}
+	}
+	if err := directCallersOnly(tool); err != nil {
+		return err
+	}
+	name, err := tool.need("name")
+	if err != nil {
+		return err
+	}
+	description, err := tool.str("description")
+	if err != nil {
+		return err
+	}
+	strict, err := tool.boolean("strict")
+	if err != nil {
+		return err
+	}
+	parameters := tool.get("parameters")
+	if parameters != nil && !parameters.isObject() {
+		return bad(at.field("parameters"), "must be an object, not %s", parameters.kind())
+	}
+	c.b = append(append(c.b, `{"type":"function","function":{"name":`...), name...)
+	for _, m := range []member{{"description", description}, {"parameters", parameters}, {"strict", strict}} {
+		if m.value != nil {
+			c.b = append(openai.AppendString(append(c.b, ','), m.name), ':')
+			c.b = append(c.b, m.value...)
+		}
+	}
+	c.b = append(c.b, '}', '}')
+	return nil
+}
+
+func (r *Responses) text(c *chatBody, top object) error {
+	v := top.get("text")
+	if v == nil {
+		return nil
+	}
+	text, err := readObject(v, top.at.field("text"))
+	if err != nil {
+		return err
+	}
+	verbosity, err := text.str("verbosity")
+	if err != nil {
+		return err
+	}
+	c.field("verbosity", verbosity)
+	f := text.get("format")
+	if f == nil {
+		return nil
+	}
+	format, err := readObject(f, text.at.field("format"))
+	if err != nil {
+		return err
+	}
+	kind, err := format.need("type")
+	if err != nil {
+		return err
+	}
+	switch kind.text() {
+	case "text":
+		return nil
+	case "json_object":
+		c.field("response_format", []byte(`{"type":"json_object"}`))
+		return nil
+	case "json_schema":
+	default:
+		return unsupported(format.at.field("type"), "%q is not possible here; use text, json_object or json_schema", clipName(kind.text()))
+	}
+	name, err := format.need("name")
+	if err != nil {
+		return err
+	}
+	schema := format.get("schema")
+	if !schema.isObject() {
+		return bad(format.at.field("schema"), "must be an object, not %s", schema.kind())
+	}
+	strict, err := format.boolean("strict")
+	if err != nil {
+		return err
+	}
+	description, err := format.str("description")
+	if err != nil {
+		return err
+	}
+	c.name("response_format")
+	c.b = append(append(c.b, `{"type":"json_schema","json_schema":{"name":`...), name...)
+	for _, m := range []member{{"description", description}, {"schema", schema}, {"strict", strict}} {
+		if m.value != nil {
+			c.b = append(openai.AppendString(append(c.b, ','), m.name), ':')
+			c.b = append(c.b, m.value...)
+		}
+	}
+	c.b = append(c.b, '}', '}')
+	return nil
+}
+
+func (r *Responses) include(c *chatBody, top object) error {
+	include, err := top.array("include")
+	if err != nil {
+		return err
+	}
+	for i, v := range include.elements() {
+		switch v.text() {
+		case "message.output_text.logprobs":
+			r.logprobs = true
+		case "reasoning.encrypted_content": // the reasoning is told in plain text
+		default:
+			return unsupported(top.at.field("include").element(i), "%s cannot be included here", clipName(string(v)))
+		}
+	}
+	top1, err := top.number("top_logprobs")
+	if err != nil {
+		return err
+	}
+	if r.logprobs {
+		c.field("logprobs", []byte("true"))
+		c.field("top_logprobs", top1)
+	}
+	return nil
+}
+
+// remember keeps what each response object repeats of the request.
+func (r *Responses) remember(top object) {
+	b := make([]byte, 0, 512)
+	for _, f := range []struct{ name, instead string }{
+		{"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"},
+		{"metadata", "{}"}, {"parallel_tool_calls", "true"}, {"reasoning", `{"effort":null,"summary":null}`},
+		{"temperature", "null"}, {"text", `{"format":{"type":"text"}}`}, {"tool_choice", `"auto"`},
+		{"tools", "[]"}, {"top_logprobs", "0"}, {"top_p", "null"}, {"user", "null"},
+	} {
+		b = append(openai.AppendString(append(b, ','), f.name), ':')
+		b = appendOneLine(b, top.get(f.name).or(f.instead))
+	}
+	r.echo = append(b, `,"background":false,"previous_response_id":null,"store":false,"truncation":"disabled"`...)
+}
+
+// appendOneLine appends a value without line ends, which would end an event's line.
+func appendOneLine(dst []byte, v raw) []byte {
+	if bytes.IndexByte(v, '\n') < 0 && bytes.IndexByte(v, '\r') < 0 {
+		return append(dst, v...)
+	}
+	var b bytes.Buffer
+	if json.Compact(&b, v) != nil {
+		return append(dst, "null"...)
+	}
+	return append(dst, b.Bytes()...)
+}

@@ -1,0 +1,214 @@
+package translate
+
+// responsesPrompt writes instructions and input.
+func responsesPrompt(c *chatBody, top object) error {
+	t := beginTurns(c)
+	instructions, err := top.str("instructions")
+	if err != nil {
+		return err
+	}
+	if !instructions.isBlank() {
+		t.plain("system", instructions)
+	}
+	input, at := top.get("input"), top.at.field("input")
+	switch {
+	case input == nil:
+		return bad(at, "is required")
+	case input.isString():
+		t.plain("user", input)
+	case input.isArray():
+		in := inputItems{t: t}
+		for i, v := range input.elements() {
+			if err := in.item(v, at.element(i)); err != nil {
+				return err
+			}
+		}
+		in.flush()
+	default:
+		return bad(at, "must be a string or an array, not %s", input.kind())
+	}
+	t.end()
+	return nil
+}
+
+// inputItems turns items into messages. What the assistant thought, said and called
+// are items apart in this API and one message in the other.
+type inputItems struct {
+	t *turns
+	a assistant
+}
+
+func (in *inputItems) flush() {
+	if !in.a.empty() {
+		in.t.assistant(&in.a)
+		in.a.reset()
+	}
+}
+
+func (in *inputItems) item(v raw, at *path) error {
+	item, err := readObject(v, at)
+	if err != nil {
+		return err
+	}
+	kind, err := item.str("type")
+	if err != nil {
+		return err
+	}
+	switch kind.text() {
+	case "message", "":
+		return in.message(item)
+	case "function_call":
+		id, err := item.need("call_id")
+		if err != nil {
+			return err
+		}
+		name, err := item.need("name")
+		if err != nil {
+			return err
+		}
+		arguments, err := item.need("arguments")
+		if err != nil {
+			return err
+		}
+		in.a.call(id, name, arguments)
+		return nil
+	case "function_call_output":
+		in.flush()
+		id, err := item.need("call_id")
+		if err != nil {
+			return err
+		}
+		output := item.get("output")
+		if output.isString() {
+			in.t.tool(id, output, nil)
+			return nil
+		}
+		var p parts
+		if err := contentParts(&p, output, at.field("output")); err != nil {
+			return err
+		}
+		in.t.tool(id, nil, &p)
+		return nil
+	case "reasoning":
+		return in.reasoning(item)
+	case "item_reference":
+		return unsupported(at, "answers are not stored here; send the item itself")
+	}
+	return unsupported(at.field("type"), "an item of type %q cannot be shown to the engine behind this route", clipName(kind.text()))
+}
+
+func (in *inputItems) message(item object) error {
+	roleText, err := item.need("role")
+	if err != nil {
+		return err
+	}
+	role := roleText.text()
+	content := item.get("content")
+	at := item.at.field("content")
+	switch role {
+	case "assistant":
+		if in.a.content.count > 0 || in.a.called > 0 {
+			in.flush() // a turn of its own
+		}
+		if content.isString() {
+			in.a.content.text(content)
+			return nil
+		}
+		return contentParts(&in.a.content, content, at)
+	case "user", "system":
+	case "developer":
+		role = "system" // chat templates know no other
+	default:
+		return bad(item.at.field("role"), "%q is not known; use user, assistant, system or developer", clipName(role))
+	}
+	in.flush()
+	if content.isString() {
+		in.t.plain(role, content)
+		return nil
+	}
+	var p parts
+	if err := contentParts(&p, content, at); err != nil {
+		return err
+	}
+	if p.count == 0 {
+		p.text(raw(`""`))
+	}
+	in.t.begin(role)
+	in.t.c.b = append(p.appendTo(append(in.t.c.b, `,"content":`...)), '}')
+	return nil
+}
+
+func contentParts(p *parts, content raw, at *path) error {
+	if !content.isArray() {
+		return bad(at, "must be a string or an array, not %s", content.kind())
+	}
+	for i, v := range content.elements() {
+		part, kind, err := readBlock(v, at.element(i))
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case "input_text", "output_text", "text":
+			text, err := part.need("text")
+			if err != nil {
+				return err
+			}
+			p.text(text)
+		case "refusal":
+			text, err := part.need("refusal")
+			if err != nil {
+				return err
+			}
+			p.text(text)
+		case "input_image":
+			if part.get("file_id") != nil {
+				return unsupported(part.at.field("file_id"), "files are not stored here; send image_url")
+			}
+			url, err := part.need("image_url")
+			if err != nil {
+				return err
+			}
+			detail, err := part.str("detail")
+			if err != nil {
+				return err
+			}
+			p.open()
+			p.b = append(append(p.b, `{"type":"image_url","image_url":{"url":`...), url...)
+			if detail != nil {
+				p.b = append(append(p.b, `,"detail":`...), detail...)
+			}
+			p.b = append(p.b, '}', '}')
+		default:
+			return unsupported(part.at.field("type"), "content of type %q cannot be shown to the engine behind this route", clipName(kind))
+		}
+	}
+	return nil
+}
+
+// reasoning keeps what the assistant thought for the message it led to.
+func (in *inputItems) reasoning(item object) error {
+	if in.a.content.count > 0 && in.a.called == 0 {
+		in.flush()
+	}
+	for _, name := range []string{"content", "summary"} {
+		list, err := item.array(name)
+		if err != nil {
+			return err
+		}
+		for i, v := range list.elements() {
+			part, err := readObject(v, item.at.field(name).element(i))
+			if err != nil {
+				return err
+			}
+			text, err := part.need("text")
+			if err != nil {
+				return err
+			}
+			in.a.think(text)
+		}
+		if in.a.thought {
+			break // a summary would only repeat it
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package translate
+
+import "bytes"
+
+// turns writes the messages of a chat body.
+type turns struct {
+	c     *chatBody
+	count int
+}
+
+func beginTurns(c *chatBody) *turns {
+	c.name("messages")
+	c.b = append(c.b, '[')
+	return &turns{c: c}
+}
+
+func (t *turns) end() { t.c.b = append(t.c.b, ']') }
+
+// begin opens a message; the caller appends its other members and the '}'.
+func (t *turns) begin(role string) {
+	if t.count > 0 {
+		t.c.b = append(t.c.b, ',')
+	}
+	t.count++
+	t.c.b = append(append(append(t.c.b, `{"role":"`...), role...), '"')
+}
+
+// plain writes a message with one text, given as a JSON string.
+func (t *turns) plain(role string, text raw) {
+	t.begin(role)
+	t.c.b = append(append(append(t.c.b, `,"content":`...), text...), '}')
+}
+
+// parts collects the parts of a message's content.
+type parts struct {
+	b     []byte
+	count int
+	only  raw // the text, while there is one part and it is one
+}
+
+func (p *parts) open() {
+	if p.count > 0 {
+		p.b = append(p.b, ',')
+	}
+	p.count++
+	p.only = nil
+}
+
+func (p *parts) text(v raw) {
+	p.open()
+	if p.count == 1 {
+		p.only = v
+	}
+	p.b = append(append(append(p.b, `{"type":"text","text":`...), v...), '}')
+}
+
+func (p *parts) reset() { *p = parts{b: p.b[:0]} }
+
+// appendTo appends the content: one text is a string, which every template can
+// render; else a list.
+func (p *parts) appendTo(dst []byte) []byte {
+	if p.only != nil {
+		return append(dst, p.only...)
+	}
+	return append(append(append(dst, '['), p.b...), ']')
+}
+
+// assistant collects what becomes one message of the assistant.
+type assistant struct {
+	content  parts
+	thinking []byte // joined, as spelled inside quotes
+	thought  bool
+	calls    []byte
+	called   int
+}
+
+func (a *assistant) reset() {
+	a.content.reset()
+	a.thinking, a.thought, a.calls, a.called = a.thinking[:0], false, a.calls[:0], 0
+}
+
+func (a *assistant) empty() bool { return a.content.count == 0 && a.called == 0 && !a.thought }
+
+func (a *assistant) think(text raw) {
+	if len(text.inner()) == 0 {
+		return
+	}
+	if a.thought {
+		a.thinking = append(a.thinking, '\\', 'n')
+	}
+	a.thinking, a.thought = append(a.thinking, text.inner()...), true
+}
+
+// call adds a tool call; arguments is a JSON string.
+func (a *assistant) call(id, name raw, arguments []byte) {
+	if a.called > 0 {
+		a.calls = append(a.calls, ',')
+	}
+	a.called++
+	a.calls = append(append(a.calls, `{"id":`...), id...)
+	a.calls = append(append(a.calls, `,"type":"function","function":{"name":`...), name...)
+	a.calls = append(append(append(a.calls, `,"arguments":`...), arguments...), '}', '}')
+}
+
+// assistant writes the message.
+func (t *turns) assistant(a *assistant) {
+	t.begin("assistant")
+	b := append(t.c.b, `,"content":`...)
+	switch {
+	case a.content.count > 0:
+		b = a.content.appendTo(b)
+	case a.called > 0:
+		b = append(b, "null"...)
+	default:
+		// A turn that says nothing is still one: templates want turns to alternate.
+		b = append(b, '"', '"')
+	}
+	if a.thought {
+		b = append(append(append(b, `,"reasoning_content":"`...), a.thinking...), '"')
+	}
+	if a.called > 0 {
+		b = append(append(append(b, `,"tool_calls":[`...), a.calls...), ']')
+	}
+	t.c.b = append(b, '}')
+}
+
+// tool writes a tool's result. content is a JSON string, or nil if p has it.
+func (t *turns) tool(id, content raw, p *parts) {
+	t.begin("tool")
+	b := append(append(t.c.b, `,"tool_call_id":`...), id...)
+	b = append(b, `,"content":`...)
+	switch {
+	case content != nil:
+		b = append(b, content...)
+	case p.count == 0:
+		b = append(b, '"', '"')
+	default:
+		b = p.appendTo(b)
+	}
+	t.c.b = append(b, '}')
+}
+
+// joinTexts joins texts into one JSON string, a line feed between.
+func joinTexts(texts []raw) raw {
+	switch len(texts) {
+	case 0:
+		return nil
+	case 1:
+		return texts[0]
+	}
+	inner := make([][]byte, len(texts))
+	for i, t := range texts {
+		inner[i] = t.inner()
+	}
+	return append(append([]byte{'"'}, bytes.Join(inner, []byte(`\n`))...), '"')
+}
