@@ -177,7 +177,9 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		return
 	}
 	q := t.queue()
-	c.placeFence(now, f)
+	if c.placeFence(now, f) {
+		c.drain(now, f, out)
+	}
 	lack := ResourceOrder
 	// A request whose lane is empty starts when there is room: those who wait
 	// have been found without. In its lane it may pass those that the order of
@@ -537,6 +539,9 @@ func (c *Core) Advance(now Instant, out *[]*Ticket) {
 	c.nextRecheck = now.Add(recheckEvery)
 	for _, f := range c.families {
 		if f.waiting > 0 {
+			if c.placeFence(now, f) {
+				c.drain(now, f, out) // that it was due is no missed event
+			}
 			c.wake(f, nil)
 			c.missed += uint64(c.drain(now, f, out))
 		}

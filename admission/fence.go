@@ -12,10 +12,12 @@ type fence struct {
 	prefill, decode *Rank // nil: none that could serve at present
 }
 
-// placeFence sets a fence for the oldest head that has waited long enough.
-func (c *Core) placeFence(now Instant, f *family) {
+// placeFence sets a fence for the oldest head that has waited long enough. It
+// tells whether it did: then the owner may have room at once, because it is not
+// judged by the part of busy ranks.
+func (c *Core) placeFence(now Instant, f *family) bool {
 	if c.limits.StarvationGuard <= 0 || f.fence.owner != nil || now < f.fenceAt {
-		return
+		return false
 	}
 	f.fenceAt, f.fenceWaits = never, false
 	var oldest *Ticket
@@ -35,15 +37,16 @@ func (c *Core) placeFence(now Instant, f *family) {
 		}
 	}
 	if oldest == nil {
-		return
+		return false
 	}
 	p, d := c.fenceable(oldest)
 	if d == nil {
 		f.fenceAt = min(f.fenceAt, now.Add(c.limits.StarvationGuard))
-		return
+		return false
 	}
 	f.fence = fence{oldest, p, d}
 	c.fences++
+	return true
 }
 
 // endFence opens the fenced ranks; heads that were kept off them are looked at
