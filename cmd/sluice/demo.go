@@ -25,7 +25,7 @@ func newDemo() *cobra.Command {
 		Short: "Show the gate at work, with a simulated fleet in the same process",
 		Long: "Start a router and a simulated fleet in this process, on free ports of the loopback interface, send\n" +
 			"requests that overlap, show what the gate does with them, and check the results. It takes about\n" +
-			"12 seconds and exits with 1 if a result is wrong.",
+			"17 seconds and exits with 1 if a result is wrong.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -46,14 +46,21 @@ const readyWithin = 20 * time.Second
 
 // startDemoRouter starts the same router that serve runs.
 func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, error) {
-	cfg, _, err := config.Load([]string{
-		"--host=127.0.0.1", "--port=0", "--prometheus-host=127.0.0.1", "--prometheus-port=0",
+	args := []string{
+		"--host=127.0.0.1", "--port=0", "--prometheus-host=127.0.0.1", "--prometheus-port=0", "--drain-timeout=1",
 		"--pd-disaggregation", "--prefill", o.PrefillURL, strconv.Itoa(o.BootstrapPort), "--decode", o.DecodeURL,
-		"--prefill-max-inflight-requests-per-worker=" + strconv.Itoa(o.Slots),
-		"--prefill-queue-size=" + strconv.Itoa(o.QueueSize),
-		"--prefill-queue-timeout-secs=" + strconv.Itoa(int(o.QueueTimeout/time.Second)),
-		"--drain-timeout=1",
-	}, nil, nil)
+	}
+	var read config.ReadFile
+	if o.Classes != "" {
+		args = append(args, "--router-policy-config=classes.yaml")
+		read = func(string) ([]byte, error) { return []byte(o.Classes), nil }
+	} else {
+		args = append(args,
+			"--prefill-max-inflight-requests-per-worker="+strconv.Itoa(o.Slots),
+			"--prefill-queue-size="+strconv.Itoa(o.QueueSize),
+			"--prefill-queue-timeout-secs="+strconv.Itoa(int(o.QueueTimeout/time.Second)))
+	}
+	cfg, _, err := config.Load(args, nil, read)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/classify"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
@@ -52,7 +53,7 @@ code 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.`,
 			printWarnings(cmd.ErrOrStderr(), warnings)
 			return err
 		}
-		return runServe(cmd.Context(), cfg, warnings, cmd.ErrOrStderr())
+		return runServe(cmd.Context(), flags, environ, cfg, warnings, cmd.ErrOrStderr())
 	}
 	return cmd
 }
@@ -63,7 +64,7 @@ const logFlush = 2 * time.Second
 
 // runServe serves with the configuration until it is told to stop: by the end of
 // ctx or by a signal. A second signal returns at once, whatever is still running.
-func runServe(ctx context.Context, cfg *config.Config, warnings []config.Warning, stderr io.Writer) error {
+func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *config.Config, warnings []config.Warning, stderr io.Writer) error {
 	tuneGC()
 	level, err := telemetry.ParseLevel(cfg.Log.Level)
 	if err != nil {
@@ -97,6 +98,7 @@ func runServe(ctx context.Context, cfg *config.Config, warnings []config.Warning
 		return err
 	}
 	r.announce(cfg)
+	defer r.startReload(ctx, config.NewReloader(flags, environ, cfg, warnings, config.ReloadOptions{Apply: r.apply, Log: log.Logger}))()
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -137,10 +139,13 @@ func (e killedError) ExitCode() int {
 
 // router is all parts of a running sluice.
 type router struct {
-	log    *telemetry.Log
-	gate   *admission.Gate
-	fleet  *fleet.Fleet
-	server *server.Server
+	log        *telemetry.Log
+	gate       *admission.Gate
+	fleet      *fleet.Fleet
+	dispatcher *dispatch.Dispatcher
+	server     *server.Server
+	classes    classesInForce
+	reload     reload
 }
 
 // Bounds of the queue while admission is off: requests then wait only for a
@@ -150,13 +155,31 @@ const (
 	openQueueTimeout = 60 * time.Second
 )
 
-// gateLimits are the gate's bounds.
+// gateLimits are the gate's bounds: those of prefill slots where there are any,
+// else those of classes where there are any.
 func gateLimits(cfg *config.Config) admission.Limits {
-	l := admission.Limits{QueueSize: openQueueSize, QueueTimeout: openQueueTimeout, NoWorkerWait: cfg.Fleet.NoWorkerWait}
-	if a := cfg.Admission; a.Enabled() {
+	a := cfg.Admission
+	l := admission.Limits{
+		QueueSize: openQueueSize, QueueTimeout: openQueueTimeout,
+		NoWorkerWait: cfg.Fleet.NoWorkerWait, StarvationGuard: a.StarvationGuard,
+	}
+	switch {
+	case a.Enabled():
 		l.PrefillSlots, l.QueueSize, l.QueueTimeout = a.PrefillMaxInflight, a.PrefillQueueSize, a.PrefillQueueTimeout
+	case cfg.Classes != nil:
+		l.QueueSize, l.QueueTimeout, l.MaxWaitingBytes = a.MaxWaiting, a.MaxWait, a.MaxWaitingBytes
 	}
 	return l
+}
+
+func queueOrder(o config.QueueOrder) admission.QueueOrder {
+	switch o {
+	case config.QueueStrict:
+		return admission.OrderStrict
+	case config.QueueLanes:
+		return admission.OrderLanes
+	}
+	return admission.OrderAuto
 }
 
 func policies(r config.Routing) (admission.PolicyFactory, error) {
@@ -183,12 +206,18 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	gateMetrics := admission.NewMetrics(reg)
 	gate := admission.NewGate(admission.Options{
 		Limits: gateLimits(cfg), NewPolicy: newPolicy, HealthInterval: cfg.Health.Interval,
+		Classes: cfg.Classes, Order: queueOrder(cfg.Admission.QueueOrder), Reject: cfg.Admission.RejectThresholds(),
+		AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
 	}, clock, gateMetrics)
 	gateMetrics.Watch(gate)
-	r := &router{log: log, gate: gate, fleet: fleet.New(gate, fleetOptions(cfg, log), clock)}
+	r := &router{log: log, gate: gate}
+	r.classes.Store(cfg.Classes)
+	fo := fleetOptions(cfg, log)
+	fo.NeedsCapacity = r.classes.needCapacity
+	r.fleet = fleet.New(gate, fo, clock)
 	reg.MustRegister(fleet.NewCollector(r.fleet))
 	requests := dispatch.NewMetrics(reg)
-	d := dispatch.New(gate, clock, r.fleet, dispatchOptions(cfg), requests, log.Logger)
+	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatchOptions(cfg), requests, log.Logger)
 	keys := make([]string, 0, len(cfg.Auth.APIKeys))
 	for _, k := range cfg.Auth.APIKeys {
 		keys = append(keys, k.Reveal())
@@ -202,7 +231,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 		HeaderTimeout: t.ClientHeader, BodyIdleTimeout: t.ClientBody, RequestTimeout: t.Request,
 		IdleTimeout: t.ClientIdle, WriteTimeout: t.ClientWrite,
 		PreDrainWait: s.PreDrainWait, DrainTimeout: s.DrainTimeout,
-		Gate: gate, Fleet: r.fleet, Dispatcher: d, Requests: requests, Registry: reg, Log: log,
+		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload,
 	})
 	if err != nil {
 		r.close()
@@ -245,6 +274,10 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 		KeepAlive:          cfg.Server.SSEKeepalive,
 		ClientWriteTimeout: t.ClientWrite,
 		PassAuthorization:  len(cfg.Auth.APIKeys) == 0 && cfg.Auth.WorkerAPIKey == "",
+		Classify:           classify.Options{MinQueue: cfg.Admission.ClientQueueMin, MaxQueue: cfg.Admission.ClientQueueMax},
+		TrackOutput:        cfg.Admission.TrackOutputBlocks,
+		ReserveTokens:      int64(cfg.Admission.ReserveOutputTokens), OverloadStatus: cfg.Admission.OverloadStatus,
+		Topology: topology(cfg.Fleet.KVTransferTopology), TopologyWeight: cfg.Fleet.KVTransferPreferredWeight,
 		Retry: dispatch.RetryOptions{
 			Max: r.MaxRetries, Initial: r.InitialBackoff, Longest: r.MaxBackoff,
 			Multiplier: r.BackoffMultiplier, Jitter: r.JitterFactor,
@@ -254,6 +287,16 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 		o.Retry.Max = 0
 	}
 	return o
+}
+
+func topology(name string) admission.Topology {
+	switch name {
+	case "required":
+		return admission.TopologyRequired
+	case "preferred":
+		return admission.TopologyPreferred
+	}
+	return admission.TopologyAny
 }
 
 // addWorkers registers the workers of the configuration. Any of them may be

@@ -1,10 +1,10 @@
 // Package demo shows the gate at work: a router and a simulated fleet in one
-// process, two short scenarios, and a check of what came out.
+// process, three short scenarios, and a check of what came out.
 //
-// The scenarios are those by which bounded prefill was first described: one
-// prefill worker that takes three seconds, an immediate decode worker, room for
-// one request in prefill, and three requests that overlap. What differs is the
-// queue in front.
+// The first two scenarios are those by which bounded prefill was first described:
+// one prefill worker that takes three seconds, an immediate decode worker, room
+// for one request in prefill, and three requests that overlap; what differs is
+// the queue in front. In the third decode is what is full.
 package demo
 
 import (
@@ -35,6 +35,8 @@ type RouterOptions struct {
 	Slots         int
 	QueueSize     int
 	QueueTimeout  time.Duration
+	// Classes is a class file, in place of the three before.
+	Classes string
 }
 
 // Options of Run.
@@ -59,58 +61,73 @@ func Run(ctx context.Context, o Options) error {
 	if o.PrefillTime == 0 {
 		o.PrefillTime = 3 * time.Second
 	}
-	fleet, err := sim.Start(sim.Options{
-		Prefill: 1, Decode: 1,
-		Worker: sim.WorkerOptions{Model: model, HealthDelay: -1, Timing: sim.Timing{PrefillTime: o.PrefillTime}},
-	})
-	if err != nil {
-		return fmt.Errorf("cannot start the simulated fleet: %w", err)
-	}
-	defer fleet.Close()
-	_, _ = fmt.Fprintf(o.Out, "A simulated fleet: one prefill worker that takes %s, one decode worker that takes no time.\n", o.PrefillTime)
-	_, _ = fmt.Fprintf(o.Out, "The router lets one request at a time into prefill. Each scenario sends three that overlap.\n")
+	_, _ = fmt.Fprintf(o.Out, "A router and a simulated fleet of one prefill and one decode worker. Each scenario sends requests that overlap.\n")
 	wrong := 0
-	var kept *Router
-	for i, s := range scenarios(o.PrefillTime) {
+	var kept *stage
+	all := scenarios(o.PrefillTime)
+	for i, s := range all {
 		_, _ = fmt.Fprintf(o.Out, "\n%d. %s\n   %s\n\n", i+1, s.name, s.explain)
-		router, err := o.Start(ctx, RouterOptions{
-			PrefillURL: fleet.Prefill(0).URL(), BootstrapPort: fleet.Prefill(0).BootstrapPort(), DecodeURL: fleet.Decode(0).URL(),
-			Slots: 1, QueueSize: s.queue, QueueTimeout: s.timeout,
-		})
-		if err != nil {
-			return fmt.Errorf("cannot start the router: %w", err)
-		}
-		problems, err := s.run(ctx, o, router)
-		last := i == len(scenarios(0))-1
-		if err != nil || !o.Keep || !last {
-			router.Stop()
-		}
+		st, err := s.start(ctx, o)
 		if err != nil {
 			return err
+		}
+		problems, err := s.run(ctx, o, st.router)
+		if err != nil {
+			st.close()
+			return err
+		}
+		for _, v := range st.fleet.Violations() {
+			problems = append(problems, fmt.Sprintf("an engine was misused: %+v", v))
 		}
 		for _, p := range problems {
 			_, _ = fmt.Fprintf(o.Out, "   WRONG: %s\n", p)
 		}
 		wrong += len(problems)
-		if last && o.Keep {
-			kept = router
+		if o.Keep && i == len(all)-1 {
+			kept = st
+			continue
 		}
-	}
-	for _, v := range fleet.Violations() {
-		wrong++
-		_, _ = fmt.Fprintf(o.Out, "WRONG: an engine was misused: %+v\n", v)
+		st.close()
 	}
 	if wrong == 0 {
 		_, _ = fmt.Fprintln(o.Out, "\nAll results are as they must be.")
 	}
 	if kept != nil {
-		keep(ctx, o.Out, kept)
-		kept.Stop()
+		keep(ctx, o.Out, kept.router)
+		kept.close()
 	}
 	if wrong > 0 {
 		return fmt.Errorf("%d results of the demo are wrong", wrong)
 	}
 	return nil
+}
+
+// stage is what a scenario plays on.
+type stage struct {
+	fleet  *sim.Fleet
+	router *Router
+}
+
+func (st *stage) close() {
+	st.router.Stop()
+	st.fleet.Close()
+}
+
+func (s *scenario) start(ctx context.Context, o Options) (*stage, error) {
+	workers := s.workers
+	workers.Model, workers.HealthDelay = model, -1
+	fleet, err := sim.Start(sim.Options{Prefill: 1, Decode: 1, Worker: workers})
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the simulated fleet: %w", err)
+	}
+	r := s.router
+	r.PrefillURL, r.BootstrapPort, r.DecodeURL = fleet.Prefill(0).URL(), fleet.Prefill(0).BootstrapPort(), fleet.Decode(0).URL()
+	router, err := o.Start(ctx, r)
+	if err != nil {
+		fleet.Close()
+		return nil, fmt.Errorf("cannot start the router: %w", err)
+	}
+	return &stage{fleet: fleet, router: router}, nil
 }
 
 func keep(ctx context.Context, out io.Writer, r *Router) {

@@ -10,7 +10,7 @@ import (
 func TestCheckFindsWhatIsWrong(t *testing.T) {
 	s := scenarios(3 * time.Second)[0]
 	good := func() *run {
-		r := &run{s: s, mostIn: 1, mostQueue: 1, order: []int{2, 1, 0}}
+		r := &run{s: s, mostIn: 1, mostQueue: 1, order: []int{2, 1, 0}, reqs: make([]request, len(s.want))}
 		for i, w := range s.want {
 			r.reqs[i] = request{done: true, status: w.status, code: w.code, took: w.took, retry: "1"}
 		}
@@ -32,6 +32,14 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 		if p := r.check(waits); len(p) != 1 || !strings.Contains(p[0], map[string]string{"code": "status"}[name]) {
 			t.Errorf("%s: %q", name, p)
 		}
+	}
+	full := scenarios(3 * time.Second)[2]
+	over := &run{s: full, mostIn: 2, mostQueue: 2, blocks: full.blocks + 1, reqs: make([]request, len(full.want))}
+	for i, w := range full.want {
+		over.reqs[i] = request{done: true, status: w.status, took: w.took}
+	}
+	if p := over.check(full.waits); len(p) != 1 || !strings.Contains(p[0], "KV blocks") {
+		t.Errorf("overshoot: %q", p)
 	}
 	r := good()
 	r.order = []int{1, 0}

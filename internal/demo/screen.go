@@ -23,11 +23,12 @@ func newScreen(o Options, r *run) *screen { return &screen{r: r, out: o.Out, liv
 
 // states names where each request is. Served in order, the first that are not
 // answered are those in prefill.
-func (r *run) states() (states [3]string, text string) {
+func (r *run) states() (states []string, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	left := r.inFlight
 	var parts []string
+	states = make([]string, len(r.reqs))
 	for i, q := range r.reqs {
 		switch {
 		case q.sent.IsZero():
@@ -38,13 +39,13 @@ func (r *run) states() (states [3]string, text string) {
 			states[i] = fmt.Sprintf("%d %s", q.status, q.code)
 		case left > 0:
 			left--
-			states[i] = "in prefill"
+			states[i] = r.s.where()
 		default:
 			states[i] = "waiting"
 		}
 		parts = append(parts, fmt.Sprintf("request %d: %s", i+1, strings.TrimSpace(states[i])))
 	}
-	return states, fmt.Sprintf("in prefill %d/1   queued %d/%d   %s", r.inFlight, r.queued, r.s.queue, strings.Join(parts, "   "))
+	return states, fmt.Sprintf("%s %d   queued %d   %s", r.s.where(), r.inFlight, r.queued, strings.Join(parts, "   "))
 }
 
 func (s *screen) draw() {
@@ -63,7 +64,7 @@ func (s *screen) draw() {
 	s.paint(states)
 }
 
-func (s *screen) paint(states [3]string) {
+func (s *screen) paint(states []string) {
 	r := s.r
 	r.mu.Lock()
 	var b strings.Builder
@@ -73,7 +74,7 @@ func (s *screen) paint(states [3]string) {
 	line := func(format string, args ...any) {
 		fmt.Fprintf(&b, "\x1b[2K   "+format+"\n", args...)
 	}
-	line("%5.1fs   in prefill %s 1   queue %s %d", time.Since(r.start).Seconds(), bar(r.inFlight, 1), bar(r.queued, r.s.queue), r.s.queue)
+	line("%5.1fs   %s %s   queue %s%s", time.Since(r.start).Seconds(), r.s.where(), bar(r.inFlight, r.s.inFlight), bar(r.queued, max(r.s.router.QueueSize, r.s.queued)), r.blocksText())
 	for i, q := range r.reqs {
 		took := q.took
 		if !q.done && !q.sent.IsZero() {
@@ -95,6 +96,14 @@ func (s *screen) end() {
 	s.draw()
 }
 
+// blocksText is how full decode is, where that is what the scenario is about.
+func (r *run) blocksText() string {
+	if r.s.blocks == 0 {
+		return ""
+	}
+	return fmt.Sprintf("   KV blocks booked at most %d of %d", r.blocks, r.s.blocks)
+}
+
 func bar(n, of int) string {
 	n = min(n, of)
 	return "[" + strings.Repeat("█", n) + strings.Repeat("·", of-n) + "]"
@@ -108,7 +117,7 @@ func colour(state string, status int) string {
 		return "\x1b[31m"
 	case state == "waiting":
 		return "\x1b[33m"
-	case state == "in prefill":
+	case strings.HasPrefix(state, "in "):
 		return "\x1b[36m"
 	}
 	return ""
@@ -120,8 +129,8 @@ func (r *run) table(out io.Writer, waits time.Duration) {
 	for i, q := range r.reqs {
 		_, _ = fmt.Fprintf(out, "   %-7d  %-6d  %-7s  %-11s  %s\n", i+1, q.status, round(q.took), q.retry, q.code)
 	}
-	_, _ = fmt.Fprintf(out, "   at most %d in prefill and %d queued; waits add up to %s; all over after %s\n",
-		r.mostIn, r.mostQueue, round(waits), round(r.longest()))
+	_, _ = fmt.Fprintf(out, "   at most %d %s and %d queued%s; waits add up to %s; all over after %s\n",
+		r.mostIn, r.s.where(), r.mostQueue, strings.ReplaceAll(r.blocksText(), "   ", "; "), round(waits), round(r.longest()))
 }
 
 func (r *run) longest() time.Duration {

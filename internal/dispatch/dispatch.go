@@ -5,12 +5,15 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/classify"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokens"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -38,7 +41,7 @@ type Options struct {
 	// Disaggregated: requests run as a prefill and a decode leg.
 	Disaggregated bool
 	// PrefillSlots: the gate bounds requests in prefill; refusals then carry the
-	// codes of that bound.
+	// codes of that bound. SetPrefillSlots changes it.
 	PrefillSlots bool
 	// RequestTimeout bounds a request from its arrival to its last byte. Zero:
 	// no bound.
@@ -54,6 +57,20 @@ type Options struct {
 	// itself and has none for them.
 	PassAuthorization bool
 	Retry             RetryOptions
+
+	// Classify says which class a request is of and how long it may wait.
+	Classify classify.Options
+	// TrackOutput books KV blocks as answers grow, ReserveTokens so many output
+	// tokens of each leg beforehand.
+	TrackOutput   bool
+	ReserveTokens int64
+	// Topology is what the two ranks of a pair have to do with each other's
+	// KV-transfer domain, TopologyWeight what a preference counts for.
+	Topology       admission.Topology
+	TopologyWeight int
+	// OverloadStatus is the status of refusals by class limits, deadlines and
+	// reject thresholds. Zero: 429.
+	OverloadStatus int
 
 	PrefillGrace      time.Duration
 	VerdictWait       time.Duration
@@ -91,6 +108,10 @@ type Dispatcher struct {
 	metrics *Metrics
 	rooms   *engine.Rooms
 	budget  *retryBudget
+	// estimator counts prompts' tokens. It is the only one of its gate.
+	estimator *tokens.Estimator
+
+	prefillSlots atomic.Bool // see Options.PrefillSlots
 
 	// running counts goroutines, for Wait. It is only added to while a handler
 	// runs.
@@ -100,11 +121,18 @@ type Dispatcher struct {
 // New makes a dispatcher.
 func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options, m *Metrics, log *slog.Logger) *Dispatcher {
 	o.setDefaults()
-	return &Dispatcher{
+	d := &Dispatcher{
 		opts: o, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
 		rooms: engine.NewRooms(), budget: newRetryBudget(),
+		estimator: tokens.NewEstimator(0, m.tokenMetrics),
 	}
+	d.prefillSlots.Store(o.PrefillSlots)
+	return d
 }
+
+// SetPrefillSlots tells whether the gate bounds requests in prefill, after its
+// limits were changed.
+func (d *Dispatcher) SetPrefillSlots(on bool) { d.prefillSlots.Store(on) }
 
 // Wait returns when no prefill leg outlives its handler any more, or with ctx's
 // error. No handler may be running.

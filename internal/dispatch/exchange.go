@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokens"
 )
 
 // exchange is one client request on its way through dispatch.
@@ -23,6 +24,9 @@ type exchange struct {
 	// owned by the handler's goroutine
 	ticket     admission.Ticket
 	fan        openai.Fan
+	prompt     tokens.Prompt
+	estimate   int64 // of the prompt's tokens, without copies
+	expected   int64 // the most output tokens of a leg, where growth is tracked
 	attempts   int
 	retried500 bool
 	// abort: the answer has begun and cannot be finished.
@@ -119,6 +123,7 @@ func (x *exchange) run(ctx context.Context) {
 			f = x.runPair(ctx)
 		}
 		if f == nil {
+			x.learn()
 			x.finish(reasonOK, nil)
 			return
 		}

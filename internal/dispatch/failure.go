@@ -28,23 +28,25 @@ var ErrShutdown = errors.New("the router is shutting down")
 // Reasons, as they appear in the access log and as metric labels. They are a
 // closed set.
 const (
-	reasonOK           = "ok"
-	reasonClientGone   = "client_gone"
-	reasonQueueFull    = "queue_full"
-	reasonQueueTimeout = "queue_timeout"
-	reasonDeadline     = "deadline"
-	reasonNoWorkers    = "no_workers"
-	reasonDraining     = "draining"
-	reasonBadRequest   = "bad_request"
-	reasonNoModel      = "model_not_found"
-	reasonTimeout      = "request_timeout"
-	reasonUpstreamTime = "upstream_timeout"
-	reasonUpstream     = "upstream_failed"
-	reasonEngineStatus = "engine_status"
-	reasonEngineError  = "engine_error_event"
-	reasonBrokenOff    = "broken_off"
-	reasonWorkerDead   = "worker_dead"
-	reasonTransfer     = "kv_transfer"
+	reasonOK             = "ok"
+	reasonClientGone     = "client_gone"
+	reasonQueueFull      = "queue_full"
+	reasonQueueTimeout   = "queue_timeout"
+	reasonOverloaded     = "overloaded"
+	reasonClassQueueFull = "class_queue_full"
+	reasonDeadline       = "deadline"
+	reasonNoWorkers      = "no_workers"
+	reasonDraining       = "draining"
+	reasonBadRequest     = "bad_request"
+	reasonNoModel        = "model_not_found"
+	reasonTimeout        = "request_timeout"
+	reasonUpstreamTime   = "upstream_timeout"
+	reasonUpstream       = "upstream_failed"
+	reasonEngineStatus   = "engine_status"
+	reasonEngineError    = "engine_error_event"
+	reasonBrokenOff      = "broken_off"
+	reasonWorkerDead     = "worker_dead"
+	reasonTransfer       = "kv_transfer"
 )
 
 // failure is why an attempt did not give the client its answer.
@@ -165,6 +167,9 @@ func (x *exchange) clientEnd(cause error) *failure {
 		return &failure{reason: reasonTimeout, err: cause,
 			local: openai.UpstreamTimeout("", "whole answer", x.d.opts.RequestTimeout, "--request-timeout-secs")}
 	}
+	if errors.Is(cause, ErrShutdown) {
+		return &failure{reason: reasonDraining, err: cause, local: openai.Draining()}
+	}
 	return &failure{gone: true, reason: reasonClientGone, err: cause}
 }
 
@@ -234,56 +239,11 @@ func limitOption(limit string) string {
 	return ""
 }
 
-// refusalFailure turns the gate's answer into a failure.
+// refusalFailure turns the end of a wait at the gate into a failure.
 func (x *exchange) refusalFailure(err error) *failure {
 	var r *admission.Refusal
-	if !errors.As(err, &r) {
-		if errors.Is(err, errRequestTimeout) {
-			return &failure{reason: reasonTimeout,
-				local: openai.UpstreamTimeout("", "whole answer", x.d.opts.RequestTimeout, "--request-timeout-secs")}
-		}
-		if errors.Is(err, ErrShutdown) {
-			return &failure{reason: reasonDraining, local: openai.Draining()}
-		}
-		return &failure{gone: true, reason: reasonClientGone, err: err}
+	if errors.As(err, &r) {
+		return x.refusal(r)
 	}
-	info := openai.AdmissionInfo{
-		Gate: gateName(x.pair), Resource: r.Resource.String(), Class: "default",
-		Retryable: true, QueueDepth: r.Depth,
-	}
-	f := &failure{err: err}
-	slots := x.d.opts.PrefillSlots
-	switch r.Reason {
-	case admission.QueueFull:
-		f.reason = reasonQueueFull
-		if slots {
-			f.local = openai.PrefillQueueFull(int(r.Limit), info, r.RetryAfter)
-		} else {
-			f.local = openai.QueueFull(int(r.Limit), info, r.RetryAfter)
-		}
-	case admission.QueueTimeout:
-		f.reason = reasonQueueTimeout
-		if slots {
-			f.local = openai.PrefillQueueTimeout(time.Duration(r.Limit), info, r.RetryAfter)
-		} else {
-			f.local = openai.QueueTimeout(time.Duration(r.Limit), info, r.RetryAfter)
-		}
-	case admission.DeadlineExceeded:
-		f.reason = reasonDeadline
-		f.local = openai.QueueDeadlineExceeded(time.Duration(r.Limit), info, r.RetryAfter, 0)
-	case admission.Draining:
-		f.reason = reasonDraining
-		f.local = openai.Draining()
-	default:
-		f.reason = reasonNoWorkers
-		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, "", info, r.RetryAfter)
-	}
-	return f
-}
-
-func gateName(pair bool) string {
-	if pair {
-		return "prefill"
-	}
-	return "regular"
+	return x.clientEnd(err)
 }

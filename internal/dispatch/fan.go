@@ -59,7 +59,7 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 		merger: x.fan.Stream(0),
 	}
 	x.call.Record.PrefillRank, x.call.Record.DecodeRank = r.pr.ID(), r.dr.ID()
-	r.relay = relay{x: x, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream}
+	r.relay = relay{x: x, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, output: x.counter(r.dr.Capacity().BlockSize)}
 	for k := range r.copies {
 		r.copies[k].bodies = x.newBodies(r.pr, r.dr, k)
 	}
@@ -223,6 +223,7 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 		r.relay.scan.Feed(b)
 		if r.relay.scan.DataEvents > 0 {
 			r.relay.firstToken()
+			r.relay.grow()
 		}
 		r.relay.begin(-1)
 		f = r.relay.pass(b)

@@ -13,7 +13,6 @@ const (
 	HeaderTargetWorker  = "X-Smg-Target-Worker"
 	HeaderTargetDecode  = "X-Sluice-Target-Decode"
 	HeaderRoutingKey    = "X-Smg-Routing-Key"
-	HeaderMaxQueueMS    = "X-Sluice-Max-Queue-Ms"
 	HeaderRequestID     = "X-Request-Id"
 	headerAuthorization = "Authorization"
 )
@@ -40,7 +39,7 @@ var requestDrop = headerSet(
 
 // requestDropPrefix are families of headers that are internal to routers or
 // engines and never taken from clients.
-var requestDropPrefix = []string{"X-Smg-", "X-Sluice-", "X-Override-", "X-Sgl-", "X-Prefiller-", "X-Encoder-", "X-Kv-Cache-"}
+var requestDropPrefix = []string{"X-Smg-", "X-Sluice-", "X-Override-", "X-Sgl-", "X-Prefiller-", "X-Encoder-", "X-Kv-Cache-", "X-Dynamo-"}
 
 // responseDrop are the engine's headers that are not passed to clients.
 var responseDrop = headerSet(

@@ -31,8 +31,9 @@ func (x *exchange) engineID(k int) string {
 func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream.Header) *upstream.Request {
 	limits := x.d.opts.Limits
 	if leg == admission.PrefillLeg {
-		// A prefill that streams sends its head at once and then computes.
-		limits.StreamIdle = 0
+		// A prefill that streams sends its head at once and then computes; one
+		// that waits for a decode rank must not be the one to be blamed for it.
+		limits.Header, limits.FirstByte, limits.StreamIdle = 0, 0, 0
 	}
 	return &upstream.Request{
 		Method: http.MethodPost, Path: x.call.Path, Header: header, Body: segments, Limits: limits,

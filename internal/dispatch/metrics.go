@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokens"
 )
 
 // Metrics of requests. Every label is of a closed set.
@@ -19,6 +20,8 @@ type Metrics struct {
 	prefill  prometheus.Histogram
 	retries  *prometheus.CounterVec
 	tokens   *prometheus.CounterVec
+
+	tokenMetrics *tokens.Metrics
 
 	byRoute [numRoutes]routeMetrics
 }
@@ -64,6 +67,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"kind"}),
 	}
 	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, m.tokens)
+	m.tokenMetrics = tokens.NewMetrics(reg)
 	for r := range m.byRoute {
 		name := openai.Route(r).String()
 		m.byRoute[r] = routeMetrics{m.inflight.WithLabelValues(name), m.duration.WithLabelValues(name), m.ttft.WithLabelValues(name)}

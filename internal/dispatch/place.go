@@ -2,8 +2,6 @@ package dispatch
 
 import (
 	"errors"
-	"strconv"
-	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -23,16 +21,22 @@ func (x *exchange) place() *failure {
 		}
 		x.fan = fan
 	}
-	model, f := x.model(p)
+	model, adapter, f := x.model(p)
 	if f != nil {
 		return f
 	}
-	spec := admission.TargetSpec{Model: model, Shape: admission.Aggregated}
+	spec := admission.TargetSpec{Model: model, Adapter: adapter, Shape: admission.Aggregated}
 	if x.pair {
 		spec.Shape = admission.Disaggregated
 	}
 	if f := x.pins(&spec); f != nil {
 		return f
+	}
+	if f := x.labels(&spec); f != nil {
+		return f
+	}
+	if x.pair {
+		spec.Topology, spec.TopologyWeight = x.d.opts.Topology, x.d.opts.TopologyWeight
 	}
 	target := x.d.gate.Resolve(spec)
 	if target == nil {
@@ -42,10 +46,9 @@ func (x *exchange) place() *failure {
 		return &failure{reason: reasonNoModel, local: openai.ModelNotFound(p.Model)}
 	}
 	x.ticket.Target = target
-	x.ticket.Legs = p.Samples()
 	x.call.Record.Model = target.Model()
 	x.hints(p)
-	return x.clientDeadline()
+	return x.weigh(p, target.Model())
 }
 
 // noWorkers is the answer while workers are expected that nobody has seen yet:
@@ -55,23 +58,25 @@ func (x *exchange) noWorkers() *failure {
 		local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", x.d.fleet.HealthInterval())}
 }
 
-// model is the name of the pool that serves the model asked for.
-func (x *exchange) model(p *openai.Peeked) (string, *failure) {
+// model is the name of the pool that serves the model asked for, and the LoRA
+// adapter if it is one.
+func (x *exchange) model(p *openai.Peeked) (pool, adapter string, f *failure) {
 	if p.ModelKind == openai.KindString {
 		if p.Model == "" {
-			return "", &failure{reason: reasonBadRequest,
+			return "", "", &failure{reason: reasonBadRequest,
 				local: openai.InvalidRequest("model", "model is empty; name one, or leave the field out where only one is served")}
 		}
-		return x.d.fleet.Pool(p.Model), nil
+		pool, adapter = x.d.fleet.Resolve(p.Model)
+		return pool, adapter, nil
 	}
-	pool, n := x.d.fleet.SolePool()
+	sole, n := x.d.fleet.SolePool()
 	switch n {
 	case 1:
-		return pool, nil
+		return sole, "", nil
 	case 0:
-		return "", x.noWorkers()
+		return "", "", x.noWorkers()
 	}
-	return "", &failure{reason: reasonBadRequest,
+	return "", "", &failure{reason: reasonBadRequest,
 		local: openai.InvalidRequest("model", "%d models are served here; say which one in the field \"model\" (GET /v1/models lists them)", n)}
 }
 
@@ -124,19 +129,4 @@ func (x *exchange) hints(p *openai.Peeked) {
 	}
 	h := admission.Hint{Key: policy.HashKey(key), HasKey: true}
 	x.ticket.Hints[admission.PrefillLeg], x.ticket.Hints[admission.DecodeLeg] = h, h
-}
-
-// clientDeadline bounds the wait by the client's own patience.
-func (x *exchange) clientDeadline() *failure {
-	v := x.call.Header.Get(HeaderMaxQueueMS)
-	if v == "" {
-		return nil
-	}
-	ms, err := strconv.ParseInt(v, 10, 32)
-	if err != nil || ms < 0 {
-		return &failure{reason: reasonBadRequest,
-			local: openai.InvalidRequest("", "the header %s must be a whole number of milliseconds, at most 2147483647", HeaderMaxQueueMS)}
-	}
-	x.ticket.Deadline = x.d.clock.Now().Add(time.Duration(ms) * time.Millisecond)
-	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/classify"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -186,13 +187,13 @@ func TestClientsOwnPatience(t *testing.T) {
 	_, leave := r.begin("/v1/chat/completions", chatBody(""))
 	r.working(r.sim.Prefill(0), 1)
 	start := time.Now()
-	a := r.chat("", HeaderMaxQueueMS, "50")
+	a := r.chat("", classify.HeaderMaxQueue, "50")
 	if a.status != 429 || a.code() != "queue_deadline_exceeded" || a.header.Get("Retry-After") == "" || time.Since(start) < 50*time.Millisecond {
 		t.Errorf("after %s: %d %s", time.Since(start), a.status, a.body)
 	}
 	r.soon("it was told", start)
 	for _, bad := range []string{"-1", "soon", "1.5", "99999999999"} {
-		if a := r.chat("", HeaderMaxQueueMS, bad); a.status != 400 || a.code() != "invalid_request" {
+		if a := r.chat("", classify.HeaderMaxQueue, bad); a.status != 400 || a.code() != "invalid_request" {
 			t.Errorf("%q: %d %s", bad, a.status, a.body)
 		}
 	}

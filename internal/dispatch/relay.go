@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokens"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -22,8 +23,9 @@ type relay struct {
 	leg  admission.Leg
 	sse  bool
 	// frees: the body may be given up once the answer has begun.
-	frees bool
-	scan  openai.EventScanner
+	frees  bool
+	scan   openai.EventScanner
+	output tokens.OutputCounter
 }
 
 // runAnswer sends the leg that answers the client and relays its answer. legs is
@@ -54,7 +56,7 @@ func (x *exchange) openAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Ra
 	if err != nil {
 		return nil, x.legFailure(ctx, leg, rank, err)
 	}
-	r := &relay{x: x, out: &x.out, resp: resp, rank: rank, leg: leg}
+	r := &relay{x: x, out: &x.out, resp: resp, rank: rank, leg: leg, output: x.counter(rank.Capacity().BlockSize)}
 	f := r.check(ctx)
 	if f != nil {
 		_ = resp.Body.Close()
@@ -110,6 +112,7 @@ func (r *relay) broken(ctx *legContext, err error) *failure {
 func (r *relay) firstToken() {
 	if rec := &r.x.call.Record; rec.TTFT == 0 {
 		rec.TTFT = time.Since(r.x.call.Arrived)
+		r.x.ticket.FirstToken() // what the prompt booked on its prefill rank is done
 	}
 }
 
@@ -154,6 +157,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 		r.scan.Feed(piece)
 		if r.scan.DataEvents > 0 {
 			r.firstToken()
+			r.grow()
 		}
 		if !r.out.begun {
 			if f := r.beforeFirst(); f != nil {

@@ -53,6 +53,9 @@ type Options struct {
 	// Registry is what /metrics shows; the server's own metrics are added to it.
 	Registry *prometheus.Registry
 	Log      *telemetry.Log
+	// Reload reads the configuration again when a client orders it. Nil: there
+	// is nothing to read.
+	Reload Reloader
 }
 
 // Defaults of the options.

@@ -125,6 +125,15 @@ func (s *Server) newRoutes() map[string]*route {
 		"/readyz":    probe((*request).ready),
 		"/readiness": probe((*request).ready),
 
+		"/admission":        get("admission", readOnly, (*request).admission),
+		"/admission/reload": {name: "reload", access: map[string]access{http.MethodPost: admin}, allow: []string{http.MethodPost}, serve: (*request).reload},
+		"/busy_threshold": {
+			name:   "busy_threshold",
+			access: map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
+			allow:  []string{http.MethodGet, http.MethodHead, http.MethodPost},
+			serve:  (*request).busyThreshold,
+		},
+
 		pathWorkers: {
 			name:   "workers",
 			access: map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},

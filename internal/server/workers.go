@@ -89,18 +89,12 @@ func (q *request) accepted(w *fleet.Worker) {
 }
 
 func (q *request) addWorker() {
-	q.maxBody = min(q.maxBody, maxWorkerBody)
-	p := q.readBody()
+	body, ok := q.smallBody()
 	defer q.free()
-	if p != nil {
-		if p.answer == nil {
-			q.reason = p.reason
-			return
-		}
-		q.refuse(p.answer, p.reason)
+	if !ok {
 		return
 	}
-	spec, e := q.s.readWorker(q.buf.b[:q.length])
+	spec, e := q.s.readWorker(body)
 	if e != nil {
 		q.refuse(e, reasonBadRequest)
 		return

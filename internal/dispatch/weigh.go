@@ -1,0 +1,181 @@
+package dispatch
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/classify"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokens"
+)
+
+// Headers by which clients narrow the ranks their request may run on.
+const (
+	HeaderRequireLabels = "X-Sluice-Require-Labels"
+	HeaderPreferLabels  = "X-Sluice-Prefer-Labels"
+)
+
+// weigh tells the gate what the request asks beside ranks: its class, how long
+// its client would wait, and what it will hold.
+func (x *exchange) weigh(p *openai.Peeked, pool string) *failure {
+	o, t := &x.d.opts, &x.ticket
+	x.prompt = tokens.Measure(p)
+	x.estimate = x.d.estimator.Estimate(pool, &x.prompt)
+	c, bad := o.Classify.Classify(&classify.Facts{Header: x.call.Header, Peeked: p, Pool: pool, PromptTokens: x.estimate})
+	if bad != nil {
+		return &failure{reason: reasonBadRequest, local: bad}
+	}
+	t.Class = c.Class
+	t.StrictPriority, t.PriorityJump = c.StrictPriority, c.PriorityJump
+	if c.HasMaxQueue {
+		t.Deadline = x.d.clock.Now().Add(c.MaxQueue)
+	}
+	if c.ClassDeadline > 0 {
+		t.ClassDeadline = x.d.clock.Now().Add(c.ClassDeadline)
+	}
+	t.Legs = p.Samples()
+	t.PromptTokens = x.estimate * int64(max(x.fan.Copies, 1))
+	t.ReserveTokens = o.ReserveTokens
+	t.Bytes = int64(len(p.Body))
+	if o.TrackOutput {
+		x.expected = p.MaxTokens
+	}
+	return nil
+}
+
+// labels reads the labels that ranks must have, or had better have, out of
+// headers: "zone=a, gpu=h100", and with a weight "zone=a;w=5".
+func (x *exchange) labels(spec *admission.TargetSpec) *failure {
+	h := x.call.Header
+	require, f := readLabels(h, HeaderRequireLabels)
+	if f != nil {
+		return f
+	}
+	prefer, f := readLabels(h, HeaderPreferLabels)
+	if f != nil {
+		return f
+	}
+	for _, r := range require {
+		for l := range spec.Require {
+			spec.Require[l] = append(spec.Require[l], r.Label)
+		}
+	}
+	for l := range spec.Prefer {
+		spec.Prefer[l] = prefer
+	}
+	return nil
+}
+
+// maxLabels bounds the labels of one header.
+const maxLabels = 16
+
+func readLabels(h http.Header, name string) ([]admission.Preference, *failure) {
+	var out []admission.Preference
+	for _, line := range h[name] {
+		for one := range strings.SplitSeq(line, ",") {
+			one = strings.TrimSpace(one)
+			if one == "" {
+				continue
+			}
+			pair, weight, weighted := strings.Cut(one, ";w=")
+			key, value, ok := strings.Cut(pair, "=")
+			w := 1
+			if weighted {
+				n, err := strconv.Atoi(weight)
+				ok = ok && err == nil && n > 0 && n <= 1_000_000 && name == HeaderPreferLabels
+				w = n
+			}
+			if !ok || key == "" || len(out) == maxLabels {
+				return nil, &failure{reason: reasonBadRequest,
+					local: openai.InvalidRequest("", "the header %s must be up to %d labels as in \"zone=a, gpu=h100\"; %s takes a weight as in \"zone=a;w=5\"", name, maxLabels, HeaderPreferLabels)}
+			}
+			out = append(out, admission.Preference{Label: admission.Label{Key: key, Value: value}, Weight: w})
+		}
+	}
+	return out, nil
+}
+
+// learn tells the estimator what the engine counted.
+func (x *exchange) learn() {
+	if u := x.call.Record.Usage; u.PromptTokens > 0 {
+		x.d.estimator.Observe(x.ticket.Target.Model(), &x.prompt, x.estimate, u)
+	}
+}
+
+// counter follows the growth of the answer of this attempt, in KV blocks of the
+// rank that decodes it.
+func (x *exchange) counter(blockSize int64) tokens.OutputCounter {
+	if !x.d.opts.TrackOutput {
+		return tokens.OutputCounter{}
+	}
+	t := &x.ticket
+	return tokens.NewOutputCounter(tokens.OutputPlan{
+		PromptTokens: t.PromptTokens, ReserveTokens: t.ReserveTokens, Legs: t.Legs,
+		BlockSize: blockSize, Expected: x.expected,
+	})
+}
+
+// grow books the blocks that the answer has grown by.
+func (r *relay) grow() {
+	if n := r.output.Seen(r.scan.DataEvents, r.scan.Usage.CompletionTokens); n > 0 {
+		r.x.ticket.Grow(n)
+	}
+}
+
+// refusal tells the client in the API's words what the gate refused, and why.
+func (x *exchange) refusal(r *admission.Refusal) *failure {
+	info := openai.AdmissionInfo{
+		Gate: x.gateName(), Resource: r.Resource.String(), Class: r.Class,
+		Retryable: true, QueueDepth: r.Depth,
+	}
+	o := &x.d.opts
+	slots := x.d.prefillSlots.Load()
+	limit := openai.LimitInfo{PolicyClass: r.Class, Kind: string(r.LimitKind), Current: r.Current, Limit: r.Limit}
+	f := &failure{err: r}
+	switch r.Reason {
+	case admission.QueueFull:
+		f.reason = reasonQueueFull
+		switch {
+		case r.LimitKind == admission.LimitBytes:
+			f.local = openai.QueueFull(int(r.Limit), info, r.RetryAfter)
+			f.local.Message = "the requests that wait hold " + strconv.FormatInt(r.Current, 10) + " bytes, the limit is " + strconv.FormatInt(r.Limit, 10) + " (max_waiting_bytes); try again later"
+		case slots:
+			f.local = openai.PrefillQueueFull(int(r.Limit), info, r.RetryAfter)
+		default:
+			f.local = openai.QueueFull(int(r.Limit), info, r.RetryAfter)
+		}
+	case admission.QueueTimeout:
+		f.reason = reasonQueueTimeout
+		if slots {
+			f.local = openai.PrefillQueueTimeout(time.Duration(r.Limit), info, r.RetryAfter)
+		} else {
+			f.local = openai.QueueTimeout(time.Duration(r.Limit), info, r.RetryAfter)
+		}
+	case admission.DeadlineExceeded:
+		f.reason = reasonDeadline
+		f.local = openai.QueueDeadlineExceeded(time.Duration(r.Limit), info, r.RetryAfter, o.OverloadStatus)
+	case admission.ClassQueueFull:
+		f.reason = reasonClassQueueFull
+		f.local = openai.ClassQueueFull(limit, info, r.RetryAfter, o.OverloadStatus)
+	case admission.AllOverloaded:
+		f.reason = reasonOverloaded
+		f.local = openai.AllWorkersOverloaded(info, r.RetryAfter, o.OverloadStatus)
+	case admission.Draining:
+		f.reason = reasonDraining
+		f.local = openai.Draining()
+	default:
+		f.reason = reasonNoWorkers
+		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, "", info, r.RetryAfter)
+	}
+	return f
+}
+
+func (x *exchange) gateName() string {
+	if x.pair {
+		return "prefill"
+	}
+	return "regular"
+}

@@ -1,0 +1,283 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// The documents of /admission: what the gate holds and why it does not let the
+// next request in. Times are in milliseconds.
+type (
+	admissionDoc struct {
+		Limits       limitsDoc        `json:"limits"`
+		Thresholds   thresholdsDoc    `json:"busy_thresholds"`
+		Waiting      int              `json:"waiting"`
+		WaitingBytes int64            `json:"waiting_bytes"`
+		Queues       []queueDoc       `json:"queues"`
+		Ranks        []rankDoc        `json:"ranks"`
+		ClosedMS     map[string]int64 `json:"closed_ms"`
+		Fences       uint64           `json:"fences"`
+		Unknown      uint64           `json:"unknown_classes"`
+		Missed       uint64           `json:"missed_events"`
+		Reload       *ReloadState     `json:"reload,omitempty"`
+	}
+	limitsDoc struct {
+		PrefillSlots    int   `json:"prefill_max_inflight_requests_per_worker"`
+		QueueSize       int   `json:"queue_size"`
+		QueueTimeoutMS  int64 `json:"queue_timeout_ms"`
+		MaxWaitingBytes int64 `json:"max_waiting_bytes,omitempty"`
+		GuardMS         int64 `json:"starvation_guard_ms,omitempty"`
+	}
+	thresholdsDoc struct {
+		DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
+		PrefillTokens *int64   `json:"active_prefill_tokens_threshold"`
+		PrefillFrac   *float64 `json:"active_prefill_tokens_threshold_frac"`
+	}
+	queueDoc struct {
+		Models   []string   `json:"models"`
+		Depth    int        `json:"depth"`
+		OldestMS int64      `json:"oldest_wait_ms"`
+		ClosedBy string     `json:"closed_by"`
+		Fence    *fenceDoc  `json:"fence,omitempty"`
+		Classes  []classDoc `json:"classes"`
+	}
+	fenceDoc struct {
+		Class    string `json:"class"`
+		WaitedMS int64  `json:"waited_ms"`
+		Prefill  string `json:"prefill,omitempty"`
+		Decode   string `json:"decode,omitempty"`
+	}
+	classDoc struct {
+		Profile      string        `json:"model_profile,omitempty"`
+		Class        string        `json:"class"`
+		Depth        int           `json:"depth"`
+		Lanes        int           `json:"lanes"`
+		RawTokens    int64         `json:"queued_prompt_tokens"`
+		CachedTokens int64         `json:"queued_cached_tokens"`
+		HeadMS       int64         `json:"head_wait_ms"`
+		OldestMS     int64         `json:"oldest_wait_ms"`
+		Deficit      int64         `json:"deficit"`
+		ClosedBy     string        `json:"closed_by"`
+		Short        []shortageDoc `json:"short_of,omitempty"`
+		Fenced       bool          `json:"fenced"`
+		EstimatedMS  int64         `json:"estimated_wait_ms"`
+		Never        bool          `json:"never_queues,omitempty"`
+	}
+	shortageDoc struct {
+		Rank     string `json:"rank"`
+		Role     string `json:"role"`
+		Resource string `json:"resource"`
+		Short    int64  `json:"short"`
+		Of       int64  `json:"of"`
+	}
+	capacityDoc struct {
+		MaxBatchedTokens int64 `json:"max_num_batched_tokens,omitempty"`
+		KVBlocks         int64 `json:"total_kv_blocks,omitempty"`
+		BlockSize        int64 `json:"block_size,omitempty"`
+		MaxRunning       int64 `json:"max_running_requests,omitempty"`
+	}
+	rankDoc struct {
+		ID            string      `json:"id"`
+		Role          string      `json:"role"`
+		Models        []string    `json:"models"`
+		Candidate     bool        `json:"candidate"`
+		Room          bool        `json:"room"`
+		Breaker       string      `json:"breaker"`
+		Slots         int         `json:"prefill_slots"`
+		PrefillTokens int64       `json:"prefill_tokens"`
+		Pending       int         `json:"decode_requests_pending"`
+		Active        int         `json:"decode_requests_active"`
+		PendingBlocks int64       `json:"decode_blocks_pending"`
+		ActiveBlocks  int64       `json:"decode_blocks_active"`
+		Capacity      capacityDoc `json:"capacity"`
+		Overloaded    bool        `json:"overloaded,omitempty"`
+		Fenced        bool        `json:"fenced,omitempty"`
+		Missing       []string    `json:"missing_capacity,omitempty"`
+		Barred        []string    `json:"barred_pairs,omitempty"`
+	}
+)
+
+// ReloadState is what became of the last reload of the configuration.
+type ReloadState struct {
+	Generation int       `json:"generation"`
+	Loaded     time.Time `json:"loaded"`
+	Trigger    string    `json:"trigger,omitempty"`
+	// Error is why the last one changed nothing.
+	Error    string   `json:"error,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Reloader reads the configuration again. See Options.Reload.
+type Reloader interface {
+	// Reload puts what the files say in force, or keeps what is and returns why.
+	Reload() error
+	State() ReloadState
+}
+
+func ms(d time.Duration) int64 { return d.Milliseconds() }
+
+// closedName is empty where nothing is lacking, which is not the same as a
+// resource.
+func closedName(r admission.Resource) string {
+	if r == admission.ResourceNone {
+		return ""
+	}
+	return r.String()
+}
+
+// admission tells what the gate holds and why it waits.
+func (q *request) admission() {
+	st := q.s.opts.Gate.Stats()
+	doc := admissionDoc{
+		Limits: limitsDoc{
+			PrefillSlots: st.Limits.PrefillSlots, QueueSize: st.Limits.QueueSize, QueueTimeoutMS: ms(st.Limits.QueueTimeout),
+			MaxWaitingBytes: st.Limits.MaxWaitingBytes, GuardMS: ms(st.Limits.StarvationGuard),
+		},
+		Thresholds: thresholdsOf(st.Reject),
+		Waiting:    st.Waiting, WaitingBytes: st.WaitingBytes,
+		Queues: []queueDoc{}, Ranks: []rankDoc{}, ClosedMS: map[string]int64{},
+		Fences: st.Fences, Unknown: st.UnknownClasses, Missed: st.MissedEvents,
+	}
+	for by, d := range st.ClosedFor {
+		doc.ClosedMS[by.String()] = ms(d)
+	}
+	for i := range st.Queues {
+		doc.Queues = append(doc.Queues, queueOf(&st.Queues[i]))
+	}
+	for i := range st.Ranks {
+		doc.Ranks = append(doc.Ranks, rankOf(&st.Ranks[i]))
+	}
+	if r := q.s.opts.Reload; r != nil {
+		state := r.State()
+		doc.Reload = &state
+	}
+	q.document(http.StatusOK, &doc)
+}
+
+func queueOf(f *admission.QueueStats) queueDoc {
+	d := queueDoc{Models: f.Models, Depth: f.Depth, OldestMS: ms(f.OldestWait), ClosedBy: closedName(f.ClosedBy), Classes: []classDoc{}}
+	if f.Fence != nil {
+		d.Fence = &fenceDoc{Class: f.Fence.Class, WaitedMS: ms(f.Fence.Waited), Prefill: f.Fence.Prefill, Decode: f.Fence.Decode}
+	}
+	for i := range f.Classes {
+		c := &f.Classes[i]
+		one := classDoc{
+			Profile: c.Profile, Class: c.Class, Depth: c.Depth, Lanes: c.Lanes, RawTokens: c.RawTokens, CachedTokens: c.CachedTokens,
+			HeadMS: ms(c.HeadWait), OldestMS: ms(c.OldestWait), Deficit: c.Deficit, ClosedBy: closedName(c.ClosedBy),
+			Fenced: c.Fenced, EstimatedMS: ms(c.EstimatedWait), Never: c.Never,
+		}
+		for _, s := range c.Short {
+			one.Short = append(one.Short, shortageDoc{Rank: s.Rank, Role: s.Role.String(), Resource: s.Resource.String(), Short: s.Short, Of: s.Of})
+		}
+		d.Classes = append(d.Classes, one)
+	}
+	return d
+}
+
+func rankOf(r *admission.RankStats) rankDoc {
+	d := rankDoc{
+		ID: r.ID, Role: r.Role.String(), Models: r.Models, Candidate: r.Candidate, Room: r.Room, Breaker: r.State.Breaker.String(),
+		Slots: r.PrefillSlots, PrefillTokens: r.PrefillTokens, Pending: r.PendingDecode, Active: r.ActiveDecode,
+		PendingBlocks: r.PendingBlocks, ActiveBlocks: r.ActiveBlocks, Capacity: capacityDoc(r.Capacity),
+		Overloaded: r.Overloaded, Fenced: r.Fenced, Barred: r.Barred,
+	}
+	if r.MissingTokens {
+		d.Missing = append(d.Missing, "max_num_batched_tokens")
+	}
+	if r.MissingBlocks {
+		d.Missing = append(d.Missing, "total_kv_blocks")
+	}
+	return d
+}
+
+// reload reads the configuration again.
+func (q *request) reload() {
+	r := q.s.opts.Reload
+	if r == nil {
+		q.refuse(openai.InvalidRequest("", "this router was started without anything to reload"), reasonBadRequest)
+		return
+	}
+	err := r.Reload()
+	state := r.State()
+	if err != nil {
+		e := openai.InvalidRequest("", "the configuration is not valid and the last good one stays in force: %s", err)
+		q.refuse(e, reasonBadRequest)
+		return
+	}
+	q.log("configuration is reloaded by request")
+	q.document(http.StatusOK, &state)
+}
+
+// log tells of a change that a client ordered.
+func (q *request) log(what string, more ...any) {
+	q.s.log.Info(what, append([]any{"id", q.call.ID, "client", q.r.RemoteAddr}, more...)...)
+}
+
+func thresholdsOf(r admission.RejectThresholds) thresholdsDoc {
+	return thresholdsDoc{DecodeBlocks: r.ActiveDecodeBlocks, PrefillTokens: r.ActivePrefillTokens, PrefillFrac: r.ActivePrefillTokensFrac}
+}
+
+// busyThreshold shows or changes the reject thresholds. A field that is absent
+// stays as it is, null takes it away.
+func (q *request) busyThreshold() {
+	gate := q.s.opts.Gate
+	if q.r.Method == http.MethodPost {
+		body, ok := q.smallBody()
+		defer q.free()
+		if !ok {
+			return
+		}
+		next, e := readThresholds(body, gate.RejectThresholds())
+		if e != nil {
+			q.refuse(e, reasonBadRequest)
+			return
+		}
+		gate.SetRejectThresholds(next)
+		q.log("reject thresholds are changed by request")
+	}
+	doc := thresholdsOf(gate.RejectThresholds())
+	q.document(http.StatusOK, &doc)
+}
+
+// smallBody reads the body of a route of our own; it answers what is wrong with
+// it.
+func (q *request) smallBody() ([]byte, bool) {
+	q.maxBody = min(q.maxBody, maxWorkerBody)
+	if p := q.readBody(); p != nil {
+		if p.answer == nil {
+			q.reason = p.reason
+		} else {
+			q.refuse(p.answer, p.reason)
+		}
+		return nil, false
+	}
+	return q.buf.b[:q.length], true
+}
+
+func readThresholds(body []byte, old admission.RejectThresholds) (admission.RejectThresholds, *openai.Error) {
+	in := thresholdsOf(old)
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&in)
+	if err == nil {
+		if _, end := dec.Token(); end != io.EOF {
+			err = errors.New("there is something behind the object")
+		}
+	}
+	if err != nil {
+		return old, openai.InvalidRequest("", "the body does not tell thresholds: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	next := admission.RejectThresholds{ActiveDecodeBlocks: in.DecodeBlocks, ActivePrefillTokens: in.PrefillTokens, ActivePrefillTokensFrac: in.PrefillFrac}
+	if err := next.Validate(); err != nil {
+		return old, openai.InvalidRequest("", "%s", err)
+	}
+	return next, nil
+}
