@@ -22,7 +22,8 @@ type messagesStream struct {
 	m *Messages
 	chatEvents
 	out     []byte // events of the piece at hand
-	started bool
+	started bool   // something was written
+	created bool   // message_start was
 	failed  bool
 
 	blocks int // how many were opened
@@ -70,6 +71,7 @@ func (s *messagesStream) Ping(write func([]byte)) {
 	if s.Done() {
 		return
 	}
+	s.started = true
 	s.ping()
 	s.flush(write)
 }
@@ -85,7 +87,7 @@ func (s *messagesStream) ping() {
 	s.out = append(s.out, "event: ping\ndata: {\"type\":\"ping\"}\n\n"...)
 }
 
-// comment passes on an engine's own keep-alive.
+// comment passes on an engine's own keep-alive, unless it would be the first of all.
 func (s *messagesStream) comment() {
 	if s.started {
 		s.ping()
@@ -103,8 +105,8 @@ func (s *messagesStream) eventClose(tail string) {
 }
 
 func (s *messagesStream) chunk(e *chatAnswer) error {
-	if !s.started {
-		s.started = true
+	if !s.created {
+		s.created, s.started = true, true
 		s.eventOpen("message_start")
 		s.out = append(s.out, `,"message":`...)
 		s.out = s.m.appendHead(s.out, e.model)

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -126,6 +127,19 @@ func TestMessagesRequestRefusals(t *testing.T) {
 		if !strings.Contains(e.Message, strings.SplitN(c.param, "[", 2)[0]) {
 			t.Errorf("%s: the message does not name the field: %s", c.in, e.Message)
 		}
+	}
+}
+
+// A body of very many small fields costs no more than its size.
+func TestManyUnknownFields(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"model":"m","max_tokens":5,"messages":[]`)
+	for i := range 200000 {
+		fmt.Fprintf(&b, `,"x%d":1`, i)
+	}
+	b.WriteString("}")
+	if got, _ := translated(t, openai.RouteMessages, b.String()); len(got) != b.Len() {
+		t.Errorf("%d bytes became %d", b.Len(), len(got))
 	}
 }
 

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/sluice-router/sluice/internal/openai"
@@ -186,15 +187,6 @@ func (c *chatBody) field(name string, v []byte) {
 	}
 }
 
-func (c *chatBody) has(name string) bool {
-	for _, w := range c.written {
-		if w == name {
-			return true
-		}
-	}
-	return false
-}
-
 func (c *chatBody) end() []byte { return append(c.b, '}') }
 
 // rule says what becomes of a field of the client's API.
@@ -225,6 +217,7 @@ var chatOnly = map[string]string{
 
 // rest passes on what is no field of the client's API, and refuses what can't pass.
 func (c *chatBody) rest(top object, rules map[string]rule) error {
+	ours := c.written // a search of what it passes on itself would be quadratic
 	for _, m := range top.list {
 		at := top.at.field(clipName(m.name))
 		switch rules[m.name] {
@@ -246,7 +239,7 @@ func (c *chatBody) rest(top object, rules map[string]rule) error {
 			}
 			return unsupported(at, "cannot be set on this route: %s", why)
 		}
-		if c.has(m.name) {
+		if slices.Contains(ours, m.name) {
 			return bad(at, "contradicts another field that says the same on this route")
 		}
 		c.field(m.name, m.value)

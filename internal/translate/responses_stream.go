@@ -79,14 +79,16 @@ func (s *responsesStream) Ping(write func([]byte)) {
 	if s.Done() {
 		return
 	}
+	s.started = true
 	s.comment()
 	s.flush(write)
 }
 
-// comment passes on an engine's own keep-alive.
+// comment passes on an engine's own keep-alive, unless it would be the first of all.
 func (s *responsesStream) comment() {
-	s.started = true
-	s.out = append(s.out, ": keep-alive\n\n"...)
+	if s.started {
+		s.out = append(s.out, ": keep-alive\n\n"...)
+	}
 }
 
 func (s *responsesStream) flush(write func([]byte)) {
