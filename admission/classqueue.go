@@ -24,12 +24,12 @@ type classQueue struct {
 type profileQueue struct {
 	profile *profile
 	classes []*classQueue
-	cursor  int
+	cursor  int // the class whose turn it is
 	waiting int
 }
 
 func (c *Core) newProfileQueue(f *family, p *profile) *profileQueue {
-	q := &profileQueue{profile: p}
+	q := &profileQueue{profile: p, cursor: len(p.classes) - 1}
 	for _, cl := range p.classes {
 		cq := &classQueue{class: cl, family: f, ready: laneHeap{which: readyLanes}}
 		cq.closed.core = c

@@ -79,13 +79,18 @@ func (c *Core) nextIn(now Instant, p *profileQueue, out *[]*Ticket) *Ticket {
 		q := p.classes[x.at]
 		q.deficit += times(rounds, q.class.quantum)
 	}
-	for _, x := range c.poor {
-		if p.classes[x.at].deficit >= x.head.cost() {
-			p.cursor = x.at
-			return x.head
+	var first *poor // the next after the one whose turn is over
+	for i := range c.poor {
+		x := &c.poor[i]
+		if p.classes[x.at].deficit >= x.head.cost() && (first == nil || first.at == p.cursor) {
+			first = x
 		}
 	}
-	return nil
+	if first == nil {
+		return nil
+	}
+	p.cursor = first.at
+	return first.head
 }
 
 // poor is a class that could start its head but cannot pay for it.

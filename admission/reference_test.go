@@ -602,6 +602,9 @@ func (m *reference) next(now Instant, profiles []*profileQueue) (first *refTicke
 // nextIn is one decision of the round robin between the classes of a profile.
 func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 	n := len(p.classes)
+	if _, ok := m.cursor[p]; !ok {
+		m.cursor[p] = n - 1
+	}
 	poor := map[int]*refTicket{}
 	rounds := int64(math.MaxInt64)
 	for i := range n {
@@ -625,8 +628,8 @@ func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 	for at, t := range poor {
 		m.deficit[refQueue{p, p.classes[at].class.Name}] += rounds * t.class.Quantum
 	}
-	for i := range n {
-		at := (m.cursor[p] + i) % n
+	for i := range n { // the one whose turn is over is the last
+		at := (m.cursor[p] + 1 + i) % n
 		if t := poor[at]; t != nil && m.deficit[t.queue] >= t.cost() {
 			m.cursor[p] = at
 			return t
