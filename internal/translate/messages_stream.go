@@ -119,12 +119,26 @@ func (s *messagesStream) chunk(e *chatAnswer) error {
 		s.enter(blockThinking)
 		s.delta(`{"type":"thinking_delta","thinking":`, c.reasoning)
 	}
+	// A call that is under way goes on before a text ends it.
+	wasTool := s.open == blockTool
+	if wasTool {
+		if err := s.callAll(c.calls); err != nil {
+			return err
+		}
+	}
 	if c.content != nil {
 		s.enter(blockText)
 		s.delta(`{"type":"text_delta","text":`, c.content)
 	}
-	for i := range c.calls {
-		if err := s.call(&c.calls[i]); err != nil {
+	if !wasTool {
+		return s.callAll(c.calls)
+	}
+	return nil
+}
+
+func (s *messagesStream) callAll(calls []chatCall) error {
+	for i := range calls {
+		if err := s.call(&calls[i]); err != nil {
 			return err
 		}
 	}
@@ -217,6 +231,9 @@ type toolCursor struct {
 // the last one can still grow. Calls that come in turns can't be told as blocks that
 // follow one another.
 func (t *toolCursor) see(call *chatCall, open bool) (isNew bool, err error) {
+	if call.id == nil && call.name == nil && call.arguments == nil {
+		return false, nil // it says nothing
+	}
 	isNew = t.count == 0 || call.index >= 0 && t.current >= 0 && call.index != t.current ||
 		call.id != nil && t.id != "" && call.id.text() != t.id ||
 		call.index < 0 && call.id == nil && call.name != nil

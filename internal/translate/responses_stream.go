@@ -155,6 +155,13 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 		s.out = append(append(s.out, `,"delta":`...), c.reasoning...)
 		s.eventClose("")
 	}
+	// A call that is under way goes on before a text ends it.
+	wasCall := s.open.kind == itemCall
+	if wasCall {
+		if err := s.callAll(c.calls); err != nil {
+			return err
+		}
+	}
 	if c.content != nil {
 		s.enter(outItem{kind: itemMessage})
 		s.grow(c.content)
@@ -164,8 +171,8 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 		s.out = appendOneLine(s.out, s.takeLogprobs(c.logprobs))
 		s.eventClose("")
 	}
-	for i := range c.calls {
-		if err := s.call(&c.calls[i]); err != nil {
+	if !wasCall {
+		if err := s.callAll(c.calls); err != nil {
 			return err
 		}
 	}
@@ -187,6 +194,15 @@ func (s *responsesStream) takeLogprobs(v raw) raw {
 	}
 	s.logs = appendOneLine(s.logs, rawOf(v[1:len(v)-1]))
 	return v
+}
+
+func (s *responsesStream) callAll(calls []chatCall) error {
+	for i := range calls {
+		if err := s.call(&calls[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *responsesStream) call(call *chatCall) error {

@@ -195,6 +195,7 @@ func (in *inputItems) reasoning(item object) error {
 		if err != nil {
 			return err
 		}
+		told := false
 		for i, v := range list.elements() {
 			part, err := readObject(v, item.at.field(name).element(i))
 			if err != nil {
@@ -205,8 +206,9 @@ func (in *inputItems) reasoning(item object) error {
 				return err
 			}
 			in.a.think(text)
+			told = told || !text.isBlank()
 		}
-		if in.a.thought {
+		if told {
 			break // a summary would only repeat it
 		}
 	}

@@ -171,6 +171,37 @@ func TestRandomStreamsKeepTheirOrder(t *testing.T) {
 	}
 }
 
+// Engines differ in how they tell that another call begins.
+func TestWhereCallsBegin(t *testing.T) {
+	both(t, func(t *testing.T, x Exchange) {
+		for name, second := range map[string]string{
+			"by index":           `"index":1,"id":"b","function":{"name":"g"}`,
+			"by id at one index": `"index":0,"id":"b","function":{"name":"g"}`,
+			"by name alone":      `"function":{"name":"g"}`,
+		} {
+			out := tell(t, x, chatStream(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}`,
+				`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}`,
+				`"delta":{"tool_calls":[{`+second+`}]}`, `"delta":{"content":"after"}`,
+				`"delta":{"tool_calls":[{"index":1,"id":null,"function":{"arguments":""}}]},"finish_reason":"stop"`))
+			if n := strings.Count(out, "content_block_start\n") + strings.Count(out, "output_item.added\n"); n != 3 {
+				t.Errorf("%s: %d blocks, want two calls and a text\n%s", name, n, out)
+			}
+		}
+	})
+}
+
+// Parsers of tool calls let go of the text after a call in the event that ends it.
+func TestTextInTheEventOfACall(t *testing.T) {
+	both(t, func(t *testing.T, x Exchange) {
+		out := tell(t, x, chatStream(`"delta":{"content":"a","tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{"}}]}`,
+			`"delta":{"content":"b","tool_calls":[{"index":0,"function":{"arguments":"}"}}]},"finish_reason":"tool_calls"`))
+		a, call, b := strings.Index(out, `"a"`), strings.Index(out, `"}"`), strings.Index(out, `"b"`)
+		if a < 0 || call < a || b < call {
+			t.Errorf("text, call, text came as\n%s", out)
+		}
+	})
+}
+
 func TestErrorsInStreams(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		for _, c := range []struct {
