@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"testing"
 )
 
@@ -33,20 +34,13 @@ func bothThresholds(name string) Class {
 	return Class{Name: name, Quantum: 512, PrefillBusyFrac: new(1.0), DecodeBusyFrac: new(0.9)}
 }
 
-// fnv stands for the hash a caller makes of a prompt before it comes.
-func fnv(b []byte) uint64 {
-	h := uint64(14695981039346656037)
-	for _, c := range b {
-		h = (h ^ uint64(c)) * 1099511628211
-	}
-	return h
-}
+var hashSeed = maphash.MakeSeed()
 
 func roundTrip(b *testing.B, g *Gate, target *Target, prompt []byte) {
 	ctx := context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
-		h := Hint{Key: fnv(prompt), HasKey: true}
+		h := Hint{Key: maphash.Bytes(hashSeed, prompt), HasKey: true}
 		t := &Ticket{Target: target, PromptTokens: 256, Hints: [numLegs]Hint{h, h}}
 		if err := g.Acquire(ctx, t); err != nil {
 			b.Fatal(err)

@@ -392,6 +392,11 @@ func checkGates(c *Core) error {
 		for _, g := range c.blockGates {
 			for _, need := range []int64{0, 1, 2, 3, 5, 8, 13, 40, 1000, 1 << 40} {
 				got := g.atLeast(i>>6, g.encodeNeed(need), 1<<(i&63)) != 0
+				one := make(bitmap, c.words)
+				one.set(i)
+				if n := g.among(one, one, g.encodeNeed(need)); (n == 1) != got || one.has(i) != got {
+					return fmt.Errorf("rank %s: %d blocks fit: %t alone, not in a set", r.id, need, got)
+				}
 				if want := plainFits(c, r, g.frac, need); got != want {
 					return fmt.Errorf("rank %s: %d blocks fit under %g: %t, want %t", r.id, need, g.frac, got, want)
 				}

@@ -116,8 +116,7 @@ func (c *Core) chooseFree(t *Ticket, p, d *pool) Resource {
 		}
 	}
 	if i := cl.blockGate; i >= 0 {
-		c.fitting(c.scratchD, d.room, t, i)
-		n := c.scratchD.count()
+		n := c.fitting(c.scratchD, d.room, t, i)
 		if n == 0 {
 			return c.lackOf(t, ResourceDecodeBlocks)
 		}
@@ -308,7 +307,7 @@ func (c *Core) chooseSingle(t *Ticket, p *pool) Resource {
 			}
 		}
 		if cl.blockGate >= 0 {
-			if c.fitting(s, s, t, cl.blockGate); s.empty() {
+			if c.fitting(s, s, t, cl.blockGate) == 0 {
 				return ResourceDecodeBlocks
 			}
 		}

@@ -65,12 +65,15 @@ func (c *Core) notBusy(g *prefillGate, r *Rank, tokens, requests int64) bool {
 // blocks a request may need to fit under it. The numbers are stored in slices of
 // one bit, the highest first, 64 ranks to a word: "which of these ranks have room
 // for n blocks" is then a comparison of 64 ranks at a time, exact, and settled
-// after the highest bits in which they differ from n.
+// after the highest bits in which they differ from n. Sets of the ranks with at
+// least each power of two leave few for it to compare.
 type blockGate struct {
 	frac   float64
 	bits   int
 	values []uint32 // by rank index
 	cells  []uint64 // by word, then by bit
+	levels []bitmap // by k: the ranks whose value is at least 2^k
+	none   bitmap
 }
 
 // Values are slack+1, 0 for ranks that have no room at all, and all ones for
@@ -94,8 +97,18 @@ func (g *blockGate) encodeNeed(n int64) uint32 {
 }
 
 func (g *blockGate) put(i int, v uint32) {
-	diff := g.values[i] ^ v
+	old := g.values[i]
+	diff := old ^ v
+	if diff == 0 {
+		return
+	}
 	g.values[i] = v
+	for k := bits.Len32(old); k < bits.Len32(v); k++ {
+		g.levels[k].set(i)
+	}
+	for k := bits.Len32(v); k < bits.Len32(old); k++ {
+		g.levels[k].clear(i)
+	}
 	for ; diff != 0; diff &= diff - 1 {
 		g.cells[i>>6*g.bits+g.bits-1-bits.TrailingZeros32(diff)] ^= 1 << (uint(i) & 63)
 	}
@@ -120,7 +133,40 @@ func (g *blockGate) atLeast(w int, need uint32, mask uint64) uint64 {
 	return more | equal
 }
 
+// among leaves in dst the ranks of src whose value is at least need, which is not
+// zero, and counts them. dst and src may be one.
+func (g *blockGate) among(dst, src bitmap, need uint32) int {
+	k := bits.Len32(need) - 1
+	some := g.levels[k] // with at least 2^k
+	all := some         // of which these are enough
+	if need != 1<<k {
+		if all = g.none; k+1 < g.bits {
+			all = g.levels[k+1]
+		}
+	}
+	n := 0
+	for w, word := range src {
+		if word != 0 {
+			enough := word & all[w]
+			if rest := word & some[w] &^ enough; rest != 0 {
+				enough |= g.atLeast(w, need, rest)
+			}
+			word = enough
+			n += bits.OnesCount64(word)
+		}
+		dst[w] = word
+	}
+	return n
+}
+
 func (g *blockGate) grow(words int) {
+	for len(g.levels) < g.bits {
+		g.levels = append(g.levels, nil)
+	}
+	for k := range g.levels {
+		g.levels[k] = g.levels[k].grow(words)
+	}
+	g.none = g.none.grow(words)
 	values := make([]uint32, words*64)
 	copy(values, g.values)
 	cells := make([]uint64, words*g.bits)
@@ -208,7 +254,7 @@ func (c *Core) widen(r *Rank) {
 		limit = min(limit, 1<<29)
 		if need := bits.Len64(uint64(limit+1)) + 1; need > g.bits {
 			g.bits = need
-			g.values, g.cells = nil, nil
+			g.values, g.cells, g.levels = nil, nil, nil
 			g.grow(c.words)
 			for _, o := range c.ranks {
 				if o != nil && o.gated() {
@@ -236,8 +282,8 @@ func (c *Core) refreshGates(r *Rank) {
 }
 
 // fitting leaves in dst the ranks of src on which t fits under the fraction of
-// gate i. dst and src may be one.
-func (c *Core) fitting(dst, src bitmap, t *Ticket, i int) {
+// gate i, and counts them. dst and src may be one.
+func (c *Core) fitting(dst, src bitmap, t *Ticket, i int) int {
 	g := c.blockGates[i]
 	live, last := 0, 0
 	for k := range c.sizes {
@@ -248,15 +294,9 @@ func (c *Core) fitting(dst, src bitmap, t *Ticket, i int) {
 		}
 	}
 	if live == 1 {
-		need := c.sizes[last].need
-		for w, word := range src {
-			if word != 0 {
-				word = g.atLeast(w, need, word)
-			}
-			dst[w] = word
-		}
-		return
+		return g.among(dst, src, c.sizes[last].need)
 	}
+	n := 0
 	for w, word := range src {
 		some := uint64(0)
 		if word != 0 {
@@ -265,9 +305,11 @@ func (c *Core) fitting(dst, src bitmap, t *Ticket, i int) {
 					some |= g.atLeast(w, s.need, word&s.members[w])
 				}
 			}
+			n += bits.OnesCount64(some)
 		}
 		dst[w] = some
 	}
+	return n
 }
 
 // overloaded tells whether a rank is over one of the router-wide thresholds.
