@@ -2,6 +2,7 @@ package admission
 
 import (
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,12 +25,52 @@ type Metrics struct {
 	// immutable
 	prefillWait    prometheus.Histogram
 	prefillRejects [numReasons]prometheus.Counter // nil: not one of SMG's reasons
-	waits          [numResults]prometheus.Observer
-	dispatches     prometheus.Counter
-	rejects        [numReasons]prometheus.Counter
+	waits          *prometheus.HistogramVec
+	received       *prometheus.CounterVec
+	dispatches     *prometheus.CounterVec
+	rejects        *prometheus.CounterVec
+	pressure       *prometheus.CounterVec
 
 	// atomic
 	gate atomic.Pointer[Gate]
+
+	// classes are the series of each class by name: a *classSeries. Names are
+	// those of configured classes, never a client's.
+	classes sync.Map
+}
+
+// classSeries are the series of one class, resolved once.
+type classSeries struct {
+	waits      [numResults]prometheus.Observer
+	received   prometheus.Counter
+	dispatches prometheus.Counter
+	rejects    [numReasons]prometheus.Counter
+	pressure   map[LimitKind]prometheus.Counter
+}
+
+// limitKinds are those that press back on clients before they wait.
+var limitKinds = []LimitKind{LimitRequests, LimitRawTokens, LimitCachedTokens, LimitBytes}
+
+func (m *Metrics) class(name string) *classSeries {
+	if s, ok := m.classes.Load(name); ok {
+		return s.(*classSeries)
+	}
+	s := &classSeries{
+		received:   m.received.WithLabelValues(name),
+		dispatches: m.dispatches.WithLabelValues(name),
+		pressure:   map[LimitKind]prometheus.Counter{},
+	}
+	s.waits[resultGranted] = m.waits.WithLabelValues(name, "granted")
+	s.waits[resultCanceled] = m.waits.WithLabelValues(name, "canceled")
+	for r := reasonNone + 1; r < numReasons; r++ {
+		s.waits[r] = m.waits.WithLabelValues(name, r.String())
+		s.rejects[r] = m.rejects.WithLabelValues(name, r.String())
+	}
+	for _, k := range limitKinds {
+		s.pressure[k] = m.pressure.WithLabelValues(name, string(k))
+	}
+	first, _ := m.classes.LoadOrStore(name, s)
+	return first.(*classSeries)
 }
 
 // waitBuckets reach from a grant at once to the longest sensible queue timeout.
@@ -59,32 +100,39 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.prefillRejects[QueueTimeout] = prefillRejects.WithLabelValues("queue_timeout")
 	m.prefillRejects[NoWorkers] = prefillRejects.WithLabelValues("unavailable")
 
-	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sluice_admission_wait_seconds",
 		Help:    "Time at the gate of every request, and how it ended.",
 		Buckets: waitBuckets,
 	}, []string{"class", "outcome"})
-	dispatches := prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.received = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_admission_received_total",
+		Help: "Requests that came to the gate, and are over with it; further attempts of one are not counted.",
+	}, []string{"class"})
+	m.dispatches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_dispatches_total",
 		Help: "Grants; an attempt after a failed one counts again.",
 	}, []string{"class"})
-	rejects := prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.rejects = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_rejections_total",
 		Help: "Requests that the gate refused.",
 	}, []string{"class", "reason"})
-	m.waits[resultGranted] = waits.WithLabelValues(defaultClass, "granted")
-	m.waits[resultCanceled] = waits.WithLabelValues(defaultClass, "canceled")
-	m.dispatches = dispatches.WithLabelValues(defaultClass)
-	for r := reasonNone + 1; r < numReasons; r++ {
-		m.waits[r] = waits.WithLabelValues(defaultClass, r.String())
-		m.rejects[r] = rejects.WithLabelValues(defaultClass, r.String())
-	}
-	reg.MustRegister(m.prefillWait, prefillRejects, waits, dispatches, rejects, (*ledgerCollector)(m))
+	m.pressure = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_admission_backpressure_total",
+		Help: "Requests that found no place to wait, by the bound that said so: of their class's queue, or of the router's.",
+	}, []string{"class", "limit"})
+	m.class(defaultClass)
+	reg.MustRegister(m.prefillWait, prefillRejects, m.waits, m.received, m.dispatches, m.rejects, m.pressure, (*ledgerCollector)(m))
 	return m
 }
 
 // Watch makes the gauges those of g. Before it they read as an empty gate's.
-func (m *Metrics) Watch(g *Gate) { m.gate.Store(g) }
+func (m *Metrics) Watch(g *Gate) {
+	m.gate.Store(g)
+	for _, name := range g.Classes() {
+		m.class(name)
+	}
+}
 
 // Acquired counts one Acquire.
 func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
@@ -92,21 +140,30 @@ func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
 	if t.wasQueue && disaggregated {
 		m.prefillWait.Observe(wait.Seconds())
 	}
+	k := m.class(t.ClassName())
+	if !t.Retry {
+		k.received.Inc()
+	}
 	result := resultGranted
 	switch o {
 	case Granted:
-		m.dispatches.Inc()
+		k.dispatches.Inc()
 	case Canceled:
 		result = resultCanceled
 	case Refused:
 		why := t.refusal.Reason
 		result = int(why)
-		m.rejects[why].Inc()
+		k.rejects[why].Inc()
+		if why == QueueFull || why == ClassQueueFull {
+			if c := k.pressure[t.refusal.LimitKind]; c != nil {
+				c.Inc()
+			}
+		}
 		if c := m.prefillRejects[why]; c != nil && disaggregated {
 			c.Inc()
 		}
 	}
-	m.waits[result].Observe(wait.Seconds())
+	k.waits[result].Observe(wait.Seconds())
 }
 
 // ledgerCollector reads the gate when it is scraped.
@@ -122,10 +179,18 @@ var (
 
 	descDepth      = desc("sluice_admission_queue_depth", "Requests that wait.", "class")
 	descOldest     = desc("sluice_admission_queue_oldest_seconds", "How long the one that has waited longest has waited.", "class")
+	descTokens     = desc("sluice_admission_queue_tokens", "Prompt tokens that wait: all of them, and those that are cached.", "class", "kind")
+	descDeficit    = desc("sluice_admission_deficit_tokens", "What the round robin owes a class.", "class")
 	descQueueLimit = desc("sluice_admission_queue_limit", "Most requests that may wait.")
 	descSlots      = desc("sluice_admission_prefill_slots", "Requests in prefill on a rank.", "rank")
 	descSlotLimit  = desc("sluice_admission_prefill_slot_limit", "Most requests in prefill on a rank; 0: no limit.", "rank")
 	descDecode     = desc("sluice_admission_decode_requests", "Calls booked on a rank that answers clients: pending until they are sent, active until they end.", "rank", "state")
+	descPrefill    = desc("sluice_admission_prefill_tokens", "Uncached prompt tokens in prefill on a rank.", "rank")
+	descBlocks     = desc("sluice_admission_decode_blocks", "KV blocks booked on a rank: pending until the call is sent, active until it ends.", "rank", "state")
+	descMissing    = desc("sluice_admission_missing_capacity", "A class needs to know a capacity of a rank that did not tell it; the rank is judged by its requests.", "rank", "capacity")
+	descFences     = desc("sluice_admission_fences_total", "Fences set up for requests that would have starved.")
+	descFenced     = desc("sluice_admission_fences", "Fences that stand.")
+	descUnknown    = desc("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
 	descClosed     = desc("sluice_admission_closed_seconds_total", "Time in which the head of a queue could not start, by what it lacked, over all queues.", "resource")
 	descMissed     = desc("sluice_admission_missed_events_total", "Grants that only the periodic recheck found; each is a fault of the router.")
 )
@@ -134,6 +199,7 @@ func (c *ledgerCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descInflight, descQueued, descDepth, descOldest, descQueueLimit,
 		descSlots, descSlotLimit, descDecode, descClosed, descMissed,
+		descTokens, descDeficit, descPrefill, descBlocks, descMissing, descFences, descFenced, descUnknown,
 	} {
 		ch <- d
 	}
@@ -144,8 +210,17 @@ func (c *ledgerCollector) Describe(ch chan<- *prometheus.Desc) {
 // fail the whole scrape.
 type rankGauges struct {
 	id                             string
-	prefill, decode                bool
+	prefill, decode, regular       bool
 	slots, limit, pending, activeN int
+	tokens, pendingB, activeB      int64
+	noTokens, noBlocks             bool
+}
+
+// classGauges are the gauges of one class name, over all families and profiles.
+type classGauges struct {
+	depth                int
+	oldest               time.Duration
+	raw, cached, deficit int64
 }
 
 func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
@@ -156,14 +231,36 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	depth, oldest := 0, time.Duration(0)
+	classes := map[string]*classGauges{defaultClass: {}}
+	fences := 0
 	for _, q := range s.Queues {
-		depth += q.Depth
-		oldest = max(oldest, q.OldestWait)
+		if q.Fence != nil {
+			fences++
+		}
+		for _, k := range q.Classes {
+			g := classes[k.Class]
+			if g == nil {
+				g = &classGauges{}
+				classes[k.Class] = g
+			}
+			g.depth += k.Depth
+			g.oldest = max(g.oldest, k.OldestWait)
+			g.raw += k.RawTokens
+			g.cached += k.CachedTokens
+			g.deficit += k.Deficit
+		}
 	}
 	gauge(descQueued, float64(s.WaitingBy[Disaggregated]))
-	gauge(descDepth, float64(depth), defaultClass)
-	gauge(descOldest, oldest.Seconds(), defaultClass)
+	for name, g := range classes {
+		gauge(descDepth, float64(g.depth), name)
+		gauge(descOldest, g.oldest.Seconds(), name)
+		gauge(descTokens, float64(g.raw), name, "prompt")
+		gauge(descTokens, float64(g.cached), name, "cached")
+		gauge(descDeficit, float64(g.deficit), name)
+	}
+	gauge(descFenced, float64(fences))
+	ch <- prometheus.MustNewConstMetric(descFences, prometheus.CounterValue, float64(s.Fences))
+	ch <- prometheus.MustNewConstMetric(descUnknown, prometheus.CounterValue, float64(s.UnknownClasses))
 	gauge(descQueueLimit, float64(s.Limits.QueueSize))
 	for by := ResourceNone + 1; by < numResources; by++ {
 		if by != ResourceOrder { // nobody's own lack: the head's is counted
@@ -178,7 +275,18 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descSlots, float64(r.slots), r.id)
 			gauge(descSlotLimit, float64(r.limit), r.id)
 		}
+		if r.prefill || r.regular {
+			gauge(descPrefill, float64(r.tokens), r.id)
+		}
+		if r.noTokens {
+			gauge(descMissing, 1, r.id, "max_num_batched_tokens")
+		}
+		if r.noBlocks {
+			gauge(descMissing, 1, r.id, "kv_blocks")
+		}
 		if r.decode {
+			gauge(descBlocks, float64(r.pendingB), r.id, "pending")
+			gauge(descBlocks, float64(r.activeB), r.id, "active")
 			gauge(descDecode, float64(r.pending), r.id, "pending")
 			gauge(descDecode, float64(r.activeN), r.id, "active")
 		}
@@ -205,7 +313,13 @@ func mergeRanks(s Stats) []*rankGauges {
 			g.decode = true
 			g.pending += r.PendingDecode
 			g.activeN += r.ActiveDecode
+			g.regular = g.regular || r.Role == RoleRegular
 		}
+		g.tokens += r.PrefillTokens
+		g.pendingB += r.PendingBlocks
+		g.activeB += r.ActiveBlocks
+		g.noTokens = g.noTokens || r.MissingTokens
+		g.noBlocks = g.noBlocks || r.MissingBlocks
 	}
 	return all
 }

@@ -114,3 +114,12 @@ func (t *Ticket) Waited() time.Duration { return t.waited }
 
 // Queued tells whether the last Acquire had to wait.
 func (t *Ticket) Queued() bool { return t.wasQueue }
+
+// ClassName returns the class that the request was given when it first came to
+// the gate; it may change with a reload while it waits.
+func (t *Ticket) ClassName() string {
+	if t.class == nil {
+		return defaultClass
+	}
+	return t.class.Name
+}
