@@ -48,7 +48,7 @@ type RankShortage struct {
 }
 
 // queueStats describes a family's queue and adds the time it is closed by now.
-func (c *Core) queueStats(now Instant, f *family, closed map[Resource]time.Duration) QueueStats {
+func (c *Core) queueStats(now Instant, f *family, closed map[Resource]time.Duration, short bool) QueueStats {
 	s := QueueStats{Depth: f.waiting}
 	for _, m := range c.ordered {
 		if m.family == f {
@@ -66,7 +66,7 @@ func (c *Core) queueStats(now Instant, f *family, closed map[Resource]time.Durat
 	}
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
-			k := c.classStats(now, q)
+			k := c.classStats(now, q, short)
 			if q.closed.by != ResourceNone {
 				closed[q.closed.by] += now.Sub(q.closed.since)
 				if s.ClosedBy == ResourceNone {
@@ -80,7 +80,7 @@ func (c *Core) queueStats(now Instant, f *family, closed map[Resource]time.Durat
 	return s
 }
 
-func (c *Core) classStats(now Instant, q *classQueue) ClassStats {
+func (c *Core) classStats(now Instant, q *classQueue, short bool) ClassStats {
 	s := ClassStats{
 		Profile: q.class.profile.name, Class: q.class.Name, Depth: q.n, Lanes: len(q.all.l),
 		RawTokens: q.raw, CachedTokens: q.cached, Deficit: q.deficit, ClosedBy: q.closed.by, Never: q.class.never,
@@ -99,13 +99,16 @@ func (c *Core) classStats(now Instant, q *classQueue) ClassStats {
 	if r := q.rate.perSecond(now, c.start); r > 0 {
 		s.EstimatedWait = time.Duration(float64(q.n+1) / r * float64(time.Second))
 	}
+	if !short {
+		return s
+	}
 	p, d := c.fenceable(h)
 	for l, r := range [...]*Rank{p, d} {
 		if r == nil {
 			continue
 		}
-		if short := c.shortage(h, Leg(l), r); short.Short > 0 {
-			s.Short = append(s.Short, RankShortage{Rank: r.id, Role: r.role, Shortage: short})
+		if lack := c.shortage(h, Leg(l), r); lack.Short > 0 {
+			s.Short = append(s.Short, RankShortage{Rank: r.id, Role: r.role, Shortage: lack})
 		}
 	}
 	return s

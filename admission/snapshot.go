@@ -109,8 +109,14 @@ func (c *Core) rankStats(r *Rank) RankStats {
 	return s
 }
 
-// Stats describes the core's state.
-func (c *Core) Stats(now Instant) Stats {
+// Stats describes the core's state, but for ClassStats.Short.
+func (c *Core) Stats(now Instant) Stats { return c.stats(now, false) }
+
+// Snapshot is Stats with what the heads lack. It looks at every rank for every
+// class that waits.
+func (c *Core) Snapshot(now Instant) Stats { return c.stats(now, true) }
+
+func (c *Core) stats(now Instant, short bool) Stats {
 	s := Stats{
 		Limits: c.limits, Waiting: c.waiting, MissedEvents: c.missed, WaitingBytes: c.waitingSize,
 		Fences: c.fences, UnknownClasses: c.unknownClass, Reject: c.reject,
@@ -129,7 +135,7 @@ func (c *Core) Stats(now Instant) Stats {
 		s.ClosedFor[by] = c.closedFor[by]
 	}
 	for _, f := range c.families {
-		s.Queues = append(s.Queues, c.queueStats(now, f, s.ClosedFor))
+		s.Queues = append(s.Queues, c.queueStats(now, f, s.ClosedFor, short))
 	}
 	return s
 }
@@ -159,7 +165,16 @@ func (c *Core) String() string {
 	return b.String()
 }
 
-// Stats describes the gate's state.
+// Snapshot describes the gate's state and why its queues do not move; see
+// [Core.Snapshot].
+func (g *Gate) Snapshot() Stats {
+	now := g.clock.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.Snapshot(max(now, g.last))
+}
+
+// Stats describes the gate's state, but for ClassStats.Short.
 func (g *Gate) Stats() Stats {
 	now := g.clock.Now()
 	g.mu.Lock()
