@@ -198,7 +198,7 @@ func TestClassesUnderConcurrency(t *testing.T) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := checkIndexes(g.core); err != nil || g.core.waiting != 0 {
-		t.Errorf("%d wait; %v", g.core.waiting, err)
+	if err := checkIndexes(g.core); err != nil || g.core.waiting != 0 || g.core.missed != 0 {
+		t.Errorf("%d wait, %d events missed; %v", g.core.waiting, g.core.missed, err)
 	}
 }

@@ -45,9 +45,47 @@
 // booking on a rank. A candidate is a rank that could serve a request at all;
 // room means that it could do so now.
 //
+// # Classes
+//
+// A request belongs to a class: one that it names, or the cell of its family
+// and the bucket of its uncached prompt tokens ([Profile]). Without a
+// configuration there is the one class "default". A class has thresholds, which
+// a rank of each of the two pools must be under for a request of the class to
+// start there; an order; limits of what may wait in it; and a quantum, its share
+// of the tokens when several classes could start something (a deficit round
+// robin per family and profile). The rule is one for what comes and for what
+// waits, and the choice is joint: a prefill rank counts only with a decode rank
+// that may follow it and on which the request's KV blocks fit exactly, with what
+// is pending there. One request alone on a rank always fits.
+//
+// A class that never queues (a limit of zero) starts at once or is refused. A
+// class's MaxWait gives its waiters deadlines, and deadlines order before WSPT
+// or LCFS do: with the same MaxWait for all, that is the order of arrival.
+//
+// Waiters of a class are kept in lanes: one a target and a retry's exclusion, so
+// that a blocked head delays only those that need the same ranks ([OrderLanes]);
+// or in one queue a class ([OrderStrict]), which is the order without classes.
+//
+// A head that is blocked for [Limits].StarvationGuard while others of its family
+// are granted gets a fence: a pair of ranks, or one, that others may use only as
+// far as it would still have room there.
+//
+// # What is booked
+//
+// A grant takes, in this order: a prefill slot, the uncached prompt tokens and a
+// unit a leg on the prefill rank; then pending decode units and KV blocks on the
+// decode rank. StartDecode makes these active. The tokens end with FirstToken or
+// EndPrefill, whichever is first. Grow adds output blocks. Every request books
+// all of it, whatever its class looks at. A [Bypass] request books tokens and
+// blocks on its one rank and no slot. MoveDecode takes the decode side to
+// another rank, past every queue.
+//
 // # Cost
 //
 // No step scans the fleet in a way that grows beyond 64-bit words of bitmaps:
 // room is a bit per rank, kept up to date by bookings and fleet events, and a
-// policy sees a [View] of those bits.
+// policy sees a [View] of those bits. Which ranks have room for n blocks is
+// answered exactly, by comparing the ranks of a word all at once in numbers that
+// are stored as bitmaps too. A held head is looked at again only when something
+// happens to a rank that it may use.
 package admission

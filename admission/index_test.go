@@ -79,6 +79,65 @@ func TestLoadTree(t *testing.T) {
 	})
 }
 
+// The ranks that fit, against a scan of a fleet of many words, with two block
+// sizes, three fractions and capacities that grow.
+func TestFittingAgreesWithAScan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := NewCore(Options{Classes: &Classes{Root: &Profile{Classes: []Class{
+			{Name: "a", Quantum: 1, DecodeBusyFrac: new(0.5)}, {Name: "b", Quantum: 1, DecodeBusyFrac: new(0.9)}, {Name: "c", Quantum: 1, DecodeBusyFrac: new(1.0)},
+		}}}})
+		var out []*Ticket
+		n := rapid.IntRange(1, 300).Draw(t, "ranks")
+		sizes := rapid.SampledFrom([][]int64{{16}, {16, 64}}).Draw(t, "block sizes")
+		var ranks []*Rank
+		facts := func(i int) RankFacts {
+			return RankFacts{Models: []string{"m"}, Capacity: Capacity{
+				KVBlocks: int64(rapid.IntRange(0, 5000).Draw(t, "blocks")), BlockSize: sizes[i%len(sizes)], MaxRunning: 1,
+			}}
+		}
+		var add []Change
+		for i := range n {
+			f := facts(i)
+			r := NewRank(RankSpec{ID: strconv.Itoa(i), Role: RoleRegular, Models: f.Models, Capacity: f.Capacity, State: RankState{Healthy: true}})
+			ranks = append(ranks, r)
+			add = append(add, Change{Op: AddRank, Rank: r})
+		}
+		c.Apply(1, add, &out)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			i := rapid.IntRange(0, n-1).Draw(t, "rank")
+			r := ranks[i]
+			switch rapid.IntRange(0, 5).Draw(t, "op") {
+			case 0:
+				c.Apply(1, []Change{{Op: SetFacts, Rank: r, Facts: facts(i)}}, &out)
+			case 1:
+				c.Apply(1, []Change{{Op: SetState, Rank: r, State: RankState{Healthy: rapid.Bool().Draw(t, "up")}}}, &out)
+			default:
+				k := &Ticket{Target: c.models["m"].targets[Aggregated], Decode: r, Legs: rapid.IntRange(1, 3).Draw(t, "legs")}
+				k.PromptTokens = int64(rapid.IntRange(0, 30_000).Draw(t, "prompt"))
+				c.book(k)
+			}
+			k := &Ticket{Target: c.models["m"].targets[Aggregated], PromptTokens: int64(rapid.IntRange(0, 90_000).Draw(t, "asks for"))}
+			p := c.models["m"].pools[RoleRegular]
+			for g := range c.blockGates {
+				got := make(bitmap, c.words)
+				count := c.fitting(got, p.room, k, g)
+				want := 0
+				for j, o := range ranks {
+					need := (k.PromptTokens + o.blockSize() - 1) / o.blockSize()
+					fits := o.state.Healthy && plainFits(c, o, c.blockGates[g].frac, need)
+					if got.has(o.index) != fits {
+						t.Fatalf("rank %d of %d: %t, want %t", j, n, !fits, fits)
+					}
+					want += b2i(fits)
+				}
+				if count != want {
+					t.Fatalf("%d ranks fit, want %d", count, want)
+				}
+			}
+		}
+	})
+}
+
 func onlyIn(set, group bitmap) bool {
 	rest := append(bitmap(nil), set...)
 	rest.andNot(group)

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -95,346 +94,26 @@ func (m *reference) complain(format string, args ...any) {
 	}
 }
 
-func (r *refRank) serves(model string) bool {
-	return slices.Contains(r.real.models, model) || len(r.real.models) == 0 && model == ""
-}
-
-func (r *refRank) candidate() bool {
-	return r.state.Healthy && !r.state.Draining && r.state.Breaker != BreakerOpen
-}
-
 // part is frac of whole, with what floating point lacks to a decimal fraction.
-func part(frac float64, whole int64) float64 { return frac*float64(whole) + 1e-6 }
-
-func (m *reference) over(r *refRank) bool {
-	c := r.real.capacity
-	if v := m.reject.ActivePrefillTokens; v != nil && r.tokens > *v {
-		return true
-	}
-	if v := m.reject.ActivePrefillTokensFrac; v != nil && c.MaxBatchedTokens > 0 && float64(r.tokens) > part(*v, c.MaxBatchedTokens) {
-		return true
-	}
-	v := m.reject.ActiveDecodeBlocks
-	return v != nil && r.real.role != RolePrefill && c.KVBlocks > 0 && float64(r.blocks[0]+r.blocks[1]) > part(*v, c.KVBlocks)
-}
-
-func (m *reference) room(r *refRank) bool {
-	if !r.candidate() || m.over(r) || r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
-		return false
-	}
-	return r.real.role != RolePrefill || m.limits.PrefillSlots <= 0 || r.slots < m.limits.PrefillSlots
-}
-
-func (r *refRank) assumed() bool {
-	most := 64
-	if r.real.capacity.MaxRunning > 0 {
-		most = int(r.real.capacity.MaxRunning)
-	}
-	return r.load() < most
-}
-
 // calm tells whether a rank is not busy in prefill for the class of t.
-func (t *refTicket) calm(r *refRank) bool {
-	if v := t.class.PrefillBusyTokens; v != nil && r.tokens > *v {
-		return false
-	}
-	v := t.class.PrefillBusyFrac
-	if v == nil {
-		return true
-	}
-	if r.real.capacity.MaxBatchedTokens == 0 {
-		return r.assumed()
-	}
-	return float64(r.tokens) <= part(*v, r.real.capacity.MaxBatchedTokens)
-}
-
-func (t *refTicket) need(r *refRank) int64 {
-	size := r.real.capacity.BlockSize
-	if size == 0 {
-		size = 16
-	}
-	legs := int64(t.real.legs())
-	leg := math.Ceil(float64(t.real.PromptTokens)/float64(legs)) + float64(t.real.ReserveTokens)
-	return legs * int64(math.Ceil(leg/float64(size)))
-}
-
 // fitsOn tells whether the blocks of t fit on r for its class.
-func (t *refTicket) fitsOn(r *refRank) bool {
-	v := t.class.DecodeBusyFrac
-	switch {
-	case v == nil || r.pending+r.active == 0:
-		return true
-	case r.real.capacity.KVBlocks == 0:
-		return r.assumed()
-	}
-	return float64(r.blocks[0]+r.blocks[1]+t.need(r)) <= part(*v, r.real.capacity.KVBlocks)
-}
-
 // refPair is a choice; prefill is nil for a request that needs one rank.
-type refPair struct{ prefill, decode *refRank }
-
-func (t *refTicket) single() bool { return t.real.Target.shape != Disaggregated }
-
-func (t *refTicket) role(l Leg) Role {
-	switch {
-	case t.real.Target.shape == Aggregated:
-		return RoleRegular
-	case t.real.Target.shape == Disaggregated && l == PrefillLeg:
-		return RolePrefill
-	}
-	return RoleDecode
-}
-
-func (m *reference) fits(t *refTicket, l Leg, r *refRank) bool {
-	return r.real.role == t.role(l) && r.serves(t.model) && specAdmits(&t.real.Target.spec, l, r.real)
-}
-
-func (m *reference) choices(t *refTicket, ok func(*refRank) bool, avoid legSet) (all []refPair) {
-	side := func(l Leg) (rs []*refRank) {
-		for _, r := range m.ranks {
-			if m.fits(t, l, r) && ok(r) && !(avoid&(1<<l) != 0 && slices.Contains(t.exclude[l], r)) {
-				rs = append(rs, r)
-			}
-		}
-		return rs
-	}
-	for _, d := range side(DecodeLeg) {
-		if t.single() {
-			all = append(all, refPair{nil, d})
-			continue
-		}
-		for _, p := range side(PrefillLeg) {
-			if p.real.group == d.real.group &&
-				(t.real.Target.spec.Topology != TopologyRequired || p.real.topology == d.real.topology) &&
-				!(avoid&onPairs != 0 && slices.Contains(m.bars, refBar{p, d})) {
-				all = append(all, refPair{p, d})
-			}
-		}
-	}
-	return all
-}
-
-func (m *reference) hasCandidate(t *refTicket) bool {
-	return len(m.choices(t, (*refRank).candidate, 0)) > 0
-}
-
-func (m *reference) avoid(t *refTicket) legSet {
-	for _, legs := range []legSet{
-		onPrefill | onDecode | onPairs, onPrefill | onDecode, onPrefill | onPairs, onPrefill,
-		onDecode | onPairs, onDecode, onPairs,
-	} {
-		if len(m.choices(t, (*refRank).candidate, legs)) > 0 {
-			return legs
-		}
-	}
-	return 0
-}
-
 // overloaded tells whether t has candidates and all are over a reject threshold.
-func (m *reference) overloaded(t *refTicket) bool {
-	avoid := m.avoid(t)
-	return m.hasCandidate(t) && len(m.choices(t, func(r *refRank) bool { return r.candidate() && !m.over(r) }, avoid)) == 0
-}
-
 // open is what t could be given now.
-func (m *reference) open(t *refTicket) []refPair { return m.openTo(t, nil) }
-
 // openTo is open with a fence; the owner of it is not judged by the ratio of
 // busy ranks.
-func (m *reference) openTo(t *refTicket, x *refFence) []refPair {
-	avoid := m.avoid(t)
-	if v := t.class.BusyWorkerRatio; v != nil && (x == nil || x.owner != t) && (t.class.PrefillBusyTokens != nil || t.class.PrefillBusyFrac != nil) {
-		eligible, busy := map[*refRank]bool{}, 0
-		for _, c := range m.choices(t, (*refRank).candidate, avoid) {
-			r := c.prefill
-			if r == nil {
-				r = c.decode
-			}
-			if !eligible[r] && !t.calm(r) {
-				busy++
-			}
-			eligible[r] = true
-		}
-		if float64(busy) >= *v*float64(len(eligible)) {
-			return nil
-		}
-	}
-	open := m.choices(t, m.room, avoid)
-	return slices.DeleteFunc(open, func(c refPair) bool {
-		gate := c.prefill
-		if gate == nil {
-			gate = c.decode
-		}
-		return !t.calm(gate) || !t.fitsOn(c.decode) || x != nil && x.owner != t && !m.spared(t, c, x)
-	})
-}
-
 // related tells whether two models compete: they are one, or are joined by
 // ranks that serve several.
-func (m *reference) related(a, b string) bool {
-	seen := []string{a}
-	for i := 0; i < len(seen); i++ {
-		for _, r := range m.ranks {
-			if !slices.Contains(r.real.models, seen[i]) {
-				continue
-			}
-			for _, name := range r.real.models {
-				if !slices.Contains(seen, name) {
-					seen = append(seen, name)
-				}
-			}
-		}
-	}
-	return slices.Contains(seen, b)
-}
-
-func (t *refTicket) older(o *refTicket) bool {
-	return t.arrival < o.arrival || t.arrival == o.arrival && t.seq < o.seq
-}
-
 // score is what the order of the class goes by, the highest first.
-func (t *refTicket) score() float64 {
-	switch t.class.Order {
-	case WSPT:
-		return (1 + t.real.PriorityJump) / float64(max(t.weight, 1))
-	case LCFS:
-		return t.real.PriorityJump*1e9 + float64(t.arrival)
-	}
-	return t.real.PriorityJump*1e9 - float64(t.arrival)
-}
-
 // ahead is the order within a class.
-func (t *refTicket) ahead(o *refTicket) bool {
-	switch {
-	case t.real.StrictPriority != o.real.StrictPriority:
-		return t.real.StrictPriority > o.real.StrictPriority
-	case t.orderBy != o.orderBy:
-		return t.orderBy < o.orderBy
-	case t.score() != o.score():
-		return t.score() > o.score()
-	}
-	return t.older(o)
-}
-
-func (m *reference) sameLane(t, o *refTicket) bool {
-	return t.key() == o.key() && (m.strict || t.real.Target == o.real.Target &&
-		slices.Equal(t.exclude[0], o.exclude[0]) && slices.Equal(t.exclude[1], o.exclude[1]))
-}
-
 // key is the queue t belongs to.
-func (t *refTicket) key() refQueue { return refQueue{t.real.Target.model.queues, t.class.Name} }
-
 // laneHead is the first of those t queues with, without it; nil when alone.
-func (m *reference) laneHead(t *refTicket) (head *refTicket) {
-	for _, o := range m.waiters {
-		if o != t && m.sameLane(t, o) && (head == nil || o.ahead(head)) {
-			head = o
-		}
-	}
-	return head
-}
-
 // heads are the heads of the lanes of one queue, in order.
-func (m *reference) heads(q refQueue) (heads []*refTicket) {
-	for _, t := range m.waiters {
-		if t.queue == q {
-			if h := m.laneHead(t); h == nil || t.ahead(h) {
-				heads = append(heads, t)
-			}
-		}
-	}
-	slices.SortFunc(heads, func(a, b *refTicket) int {
-		if a.ahead(b) {
-			return -1
-		}
-		return 1
-	})
-	return heads
-}
-
-func (m *reference) depth(q refQueue) (n int) {
-	for _, t := range m.waiters {
-		if t.queue == q {
-			n++
-		}
-	}
-	return n
-}
-
-func (t *refTicket) endsAt() Instant {
-	end := min(t.limitAt, t.lostAt, t.classAt)
-	if t.real.Deadline != 0 {
-		end = min(end, t.real.Deadline)
-	}
-	return end
-}
-
 // queues is the number of queues somebody waits in.
-func (m *reference) queues() int {
-	seen := map[refQueue]bool{}
-	for _, t := range m.waiters {
-		seen[t.queue] = true
-	}
-	return len(seen)
-}
-
 // profile is the classes of a model.
-func (m *reference) profile(model string) *Profile {
-	if m.classes != nil {
-		if p := m.classes.Models[model]; p != nil {
-			return p
-		}
-		if m.classes.Root != nil {
-			return m.classes.Root
-		}
-	}
-	return &Profile{Classes: []Class{{Name: "default", Quantum: 1}}}
-}
-
 // classify finds the class of t from its name and weight.
-func (m *reference) classify(t *refTicket) *Class {
-	p := m.profile(t.model)
-	for i := range p.Classes {
-		if c := &p.Classes[i]; c.Family == "" && c.Name == t.real.Class {
-			return c
-		}
-	}
-	bucket := ""
-	for _, b := range p.Buckets {
-		if b.MinTokens <= t.weight {
-			bucket = b.Name
-		}
-	}
-	find := func(family string) *Class {
-		for i := range p.Classes {
-			if c := &p.Classes[i]; c.Family != "" && c.Family == family && c.Bucket == bucket {
-				return c
-			}
-		}
-		return nil
-	}
-	if c := find(t.real.Class); c != nil {
-		return c
-	}
-	if c := find(p.DefaultFamily); c != nil {
-		return c
-	}
-	return &p.Classes[0]
-}
-
 // reclassify gives t the class of its name in the configuration in force, or
 // finds it one.
-func (m *reference) reclassify(t *refTicket) {
-	p := m.profile(t.model)
-	for i := range p.Classes {
-		if p.Classes[i].Name == t.class.Name {
-			t.class = &p.Classes[i]
-			return
-		}
-	}
-	t.class = m.classify(t)
-}
-
 func (m *reference) decide(t *refTicket, s ticketState) {
 	t.state = s
 	if t != m.arriving {
@@ -458,25 +137,6 @@ func (m *reference) refuse(t *refTicket, why Reason) {
 }
 
 // liking is what the labels a target prefers make of a pair.
-func (t *refTicket) liking(c refPair) (sum int) {
-	s := &t.real.Target.spec
-	add := func(l Leg, r *refRank) {
-		for i, x := range s.Prefer[l] {
-			if v, ok := r.real.labels[x.Key]; ok && v == x.Value && i < 4 {
-				sum += x.Weight
-			}
-		}
-	}
-	if c.prefill != nil {
-		add(PrefillLeg, c.prefill)
-		if s.Topology == TopologyPreferred && c.prefill.real.topology == c.decode.real.topology {
-			sum += max(s.TopologyWeight, 1)
-		}
-	}
-	add(DecodeLeg, c.decode)
-	return sum
-}
-
 // grant follows the choice of the code, if it is a right one.
 func (m *reference) grant(t *refTicket, open []refPair) {
 	m.grants++
@@ -540,125 +200,10 @@ func (m *reference) bookDecode(t *refTicket, d *refRank) {
 	}
 }
 
-func (r *refRank) load() int {
-	if r.real.role == RolePrefill {
-		return r.legs
-	}
-	return r.pending + r.active
-}
-
 // drain grants to waiters until nobody can start.
-func (m *reference) drain(now Instant) {
-	for again := true; again; {
-		again = false
-		for _, f := range m.families() {
-			if t := m.next(now, f); t != nil {
-				open := m.open(t)
-				m.charge(t)
-				m.leaveAt(now, t)
-				m.grant(t, open)
-				again = true
-			}
-		}
-	}
-}
-
-func (t *refTicket) cost() int64 {
-	if t.real.Retry {
-		return 0
-	}
-	return max(t.weight, 1)
-}
-
-func (m *reference) charge(t *refTicket) { m.deficit[t.key()] -= t.cost() }
-
 // families are the profile queues somebody waits in, by family.
-func (m *reference) families() (all [][]*profileQueue) {
-	at := map[*family]int{}
-	for _, t := range m.waiters {
-		f, p := t.real.Target.model.family, t.queue.profile
-		i, ok := at[f]
-		if !ok {
-			i = len(all)
-			at[f] = i
-			all = append(all, nil)
-		}
-		if !slices.Contains(all[i], p) {
-			all[i] = append(all[i], p)
-		}
-	}
-	return all
-}
-
-func (m *reference) next(now Instant, profiles []*profileQueue) (first *refTicket) {
-	for _, p := range profiles {
-		if t := m.nextIn(now, p); t != nil && (first == nil || t.older(first)) {
-			first = t
-		}
-	}
-	return first
-}
-
 // nextIn is one decision of the round robin between the classes of a profile.
-func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
-	n := len(p.classes)
-	if _, ok := m.cursor[p]; !ok {
-		m.cursor[p] = n - 1
-	}
-	poor := map[int]*refTicket{}
-	rounds := int64(math.MaxInt64)
-	for i := range n {
-		at := (m.cursor[p] + i) % n
-		q := refQueue{p, p.classes[at].class.Name}
-		t := m.startable(now, q)
-		if t == nil {
-			continue
-		}
-		if m.deficit[q] >= t.cost() {
-			m.cursor[p] = at
-			return t
-		}
-		poor[at] = t
-		lacks := float64(t.cost() - m.deficit[q])
-		rounds = min(rounds, int64(math.Ceil(lacks/float64(t.class.Quantum))))
-	}
-	if len(poor) > 0 {
-		m.credited++
-	}
-	for at, t := range poor {
-		m.deficit[refQueue{p, p.classes[at].class.Name}] += rounds * t.class.Quantum
-	}
-	for i := range n { // the one whose turn is over is the last
-		at := (m.cursor[p] + 1 + i) % n
-		if t := poor[at]; t != nil && m.deficit[t.queue] >= t.cost() {
-			m.cursor[p] = at
-			return t
-		}
-	}
-	return nil
-}
-
 // startable is the first head of a class with room.
-func (m *reference) startable(now Instant, q refQueue) *refTicket {
-	for {
-		refused := false
-		for _, t := range m.heads(q) {
-			if len(m.open(t)) > 0 {
-				return t
-			}
-			if m.overloaded(t) {
-				m.leaveAt(now, t)
-				m.refuse(t, AllOverloaded)
-				refused = true
-				break
-			}
-		}
-		if !refused {
-			return nil
-		}
-	}
-}
-
 func (m *reference) leaveAt(now Instant, t *refTicket) {
 	m.waiters = slices.DeleteFunc(m.waiters, func(o *refTicket) bool { return o == t })
 	t.queued = false
@@ -670,49 +215,6 @@ func (m *reference) leaveAt(now Instant, t *refTicket) {
 }
 
 // full tells which bound keeps t from queueing.
-func (m *reference) full(t *refTicket) (why Reason, kind LimitKind, current, limit int64) {
-	workers := map[string]bool{}
-	role := t.role(PrefillLeg)
-	for _, r := range m.ranks {
-		if r.real.role == role && r.serves(t.model) {
-			workers[r.real.worker] = true
-		}
-	}
-	var n, raw, cached, bytes int64
-	for _, o := range m.waiters {
-		bytes += o.real.Bytes
-		if o.queue == t.key() {
-			n++
-			raw += o.raw
-			cached += o.cached
-		}
-	}
-	for i, each := range []*float64{t.class.RequestLimitPerWorker, t.class.RawTokenLimitPerWorker, t.class.CachedTokenLimitPerWorker} {
-		if each == nil {
-			continue
-		}
-		limit := max(int64(*each*float64(len(workers))), 1)
-		if *each == 0 {
-			limit = 0
-		}
-		if current := []int64{n, raw, cached}[i]; current >= limit {
-			return ClassQueueFull, []LimitKind{LimitRequests, LimitRawTokens, LimitCachedTokens}[i], current, limit
-		}
-	}
-	if len(m.waiters) >= m.limits.QueueSize {
-		return QueueFull, LimitRequests, int64(len(m.waiters)), int64(m.limits.QueueSize)
-	}
-	if m.limits.MaxWaitingBytes > 0 && bytes+t.real.Bytes > m.limits.MaxWaitingBytes {
-		return QueueFull, LimitBytes, bytes, m.limits.MaxWaitingBytes
-	}
-	return reasonNone, LimitNone, 0, 0
-}
-
-func (t *refTicket) never() bool {
-	zero := func(v *float64) bool { return v != nil && *v == 0 }
-	return zero(t.class.RequestLimitPerWorker) || zero(t.class.RawTokenLimitPerWorker) || zero(t.class.CachedTokenLimitPerWorker)
-}
-
 func (m *reference) arrive(now Instant, t *refTicket) {
 	m.expire(now)
 	m.arriving = t
@@ -1021,48 +523,6 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 }
 
 // refFence is what is kept for a starving request.
-type refFence struct {
-	owner           *refTicket
-	prefill, decode *refRank
-}
-
 // spared tells whether the owner of a fence would have room after t got c.
-func (m *reference) spared(t *refTicket, c refPair, x *refFence) bool {
-	for _, r := range []*refRank{c.prefill, c.decode} {
-		if r == nil || r != x.prefill && r != x.decode {
-			continue
-		}
-		after := *r
-		n := t.real.legs()
-		if r == c.prefill {
-			after.slots++
-			after.legs += n
-			after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
-		} else {
-			after.pending += n
-			after.blocks[0] += t.need(r)
-			if t.single() {
-				after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
-			}
-		}
-		if r.state.Breaker == BreakerHalfOpen {
-			after.probes++
-		}
-		if !m.ownerFits(x, &after) {
-			return false
-		}
-	}
-	return true
-}
-
 // ownerFits tells whether the owner of a fence has room on r, but for the reject
 // thresholds.
-func (m *reference) ownerFits(x *refFence, r *refRank) bool {
-	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
-		return false
-	}
-	if r.real.role == RolePrefill {
-		return x.owner.calm(r) && (m.limits.PrefillSlots <= 0 || r.slots < m.limits.PrefillSlots)
-	}
-	return x.owner.fitsOn(r) && (!x.owner.single() || x.owner.calm(r))
-}

@@ -1,0 +1,311 @@
+package admission
+
+import (
+	"math"
+	"slices"
+)
+
+func (m *reference) related(a, b string) bool {
+	seen := []string{a}
+	for i := 0; i < len(seen); i++ {
+		for _, r := range m.ranks {
+			if !slices.Contains(r.real.models, seen[i]) {
+				continue
+			}
+			for _, name := range r.real.models {
+				if !slices.Contains(seen, name) {
+					seen = append(seen, name)
+				}
+			}
+		}
+	}
+	return slices.Contains(seen, b)
+}
+
+func (t *refTicket) older(o *refTicket) bool {
+	return t.arrival < o.arrival || t.arrival == o.arrival && t.seq < o.seq
+}
+
+func (t *refTicket) score() float64 {
+	switch t.class.Order {
+	case WSPT:
+		return (1 + t.real.PriorityJump) / float64(max(t.weight, 1))
+	case LCFS:
+		return t.real.PriorityJump*1e9 + float64(t.arrival)
+	}
+	return t.real.PriorityJump*1e9 - float64(t.arrival)
+}
+
+func (t *refTicket) ahead(o *refTicket) bool {
+	switch {
+	case t.real.StrictPriority != o.real.StrictPriority:
+		return t.real.StrictPriority > o.real.StrictPriority
+	case t.orderBy != o.orderBy:
+		return t.orderBy < o.orderBy
+	case t.score() != o.score():
+		return t.score() > o.score()
+	}
+	return t.older(o)
+}
+
+func (m *reference) sameLane(t, o *refTicket) bool {
+	return t.key() == o.key() && (m.strict || t.real.Target == o.real.Target &&
+		slices.Equal(t.exclude[0], o.exclude[0]) && slices.Equal(t.exclude[1], o.exclude[1]))
+}
+
+func (t *refTicket) key() refQueue { return refQueue{t.real.Target.model.queues, t.class.Name} }
+
+func (m *reference) laneHead(t *refTicket) (head *refTicket) {
+	for _, o := range m.waiters {
+		if o != t && m.sameLane(t, o) && (head == nil || o.ahead(head)) {
+			head = o
+		}
+	}
+	return head
+}
+
+func (m *reference) heads(q refQueue) (heads []*refTicket) {
+	for _, t := range m.waiters {
+		if t.queue == q {
+			if h := m.laneHead(t); h == nil || t.ahead(h) {
+				heads = append(heads, t)
+			}
+		}
+	}
+	slices.SortFunc(heads, func(a, b *refTicket) int {
+		if a.ahead(b) {
+			return -1
+		}
+		return 1
+	})
+	return heads
+}
+
+func (m *reference) depth(q refQueue) (n int) {
+	for _, t := range m.waiters {
+		if t.queue == q {
+			n++
+		}
+	}
+	return n
+}
+
+func (t *refTicket) endsAt() Instant {
+	end := min(t.limitAt, t.lostAt, t.classAt)
+	if t.real.Deadline != 0 {
+		end = min(end, t.real.Deadline)
+	}
+	return end
+}
+
+func (m *reference) queues() int {
+	seen := map[refQueue]bool{}
+	for _, t := range m.waiters {
+		seen[t.queue] = true
+	}
+	return len(seen)
+}
+
+func (m *reference) profile(model string) *Profile {
+	if m.classes != nil {
+		if p := m.classes.Models[model]; p != nil {
+			return p
+		}
+		if m.classes.Root != nil {
+			return m.classes.Root
+		}
+	}
+	return &Profile{Classes: []Class{{Name: "default", Quantum: 1}}}
+}
+
+func (m *reference) classify(t *refTicket) *Class {
+	p := m.profile(t.model)
+	for i := range p.Classes {
+		if c := &p.Classes[i]; c.Family == "" && c.Name == t.real.Class {
+			return c
+		}
+	}
+	bucket := ""
+	for _, b := range p.Buckets {
+		if b.MinTokens <= t.weight {
+			bucket = b.Name
+		}
+	}
+	find := func(family string) *Class {
+		for i := range p.Classes {
+			if c := &p.Classes[i]; c.Family != "" && c.Family == family && c.Bucket == bucket {
+				return c
+			}
+		}
+		return nil
+	}
+	if c := find(t.real.Class); c != nil {
+		return c
+	}
+	if c := find(p.DefaultFamily); c != nil {
+		return c
+	}
+	return &p.Classes[0]
+}
+
+func (m *reference) reclassify(t *refTicket) {
+	p := m.profile(t.model)
+	for i := range p.Classes {
+		if p.Classes[i].Name == t.class.Name {
+			t.class = &p.Classes[i]
+			return
+		}
+	}
+	t.class = m.classify(t)
+}
+
+func (m *reference) drain(now Instant) {
+	for again := true; again; {
+		again = false
+		for _, f := range m.families() {
+			if t := m.next(now, f); t != nil {
+				open := m.open(t)
+				m.charge(t)
+				m.leaveAt(now, t)
+				m.grant(t, open)
+				again = true
+			}
+		}
+	}
+}
+
+func (t *refTicket) cost() int64 {
+	if t.real.Retry {
+		return 0
+	}
+	return max(t.weight, 1)
+}
+
+func (m *reference) charge(t *refTicket) { m.deficit[t.key()] -= t.cost() }
+
+func (m *reference) families() (all [][]*profileQueue) {
+	at := map[*family]int{}
+	for _, t := range m.waiters {
+		f, p := t.real.Target.model.family, t.queue.profile
+		i, ok := at[f]
+		if !ok {
+			i = len(all)
+			at[f] = i
+			all = append(all, nil)
+		}
+		if !slices.Contains(all[i], p) {
+			all[i] = append(all[i], p)
+		}
+	}
+	return all
+}
+
+func (m *reference) next(now Instant, profiles []*profileQueue) (first *refTicket) {
+	for _, p := range profiles {
+		if t := m.nextIn(now, p); t != nil && (first == nil || t.older(first)) {
+			first = t
+		}
+	}
+	return first
+}
+
+func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
+	n := len(p.classes)
+	if _, ok := m.cursor[p]; !ok {
+		m.cursor[p] = n - 1
+	}
+	poor := map[int]*refTicket{}
+	rounds := int64(math.MaxInt64)
+	for i := range n {
+		at := (m.cursor[p] + i) % n
+		q := refQueue{p, p.classes[at].class.Name}
+		t := m.startable(now, q)
+		if t == nil {
+			continue
+		}
+		if m.deficit[q] >= t.cost() {
+			m.cursor[p] = at
+			return t
+		}
+		poor[at] = t
+		lacks := float64(t.cost() - m.deficit[q])
+		rounds = min(rounds, int64(math.Ceil(lacks/float64(t.class.Quantum))))
+	}
+	if len(poor) > 0 {
+		m.credited++
+	}
+	for at, t := range poor {
+		m.deficit[refQueue{p, p.classes[at].class.Name}] += rounds * t.class.Quantum
+	}
+	for i := range n { // the one whose turn is over is the last
+		at := (m.cursor[p] + 1 + i) % n
+		if t := poor[at]; t != nil && m.deficit[t.queue] >= t.cost() {
+			m.cursor[p] = at
+			return t
+		}
+	}
+	return nil
+}
+
+func (m *reference) startable(now Instant, q refQueue) *refTicket {
+	for {
+		refused := false
+		for _, t := range m.heads(q) {
+			if len(m.open(t)) > 0 {
+				return t
+			}
+			if m.overloaded(t) {
+				m.leaveAt(now, t)
+				m.refuse(t, AllOverloaded)
+				refused = true
+				break
+			}
+		}
+		if !refused {
+			return nil
+		}
+	}
+}
+
+func (m *reference) full(t *refTicket) (why Reason, kind LimitKind, current, limit int64) {
+	workers := map[string]bool{}
+	role := t.role(PrefillLeg)
+	for _, r := range m.ranks {
+		if r.real.role == role && r.serves(t.model) {
+			workers[r.real.worker] = true
+		}
+	}
+	var n, raw, cached, bytes int64
+	for _, o := range m.waiters {
+		bytes += o.real.Bytes
+		if o.queue == t.key() {
+			n++
+			raw += o.raw
+			cached += o.cached
+		}
+	}
+	for i, each := range []*float64{t.class.RequestLimitPerWorker, t.class.RawTokenLimitPerWorker, t.class.CachedTokenLimitPerWorker} {
+		if each == nil {
+			continue
+		}
+		limit := max(int64(*each*float64(len(workers))), 1)
+		if *each == 0 {
+			limit = 0
+		}
+		if current := []int64{n, raw, cached}[i]; current >= limit {
+			return ClassQueueFull, []LimitKind{LimitRequests, LimitRawTokens, LimitCachedTokens}[i], current, limit
+		}
+	}
+	if len(m.waiters) >= m.limits.QueueSize {
+		return QueueFull, LimitRequests, int64(len(m.waiters)), int64(m.limits.QueueSize)
+	}
+	if m.limits.MaxWaitingBytes > 0 && bytes+t.real.Bytes > m.limits.MaxWaitingBytes {
+		return QueueFull, LimitBytes, bytes, m.limits.MaxWaitingBytes
+	}
+	return reasonNone, LimitNone, 0, 0
+}
+
+func (t *refTicket) never() bool {
+	zero := func(v *float64) bool { return v != nil && *v == 0 }
+	return zero(t.class.RequestLimitPerWorker) || zero(t.class.RawTokenLimitPerWorker) || zero(t.class.CachedTokenLimitPerWorker)
+}

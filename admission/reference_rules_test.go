@@ -1,0 +1,241 @@
+package admission
+
+import (
+	"math"
+	"slices"
+)
+
+func (r *refRank) serves(model string) bool {
+	return slices.Contains(r.real.models, model) || len(r.real.models) == 0 && model == ""
+}
+
+func (r *refRank) candidate() bool {
+	return r.state.Healthy && !r.state.Draining && r.state.Breaker != BreakerOpen
+}
+
+func part(frac float64, whole int64) float64 { return frac*float64(whole) + 1e-6 }
+
+func (m *reference) over(r *refRank) bool {
+	c := r.real.capacity
+	if v := m.reject.ActivePrefillTokens; v != nil && r.tokens > *v {
+		return true
+	}
+	if v := m.reject.ActivePrefillTokensFrac; v != nil && c.MaxBatchedTokens > 0 && float64(r.tokens) > part(*v, c.MaxBatchedTokens) {
+		return true
+	}
+	v := m.reject.ActiveDecodeBlocks
+	return v != nil && r.real.role != RolePrefill && c.KVBlocks > 0 && float64(r.blocks[0]+r.blocks[1]) > part(*v, c.KVBlocks)
+}
+
+func (m *reference) room(r *refRank) bool {
+	if !r.candidate() || m.over(r) || r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+		return false
+	}
+	return r.real.role != RolePrefill || m.limits.PrefillSlots <= 0 || r.slots < m.limits.PrefillSlots
+}
+
+func (r *refRank) assumed() bool {
+	most := 64
+	if r.real.capacity.MaxRunning > 0 {
+		most = int(r.real.capacity.MaxRunning)
+	}
+	return r.load() < most
+}
+
+func (t *refTicket) calm(r *refRank) bool {
+	if v := t.class.PrefillBusyTokens; v != nil && r.tokens > *v {
+		return false
+	}
+	v := t.class.PrefillBusyFrac
+	if v == nil {
+		return true
+	}
+	if r.real.capacity.MaxBatchedTokens == 0 {
+		return r.assumed()
+	}
+	return float64(r.tokens) <= part(*v, r.real.capacity.MaxBatchedTokens)
+}
+
+func (t *refTicket) need(r *refRank) int64 {
+	size := r.real.capacity.BlockSize
+	if size == 0 {
+		size = 16
+	}
+	legs := int64(t.real.legs())
+	leg := math.Ceil(float64(t.real.PromptTokens)/float64(legs)) + float64(t.real.ReserveTokens)
+	return legs * int64(math.Ceil(leg/float64(size)))
+}
+
+func (t *refTicket) fitsOn(r *refRank) bool {
+	v := t.class.DecodeBusyFrac
+	switch {
+	case v == nil || r.pending+r.active == 0:
+		return true
+	case r.real.capacity.KVBlocks == 0:
+		return r.assumed()
+	}
+	return float64(r.blocks[0]+r.blocks[1]+t.need(r)) <= part(*v, r.real.capacity.KVBlocks)
+}
+
+type refPair struct{ prefill, decode *refRank }
+
+func (t *refTicket) single() bool { return t.real.Target.shape != Disaggregated }
+
+func (t *refTicket) role(l Leg) Role {
+	switch {
+	case t.real.Target.shape == Aggregated:
+		return RoleRegular
+	case t.real.Target.shape == Disaggregated && l == PrefillLeg:
+		return RolePrefill
+	}
+	return RoleDecode
+}
+
+func (m *reference) fits(t *refTicket, l Leg, r *refRank) bool {
+	return r.real.role == t.role(l) && r.serves(t.model) && specAdmits(&t.real.Target.spec, l, r.real)
+}
+
+func (m *reference) choices(t *refTicket, ok func(*refRank) bool, avoid legSet) (all []refPair) {
+	side := func(l Leg) (rs []*refRank) {
+		for _, r := range m.ranks {
+			if m.fits(t, l, r) && ok(r) && !(avoid&(1<<l) != 0 && slices.Contains(t.exclude[l], r)) {
+				rs = append(rs, r)
+			}
+		}
+		return rs
+	}
+	for _, d := range side(DecodeLeg) {
+		if t.single() {
+			all = append(all, refPair{nil, d})
+			continue
+		}
+		for _, p := range side(PrefillLeg) {
+			if p.real.group == d.real.group &&
+				(t.real.Target.spec.Topology != TopologyRequired || p.real.topology == d.real.topology) &&
+				!(avoid&onPairs != 0 && slices.Contains(m.bars, refBar{p, d})) {
+				all = append(all, refPair{p, d})
+			}
+		}
+	}
+	return all
+}
+
+func (m *reference) hasCandidate(t *refTicket) bool {
+	return len(m.choices(t, (*refRank).candidate, 0)) > 0
+}
+
+func (m *reference) avoid(t *refTicket) legSet {
+	for _, legs := range []legSet{
+		onPrefill | onDecode | onPairs, onPrefill | onDecode, onPrefill | onPairs, onPrefill,
+		onDecode | onPairs, onDecode, onPairs,
+	} {
+		if len(m.choices(t, (*refRank).candidate, legs)) > 0 {
+			return legs
+		}
+	}
+	return 0
+}
+
+func (m *reference) overloaded(t *refTicket) bool {
+	avoid := m.avoid(t)
+	return m.hasCandidate(t) && len(m.choices(t, func(r *refRank) bool { return r.candidate() && !m.over(r) }, avoid)) == 0
+}
+
+func (m *reference) open(t *refTicket) []refPair { return m.openTo(t, nil) }
+
+func (m *reference) openTo(t *refTicket, x *refFence) []refPair {
+	avoid := m.avoid(t)
+	if v := t.class.BusyWorkerRatio; v != nil && (x == nil || x.owner != t) && (t.class.PrefillBusyTokens != nil || t.class.PrefillBusyFrac != nil) {
+		eligible, busy := map[*refRank]bool{}, 0
+		for _, c := range m.choices(t, (*refRank).candidate, avoid) {
+			r := c.prefill
+			if r == nil {
+				r = c.decode
+			}
+			if !eligible[r] && !t.calm(r) {
+				busy++
+			}
+			eligible[r] = true
+		}
+		if float64(busy) >= *v*float64(len(eligible)) {
+			return nil
+		}
+	}
+	open := m.choices(t, m.room, avoid)
+	return slices.DeleteFunc(open, func(c refPair) bool {
+		gate := c.prefill
+		if gate == nil {
+			gate = c.decode
+		}
+		return !t.calm(gate) || !t.fitsOn(c.decode) || x != nil && x.owner != t && !m.spared(t, c, x)
+	})
+}
+
+func (t *refTicket) liking(c refPair) (sum int) {
+	s := &t.real.Target.spec
+	add := func(l Leg, r *refRank) {
+		for i, x := range s.Prefer[l] {
+			if v, ok := r.real.labels[x.Key]; ok && v == x.Value && i < 4 {
+				sum += x.Weight
+			}
+		}
+	}
+	if c.prefill != nil {
+		add(PrefillLeg, c.prefill)
+		if s.Topology == TopologyPreferred && c.prefill.real.topology == c.decode.real.topology {
+			sum += max(s.TopologyWeight, 1)
+		}
+	}
+	add(DecodeLeg, c.decode)
+	return sum
+}
+
+func (r *refRank) load() int {
+	if r.real.role == RolePrefill {
+		return r.legs
+	}
+	return r.pending + r.active
+}
+
+type refFence struct {
+	owner           *refTicket
+	prefill, decode *refRank
+}
+
+func (m *reference) spared(t *refTicket, c refPair, x *refFence) bool {
+	for _, r := range []*refRank{c.prefill, c.decode} {
+		if r == nil || r != x.prefill && r != x.decode {
+			continue
+		}
+		after := *r
+		n := t.real.legs()
+		if r == c.prefill {
+			after.slots++
+			after.legs += n
+			after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
+		} else {
+			after.pending += n
+			after.blocks[0] += t.need(r)
+			if t.single() {
+				after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
+			}
+		}
+		if r.state.Breaker == BreakerHalfOpen {
+			after.probes++
+		}
+		if !m.ownerFits(x, &after) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *reference) ownerFits(x *refFence, r *refRank) bool {
+	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+		return false
+	}
+	if r.real.role == RolePrefill {
+		return x.owner.calm(r) && (m.limits.PrefillSlots <= 0 || r.slots < m.limits.PrefillSlots)
+	}
+	return x.owner.fitsOn(r) && (!x.owner.single() || x.owner.calm(r))
+}
