@@ -33,19 +33,22 @@ func (f *Fleet) stopAdmin() {
 
 // workerInfo is a worker as the admin API and the command show it.
 type workerInfo struct {
-	ID            string `json:"id"`
-	Role          Role   `json:"role"`
-	URL           string `json:"url"`
-	BootstrapPort int    `json:"bootstrap_port,omitempty"`
-	Running       bool   `json:"running"`
-	Stats         *Stats `json:"stats,omitempty"`
+	ID            string      `json:"id"`
+	Role          Role        `json:"role"`
+	Backend       Backend     `json:"backend"`
+	Connector     Connector   `json:"connector,omitempty"`
+	URL           string      `json:"url"`
+	BootstrapPort int         `json:"bootstrap_port,omitempty"`
+	Running       bool        `json:"running"`
+	Stats         *Stats      `json:"stats,omitempty"`
+	Ranks         []RankState `json:"ranks,omitempty"`
 }
 
 func (w *Worker) info(stats bool) workerInfo {
-	i := workerInfo{ID: w.id, Role: w.role, URL: w.URL(), BootstrapPort: w.BootstrapPort(), Running: w.Running()}
+	i := workerInfo{ID: w.id, Role: w.role, Backend: w.opt.Backend, Connector: w.opt.Connector, URL: w.URL(), BootstrapPort: w.BootstrapPort(), Running: w.Running()}
 	if stats {
 		s := w.Stats()
-		i.Stats = &s
+		i.Stats, i.Ranks = &s, w.Ranks()
 	}
 	return i
 }
@@ -58,6 +61,8 @@ type timingText struct {
 	FirstToken       string  `json:"first_token"`
 	DecodeStep       string  `json:"decode_step"`
 	DecodePerRequest string  `json:"decode_per_request"`
+	DecodePerKTokens string  `json:"decode_per_ktokens"`
+	PrefillStep      string  `json:"prefill_step"`
 	OutputTokens     int     `json:"output_tokens"`
 }
 
@@ -75,6 +80,7 @@ func parseTiming(b []byte) (Timing, error) {
 		{"prefill_time", x.PrefillTime, &t.PrefillTime}, {"transfer", x.Transfer, &t.Transfer},
 		{"first_token", x.FirstToken, &t.FirstToken}, {"decode_step", x.DecodeStep, &t.DecodeStep},
 		{"decode_per_request", x.DecodePerRequest, &t.DecodePerRequest},
+		{"decode_per_ktokens", x.DecodePerKTokens, &t.DecodePerKTokens}, {"prefill_step", x.PrefillStep, &t.PrefillStep},
 	} {
 		if d.text == "" {
 			continue
@@ -178,12 +184,13 @@ func (f *Fleet) adminHandler() http.Handler {
 		return nil
 	}))
 	for name, do := range map[string]func(*Worker) error{
-		"kill":    func(w *Worker) error { w.Kill(); return nil },
-		"restart": (*Worker).Restart,
-		"refuse":  func(w *Worker) error { w.Refuse(); return nil },
-		"admit":   (*Worker).Admit,
-		"freeze":  func(w *Worker) error { w.Freeze(); return nil },
-		"thaw":    func(w *Worker) error { w.Thaw(); return nil },
+		"kill":      func(w *Worker) error { w.Kill(); return nil },
+		"terminate": func(w *Worker) error { w.Terminate(); return nil },
+		"restart":   (*Worker).Restart,
+		"refuse":    func(w *Worker) error { w.Refuse(); return nil },
+		"admit":     (*Worker).Admit,
+		"freeze":    func(w *Worker) error { w.Freeze(); return nil },
+		"thaw":      func(w *Worker) error { w.Thaw(); return nil },
 	} {
 		mux.HandleFunc("POST /sim/workers/{id}/"+name, each(func(w *Worker, _ []byte, _ *http.Request) error { return do(w) }))
 	}

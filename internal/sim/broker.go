@@ -36,10 +36,15 @@ type Violation struct {
 	Worker string    `json:"worker"`
 	Kind   string    `json:"kind"`
 	Room   int64     `json:"room"`
-	Detail string    `json:"detail"`
+	// Request is a vLLM worker's id of the request, "" for SGLang's.
+	Request string `json:"request,omitempty"`
+	Detail  string `json:"detail"`
 }
 
 func (v Violation) String() string {
+	if v.Request != "" {
+		return fmt.Sprintf("%s: %s (request %s): %s", v.Worker, v.Kind, v.Request, v.Detail)
+	}
 	return fmt.Sprintf("%s: %s (room %d): %s", v.Worker, v.Kind, v.Room, v.Detail)
 }
 
@@ -153,7 +158,7 @@ func (b *broker) useLocked(w *Worker, room int64) bool {
 func (b *broker) violateLocked(w *Worker, kind string, room int64, format string, args ...any) {
 	b.violated++
 	if len(b.violations) < maxViolations {
-		b.violations = append(b.violations, Violation{time.Now(), w.id, kind, room, fmt.Sprintf(format, args...)})
+		b.violations = append(b.violations, Violation{Time: time.Now(), Worker: w.id, Kind: kind, Room: room, Detail: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -161,6 +166,16 @@ func (b *broker) violate(w *Worker, kind string, room int64, format string, args
 	b.mu.Lock()
 	b.violateLocked(w, kind, room, format, args...)
 	b.mu.Unlock()
+}
+
+// violateID is violate for requests that are known by an id.
+func (b *broker) violateID(w *Worker, kind, id string, format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.violated++
+	if len(b.violations) < maxViolations {
+		b.violations = append(b.violations, Violation{Time: time.Now(), Worker: w.id, Kind: kind, Request: id, Detail: fmt.Sprintf(format, args...)})
+	}
 }
 
 // offerPrefill brings a prefill leg to its room. The meeting's failure calls

@@ -31,6 +31,12 @@ func (g *gate) open() {
 	g.mu.Unlock()
 }
 
+func (g *gate) isShut() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed != nil
+}
+
 // wait returns when the gate is open or done is closed.
 func (g *gate) wait(done <-chan struct{}) {
 	g.mu.Lock()

@@ -19,7 +19,8 @@ type sequence struct {
 	port        int
 	hasPort     bool
 	rank        int
-	prefillRank int // decode: where the KV is, -1: the room says
+	prefillRank int        // decode: where the KV is, -1: the room says
+	v           *vsequence // what only vLLM's have
 
 	// Owned by the goroutine that runs it.
 	phase    phase
@@ -30,6 +31,9 @@ type sequence struct {
 // error is a *wireError, errBroken, or the cause of ctx.
 func (w *Worker) run(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) error {
 	defer w.move(s, none)
+	if s.v != nil {
+		return w.runVLLM(ctx, l, s, emit)
+	}
 	switch w.role {
 	case Prefill:
 		return w.runPrefill(ctx, l, s, emit)
@@ -66,7 +70,7 @@ func (w *Worker) runPrefill(parent context.Context, l *life, s *sequence, emit f
 	if err = w.compute(ctx, l, s, false); err != nil {
 		return err
 	}
-	defer w.give(l, s, s.prompt)
+	defer w.give(l, s.rank, w.pages(s.prompt))
 	w.move(s, transferring)
 	if err = w.sleep(ctx, w.Timing().Transfer); err != nil {
 		return err
@@ -86,12 +90,12 @@ func (w *Worker) runDecode(parent context.Context, l *life, s *sequence, emit fu
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	w.move(s, prealloc)
-	need := s.prompt + s.out
+	need := w.pages(s.prompt + s.out)
 	if err := l.memory[s.rank].acquire(ctx, need); err != nil {
 		return err
 	}
-	w.hold(s, need)
-	defer w.give(l, s, need)
+	w.hold(s.rank, need)
+	defer w.give(l, s.rank, need)
 	w.move(s, receiving)
 	m, err := w.fleet.broker.offerDecode(w, s, cancel)
 	if err != nil {
@@ -107,12 +111,12 @@ func (w *Worker) runDecode(parent context.Context, l *life, s *sequence, emit fu
 
 func (w *Worker) runRegular(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) error {
 	w.move(s, queued)
-	need := s.prompt + s.out
+	need := w.pages(s.prompt + s.out)
 	if err := l.memory[s.rank].acquire(ctx, need); err != nil {
 		return err
 	}
-	w.hold(s, need)
-	defer w.give(l, s, need)
+	w.hold(s.rank, need)
+	defer w.give(l, s.rank, need)
 	if err := w.compute(ctx, l, s, true); err != nil {
 		return err
 	}
@@ -149,37 +153,56 @@ func (w *Worker) await(ctx context.Context, m *meeting, ready <-chan struct{}) e
 func (w *Worker) compute(ctx context.Context, l *life, s *sequence, held bool) (err error) {
 	w.move(s, queued)
 	if !held {
-		if err := l.memory[s.rank].acquire(ctx, s.prompt); err != nil {
+		need := w.pages(s.prompt)
+		if err := l.memory[s.rank].acquire(ctx, need); err != nil {
 			return err
 		}
-		w.hold(s, s.prompt)
+		w.hold(s.rank, need)
 		defer func() {
 			if err != nil {
-				w.give(l, s, s.prompt)
+				w.give(l, s.rank, need)
 			}
 		}()
 	}
-	if err := l.compute[s.rank].acquire(ctx, 0); err != nil {
-		return err
-	}
-	defer l.compute[s.rank].release(0)
-	w.move(s, prefilling)
-	d := w.Timing().prefill(s.prompt)
-	if err := w.sleep(ctx, d); err != nil {
-		return err
+	return w.crunch(ctx, l, s, s.prompt)
+}
+
+// crunch computes that many tokens of a prompt whose memory is held.
+func (w *Worker) crunch(ctx context.Context, l *life, s *sequence, tokens int) error {
+	if l.batches != nil {
+		if err := w.join(ctx, l.batches[s.rank], s, tokens); err != nil {
+			return err
+		}
+	} else {
+		if err := l.compute[s.rank].acquire(ctx, 0); err != nil {
+			return err
+		}
+		defer l.compute[s.rank].release(0)
+		w.move(s, prefilling)
+		d := w.Timing().prefill(tokens)
+		if err := w.sleep(ctx, d); err != nil {
+			return err
+		}
+		w.note(func() { w.counts[s.rank].busy += d })
 	}
 	w.alive()
 	w.mu.Lock()
-	w.counts[s.rank].busy += d
-	w.counts[s.rank].done += s.prompt
-	w.stats.PromptTokens += int64(s.prompt)
+	w.counts[s.rank].done += tokens
+	w.stats.PromptTokens += int64(tokens)
 	w.mu.Unlock()
 	return nil
 }
 
-func (w *Worker) give(l *life, s *sequence, tokens int) {
-	w.hold(s, -tokens)
-	l.memory[s.rank].release(tokens)
+// pages rounds tokens up to whole pages.
+func (w *Worker) pages(tokens int) int {
+	p := w.opt.PageSize
+	return (tokens + p - 1) / p * p
+}
+
+// give gives a slot and memory back.
+func (w *Worker) give(l *life, rank, tokens int) {
+	w.hold(rank, -tokens)
+	l.memory[rank].release(tokens)
 }
 
 // decode produces the tokens, the first after FirstToken, each further one
@@ -191,7 +214,7 @@ func (w *Worker) decode(ctx context.Context, s *sequence, emit func(*sequence) e
 		d := t.FirstToken
 		if s.produced > 0 {
 			d = t.DecodeStep
-			if t.DecodePerRequest > 0 {
+			if t.DecodePerRequest > 0 || t.DecodePerKTokens > 0 {
 				d = t.step(w.running(s.rank))
 			}
 		}
@@ -220,9 +243,10 @@ func (w *Worker) count(prompt, out int) {
 // alive is a sign of the scheduler, which /health looks for.
 func (w *Worker) alive() { w.beat.Store(time.Now().UnixNano()) }
 
-// thawed waits while the worker is frozen.
+// thawed waits while the worker is frozen or its engine gone.
 func (w *Worker) thawed(ctx context.Context) error {
 	w.gate.wait(ctx.Done())
+	w.core.wait(ctx.Done())
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

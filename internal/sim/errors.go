@@ -23,6 +23,7 @@ type wireError struct {
 	message string
 	native  bool // /generate's shape {"error":{"message"}}
 	param   string
+	detail  string // more, for the log only
 }
 
 func (e *wireError) Error() string { return e.message }

@@ -13,12 +13,14 @@ type Fleet struct {
 	// Immutable.
 	opt    Options
 	broker *broker
+	kv     *exchange
 	admin  *http.Server
 	// adminURL is "" without admin API.
 	adminURL string
 	adminEnd sync.WaitGroup
 
 	closed atomic.Bool
+	deaths sync.WaitGroup // workers that die of a request
 
 	mu      sync.Mutex // guards the fields below
 	workers []*Worker
@@ -28,7 +30,7 @@ type Fleet struct {
 
 // Start starts a fleet. On error nothing is left running.
 func Start(opt Options) (*Fleet, error) {
-	f := &Fleet{opt: opt, broker: newBroker(), numbers: make(map[Role]int)}
+	f := &Fleet{opt: opt, broker: newBroker(), kv: newExchange(), numbers: make(map[Role]int)}
 	for _, g := range []struct {
 		role Role
 		n    int
@@ -67,7 +69,7 @@ func (f *Fleet) Add(role Role) (*Worker, error) {
 	if f.opt.Each != nil {
 		f.opt.Each(role, i, &o)
 	}
-	o = o.withDefaults()
+	o = o.withDefaults(role)
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -75,7 +77,7 @@ func (f *Fleet) Add(role Role) (*Worker, error) {
 	if f.opt.Port != 0 {
 		w.port.Store(int64(f.opt.Port + n))
 	}
-	if role == Prefill {
+	if w.hasBootstrap() {
 		switch {
 		case f.opt.BootstrapPort != 0:
 			w.bootPort.Store(int64(f.opt.BootstrapPort + i))
@@ -166,4 +168,5 @@ func (f *Fleet) Close() {
 		wg.Go(w.Kill)
 	}
 	wg.Wait()
+	f.deaths.Wait()
 }

@@ -261,6 +261,10 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 		{"max_total_num_tokens", "gauge", func(rankCounts) float64 { return float64(w.opt.KVTokens) }},
 		{"kv_used_tokens", "gauge", func(c rankCounts) float64 { return float64(c.used) }},
 		{"kv_available_tokens", "gauge", func(c rankCounts) float64 { return float64(w.opt.KVTokens - c.used) }},
+		{"kv_evictable_tokens", "gauge", func(rankCounts) float64 { return 0 }},
+		{"utilization", "gauge", func(c rankCounts) float64 { return float64(c.used) / float64(max(1, w.opt.KVTokens)) }},
+		{"pending_prealloc_token_usage", "gauge", func(c rankCounts) float64 { return float64(c.tokens[prealloc]) / float64(max(1, w.opt.KVTokens)) }},
+		{"num_retracted_reqs", "gauge", func(rankCounts) float64 { return 0 }},
 		{"cache_hit_rate", "gauge", func(rankCounts) float64 { return 0 }},
 		{"gen_throughput", "gauge", func(rankCounts) float64 { return 0 }},
 		{"num_prefill_bootstrap_queue_reqs", "gauge", func(c rankCounts) float64 { return float64(c.n[bootstrap]) }},
@@ -294,6 +298,9 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 
 // bootstrapHandler is the small server on a prefill worker's bootstrap port.
 func (w *Worker) bootstrapHandler() http.Handler {
+	if w.opt.Backend == VLLM {
+		return w.mooncakeHandler()
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(rw http.ResponseWriter, r *http.Request) {
 		w.gate.wait(r.Context().Done())

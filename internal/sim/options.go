@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -16,6 +17,15 @@ const (
 	Prefill Role = "prefill"
 	Decode  Role = "decode"
 	Regular Role = "regular"
+)
+
+// Backend is the engine a worker plays.
+type Backend string
+
+// The backends.
+const (
+	SGLang Backend = "sglang" // the default
+	VLLM   Backend = "vllm"   // as observed on the wire of 0.32.0
 )
 
 // Options says what fleet to start.
@@ -43,6 +53,9 @@ type Options struct {
 // WorkerOptions describes one worker. The zero value is a healthy, instant
 // engine of unlimited memory.
 type WorkerOptions struct {
+	// Backend is the engine played: its routes, bodies, errors, metrics and its
+	// way to move KV. Default SGLang.
+	Backend Backend
 	// Model is the served model's name. Default "sim-model".
 	Model string
 	// Adapters are LoRA adapters listed by /v1/models under their parent.
@@ -52,19 +65,56 @@ type WorkerOptions struct {
 	// Timing is how long things take. SetTiming changes it later.
 	Timing Timing
 
-	// KVTokens is the KV capacity per rank in tokens. Default 16 Mi, which is
-	// as good as unlimited. A request holds its prompt plus all its output.
+	// KVTokens is the KV capacity per rank in tokens, cut to whole pages.
+	// Default 16 Mi, which is as good as unlimited. A request holds its prompt
+	// plus all its output, on SGLang's prefill workers its prompt only, in whole
+	// pages, from before it computes until it ends; one that does not fit waits,
+	// and whoever came later waits behind it.
 	KVTokens int
-	// MaxRunning bounds the requests that run at once per rank on decode and
-	// regular workers; the rest queue. Default 2048.
+	// MaxRunning bounds the requests that run at once per rank; the rest queue.
+	// It does not hold for SGLang's prefill workers. Default 2048, on vLLM
+	// (max_num_seqs) 256.
 	MaxRunning int
 	// ContextLength refuses longer prompts with 400, in tokens. Default 4 Mi.
 	ContextLength int
-	// ChunkedPrefillSize and MaxPrefillTokens are reported by /server_info.
-	// Default 8192 and 16384.
+	// ChunkedPrefillSize bounds the prompt tokens of one batch when
+	// Timing.PrefillStep makes batches; it and MaxPrefillTokens are reported by
+	// /server_info. On vLLM it is max_num_batched_tokens. Default 8192 and 16384.
 	ChunkedPrefillSize, MaxPrefillTokens int
-	// PageSize is the KV block size in tokens. Default 1, as SGLang's.
+	// PageSize is the KV block size in tokens. Default 1, as SGLang's; on vLLM
+	// 16.
 	PageSize int
+	// Pooling makes a worker serve embeddings, rerank, score, classify and
+	// pooling, which answer 404 otherwise.
+	Pooling bool
+	// Tokenizer makes an SGLang worker serve /tokenize and /detokenize, with and
+	// without /v1; a vLLM worker always does.
+	Tokenizer bool
+
+	// Connector is how a vLLM worker hands KV on. Default NIXL for prefill and
+	// decode workers, NoConnector for regular ones.
+	Connector Connector
+	// KVRole, "kv_producer" or "kv_consumer", makes a vLLM worker keep to that
+	// half of its connector. "" lets it do both.
+	KVRole string
+	// Lease is how long a vLLM prefill keeps blocks for a decode that does not
+	// come, and how long a decode waits for a prefill where both run at once.
+	// Default 30 s, with Mooncake 480 s.
+	Lease time.Duration
+	// TransferTimeout is how long a vLLM decode needs to find that the engine it
+	// was told of is not there. Default 5 s.
+	TransferTimeout time.Duration
+	// Recompute makes a vLLM decode compute the prompt itself when its KV does
+	// not come (kv_load_failure_policy "recompute"); it fails otherwise.
+	Recompute bool
+	// SideChannelHost and SideChannelPort are what a vLLM prefill says of itself
+	// in kv_transfer_params, the port plus the rank. Nothing listens there.
+	// Default: the worker's host, and a number of its own from 15600 up.
+	SideChannelHost string
+	SideChannelPort int
+	// DevMode makes a vLLM worker serve /server_info and the other routes of
+	// VLLM_SERVER_DEV_MODE that a router may look at.
+	DevMode bool
 
 	// DefaultBootstrapPort is the port a decode worker uses for a null
 	// bootstrap_port: its own disaggregation_bootstrap_port. Default 8998.
@@ -139,9 +189,15 @@ type Timing struct {
 	Transfer time.Duration
 	// FirstToken is added before the first output token.
 	FirstToken time.Duration
+	// PrefillStep makes a rank compute prompts in batches, in order of arrival:
+	// a batch holds up to ChunkedPrefillSize tokens and takes PrefillStep plus
+	// its tokens by PrefillRate. A long prompt takes several, short ones share
+	// one. PrefillTime and PrefillParallel then mean nothing. Fixed at start.
+	PrefillStep time.Duration
 	// DecodeStep is the base time of each further token, DecodePerRequest is
-	// added for each running request of the rank.
-	DecodeStep, DecodePerRequest time.Duration
+	// added for each running request of the rank, DecodePerKTokens for each
+	// 1000 KV tokens it holds.
+	DecodeStep, DecodePerRequest, DecodePerKTokens time.Duration
 	// OutputTokens is the output length when the client gives none. Default 16.
 	OutputTokens int
 }
@@ -166,8 +222,8 @@ func (t Timing) parallel() int {
 	return 0
 }
 
-func (t Timing) step(running int) time.Duration {
-	return t.DecodeStep + time.Duration(running)*t.DecodePerRequest
+func (t Timing) step(running, held int) time.Duration {
+	return t.DecodeStep + time.Duration(running)*t.DecodePerRequest + time.Duration(held)*t.DecodePerKTokens/1000
 }
 
 func def[T comparable](v *T, to T) {
@@ -178,7 +234,21 @@ func def[T comparable](v *T, to T) {
 }
 
 // withDefaults returns o with every zero field that has a default filled in.
-func (o WorkerOptions) withDefaults() WorkerOptions {
+func (o WorkerOptions) withDefaults(role Role) WorkerOptions {
+	def(&o.Backend, SGLang)
+	if o.Backend == VLLM {
+		def(&o.MaxRunning, 256)
+		def(&o.PageSize, 16)
+		if role == Regular {
+			def(&o.Connector, NoConnector)
+		}
+		def(&o.Connector, NIXL)
+		if o.Connector == Mooncake {
+			def(&o.Lease, 480*time.Second)
+		}
+	}
+	def(&o.Lease, 30*time.Second)
+	def(&o.TransferTimeout, 5*time.Second)
 	def(&o.Model, "sim-model")
 	def(&o.DPSize, 1)
 	def(&o.KVTokens, 16<<20)
@@ -193,11 +263,15 @@ func (o WorkerOptions) withDefaults() WorkerOptions {
 	def(&o.HealthDelay, time.Second)
 	def(&o.HealthTimeout, 20*time.Second)
 	def(&o.Host, "127.0.0.1")
+	def(&o.SideChannelHost, o.Host)
 	def(&o.IdleTimeout, 5*time.Second)
 	def(&o.MaxBody, 1<<30)
 	def(&o.LogRequests, 4096)
 	def(&o.LogBodyBytes, 1<<20)
 	def(&o.Timing.OutputTokens, 16)
+	if o.PageSize > 0 {
+		o.KVTokens -= o.KVTokens % o.PageSize
+	}
 	return o
 }
 
@@ -207,6 +281,21 @@ func (o WorkerOptions) validate() error {
 	}
 	if o.KVTokens < 0 || o.MaxRunning < 0 {
 		return fmt.Errorf("cannot simulate a worker with KV capacity %d and %d running requests: want positive numbers", o.KVTokens, o.MaxRunning)
+	}
+	if o.PageSize < 0 || (o.KVTokens == 0 && o.PageSize > 0) {
+		return fmt.Errorf("cannot simulate a KV cache of less than one page of %d tokens", o.PageSize)
+	}
+	if o.Backend != SGLang && o.Backend != VLLM {
+		return fmt.Errorf("cannot simulate backend %q: want sglang or vllm", o.Backend)
+	}
+	if o.Connector != "" && o.Backend != VLLM {
+		return fmt.Errorf("cannot simulate connector %q: only backend vllm has one", o.Connector)
+	}
+	if o.Connector != "" && !slices.Contains(Connectors, o.Connector) {
+		return fmt.Errorf("cannot simulate connector %q: want one of %v", o.Connector, Connectors)
+	}
+	if o.KVRole != "" && o.KVRole != "kv_producer" && o.KVRole != "kv_consumer" && o.KVRole != "kv_both" {
+		return fmt.Errorf("cannot simulate kv_role %q: want kv_producer, kv_consumer or kv_both", o.KVRole)
 	}
 	if o.BasePath != "" && (o.BasePath[0] != '/' || o.BasePath[len(o.BasePath)-1] == '/') {
 		return fmt.Errorf("cannot use base path %q: want a leading and no trailing slash", o.BasePath)

@@ -23,6 +23,8 @@ type out struct {
 	probe  bool
 	stream bool
 	early  bool // headers go out before the engine has run
+	named  bool // events have names, and no [DONE] follows them
+	api    api
 
 	mu      sync.Mutex // guards the fields below and the order of writes
 	started bool
@@ -95,6 +97,9 @@ func (o *out) startLocked(status int, contentType string, length int) error {
 	}
 	h := o.rw.Header()
 	h["Server"] = serverName
+	if o.w.opt.Backend == VLLM {
+		h["Vary"] = varyOrigin
+	}
 	if o.fault.ContentType != "" {
 		contentType = o.fault.ContentType
 	}
@@ -130,7 +135,10 @@ func (o *out) startLocked(status int, contentType string, length int) error {
 	return nil
 }
 
-var serverName = []string{"uvicorn"}
+var (
+	serverName = []string{"uvicorn"}
+	varyOrigin = []string{"Origin"}
+)
 
 const eventStream = "text/event-stream; charset=utf-8"
 
@@ -237,7 +245,7 @@ func (o *out) done() error {
 	if err := o.startLocked(http.StatusOK, eventStream, -1); err != nil { // no token at all
 		return err
 	}
-	if err := o.strike(AtEnd); err != nil {
+	if err := o.strike(AtEnd); err != nil || o.named {
 		return err
 	}
 	return o.writeLocked([]byte("data: [DONE]\n\n"))
@@ -275,10 +283,13 @@ func (o *out) whole(status int, contentType string, body []byte) error {
 // running stream afterwards.
 func (o *out) fail(err error, generate bool) error {
 	e := asWire(err)
-	o.w.note(func() { o.rec.Error = e.message })
+	o.w.note(func() { o.rec.Error = e.message + e.detail })
 	o.mu.Lock()
 	started := o.started
 	o.mu.Unlock()
+	if o.w.opt.Backend == VLLM {
+		return o.failVLLM(e, started)
+	}
 	if !started && !(o.stream && e.status >= 500) {
 		return o.json(e.status, e.body())
 	}
@@ -297,7 +308,9 @@ func (o *out) answerStatus() error {
 	body := []byte(f.Body)
 	if f.Body == "" {
 		e := &wireError{status: f.Status, message: fmt.Sprintf("simulated status %d", f.Status)}
-		body = e.body()
+		if body = e.body(); o.w.opt.Backend == VLLM {
+			body = o.vbody(e)
+		}
 	}
 	if f.BodySize > 0 {
 		body = sized(body, f.BodySize)

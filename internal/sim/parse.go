@@ -17,6 +17,8 @@ const (
 	chat api = iota
 	completions
 	generate
+	responses // vLLM only
+	messages  // vLLM only
 )
 
 // limits of what one request may ask for.

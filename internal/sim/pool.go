@@ -16,8 +16,8 @@ type pool struct {
 }
 
 type claimant struct {
-	tokens int
-	ready  chan struct{}
+	slots, tokens int
+	ready         chan struct{}
 }
 
 // newPool makes a pool of that many slots (0: no bound) and tokens.
@@ -25,24 +25,27 @@ func newPool(slots, tokens int) *pool {
 	return &pool{slots: slots, tokens: tokens, bounded: slots > 0}
 }
 
-func (p *pool) fitsLocked(tokens int) bool {
-	return (!p.bounded || p.slots > 0) && p.tokens >= tokens
+func (p *pool) fitsLocked(slots, tokens int) bool {
+	return (!p.bounded || p.slots >= slots) && p.tokens >= tokens
 }
 
-func (p *pool) takeLocked(tokens int) {
-	p.slots--
+func (p *pool) takeLocked(slots, tokens int) {
+	p.slots -= slots
 	p.tokens -= tokens
 }
 
 // acquire waits for a slot and tokens. A nil error must be paired with release.
-func (p *pool) acquire(ctx context.Context, tokens int) error {
+func (p *pool) acquire(ctx context.Context, tokens int) error { return p.take(ctx, 1, tokens) }
+
+// take waits for slots and tokens. A nil error must be paired with giveBack.
+func (p *pool) take(ctx context.Context, slots, tokens int) error {
 	p.mu.Lock()
-	if len(p.queue) == 0 && p.fitsLocked(tokens) {
-		p.takeLocked(tokens)
+	if len(p.queue) == 0 && p.fitsLocked(slots, tokens) {
+		p.takeLocked(slots, tokens)
 		p.mu.Unlock()
 		return nil
 	}
-	c := &claimant{tokens, make(chan struct{})}
+	c := &claimant{slots, tokens, make(chan struct{})}
 	p.queue = append(p.queue, c)
 	p.mu.Unlock()
 	select {
@@ -60,26 +63,29 @@ func (p *pool) acquire(ctx context.Context, tokens int) error {
 		}
 	}
 	// Granted between the end of ctx and the lock: give it back.
-	p.slots++
+	p.slots += slots
 	p.tokens += tokens
 	p.grantLocked()
 	return context.Cause(ctx)
 }
 
-func (p *pool) release(tokens int) {
+// release gives a slot and tokens back.
+func (p *pool) release(tokens int) { p.giveBack(1, tokens) }
+
+func (p *pool) giveBack(slots, tokens int) {
 	p.mu.Lock()
-	p.slots++
+	p.slots += slots
 	p.tokens += tokens
 	p.grantLocked()
 	p.mu.Unlock()
 }
 
 func (p *pool) grantLocked() {
-	for len(p.queue) > 0 && p.fitsLocked(p.queue[0].tokens) {
+	for len(p.queue) > 0 && p.fitsLocked(p.queue[0].slots, p.queue[0].tokens) {
 		c := p.queue[0]
 		p.queue[0] = nil
 		p.queue = p.queue[1:]
-		p.takeLocked(c.tokens)
+		p.takeLocked(c.slots, c.tokens)
 		close(c.ready)
 	}
 }

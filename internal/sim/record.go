@@ -45,6 +45,10 @@ type Request struct {
 	Rank        int     `json:"rank"`           // that served the first sequence, -1: none
 	PrefillRank int     `json:"disagg_prefill_dp_rank"`
 	Prompt      int     `json:"prompt_tokens"`
+	// RequestID is a vLLM worker's id of the request, External how many of its
+	// prompt tokens came over the connector.
+	RequestID string `json:"request_id,omitempty"`
+	External  int    `json:"external_tokens"`
 
 	Arrived     time.Time `json:"arrived"`
 	BodyRead    time.Time `json:"body_read"`
@@ -131,11 +135,13 @@ const (
 )
 
 type rankCounts struct {
-	n      [phases]int
-	tokens [phases]int // prompt tokens of those sequences
-	used   int         // KV tokens held
-	busy   time.Duration
-	done   int // prompt tokens computed
+	n                         [phases]int
+	tokens                    [phases]int // prompt tokens of those sequences
+	used                      int         // KV tokens held
+	peak                      int         // the most of them
+	busy                      time.Duration
+	done                      int // prompt tokens computed
+	batches, external, pulled int
 }
 
 // Stats are a worker's counters. The groups named Peak are the highest values
@@ -165,9 +171,21 @@ type Stats struct {
 	PeakDecoding   int `json:"peak_decoding"`
 	PeakKVTokens   int `json:"peak_kv_tokens"`
 
-	KVTokens     int   `json:"kv_tokens"` // held now
-	PromptTokens int64 `json:"prompt_tokens"`
+	KVTokens     int   `json:"kv_tokens"`     // held now, in whole pages
+	PromptTokens int64 `json:"prompt_tokens"` // computed here
 	OutputTokens int64 `json:"output_tokens"`
+
+	// vLLM only. ExternalTokens are prompt tokens whose KV came over the
+	// connector; Handed counts prefills that left KV for a decode, Pulled the
+	// decodes that took some, Expired the former that nobody came for,
+	// TransferFailed the decodes that failed for want of it, Alone the requests
+	// that were to hand on or to take KV by kv_transfer_params and could not.
+	ExternalTokens int64 `json:"external_tokens"`
+	Handed         int   `json:"handed"`
+	Pulled         int   `json:"pulled"`
+	Expired        int   `json:"expired"`
+	TransferFailed int   `json:"transfer_failed"`
+	Alone          int   `json:"alone"`
 
 	Accepted int `json:"accepted"` // connections
 	Conns    int `json:"conns"`    // open ones
@@ -265,6 +283,9 @@ func (w *Worker) ResetLog() {
 	w.stats = Stats{Requests: s.Inflight, Inflight: s.Inflight, PeakInflight: s.Inflight,
 		PeakPrefilling: s.phases[prefilling], PeakDecoding: s.phases[decoding],
 		KVTokens: s.KVTokens, PeakKVTokens: s.KVTokens, Accepted: s.Conns, Conns: s.Conns, phases: s.phases}
+	for i := range w.counts {
+		w.counts[i].peak = w.counts[i].used
+	}
 	w.notifyLocked()
 }
 
@@ -352,16 +373,20 @@ func (w *Worker) move(s *sequence, to phase) {
 }
 
 // hold books KV tokens (negative: gives back).
-func (w *Worker) hold(s *sequence, tokens int) {
+func (w *Worker) hold(rank, tokens int) {
 	w.mu.Lock()
-	w.counts[s.rank].used += tokens
+	c := &w.counts[rank]
+	c.used += tokens
+	c.peak = max(c.peak, c.used)
 	w.stats.KVTokens += tokens
 	w.stats.PeakKVTokens = max(w.stats.PeakKVTokens, w.stats.KVTokens)
+	w.notifyLocked()
 	w.mu.Unlock()
 }
 
-func (w *Worker) running(rank int) int {
+// running is the number of sequences a rank decodes, and the KV tokens it holds.
+func (w *Worker) running(rank int) (sequences, held int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.counts[rank].n[decoding]
+	return w.counts[rank].n[decoding], w.counts[rank].used
 }

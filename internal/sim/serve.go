@@ -25,7 +25,11 @@ func newWorker(f *Fleet, role Role, i int, o WorkerOptions) *Worker {
 	for _, p := range o.Disable {
 		w.off[p] = true
 	}
-	w.routes = w.infoRoutes()
+	w.routes, w.runs, w.plain = w.infoRoutes(), generationRoutes, make(map[string]plainRoute)
+	if o.Backend == VLLM {
+		w.routes, w.runs = w.vllmRoutes(), vllmRuns
+	}
+	w.plainRoutes()
 	return w
 }
 
@@ -43,9 +47,9 @@ func (w *Worker) serve(l *life, rw http.ResponseWriter, r *http.Request) {
 	}
 	defer l.handlers.Done()
 	path, inside := strings.CutPrefix(r.URL.Path, w.opt.BasePath)
-	_, generation := generationRoutes[path]
+	_, generation := w.runs[path]
 	info, known := w.routes[path]
-	if known && r.Method == http.MethodHead && path != "/health" {
+	if known && r.Method == http.MethodHead && path != "/health" && w.opt.Backend == SGLang {
 		known = false
 	}
 	probe := !generation && (known || r.Method != http.MethodPost)
@@ -70,6 +74,11 @@ func (w *Worker) serve(l *life, rw http.ResponseWriter, r *http.Request) {
 	if how == Faulted {
 		o.quiet()
 		o.abort()
+	}
+	if how == ClientGone && w.opt.Backend == VLLM {
+		// One that only closed its half gets nothing more either.
+		o.quiet()
+		panic(http.ErrAbortHandler)
 	}
 }
 
@@ -118,21 +127,23 @@ func (w *Worker) route(l *life, o *out, r *http.Request, path string, inside, ge
 	if o.fault.Early && o.fault.Status > 0 {
 		return o.answerStatus()
 	}
-	if !inside || w.off[path] || (!generation && !known) {
+	plain := w.plain[path]
+	if !inside || w.off[path] || (!generation && !known && plain == nil) {
 		_, err := io.Copy(io.Discard, http.MaxBytesReader(nil, r.Body, w.opt.MaxBody))
 		if err != nil && r.Context().Err() != nil {
 			return err
 		}
 		return o.json(http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 	}
-	if generation && r.Method != http.MethodPost {
+	if (generation || plain != nil) && r.Method != http.MethodPost || known && w.opt.Backend == VLLM && !vllmMethod(path, r.Method) {
 		return o.json(http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 	}
 	if w.opt.APIKey != "" && !strings.HasPrefix(path, "/health") && !strings.HasPrefix(path, "/metrics") &&
+		(w.opt.Backend == SGLang || strings.HasPrefix(path, "/v1")) &&
 		r.Header.Get("Authorization") != "Bearer "+w.opt.APIKey {
 		return o.json(http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 	}
-	if !generation {
+	if known {
 		return w.serveInfo(o, r, info)
 	}
 	body, release, err := w.readBody(o, r)
@@ -144,7 +155,13 @@ func (w *Worker) route(l *life, o *out, r *http.Request, path string, inside, ge
 		return err
 	}
 	defer release()
-	return w.generation(l, o, r, generationRoutes[path], body)
+	if plain != nil {
+		return w.servePlain(o, r, plain, body)
+	}
+	if w.opt.Backend == VLLM {
+		return w.vllmGeneration(l, o, r, w.runs[path], body)
+	}
+	return w.generation(l, o, r, w.runs[path], body)
 }
 
 func (w *Worker) noteFault(o *out) {
@@ -261,39 +278,12 @@ func (w *Worker) generation(l *life, o *out, r *http.Request, a api, body []byte
 		}
 		req = &request{api: a, n: 1}
 	}
-	if req.simField != nil {
-		f, ferr := ParseFaultJSON(req.simField)
-		if ferr != nil {
-			return o.fail(invalidf("sim", "%v", ferr), false)
-		}
-		o.setFault(&f)
-		w.noteFault(o)
+	if done, ferr := w.deviate(o, req, body); done || ferr != nil {
+		return ferr
 	}
-	o.stream = req.stream
 	f := o.fault
-	if f.Echo {
-		return o.json(http.StatusOK, body)
-	}
-	if err := o.strike(AtBody); err != nil {
-		return err
-	}
-	if err := o.pause(f.Delay); err != nil {
-		return err
-	}
-	if f.Kind != "" && f.Kind != Informational && f.Kind != EventsForJSON && f.Kind != JSONForEvents {
-		return o.malformed(req, req.stream)
-	}
-	if f.Status > 0 {
-		return o.answerStatus()
-	}
 	if err != nil {
 		return o.fail(err, a == generate)
-	}
-	switch f.Kind {
-	case EventsForJSON:
-		o.stream = true
-	case JSONForEvents:
-		o.stream = false
 	}
 	seqs, err := w.sequences(o, req, r)
 	if err != nil {
@@ -317,6 +307,43 @@ func (w *Worker) generation(l *life, o *out, r *http.Request, a api, body []byte
 		}
 	}
 	return w.answer(ctx, l, o, req, seqs)
+}
+
+// deviate does what the request's fault wants before the engine is asked. done
+// says that the answer is written.
+func (w *Worker) deviate(o *out, req *request, body []byte) (done bool, err error) {
+	if req.simField != nil {
+		f, err := ParseFaultJSON(req.simField)
+		if err != nil {
+			return true, o.fail(invalidf("sim", "%v", err), false)
+		}
+		o.setFault(&f)
+		w.noteFault(o)
+	}
+	o.stream = req.stream
+	f := o.fault
+	if f.Echo {
+		return true, o.json(http.StatusOK, body)
+	}
+	if err := o.strike(AtBody); err != nil {
+		return true, err
+	}
+	if err := o.pause(f.Delay); err != nil {
+		return true, err
+	}
+	switch f.Kind {
+	case "", Informational:
+	case EventsForJSON:
+		o.stream = true
+	case JSONForEvents:
+		o.stream = false
+	default:
+		return true, o.malformed(req, req.stream)
+	}
+	if f.Status > 0 {
+		return true, o.answerStatus()
+	}
+	return false, nil
 }
 
 // register makes the request known to /abort_request.
@@ -366,7 +393,7 @@ func (w *Worker) sequences(o *out, req *request, r *http.Request) ([]*sequence, 
 	out, finish := w.outputOf(o, req)
 	var seqs []*sequence
 	for p, tokens := range req.prompts {
-		if tokens >= w.opt.ContextLength || (w.role != Prefill && tokens+out > w.opt.KVTokens) || tokens > w.opt.KVTokens {
+		if tokens >= w.opt.ContextLength || (w.role != Prefill && w.pages(tokens+out) > w.opt.KVTokens) || w.pages(tokens) > w.opt.KVTokens {
 			return nil, invalidf("", "the input of %d tokens is longer than the context length of %d or than the KV cache of %d",
 				tokens, w.opt.ContextLength, w.opt.KVTokens)
 		}

@@ -22,10 +22,13 @@ type Worker struct {
 	role   Role
 	fleet  *Fleet
 	opt    WorkerOptions
-	gate   gate
+	gate   gate            // shut while frozen
+	core   gate            // shut after Terminate: the engine is gone, its server is not
 	off    map[string]bool // disabled paths
 	fixed  int             // wanted port, 0 any
 	routes map[string]http.HandlerFunc
+	runs   map[string]api // the routes that run the engine
+	plain  map[string]plainRoute
 
 	// Atomic.
 	port, bootPort atomic.Int64
@@ -37,6 +40,8 @@ type Worker struct {
 	hurry          atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
 
 	lifeMu sync.Mutex // held around start, kill and stop
+
+	sidePort int // of the first rank's side channel, 0 before the first start; guarded by exchange.mu
 
 	mu     sync.Mutex // guards the fields below
 	counts []rankCounts
@@ -59,11 +64,15 @@ type life struct {
 	handlers sync.WaitGroup
 	memory   []*pool // per rank: running slots and KV tokens
 	compute  []*pool // per rank: prefills at once
+	batches  []*batcher
+	blocks   []*blocks    // per rank: ids of the blocks handed on, vLLM only
+	engines  []*engineRef // per rank, vLLM only
 
-	mu    sync.Mutex // guards the fields below
-	ended bool
-	conns map[*conn]struct{}
-	door  net.Listener // nil while refusing
+	mu     sync.Mutex // guards the fields below
+	ended  bool
+	conns  map[*conn]struct{}
+	door   net.Listener // nil while refusing
+	booked []int        // per rank: KV tokens that no running request holds
 }
 
 func (l *life) add(c *conn) bool {
@@ -129,7 +138,16 @@ func (w *Worker) Addr() string {
 	return net.JoinHostPort(w.opt.Host, strconv.FormatInt(w.port.Load(), 10))
 }
 
-// BootstrapPort is a prefill worker's bootstrap port, 0 for other roles.
+// Backend is the engine the worker plays.
+func (w *Worker) Backend() Backend { return w.opt.Backend }
+
+// hasBootstrap says whether the worker has a bootstrap port: SGLang's prefill
+// workers, and vLLM's with Mooncake.
+func (w *Worker) hasBootstrap() bool {
+	return w.role == Prefill && (w.opt.Backend == SGLang || w.opt.Connector == Mooncake)
+}
+
+// BootstrapPort is a prefill worker's bootstrap port, 0 where there is none.
 func (w *Worker) BootstrapPort() int { return int(w.bootPort.Load()) }
 
 // bootstrapHost is the canonical bootstrap_host that leads here.
@@ -169,17 +187,17 @@ func (w *Worker) start() error {
 	if err != nil {
 		return fmt.Errorf("cannot start simulated worker %s: %w", w.id, err)
 	}
-	l := &life{conns: make(map[*conn]struct{})}
+	l := &life{conns: make(map[*conn]struct{}), booked: make([]int, w.opt.DPSize)}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	for range w.opt.DPSize {
 		slots := w.opt.MaxRunning
-		if w.role == Prefill {
+		if w.role == Prefill && w.opt.Backend == SGLang {
 			slots = 0
 		}
 		l.memory = append(l.memory, newPool(slots, w.opt.KVTokens))
 		l.compute = append(l.compute, newPool(w.Timing().parallel(), 0))
 	}
-	if w.role == Prefill && !w.opt.NoBootstrapServer {
+	if w.hasBootstrap() && !w.opt.NoBootstrapServer {
 		bln, err := listen(w.opt.Host, int(w.bootPort.Load()))
 		if err != nil {
 			_ = ln.Close()
@@ -228,8 +246,19 @@ func (w *Worker) start() error {
 	w.started.Store(now)
 	w.beat.Store(now)
 	w.gate.open()
+	w.core.open()
+	if w.Timing().PrefillStep > 0 {
+		for rank := range w.opt.DPSize {
+			b := newBatcher()
+			l.batches = append(l.batches, b)
+			l.serving.Go(func() { w.runBatches(l.ctx, b, rank) })
+		}
+	}
+	if w.opt.Backend == VLLM {
+		w.fleet.kv.enlist(w, l)
+	}
 	w.current.Store(l)
-	if w.role == Prefill {
+	if w.role == Prefill && w.opt.Backend == SGLang {
 		w.fleet.broker.claim(w.bootstrapHost(), w.BootstrapPort())
 	}
 	w.admit(l, ln)
@@ -308,10 +337,50 @@ func (w *Worker) end(l *life) {
 	l.serving.Wait()
 	l.handlers.Wait()
 	w.gate.open()
-	if w.role == Prefill {
+	w.core.open()
+	w.fleet.kv.strike(l)
+	l.unbook(w)
+	if w.role == Prefill && w.opt.Backend == SGLang {
 		w.fleet.broker.unclaim(w.bootstrapHost(), w.BootstrapPort())
 	}
 	w.current.Store(nil)
+}
+
+// Terminate ends the engine as SIGTERM ends a vLLM server that has streams
+// open: the port refuses, idle connections are closed, and what runs stays open
+// and silent until its client leaves or the worker is killed or restarted.
+func (w *Worker) Terminate() {
+	w.lifeMu.Lock()
+	defer w.lifeMu.Unlock()
+	l := w.current.Load()
+	if l == nil {
+		return
+	}
+	w.core.shut()
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = l.srv.Shutdown(now) // closes the door and what is idle, waits for nothing
+}
+
+// die ends the process from inside one of its requests: all that runs fails,
+// then the port refuses.
+func (w *Worker) die(l *life) {
+	w.mu.Lock()
+	for _, cancel := range w.rids {
+		cancel(errEngineDead)
+	}
+	w.mu.Unlock()
+	w.fleet.deaths.Go(func() {
+		w.lifeMu.Lock()
+		defer w.lifeMu.Unlock()
+		if w.current.Load() != l {
+			return
+		}
+		ctx, cancel := context.WithTimeout(l.ctx, time.Second)
+		defer cancel()
+		_ = l.srv.Shutdown(ctx)
+		w.end(l)
+	})
 }
 
 // Running says whether the process is up, frozen or not.

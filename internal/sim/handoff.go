@@ -1,0 +1,435 @@
+package sim
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Connector is how vLLM engines hand KV to each other.
+type Connector string
+
+// The connectors. All but the last two of them need kv_transfer_params.
+const (
+	NoConnector Connector = "none"
+	// NIXL pulls: prefill answers where its blocks are, then decode reads them.
+	NIXL Connector = "nixl"
+	// NIXLPush pushes: both legs run at once and meet by their X-Request-Id.
+	NIXLPush Connector = "nixl-push"
+	// Mooncake has both legs run at once and meet by transfer_id; decode is told
+	// the prefill's bootstrap address and engine id.
+	Mooncake Connector = "mooncake"
+	// MoRIIO pulls as NIXL does, and wants a transfer_id on both legs too.
+	MoRIIO Connector = "moriio"
+	// LMCache and SharedStorage have a store that prefill fills and decode looks
+	// into, without a word about it in the requests.
+	LMCache       Connector = "lmcache"
+	SharedStorage Connector = "shared-storage"
+)
+
+// Connectors are all of them.
+var Connectors = []Connector{NoConnector, NIXL, NIXLPush, Mooncake, MoRIIO, LMCache, SharedStorage}
+
+// shared says whether the connector works by a store of prefixes.
+func (c Connector) shared() bool { return c == LMCache || c == SharedStorage }
+
+// The kinds of Violation of vLLM workers.
+const (
+	// KVIncomplete: a decode leg whose kv_transfer_params lack remote_block_ids,
+	// of which the engine dies, or another field without which it waits for ever
+	// and dies as the client leaves.
+	KVIncomplete = "kv-incomplete"
+	// KVUnknownEngine: a decode leg names an engine that never was.
+	KVUnknownEngine = "kv-unknown-engine"
+	// KVForeign: a decode leg names KV of another prompt, or blocks that are not
+	// the named request's.
+	KVForeign = "kv-foreign"
+	// KVExpired: a decode leg came after the lease of the KV it names.
+	KVExpired = "kv-expired"
+	// KVTwice: KV was asked for a second time, or a transfer id used again.
+	KVTwice = "kv-twice"
+	// KVTooLong: a decode prompt has more tokens than were prefilled; the worker
+	// dies of it.
+	KVTooLong = "kv-too-long"
+	// KVConnector: the legs of a pair use different connectors.
+	KVConnector = "kv-connector"
+	// KVRole: a kv_producer was told to take KV.
+	KVRole = "kv-role"
+	// KVPrefill: a leg that leaves KV for a decode streams or asks for more than
+	// one token.
+	KVPrefill = "kv-prefill"
+)
+
+// engineRef is one rank of one vLLM process as its peers see it.
+type engineRef struct {
+	// Immutable.
+	id     string
+	host   string
+	port   int
+	rank   int
+	worker *Worker
+	life   *life
+	lost   chan struct{} // closed when the process ends
+}
+
+// state is where a hand-off stands.
+type state int
+
+const (
+	awaited state = iota // decode waits for it, or prefill still computes
+	live                 // the blocks are there
+	used                 // a decode has taken them, or is about to
+	lapsed               // the lease ran out
+)
+
+// handoff is KV that a prefill leaves for one decode.
+type handoff struct {
+	key   string
+	ready chan struct{} // closed once it is live
+
+	// Guarded by exchange.mu.
+	from   *engineRef // nil until the prefill leg is here
+	state  state
+	wanted bool // a decode waits for it
+	prompt prompt
+	blocks []int
+	held   int // KV tokens at the prefill
+	timer  *time.Timer
+	source string // of the prefill: its request id
+}
+
+// The exchange remembers this many hand-offs that are over, engines that are
+// gone and blocks of the shared stores.
+const (
+	maxOver   = 1 << 16
+	maxPast   = 1 << 12
+	maxStored = 1 << 18
+)
+
+// exchange is what vLLM's connectors have in place of a network: the engines,
+// the KV that waits for a decode, the shared stores.
+type exchange struct {
+	mu       sync.Mutex
+	engines  map[string]*engineRef // by engine id
+	doors    map[string]*engineRef // by host:port of the side channel
+	past     map[string]struct{}   // ids of engines that were
+	handoffs map[string]*handoff
+	over     []*handoff // used and lapsed, oldest first
+	store    [2]map[storeKey]struct{}
+	ports    int
+}
+
+type storeKey struct {
+	connector Connector
+	block     uint64
+}
+
+func newExchange() *exchange {
+	return &exchange{engines: make(map[string]*engineRef), doors: make(map[string]*engineRef),
+		past: make(map[string]struct{}), handoffs: make(map[string]*handoff),
+		store: [2]map[storeKey]struct{}{make(map[storeKey]struct{}), nil}}
+}
+
+// newUUID is an engine's id, new at each start.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// enlist makes a process's ranks known under new ids.
+func (x *exchange) enlist(w *Worker, l *life) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if w.sidePort == 0 {
+		if w.sidePort = w.opt.SideChannelPort; w.sidePort == 0 {
+			w.sidePort = 15600 + x.ports
+			x.ports += w.opt.DPSize
+		}
+	}
+	base := newUUID()
+	for rank := range w.opt.DPSize {
+		e := &engineRef{id: base, host: canonicalHost(w.opt.SideChannelHost), port: w.sidePort + rank, rank: rank,
+			worker: w, life: l, lost: make(chan struct{})}
+		if w.opt.DPSize > 1 {
+			e.id += "_dp" + strconv.Itoa(rank)
+		}
+		l.engines = append(l.engines, e)
+		l.blocks = append(l.blocks, &blocks{})
+		x.engines[e.id] = e
+		x.doors[hostPort(e.host, e.port)] = e
+	}
+}
+
+// strike forgets a process and the KV it held.
+func (x *exchange) strike(l *life) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, e := range l.engines {
+		close(e.lost)
+		delete(x.engines, e.id)
+		if len(x.past) > maxPast {
+			clear(x.past)
+		}
+		x.past[e.id] = struct{}{}
+		door := hostPort(e.host, e.port)
+		if x.doors[door] == e {
+			delete(x.doors, door)
+		}
+	}
+	if l.engines == nil {
+		return
+	}
+	for k, h := range x.handoffs {
+		if h.from != nil && h.from.life == l {
+			if h.timer != nil {
+				h.timer.Stop()
+			}
+			delete(x.handoffs, k)
+		}
+	}
+}
+
+// find is the engine of that id if it is at that address; was says that there
+// is or was one of that id there.
+func (x *exchange) find(id, host string, port int) (e *engineRef, was bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e = x.engines[id]; e != nil && x.doors[hostPort(canonicalHost(host), port)] == e {
+		return e, true
+	}
+	_, was = x.past[id]
+	return nil, was
+}
+
+// byID is the engine of that id, wherever it is.
+func (x *exchange) byID(id string) (e *engineRef, was bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, was = x.past[id]
+	return x.engines[id], was
+}
+
+// byBootstrap is the worker's first engine whose bootstrap server has that
+// address.
+func (x *exchange) byBootstrap(host string, port int) *Worker {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, e := range x.engines {
+		if e.worker.opt.Connector == Mooncake && e.worker.BootstrapPort() == port && e.worker.bootstrapHost() == canonicalHost(host) {
+			return e.worker
+		}
+	}
+	return nil
+}
+
+// expect brings a leg to a hand-off by its key, made if need be. Of each side
+// only the first leg gets in.
+func (x *exchange) expect(key string, from *engineRef) (h *handoff, twice bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h = x.handoffs[key]
+	if h == nil {
+		h = &handoff{key: key, ready: make(chan struct{})}
+		x.handoffs[key] = h
+	}
+	if from != nil {
+		twice = h.from != nil
+		if !twice {
+			h.from = from
+		}
+		return h, twice
+	}
+	twice = h.wanted || h.state == used
+	h.wanted = true
+	return h, twice
+}
+
+// leave takes a leg back that waited, or will not come to its end.
+func (x *exchange) leave(h *handoff, prefill bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if h.state != awaited {
+		return
+	}
+	if prefill || h.from == nil {
+		if x.handoffs[h.key] == h {
+			delete(x.handoffs, h.key)
+		}
+	}
+}
+
+// offer makes a hand-off live, with a lease. It is false when the decode has
+// been here and gone.
+func (x *exchange) offer(h *handoff, from *engineRef, p prompt, ids []int, held int, source string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if h.state != awaited || x.handoffs[h.key] != h {
+		return false
+	}
+	h.from, h.prompt, h.blocks, h.held, h.source, h.state = from, p, ids, held, source, live
+	h.timer = time.AfterFunc(from.worker.opt.Lease, func() { x.lapse(h) })
+	close(h.ready)
+	return true
+}
+
+// lapse ends a lease that nobody took up.
+func (x *exchange) lapse(h *handoff) {
+	x.mu.Lock()
+	if h.state != live || x.handoffs[h.key] != h {
+		x.mu.Unlock()
+		return
+	}
+	h.state = lapsed
+	x.overLocked(h)
+	x.mu.Unlock()
+	h.from.worker.note(func() { h.from.worker.stats.Expired++ })
+	h.free()
+}
+
+// claim finds a hand-off and takes it, which ends its lease: the decode's
+// heartbeats keep the blocks from now on. The state is the one found.
+func (x *exchange) claim(key string) (h *handoff, found state) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h = x.handoffs[key]
+	if h == nil || h.state == awaited {
+		return nil, awaited
+	}
+	return h, x.takeLocked(h)
+}
+
+// take is claim for a hand-off at hand.
+func (x *exchange) take(h *handoff) state {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.takeLocked(h)
+}
+
+func (x *exchange) takeLocked(h *handoff) state {
+	found := h.state
+	if found == live {
+		h.state = used
+		h.timer.Stop()
+		x.overLocked(h)
+	}
+	return found
+}
+
+// overLocked keeps what is over for a while, to tell its use from nonsense.
+func (x *exchange) overLocked(h *handoff) {
+	x.over = append(x.over, h)
+	if len(x.over) > maxOver {
+		old := x.over[0]
+		x.over[0] = nil
+		x.over = x.over[1:]
+		if x.handoffs[old.key] == old {
+			delete(x.handoffs, old.key)
+		}
+	}
+}
+
+// free gives the prefill its memory back. To be called once, after the state
+// has left live.
+func (h *handoff) free() {
+	l, rank := h.from.life, h.from.rank
+	if l.book(h.from.worker, rank, -h.held) {
+		l.blocks[rank].put(h.blocks)
+		l.memory[rank].giveBack(0, h.held)
+	}
+}
+
+// keep puts a prompt's blocks into a shared store, match counts how many of the
+// first are there.
+func (x *exchange) keep(c Connector, ids []uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, id := range ids {
+		if len(x.store[0]) >= maxStored/2 {
+			x.store[0], x.store[1] = make(map[storeKey]struct{}), x.store[0]
+		}
+		x.store[0][storeKey{c, id}] = struct{}{}
+	}
+}
+
+func (x *exchange) match(c Connector, ids []uint64) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, id := range ids {
+		k := storeKey{c, id}
+		_, new := x.store[0][k]
+		_, old := x.store[1][k]
+		if !new && !old {
+			return i
+		}
+	}
+	return len(ids)
+}
+
+// waiting is the number of hand-offs that live or are awaited.
+func (x *exchange) waiting() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := 0
+	for _, h := range x.handoffs {
+		if h.state == awaited || h.state == live {
+			n++
+		}
+	}
+	return n
+}
+
+// blocks gives out block ids, the last returned first, as an engine that reuses
+// memory does. The memory itself is counted by the pool.
+type blocks struct {
+	mu   sync.Mutex
+	free []int
+	last int
+}
+
+func (b *blocks) take(n int) []int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]int, 0, n)
+	for len(out) < n {
+		if k := len(b.free); k > 0 {
+			out = append(out, b.free[k-1])
+			b.free = b.free[:k-1]
+			continue
+		}
+		b.last++ // block 0 is the engine's own
+		out = append(out, b.last)
+	}
+	return out
+}
+
+func (b *blocks) put(ids []int) {
+	b.mu.Lock()
+	b.free = append(b.free, ids...)
+	b.mu.Unlock()
+}
+
+// splitAddr reads "http://host:port" or "host:port".
+func splitAddr(s string) (host string, port int, ok bool) {
+	for _, p := range []string{"http://", "https://", "tcp://"} {
+		if len(s) > len(p) && s[:len(p)] == p {
+			s = s[len(p):]
+		}
+	}
+	for len(s) > 0 && s[len(s)-1] == '/' {
+		s = s[:len(s)-1]
+	}
+	host, text, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", 0, false
+	}
+	port, err = strconv.Atoi(text)
+	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
+		host = "[" + host + "]"
+	}
+	return host, port, err == nil
+}

@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// vllmVersion is what the engine calls itself, and whose wire this is.
+const vllmVersion = "0.32.0"
+
+// vllmRuns are the routes that run a vLLM engine.
+var vllmRuns = map[string]api{
+	"/v1/chat/completions": chat,
+	"/v1/completions":      completions,
+	"/v1/responses":        responses,
+	"/v1/messages":         messages,
+}
+
+// vllmMethod says whether an information route takes a method.
+func vllmMethod(path, method string) bool {
+	switch path {
+	case "/ping":
+		return method == http.MethodGet || method == http.MethodPost
+	case "/reset_prefix_cache":
+		return method == http.MethodPost
+	}
+	return method == http.MethodGet
+}
+
+// vllmGeneration serves one request of a route that runs the engine.
+func (w *Worker) vllmGeneration(l *life, o *out, r *http.Request, a api, body []byte) error {
+	o.api, o.named = a, a == responses || a == messages
+	req, err := w.parseVLLM(a, body, r.Header)
+	if done, ferr := w.deviate(o, &req.request, body); done || ferr != nil {
+		return ferr
+	}
+	if err != nil {
+		return o.fail(err, false)
+	}
+	seqs, err := w.vsequences(o, req, r.Header)
+	if err != nil {
+		return o.fail(err, false)
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	if err := w.register(&req.request, o, cancel); err != nil {
+		return o.fail(err, false)
+	}
+	defer w.unregister(req.rid)
+	// The headers of a stream go out before the engine has run.
+	if o.early = o.stream || o.fault.EarlyHeaders; o.early {
+		contentType := "application/json"
+		if o.stream {
+			contentType = eventStream
+		}
+		if err := o.start(http.StatusOK, contentType, -1); err != nil {
+			return err
+		}
+	}
+	v := newVWriter(w, o, req, seqs)
+	emit := func(*sequence) error { return nil }
+	if o.stream && len(o.fault.Events) == 0 {
+		if err := v.open(); err != nil {
+			return err
+		}
+		emit = v.token
+	}
+	err = w.runAll(ctx, l, seqs, emit)
+	external := 0
+	for _, s := range seqs {
+		external += s.v.external
+	}
+	w.note(func() { o.rec.External = external })
+	if err != nil {
+		var wire *wireError
+		if !errors.As(err, &wire) {
+			return err
+		}
+		if o.stream && a == chat {
+			if err := v.role(seqs[0]); err != nil { // it comes first all the same
+				return err
+			}
+		}
+		return o.fail(wire, false)
+	}
+	switch {
+	case len(o.fault.Events) > 0:
+		return v.scripted()
+	case o.stream:
+		return v.close()
+	}
+	return o.json(http.StatusOK, v.whole())
+}
+
+// vbody renders an error: nested, and in Anthropic's shape where /v1/messages
+// itself refuses.
+func (o *out) vbody(e *wireError) []byte {
+	kind := e.kind
+	if kind == "" {
+		kind = http.StatusText(e.status)
+	}
+	if o.api == messages && kind != "Bad Request" {
+		b := appendQuoted([]byte(`{"type":"error","error":{"type":`), kind)
+		b = appendQuoted(append(b, `,"message":`...), e.message)
+		return append(b, "}}"...)
+	}
+	b := appendQuoted([]byte(`{"error":{"message":`), e.message)
+	b = appendQuoted(append(b, `,"type":`...), kind)
+	if e.param == "" {
+		b = append(b, `,"param":null`...)
+	} else {
+		b = appendQuoted(append(b, `,"param":`...), e.param)
+	}
+	return fmt.Appendf(b, `,"code":%d}}`, e.status)
+}
+
+// failVLLM answers with an error, as an event once a stream has begun.
+func (o *out) failVLLM(e *wireError, started bool) error {
+	if !started || !o.stream {
+		return o.json(e.status, o.vbody(e))
+	}
+	if o.api == responses { // its stream breaks off, without an event that says why
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.broken = true
+		return errBroken
+	}
+	name := ""
+	if o.named {
+		name = "error"
+	}
+	if err := o.eventOf(name, func(b []byte) []byte { return append(b, o.vbody(e)...) }); err != nil {
+		return err
+	}
+	return o.done()
+}
+
+// eventOf is event with a name, if it is not "".
+func (o *out) eventOf(name string, fill func([]byte) []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.buf = o.buf[:0]
+	if name != "" {
+		o.buf = append(append(append(o.buf, "event: "...), name...), '\n')
+	}
+	o.buf = append(o.buf, "data: "...)
+	o.buf = append(fill(o.buf), "\n\n"...)
+	return o.rawEventLocked(o.buf)
+}
+
+// plainRoute answers a POST that does not generate: status and JSON.
+type plainRoute func(body []byte, h http.Header) (int, []byte)
+
+// plainRoutes sets up those the worker has.
+func (w *Worker) plainRoutes() {
+	vllm := w.opt.Backend == VLLM
+	if vllm {
+		w.plain["/v1/messages/count_tokens"] = w.countTokens
+	}
+	if vllm || w.opt.Tokenizer {
+		w.plain["/tokenize"], w.plain["/detokenize"] = w.tokenizeRoute, w.detokenizeRoute
+		if !vllm {
+			w.plain["/v1/tokenize"], w.plain["/v1/detokenize"] = w.tokenizeRoute, w.detokenizeRoute
+		}
+	}
+	if !w.opt.Pooling {
+		return
+	}
+	w.plain["/v1/embeddings"] = w.embeddings
+	w.plain["/v1/rerank"], w.plain["/v1/score"] = w.rerank, w.score
+	if !vllm {
+		w.plain["/v1/classify"] = w.classify
+		return
+	}
+	w.plain["/pooling"], w.plain["/classify"] = w.embeddings, w.classify
+	w.plain["/rerank"], w.plain["/v2/rerank"], w.plain["/score"] = w.rerank, w.rerank, w.score
+}
+
+// servePlain answers such a route under the request's fault.
+func (w *Worker) servePlain(o *out, r *http.Request, route plainRoute, body []byte) error {
+	if strings.HasPrefix(r.URL.Path, w.opt.BasePath+"/v1/messages") {
+		o.api = messages
+	}
+	if done, err := w.deviate(o, &request{api: chat}, body); done || err != nil {
+		return err
+	}
+	status, answer := route(body, r.Header)
+	return o.json(status, answer)
+}
+
+// known says whether a model is served here; "" is.
+func (w *Worker) known(model string) bool {
+	return model == "" || model == w.opt.Model || slices.Contains(w.opt.Adapters, model)
+}
+
+// refused renders an error of a plain route.
+func (w *Worker) refused(e *wireError) (int, []byte) {
+	if w.opt.Backend == VLLM {
+		return e.status, (&out{w: w}).vbody(e)
+	}
+	return e.status, e.body()
+}

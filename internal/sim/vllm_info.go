@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// vllmRoutes are a vLLM worker's information routes.
+func (w *Worker) vllmRoutes() map[string]http.HandlerFunc {
+	empty := func(http.ResponseWriter, *http.Request) {}
+	routes := map[string]http.HandlerFunc{
+		"/health": w.vllmHealth,
+		"/ping":   empty,
+		"/version": func(rw http.ResponseWriter, _ *http.Request) {
+			writeJSON(rw, http.StatusOK, object{"version": vllmVersion})
+		},
+		"/load": func(rw http.ResponseWriter, _ *http.Request) {
+			// It counts only with an option that hardly anybody sets.
+			writeJSON(rw, http.StatusOK, object{"server_load": 0})
+		},
+		"/v1/models": w.vllmModels,
+		"/metrics":   w.vllmMetrics,
+	}
+	if w.opt.DevMode {
+		routes["/server_info"] = w.vllmServerInfo
+		routes["/reset_prefix_cache"] = func(rw http.ResponseWriter, _ *http.Request) {
+			writeJSON(rw, http.StatusOK, object{"success": true})
+		}
+	}
+	return routes
+}
+
+// vllmHealth is immediate, and empty either way.
+func (w *Worker) vllmHealth(rw http.ResponseWriter, _ *http.Request) {
+	if w.core.isShut() {
+		rw.WriteHeader(http.StatusServiceUnavailable)
+	}
+}
+
+func (w *Worker) vllmModels(rw http.ResponseWriter, _ *http.Request) {
+	created := time.Now().Unix()
+	card := func(id string, parent, most any) object {
+		return object{"id": id, "object": "model", "created": created, "owned_by": "vllm", "root": id, "parent": parent,
+			"max_model_len": most, "permission": []object{{"id": "modelperm-" + newRequestID()[:16], "object": "model_permission",
+				"created": created, "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true,
+				"allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false, "organization": "*",
+				"group": nil, "is_blocking": false}}}
+	}
+	data := []object{card(w.opt.Model, nil, w.opt.ContextLength)}
+	for _, a := range w.opt.Adapters {
+		data = append(data, card(a, w.opt.Model, nil))
+	}
+	writeJSON(rw, http.StatusOK, object{"object": "list", "data": data})
+}
+
+// vllmServerInfo is there in development mode only.
+func (w *Worker) vllmServerInfo(rw http.ResponseWriter, _ *http.Request) {
+	var transfer any
+	if c := connectorNames[w.opt.Connector]; c != "" {
+		role := w.opt.KVRole
+		if role == "" {
+			role = "kv_both"
+		}
+		transfer = object{"kv_connector": c, "kv_role": role}
+	}
+	writeJSON(rw, http.StatusOK, object{"vllm_config": object{
+		"model_config":       object{"model": w.opt.Model, "served_model_name": w.opt.Model, "max_model_len": w.opt.ContextLength},
+		"cache_config":       object{"block_size": w.opt.PageSize, "num_gpu_blocks": w.opt.KVTokens / w.opt.PageSize},
+		"parallel_config":    object{"data_parallel_size": w.opt.DPSize, "tensor_parallel_size": 1, "pipeline_parallel_size": 1},
+		"scheduler_config":   object{"max_num_seqs": w.opt.MaxRunning, "max_num_batched_tokens": w.opt.ChunkedPrefillSize},
+		"kv_transfer_config": transfer,
+	}})
+}
+
+// connectorNames are the engine's.
+var connectorNames = map[Connector]string{NIXL: "NixlConnector", NIXLPush: "NixlPushConnector", Mooncake: "MooncakeConnector",
+	MoRIIO: "MoRIIOConnector", LMCache: "LMCacheConnectorV1", SharedStorage: "SharedStorageConnector"}
+
+// bytesOfKV is the size of one token's KV over the connector.
+const bytesOfKV = 2048
+
+func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
+	rw.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
+	w.mu.Lock()
+	counts := append([]rankCounts(nil), w.counts...)
+	s := w.stats
+	w.mu.Unlock()
+	waiting := func(c rankCounts) int { return c.n[queued] }
+	deferred := func(c rankCounts) int { return c.n[receiving] }
+	type sample struct {
+		name, kind, labels string
+		value              func(rankCounts) float64
+	}
+	num := func(f func(rankCounts) int) func(rankCounts) float64 {
+		return func(c rankCounts) float64 { return float64(f(c)) }
+	}
+	none := func(rankCounts) float64 { return 0 }
+	external := num(func(c rankCounts) int { return c.external })
+	prompts := num(func(c rankCounts) int { return c.done + c.external })
+	last := ""
+	for _, m := range []sample{
+		{"num_requests_running", "gauge", "", num(func(c rankCounts) int { return c.n[prefilling] + c.n[decoding] })},
+		{"num_requests_waiting", "gauge", "", num(func(c rankCounts) int { return waiting(c) + deferred(c) })},
+		{"num_requests_waiting_by_reason", "gauge", `,reason="capacity"`, num(waiting)},
+		{"num_requests_waiting_by_reason", "gauge", `,reason="deferred"`, num(deferred)},
+		{"kv_cache_usage_perc", "gauge", "", func(c rankCounts) float64 { return float64(c.used) / float64(w.opt.KVTokens) }},
+		{"prefix_cache_queries_total", "counter", "", prompts},
+		{"prefix_cache_hits_total", "counter", "", none},
+		{"external_prefix_cache_queries_total", "counter", "", prompts},
+		{"external_prefix_cache_hits_total", "counter", "", external},
+		{"num_preemptions_total", "counter", "", none},
+		{"prompt_tokens_total", "counter", "", prompts},
+		{"prompt_tokens_by_source_total", "counter", `,source="local_compute"`, num(func(c rankCounts) int { return c.done })},
+		{"prompt_tokens_by_source_total", "counter", `,source="local_cache_hit"`, none},
+		{"prompt_tokens_by_source_total", "counter", `,source="external_kv_transfer"`, external},
+	} {
+		if m.name != last {
+			fmt.Fprintf(rw, "# TYPE vllm:%s %s\n", m.name, m.kind)
+			last = m.name
+		}
+		for rank, c := range counts {
+			fmt.Fprintf(rw, "vllm:%s{engine=\"%d\",model_name=%q%s} %v\n", m.name, rank, w.opt.Model, m.labels, m.value(c))
+		}
+	}
+	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.OutputTokens)
+	fmt.Fprintf(rw, "# TYPE vllm:request_success_total counter\n")
+	for _, reason := range []string{"stop", "length", "abort"} {
+		n := 0
+		if reason == "stop" {
+			n = s.Completed
+		} else if reason == "abort" {
+			n = s.Gone
+		}
+		fmt.Fprintf(rw, "vllm:request_success_total{engine=\"0\",finished_reason=%q,model_name=%q} %d\n", reason, w.opt.Model, n)
+	}
+	fmt.Fprintf(rw, "# TYPE vllm:cache_config_info gauge\n")
+	for rank := range counts {
+		fmt.Fprintf(rw, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"%d\","+
+			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\"} 1.0\n",
+			w.opt.PageSize, rank, w.opt.KVTokens, w.opt.KVTokens/w.opt.PageSize)
+	}
+	if c := w.opt.Connector; c == NIXL || c == NIXLPush {
+		for rank, c := range counts {
+			fmt.Fprintf(rw, "# TYPE vllm:nixl_bytes_transferred histogram\n"+
+				"vllm:nixl_bytes_transferred_count{engine=\"%d\",model_name=%q} %d\nvllm:nixl_bytes_transferred_sum{engine=\"%d\",model_name=%q} %d\n",
+				rank, w.opt.Model, c.pulled, rank, w.opt.Model, c.external*bytesOfKV)
+		}
+		fmt.Fprintf(rw, "# TYPE vllm:nixl_num_failed_transfers_total counter\nvllm:nixl_num_failed_transfers_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.TransferFailed)
+		fmt.Fprintf(rw, "# TYPE vllm:nixl_num_kv_expired_reqs_total counter\nvllm:nixl_num_kv_expired_reqs_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.Expired)
+	}
+}
+
+// mooncakeHandler is the bootstrap server of a prefill with Mooncake.
+func (w *Worker) mooncakeHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /query", func(rw http.ResponseWriter, r *http.Request) {
+		w.gate.wait(r.Context().Done())
+		ranks := object{}
+		if l := w.current.Load(); l != nil {
+			for _, e := range l.engines {
+				ranks[fmt.Sprint(e.rank)] = object{"engine_id": e.id,
+					"worker_addr": object{"0": object{"0": fmt.Sprintf("tcp://%s", hostPort(e.host, e.port))}}}
+			}
+		}
+		writeJSON(rw, http.StatusOK, ranks)
+	})
+	return mux
+}
