@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test race lint fmt fmt-check vet bench bench-e2e fuzz docs tools clean
+.PHONY: all build test race lint fmt fmt-check vet bench bench-e2e e2e-real fuzz docs tools clean
 
 all: build
 
@@ -51,6 +51,16 @@ bench:
 BENCH ?=
 bench-e2e:
 	$(GO) run ./bench $(BENCH)
+
+# The tests against a real vLLM on the CPU, which is installed first where it is
+# not: gigabytes, see test/real-engine/README.md. REAL='-run Pair' runs some.
+REAL       ?=
+TRANSCRIPT ?= $(CURDIR)/bin/e2e-real.txt
+e2e-real:
+	test/real-engine/install.sh
+	@mkdir -p $(dir $(TRANSCRIPT))
+	$(GO) test -tags realengine -count=1 -timeout 60m -v ./test/real-engine -transcript $(TRANSCRIPT) $(REAL); \
+	status=$$?; [ -n "$$REAL_ENGINE_KEEP" ] || $(GO) run ./test/real-engine stop; exit $$status
 
 # Every fuzz target for a short while; FUZZTIME=10m for a longer one.
 FUZZTIME ?= 10s

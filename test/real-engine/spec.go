@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Model is the name under which the engines serve the tiny model.
+const Model = "tiny"
+
+// Sizes the engines are started with.
+const (
+	MaxModelLen = 1024 // tokens of prompt and answer together
+	MaxSeqs     = 16   // requests that run at one time
+	BlockSize   = 32   // tokens in a KV block; the CPU backend takes multiples of 32
+	Blocks      = 512
+	// KVBytesPerToken follows from tinymodel.py: a key and a value of 32 floats for
+	// each of 2 heads in each of 2 layers.
+	KVBytesPerToken = 2 * 32 * 4 * 2 * 2
+)
+
+// Role is what an engine does.
+type Role string
+
+// The roles. One runs whole requests and has no connector.
+const (
+	One     Role = "one"
+	Prefill Role = "prefill"
+	Decode  Role = "decode"
+)
+
+// Spec is an engine as it is to be started.
+type Spec struct {
+	Role Role
+	Port int
+	// SideChannel is the port at which NIXL agents find each other; 0 without NIXL.
+	SideChannel int
+}
+
+// URL is the engine's base URL.
+func (s Spec) URL() string { return "http://" + s.addr() }
+
+func (s Spec) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)) }
+
+// Home is where the engine is installed, and everything it writes.
+type Home string
+
+// FindHome is the folder REAL_ENGINE_HOME names, or its default, as in install.sh.
+func FindHome() (Home, error) {
+	if dir := os.Getenv("REAL_ENGINE_HOME"); dir != "" {
+		return Home(dir), nil
+	}
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if cache == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("cannot tell where the engine is installed, set REAL_ENGINE_HOME: %w", err)
+		}
+		cache = filepath.Join(home, ".cache")
+	}
+	return Home(filepath.Join(cache, "sluice-real-engine")), nil
+}
+
+func (h Home) path(elem ...string) string {
+	return filepath.Join(append([]string{string(h)}, elem...)...)
+}
+
+// Installed tells whether install.sh has finished there.
+func (h Home) Installed() bool {
+	found, _ := filepath.Glob(h.path("installed-*"))
+	return len(found) > 0
+}
+
+// ports are those of a role: REAL_ENGINE_PORT, 28100 by default, and some above.
+func ports(role Role) (spec Spec, err error) {
+	base := 28100
+	if s := os.Getenv("REAL_ENGINE_PORT"); s != "" {
+		if base, err = strconv.Atoi(s); err != nil || base < 1 || base > 65000 {
+			return Spec{}, fmt.Errorf("REAL_ENGINE_PORT is %q, not a port", s)
+		}
+	}
+	switch role {
+	case One:
+		return Spec{Role: role, Port: base + 1}, nil
+	case Prefill:
+		return Spec{Role: role, Port: base + 2, SideChannel: base + 12}, nil
+	case Decode:
+		return Spec{Role: role, Port: base + 3, SideChannel: base + 13}, nil
+	}
+	return Spec{}, fmt.Errorf("unknown role %q: one, prefill and decode are known", role)
+}
+
+// command is the engine's command line.
+func (s Spec) command(h Home) []string {
+	argv := []string{
+		h.path("venv", "bin", "vllm"), "serve", h.path("model"),
+		"--served-model-name", Model,
+		"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port),
+		"--dtype", "float32", "--enforce-eager",
+		"--max-model-len", strconv.Itoa(MaxModelLen),
+		"--max-num-seqs", strconv.Itoa(MaxSeqs),
+		"--block-size", strconv.Itoa(BlockSize),
+		"--num-gpu-blocks-override", strconv.Itoa(Blocks),
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+		"--no-enable-log-requests",
+	}
+	if s.SideChannel != 0 {
+		role := map[Role]string{Prefill: "kv_producer", Decode: "kv_consumer"}[s.Role]
+		argv = append(argv, "--kv-transfer-config", fmt.Sprintf(
+			`{"kv_connector":"NixlConnector","kv_role":%q,"kv_buffer_device":"cpu","kv_connector_extra_config":{"num_threads":1}}`, role))
+	}
+	return argv
+}
+
+// environment keeps the engine off the network, off GPUs and on few threads.
+func (s Spec) environment(h Home) []string {
+	env := append(os.Environ(),
+		"PYTHONUNBUFFERED=1",
+		"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
+		"CUDA_VISIBLE_DEVICES=", "OMP_NUM_THREADS=1",
+		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind",
+		"VLLM_HOST_IP=127.0.0.1", "VLLM_CACHE_ROOT="+h.path("cache"),
+		"UCX_TLS=tcp", "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error",
+	)
+	if s.SideChannel != 0 {
+		env = append(env, "VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(s.SideChannel))
+	}
+	return env
+}
