@@ -132,6 +132,7 @@ func (c *clientWriter) commitLocked(resp *upstream.Response, length int) {
 	h := c.x.w.Header()
 	if resp != nil {
 		copyResponseHeader(h, resp)
+		c.x.tellDecode()
 	}
 	if c.sse {
 		// Proxies in front must not collect events.

@@ -27,6 +27,7 @@ type exchange struct {
 	prompt     tokens.Prompt
 	estimate   int64 // of the prompt's tokens, without copies
 	expected   int64 // the most output tokens of a leg, where growth is tracked
+	wanted     wanted
 	attempts   int
 	retried500 bool
 	// abort: the answer has begun and cannot be finished.
@@ -107,9 +108,11 @@ func (x *exchange) run(ctx context.Context) {
 				f = last
 			}
 			x.call.Record.Queued = x.ticket.Waited()
+			x.tellQueued()
 			x.answer(f)
 			return
 		}
+		x.tellPlace()
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
 		x.call.Record.Queued = x.ticket.Waited()

@@ -225,6 +225,7 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 			r.relay.firstToken()
 			r.relay.grow()
 		}
+		b = r.relay.first(b)
 		r.relay.begin(-1)
 		f = r.relay.pass(b)
 	})

@@ -163,9 +163,12 @@ func (r *relay) stream(ctx *legContext) *failure {
 			if f := r.beforeFirst(); f != nil {
 				return f
 			}
-			if r.scan.Events == 0 && r.scan.Comments == 0 && len(held)+len(piece) < maxHeld {
+			if r.awaitsFirst() && len(held)+len(piece) < maxHeld {
 				held = append(held, piece...)
 				continue
+			}
+			if r.x.wanted.any() {
+				piece, held = r.first(append(held, piece...)), nil
 			}
 			r.begin(-1)
 			if len(held) > 0 {
@@ -179,6 +182,15 @@ func (r *relay) stream(ctx *legContext) *failure {
 			return f
 		}
 	}
+}
+
+// awaitsFirst tells whether nothing has come yet that can be passed on: an event,
+// or a comment where none is needed to tell the client more.
+func (r *relay) awaitsFirst() bool {
+	if r.x.wanted.any() {
+		return r.scan.DataEvents == 0 && r.scan.Errors == 0
+	}
+	return r.scan.Events == 0 && r.scan.Comments == 0
 }
 
 // maxHeld bounds what is held back of a first event that comes in pieces.
@@ -295,6 +307,9 @@ func (r *relay) whole(b []byte) *failure {
 		r.x.call.Record.Usage = u
 	}
 	r.firstToken()
+	if r.x.wanted.any() {
+		b = r.x.withFacts(b)
+	}
 	r.begin(len(b))
 	return r.out.write(b, false)
 }
@@ -386,8 +401,9 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 			continue
 		}
 		r.firstToken()
+		first := r.first(out)
 		r.begin(-1)
-		if f := r.pass(out); f != nil {
+		if f := r.pass(first); f != nil {
 			return f
 		}
 	}

@@ -22,6 +22,7 @@ const (
 // its client would wait, and what it will hold.
 func (x *exchange) weigh(p *openai.Peeked, pool string) *failure {
 	o, t := &x.d.opts, &x.ticket
+	x.wanted = readWanted(p.Body)
 	x.prompt = tokens.Measure(p)
 	x.estimate = x.d.estimator.Estimate(pool, &x.prompt)
 	c, bad := o.Classify.Classify(&classify.Facts{Header: x.call.Header, Peeked: p, Pool: pool, PromptTokens: x.estimate})

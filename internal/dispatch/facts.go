@@ -1,0 +1,197 @@
+package dispatch
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Headers of answers that tell where a request ran and how long it waited for
+// that. The workers are the ids of GET /workers, with "@" and the rank where
+// data-parallel ranks are scheduled apart: a pin takes them as they are.
+const (
+	HeaderPrefillWorker = "X-Sluice-Prefill-Worker"
+	HeaderDecodeWorker  = "X-Sluice-Decode-Worker"
+	HeaderQueueMS       = "X-Sluice-Queue-Ms"
+)
+
+// tellQueued puts the time at the gate into the answer's header: whole
+// milliseconds, over all waits.
+func (x *exchange) tellQueued() {
+	if !x.out.committed {
+		x.w.Header()[HeaderQueueMS] = []string{strconv.FormatInt(x.ticket.Waited().Milliseconds(), 10)}
+	}
+}
+
+// tellPlace puts the granted ranks there too: those of the last attempt when the
+// status is sent. It is called by the handler while no keep-alive can be written.
+func (x *exchange) tellPlace() {
+	x.tellQueued()
+	if x.out.committed {
+		return
+	}
+	if r := x.ticket.Prefill; r != nil {
+		x.w.Header()[HeaderPrefillWorker] = []string{workerName(r.Data().(*fleet.Rank))}
+	}
+	x.tellDecode()
+}
+
+// tellDecode names the decode rank again, which may have been lost and replaced
+// while prefill ran. The header must be the caller's alone.
+func (x *exchange) tellDecode() {
+	if r := x.ticket.Decode; r != nil {
+		x.w.Header()[HeaderDecodeWorker] = []string{workerName(r.Data().(*fleet.Rank))}
+	}
+}
+
+func workerName(r *fleet.Rank) string {
+	if r.DPRank() < 0 {
+		return r.Worker().ID()
+	}
+	return r.Worker().ID() + "@" + itoa(r.DPRank())
+}
+
+// wanted are the facts that the client wants in its answer, under "nvext" as the
+// public router of policy classes names them.
+type wanted struct{ workers, timing bool }
+
+func (w wanted) any() bool { return w.workers || w.timing }
+
+// maxExtraFields bounds what is read of nvext.extra_fields, in bytes.
+const maxExtraFields = 4 << 10
+
+// readWanted reads nvext.extra_fields of a request. What it does not understand
+// asks for nothing: the field is an extension that an engine may know otherwise.
+func readWanted(body []byte) (w wanted) {
+	if !bytes.Contains(body, []byte(`"nvext"`)) {
+		return w // the ordinary case, at the price of a search
+	}
+	nvext, _ := openai.RawField(body, "nvext")
+	fields, ok := openai.RawField(nvext, "extra_fields")
+	if !ok || len(fields) > maxExtraFields {
+		return w
+	}
+	var names []string
+	if json.Unmarshal(fields, &names) != nil {
+		return w
+	}
+	for _, n := range names {
+		switch n {
+		case "worker_id":
+			w.workers = true
+		case "timing":
+			w.timing = true
+		}
+	}
+	return w
+}
+
+// appendFacts appends the member "nvext". over tells that the whole answer is
+// there; otherwise its first token is.
+func (x *exchange) appendFacts(b []byte, over bool) []byte {
+	b = append(b, `"nvext":{`...)
+	if x.wanted.workers {
+		b = append(b, `"worker_id":{`...)
+		if r := x.ticket.Prefill; r != nil {
+			b = appendWorker(b, "prefill", r.Data().(*fleet.Rank))
+			b = append(b, ',')
+		}
+		b = appendWorker(b, "decode", x.ticket.Decode.Data().(*fleet.Rank))
+		b = append(b, '}')
+	}
+	if x.wanted.timing {
+		if x.wanted.workers {
+			b = append(b, ',')
+		}
+		arrived := x.call.Arrived
+		b = append(b, `"timing":{"request_received_ms":`...)
+		b = strconv.AppendInt(b, arrived.UnixMilli(), 10)
+		b = appendMS(append(b, `,"prefill_wait_time_ms":`...), x.ticket.Waited())
+		if over {
+			b = appendMS(append(b, `,"total_time_ms":`...), time.Since(arrived))
+		} else {
+			b = appendMS(append(b, `,"ttft_ms":`...), x.call.Record.TTFT)
+		}
+		b = append(b, '}')
+	}
+	return append(b, '}')
+}
+
+func appendWorker(b []byte, leg string, r *fleet.Rank) []byte {
+	b = append(b, '"')
+	b = append(b, leg...)
+	b = openai.AppendString(append(b, `_worker_id":`...), r.Worker().ID())
+	if r.DPRank() >= 0 {
+		b = append(b, `,"`...)
+		b = append(b, leg...)
+		b = strconv.AppendInt(append(b, `_dp_rank":`...), int64(r.DPRank()), 10)
+	}
+	return b
+}
+
+func appendMS(b []byte, d time.Duration) []byte {
+	return strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', -1, 64)
+}
+
+// withFacts is a whole answer with the facts as its last member. An answer that
+// is no object, or has such a member already, stays as it is.
+func (x *exchange) withFacts(b []byte) []byte {
+	end := len(bytes.TrimRight(b, " \t\r\n")) - 1
+	if end < 1 || b[end] != '}' || !takesFacts(b) {
+		return b
+	}
+	out := make([]byte, 0, len(b)+512)
+	out = append(append(out, b[:end]...), ',')
+	out = x.appendFacts(out, true)
+	return append(out, b[end:]...)
+}
+
+// takesFacts tells whether an object has members, and none of that name.
+func takesFacts(object []byte) bool {
+	rest := bytes.TrimLeft(object, " \t\r\n")
+	if len(rest) == 0 || rest[0] != '{' {
+		return false
+	}
+	if rest = bytes.TrimLeft(rest[1:], " \t\r\n"); len(rest) == 0 || rest[0] != '"' {
+		return false
+	}
+	_, has := openai.RawField(object, "nvext")
+	return !has
+}
+
+// eventWithFacts is the beginning of an event stream with the facts as the first
+// member of its first event's data.
+func (x *exchange) eventWithFacts(b []byte) []byte {
+	for at := 0; at < len(b); {
+		line := b[at:]
+		if i := bytes.IndexAny(line, "\r\n"); i >= 0 {
+			line = line[:i]
+		}
+		data, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			at += len(line) + 1
+			continue
+		}
+		if !takesFacts(data) {
+			return b
+		}
+		at += len("data:") + bytes.IndexByte(data, '{') + 1
+		out := make([]byte, 0, len(b)+512)
+		out = append(out, b[:at]...)
+		out = append(x.appendFacts(out, false), ',')
+		return append(out, b[at:]...)
+	}
+	return b
+}
+
+// first is what the client gets of a stream first, with the facts it asked for.
+func (r *relay) first(b []byte) []byte {
+	if !r.x.wanted.any() || r.out.begun || r.scan.Errors > 0 {
+		return b
+	}
+	return r.x.eventWithFacts(b)
+}
