@@ -103,7 +103,9 @@ func (o *out) startLocked(status int, contentType string, length int) error {
 	if o.fault.ContentType != "" {
 		contentType = o.fault.ContentType
 	}
-	h["Content-Type"] = []string{contentType}
+	if h["Content-Type"] = []string{contentType}; length == 0 && o.w.opt.Backend == VLLM {
+		h["Content-Type"] = nil // an empty body has no type
+	}
 	for k, v := range o.fault.Header {
 		h[http.CanonicalHeaderKey(k)] = v
 	}

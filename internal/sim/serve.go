@@ -128,6 +128,9 @@ func (w *Worker) route(l *life, o *out, r *http.Request, path string, inside, ge
 		return o.answerStatus()
 	}
 	plain := w.plain[path]
+	if inside && w.opt.Backend == VLLM && strings.HasPrefix(path, "/v1/responses/") {
+		return w.storedResponse(o, path)
+	}
 	if !inside || w.off[path] || (!generation && !known && plain == nil) {
 		_, err := io.Copy(io.Discard, http.MaxBytesReader(nil, r.Body, w.opt.MaxBody))
 		if err != nil && r.Context().Err() != nil {
@@ -136,6 +139,9 @@ func (w *Worker) route(l *life, o *out, r *http.Request, path string, inside, ge
 		return o.json(http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 	}
 	if (generation || plain != nil) && r.Method != http.MethodPost || known && w.opt.Backend == VLLM && !vllmMethod(path, r.Method) {
+		if w.opt.Backend == VLLM {
+			o.rw.Header()["Allow"] = []string{map[bool]string{true: http.MethodGet, false: http.MethodPost}[known]}
+		}
 		return o.json(http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 	}
 	if w.opt.APIKey != "" && !strings.HasPrefix(path, "/health") && !strings.HasPrefix(path, "/metrics") &&

@@ -96,6 +96,14 @@ func (w *Worker) vllmGeneration(l *life, o *out, r *http.Request, a api, body []
 	return o.json(http.StatusOK, v.whole())
 }
 
+// storedResponse answers for a stored response: none ever is.
+func (w *Worker) storedResponse(o *out, path string) error {
+	id := strings.TrimSuffix(strings.TrimPrefix(path, "/v1/responses/"), "/cancel")
+	e := invalidf("response_id", "Response with id '%s' not found.", id)
+	e.kind, e.status = "invalid_request_error", http.StatusNotFound
+	return o.json(e.status, o.vbody(e))
+}
+
 // vbody renders an error: nested, and in Anthropic's shape where /v1/messages
 // itself refuses.
 func (o *out) vbody(e *wireError) []byte {

@@ -49,7 +49,8 @@ func (v *vwriter) response(b []byte, status string, over bool) []byte {
 	if v.req.maxTokens >= 0 {
 		most = strconv.Itoa(v.req.maxTokens)
 	}
-	b = append(b, `],"parallel_tool_calls":true,"temperature":1.0,"tool_choice":"none","tools":[],"top_p":1.0,"background":false,"max_output_tokens":`...)
+	b = append(b, `],"parallel_tool_calls":true,"temperature":`...)
+	b = append(append(b, v.req.temperature...), `,"tool_choice":"none","tools":[],"top_p":1.0,"background":false,"max_output_tokens":`...)
 	b = append(append(b, most...), `,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","status":`...)
 	b = append(appendQuoted(b, status), `,"text":null,"top_logprobs":null,"truncation":"disabled","usage":`...)
 	if over {

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -114,6 +115,7 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		{"prompt_tokens_by_source_total", "counter", `,source="local_compute"`, num(func(c rankCounts) int { return c.done })},
 		{"prompt_tokens_by_source_total", "counter", `,source="local_cache_hit"`, none},
 		{"prompt_tokens_by_source_total", "counter", `,source="external_kv_transfer"`, external},
+		{"prompt_tokens_cached_total", "counter", "", external},
 	} {
 		if m.name != last {
 			fmt.Fprintf(rw, "# TYPE vllm:%s %s\n", m.name, m.kind)
@@ -121,6 +123,9 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		}
 		for rank, c := range counts {
 			fmt.Fprintf(rw, "vllm:%s{engine=\"%d\",model_name=%q%s} %v\n", m.name, rank, w.opt.Model, m.labels, m.value(c))
+			if base, ok := strings.CutSuffix(m.name, "_total"); ok { // its twin, with a time as value
+				fmt.Fprintf(rw, "vllm:%s_created{engine=\"%d\",model_name=%q%s} %v\n", base, rank, w.opt.Model, m.labels, float64(w.started.Load())/1e9)
+			}
 		}
 	}
 	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.OutputTokens)
@@ -136,8 +141,8 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	}
 	fmt.Fprintf(rw, "# TYPE vllm:cache_config_info gauge\n")
 	for rank := range counts {
-		fmt.Fprintf(rw, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"%d\","+
-			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\"} 1.0\n",
+		fmt.Fprintf(rw, "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"%d\","+
+			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\",user_specified_block_size=\"True\"} 1.0\n",
 			w.opt.PageSize, rank, w.opt.KVTokens, w.opt.KVTokens/w.opt.PageSize)
 	}
 	if c := w.opt.Connector; c == NIXL || c == NIXLPush {

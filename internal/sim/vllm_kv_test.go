@@ -246,6 +246,7 @@ func TestNIXLDeadlyRequests(t *testing.T) {
 	}{
 		{KVTooLong, "a prompt that goes on", func(p string) string { return p }},
 		{KVIncomplete, "a prompt", func(p string) string { return drop(p, "remote_block_ids") }},
+		{KVIncomplete, "a prompt", func(p string) string { return set(p, "remote_block_ids", "[[]]") }},
 	} {
 		f, p, d := pair(t, NIXL, WorkerOptions{})
 		c, ctx := client(t), testContext(t)

@@ -45,7 +45,7 @@ func (w *Worker) plainBody(body []byte) (map[string]jsontext.Value, *wireError) 
 
 // textOf is what a body asks to tokenize: a prompt, or messages and what stands
 // before them.
-func textOf(f map[string]jsontext.Value) ([]byte, *wireError) {
+func textOf(f map[string]jsontext.Value, anthropic bool) ([]byte, *wireError) {
 	if p := f["prompt"]; p.Kind() == '"' {
 		b, _ := contentOf(p)
 		return b, nil
@@ -59,7 +59,11 @@ func textOf(f map[string]jsontext.Value) ([]byte, *wireError) {
 		s.head = line(s.head, "system", text)
 	}
 	if !s.messages(f["messages"]) {
-		return nil, badRequestf("body.messages", "Field required")
+		param := "body.messages"
+		if f["messages"] == nil && !anthropic {
+			param = "body.prompt" // the first of the two kinds of body
+		}
+		return nil, badRequestf(param, "Field required")
 	}
 	return s.prompt(), nil
 }
@@ -69,7 +73,7 @@ func (w *Worker) tokenizeRoute(body []byte, _ http.Header) (int, []byte) {
 	if e != nil {
 		return w.refused(e)
 	}
-	text, e := textOf(f)
+	text, e := textOf(f, false)
 	if e != nil {
 		return w.refused(e)
 	}
@@ -111,7 +115,7 @@ func (w *Worker) countTokens(body []byte, _ http.Header) (int, []byte) {
 	f, e := w.plainBody(body)
 	if e == nil {
 		var text []byte
-		if text, e = textOf(f); e == nil {
+		if text, e = textOf(f, true); e == nil {
 			return 200, fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, w.tokenized(text, "").tokens)
 		}
 	}

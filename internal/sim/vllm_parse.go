@@ -15,13 +15,14 @@ import (
 // vrequest is what a vLLM worker reads out of a body.
 type vrequest struct {
 	request
-	base     string // of the ids: X-Request-Id, or one of its own
-	response string // of the responses API's ids, which follow no header
-	contents []prompt
-	min      int // min_tokens
-	greedy   bool
-	kv       *transferParams
-	adapter  string
+	base        string // of the ids: X-Request-Id, or one of its own
+	response    string // of the responses API's ids, which follow no header
+	contents    []prompt
+	min         int // min_tokens
+	greedy      bool
+	temperature string // as the responses API says it again
+	kv          *transferParams
+	adapter     string
 }
 
 // transferParams is the kv_transfer_params object: the fields the connectors
@@ -52,9 +53,9 @@ func vfield(name string) string { return "body." + name }
 
 // parseVLLM reads a body of the API a. Its errors are *wireError.
 func (w *Worker) parseVLLM(a api, body []byte, h http.Header) (*vrequest, error) {
-	r := &vrequest{request: request{api: a, n: 1, maxTokens: -1}, response: newRequestID()[:16]}
+	r := &vrequest{request: request{api: a, n: 1, maxTokens: -1}, response: newRequestID()[:16], temperature: "1.0"}
 	if t, _, _ := strings.Cut(h.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(t), "application/json") {
-		return r, badRequestf("", "Unsupported Media Type: Only 'application/json' is allowed")
+		return r, badRequestf("", "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed")
 	}
 	if !utf8.Valid(body) {
 		return r, badRequestf("body.0", "JSON decode error: the body is not UTF-8")
@@ -175,6 +176,11 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 			return wrongType(name, "number")
 		}
 		r.greedy = v.Kind() == '0' && strings.Trim(string(v), "-0.") == ""
+		if r.greedy {
+			r.temperature = "0.0"
+		} else if !null {
+			r.temperature = string(v)
+		}
 	case "request_id":
 		if v.Kind() == '"' {
 			r.base, _ = str(name, v)
@@ -403,7 +409,6 @@ func parseTransfer(v jsontext.Value) *transferParams {
 		t.port, t.hasPort = int(min(max(n, -1), 1<<17)), true
 	}
 	if ids := field(v, "remote_block_ids"); ids.Kind() == '[' {
-		t.hasBlocks = true
 		for _, group := range elements(ids) {
 			for _, id := range elements(group) {
 				n, err := integer("remote_block_ids", id)
@@ -414,5 +419,6 @@ func parseTransfer(v jsontext.Value) *transferParams {
 			}
 		}
 	}
+	t.hasBlocks = len(t.blocks) > 0
 	return t
 }

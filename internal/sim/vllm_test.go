@@ -162,6 +162,7 @@ func TestVLLMSmallEndpoints(t *testing.T) {
 		{"POST", "/v1/embeddings", 404, `{"detail":"Not Found"}`},
 		{"POST", "/nowhere", 404, `{"detail":"Not Found"}`},
 		{"GET", "/v1/chat/completions", 405, `{"detail":"Method Not Allowed"}`},
+		{"GET", "/v1/responses/x", 404, `{"error":{"message":"Response with id 'x' not found.","type":"invalid_request_error","param":"response_id","code":404}}`},
 		{"GET", "/tokenize", 405, `{"detail":"Method Not Allowed"}`},
 		{"POST", "/v1/models", 405, `{"detail":"Method Not Allowed"}`},
 	} {
