@@ -14,7 +14,7 @@ type share struct {
 }
 
 // RankLoad is what an engine says about the work on one data-parallel rank, from
-// whomever it comes (SGLang's GET /v1/loads).
+// whomever it comes (SGLang's GET /v1/loads, vLLM's GET /metrics).
 type RankLoad struct {
 	// Running and Waiting are requests, WaitingTokens the prompt tokens to compute
 	// of those that wait.
@@ -23,8 +23,15 @@ type RankLoad struct {
 	UsedTokens int64
 }
 
-// loads is an answer of /v1/loads.
+// loads is an answer of SGLang's /v1/loads or of vLLM's /metrics.
 type loads struct {
+	// what only vLLM's tell: 0 and empty when not told. external counts what came
+	// from other engines in tokens and bytes; it only grows while the engine lives.
+	blockSize     int64
+	cacheType     string
+	external      float64
+	tellsExternal bool
+
 	shares []share // by data-parallel rank
 	load   []RankLoad
 	at     admission.Instant
@@ -239,7 +246,7 @@ func (w *Worker) adapters() []string {
 // capacity.
 func (w *Worker) rankFacts(models []string) admission.RankFacts {
 	return admission.RankFacts{
-		Models: models, PairGroup: w.Backend(), Topology: w.spec.TopologyDomain,
+		Models: models, PairGroup: w.pairGroup(), Topology: w.spec.TopologyDomain,
 		Labels: w.spec.Labels, Adapters: w.adapters(),
 	}
 }

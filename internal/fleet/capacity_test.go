@@ -209,7 +209,7 @@ sluice_ranks_missing_capacity{capacity="max_num_batched_tokens",role="regular"} 
 sluice_ranks_missing_capacity{capacity="total_kv_blocks",role="decode"} %d
 sluice_ranks_missing_capacity{capacity="total_kv_blocks",role="regular"} 0
 `, prefill, decode)
-			if err := testutil.CollectAndCompare(NewCollector(b.Fleet), strings.NewReader(want)); err != nil {
+			if err := testutil.CollectAndCompare(NewCollector(b.Fleet), strings.NewReader(want), "sluice_ranks_missing_capacity"); err != nil {
 				t.Error(err)
 			}
 		}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -16,7 +17,12 @@ type prober interface {
 	facts(ctx context.Context, w *Worker) *Facts
 	// loads asks w for its load; nil if it did not tell. never: it has no such
 	// route.
-	loads(ctx context.Context, w *Worker) (l *loads, never bool)
+	loads(ctx context.Context, w *Worker, vllm bool) (l *loads, never bool)
+	// connector asks a vLLM prefill worker of which f is known how it hands KV
+	// cache over. An error may pass; note is for people.
+	connector(ctx context.Context, w *Worker, f *Facts) (name, note string, err error)
+	// mooncake asks the bootstrap server of w.
+	mooncake(ctx context.Context, w *Worker) (*mooncake, error)
 }
 
 // due begins the check of a worker whose time has come, or looks at its drain.
@@ -32,20 +38,21 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 	w.checking = true
 	suspect := w.vitals.seen && w.vitals.suspect()
 	doubt := w.vitals.suspect() || w.Facts().incomplete
-	stale := f.factsStaleLocked(w, now)
+	stale, away := f.factsStaleLocked(w, now), !w.vitals.healthy
 	f.mu.Unlock()
-	f.lanes.start(doubt, func() { f.check(w, suspect, stale) })
+	f.lanes.start(doubt, func() { f.check(w, suspect, stale, away) })
 }
 
 // factsStaleLocked tells whether w is to be asked about itself, if it is well:
 // at first, again when that failed, after it was away, and now and then.
 func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 	facts := w.Facts()
-	return !facts.read || facts.incomplete || !w.vitals.healthy || now.Sub(w.factsAt) >= factsEvery
+	return !facts.read || facts.incomplete || w.heldLocked() || !w.vitals.healthy || now.Sub(w.factsAt) >= factsEvery
 }
 
-// check asks w and judges the answers. It runs on a goroutine of its own.
-func (f *Fleet) check(w *Worker, suspect, stale bool) {
+// check asks w and judges the answers. It runs on a goroutine of its own. stale:
+// what is known of it is to be read again; away: it was not healthy.
+func (f *Fleet) check(w *Worker, suspect, stale, away bool) {
 	c := checkup{health: answerOK, alive: answerOK}
 	if !f.opts.Health.Disabled {
 		c = f.prober.check(w.ctx, w, suspect)
@@ -58,12 +65,13 @@ func (f *Fleet) check(w *Worker, suspect, stale bool) {
 		facts = f.prober.facts(ctx, w)
 		f.addLoads(ctx, w, facts)
 		cancel()
+		f.addConnector(w, facts, away)
 		facts.read = true
 	}
 	f.judge(w, c, facts)
 	if facts == nil && c.health == answerOK && !w.Facts().noLoads {
 		// After the judgement, which nothing may hold up.
-		l, _ := f.prober.loads(w.ctx, w)
+		l, _ := f.prober.loads(w.ctx, w, w.vllm())
 		f.keepLoads(w, l)
 	}
 }
@@ -71,16 +79,53 @@ func (f *Fleet) check(w *Worker, suspect, stale bool) {
 // addLoads adds the capacities that only /v1/loads tells. One that fails for once
 // changes nothing about them.
 func (f *Fleet) addLoads(ctx context.Context, w *Worker, facts *Facts) {
-	l, never := f.prober.loads(ctx, w)
+	vllm := facts.vllm(w)
+	l, never := f.prober.loads(ctx, w, vllm)
 	switch {
 	case l != nil:
-		facts.loads = l.shares
+		facts.addLoads(l)
 		f.keepLoads(w, l)
+	case never && vllm:
+		facts.noLoads = true
+		facts.Missing = append(facts.Missing, metricsPath)
 	case never:
 		facts.noLoads = true
 		facts.Missing = append(facts.Missing, loadsPath)
 	default:
-		facts.loads = w.Facts().loads
+		facts.keepLoads(w.Facts())
+	}
+}
+
+// addConnector finds out how a vLLM prefill worker hands KV cache over. It is asked
+// once, and again only after it was away or when it did not answer.
+func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
+	if w.spec.Role != admission.RolePrefill || !facts.vllm(w) {
+		return
+	}
+	before := w.Facts()
+	name := w.spec.setConnector()
+	if name == "" && facts.Connector == "" && before.Connector != "" {
+		facts.Connector, facts.note = before.Connector, before.note
+	}
+	if name == "" && (facts.Connector == "" || away && before.asked) && !facts.incomplete {
+		facts.asked = true
+		c, note, err := f.prober.connector(w.ctx, w, facts)
+		switch {
+		case err == nil:
+			facts.Connector, facts.note = c, note
+		case facts.Connector == "":
+			facts.note = fmt.Sprintf("its connector is not known: %s; set kv_connector", err)
+		}
+	} else {
+		facts.asked = before.asked
+	}
+	if name == "" {
+		name = facts.Connector
+	}
+	if name == ConnectorMooncake {
+		if err := f.readMooncake(w); err != nil {
+			facts.warn("its Mooncake bootstrap server does not answer: %s", err)
+		}
 	}
 }
 
@@ -88,7 +133,19 @@ func (f *Fleet) keepLoads(w *Worker, l *loads) {
 	if l != nil {
 		l.at = f.clock.Now()
 		w.loads.Store(l)
+		if l.tellsExternal && w.spec.Role == admission.RoleDecode && w.transfers.read(l.external) {
+			f.logTransfers(w)
+		}
 	}
+}
+
+func (f *Fleet) logTransfers(w *Worker) {
+	if w.transfers.silent.Load() {
+		f.log.Warn("no KV cache arrives at the decode worker though prompts were handed over to it: it computes them again. Are its connector and that of prefill the same, and do they reach each other?",
+			"worker", w.spec.URL, "id", w.id, "kv_connector", w.Connector())
+		return
+	}
+	f.log.Info("KV cache arrives at the decode worker again", "worker", w.spec.URL, "id", w.id)
 }
 
 // judge takes the outcome of a check into account and sets the next.
@@ -124,13 +181,17 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 		}
 	}
 	var changes []admission.Change
+	var news []pairingNews
 	// What it said before counts more than what it could not say now.
-	if facts != nil && !(facts.incomplete && w.Facts().read) {
+	if facts != nil && (!facts.incomplete || !w.Facts().read || w.Facts().incomplete) {
 		w.facts.Store(facts)
 		w.factsAt = now
-		f.settleAllLocked(w, &changes)
+		if w.factTries++; !w.unready() {
+			w.factTries = 0
+		}
+		news = f.settleAllLocked(w, &changes)
 	} else if after.seen != before.seen {
-		f.settleAllLocked(w, &changes)
+		news = f.settleAllLocked(w, &changes)
 	} else {
 		f.statesLocked(w, &changes)
 	}
@@ -143,11 +204,15 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	warnings := w.warnings()
 	f.mu.Unlock()
 	f.logCheck(w, before, after, facts, warnings)
+	f.logPairing(news)
 }
 
 // pauseLocked is the time to the next check of w; see maxIdleRate.
 func (f *Fleet) pauseLocked(w *Worker) time.Duration {
 	d := w.vitals.next(&f.opts.Health)
+	if w.vitals.healthy && w.heldLocked() {
+		return min(firstRetry, d)
+	}
 	idle := time.Duration(len(f.workers)) * time.Second / maxIdleRate
 	if d < idle && w.vitals.healthy && !w.vitals.suspect() && f.requestsLocked(w) == 0 {
 		return idle
@@ -172,6 +237,9 @@ func (f *Fleet) logCheck(w *Worker, before, after vitals, facts *Facts, warnings
 	}
 	if after.dead && !before.dead {
 		log.Warn("worker is dead", "why", after.why)
+	}
+	if after.trouble != "" && after.trouble != before.trouble {
+		log.Warn("worker cannot be used as it is registered", "about", after.trouble)
 	}
 	if facts != nil && !before.healthy {
 		for _, warning := range warnings {

@@ -9,9 +9,6 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// DialectSGLang is the backend of workers that say nothing else.
-const DialectSGLang = "sglang"
-
 // ModelInfo is a model as GET /v1/models tells of it.
 type ModelInfo struct {
 	ID     string
@@ -26,6 +23,13 @@ type ModelInfo struct {
 // Facts are what a worker says about itself. Every one may be missing: an engine
 // need not have any of the routes. Immutable.
 type Facts struct {
+	// Backend is the dialect that its answers prove, empty in doubt.
+	Backend string
+	// Connector is how a vLLM prefill worker hands KV cache over, by its own word;
+	// empty when it was not asked or did not answer.
+	Connector string
+	// CacheType is vLLM's cache_dtype.
+	CacheType string
 	// Models are its base models under the names it serves them, Adapters its
 	// LoRA adapters.
 	Models, Adapters []ModelInfo
@@ -59,14 +63,19 @@ type Facts struct {
 	// read: they were asked for. incomplete: a route failed in a way that may
 	// pass; they are to be asked for again.
 	read, incomplete bool
+	// answered: some route said anything but 404.
+	answered bool
+	// infoLost: of these routes it was /server_info.
+	infoLost bool
 	// noLoads: it has no /v1/loads.
 	noLoads bool
+	// asked: its connector was asked for, not told.
+	asked bool
+	// note is what the question for the connector found, for people.
+	note string
 }
 
 var noFacts = &Facts{}
-
-// backend finds the dialect out. Only one is spoken so far.
-func (f *Facts) backend() string { return DialectSGLang }
 
 // names are the base models' names in the order of how sure they are: what
 // /v1/models lists, else served_model_name, else the path.
@@ -143,6 +152,12 @@ func (f *Facts) addModels(body []byte) error {
 			dropped++
 		}
 	}
+	for _, m := range f.Models {
+		if m.OwnedBy == DialectSGLang || m.OwnedBy == DialectVLLM {
+			f.Backend = m.OwnedBy
+			break
+		}
+	}
 	if dropped > 0 {
 		f.warn("%d entries of /v1/models are not used: no usable id, or more than %d models or %d adapters", dropped, maxModels, maxAdapters)
 	}
@@ -153,6 +168,13 @@ func (f *Facts) addServerInfo(body []byte) error {
 	var l lenient
 	if err := json.Unmarshal(body, &l); err != nil {
 		return err
+	}
+	if l["vllm_config"] != nil {
+		f.addVLLMInfo(l)
+		return nil
+	}
+	if l["disaggregation_mode"] != nil || l["internal_states"] != nil || l["scheduler_info"] != nil {
+		f.Backend = DialectSGLang
 	}
 	f.ServedName = l.str("served_model_name")
 	if f.ModelPath == "" {
@@ -200,6 +222,9 @@ func (f *Facts) warn(format string, args ...any) {
 func (w *Worker) warnings() []string {
 	f := w.Facts()
 	list := slices.Clone(f.Warnings)
+	if w.vitals.trouble != "" {
+		list = append(list, w.vitals.trouble)
+	}
 	if !f.read {
 		return list
 	}
@@ -212,6 +237,16 @@ func (w *Worker) warnings() []string {
 	}
 	if len(f.names()) == 0 && w.spec.ModelID == "" && w.fleet.opts.ModelID == "" {
 		warn("it does not say which model it serves; set model_id")
+	}
+	if !f.answered && !f.incomplete && len(f.Missing) > 1 {
+		path := w.base.Path
+		if path == "" {
+			path = "/"
+		}
+		warn("all its routes answer 404: the path of its URL, %q, is hardly the engine's", path)
+	}
+	if f.note != "" && w.spec.setConnector() == "" {
+		list = append(list, f.note)
 	}
 	if w.fleet.opts.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
 		warn("it does not say its dp_size; it is scheduled as one rank")

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -23,6 +24,12 @@ type fakeProber struct {
 	asked map[string]int
 	at    map[string]time.Time
 	load  map[string]*loads
+	// by URL: what the question for the connector finds or why not, how often it
+	// was asked, what the bootstrap server says
+	connects map[string]string
+	mute     map[string]error
+	probed   map[string]int
+	moon     map[string]*mooncake
 	// loadLost: no answer about it, for once.
 	loadLost bool
 }
@@ -37,6 +44,7 @@ func newFakeProber() *fakeProber {
 	return &fakeProber{
 		up: map[string]checkup{}, delay: map[string]time.Duration{}, said: map[string]*Facts{},
 		asked: map[string]int{}, at: map[string]time.Time{}, load: map[string]*loads{},
+		connects: map[string]string{}, mute: map[string]error{}, probed: map[string]int{}, moon: map[string]*mooncake{},
 	}
 }
 
@@ -102,7 +110,7 @@ func (p *fakeProber) facts(_ context.Context, w *Worker) *Facts {
 	return &Facts{}
 }
 
-func (p *fakeProber) loads(_ context.Context, w *Worker) (*loads, bool) {
+func (p *fakeProber) loads(_ context.Context, w *Worker, _ bool) (*loads, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.load[w.URL()]
@@ -111,6 +119,22 @@ func (p *fakeProber) loads(_ context.Context, w *Worker) (*loads, bool) {
 	}
 	c := *l
 	return &c, false
+}
+
+func (p *fakeProber) connector(_ context.Context, w *Worker, _ *Facts) (string, string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.probed[w.URL()]++
+	return p.connects[w.URL()], "", p.mute[w.URL()]
+}
+
+func (p *fakeProber) mooncake(_ context.Context, w *Worker) (*mooncake, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.moon[w.URL()]; m != nil {
+		return m, nil
+	}
+	return nil, errors.New("no answer")
 }
 
 func (p *fakeProber) loaded(url string, l *loads) {

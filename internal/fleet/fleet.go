@@ -46,6 +46,8 @@ type Fleet struct {
 	generation uint64
 	rand       *rand.Rand
 	closed     bool
+
+	quarantine quarantine
 }
 
 // New makes a fleet without workers for a gate without ranks. The fleet is the
@@ -150,6 +152,7 @@ func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.E
 		if !old.draining {
 			w.facts.Store(old.Facts())
 			w.loads.Store(old.loads.Load())
+			w.mooncake.Store(old.mooncake.Load())
 			w.vitals = old.vitals
 			w.factsAt = now.Add(-factsEvery) // to be read again with the first check
 			if old.spec.sameTransport(spec) {
@@ -170,10 +173,11 @@ func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.E
 		w.vitals.seen, w.vitals.healthy = true, true
 	}
 	f.byID[w.id], f.byURL[spec.URL] = w, w
-	f.settleAllLocked(w, &changes)
+	news := f.settleAllLocked(w, &changes)
 	f.gate.Apply(changes...)
 	f.sched.set(w.event, now)
 	f.log.Info("worker registered", "worker", spec.URL, "id", w.id, "type", spec.Role.String(), "replaced", old != nil)
+	f.logPairing(news)
 	return w, true, nil
 }
 
@@ -204,8 +208,9 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 	w.draining, w.drainSince = true, now
 	w.cancel()
 	var changes []admission.Change
-	f.settleAllLocked(w, &changes)
+	news := f.settleAllLocked(w, &changes)
 	f.gate.Apply(changes...)
+	f.logPairing(news)
 	f.log.Info("worker is removed", "worker", w.spec.URL, "id", w.id)
 	f.drainLocked(w, now)
 	return w, true
@@ -227,7 +232,7 @@ func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 	f.workers = slices.DeleteFunc(f.workers, func(o *Worker) bool { return o == w })
 	delete(f.byID, w.id)
 	delete(f.byURL, w.spec.URL)
-	f.settleAllLocked(nil, &changes)
+	f.logPairing(f.settleAllLocked(nil, &changes))
 	f.gate.Apply(changes...)
 	w.endpoint.Close()
 	f.log.Info("worker is gone", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond))
@@ -237,6 +242,7 @@ func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 func (f *Fleet) leaveLocked(w *Worker) {
 	w.gone = true
 	w.cancel()
+	f.forgetPairsLocked(w.Ranks())
 	f.sched.drop(w.event)
 	for _, r := range w.Ranks() {
 		f.sched.drop(r.event)

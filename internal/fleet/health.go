@@ -31,6 +31,9 @@ type checkup struct {
 	alive answer
 	// why tells what failed, for people.
 	why string
+	// trouble tells what is wrong with the way in which the worker is registered:
+	// its key, its certificate.
+	trouble string
 }
 
 // vitals are what checks so far say about a worker. Not safe for concurrent
@@ -47,6 +50,7 @@ type vitals struct {
 	excused   bool
 	lastSign  admission.Instant // of progress or health
 	why       string            // of the last failure, empty when all is well
+	trouble   string            // of the last check, as in checkup
 }
 
 // signs are what else is known of a worker when a check is judged.
@@ -62,7 +66,7 @@ func (v *vitals) judge(now admission.Instant, c checkup, s signs, o *HealthOptio
 	if c.health == answerNone {
 		return
 	}
-	v.why = c.why
+	v.why, v.trouble = c.why, c.trouble
 	v.excused = false
 	if s.progress || c.health == answerOK {
 		v.lastSign = now

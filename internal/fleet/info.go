@@ -23,6 +23,17 @@ type Info struct {
 	Models   []string `json:"models"`
 	Adapters []string `json:"adapters,omitempty"`
 	Backend  string   `json:"backend"`
+	// Connector is how a vLLM worker hands KV cache over.
+	Connector string `json:"kv_connector,omitempty"`
+	// Pairing tells what keeps it from being paired with others, Barred which pairs
+	// of its ranks are barred for a while because they kept failing.
+	Pairing []string     `json:"pairing,omitempty"`
+	Barred  []BarredInfo `json:"barred_pairs,omitempty"`
+	// Transfer tells whether KV cache arrives at a decode worker that prompts were
+	// handed to: "moves", "nothing moves", empty when that cannot be said.
+	Transfer string `json:"kv_transfer,omitempty"`
+	// MaxModelLen is the context of its model in tokens.
+	MaxModelLen int64 `json:"max_model_len,omitempty"`
 	// BootstrapPort is nil when null is sent, and for workers other than prefill.
 	BootstrapPort *int              `json:"bootstrap_port,omitempty"`
 	DPSize        int               `json:"dp_size"`
@@ -124,6 +135,8 @@ func (w *Worker) statusLocked() Status {
 	switch {
 	case w.draining || w.gone:
 		return StatusDraining
+	case w.vitals.healthy && w.heldLocked():
+		return StatusPending
 	case w.vitals.healthy:
 		return StatusReady
 	case w.vitals.seen:
@@ -139,13 +152,14 @@ func (w *Worker) infoLocked(place int) Info {
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
 		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.generation, Version: facts.Version,
 		Reason: w.vitals.why, Busy: w.vitals.excused, Dead: w.vitals.dead,
+		Connector: w.Connector(), Pairing: w.pairing, Transfer: w.transfers.state(), MaxModelLen: facts.maxModelLen(),
 		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(),
 		MissingRoutes: facts.Missing, MissingCapacity: w.lacks(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {
 		i.ModelID = w.models[0]
 	}
-	if w.spec.Role == admission.RolePrefill {
+	if c := w.Connector(); w.spec.Role == admission.RolePrefill && (c == "" || c == ConnectorMooncake) {
 		if _, port, ok := w.Bootstrap(); ok {
 			i.BootstrapPort = &port
 		}
@@ -172,6 +186,7 @@ func (w *Worker) infoLocked(place int) Info {
 	for _, r := range w.past {
 		i.Load += w.fleet.gate.RankStats(r).Load()
 	}
+	i.Barred = w.fleet.barredLocked(w, now)
 	i.Breaker = worst.String()
 	return i
 }

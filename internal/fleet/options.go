@@ -139,9 +139,14 @@ type WorkerSpec struct {
 	// DPSize overrides the number of data-parallel ranks that the worker names.
 	// It counts only where Options.DPAware is set. Zero: what the worker says.
 	DPSize int
-	// Backend is the engine's dialect. Empty: found out, "sglang" in doubt.
+	// Backend is the engine's dialect, DialectSGLang or DialectVLLM. Empty or
+	// "auto": the label "backend", else found out, SGLang in doubt.
 	Backend string
-	Labels  map[string]string
+	// Connector is how a vLLM worker hands KV cache over, one of Connectors or the
+	// engine's name for it. Empty or "auto": the label "kv_connector", else prefill
+	// workers are asked and decode workers take that of their prefill workers.
+	Connector string
+	Labels    map[string]string
 	// TopologyDomain is where it stands for the transfer of KV cache. Workers
 	// without one are in one together.
 	TopologyDomain string
@@ -201,6 +206,9 @@ func (s WorkerSpec) check() (WorkerSpec, upstream.BaseURL, error) {
 	if s.BootstrapPort < BootstrapNone || s.BootstrapPort > 65535 {
 		return s, base, &SpecError{"bootstrap_port", fmt.Errorf("%d is not between 1 and 65535", s.BootstrapPort)}
 	}
+	if err := s.checkDialect(); err != nil {
+		return s, base, err
+	}
 	if s.DPSize < 0 || s.DPSize > maxDPSize {
 		return s, base, &SpecError{"dp_size", fmt.Errorf("%d is not between 0 and %d", s.DPSize, maxDPSize)}
 	}
@@ -248,7 +256,7 @@ func (s WorkerSpec) check() (WorkerSpec, upstream.BaseURL, error) {
 
 func (s WorkerSpec) equal(o WorkerSpec) bool {
 	return s.Role == o.Role && s.ModelID == o.ModelID && s.BootstrapPort == o.BootstrapPort &&
-		s.DPSize == o.DPSize && s.Backend == o.Backend && maps.Equal(s.Labels, o.Labels) &&
+		s.DPSize == o.DPSize && s.Backend == o.Backend && s.Connector == o.Connector && maps.Equal(s.Labels, o.Labels) &&
 		s.TopologyDomain == o.TopologyDomain && slices.Equal(s.Adapters, o.Adapters) && s.Capacity == o.Capacity && s.sameTransport(o)
 }
 

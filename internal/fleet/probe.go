@@ -26,16 +26,16 @@ func (p *httpProber) check(ctx context.Context, w *Worker, suspect bool) checkup
 	if suspect {
 		// It is asked first for what costs it least: a worker that does not
 		// answer at all need not be asked how it is.
-		if alive, why := p.alive(ctx, w); alive != answerOK && alive != answerDenied {
+		if alive, why, wrong := p.alive(ctx, w); alive != answerOK && alive != answerDenied {
 			health := answerGone
 			if alive == answerNone {
 				health = answerNone
 			}
-			return checkup{health: health, alive: alive, why: why}
+			return checkup{health: health, alive: alive, why: why, trouble: wrong}
 		}
 	}
-	health, noConn, why := p.health(ctx, w)
-	c := checkup{health: health, why: why}
+	health, noConn, why, wrong := p.health(ctx, w)
+	c := checkup{health: health, why: why, trouble: wrong}
 	switch {
 	case health == answerOK, health == answerDenied, suspect:
 		c.alive = answerOK
@@ -43,7 +43,7 @@ func (p *httpProber) check(ctx context.Context, w *Worker, suspect bool) checkup
 		c.alive = answerGone // the other probe would fare no better
 	case health == answerBusy, health == answerGone:
 		var also string
-		if c.alive, also = p.alive(ctx, w); c.alive == answerBusy || c.alive == answerGone {
+		if c.alive, also, _ = p.alive(ctx, w); c.alive == answerBusy || c.alive == answerGone {
 			c.health = answerGone
 			c.why += "; " + also
 		}
@@ -53,7 +53,7 @@ func (p *httpProber) check(ctx context.Context, w *Worker, suspect bool) checkup
 
 // health asks the health route. noConn tells that not even a connection came
 // about.
-func (p *httpProber) health(ctx context.Context, w *Worker) (a answer, noConn bool, why string) {
+func (p *httpProber) health(ctx context.Context, w *Worker) (a answer, noConn bool, why, wrong string) {
 	path := p.opts.Endpoint
 	status, err := p.get(ctx, w, path, false, nil)
 	if err == nil && status == 404 && w.base.Path != "" {
@@ -65,109 +65,149 @@ func (p *httpProber) health(ctx context.Context, w *Worker) (a answer, noConn bo
 		noConn = errors.As(err, &e) && (e.Op == upstream.OpDial || e.Op == upstream.OpTLS)
 		switch {
 		case !upstream.EngineFault(err):
-			return answerNone, false, err.Error()
+			return answerNone, false, err.Error(), ""
 		case e.Timeout() && !noConn && e.Limit != upstream.LimitDeadPeer:
-			return answerBusy, false, err.Error()
+			return answerBusy, false, err.Error(), ""
 		}
-		return answerGone, noConn, err.Error()
+		return answerGone, noConn, err.Error(), trouble(err)
 	}
 	switch {
 	case status/100 == 2, status == 404, status == 405, status == 501:
-		return answerOK, false, ""
+		return answerOK, false, "", ""
 	case status == 401, status == 403:
-		return answerDenied, false, fmt.Sprintf("%s answers %d: the worker refuses the key", path, status)
+		why = fmt.Sprintf("%s answers %d: the worker refuses the key", path, status)
+		return answerDenied, false, why, why + "; set its api_key"
 	}
-	return answerBusy, false, fmt.Sprintf("%s answers %d", path, status)
+	return answerBusy, false, fmt.Sprintf("%s answers %d", path, status), ""
 }
 
 // alive asks a route that needs no scheduler, only the engine's front. Whether
-// the route exists does not matter.
-func (p *httpProber) alive(ctx context.Context, w *Worker) (answer, string) {
-	status, err := p.get(ctx, w, "/model_info", false, nil)
+// the route exists does not matter. vLLM's /health is one: it answers at once, and
+// 503 when the engine behind it has died.
+func (p *httpProber) alive(ctx context.Context, w *Worker) (a answer, why, wrong string) {
+	path := "/model_info"
+	if w.vllm() {
+		path = "/health"
+	}
+	status, err := p.get(ctx, w, path, false, nil)
 	switch {
 	case err != nil && !upstream.EngineFault(err):
-		return answerNone, err.Error()
+		return answerNone, err.Error(), ""
 	case err != nil:
-		return answerGone, err.Error()
+		return answerGone, err.Error(), trouble(err)
 	case status == 502, status == 503, status == 504: // something in front of it
-		return answerBusy, fmt.Sprintf("/model_info answers %d", status)
+		return answerBusy, fmt.Sprintf("%s answers %d", path, status), ""
 	case status == 401, status == 403:
-		return answerDenied, ""
+		return answerDenied, "", ""
 	}
-	return answerOK, ""
+	return answerOK, "", ""
 }
+
+var probeHeader = upstream.Header{{Name: "Accept", Value: "*/*"}, {Name: "User-Agent", Value: "sluice-check"}}
 
 // get sends one request. The body goes to buf, or nowhere if that is nil.
 func (p *httpProber) get(ctx context.Context, w *Worker, path string, atRoot bool, buf *[]byte) (status int, err error) {
-	resp, err := w.endpoint.Do(ctx, &upstream.Request{
-		Method: "GET", Path: path, AtRoot: atRoot,
-		Header: upstream.Header{{Name: "Accept", Value: "*/*"}, {Name: "User-Agent", Value: "sluice-check"}},
-		Limits: upstream.Limits{Total: p.opts.Timeout},
-	})
+	r := &upstream.Request{Method: "GET", Path: path, AtRoot: atRoot, Header: probeHeader, Limits: upstream.Limits{Total: p.opts.Timeout}}
+	if buf != nil {
+		status, *buf, err = p.send(ctx, w.endpoint, r, maxFactsBody)
+		return status, err
+	}
+	status, _, err = p.send(ctx, w.endpoint, r, -maxHealthBody)
+	return status, err
+}
+
+// send sends one request and reads the answer, up to limit bytes of it. A negative
+// limit reads so much and keeps nothing: the status is all that is asked for.
+func (p *httpProber) send(ctx context.Context, ep *upstream.Endpoint, r *upstream.Request, limit int) (status int, body []byte, err error) {
+	resp, err := ep.Do(ctx, r)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	limit := maxHealthBody
-	if buf != nil {
-		limit = maxFactsBody
-	}
 	for n := 0; ; {
 		piece, err := resp.Body.Next()
 		if err == io.EOF {
-			return resp.Status, nil
+			return resp.Status, body, nil
 		}
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		if n += len(piece); n > limit {
-			if buf != nil {
-				return 0, errBodyTooLarge
-			}
-			return resp.Status, nil // the status is all that was asked for
-		}
-		if buf != nil {
-			*buf = append(*buf, piece...)
+		switch n += len(piece); {
+		case limit < 0 && n > -limit:
+			return resp.Status, nil, nil
+		case limit >= 0 && n > limit:
+			return 0, nil, &tooLargeError{limit}
+		case limit >= 0:
+			body = append(body, piece...)
 		}
 	}
 }
 
-var errBodyTooLarge = fmt.Errorf("the answer is over %d bytes", maxFactsBody)
+type tooLargeError struct{ limit int }
+
+func (e *tooLargeError) Error() string { return fmt.Sprintf("the answer is over %d bytes", e.limit) }
+
+func tooLarge(err error) bool {
+	var e *tooLargeError
+	return errors.As(err, &e)
+}
 
 func (p *httpProber) facts(ctx context.Context, w *Worker) *Facts {
 	f := &Facts{}
 	p.ask(ctx, w, f, f.addModels, "/v1/models")
-	p.ask(ctx, w, f, f.addServerInfo, "/server_info", "/get_server_info")
-	p.ask(ctx, w, f, f.addModelInfo, "/model_info", "/get_model_info")
+	backend := w.spec.setBackend()
+	if backend == "" {
+		backend = f.Backend
+	}
+	if backend == DialectVLLM {
+		// Its /server_info is there in development only.
+		missing, warnings := f.Missing, f.Warnings
+		p.ask(ctx, w, f, f.addServerInfo, "/server_info?config_format=json")
+		f.Missing, f.Warnings = missing, warnings
+	} else {
+		f.infoLost = !p.ask(ctx, w, f, f.addServerInfo, "/server_info", "/get_server_info")
+		if backend = f.Backend; backend != DialectVLLM {
+			p.ask(ctx, w, f, f.addModelInfo, "/model_info", "/get_model_info")
+		}
+	}
+	if backend == DialectVLLM {
+		p.ask(ctx, w, f, f.addVersion, "/version")
+	}
 	return f
 }
 
-// ask reads the first of the paths that exists into f by means of take.
-func (p *httpProber) ask(ctx context.Context, w *Worker, f *Facts, take func([]byte) error, paths ...string) {
+// ask reads the first of the paths that exists into f by means of take. It is
+// false if an answer was lost that may come another time.
+func (p *httpProber) ask(ctx context.Context, w *Worker, f *Facts, take func([]byte) error, paths ...string) bool {
 	for _, path := range paths {
 		var body []byte
 		status, err := p.get(ctx, w, path, false, &body)
 		switch {
-		case err == errBodyTooLarge:
+		case tooLarge(err):
 			f.warn("%s: %s", path, err)
 		case err != nil:
 			f.incomplete = true
 			f.warn("%s: %s", path, err)
-			return
+			return false
 		case status/100 == 2:
+			f.answered = true
 			if err := take(body); err == nil {
-				return
+				return true
 			}
 			f.warn("%s answers with something else than expected", path)
 		case status == 401, status == 403:
-			f.warn("%s answers %d: the worker refuses the key", path, status)
+			f.answered = true
+			f.warn("%s answers %d: the worker refuses the key; set its api_key", path, status)
 		case status >= 500 && status != 501:
 			f.incomplete = true
 			f.warn("%s answers %d", path, status)
-			return
+			return false
+		case status != 404:
+			f.answered = true
 		}
 	}
 	f.Missing = append(f.Missing, paths[0])
+	return true
 }
 
 const (
@@ -177,17 +217,31 @@ const (
 	loadsTimeout = time.Second
 )
 
-func (p *httpProber) loads(ctx context.Context, w *Worker) (l *loads, never bool) {
+func (p *httpProber) loads(ctx context.Context, w *Worker, vllm bool) (l *loads, never bool) {
 	ctx, cancel := context.WithTimeout(ctx, loadsTimeout)
 	defer cancel()
+	path, read := loadsPath+"?include=core", readLoads
+	if vllm {
+		path, read = metricsPath, readMetrics
+	}
 	var body []byte
-	status, err := p.get(ctx, w, loadsPath+"?include=core", false, &body)
+	status, err := p.get(ctx, w, path, false, &body)
 	switch {
 	case err != nil:
-		return nil, err == errBodyTooLarge
+		return nil, tooLarge(err)
 	case status/100 != 2:
 		return nil, status < 500 && status != 429 || status == 501
 	}
-	l, err = readLoads(body)
+	l, err = read(body)
 	return l, err != nil
+}
+
+// trouble tells what is wrong with the way in which a worker is registered, if
+// that is why a request failed.
+func trouble(err error) string {
+	var e *upstream.Error
+	if errors.As(err, &e) && e.Op == upstream.OpTLS && !e.Timeout() && upstream.EngineFault(err) {
+		return err.Error() + "; its URL says https: check its certificate and the tls settings for it"
+	}
+	return ""
 }

@@ -8,21 +8,36 @@ import (
 
 // settleAllLocked brings the gate in line with what is known: w after something
 // about it changed (nil: a worker went), and those whose model depends on the
-// others'.
-func (f *Fleet) settleAllLocked(w *Worker, changes *[]admission.Change) {
+// others'. News are to be logged.
+func (f *Fleet) settleAllLocked(w *Worker, changes *[]admission.Change) (news []pairingNews) {
 	sole, n := f.soleLocked()
 	if n != 1 {
 		sole = ""
 	}
 	if w != nil {
+		if w.adopts() {
+			w.adoptLocked(f.offeredLocked())
+		}
 		f.settleLocked(w, sole, changes)
 	}
+	var offers offered
 	for _, o := range f.workers {
-		if o != w && o.unknown && !o.draining {
+		if o == w || o.draining {
+			continue
+		}
+		adopted := false
+		if o.adopts() {
+			if offers == nil {
+				offers = f.offeredLocked()
+			}
+			adopted = o.adoptLocked(offers)
+		}
+		if adopted || o.unknown {
 			f.settleLocked(o, sole, changes)
 		}
 	}
 	f.publishLocked()
+	return f.pairingLocked()
 }
 
 // settleLocked works out what of w the gate must learn. sole is the model of a
@@ -57,6 +72,7 @@ func (f *Fleet) settleLocked(w *Worker, sole string, changes *[]admission.Change
 		for _, r := range ranks {
 			f.sched.drop(r.event)
 		}
+		f.forgetPairsLocked(ranks)
 		ranks = make([]*Rank, dps)
 		for i := range ranks {
 			if dps == 1 {
@@ -68,6 +84,7 @@ func (f *Fleet) settleLocked(w *Worker, sole string, changes *[]admission.Change
 		w.ranks.Store(&ranks)
 	}
 	w.models, w.inGate = models, in
+	defer func() { f.rebarLocked(ranks, changes) }()
 	for _, r := range ranks {
 		r.state = f.stateLocked(r)
 		r.facts = facts
@@ -143,7 +160,7 @@ func (f *Fleet) requestsLocked(w *Worker) int {
 func (f *Fleet) stateLocked(r *Rank) admission.RankState {
 	b, _ := r.breaker.get()
 	return admission.RankState{
-		Healthy: r.worker.vitals.healthy, Draining: r.worker.draining,
+		Healthy: r.worker.vitals.healthy && !r.worker.heldLocked(), Draining: r.worker.draining,
 		Breaker: b, Probes: f.opts.Breaker.Probes,
 	}
 }

@@ -45,7 +45,13 @@ type Worker struct {
 	life   atomic.Pointer[life]
 	ranks  atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
 	judged atomic.Int64            // instant of the last judged check
-	loads  atomic.Pointer[loads]   // the last answer of /v1/loads
+	loads  atomic.Pointer[loads]   // the last answer about its load
+	// adopted is the connector of a vLLM decode worker that is set to none: that of
+	// the prefill workers of its model. Stored with Fleet.mu held.
+	adopted   atomic.Pointer[string]
+	mooncake  atomic.Pointer[mooncake]
+	queried   atomic.Int64 // instant of the last RefreshMooncake
+	transfers transfers
 
 	// guarded by Fleet.mu
 	vitals     vitals
@@ -59,6 +65,8 @@ type Worker struct {
 	past       []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsAt    admission.Instant // when they were last read whole
 	checking   bool
+	factTries  int      // times its facts were read and did not suffice for work
+	pairing    []string // what keeps it from being paired, for people
 }
 
 // life is the time from one death of a worker to the next. It is shared by the
@@ -200,14 +208,6 @@ func (w *Worker) Bootstrap() (host string, port int, ok bool) {
 		return host, p, true
 	}
 	return host, DefaultBootstrapPort, true
-}
-
-// Backend is the engine's dialect.
-func (w *Worker) Backend() string {
-	if w.spec.Backend != "" {
-		return w.spec.Backend
-	}
-	return w.Facts().backend()
 }
 
 // Alive returns a context that ends, with cause ErrDead, when the worker is

@@ -1,0 +1,148 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// The dialects.
+const (
+	// DialectSGLang is the backend of workers that say nothing else.
+	DialectSGLang = "sglang"
+	DialectVLLM   = "vllm"
+)
+
+// Connectors are the ways in which vLLM engines hand KV cache from prefill to
+// decode. SGLang's workers have none of them: their connector is empty.
+const (
+	// ConnectorNIXL: prefill answers kv_transfer_params, decode pulls by them.
+	ConnectorNIXL = "nixl"
+	// ConnectorNIXLPush: both legs run together and meet by their request id.
+	ConnectorNIXLPush = "nixl-push"
+	// ConnectorMooncake: both legs run together and meet by a transfer id.
+	ConnectorMooncake = "mooncake"
+	// ConnectorMoRIIO: as NIXL, with a transfer id.
+	ConnectorMoRIIO = "moriio"
+	// ConnectorLMCache and ConnectorSharedStorage: prefill, then decode, without a
+	// word about it in the requests.
+	ConnectorLMCache       = "lmcache"
+	ConnectorSharedStorage = "shared-storage"
+	// ConnectorNone: the engine was asked and names no KV to fetch.
+	ConnectorNone = "none"
+	// ConnectorUnknown: it could not be found out.
+	ConnectorUnknown = "unknown"
+)
+
+// connectorOf maps every spelling of a connector, in lower case, to its name
+// here. Besides those names they are the classes that vLLM's
+// --kv-transfer-config takes.
+var connectorOf = map[string]string{
+	ConnectorNIXL: ConnectorNIXL, "nixlconnector": ConnectorNIXL, "nixlpullconnector": ConnectorNIXL,
+	ConnectorNIXLPush: ConnectorNIXLPush, "nixlpushconnector": ConnectorNIXLPush,
+	ConnectorMooncake: ConnectorMooncake, "mooncakeconnector": ConnectorMooncake,
+	ConnectorMoRIIO: ConnectorMoRIIO, "moriioconnector": ConnectorMoRIIO,
+	ConnectorLMCache: ConnectorLMCache, "lmcacheconnectorv1": ConnectorLMCache, "lmcachempconnector": ConnectorLMCache,
+	ConnectorSharedStorage: ConnectorSharedStorage, "sharedstorageconnector": ConnectorSharedStorage, "exampleconnector": ConnectorSharedStorage,
+	ConnectorNone: ConnectorNone,
+}
+
+// Connectors are the values of WorkerSpec.Connector.
+var Connectors = []string{ConnectorNIXL, ConnectorNIXLPush, ConnectorMooncake, ConnectorMoRIIO, ConnectorLMCache, ConnectorSharedStorage, ConnectorNone}
+
+// Labels that stand for settings, where those are not made.
+const (
+	labelBackend   = "backend"
+	labelConnector = "kv_connector"
+)
+
+// checkDialect brings Backend and Connector into their one spelling.
+func (s *WorkerSpec) checkDialect() error {
+	switch s.Backend {
+	case "auto":
+		s.Backend = ""
+	case "", DialectSGLang, DialectVLLM:
+	default:
+		return &SpecError{"backend", fmt.Errorf("%.64q is none of auto, %s, %s", s.Backend, DialectSGLang, DialectVLLM)}
+	}
+	if s.Connector == "auto" || s.Connector == "" {
+		s.Connector = ""
+		return nil
+	}
+	c, ok := connectorOf[strings.ToLower(s.Connector)]
+	if !ok {
+		return &SpecError{"kv_connector", fmt.Errorf("%.64q is none of auto, %s", s.Connector, strings.Join(Connectors, ", "))}
+	}
+	if s.Backend == DialectSGLang {
+		return &SpecError{"kv_connector", fmt.Errorf("%q is for vLLM workers; this one is set to be %s", s.Connector, s.Backend)}
+	}
+	s.Connector = c
+	return nil
+}
+
+// setBackend is the dialect that the operator says, by setting or label; empty
+// for none.
+func (s *WorkerSpec) setBackend() string {
+	if s.Backend != "" {
+		return s.Backend
+	}
+	if b := strings.ToLower(s.Labels[labelBackend]); b == DialectSGLang || b == DialectVLLM {
+		return b
+	}
+	return ""
+}
+
+// setConnector is the connector that the operator says, by setting or label;
+// empty for none.
+func (s *WorkerSpec) setConnector() string {
+	if s.Connector != "" {
+		return s.Connector
+	}
+	return connectorOf[strings.ToLower(s.Labels[labelConnector])]
+}
+
+// Backend is the engine's dialect: as set, else as found out, else SGLang.
+func (w *Worker) Backend() string {
+	if b := w.spec.setBackend(); b != "" {
+		return b
+	}
+	if b := w.Facts().Backend; b != "" {
+		return b
+	}
+	return DialectSGLang
+}
+
+// vllm tells whether the worker speaks vLLM's dialect.
+func (w *Worker) vllm() bool { return w.Backend() == DialectVLLM }
+
+// Connector is how the worker hands KV cache over: empty for SGLang, else one of
+// the Connector constants. A decode worker cannot be asked; without a setting it
+// has that of the prefill workers of its model.
+func (w *Worker) Connector() string {
+	if !w.vllm() {
+		return ""
+	}
+	if c := w.ownConnector(); c != "" {
+		return c
+	}
+	if c := w.adopted.Load(); c != nil && w.spec.Role == admission.RoleDecode {
+		return *c
+	}
+	return ConnectorUnknown
+}
+
+// ownConnector is the connector that is known of the worker itself; empty for
+// none.
+func (w *Worker) ownConnector() string {
+	if c := w.spec.setConnector(); c != "" {
+		return c
+	}
+	return w.Facts().Connector
+}
+
+// Backend is Worker.Backend.
+func (r *Rank) Backend() string { return r.worker.Backend() }
+
+// Connector is Worker.Connector.
+func (r *Rank) Connector() string { return r.worker.Connector() }

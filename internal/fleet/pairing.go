@@ -1,0 +1,219 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// pairGroup tells which ranks can hand KV cache to each other: those of one
+// dialect, connector and form of the cache.
+func (w *Worker) pairGroup() string {
+	if !w.vllm() {
+		return w.Backend()
+	}
+	group := DialectVLLM + "/" + w.Connector()
+	switch t := w.Facts().CacheType; t {
+	case "", "auto", "float16", "half", "bfloat16", "float", "float32":
+		// The model's own, or what may be.
+	default:
+		group += "/" + t
+	}
+	return group
+}
+
+// adopts tells whether w takes the connector of its prefill workers.
+func (w *Worker) adopts() bool {
+	return w.spec.Role == admission.RoleDecode && w.vllm() && w.ownConnector() == ""
+}
+
+// offered are the connectors of vLLM prefill workers by model, in the order of
+// registration.
+type offered map[string][]string
+
+func (f *Fleet) offeredLocked() offered {
+	o := offered{}
+	for _, w := range f.workers {
+		if w.spec.Role != admission.RolePrefill || w.draining || !w.vllm() {
+			continue
+		}
+		c := w.Connector()
+		for _, m := range w.pools() {
+			if !slices.Contains(o[m], c) {
+				o[m] = append(o[m], c)
+			}
+		}
+	}
+	return o
+}
+
+// pools are the models that w is in, [""] for the pool of unknown ones.
+func (w *Worker) pools() []string {
+	switch own := w.ownNames(); {
+	case len(own) > 0:
+		return own
+	case len(w.models) > 0:
+		return w.models
+	}
+	return []string{""}
+}
+
+// pick returns the connector that a decode worker of the models is to have. One
+// that it has stays as long as it is offered.
+func (o offered) pick(models []string, now string) string {
+	rank := func(c string) int {
+		switch c {
+		case ConnectorUnknown:
+			return 0
+		case ConnectorNone:
+			return 1
+		case ConnectorNIXL:
+			return 3
+		}
+		return 2
+	}
+	best := ConnectorUnknown
+	for _, m := range models {
+		for _, c := range o[m] {
+			if c == now && rank(c) >= 2 {
+				return c
+			}
+			if rank(c) > rank(best) {
+				best = c
+			}
+		}
+	}
+	return best
+}
+
+// adoptLocked gives w the connector of its prefill workers and tells whether that
+// changed it.
+func (w *Worker) adoptLocked(o offered) bool {
+	now := ""
+	if c := w.adopted.Load(); c != nil {
+		now = *c
+	}
+	c := o.pick(w.pools(), now)
+	if c == now {
+		return false
+	}
+	w.adopted.Store(&c)
+	return true
+}
+
+// pairingNews are new notes about a worker.
+type pairingNews struct {
+	w     *Worker
+	notes []string
+}
+
+func (f *Fleet) logPairing(news []pairingNews) {
+	for _, n := range news {
+		for _, note := range n.notes {
+			f.log.Warn("worker cannot be paired as it is", "worker", n.w.spec.URL, "id", n.w.id, "type", n.w.spec.Role.String(), "about", note)
+		}
+	}
+}
+
+// pairingLocked works out for each worker what keeps it from being paired, and
+// returns what is news. Workers that nobody has seen yet
+// count for nothing: they may turn out to be anything.
+func (f *Fleet) pairingLocked() (news []pairingNews) {
+	groups := [2]map[string]map[string]bool{{}, {}} // by side, model: the groups
+	mixed, one := false, ""
+	side := func(w *Worker) int {
+		switch {
+		case w.draining || !w.vitals.seen || !w.Facts().read:
+			return -1
+		case w.spec.Role == admission.RolePrefill:
+			return 0
+		case w.spec.Role == admission.RoleDecode:
+			return 1
+		}
+		return -1
+	}
+	for _, w := range f.workers {
+		s := side(w)
+		if s < 0 {
+			continue
+		}
+		g := w.pairGroup()
+		mixed = mixed || one != "" && one != g
+		one = g
+		for _, m := range w.pools() {
+			if groups[s][m] == nil {
+				groups[s][m] = map[string]bool{}
+			}
+			groups[s][m][g] = true
+		}
+	}
+	for _, w := range f.workers {
+		var notes []string
+		if s := side(w); mixed && s >= 0 {
+			notes = w.pairingNotes(groups[1-s])
+		}
+		if !slices.Equal(notes, w.pairing) {
+			w.pairing = notes
+			if len(notes) > 0 {
+				news = append(news, pairingNews{w, notes})
+			}
+		}
+	}
+	return news
+}
+
+func (w *Worker) pairingNotes(others map[string]map[string]bool) (notes []string) {
+	own := w.pairGroup()
+	theirs := map[string]bool{}
+	for _, m := range w.pools() {
+		maps.Copy(theirs, others[m])
+	}
+	other := "decode"
+	if w.spec.Role == admission.RoleDecode {
+		other = "prefill"
+	}
+	list := strings.Join(slices.Sorted(maps.Keys(theirs)), ", ")
+	switch {
+	case len(theirs) > 0 && !theirs[own]:
+		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it hands KV cache over as %s, they as %s; set backend and kv_connector of both ends alike", other, own, list))
+	case w.adopts() && len(theirs) > 1:
+		notes = append(notes, fmt.Sprintf("prefill workers of its model hand KV cache over as %s; it is taken to have %s: set its kv_connector", list, own))
+	}
+	return notes
+}
+
+// heldLocked tells whether w is well but kept from work: what a pair needs to know
+// of it could not be read yet. It is given up when that failed several times.
+func (w *Worker) heldLocked() bool {
+	if w.spec.Role == admission.RoleRegular || w.factTries >= w.fleet.opts.Health.FailureThreshold {
+		return false
+	}
+	return w.unready()
+}
+
+// unready tells whether its facts leave open what a pair needs to know.
+func (w *Worker) unready() bool {
+	f := w.Facts()
+	if !f.read {
+		return true
+	}
+	prefill := w.spec.Role == admission.RolePrefill
+	switch backend := w.spec.setBackend(); {
+	case backend == "" && f.Backend == "" && f.incomplete:
+		return true
+	case !w.vllm():
+		return prefill && f.infoLost && w.spec.BootstrapPort == BootstrapAuto
+	case !prefill:
+		return false
+	}
+	switch w.ownConnector() {
+	case "":
+		return true
+	case ConnectorMooncake:
+		return w.mooncake.Load() == nil
+	}
+	return false
+}

@@ -1,0 +1,58 @@
+package fleet
+
+import "sync/atomic"
+
+// silentHandOffs is how many prompts a decode worker must have been handed, with
+// nothing moved, to be reported.
+const silentHandOffs = 5
+
+// transfers watch whether the KV cache that requests hand to a decode worker
+// arrives: the answers are right either way, the engine computes the prompt again
+// in silence.
+type transfers struct {
+	// handed counts prompts handed over; see Rank.NoteHandOff.
+	handed atomic.Int64
+	silent atomic.Bool // many were handed over and nothing moved
+	moving atomic.Bool // something moved since the worker came
+
+	// owned by the check that runs
+	known bool    // there was a reading
+	moved float64 // by the last reading
+	base  int64   // handed, when something last moved
+	prev  int64   // handed, by the last reading
+}
+
+// read takes the engine's own count of what it got from others into account, and
+// tells whether silent turned.
+func (t *transfers) read(moved float64) (turned bool) {
+	handed := t.handed.Load()
+	switch {
+	case !t.known || moved < t.moved:
+		// The first reading, or the engine started anew.
+		t.base = handed
+	case moved > t.moved:
+		t.base = handed
+		t.moving.Store(true)
+		turned = t.silent.Swap(false)
+	case t.prev-t.base >= silentHandOffs:
+		// Those before the last reading had the time from one check to the next.
+		turned = !t.silent.Swap(true)
+	}
+	t.known, t.moved, t.prev = true, moved, handed
+	return turned
+}
+
+// state is what Info tells.
+func (t *transfers) state() string {
+	switch {
+	case t.silent.Load():
+		return "nothing moves"
+	case t.moving.Load():
+		return "moves"
+	}
+	return ""
+}
+
+// NoteHandOff tells that a request on this decode rank was handed KV cache of at
+// least one block to fetch from its prefill.
+func (r *Rank) NoteHandOff() { r.worker.transfers.handed.Add(1) }
