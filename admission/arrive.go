@@ -5,6 +5,7 @@ import (
 	"time"
 )
 
+// Arrive brings a ticket to the gate. It is granted, refused, or queued.
 func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	c.tick(now)
 	c.expire(now, out)
@@ -21,6 +22,9 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	c.arriving = t
 	defer func() { c.arriving = nil }()
 
+	if m := t.Target.model; m.dead && m.queues.profile != c.profileOf(m.name) {
+		c.join(m, &family{fenceAt: never}) // it missed a reload
+	}
 	c.classify(t)
 	if c.noArrivals && !t.Retry {
 		c.refuse(now, t, Draining, ResourceNone, 0, out)
@@ -94,6 +98,8 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	}
 }
 
+// refuseFull refuses a request that there is no place for in its class's queue
+// or in the router's.
 func (c *Core) refuseFull(now Instant, t *Ticket, q *classQueue, pair bool, lack Resource, out *[]*Ticket) bool {
 	kind, current, limit := q.limit(t)
 	why := ClassQueueFull
@@ -117,13 +123,17 @@ func (c *Core) refuseFull(now Instant, t *Ticket, q *classQueue, pair bool, lack
 	return true
 }
 
+// refuseLate refuses a request whose deadline has passed.
 func (c *Core) refuseLate(now Instant, t *Ticket, kind LimitKind, lack Resource, limit int64, out *[]*Ticket) {
 	c.refuse(now, t, DeadlineExceeded, lack, limit, out)
 	t.refusal.LimitKind = kind
 }
 
+// size is what t counts for in the bytes that wait.
 func (t *Ticket) size() int64 { return min(max(t.Bytes, 0), maxAmount) }
 
+// lackFor names what the head of the queue waits for, for one who waits behind
+// it.
 func (q *classQueue) lackFor(own Resource) Resource {
 	if own == ResourceOrder && q.closed.by != ResourceNone {
 		return q.closed.by
@@ -131,6 +141,7 @@ func (q *classQueue) lackFor(own Resource) Resource {
 	return own
 }
 
+// timeLeft is what remains of the wait that the limits allow, over all waits.
 func (c *Core) timeLeft(t *Ticket) time.Duration {
 	if c.limits.QueueTimeout <= 0 {
 		return math.MaxInt64
@@ -169,6 +180,8 @@ func (t *Ticket) setWake() {
 	}
 }
 
+// dequeue takes a waiter out of every list. The caller decides it. It tells
+// whether others may start because of that.
 func (c *Core) dequeue(now Instant, t *Ticket) bool {
 	others := c.extract(now, t)
 	c.deadlines.remove(t)
@@ -183,6 +196,8 @@ func (c *Core) dequeue(now Instant, t *Ticket) bool {
 	return others
 }
 
+// grant books what choose chose. It tells whether that took a rank over a reject
+// threshold, so that heads whose last candidate it was have to be refused.
 func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) bool {
 	turns := c.overTurns
 	c.book(t)
@@ -229,6 +244,8 @@ func (c *Core) refuse(now Instant, t *Ticket, why Reason, lack Resource, limit i
 	c.decide(t, stateRefused, out)
 }
 
+// retryAfter is when the queue, at the pace it had over the last half minute,
+// will have served those who wait and one more.
 func (c *Core) retryAfter(now Instant, t *Ticket, why Reason, lack Resource, depth int, rate *rateMeter) time.Duration {
 	secs := 5.0
 	q := t.queue()
@@ -252,6 +269,7 @@ func (c *Core) retryAfter(now Instant, t *Ticket, why Reason, lack Resource, dep
 	return time.Duration(min(max(math.Ceil(secs), 1), 60)) * time.Second
 }
 
+// releases is the pace at which what t lacks comes free.
 func (c *Core) releases(t *Ticket, lack Resource) *rateMeter {
 	m := t.Target.model
 	if t.Target.shape == Disaggregated && lack != ResourceDecode && lack != ResourceDecodeBlocks {

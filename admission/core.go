@@ -138,21 +138,6 @@ func (c *Core) tick(now Instant) {
 	}
 }
 
-// Arrive brings a ticket to the gate. It is granted, refused, or queued.
-// refuseFull refuses a request that there is no place for in its class's queue
-// or in the router's.
-// refuseLate refuses a request whose deadline has passed.
-// size is what t counts for in the bytes that wait.
-// lackFor names what the head of the queue waits for, for one who waits behind
-// it.
-// timeLeft is what remains of the wait that the limits allow, over all waits.
-// dequeue takes a waiter out of every list. The caller decides it. It tells
-// whether others may start because of that.
-// grant books what choose chose. It tells whether that took a rank over a reject
-// threshold, so that heads whose last candidate it was have to be refused.
-// retryAfter is when the queue, at the pace it had over the last half minute,
-// will have served those who wait and one more.
-// releases is the pace at which what t lacks comes free.
 // wakeFor lets the heads be looked at again that may use r, from which a hold
 // was taken, and returns the family to drain, or nil.
 func (c *Core) wakeFor(r *Rank) *family {

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -9,17 +8,6 @@ func (r *Rank) setFacts(f RankFacts) {
 	f = f.clone()
 	r.models, r.group, r.topology = f.Models, f.PairGroup, f.Topology
 	r.labels, r.adapters, r.capacity = f.Labels, f.Adapters, f.Capacity
-}
-
-type model struct {
-	name   string
-	pools  [numRoles]*pool
-	family *family
-	queues *profileQueue // of the model's profile, in the family
-	// free targets; they live as long as the model
-	targets [numShapes]*Target
-	ranks   int
-	dead    bool
 }
 
 func (c *Core) addRank(r *Rank) {
@@ -46,6 +34,7 @@ func (c *Core) addRank(r *Rank) {
 	c.enrol(r)
 }
 
+// enrol enters a rank with an index into what its facts make it part of.
 func (c *Core) enrol(r *Rank) {
 	r.groupID = c.group(r.group)
 	r.domainID = c.domain(domainKey{r.group, r.topology})
@@ -88,6 +77,8 @@ func (r *Rank) workerName() string {
 	return r.id
 }
 
+// strike takes a rank out of all that enrol entered it into. It must not be a
+// candidate any more.
 func (c *Core) strike(r *Rank) {
 	for _, p := range r.pools {
 		p.members.clear(r.index)
@@ -128,6 +119,7 @@ func (c *Core) removeRank(r *Rank) {
 	r.index = -1
 }
 
+// setFacts gives a registered rank new facts, in place, so that its holds stay.
 func (c *Core) setFacts(r *Rank, f RankFacts) {
 	r.present = false
 	c.refresh(r, 0)
@@ -144,27 +136,6 @@ func (c *Core) unname(name string, r *Rank) {
 	} else {
 		c.named[name] = left
 	}
-}
-
-func (c *Core) model(name string) *model {
-	if m := c.models[name]; m != nil {
-		return m
-	}
-	m := &model{name: name}
-	c.join(m, &family{fenceAt: never})
-	for role := range numRoles {
-		p := &pool{model: m, role: role, policy: c.newPolicy(name, role), groups: &c.groups, workers: map[string]int{}}
-		p.grow(c.words, c.indexCap, len(c.groupNames))
-		m.pools[role] = p
-	}
-	for s := range numShapes {
-		m.targets[s] = &Target{model: m, shape: s, free: true}
-	}
-	c.models[name] = m
-	at, _ := slices.BinarySearchFunc(c.ordered, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
-	c.ordered = slices.Insert(c.ordered, at, m)
-	c.structure++
-	return m
 }
 
 func (p *pool) grow(words, indexes, groups int) {
@@ -221,6 +192,7 @@ func (c *Core) growIndexes() {
 	}
 }
 
+// group interns a pairing group.
 func (c *Core) group(name string) int {
 	for i, n := range c.groupNames {
 		if n == name {

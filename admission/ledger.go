@@ -1,5 +1,10 @@
 package admission
 
+import (
+	"cmp"
+	"slices"
+)
+
 // RankSpec describes a rank to the gate.
 type RankSpec struct {
 	// ID is the rank's name, unique among registered ranks: the worker's URL,
@@ -136,6 +141,17 @@ type pool struct {
 }
 
 // model is the pools of one base model.
+type model struct {
+	name   string
+	pools  [numRoles]*pool
+	family *family
+	queues *profileQueue // of the model's profile, in the family
+	// free targets; they live as long as the model
+	targets [numShapes]*Target
+	ranks   int
+	dead    bool
+}
+
 // soleGroup tells whether prefill and decode ranks of m all may be paired, and
 // so need no look at groups.
 func (m *model) soleGroup() bool {
@@ -191,10 +207,6 @@ type Change struct {
 	Other *Rank     // for BarPair and UnbarPair
 }
 
-// enrol enters a rank with an index into what its facts make it part of.
-// strike takes a rank out of all that enrol entered it into. It must not be a
-// candidate any more.
-// setFacts gives a registered rank new facts, in place, so that its holds stay.
 func (c *Core) setState(r *Rank, s RankState) {
 	if s.Breaker == BreakerHalfOpen && r.state.Breaker != BreakerHalfOpen {
 		r.epoch++
@@ -264,6 +276,27 @@ func b2i(b bool) int {
 }
 
 // model returns the pools of a name, making them when they are new.
+func (c *Core) model(name string) *model {
+	if m := c.models[name]; m != nil {
+		return m
+	}
+	m := &model{name: name}
+	c.join(m, &family{fenceAt: never})
+	for role := range numRoles {
+		p := &pool{model: m, role: role, policy: c.newPolicy(name, role), groups: &c.groups, workers: map[string]int{}}
+		p.grow(c.words, c.indexCap, len(c.groupNames))
+		m.pools[role] = p
+	}
+	for s := range numShapes {
+		m.targets[s] = &Target{model: m, shape: s, free: true}
+	}
+	c.models[name] = m
+	at, _ := slices.BinarySearchFunc(c.ordered, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
+	c.ordered = slices.Insert(c.ordered, at, m)
+	c.structure++
+	return m
+}
+
 // roomBlock is the words that one count of roomIn is for.
 const roomBlock = 8
 
@@ -278,5 +311,3 @@ func (p *pool) nthRoom(i int) int {
 	}
 	return -1
 }
-
-// group interns a pairing group.

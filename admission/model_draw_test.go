@@ -63,6 +63,7 @@ func drawProfile(t *rapid.T) *Profile {
 	return p
 }
 
+// drawClasses is half the time no classes at all.
 func drawClasses(t *rapid.T) *Classes {
 	if rapid.Bool().Draw(t, "no classes") {
 		return nil
@@ -115,6 +116,7 @@ func isStrict(o QueueOrder, cs *Classes) bool {
 	return o == OrderStrict || o == OrderAuto && cs == nil
 }
 
+// pairRank is one of the two ranks that every world begins with.
 func (w *world) pairRank(role Role) Change {
 	r := NewRank(RankSpec{ID: fmt.Sprint(role), Worker: "w0", Role: role, Models: []string{"a"}, PairGroup: "x", State: RankState{Healthy: true}})
 	return Change{Op: AddRank, Rank: r, State: r.state}

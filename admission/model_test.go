@@ -77,7 +77,6 @@ var (
 	someModels = [][]string{{"a"}, {"a"}, {"a"}, {"a"}, {"b"}, {"c"}, {"a", "b"}, {"b", "c"}, {}}
 )
 
-// drawClasses is half the time no classes at all.
 func newWorld(t *rapid.T) *world {
 	least := rapid.Bool().Draw(t, "least loaded")
 	o := Options{Limits: drawLimits(t), HealthInterval: 3 * time.Second, Classes: drawClasses(t), Reject: drawReject(t)}
@@ -97,7 +96,6 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-// pairRank is one of the two ranks that every world begins with.
 // step compares who was decided: the same requests, in the same order within a
 // model.
 func (w *world) step(t *rapid.T, out []*Ticket) {

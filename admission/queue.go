@@ -7,8 +7,6 @@ import "cmp"
 // any waiter leaves in O(log n).
 type waitQueue struct{ h []*Ticket }
 
-func (q *waitQueue) len() int { return len(q.h) }
-
 func (q *waitQueue) head() *Ticket {
 	if len(q.h) == 0 {
 		return nil

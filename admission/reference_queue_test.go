@@ -5,27 +5,11 @@ import (
 	"slices"
 )
 
-func (m *reference) related(a, b string) bool {
-	seen := []string{a}
-	for i := 0; i < len(seen); i++ {
-		for _, r := range m.ranks {
-			if !slices.Contains(r.real.models, seen[i]) {
-				continue
-			}
-			for _, name := range r.real.models {
-				if !slices.Contains(seen, name) {
-					seen = append(seen, name)
-				}
-			}
-		}
-	}
-	return slices.Contains(seen, b)
-}
-
 func (t *refTicket) older(o *refTicket) bool {
 	return t.arrival < o.arrival || t.arrival == o.arrival && t.seq < o.seq
 }
 
+// score is what the order of the class goes by, the highest first.
 func (t *refTicket) score() float64 {
 	switch t.class.Order {
 	case WSPT:
@@ -36,6 +20,7 @@ func (t *refTicket) score() float64 {
 	return t.real.PriorityJump*1e9 - float64(t.arrival)
 }
 
+// ahead is the order within a class.
 func (t *refTicket) ahead(o *refTicket) bool {
 	switch {
 	case t.real.StrictPriority != o.real.StrictPriority:
@@ -53,8 +38,10 @@ func (m *reference) sameLane(t, o *refTicket) bool {
 		slices.Equal(t.exclude[0], o.exclude[0]) && slices.Equal(t.exclude[1], o.exclude[1]))
 }
 
+// key is the queue t belongs to.
 func (t *refTicket) key() refQueue { return refQueue{t.real.Target.model.queues, t.class.Name} }
 
+// laneHead is the first of those t queues with, without it; nil when alone.
 func (m *reference) laneHead(t *refTicket) (head *refTicket) {
 	for _, o := range m.waiters {
 		if o != t && m.sameLane(t, o) && (head == nil || o.ahead(head)) {
@@ -64,6 +51,7 @@ func (m *reference) laneHead(t *refTicket) (head *refTicket) {
 	return head
 }
 
+// heads are the heads of the lanes of one queue, in order.
 func (m *reference) heads(q refQueue) (heads []*refTicket) {
 	for _, t := range m.waiters {
 		if t.queue == q {
@@ -98,6 +86,7 @@ func (t *refTicket) endsAt() Instant {
 	return end
 }
 
+// queues is the number of queues somebody waits in.
 func (m *reference) queues() int {
 	seen := map[refQueue]bool{}
 	for _, t := range m.waiters {
@@ -106,6 +95,7 @@ func (m *reference) queues() int {
 	return len(seen)
 }
 
+// profile is the classes of a model.
 func (m *reference) profile(model string) *Profile {
 	if m.classes != nil {
 		if p := m.classes.Models[model]; p != nil {
@@ -118,6 +108,7 @@ func (m *reference) profile(model string) *Profile {
 	return &Profile{Classes: []Class{{Name: "default", Quantum: 1}}}
 }
 
+// classify finds the class of t from its name and weight.
 func (m *reference) classify(t *refTicket) *Class {
 	p := m.profile(t.model)
 	for i := range p.Classes {
@@ -148,6 +139,8 @@ func (m *reference) classify(t *refTicket) *Class {
 	return &p.Classes[0]
 }
 
+// reclassify gives t the class of its name in the configuration in force, or
+// finds it one.
 func (m *reference) reclassify(t *refTicket) {
 	p := m.profile(t.model)
 	for i := range p.Classes {
@@ -159,6 +152,7 @@ func (m *reference) reclassify(t *refTicket) {
 	t.class = m.classify(t)
 }
 
+// drain grants to waiters until nobody can start.
 func (m *reference) drain(now Instant) {
 	for again := true; again; {
 		again = false
@@ -183,6 +177,7 @@ func (t *refTicket) cost() int64 {
 
 func (m *reference) charge(t *refTicket) { m.deficit[t.key()] -= t.cost() }
 
+// families are the profile queues somebody waits in, by family.
 func (m *reference) families() (all [][]*profileQueue) {
 	at := map[*family]int{}
 	for _, t := range m.waiters {
@@ -209,6 +204,7 @@ func (m *reference) next(now Instant, profiles []*profileQueue) (first *refTicke
 	return first
 }
 
+// nextIn is one decision of the round robin between the classes of a profile.
 func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 	n := len(p.classes)
 	if _, ok := m.cursor[p]; !ok {
@@ -247,6 +243,7 @@ func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 	return nil
 }
 
+// startable is the first head of a class with room.
 func (m *reference) startable(now Instant, q refQueue) *refTicket {
 	for {
 		refused := false
@@ -267,6 +264,7 @@ func (m *reference) startable(now Instant, q refQueue) *refTicket {
 	}
 }
 
+// full tells which bound keeps t from queueing.
 func (m *reference) full(t *refTicket) (why Reason, kind LimitKind, current, limit int64) {
 	workers := map[string]bool{}
 	role := t.role(PrefillLeg)

@@ -13,6 +13,7 @@ func (r *refRank) candidate() bool {
 	return r.state.Healthy && !r.state.Draining && r.state.Breaker != BreakerOpen
 }
 
+// part is frac of whole, with what floating point lacks to a decimal fraction.
 func part(frac float64, whole int64) float64 { return frac*float64(whole) + 1e-6 }
 
 func (m *reference) over(r *refRank) bool {
@@ -42,6 +43,7 @@ func (r *refRank) assumed() bool {
 	return r.load() < most
 }
 
+// calm tells whether a rank is not busy in prefill for the class of t.
 func (t *refTicket) calm(r *refRank) bool {
 	if v := t.class.PrefillBusyTokens; v != nil && r.tokens > *v {
 		return false
@@ -66,6 +68,7 @@ func (t *refTicket) need(r *refRank) int64 {
 	return legs * int64(math.Ceil(leg/float64(size)))
 }
 
+// fitsOn tells whether the blocks of t fit on r for its class.
 func (t *refTicket) fitsOn(r *refRank) bool {
 	v := t.class.DecodeBusyFrac
 	switch {
@@ -77,6 +80,7 @@ func (t *refTicket) fitsOn(r *refRank) bool {
 	return float64(r.blocks[0]+r.blocks[1]+t.need(r)) <= part(*v, r.real.capacity.KVBlocks)
 }
 
+// refPair is a choice; prefill is nil for a request that needs one rank.
 type refPair struct{ prefill, decode *refRank }
 
 func (t *refTicket) single() bool { return t.real.Target.shape != Disaggregated }
@@ -136,13 +140,17 @@ func (m *reference) avoid(t *refTicket) legSet {
 	return 0
 }
 
+// overloaded tells whether t has candidates and all are over a reject threshold.
 func (m *reference) overloaded(t *refTicket) bool {
 	avoid := m.avoid(t)
 	return m.hasCandidate(t) && len(m.choices(t, func(r *refRank) bool { return r.candidate() && !m.over(r) }, avoid)) == 0
 }
 
+// open is what t could be given now.
 func (m *reference) open(t *refTicket) []refPair { return m.openTo(t, nil) }
 
+// openTo is open with a fence; the owner of it is not judged by the ratio of
+// busy ranks.
 func (m *reference) openTo(t *refTicket, x *refFence) []refPair {
 	avoid := m.avoid(t)
 	if v := t.class.BusyWorkerRatio; v != nil && (x == nil || x.owner != t) && (t.class.PrefillBusyTokens != nil || t.class.PrefillBusyFrac != nil) {
@@ -171,6 +179,7 @@ func (m *reference) openTo(t *refTicket, x *refFence) []refPair {
 	})
 }
 
+// liking is what the labels a target prefers make of a pair.
 func (t *refTicket) liking(c refPair) (sum int) {
 	s := &t.real.Target.spec
 	add := func(l Leg, r *refRank) {
@@ -197,11 +206,13 @@ func (r *refRank) load() int {
 	return r.pending + r.active
 }
 
+// refFence is what is kept for a starving request.
 type refFence struct {
 	owner           *refTicket
 	prefill, decode *refRank
 }
 
+// spared tells whether the owner of a fence would have room after t got c.
 func (m *reference) spared(t *refTicket, c refPair, x *refFence) bool {
 	for _, r := range []*refRank{c.prefill, c.decode} {
 		if r == nil || r != x.prefill && r != x.decode {
@@ -230,6 +241,8 @@ func (m *reference) spared(t *refTicket, c refPair, x *refFence) bool {
 	return true
 }
 
+// ownerFits tells whether the owner of a fence has room on r, but for the reject
+// thresholds.
 func (m *reference) ownerFits(x *refFence, r *refRank) bool {
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		return false

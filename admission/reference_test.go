@@ -94,26 +94,6 @@ func (m *reference) complain(format string, args ...any) {
 	}
 }
 
-// part is frac of whole, with what floating point lacks to a decimal fraction.
-// calm tells whether a rank is not busy in prefill for the class of t.
-// fitsOn tells whether the blocks of t fit on r for its class.
-// refPair is a choice; prefill is nil for a request that needs one rank.
-// overloaded tells whether t has candidates and all are over a reject threshold.
-// open is what t could be given now.
-// openTo is open with a fence; the owner of it is not judged by the ratio of
-// busy ranks.
-// related tells whether two models compete: they are one, or are joined by
-// ranks that serve several.
-// score is what the order of the class goes by, the highest first.
-// ahead is the order within a class.
-// key is the queue t belongs to.
-// laneHead is the first of those t queues with, without it; nil when alone.
-// heads are the heads of the lanes of one queue, in order.
-// queues is the number of queues somebody waits in.
-// profile is the classes of a model.
-// classify finds the class of t from its name and weight.
-// reclassify gives t the class of its name in the configuration in force, or
-// finds it one.
 func (m *reference) decide(t *refTicket, s ticketState) {
 	t.state = s
 	if t != m.arriving {
@@ -136,7 +116,6 @@ func (m *reference) refuse(t *refTicket, why Reason) {
 	m.decide(t, stateRefused)
 }
 
-// liking is what the labels a target prefers make of a pair.
 // grant follows the choice of the code, if it is a right one.
 func (m *reference) grant(t *refTicket, open []refPair) {
 	m.grants++
@@ -200,10 +179,6 @@ func (m *reference) bookDecode(t *refTicket, d *refRank) {
 	}
 }
 
-// drain grants to waiters until nobody can start.
-// families are the profile queues somebody waits in, by family.
-// nextIn is one decision of the round robin between the classes of a profile.
-// startable is the first head of a class with room.
 func (m *reference) leaveAt(now Instant, t *refTicket) {
 	m.waiters = slices.DeleteFunc(m.waiters, func(o *refTicket) bool { return o == t })
 	t.queued = false
@@ -214,7 +189,6 @@ func (m *reference) leaveAt(now Instant, t *refTicket) {
 	}
 }
 
-// full tells which bound keeps t from queueing.
 func (m *reference) arrive(now Instant, t *refTicket) {
 	m.expire(now)
 	m.arriving = t
@@ -521,8 +495,3 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 	}
 	m.drain(now)
 }
-
-// refFence is what is kept for a starving request.
-// spared tells whether the owner of a fence would have room after t got c.
-// ownerFits tells whether the owner of a fence has room on r, but for the reject
-// thresholds.
