@@ -57,7 +57,16 @@ func startPair(t testing.TB, args ...string) *router {
 	return startRouter(t, append([]string{"--pd-disaggregation", "--prefill", prefill.URL(), "none", "--decode", decode.URL()}, args...)...)
 }
 
+// startRouter starts a router and waits until its workers are ready.
 func startRouter(t testing.TB, args ...string) *router {
+	t.Helper()
+	r := launchRouter(t, args...)
+	r.waitReady()
+	return r
+}
+
+// launchRouter starts a router and waits until it listens.
+func launchRouter(t testing.TB, args ...string) *router {
 	t.Helper()
 	r := &router{t: t, log: &logBuffer{}, done: make(chan struct{})}
 	r.cmd = exec.Command(binary, append([]string{"serve", "--host", "127.0.0.1", "--port", "0",
@@ -87,7 +96,6 @@ func startRouter(t testing.TB, args ...string) *router {
 		}
 		return "no line says so"
 	})
-	r.waitReady()
 	return r
 }
 
