@@ -31,7 +31,7 @@ type sequence struct {
 // error is a *wireError, errBroken, or the cause of ctx.
 func (w *Worker) run(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) error {
 	defer w.move(s, none)
-	if s.v != nil {
+	if w.opt.Backend == VLLM {
 		return w.runVLLM(ctx, l, s, emit)
 	}
 	switch w.role {

@@ -58,8 +58,8 @@ const (
 	KVConnector = "kv-connector"
 	// KVRole: a kv_producer was told to take KV.
 	KVRole = "kv-role"
-	// KVPrefill: a leg that leaves KV for a decode streams or asks for more than
-	// one token.
+	// KVPrefill: a leg that leaves KV for a decode streams, asks for more than
+	// one token, or has several prompts or samples, of which the answer tells one.
 	KVPrefill = "kv-prefill"
 )
 

@@ -91,6 +91,11 @@ type WorkerOptions struct {
 	// without /v1; a vLLM worker always does.
 	Tokenizer bool
 
+	// Responses makes an SGLang worker serve /v1/responses, /v1/messages and
+	// /v1/messages/count_tokens; they know no bootstrap fields, so that prefill
+	// and decode workers refuse them. A vLLM worker always serves them.
+	Responses bool
+
 	// Connector is how a vLLM worker hands KV on. Default NIXL for prefill and
 	// decode workers, NoConnector for regular ones.
 	Connector Connector

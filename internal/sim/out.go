@@ -289,7 +289,7 @@ func (o *out) fail(err error, generate bool) error {
 	o.mu.Lock()
 	started := o.started
 	o.mu.Unlock()
-	if o.w.opt.Backend == VLLM {
+	if o.w.opt.Backend == VLLM || o.named {
 		return o.failVLLM(e, started)
 	}
 	if !started && !(o.stream && e.status >= 500) {

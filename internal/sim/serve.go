@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -28,6 +29,10 @@ func newWorker(f *Fleet, role Role, i int, o WorkerOptions) *Worker {
 	w.routes, w.runs, w.plain = w.infoRoutes(), generationRoutes, make(map[string]plainRoute)
 	if o.Backend == VLLM {
 		w.routes, w.runs = w.vllmRoutes(), vllmRuns
+	}
+	if o.Backend == SGLang && o.Responses {
+		w.runs = maps.Clone(generationRoutes)
+		w.runs["/v1/responses"], w.runs["/v1/messages"] = responses, messages
 	}
 	w.plainRoutes()
 	return w
@@ -164,8 +169,8 @@ func (w *Worker) route(l *life, o *out, r *http.Request, path string, inside, ge
 	if plain != nil {
 		return w.servePlain(o, r, plain, body)
 	}
-	if w.opt.Backend == VLLM {
-		return w.vllmGeneration(l, o, r, w.runs[path], body)
+	if a := w.runs[path]; w.opt.Backend == VLLM || a == responses || a == messages {
+		return w.vllmGeneration(l, o, r, a, body)
 	}
 	return w.generation(l, o, r, w.runs[path], body)
 }

@@ -31,7 +31,8 @@ func vllmMethod(path, method string) bool {
 	return method == http.MethodGet
 }
 
-// vllmGeneration serves one request of a route that runs the engine.
+// vllmGeneration serves one request of a route that runs the engine: all of
+// vLLM's, and those of SGLang that are not its own either.
 func (w *Worker) vllmGeneration(l *life, o *out, r *http.Request, a api, body []byte) error {
 	o.api, o.named = a, a == responses || a == messages
 	req, err := w.parseVLLM(a, body, r.Header)
@@ -40,6 +41,10 @@ func (w *Worker) vllmGeneration(l *life, o *out, r *http.Request, a api, body []
 	}
 	if err != nil {
 		return o.fail(err, false)
+	}
+	if w.opt.Backend == SGLang && w.role != Regular {
+		w.fleet.broker.violate(w, RoomMissing, 0, "%s knows no bootstrap room", r.URL.Path)
+		return o.fail(abortf(400, "Invalid request: Disaggregated request received without bootstrap room id"), false)
 	}
 	seqs, err := w.vsequences(o, req, r.Header)
 	if err != nil {
@@ -166,7 +171,7 @@ type plainRoute func(body []byte, h http.Header) (int, []byte)
 // plainRoutes sets up those the worker has.
 func (w *Worker) plainRoutes() {
 	vllm := w.opt.Backend == VLLM
-	if vllm {
+	if vllm || w.opt.Responses {
 		w.plain["/v1/messages/count_tokens"] = w.countTokens
 	}
 	if vllm || w.opt.Tokenizer {

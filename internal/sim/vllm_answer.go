@@ -48,6 +48,8 @@ func (v *vwriter) text(b []byte, s *sequence, from, to int) []byte {
 				q := appendQuoted(nil, f.Tokens[k])
 				b = append(b, q[1:len(q)-1]...)
 			}
+		} else if v.w.opt.Backend == SGLang {
+			b = strconv.AppendInt(append(b, " t"...), int64(k+1), 10)
 		} else {
 			b = append(b, word(s.v.seed, k)...)
 		}

@@ -22,6 +22,7 @@ type vsequence struct {
 	sample int
 	stream bool
 	long   bool // asks for more than one token
+	many   bool // is one of several sequences
 	kv     *transferParams
 
 	// Owned by the goroutine that runs it.
@@ -77,7 +78,7 @@ func (w *Worker) vsequences(o *out, r *vrequest, h http.Header) ([]*sequence, er
 			}
 			s := &sequence{index: p*r.n + k, prompt: c.tokens, out: out, finish: finish, prefillRank: -1,
 				v: &vsequence{id: id + "-" + newRequestID()[:8], base: r.base, prompt: c, sample: k, stream: r.stream,
-					long: r.maxTokens != 1, kv: r.kv}}
+					long: r.maxTokens != 1, many: len(r.contents)*r.n > 1, kv: r.kv}}
 			if rank != nil {
 				s.rank = *rank
 			} else {
@@ -218,8 +219,8 @@ func (t *transferLeg) openPrefill(kv *transferParams) {
 		t.alone()
 		return
 	}
-	if v.stream || v.long {
-		t.violate(KVPrefill, "leaves KV for a decode with stream:%v and more than one token:%v", v.stream, v.long)
+	if v.stream || v.long || v.many && t.s.index == 0 {
+		t.violate(KVPrefill, "leaves KV for a decode with stream:%v, more than one token:%v, several sequences:%v", v.stream, v.long, v.many)
 	}
 	h, twice := x.expect(key, t.at)
 	if twice {

@@ -341,6 +341,8 @@ func TestNIXLPrefillLegs(t *testing.T) {
 	if n := strings.Count(r.body, "remote_block_ids"); n != 1 || !strings.Contains(r.body, "-0-") {
 		t.Errorf("two prompts: %+v", r)
 	}
+	wantViolations(t, f, KVPrefill)
+	f.ResetViolations()
 	// Decode without params computes alone.
 	if r := post(ctx, c, d.URL()+chatPath, vbody(chatPath, "alone", `,"max_tokens":1`)); r.status != 200 {
 		t.Errorf("alone: %+v", r)

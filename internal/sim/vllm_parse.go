@@ -287,7 +287,7 @@ func (p *vparser) finish() error {
 	}
 	if slices.Contains(p.w.opt.Adapters, r.model) {
 		r.adapter = r.model
-	} else if r.model != p.w.opt.Model {
+	} else if r.model != p.w.opt.Model && p.w.opt.Backend == VLLM {
 		return p.w.noModel(r.model)
 	}
 	if r.api == chat && p.completion != -1 {

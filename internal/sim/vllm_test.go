@@ -519,3 +519,21 @@ func TestPoolingRoutes(t *testing.T) {
 		}
 	}
 }
+
+// SGLang's own of these routes know nothing of bootstrap rooms.
+func TestSGLangResponsesAndMessages(t *testing.T) {
+	f := start(t, Options{Prefill: 1, Regular: 1, Worker: WorkerOptions{Responses: true}})
+	c, ctx := client(t), testContext(t)
+	for _, path := range []string{"/v1/responses", "/v1/messages"} {
+		for _, extra := range []string{`,"max_tokens":2`, `,"max_tokens":2,"stream":true`} {
+			if got := vtext(t, path, post(ctx, c, f.Regular(0).URL()+path, vbody(path, "x", extra))); got != " t1 t2" {
+				t.Errorf("%s%s: %q", path, extra, got)
+			}
+		}
+		r := post(ctx, c, f.Prefill(0).URL()+path, vbody(path, "x", `,"max_tokens":2,"bootstrap_host":"127.0.0.1","bootstrap_room":7`))
+		if r.status != 400 || !strings.Contains(r.body, "without bootstrap room id") {
+			t.Errorf("%s: %+v", path, r)
+		}
+	}
+	wantViolations(t, f, RoomMissing, RoomMissing)
+}
