@@ -58,6 +58,13 @@ type Options struct {
 	PassAuthorization bool
 	Retry             RetryOptions
 
+	// FailWithoutHandOff ends a request whose prefill handed nothing over;
+	// otherwise decode computes the prompt again, which is counted.
+	FailWithoutHandOff bool
+	// HandOffMaxAge is how old what prefill handed over may be when decode is
+	// sent. Zero: DefaultHandOffMaxAge.
+	HandOffMaxAge time.Duration
+
 	// Classify says which class a request is of and how long it may wait.
 	Classify classify.Options
 	// TrackOutput books KV blocks as answers grow, ReserveTokens so many output
@@ -87,6 +94,7 @@ func (o *Options) setDefaults() {
 	}
 	def(&o.PrefillGrace, DefaultPrefillGrace)
 	def(&o.VerdictWait, DefaultVerdictWait)
+	def(&o.HandOffMaxAge, DefaultHandOffMaxAge)
 	size := func(n *int, v int) {
 		if *n == 0 {
 			*n = v

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
 )
@@ -24,6 +26,7 @@ type exchange struct {
 	// owned by the handler's goroutine
 	ticket     admission.Ticket
 	fan        openai.Fan
+	fanFault   *failure // why SGLang cannot serve the request; other engines may
 	prompt     tokens.Prompt
 	estimate   int64 // of the prompt's tokens, without copies
 	expected   int64 // the most output tokens of a leg, where growth is tracked
@@ -116,15 +119,7 @@ func (x *exchange) run(ctx context.Context) {
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
 		x.call.Record.Queued = x.ticket.Waited()
-		var f *failure
-		switch {
-		case !x.pair:
-			f = x.runAggregated(ctx)
-		case x.fan.Copies > 1:
-			f = x.runFan(ctx)
-		default:
-			f = x.runPair(ctx)
-		}
+		f := x.attempt(ctx)
 		if f == nil {
 			x.learn()
 			x.finish(reasonOK, nil)
@@ -144,6 +139,38 @@ func (x *exchange) run(ctx context.Context) {
 		}
 		last = f
 	}
+}
+
+// attempt runs the legs in the shape that the granted ranks' engines want.
+func (x *exchange) attempt(ctx context.Context) *failure {
+	if !x.pair {
+		return x.runAggregated(ctx)
+	}
+	pr := x.ticket.Prefill.Data().(*fleet.Rank)
+	if pr.Worker().Backend() == engine.DialectVLLM {
+		if pr.Connector() != engine.ConnectorMooncake || !x.oneSequence() {
+			return x.runSequential(ctx)
+		}
+		if _, ok := pr.MooncakeEngineID(); !ok {
+			return &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream,
+				local: openai.UpstreamFailed("prefill", "its bootstrap server does not tell the id of its engine", nil)}
+		}
+		return x.runPair(ctx)
+	}
+	switch {
+	case x.fanFault != nil:
+		return x.fanFault
+	case x.fan.Copies > 1:
+		return x.runFan(ctx)
+	}
+	return x.runPair(ctx)
+}
+
+// oneSequence tells whether the request is for one sample of one prompt. Blocks
+// that are handed over can be fetched once, and those of one prompt only.
+func (x *exchange) oneSequence() bool {
+	p := x.call.Peeked
+	return p.N == 1 && p.BatchSize == 1
 }
 
 // answer tells the client what went wrong: by status and body if nothing was

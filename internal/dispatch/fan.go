@@ -105,8 +105,10 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 		pctx.end(errAttemptOver)
 		stopFollowing()
 		<-r.prefillOver
+		x.reportPair(r.pr, r.dr, f)
 		return f
 	}
+	x.reportPair(r.pr, r.dr, nil)
 	stopFollowing()
 	x.letPrefillFinish(r.prefillOver, pctx)
 	return nil

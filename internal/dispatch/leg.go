@@ -108,3 +108,14 @@ func report(rank *fleet.Rank, f *failure) {
 		rank.ReportFailure()
 	}
 }
+
+// reportPair tells how the hand-off between two ranks went, where that is known:
+// a pair that keeps failing while both ends work with others is kept apart.
+func (x *exchange) reportPair(pr, dr *fleet.Rank, f *failure) {
+	switch {
+	case f == nil:
+		x.d.fleet.ReportPairSuccess(pr, dr)
+	case f.transfer:
+		x.d.fleet.ReportTransferFailure(pr, dr)
+	}
+}

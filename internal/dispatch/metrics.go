@@ -20,6 +20,7 @@ type Metrics struct {
 	prefill  prometheus.Histogram
 	retries  *prometheus.CounterVec
 	tokens   *prometheus.CounterVec
+	handOffs *prometheus.CounterVec
 
 	tokenMetrics *tokens.Metrics
 
@@ -65,8 +66,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_tokens_total", Help: "Tokens that engines reported in answers.",
 		}, []string{"kind"}),
+		handOffs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_kv_handoffs_total", Help: "What became of the KV cache between a prefill and a decode leg that follow each other: handed_over, recomputed (the prefill gave nothing and decode computed the prompt), missing (the same, and the request was ended), unusable, stale, samples (n>1: no prefill leg).",
+		}, []string{"connector", "outcome"}),
 	}
-	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, m.tokens)
+	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, m.tokens, m.handOffs)
 	m.tokenMetrics = tokens.NewMetrics(reg)
 	for r := range m.byRoute {
 		name := openai.Route(r).String()
@@ -78,6 +82,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) begin(r openai.Route) { m.byRoute[r].inflight.Inc() }
 func (m *Metrics) end(r openai.Route)   { m.byRoute[r].inflight.Dec() }
 
+func (m *Metrics) handOff(connector, outcome string) {
+	m.handOffs.WithLabelValues(connector, outcome).Inc()
+}
 func (m *Metrics) retry(reason string)           { m.retries.WithLabelValues(reason).Inc() }
 func (m *Metrics) prefillLeg(took time.Duration) { m.prefill.Observe(took.Seconds()) }
 

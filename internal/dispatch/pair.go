@@ -53,10 +53,17 @@ type pairBodies struct {
 
 var pairBodiesPool = sync.Pool{New: func() any { return new(pairBodies) }}
 
+// emptyBodies are for legs whose bodies are made one after the other.
+func (x *exchange) emptyBodies() *pairBodies {
+	b := pairBodiesPool.Get().(*pairBodies)
+	b.rooms = b.rooms[:0]
+	b.next, x.bodies = x.bodies, b
+	return b
+}
+
 // newBodies makes the bodies of copy number k of the request.
 func (x *exchange) newBodies(pr, dr *fleet.Rank, k int) *pairBodies {
-	b := pairBodiesPool.Get().(*pairBodies)
-	b.next, x.bodies = x.bodies, b
+	b := x.emptyBodies()
 	b.build(x, pr, dr, k)
 	b.header = x.legHeader(b.header[:0], x.engineID(k))
 	return b
@@ -78,6 +85,10 @@ func (x *exchange) freeBodies() {
 }
 
 func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
+	if pr.Connector() == engine.ConnectorMooncake {
+		b.buildMooncake(x, pr)
+		return
+	}
 	p := x.call.Peeked
 	b.rooms = b.one[:0]
 	for range p.BatchSize {
@@ -103,6 +114,22 @@ func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
 	s = &b.splicers[1]
 	begin(s)
 	engine.SGLangDecodeRanks(s, ranks)
+	b.decode, _ = s.Segments()
+}
+
+// buildMooncake makes bodies that meet by a transfer id.
+func (b *pairBodies) buildMooncake(x *exchange, pr *fleet.Rank) {
+	p := x.call.Peeked
+	id := "xfer-" + x.engineID(0)
+	s := &b.splicers[0]
+	s.Reset(p)
+	engine.VLLMPrefill(s, p, engine.MooncakePrefillParams(id))
+	b.prefill, _ = s.Segments()
+	host, port, _ := pr.Bootstrap()
+	engineID, _ := pr.MooncakeEngineID()
+	s = &b.splicers[1]
+	s.Reset(p)
+	engine.VLLMDecode(s, engine.MooncakeDecodeParams(id, "http://"+host+":"+itoa(port), engineID))
 	b.decode, _ = s.Segments()
 }
 
@@ -141,6 +168,7 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 
 	if f == nil {
 		report(dr, nil)
+		x.reportPair(pr, dr, nil)
 		stopFollowing()
 		if x.letPrefillFinish(legs.prefill.done, pctx) {
 			x.call.Record.Prefill = legs.prefill.took
@@ -157,8 +185,9 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	<-legs.prefill.done
 	report(dr, f)
 	if pf := legs.prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {
-		return pf
+		f = pf
 	}
+	x.reportPair(pr, dr, f)
 	return f
 }
 

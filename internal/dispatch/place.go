@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
 )
@@ -13,13 +14,9 @@ import (
 func (x *exchange) place() *failure {
 	p := x.call.Peeked
 	if x.pair {
-		fan, err := openai.PlanFan(p, 0)
-		if err != nil {
-			f := &failure{reason: reasonBadRequest}
-			errors.As(err, &f.local)
+		if f := x.planFan(p); f != nil {
 			return f
 		}
-		x.fan = fan
 	}
 	model, adapter, f := x.model(p)
 	if f != nil {
@@ -49,6 +46,32 @@ func (x *exchange) place() *failure {
 	x.call.Record.Model = target.Model()
 	x.hints(p)
 	return x.weigh(p, target.Model())
+}
+
+// planFan says how a request for several samples goes to SGLang. What SGLang
+// cannot serve is refused at once, unless there are engines that may.
+func (x *exchange) planFan(p *openai.Peeked) *failure {
+	fan, err := openai.PlanFan(p, 0)
+	if err != nil {
+		f := &failure{reason: reasonBadRequest}
+		errors.As(err, &f.local)
+		if !x.d.speaks(engine.DialectVLLM) {
+			return f
+		}
+		x.fanFault = f
+	}
+	x.fan = fan
+	return nil
+}
+
+// speaks tells whether some worker has the dialect.
+func (d *Dispatcher) speaks(dialect string) bool {
+	for _, w := range d.fleet.List() {
+		if w.Backend() == dialect {
+			return true
+		}
+	}
+	return false
 }
 
 // noWorkers is the answer while workers are expected that nobody has seen yet:

@@ -8,3 +8,9 @@
 // bootstrap_host, bootstrap_port and bootstrap_room in it, are sent at once, and
 // meet at the prefill engine's bootstrap server. [Rooms] mints the numbers.
 package engine
+
+// Dialects, as fleet names them.
+const (
+	DialectSGLang = "sglang"
+	DialectVLLM   = "vllm"
+)

@@ -12,6 +12,39 @@ import (
 // blocks for a decode engine and to say in its answer where they are.
 const NIXLPrefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
+// Connectors of vLLM, as they are set for workers or found out.
+const (
+	ConnectorNIXL     = "nixl"
+	ConnectorNIXLPush = "nixl-push"
+	ConnectorMooncake = "mooncake"
+	ConnectorMoRIIO   = "moriio"
+	// ConnectorLMCache and ConnectorShared move the KV cache by themselves: the
+	// prompt is prefilled, then sent to decode as it is.
+	ConnectorLMCache = "lmcache"
+	ConnectorShared  = "shared-storage"
+	// ConnectorNone: nothing is moved. Decode computes the prompt again.
+	ConnectorNone = "none"
+)
+
+// PrefillParams are the kv_transfer_params of a prefill leg that goes before its
+// decode leg; nil where the connector wants none.
+func PrefillParams(connector, requestID string) []byte {
+	switch connector {
+	case ConnectorNIXL:
+		return []byte(NIXLPrefillParams)
+	case ConnectorMoRIIO:
+		b := append([]byte(nil), NIXLPrefillParams[:len(NIXLPrefillParams)-1]...)
+		b = append(b, `,"transfer_id":`...)
+		return append(openai.AppendString(b, "tx-"+requestID), '}')
+	}
+	return nil
+}
+
+// HandsOver tells whether the prefill's answer has params for decode.
+func HandsOver(connector string) bool {
+	return connector == ConnectorNIXL || connector == ConnectorMoRIIO
+}
+
 // VLLMPrefill makes the body of a prefill leg out of the client's: the same
 // prompt, one token, one JSON answer (a streamed one carries no
 // kv_transfer_params). Stream options and a minimum of tokens would be refused

@@ -1,0 +1,192 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// DefaultHandOffMaxAge is how old the params of a prefill may be when decode is
+// sent: well under the 30 s for which vLLM keeps the blocks. After that it answers
+// with wrong text, and status 200.
+const DefaultHandOffMaxAge = 20 * time.Second
+
+// What became of hand-offs, as metric labels.
+const (
+	handOffDone      = "handed_over"
+	handOffRecompute = "recomputed"
+	handOffMissing   = "missing"
+	handOffBad       = "unusable"
+	handOffStale     = "stale"
+	handOffSamples   = "samples"
+)
+
+// seqLegs are the two legs of one attempt that follow each other.
+type seqLegs struct {
+	prefillCtx, decodeCtx   legContext
+	prefillDead, decodeDead fleet.Watcher
+	bodies                  *pairBodies
+	answered                time.Time // when prefill had answered
+	moved                   bool      // decode was moved once
+}
+
+// runSequential runs prefill first and hands what it answers to decode, as vLLM
+// wants it with connectors whose blocks are fetched. The prefill slot ends with
+// the prefill's answer; the decode rank was booked with it.
+func (x *exchange) runSequential(ctx context.Context) *failure {
+	t := &x.ticket
+	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
+	x.call.Record.PrefillRank, x.call.Record.DecodeRank = pr.ID(), dr.ID()
+	legs := &seqLegs{bodies: x.emptyBodies()}
+	legs.bodies.header = x.legHeader(legs.bodies.header[:0], x.engineID(0))
+	stopFollowing := follow(ctx, &legs.prefillCtx, &legs.decodeCtx)
+	defer stopFollowing()
+	x.out.startKeepAlive()
+	defer x.out.stopKeepAlive()
+
+	params, f := x.prefillFirst(pr, legs)
+	t.EndPrefill()
+	if f != nil {
+		return f
+	}
+	f = x.decodeAfter(legs, params)
+	if f == nil || !x.mayMove(f, legs, params) {
+		return f
+	}
+	// The engine never saw the request, and the blocks are still there: another
+	// decode rank may have them.
+	legs.moved = true
+	if !t.MoveDecode(t.Decode) {
+		return f
+	}
+	return x.decodeAfter(legs, params)
+}
+
+// prefillFirst runs the prefill leg and returns what it hands over; nil params
+// let decode compute the prompt itself.
+func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f *failure) {
+	connector := pr.Connector()
+	if !x.oneSequence() {
+		// Decode computes the prompts itself.
+		x.d.metrics.handOff(connector, handOffSamples)
+		return nil, nil
+	}
+	p, b := x.call.Peeked, legs.bodies
+	s := &b.splicers[0]
+	s.Reset(p)
+	engine.VLLMPrefill(s, p, engine.PrefillParams(connector, x.engineID(0)))
+	b.prefill, _ = s.Segments()
+	pr.Watch(&legs.prefillDead, &legs.prefillCtx)
+	defer legs.prefillDead.Stop()
+
+	answer, f := x.prefillAnswer(pr, legs)
+	report(pr, f)
+	if f != nil || !engine.HandsOver(connector) {
+		return nil, f
+	}
+	params, err := engine.VLLMHandOff(answer)
+	switch {
+	case err == nil:
+		pr.NoteHandOff()
+		x.d.metrics.handOff(connector, handOffDone)
+		return params, nil
+	case errors.Is(err, engine.ErrBadHandOff):
+		x.d.metrics.handOff(connector, handOffBad)
+		return nil, &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream,
+			local: openai.UpstreamFailed("prefill", "what it hands over to decode cannot be used", err)}
+	case x.d.opts.FailWithoutHandOff:
+		x.d.metrics.handOff(connector, handOffMissing)
+		return nil, &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream,
+			local: openai.UpstreamFailed("prefill", "it handed nothing over to decode (--kv-handoff-missing)", err)}
+	}
+	x.d.metrics.handOff(connector, handOffRecompute)
+	return nil, nil
+}
+
+func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure) {
+	start := time.Now()
+	req := x.request(admission.PrefillLeg, legs.bodies.prefill, legs.bodies.header)
+	resp, err := pr.Endpoint().Do(&legs.prefillCtx, req)
+	if err != nil {
+		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
+	}
+	defer resp.Body.Close()
+	if resp.Status != 200 {
+		return nil, x.statusFailure(&legs.prefillCtx, admission.PrefillLeg, pr, resp)
+	}
+	pr.NoteProgress()
+	bad := func(what string, err error) *failure {
+		return &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", what, err)}
+	}
+	answer, err := collect(resp.Body, x.d.opts.MaxLogprobBody)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return nil, bad("its answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", err)
+	case err != nil:
+		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
+	}
+	if x.call.Route != openai.RouteResponses {
+		if _, message, isError := openai.ReadErrorObject(answer); isError {
+			return nil, bad("it answered with status 200 and an error: "+message, nil)
+		}
+	}
+	legs.answered = time.Now()
+	x.call.Record.Prefill = legs.answered.Sub(start)
+	x.d.metrics.prefillLeg(x.call.Record.Prefill)
+	return answer, nil
+}
+
+// decodeAfter sends the client's own body with the params to the decode rank the
+// ticket has now, and relays its answer.
+func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
+	t := &x.ticket
+	dr := t.Decode.Data().(*fleet.Rank)
+	if dr.Alive().Err() != nil && t.MoveDecode() { // lost while prefill ran
+		dr = t.Decode.Data().(*fleet.Rank)
+	}
+	x.call.Record.DecodeRank = dr.ID()
+	if params != nil && time.Since(legs.answered) > x.d.opts.HandOffMaxAge {
+		x.d.metrics.handOff(t.Prefill.Data().(*fleet.Rank).Connector(), handOffStale)
+		return &failure{leg: admission.DecodeLeg, rank: dr, dead: true, reason: reasonTransfer,
+			local: openai.UpstreamFailed("decode", "what prefill handed over became too old before decode could start", nil)}
+	}
+	s := &legs.bodies.splicers[1]
+	s.Reset(x.call.Peeked)
+	engine.VLLMDecode(s, params)
+	legs.bodies.decode, _ = s.Segments()
+	dr.Watch(&legs.decodeDead, &legs.decodeCtx)
+	defer legs.decodeDead.Stop()
+	t.StartDecode()
+	f := x.runAnswer(&legs.decodeCtx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.bodies.header), nil)
+	if f != nil && params != nil && f.status == http.StatusInternalServerError && !x.out.begun {
+		// This is how vLLM tells that it could not fetch the blocks; which end is
+		// to blame it does not say.
+		f.transfer, f.reason = true, reasonTransfer
+	}
+	if params != nil {
+		x.reportPair(t.Prefill.Data().(*fleet.Rank), dr, f)
+	}
+	if f != nil && x.mayMove(f, legs, params) {
+		report(dr, f)
+		return f // the holds stay for the move
+	}
+	t.EndDecode()
+	report(dr, f)
+	return f
+}
+
+// mayMove tells whether what was handed over can go to another decode rank: the
+// one it was for has not seen the request.
+func (x *exchange) mayMove(f *failure, legs *seqLegs, params []byte) bool {
+	var ue *upstream.Error
+	return !x.out.begun && f.rank != nil && !legs.moved && params != nil &&
+		asUpstream(f.err, &ue) && !ue.Sent && upstream.EngineFault(f.err) &&
+		time.Since(legs.answered) <= x.d.opts.HandOffMaxAge && legs.decodeCtx.ended() == nil
+}
