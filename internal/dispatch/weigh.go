@@ -157,7 +157,7 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		}
 	case admission.DeadlineExceeded:
 		f.reason = reasonDeadline
-		f.local = openai.QueueDeadlineExceeded(time.Duration(r.Limit), info, r.RetryAfter, o.OverloadStatus)
+		f.local = openai.QueueDeadlineExceeded(wholeMS(r.Limit), info, r.RetryAfter, o.OverloadStatus)
 	case admission.ClassQueueFull:
 		f.reason = reasonClassQueueFull
 		f.local = openai.ClassQueueFull(limit, info, r.RetryAfter, o.OverloadStatus)
@@ -173,6 +173,10 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 	}
 	return f
 }
+
+// wholeMS is a time that the gate took between two looks at the clock as it was
+// asked for.
+func wholeMS(ns int64) time.Duration { return time.Duration(ns).Round(time.Millisecond) }
 
 func (x *exchange) gateName() string {
 	if x.pair {

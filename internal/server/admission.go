@@ -135,7 +135,7 @@ func closedName(r admission.Resource) string {
 
 // admission tells what the gate holds and why it waits.
 func (q *request) admission() {
-	st := q.s.opts.Gate.Stats()
+	st := q.s.opts.Gate.Snapshot()
 	doc := admissionDoc{
 		Limits: limitsDoc{
 			PrefillSlots: st.Limits.PrefillSlots, QueueSize: st.Limits.QueueSize, QueueTimeoutMS: ms(st.Limits.QueueTimeout),
