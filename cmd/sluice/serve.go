@@ -304,8 +304,8 @@ func topology(name string) admission.Topology {
 func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
 	for i, w := range cfg.Workers {
 		spec := fleet.WorkerSpec{URL: w.URL, Role: roleOf(w.Type), ModelID: w.ModelID, APIKey: w.APIKey.Reveal(), HTTP2: w.HTTP2,
-			BootstrapPort: int(w.BootstrapPort),
-			Labels:        w.Labels, TopologyDomain: w.TopologyDomain, Adapters: w.Adapters,
+			BootstrapPort: int(w.BootstrapPort), Backend: w.Backend, Connector: w.KVConnector,
+			Labels: w.Labels, TopologyDomain: w.TopologyDomain, Adapters: w.Adapters,
 			Capacity: admission.Capacity{
 				MaxBatchedTokens: w.MaxNumBatchedTokens, KVBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize, MaxRunning: w.MaxRunningRequests,
 			}}

@@ -242,6 +242,8 @@ type Worker struct {
 	URL                 string            `yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one."`
 	Type                WorkerType        `yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
 	BootstrapPort       BootstrapPort     `yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
+	Backend             string            `yaml:"backend" choices:"auto|sglang|vllm" defaultdoc:"auto" help:"The engine it runs; auto finds out."`
+	KVConnector         string            `yaml:"kv_connector" choices:"auto|nixl|nixl-push|mooncake|moriio|lmcache|shared-storage|none" defaultdoc:"auto" help:"How a vLLM worker hands KV cache from prefill to decode. auto asks prefill workers with a request for one token, and takes decode workers to have that of the prefill workers of their model. Workers of different connectors are never paired."`
 	ModelID             string            `yaml:"model_id" defaultdoc:"fleet.model_id" help:"Model name."`
 	APIKey              Secret            `yaml:"api_key" defaultdoc:"auth.worker_api_key" help:"Key presented to it."`
 	APIKeyFile          string            `yaml:"api_key_file" fileof:"api_key" help:"File with that key."`

@@ -30,6 +30,8 @@ type workerRequest struct {
 	DPSize        int               `json:"dp_size"`
 	// The rest is sluice's, spelled as in the configuration. Capacities are those
 	// of each rank; zero or absent is what the worker tells.
+	Backend             string   `json:"backend"`
+	KVConnector         string   `json:"kv_connector"`
 	TopologyDomain      string   `json:"topology_domain"`
 	Adapters            []string `json:"adapters"`
 	MaxNumBatchedTokens int64    `json:"max_num_batched_tokens"`
@@ -135,7 +137,7 @@ func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
 	}
 	spec := fleet.WorkerSpec{
 		URL: in.URL, ModelID: in.ModelID, APIKey: in.APIKey, Labels: in.Labels, DPSize: in.DPSize,
-		TopologyDomain: in.TopologyDomain, Adapters: in.Adapters,
+		Backend: in.Backend, Connector: in.KVConnector, TopologyDomain: in.TopologyDomain, Adapters: in.Adapters,
 		Capacity: admission.Capacity{
 			MaxBatchedTokens: in.MaxNumBatchedTokens, KVBlocks: in.TotalKVBlocks, BlockSize: in.BlockSize, MaxRunning: in.MaxRunningRequests,
 		},

@@ -185,18 +185,18 @@ func TestWorkerSettings(t *testing.T) {
 	r := start(t, func(s *setup) { s.late = true })
 	d := r.sim.Decode(0)
 	body := `{"url":"` + d.URL() + `","worker_type":"decode","labels":{"tier":"gold"},"topology_domain":"rack-1","adapters":["lora"],` +
-		`"max_num_batched_tokens":4096,"total_kv_blocks":1000,"block_size":32,"max_running_requests":9}`
+		`"max_num_batched_tokens":4096,"total_kv_blocks":1000,"block_size":32,"max_running_requests":9,"backend":"vllm","kv_connector":"NixlConnector"}`
 	if a := r.do("POST", "/workers", body); a.status != 202 {
 		t.Fatalf("status %d: %s", a.status, a.body)
 	}
 	w := r.workers().Workers[0]
 	rank := w.Ranks[0]
-	if w.Labels["tier"] != "gold" || w.TopologyDomain != "rack-1" || len(w.Adapters) != 1 || len(w.MissingCapacity) > 0 ||
+	if w.Labels["tier"] != "gold" || w.Backend != "vllm" || w.Connector != "nixl" || w.TopologyDomain != "rack-1" || len(w.Adapters) != 1 || len(w.MissingCapacity) > 0 ||
 		rank.MaxBatchedTokens != 4096 || rank.TotalKVBlocks != 1000 || rank.BlockSize != 32 || rank.MaxRunningRequests != 9 {
 		t.Errorf("%+v", w)
 	}
 	for param, part := range map[string]string{
-		"topology_domain": `"a\n"`, "adapters": `[""]`, "max_num_batched_tokens": "-1", "total_kv_blocks": "-1", "block_size": "65537", "max_running_requests": "-1",
+		"backend": `"trt"`, "kv_connector": `"fax"`, "topology_domain": `"a\n"`, "adapters": `[""]`, "max_num_batched_tokens": "-1", "total_kv_blocks": "-1", "block_size": "65537", "max_running_requests": "-1",
 	} {
 		a := r.do("POST", "/workers", `{"url":"http://a","worker_type":"decode","`+param+`":`+part+`}`)
 		a.refused(t, 400, "invalid_request")
