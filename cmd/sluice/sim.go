@@ -16,7 +16,7 @@ func newSim() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sim",
 		Short: "Run simulated engines",
-		Long: "Run simulated SGLang engines, strict about how prefill and decode pair. Each worker gets a line\n" +
+		Long: "Run simulated engines, SGLang's or vLLM's, strict about how prefill and decode pair. Each worker gets a line\n" +
 			"with its id, role, URL and bootstrap port; a last line begins with \"ready\". Ends on SIGINT or SIGTERM.\n" +
 			"All workers live in this process; faults are set through --admin (see docs/simulator.md).",
 		Args: noArgs,
@@ -36,19 +36,43 @@ func newSim() *cobra.Command {
 	f.StringVar(&o.AdminAddr, "admin", "", "host:port of the admin API; it has no key, keep it on loopback")
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object a line")
 	f.BoolVar(&o.Load, "load", false, "be the backend of a load test: no request log, quick health checks")
+	f.Var(newText(&o.Worker.Backend), "backend", "the engine to play: sglang or vllm")
+	f.Var(newText(&o.Worker.Connector), "connector", "how vLLM's prefill and decode workers move KV: none, nixl, nixl-push, mooncake, moriio, lmcache or shared-storage; empty: nixl")
+	f.DurationVar(&o.Worker.Lease, "kv-lease", 0, "how long a vLLM prefill keeps KV for its decode; 0: 30s, with mooncake 480s")
+	f.IntVar(&o.Worker.PageSize, "page-size", 0, "KV block size in tokens; 0: 1, with vllm 16")
+	f.IntVar(&o.Worker.ContextLength, "context-length", 0, "most tokens of a prompt; 0: as good as unlimited")
+	f.IntVar(&o.Worker.ChunkedPrefillSize, "max-batched-tokens", 0, "most prompt tokens of a prefill batch; 0: 8192")
+	f.StringSliceVar(&o.Worker.Adapters, "adapter", nil, "LoRA adapter to list under the model, repeatable")
+	f.BoolVar(&o.Worker.Pooling, "pooling", false, "serve embeddings, rerank, score and classify")
+	f.BoolVar(&o.Worker.Tokenizer, "tokenizer", false, "serve /tokenize and /detokenize with SGLang too")
 	f.StringVar(&o.Worker.Model, "model", "sim-model", "name of the served model")
 	f.IntVar(&o.Worker.DPSize, "dp-size", 1, "data-parallel ranks of each worker")
-	f.IntVar(&o.Worker.MaxRunning, "max-running", 0, "most requests that run at once on a rank; 0: 2048")
+	f.IntVar(&o.Worker.MaxRunning, "max-running", 0, "most requests that run at once on a rank; 0: 2048, with vllm 256")
 	f.IntVar(&o.Worker.KVTokens, "kv-tokens", 0, "KV capacity of a rank in tokens; 0: as good as unlimited")
 	f.StringVar(&o.Worker.APIKey, "worker-api-key", "", "key the workers ask for")
 	t := &o.Worker.Timing
 	f.DurationVar(&t.PrefillTime, "prefill-time", t.PrefillTime, "time of one prefill, whatever the prompt; 0: by --prefill-rate")
 	f.Float64Var(&t.PrefillRate, "prefill-rate", t.PrefillRate, "prefill speed in tokens a second and rank; 0: no time")
+	f.DurationVar(&t.PrefillStep, "prefill-step", 0, "base time of a prefill batch; 0: prompts are computed one by one")
 	f.DurationVar(&t.DecodeStep, "decode-step", t.DecodeStep, "time of one decode step")
 	f.DurationVar(&t.DecodePerRequest, "decode-per-request", t.DecodePerRequest, "what each running request adds to a step")
 	f.IntVar(&t.OutputTokens, "output-tokens", 16, "output length when the client gives none")
 	return cmd
 }
+
+// text is a flag whose type is a string of its own.
+type text[T ~string] struct{ to *T }
+
+func newText[T ~string](to *T) text[T] { return text[T]{to} }
+
+func (t text[T]) String() string {
+	if t.to == nil {
+		return ""
+	}
+	return string(*t.to)
+}
+func (t text[T]) Set(s string) error { *t.to = T(s); return nil }
+func (t text[T]) Type() string       { return "name" }
 
 func runSim(ctx context.Context, cmd *cobra.Command, o sim.CommandOptions) error {
 	return sim.Run(ctx, o, cmd.OutOrStdout())
