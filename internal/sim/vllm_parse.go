@@ -357,6 +357,8 @@ func (p *vparser) limits() error {
 	switch {
 	case r.n < 1 || r.n > maxN:
 		return invalidf("", "n must be at least 1, got %d.", r.n)
+	case r.n*len(r.contents) > maxBatch:
+		return invalidf("", "%d samples of %d prompts are more than %d.", r.n, len(r.contents), maxBatch)
 	case r.n > 1 && r.greedy:
 		return invalidf("", "n must be 1 when using greedy sampling, got %d.", r.n)
 	case r.maxTokens == -2 || r.maxTokens == 0:

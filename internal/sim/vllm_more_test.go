@@ -1,0 +1,212 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	for _, o := range []WorkerOptions{
+		{Backend: "llama"},
+		{Connector: NIXL},
+		{Backend: VLLM, Connector: "carrier-pigeon"},
+		{Backend: VLLM, KVRole: "kv_thief"},
+		{KVTokens: 10, PageSize: 64},
+	} {
+		if f, err := Start(Options{Regular: 1, Worker: o}); err == nil {
+			f.Close()
+			t.Errorf("started with %+v", o)
+		}
+	}
+	f := startVLLM(t, Options{Prefill: 1, Regular: 1})
+	if o := f.Prefill(0).Options(); o.Connector != NIXL || o.PageSize != 16 || o.MaxRunning != 256 || o.Lease != 30*time.Second || f.Prefill(0).BootstrapPort() != 0 {
+		t.Errorf("defaults %+v", o)
+	}
+	if o := f.Regular(0).Options(); o.Connector != NoConnector {
+		t.Errorf("defaults %+v", o)
+	}
+}
+
+// More requests than max_num_seqs wait, and are told so.
+func TestVLLMRunningAndWaiting(t *testing.T) {
+	f := startVLLM(t, Options{Regular: 1, Worker: WorkerOptions{MaxRunning: 16, KVTokens: 16 * 400, DevMode: true, Timing: Timing{DecodeStep: time.Hour}}})
+	c, ctx := client(t), testContext(t)
+	w := f.Regular(0)
+	gone, leave := context.WithCancel(ctx)
+	done := make(chan struct{}, 24)
+	for range 24 {
+		go func() {
+			post(gone, c, w.URL()+chatPath, vbody(chatPath, "x", `,"max_tokens":100`))
+			done <- struct{}{}
+		}()
+	}
+	if err := w.Wait(ctx, func(s Stats) bool { return s.Decoding == 16 && s.Queued == 8 }); err != nil {
+		t.Fatal(err)
+	}
+	m := get(ctx, c, w.URL()+"/metrics").body
+	for _, want := range []string{
+		`vllm:num_requests_running{engine="0",model_name="sim-model"} 16`, `vllm:num_requests_waiting{engine="0",model_name="sim-model"} 8`,
+		`model_name="sim-model",reason="capacity"} 8`, `vllm:kv_cache_usage_perc{engine="0",model_name="sim-model"} 0.28`,
+	} {
+		if !strings.Contains(m, want) {
+			t.Errorf("metrics lack %s:\n%s", want, m)
+		}
+	}
+	if r := w.Ranks()[0]; r.Running != 16 || r.Waiting != 8 || r.KVTokens != 16*112 {
+		t.Errorf("%+v", r)
+	}
+	var info struct {
+		Config struct {
+			Scheduler struct {
+				Seqs   int `json:"max_num_seqs"`
+				Tokens int `json:"max_num_batched_tokens"`
+			} `json:"scheduler_config"`
+		} `json:"vllm_config"`
+	}
+	if err := json.Unmarshal([]byte(get(ctx, c, w.URL()+"/server_info").body), &info); err != nil || info.Config.Scheduler.Seqs != 16 || info.Config.Scheduler.Tokens != 8192 {
+		t.Errorf("server_info %+v, %v", info, err)
+	}
+	leave()
+	for range 24 {
+		<-done
+	}
+	idle(ctx, t, f)
+}
+
+// An adapter's KV is not the model's.
+func TestAdapterKV(t *testing.T) {
+	f, p, d := pair(t, NIXL, WorkerOptions{Adapters: []string{"lora-a"}})
+	c, ctx := client(t), testContext(t)
+	with := func(body string) string { return strings.Replace(body, `"sim-model"`, `"lora-a"`, 1) }
+	base := truth(ctx, t, c, f.Regular(0), chatPath, "a prompt")
+	adapted := vtext(t, chatPath, post(ctx, c, f.Regular(0).URL()+chatPath, with(vbody(chatPath, "a prompt", `,"max_tokens":6`))))
+	if base == adapted {
+		t.Error("the adapter says what the model says")
+	}
+	params := prefillLeg(ctx, t, c, p, chatPath, "", "a prompt", leave)
+	if got := vtext(t, chatPath, post(ctx, c, d.URL()+chatPath, with(decodeBody(chatPath, "a prompt", params)))); got == adapted {
+		t.Error("the model's KV did for the adapter")
+	}
+	wantViolations(t, f, KVForeign)
+}
+
+// With kv_load_failure_policy "recompute" a decode does without.
+func TestRecompute(t *testing.T) {
+	f, p, d := pair(t, NIXL, WorkerOptions{Recompute: true, TransferTimeout: time.Millisecond})
+	c, ctx := client(t), testContext(t)
+	params := prefillLeg(ctx, t, c, p, chatPath, "", "a prompt", leave)
+	p.Kill()
+	got := vtext(t, chatPath, post(ctx, c, d.URL()+chatPath, decodeBody(chatPath, "a prompt", params)))
+	if want := truth(ctx, t, c, f.Regular(0), chatPath, "a prompt"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if s := d.Stats(); s.TransferFailed != 1 || s.Alone != 1 || s.ExternalTokens != 0 || s.PromptTokens == 0 {
+		t.Errorf("%+v", s)
+	}
+	wantViolations(t, f)
+}
+
+// A prefill that dies while decode waits for it fails the decode.
+func TestConcurrentPrefillDies(t *testing.T) {
+	f, p, d := pair(t, Mooncake, WorkerOptions{PeerLossAfter: time.Millisecond})
+	c, ctx := client(t), testContext(t)
+	p.SetTiming(Timing{PrefillTime: time.Hour})
+	var engines map[string]struct {
+		ID string `json:"engine_id"`
+	}
+	boot := fmt.Sprintf("http://127.0.0.1:%d", p.BootstrapPort())
+	if err := json.Unmarshal([]byte(get(ctx, c, boot+"/query").body), &engines); err != nil {
+		t.Fatal(err)
+	}
+	ch := make(chan reply, 2)
+	go func() {
+		ch <- post(ctx, c, p.URL()+chatPath, vbody(chatPath, "x", `,"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"transfer_id":"t"}`))
+	}()
+	if err := p.Wait(ctx, func(s Stats) bool { return s.Prefilling == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		ch <- post(ctx, c, d.URL()+chatPath, decodeBody(chatPath, "x", fmt.Sprintf(
+			`{"do_remote_prefill":true,"remote_bootstrap_addr":%q,"remote_engine_id":%q,"transfer_id":"t"}`, boot, engines["0"].ID)))
+	}()
+	if err := d.Wait(ctx, func(s Stats) bool { return s.Receiving == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	p.Kill()
+	a, b := <-ch, <-ch
+	if a.err == nil && b.err == nil || a.status != 500 && b.status != 500 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	wantViolations(t, f)
+	idle(ctx, t, f)
+}
+
+func TestAdminShowsVLLM(t *testing.T) {
+	f := startVLLM(t, Options{Prefill: 1, AdminAddr: "127.0.0.1:0"})
+	c, ctx := client(t), testContext(t)
+	r := get(ctx, c, f.AdminURL()+"/sim/workers/prefill-0")
+	for _, want := range []string{`"backend":"vllm"`, `"connector":"nixl"`, `"ranks":[{`, `"kv_capacity":16777216`} {
+		if !strings.Contains(r.body, want) {
+			t.Errorf("no %s in %s", want, r.body)
+		}
+	}
+	if r := post(ctx, c, f.AdminURL()+"/sim/workers/prefill-0/terminate", ""); r.status != 200 {
+		t.Errorf("%+v", r)
+	}
+	if r := get(ctx, client(t), f.Prefill(0).URL()+"/health"); r.err == nil {
+		t.Errorf("the port answers %+v", r)
+	}
+}
+
+// What a client or a router may send must not hurt the simulator.
+func FuzzVLLMBody(f *testing.F) {
+	for _, path := range vpaths {
+		f.Add(path, vbody(path, "text", `,"max_tokens":2`))
+	}
+	f.Add(chatPath, vbody(chatPath, "x", `,"n":3,"temperature":0.1,"stream_options":{"include_usage":true},"stream":true`))
+	f.Add(chatPath, vbody(chatPath, "x", `,"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1,-2],7,"x"],"remote_port":99999999999}`))
+	f.Add(chatPath, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url"},7]},{"role":7}],"tools":[{}]}`)
+	f.Add("/v1/completions", `{"prompt":[[1,2],"a"],"max_tokens":9223372036854775807}`)
+	f.Add("/v1/completions", `{"prompt":[1,2.5,-7]}`)
+	f.Add("/v1/responses", `{"input":[{"type":"function_call","x":1},{"role":"user","content":"y"}],"instructions":[{"text":"z"}]}`)
+	f.Add("/v1/messages", `{"model":"sim-model","max_tokens":-5,"system":[{"type":"text","text":"s"}],"messages":[]}`)
+	w := &Worker{opt: WorkerOptions{Backend: VLLM, Connector: LMCache, ContextLength: 1000}.withDefaults(Regular)}
+	h := http.Header{"Content-Type": {"application/json"}}
+	f.Fuzz(func(t *testing.T, path, body string) {
+		r, err := w.parseVLLM(vllmRuns[path], []byte(body), h)
+		if err != nil {
+			if e := asWire(err); e.status != 400 && e.status != 404 {
+				t.Errorf("status %d", e.status)
+			}
+			return
+		}
+		if r.n < 1 || len(r.contents) == 0 || r.maxTokens < -1 {
+			t.Errorf("read %+v", r)
+		}
+		for _, p := range r.contents {
+			if p.tokens >= 1000 || len(p.blocks) != p.tokens/16 {
+				t.Errorf("prompt %+v", p)
+			}
+		}
+	})
+}
+
+// Tokens give their text back.
+func FuzzTokens(f *testing.F) {
+	f.Add("")
+	f.Add("grüße 世界")
+	f.Add("\x00\x01\xff")
+	f.Fuzz(func(t *testing.T, text string) {
+		var back []byte
+		n := 0
+		tokenize([]byte(text), func(id int64) { back = appendPiece(back, id); n++ })
+		if string(back) != text || n != 1+(len(text)+3)/4 {
+			t.Errorf("%q came back as %q in %d tokens", text, back, n)
+		}
+	})
+}
