@@ -72,6 +72,8 @@ type Fleet struct {
 	DPAware                   bool          `yaml:"dp_aware" default:"false" help:"Schedule each data-parallel rank of a worker by itself. Every limit is then per rank."`
 	ModelID                   string        `yaml:"model_id" help:"Model name of workers that are given none of their own (workers[].model_id); empty: what each worker reports."`
 	NoWorkerWait              time.Duration `yaml:"no_worker_wait_secs" default:"0" unit:"secs" reload:"true" help:"How long a request may wait while no worker could serve it; 0: it is answered with 503 at once."`
+	KVHandOffMissing          string        `yaml:"kv_handoff_missing" default:"recompute" choices:"recompute|fail" help:"vLLM only: what becomes of a request whose prefill hands no KV cache over. recompute: decode computes the prompt again. fail: it is answered with 502. Both are counted."`
+	KVHandOffMaxAge           time.Duration `yaml:"kv_handoff_max_age_secs" default:"20" unit:"secs" range:"0.001:" help:"vLLM only: what prefill handed over is not used when it is older. Keep it well under the engine's own lease of 30 s (kv_lease_duration): after that it answers with wrong text and status 200."`
 	KVTransferTopology        string        `yaml:"kv_transfer_topology" default:"off" choices:"off|required|preferred" help:"What the domains of the workers (workers[].topology_domain) mean for the way of the KV cache from prefill to decode: nothing, that both must be in one domain, or that one domain is preferred."`
 	KVTransferPreferredWeight int           `yaml:"kv_transfer_preferred_weight" default:"1" range:"1:1000000" onlywith:"preferred" help:"What one domain counts with kv_transfer_topology: preferred, beside the weights of the labels that a request prefers."`
 }
