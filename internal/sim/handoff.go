@@ -361,9 +361,9 @@ func (x *exchange) match(c Connector, ids []uint64) int {
 	defer x.mu.Unlock()
 	for i, id := range ids {
 		k := storeKey{c, id}
-		_, new := x.store[0][k]
-		_, old := x.store[1][k]
-		if !new && !old {
+		_, recent := x.store[0][k]
+		_, older := x.store[1][k]
+		if !recent && !older {
 			return i
 		}
 	}

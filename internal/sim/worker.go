@@ -25,7 +25,6 @@ type Worker struct {
 	gate   gate            // shut while frozen
 	core   gate            // shut after Terminate: the engine is gone, its server is not
 	off    map[string]bool // disabled paths
-	fixed  int             // wanted port, 0 any
 	routes map[string]http.HandlerFunc
 	runs   map[string]api // the routes that run the engine
 	plain  map[string]plainRoute

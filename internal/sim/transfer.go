@@ -1,0 +1,436 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// transferLeg is a sequence's part in the hand-over of KV.
+type transferLeg struct {
+	w  *Worker
+	l  *life
+	s  *sequence
+	at *engineRef // the rank it runs on
+
+	h       *handoff
+	mine    bool       // h is this leg's to free: it took it
+	from    *engineRef // decode: where the KV is
+	awaits  bool       // decode: h is not there yet
+	wrong   bool       // decode: the KV is not this prompt's
+	ends    bool       // decode: the engine dies of it
+	hangs   bool
+	gone    bool          // decode: the prefill died while it was awaited
+	failing string        // decode: fails with this text
+	after   time.Duration // and so long after
+	hands   bool          // prefill: leaves its KV
+}
+
+func (t *transferLeg) violate(kind, format string, args ...any) {
+	t.w.fleet.broker.violateID(t.w, kind, t.s.v.id, format, args...)
+}
+
+// alone notes that nothing will be handed over although it was asked.
+func (t *transferLeg) alone() { t.w.note(func() { t.w.stats.Alone++ }) }
+
+// open is what happens as the scheduler gets the request, before it has memory:
+// from here on a decode's heartbeats keep the KV it names.
+func (t *transferLeg) open() {
+	kv := t.s.v.kv
+	if kv == nil || t.w.opt.Connector.shared() {
+		return
+	}
+	switch {
+	case kv.remotePrefill:
+		t.openDecode(kv)
+	case kv.remoteDecode:
+		t.openPrefill(kv)
+	}
+}
+
+func (t *transferLeg) openPrefill(kv *transferParams) {
+	v, x := t.s.v, t.w.fleet.kv
+	key := ""
+	switch t.w.opt.Connector {
+	case NIXL:
+		key = t.at.id + "/" + v.id
+	case NIXLPush:
+		key = t.at.id + "/push/" + v.base
+	case MoRIIO:
+		if kv.transferID != "" {
+			key = t.at.id + "/" + v.id
+		}
+	case Mooncake:
+		if kv.transferID != "" {
+			key = t.at.id + "/" + kv.transferID
+		}
+	}
+	if key == "" || t.w.opt.KVRole == "kv_consumer" {
+		t.alone()
+		return
+	}
+	if v.stream || v.long || v.many && t.s.index == 0 {
+		t.violate(KVPrefill, "leaves KV for a decode with stream:%v, more than one token:%v, several sequences:%v", v.stream, v.long, v.many)
+	}
+	h, twice := x.expect(key, t.at)
+	if twice {
+		t.violate(KVTwice, "the key %q was used before", key)
+		t.alone()
+		return
+	}
+	t.h, t.hands = h, true
+}
+
+func (t *transferLeg) openDecode(kv *transferParams) {
+	if t.w.opt.Connector == NoConnector {
+		if e, _ := t.w.fleet.kv.byID(kv.engineID); e != nil {
+			t.violate(KVConnector, "has no connector and is to take KV of %s over %s", e.worker.id, e.worker.opt.Connector)
+		}
+		t.alone()
+		return
+	}
+	if t.w.opt.KVRole == "kv_producer" {
+		t.violate(KVRole, "a kv_producer is to take KV")
+		t.alone()
+		return
+	}
+	switch t.w.opt.Connector {
+	case NIXL, MoRIIO:
+		t.openPull(kv)
+	case NIXLPush:
+		if t.complete(kv, false) && t.reach(kv, kv.host, kv.port) {
+			t.meet(kv.engineID + "/push/" + t.s.v.base)
+		}
+	case Mooncake:
+		t.openMooncake(kv)
+	}
+}
+
+// complete checks the fields without which the engine waits for ever and dies
+// when the client leaves, or, for want of remote_block_ids, dies at once.
+func (t *transferLeg) complete(kv *transferParams, blocks bool) bool {
+	var missing []string
+	for name, there := range map[string]bool{"remote_engine_id": kv.engineID != "", "remote_request_id": kv.requestID != "",
+		"remote_host": kv.host != "", "remote_port": kv.hasPort, "remote_block_ids": kv.hasBlocks || !blocks} {
+		if !there {
+			missing = append(missing, name)
+		}
+	}
+	if missing == nil {
+		return true
+	}
+	slices.Sort(missing)
+	t.violate(KVIncomplete, "kv_transfer_params without %s", strings.Join(missing, ", "))
+	t.hangs, t.ends = kv.hasBlocks || !blocks, blocks && !kv.hasBlocks
+	return false
+}
+
+// reach finds the engine that has the KV.
+func (t *transferLeg) reach(kv *transferParams, host string, port int) bool {
+	e, was := t.w.fleet.kv.find(kv.engineID, host, port)
+	if e == nil {
+		if !was {
+			t.violate(KVUnknownEngine, "no engine %q ever was at %s", kv.engineID, hostPort(host, port))
+		}
+		t.fail(t.w.opt.TransferTimeout, "engine %s does not answer at %s", kv.engineID, hostPort(host, port))
+		return false
+	}
+	if e.worker.opt.Connector != t.w.opt.Connector {
+		t.violate(KVConnector, "%s is to take KV of %s, which has %s", t.w.opt.Connector, e.worker.id, e.worker.opt.Connector)
+		t.fail(t.w.opt.TransferTimeout, "engine %s has another connector", kv.engineID)
+		return false
+	}
+	t.from = e
+	return true
+}
+
+func (t *transferLeg) fail(after time.Duration, format string, args ...any) {
+	t.failing, t.after = fmt.Sprintf(format, args...), after
+}
+
+func (t *transferLeg) openPull(kv *transferParams) {
+	if t.w.opt.Connector == MoRIIO && kv.transferID == "" {
+		t.alone()
+		return
+	}
+	if !t.complete(kv, true) || !t.reach(kv, kv.host, kv.port) {
+		return
+	}
+	h, found := t.w.fleet.kv.claim(kv.engineID + "/" + kv.requestID)
+	if h == nil {
+		t.violate(KVForeign, "%s has no request %q", t.from.worker.id, kv.requestID)
+		t.wrong = true
+		return
+	}
+	t.h = h
+	t.judge(found)
+	if found == live && !slices.Equal(kv.blocks, h.blocks) {
+		t.violate(KVForeign, "blocks %v are not those of request %s", kv.blocks, kv.requestID)
+		t.wrong = true
+	}
+}
+
+func (t *transferLeg) openMooncake(kv *transferParams) {
+	if kv.transferID == "" {
+		t.alone()
+		return
+	}
+	host, port, ok := splitAddr(kv.bootstrapAddr)
+	var p *Worker
+	if ok {
+		p = t.w.fleet.kv.byBootstrap(host, port)
+	}
+	e, was := t.w.fleet.kv.byID(kv.engineID)
+	switch {
+	case p == nil && !was && e == nil, p != nil && e == nil && !was:
+		t.violate(KVUnknownEngine, "no engine %q ever was at bootstrap address %q", kv.engineID, kv.bootstrapAddr)
+	case e != nil && e.worker.opt.Connector != Mooncake:
+		t.violate(KVConnector, "mooncake is to take KV of %s, which has %s", e.worker.id, e.worker.opt.Connector)
+	case e != nil && e.worker != p:
+		t.violate(KVUnknownEngine, "engine %q is not behind bootstrap address %q", kv.engineID, kv.bootstrapAddr)
+	case e != nil:
+		t.from = e
+		t.meet(kv.engineID + "/" + kv.transferID)
+		return
+	}
+	t.fail(t.w.opt.TransferTimeout, "engine %s is not at %s", kv.engineID, kv.bootstrapAddr)
+}
+
+// meet waits for a prefill that runs at the same time.
+func (t *transferLeg) meet(key string) {
+	h, twice := t.w.fleet.kv.expect(key, nil)
+	if twice {
+		t.violate(KVTwice, "the KV of %q was asked for before", key)
+		t.fail(0, "the KV was asked for before")
+		return
+	}
+	t.h, t.awaits = h, true
+}
+
+// judge looks at what was found.
+func (t *transferLeg) judge(found state) {
+	h, s := t.h, t.s
+	t.mine = found == live
+	switch {
+	case found == used:
+		t.violate(KVTwice, "the KV of request %s was taken before", h.source)
+		t.fail(0, "the KV was taken before")
+	case found == lapsed && t.awaits:
+		t.violate(KVExpired, "the lease of request %s of %s is over", h.source, t.w.opt.Lease)
+		t.fail(0, "the KV is not there any more")
+	case found == lapsed:
+		t.violate(KVExpired, "the lease of request %s of %s is over", h.source, t.w.opt.Lease)
+		t.wrong = true
+	case s.prompt > h.prompt.tokens:
+		t.violate(KVTooLong, "a prompt of %d tokens for KV of %d", s.prompt, h.prompt.tokens)
+		t.ends = true
+	case s.v.prompt.hash != h.prompt.hash:
+		t.violate(KVForeign, "the KV of request %s is that of another prompt", h.source)
+		t.wrong = true
+	}
+}
+
+// receive waits for the KV, if any is to come. The memory for it is held.
+func (t *transferLeg) receive(ctx context.Context) error {
+	w, s, v := t.w, t.s, t.s.v
+	if c := w.opt.Connector; c.shared() {
+		if w.opt.KVRole != "kv_producer" {
+			// The last token is always computed: its output is the first answer.
+			t.got(min(w.fleet.kv.match(c, v.prompt.blocks)*w.opt.PageSize, s.prompt-1))
+		}
+		return nil
+	}
+	if t.hangs || t.failing != "" || t.ends || t.awaits || t.h != nil && !t.hands || t.wrong {
+		w.move(s, receiving)
+	} else {
+		return nil
+	}
+	switch {
+	case t.hangs:
+		<-ctx.Done()
+		cause := context.Cause(ctx)
+		var wire *wireError
+		if !errors.Is(cause, errKilled) && !errors.As(cause, &wire) {
+			w.die(t.l) // taking such a request off the queue is more than the engine can do
+		}
+		return cause
+	case t.awaits:
+		if err := t.await(ctx); err != nil {
+			return err
+		}
+		if t.gone {
+			return t.lost(ctx)
+		}
+	}
+	if t.failing != "" {
+		if err := w.sleep(ctx, t.after); err != nil {
+			return err
+		}
+		return t.failed(t.failing)
+	}
+	if t.ends {
+		w.die(t.l)
+		return errEngineDead
+	}
+	if err := w.sleep(ctx, w.Timing().Transfer); err != nil {
+		return err
+	}
+	if t.mine {
+		select {
+		case <-t.from.lost:
+			return t.lost(ctx)
+		default:
+		}
+	}
+	t.release()
+	t.got(s.prompt)
+	if t.wrong {
+		v.seed = mix(v.seed, 0xbad)
+		if t.h != nil {
+			v.seed = mix(v.seed, t.h.prompt.hash)
+		}
+	}
+	return nil
+}
+
+// kvFailed is a request whose KV did not come, with kv_load_failure_policy
+// "fail".
+func kvFailed(why string) error {
+	return &wireError{status: 500, kind: "InternalServerError", message: "Internal server error", detail: "KV load failed: " + why}
+}
+
+// errEngineDead is what everything on a worker fails with whose engine died.
+var errEngineDead error = &wireError{status: 500, kind: "InternalServerError",
+	message: "EngineCore encountered an issue. See stack trace (above) for the root cause."}
+
+// await is a decode's wait for the prefill that runs beside it.
+func (t *transferLeg) await(ctx context.Context) error {
+	timer := time.NewTimer(t.w.opt.Lease)
+	defer timer.Stop()
+	select {
+	case <-t.h.ready:
+	case <-t.from.lost:
+		t.gone = true
+		return nil
+	case <-timer.C:
+		t.violate(NoMeeting, "no prefill within %s", t.w.opt.Lease)
+		t.fail(0, "no prefill came")
+		return t.w.thawed(ctx)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	t.judge(t.w.fleet.kv.take(t.h))
+	return t.w.thawed(ctx)
+}
+
+func (t *transferLeg) lost(ctx context.Context) error {
+	if err := t.w.sleep(ctx, t.w.opt.PeerLossAfter); err != nil {
+		return err
+	}
+	return t.failed("the peer is gone")
+}
+
+// failed ends a leg whose KV did not come, or lets it go on without.
+func (t *transferLeg) failed(why string) error {
+	t.w.note(func() { t.w.stats.TransferFailed++ })
+	if t.w.opt.Recompute {
+		t.alone()
+		return nil
+	}
+	return kvFailed(why)
+}
+
+// got books KV that came.
+func (t *transferLeg) got(tokens int) {
+	if tokens <= 0 {
+		return
+	}
+	t.s.v.external = tokens
+	t.w.note(func() {
+		t.w.stats.ExternalTokens += int64(tokens)
+		t.w.counts[t.s.rank].external += tokens
+		if !t.w.opt.Connector.shared() {
+			t.w.stats.Pulled++
+			t.w.counts[t.s.rank].pulled++
+		}
+	})
+}
+
+// release lets the prefill have its blocks back.
+func (t *transferLeg) release() {
+	if t.mine {
+		t.mine = false
+		t.h.free()
+	}
+}
+
+// offer leaves a prefill's KV for its decode and says how much of the memory
+// stays held for it.
+func (t *transferLeg) offer() int {
+	if !t.hands {
+		return 0
+	}
+	w, s, l, v := t.w, t.s, t.l, t.s.v
+	held := w.pages(s.prompt)
+	ids := l.blocks[s.rank].take(held / w.opt.PageSize)
+	w.hold(s.rank, -held)
+	if !l.book(w, s.rank, held) {
+		w.hold(s.rank, held)
+		return 0
+	}
+	t.hands = false
+	source := v.id
+	if !w.fleet.kv.offer(t.h, t.at, v.prompt, ids, held, source) {
+		if l.book(w, s.rank, -held) {
+			l.blocks[s.rank].put(ids)
+			l.memory[s.rank].giveBack(0, held)
+		}
+		return held
+	}
+	w.note(func() { w.stats.Handed++ })
+	if !v.stream && w.opt.Connector != Mooncake {
+		v.transfer = t.params(ids)
+	}
+	return held
+}
+
+// params is the answer's kv_transfer_params, the fields in the engine's order.
+func (t *transferLeg) params(ids []int) []byte {
+	b := []byte(`{"do_remote_prefill":true,"do_remote_decode":false`)
+	mode := "pull"
+	if t.w.opt.Connector == NIXLPush {
+		mode = "push"
+	} else {
+		b = append(b, `,"remote_block_ids":[[`...)
+		for i, id := range ids {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendInt(b, int64(id), 10)
+		}
+		b = append(b, "]]"...)
+	}
+	b = appendQuoted(append(b, `,"remote_engine_id":`...), t.at.id)
+	b = appendQuoted(append(b, `,"remote_request_id":`...), t.s.v.id)
+	b = appendQuoted(append(b, `,"remote_host":`...), t.w.opt.SideChannelHost)
+	b = fmt.Appendf(b, `,"remote_port":%d,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":%d`+
+		`,"remote_blocks_expiry_time":null,"transfer_mode":%q,"remote_prefill_cached_tokens":0`, t.at.port, t.s.prompt+t.s.produced-1, mode)
+	if t.w.opt.Connector == MoRIIO {
+		b = appendQuoted(append(b, `,"transfer_id":`...), t.s.v.kv.transferID)
+		b = fmt.Appendf(b, `,"remote_handshake_port":%d,"remote_notify_port":%d,"remote_dp_rank":%d,"remote_dp_size":%d,"remote_dp_size_local":%d`,
+			t.at.port, t.at.port+1000, t.at.rank, t.w.opt.DPSize, t.w.opt.DPSize)
+	}
+	return append(b, '}')
+}
+
+// end takes back what did not come to its end.
+func (t *transferLeg) end(err error) {
+	t.release()
+	if t.h != nil && (t.hands || t.awaits) {
+		t.w.fleet.kv.leave(t.h, t.hands)
+	}
+}
