@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/telemetry"
 	"github.com/sluice-router/sluice/internal/tokens"
 )
 
@@ -170,8 +171,29 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 	default:
 		f.reason = reasonNoWorkers
 		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, "", info, r.RetryAfter)
+		if asks := x.narrowed(); asks != "" {
+			f.local.Message += "; the request leaves only " + asks
+		}
 	}
 	return f
+}
+
+// narrowed tells what a request says itself about the workers it may run on, for
+// a message; empty if nothing.
+func (x *exchange) narrowed() string {
+	var asks []string
+	for _, header := range [...]string{HeaderTargetWorker, HeaderTargetDecode, HeaderRequireLabels} {
+		if v := strings.Join(x.call.Header[header], ", "); v != "" {
+			asks = append(asks, "those of "+header+": "+telemetry.Clip(v))
+		}
+	}
+	if _, adapter := x.d.fleet.Resolve(x.call.Peeked.Model); adapter != "" {
+		asks = append(asks, "those with the adapter "+telemetry.Clip(adapter))
+	}
+	if x.pair && x.d.opts.Topology == admission.TopologyRequired {
+		asks = append(asks, "pairs in one KV-transfer domain")
+	}
+	return strings.Join(asks, ", of them ")
 }
 
 // wholeMS is a time that the gate took between two looks at the clock as it was
