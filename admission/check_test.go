@@ -263,7 +263,7 @@ func checkFamilies(c *Core) error {
 }
 
 func checkWaiters(c *Core) error {
-	waiting, by, lanes := 0, [numShapes]int{}, 0
+	waiting, by, lanes, parks := 0, [numShapes]int{}, 0, 0
 	bytes := int64(0)
 	first := never
 	for _, f := range c.families {
@@ -275,6 +275,9 @@ func checkWaiters(c *Core) error {
 				for i, l := range q.all.l {
 					if l.target != nil {
 						lanes++
+					}
+					if l.widePos < 0 {
+						parks += l.parksN
 					}
 					if err := checkLane(q, i, l); err != nil {
 						return err
@@ -312,6 +315,14 @@ func checkWaiters(c *Core) error {
 		}
 		waiting += inFamily
 	}
+	for _, r := range c.ranks {
+		if r != nil {
+			parks -= len(r.parked)
+		}
+	}
+	if parks != 0 {
+		return fmt.Errorf("%d lanes are parked at no rank", parks)
+	}
 	if c.waiting != waiting || len(c.deadlines.h) != waiting || c.waitingBy != by || c.waitingSize != bytes || c.lanes != lanes {
 		return fmt.Errorf("%d waiters, %d deadlines, %v by shape, %d bytes, %d lanes, want %d, %v, %d, %d",
 			c.waiting, len(c.deadlines.h), c.waitingBy, c.waitingSize, c.lanes, waiting, by, bytes, lanes)
@@ -325,6 +336,14 @@ func checkWaiters(c *Core) error {
 func checkLane(q *classQueue, i int, l *lane) error {
 	if l.queue != q || len(l.h) == 0 || l.pos[allLanes] != i || l.pos[readyLanes] >= 0 && q.ready.l[l.pos[readyLanes]] != l {
 		return fmt.Errorf("a lane is not where it should be")
+	}
+	if blocked := l.pos[readyLanes] < 0; blocked != (l.widePos >= 0 || l.parksN > 0) || l.widePos >= 0 && (q.wide[l.widePos] != l || l.parksN > 0) {
+		return fmt.Errorf("a lane is blocked: %t, and in the wrong place for that", blocked)
+	}
+	for k, x := range l.parks[:l.parksN] {
+		if x.rank.parked[x.pos] != (parkedLane{l, k}) {
+			return fmt.Errorf("a lane is not parked where it should be")
+		}
 	}
 	if l.head().ahead(q.all.l[max(i-1, 0)/2].head()) {
 		return fmt.Errorf("the lanes are no heap")

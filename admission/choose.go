@@ -221,7 +221,7 @@ func (c *Core) lackOfPair(t *Ticket, p, d *pool) Resource {
 		return ResourceFence
 	}
 	if cl.blockGate < 0 {
-		return ResourcePrefillTokens // those that are free for decode are busy in prefill
+		return ResourceDecode // not for the prefill ranks that are not busy
 	}
 	return ResourceDecodeBlocks
 }

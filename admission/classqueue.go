@@ -10,7 +10,8 @@ type classQueue struct {
 	all, ready laneHeap
 	lanes      map[*Target]*lane
 	excluding  []*lane
-	shared     *lane // of strict order, or of those beyond maxLanes
+	shared     *lane   // of strict order, or of those beyond maxLanes
+	wide       []*lane // blocked, and not parked at the few ranks they need
 
 	n           int
 	raw, cached int64 // prompt tokens that wait
@@ -71,7 +72,7 @@ func (c *Core) insert(t *Ticket) {
 		t.lane = l
 		l.push(t)
 		q.all.push(l)
-		q.unblock(l)
+		q.ready.push(l)
 	} else {
 		t.lane = l
 		l.push(t)
@@ -96,7 +97,9 @@ func (c *Core) extract(now Instant, t *Ticket) bool {
 	head := l.head() == t
 	if len(l.h) == 1 {
 		q.all.remove(l)
-		if !l.blocked() {
+		if l.blocked() {
+			q.unpark(l)
+		} else {
 			q.ready.remove(l)
 		}
 		l.remove(t)
@@ -128,17 +131,16 @@ func (q *classQueue) newHead(l *lane) {
 	l.since = 0
 	q.all.fix(l)
 	if l.blocked() {
-		q.ready.push(l)
+		q.unblock(l)
 	} else {
 		q.ready.fix(l)
 	}
 }
 
-// unblock lets the head of l be looked at again.
+// unblock lets the head of l, which was blocked, be looked at again.
 func (q *classQueue) unblock(l *lane) {
-	if l.blocked() {
-		q.ready.push(l)
-	}
+	q.unpark(l)
+	q.ready.push(l)
 }
 
 // block notes that the head of l cannot start until something changes that
@@ -147,6 +149,7 @@ func (c *Core) block(now Instant, l *lane, lack Resource) {
 	q := l.queue
 	q.ready.remove(l)
 	l.lack = lack
+	c.park(l)
 	if l.since == 0 {
 		l.since, l.granted = max(now, 1), q.family.grants
 		q.family.fenceAt = min(q.family.fenceAt, now.Add(c.limits.StarvationGuard))
@@ -166,16 +169,29 @@ func (t *Target) concerns(r *Rank) bool {
 	return false
 }
 
-// wake lets those heads of f be looked at again that may use r; nil: all.
+// wake lets those heads of f be looked at again that may use r, one of its
+// ranks; nil: all.
 func (c *Core) wake(f *family, r *Rank) {
+	for r != nil && len(r.parked) > 0 {
+		l := r.parked[len(r.parked)-1].lane
+		l.queue.unblock(l)
+	}
 	for _, p := range f.profiles {
 		if p.waiting == 0 {
 			continue
 		}
 		for _, q := range p.classes {
-			for _, l := range q.all.l {
-				if l.blocked() && (r == nil || l.head().Target.concerns(r)) {
-					q.ready.push(l)
+			if r == nil {
+				for _, l := range q.all.l {
+					if l.blocked() {
+						q.unblock(l)
+					}
+				}
+				continue
+			}
+			for i := len(q.wide) - 1; i >= 0; i-- {
+				if l := q.wide[i]; l.mayUse(r) {
+					q.unblock(l)
 				}
 			}
 		}

@@ -1,6 +1,9 @@
 package admission
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // maxLanes bounds the lanes of a gate; what needs one more shares one a class.
 const maxLanes = 1024
@@ -18,6 +21,104 @@ type lane struct {
 	lack    Resource          // why the head cannot start, when it is known to be blocked
 	since   Instant           // since when the head is blocked; 0: it is not known to be
 	granted uint64            // grants of the family at that time
+	widePos int               // in the wide lanes of the class; -1: not in them
+	parks   [maxParks]park    // of a blocked lane that is not wide
+	parksN  int
+}
+
+// maxParks is at how many ranks at most a blocked head waits to be told of them
+// alone: one that is pinned to a rank, or a worker of few. So a thousand heads
+// for as many ranks cost nothing when a hold of another rank ends.
+const maxParks = 4
+
+// park is a rank at which a lane waits, and where in the rank's list.
+type park struct {
+	rank *Rank
+	pos  int
+}
+
+// parkedLane is a lane that waits at a rank, and which of its parks that is.
+type parkedLane struct {
+	lane *lane
+	park int
+}
+
+// lacksPrefill tells whether no change of a decode rank's holds can help the
+// head of l: no prefill rank would do whatever decode ranks were free.
+func (l *lane) lacksPrefill() bool {
+	return l.head().Target.shape == Disaggregated && (l.lack == ResourcePrefillSlot || l.lack == ResourcePrefillTokens)
+}
+
+// mayUse tells whether the end of a hold of r may help the head of l.
+func (l *lane) mayUse(r *Rank) bool {
+	if r.role == RoleDecode && l.lacksPrefill() {
+		return false
+	}
+	return l.head().Target.concerns(r)
+}
+
+// park puts a blocked lane where wake finds it: at the ranks its head waits for
+// when they are few, or among the wide lanes of its class.
+func (c *Core) park(l *lane) {
+	l.widePos, l.parksN = -1, 0
+	t := l.head().Target
+	leg := PrefillLeg
+	switch {
+	case t.shape != Disaggregated:
+		leg = DecodeLeg
+	case !l.lacksPrefill():
+		leg = numLegs
+	}
+	if leg < numLegs && t.bits[leg] != nil && c.parkAt(l, t.bits[leg], t.model.pools[t.role(leg)].members) {
+		return
+	}
+	l.widePos = len(l.queue.wide)
+	l.queue.wide = append(l.queue.wide, l)
+}
+
+// parkAt parks l at the ranks that both sets have, if they are few.
+func (c *Core) parkAt(l *lane, eligible, members bitmap) bool {
+	n := 0
+	for w, word := range eligible {
+		if n += ones(word & members[w]); n > maxParks {
+			return false
+		}
+	}
+	if n == 0 {
+		return false
+	}
+	for w, word := range eligible {
+		for word &= members[w]; word != 0; word &= word - 1 {
+			r := c.ranks[w<<6+bits.TrailingZeros64(word)]
+			l.parks[l.parksN] = park{r, len(r.parked)}
+			r.parked = append(r.parked, parkedLane{l, l.parksN})
+			l.parksN++
+		}
+	}
+	return true
+}
+
+// unpark takes a lane that is blocked no more from where park put it.
+func (q *classQueue) unpark(l *lane) {
+	if i := l.widePos; i >= 0 {
+		last := len(q.wide) - 1
+		q.wide[i] = q.wide[last]
+		q.wide[i].widePos = i
+		q.wide[last] = nil
+		q.wide = q.wide[:last]
+		l.widePos = -1
+	}
+	for k := range l.parksN {
+		r, i := l.parks[k].rank, l.parks[k].pos
+		last := len(r.parked) - 1
+		moved := r.parked[last]
+		r.parked[i] = moved
+		moved.lane.parks[moved.park].pos = i
+		r.parked[last] = parkedLane{}
+		r.parked = r.parked[:last]
+		l.parks[k] = park{}
+	}
+	l.parksN = 0
 }
 
 func (l *lane) blocked() bool { return l.pos[readyLanes] < 0 }
@@ -134,7 +235,7 @@ func (q *classQueue) openLane(c *Core, t *Ticket) *lane {
 	} else {
 		l = &lane{}
 	}
-	*l = lane{queue: q, waitQueue: waitQueue{l.h[:0]}, pos: [numLaneHeaps]int{-1, -1}}
+	*l = lane{queue: q, waitQueue: waitQueue{l.h[:0]}, pos: [numLaneHeaps]int{-1, -1}, widePos: -1}
 	switch {
 	case !c.laned:
 		q.shared = l

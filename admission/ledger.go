@@ -49,7 +49,8 @@ type Rank struct {
 	labels   map[string]string
 	adapters []string
 	capacity Capacity
-	barred   []*Rank // decode ranks that a prefill rank is not paired with
+	parked   []parkedLane // blocked lanes whose heads need this rank, or one of few
+	barred   []*Rank      // decode ranks that a prefill rank is not paired with
 	index    int
 	groupID  int
 	domainID int
