@@ -121,6 +121,9 @@ func (s Spec) environment(h Home) []string {
 		"PYTHONUNBUFFERED=1",
 		"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1",
 		"CUDA_VISIBLE_DEVICES=", "OMP_NUM_THREADS=1",
+		// Else the first request for logprobs has a kernel compiled: it takes half a
+		// minute, needs a C++ compiler, and where that fails the engine dies of it.
+		"TORCHDYNAMO_DISABLE=1",
 		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind",
 		"VLLM_HOST_IP=127.0.0.1", "VLLM_CACHE_ROOT="+h.path("cache"),
 		"UCX_TLS=tcp", "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error",
