@@ -262,8 +262,18 @@ func (q *request) smallBody() ([]byte, bool) {
 	return q.buf.b[:q.length], true
 }
 
+func clone[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	return &v
+}
+
 func readThresholds(body []byte, old admission.RejectThresholds) (admission.RejectThresholds, *openai.Error) {
-	in := thresholdsOf(old)
+	// Copies: decoding into a number that is there writes through its pointer, and
+	// these are the gate's and the configuration's.
+	in := thresholdsDoc{DecodeBlocks: clone(old.ActiveDecodeBlocks), PrefillTokens: clone(old.ActivePrefillTokens), PrefillFrac: clone(old.ActivePrefillTokensFrac)}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(&in)

@@ -262,6 +262,18 @@ func TestBusyThreshold(t *testing.T) {
 	if n := r.metric(`sluice_admission_rejections_total{class="normal",reason="all_overloaded"}`); n != 1 {
 		t.Errorf("%v rejections counted", n)
 	}
+	// One that is refused changes nothing of those in force, nor does a good one
+	// change what the configuration holds.
+	own := ptr(0.5)
+	r.gate.SetRejectThresholds(admission.RejectThresholds{ActiveDecodeBlocks: own, ActivePrefillTokens: ptr(int64(100))})
+	r.do("POST", "/busy_threshold", `{"active_decode_blocks_threshold":7}`).refused(t, 400, "invalid_request")
+	r.do("POST", "/busy_threshold", `{"active_decode_blocks_threshold":0.9,"unknown":1}`).refused(t, 400, "invalid_request")
+	if d := get(); d.DecodeBlocks == nil || *d.DecodeBlocks != 0.5 {
+		t.Errorf("a refused change is in force: %+v", d)
+	}
+	if a := r.do("POST", "/busy_threshold", `{"active_decode_blocks_threshold":0.4}`); a.status != 200 || *own != 0.5 || *get().DecodeBlocks != 0.4 {
+		t.Errorf("status %d, %v is in the configuration: %s", a.status, *own, a.body)
+	}
 	// An absent field stays, null takes away.
 	if a := r.do("POST", "/busy_threshold", `{"active_decode_blocks_threshold":null}`); a.status != 200 {
 		t.Errorf("status %d: %s", a.status, a.body)
