@@ -107,8 +107,12 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 	if name == "" && facts.Connector == "" && before.Connector != "" {
 		facts.Connector, facts.note = before.Connector, before.note
 	}
-	if name == "" && (facts.Connector == "" || away && before.asked) && !facts.incomplete {
+	now := f.clock.Now()
+	since := now.Sub(w.askedAt)
+	unknown := facts.Connector == "" && (w.asks < f.opts.Health.FailureThreshold || since >= factsEvery)
+	if name == "" && (unknown || away && before.asked && since >= askPause) {
 		facts.asked = true
+		w.askedAt, w.asks = now, w.asks+1
 		c, note, err := f.prober.connector(w.ctx, w, facts)
 		switch {
 		case err == nil:
@@ -124,6 +128,9 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 	}
 	if name == ConnectorMooncake {
 		if err := f.readMooncake(w); err != nil {
+			if away {
+				w.mooncake.Store(nil) // it may have started anew, under other ids
+			}
 			facts.warn("its Mooncake bootstrap server does not answer: %s", err)
 		}
 	}
@@ -158,7 +165,7 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 		f.mu.Unlock()
 		return
 	}
-	before := w.vitals
+	before, held := w.vitals, w.heldLocked()
 	life := w.life.Load()
 	s := signs{progress: life.sign.Swap(false)}
 	if c.health == answerBusy {
@@ -184,12 +191,17 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	var news []pairingNews
 	// What it said before counts more than what it could not say now.
 	if facts != nil && (!facts.incomplete || !w.Facts().read || w.Facts().incomplete) {
-		w.facts.Store(facts)
+		old := w.facts.Swap(facts)
 		w.factsAt = now
 		if w.factTries++; !w.unready() {
 			w.factTries = 0
 		}
-		news = f.settleAllLocked(w, &changes)
+		if after.seen == before.seen && facts.concernSelf(old) {
+			f.factsLocked(w, w.rankFacts(w.models), &changes)
+			f.statesLocked(w, &changes)
+		} else {
+			news = f.settleAllLocked(w, &changes)
+		}
 	} else if after.seen != before.seen {
 		news = f.settleAllLocked(w, &changes)
 	} else {
@@ -203,7 +215,7 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	}
 	warnings := w.warnings()
 	f.mu.Unlock()
-	f.logCheck(w, before, after, facts, warnings)
+	f.logCheck(w, before, after, facts != nil && (held || !before.healthy), warnings)
 	f.logPairing(news)
 }
 
@@ -225,7 +237,7 @@ func (f *Fleet) jitterLocked(d time.Duration) time.Duration {
 	return d + time.Duration(float64(d)*(0.2*f.rand.Float64()-0.1))
 }
 
-func (f *Fleet) logCheck(w *Worker, before, after vitals, facts *Facts, warnings []string) {
+func (f *Fleet) logCheck(w *Worker, before, after vitals, doubts bool, warnings []string) {
 	log := f.log.With("worker", w.spec.URL, "id", w.id)
 	switch {
 	case after.healthy && !before.healthy:
@@ -241,7 +253,7 @@ func (f *Fleet) logCheck(w *Worker, before, after vitals, facts *Facts, warnings
 	if after.trouble != "" && after.trouble != before.trouble {
 		log.Warn("worker cannot be used as it is registered", "about", after.trouble)
 	}
-	if facts != nil && !before.healthy {
+	if doubts {
 		for _, warning := range warnings {
 			log.Warn("worker registered with a doubt", "about", warning)
 		}

@@ -96,6 +96,18 @@ func (f *Facts) names() []string {
 	return names
 }
 
+// concernSelf tells whether what is new since the old facts is no other worker's
+// business: nothing of what it serves and how it is paired.
+func (f *Facts) concernSelf(old *Facts) bool {
+	same := func(a, b ModelInfo) bool {
+		a.Created = b.Created // some engines make it up for each answer
+		return a == b
+	}
+	return f.read == old.read && f.Backend == old.Backend && f.Connector == old.Connector && f.CacheType == old.CacheType &&
+		f.ServedName == old.ServedName && f.ModelPath == old.ModelPath && f.DPSize == old.DPSize &&
+		slices.EqualFunc(f.Models, old.Models, same) && slices.EqualFunc(f.Adapters, old.Adapters, same)
+}
+
 // lenient reads fields of a JSON object one by one, so that one of an odd shape
 // spoils none of the others.
 type lenient map[string]json.RawMessage

@@ -80,6 +80,9 @@ const (
 	// firstRetry is the pause after the first failed look at a worker that is
 	// not healthy; it doubles up to the interval.
 	firstRetry = time.Second
+	// askPause is the least time after which a worker that was away is asked for its
+	// connector again.
+	askPause = 10 * time.Second
 	// factsEvery is how often a healthy worker is asked again what it serves.
 	factsEvery = 5 * time.Minute
 	// expectFor is how long a registered worker that was never seen may still

@@ -53,6 +53,10 @@ type Worker struct {
 	queried   atomic.Int64 // instant of the last RefreshMooncake
 	transfers transfers
 
+	// owned by the check that runs
+	asks    int // times it was asked for its connector
+	askedAt admission.Instant
+
 	// guarded by Fleet.mu
 	vitals     vitals
 	draining   bool
