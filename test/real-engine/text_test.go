@@ -87,14 +87,14 @@ func TestPairText(t *testing.T) {
 			t.Run(route.name+"/"+name, func(t *testing.T) {
 				q.prompt = prompt(60)
 				n := sameText(t, q, r.url)
+				if t.Failed() {
+					return
+				}
 				tokens += n
 				blocks += (n + BlockSize - 1) / BlockSize
 				asked++
 			})
 		}
-	}
-	if t.Failed() {
-		return
 	}
 	var moved counters
 	eventually(t, "decode has counted what came", func() string {
