@@ -40,6 +40,9 @@ type exchange struct {
 	// refs counts who may still use the ticket, bodyRefs who may still send the
 	// body: the handler and, if there is one, a prefill leg.
 	refs, bodyRefs atomic.Int32
+	// handedOver: decode goes by KV cache that prefill handed over, so that its
+	// failure may be that of the way between. Owned by the handler.
+	handedOver bool
 	// bodies are those of all attempts so far: a list that grows in the handler
 	// and is given back by the last who lets go of the body.
 	bodies *pairBodies

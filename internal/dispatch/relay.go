@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -155,18 +156,20 @@ func (r *relay) stream(ctx *legContext) *failure {
 		}
 		r.rank.NoteProgress()
 		r.scan.Feed(piece)
+		if !r.out.begun {
+			if f := r.beforeFirst(); f != nil {
+				return f
+			}
+			if (r.awaitsFirst() || r.onlyOpening(held, piece)) && len(held)+len(piece) < maxHeld {
+				held = append(held, piece...)
+				continue
+			}
+		}
 		if r.scan.DataEvents > 0 {
 			r.firstToken()
 			r.grow()
 		}
 		if !r.out.begun {
-			if f := r.beforeFirst(); f != nil {
-				return f
-			}
-			if r.awaitsFirst() && len(held)+len(piece) < maxHeld {
-				held = append(held, piece...)
-				continue
-			}
 			if r.x.wanted.any() {
 				piece, held = r.first(append(held, piece...)), nil
 			}
@@ -196,6 +199,25 @@ func (r *relay) awaitsFirst() bool {
 // maxHeld bounds what is held back of a first event that comes in pieces.
 const maxHeld = 64 << 10
 
+// onlyOpening tells whether all that has come is the event with which a chat
+// begins: the role, and no content. vLLM sends it before the engine has run, so it
+// is no sign that there will be an answer; it waits for the next event.
+func (r *relay) onlyOpening(held, piece []byte) bool {
+	if r.x.call.Route != openai.RouteChatCompletions || r.scan.Events != 1 || r.scan.DataEvents != 1 || !r.scan.AtBoundary() {
+		return false
+	}
+	if len(held) > 0 {
+		piece = append(held[:len(held):len(held)], piece...)
+	}
+	return bytes.Contains(piece, roleField) && (bytes.Contains(piece, emptyContent) || bytes.Contains(piece, nullContent))
+}
+
+var (
+	roleField    = []byte(`"role":"assistant"`)
+	emptyContent = []byte(`"content":""`)
+	nullContent  = []byte(`"content":null`)
+)
+
 // beforeFirst looks at what has come before the client was sent anything. An
 // error event that reports a broken hand-off is the pair's failure; any other is
 // the engine's answer and passes as it is.
@@ -204,7 +226,7 @@ func (r *relay) beforeFirst() *failure {
 		return nil
 	}
 	status := engine.EventErrorStatus(r.scan.LastError)
-	if !engine.SGLangTransferFailure(status, r.scan.LastError) {
+	if !engine.SGLangTransferFailure(status, r.scan.LastError) && (!r.x.handedOver || status != http.StatusInternalServerError) {
 		return nil
 	}
 	return r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
@@ -213,8 +235,8 @@ func (r *relay) beforeFirst() *failure {
 // streamEnd judges a stream that ended without a fault of the connection.
 func (r *relay) streamEnd(held []byte) *failure {
 	if !r.out.begun {
-		if len(held) == 0 {
-			f := r.bad("its event stream ended before the first event", nil)
+		if len(held) == 0 || r.scan.Errors == 0 && !(r.scan.Finished && r.scan.AtBoundary()) {
+			f := r.bad("its event stream ended before the first content", nil)
 			f.reason = reasonBrokenOff
 			return f
 		}

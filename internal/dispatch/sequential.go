@@ -163,6 +163,7 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 	legs.bodies.decode, _ = s.Segments()
 	dr.Watch(&legs.decodeDead, &legs.decodeCtx)
 	defer legs.decodeDead.Stop()
+	x.handedOver = params != nil
 	t.StartDecode()
 	f := x.runAnswer(&legs.decodeCtx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.bodies.header), nil)
 	if f != nil && params != nil && f.status == http.StatusInternalServerError && !x.out.begun {

@@ -233,3 +233,27 @@ func TestConnectorsWithoutParams(t *testing.T) {
 		r.noViolations()
 	}
 }
+
+// vLLM sends the head of a stream and its opening event before it knows whether
+// the KV cache arrives. A hand-off that fails then is still told by a status, or
+// tried again.
+func TestVLLMTransferFailureBeforeContent(t *testing.T) {
+	events := []string{
+		"data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+		"data: {\"error\":{\"message\":\"Internal server error\",\"type\":\"InternalServerError\",\"code\":500}}\n\ndata: [DONE]\n\n",
+	}
+	body := vllmBodies(`,"stream":true`)["/v1/chat/completions"]
+	r := newRig(t, vllm(sim.NIXL, rigOptions{retries: 2}))
+	r.sim.Decode(0).SetFault(sim.Fault{Events: events, EventDelay: 20 * time.Millisecond, Count: 1})
+	if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 200 || strings.Contains(a.body, "Internal server error") || text(t, a.body) == "" {
+		t.Errorf("with a retry: %d %s", a.status, a.body)
+	}
+	r.idle()
+	r = newRig(t, vllm(sim.NIXL, rigOptions{}))
+	r.sim.Decode(0).SetFault(sim.Fault{Events: events, EventDelay: 20 * time.Millisecond, Count: 1})
+	if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 500 || a.code() != "500" {
+		t.Errorf("without: %d %s", a.status, a.body)
+	}
+	r.idle()
+	r.charged()
+}
