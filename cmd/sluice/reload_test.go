@@ -293,3 +293,19 @@ fleet: {model_id: other}
 		t.Errorf("a reload of nothing changed the threshold: %+v", s.Thresholds)
 	}
 }
+
+// The class file that the documentation shows is one.
+func TestDocumentedClassFile(t *testing.T) {
+	b, err := os.ReadFile("../../docs/classes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(b), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	file := t.TempDir() + "/classes.yaml"
+	write(t, file, example)
+	code, stdout, stderr := sluice(t, nil, "check-config", "--router-policy-config", file)
+	if code != 0 || strings.Contains(stderr, "warning") {
+		t.Errorf("exit %d: %s %s", code, stdout, stderr)
+	}
+}
