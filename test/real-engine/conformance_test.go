@@ -4,7 +4,10 @@ package main
 
 import (
 	"flag"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-router/sluice/test/real-engine/conformance"
@@ -22,8 +25,22 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	metrics := map[string]bool{}
+	for _, url := range engines {
+		list, err := conformance.Metrics(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range list {
+			metrics[m] = true
+		}
+	}
 	if *record {
 		needPair(t)
+		list := strings.Join(slices.Sorted(maps.Keys(metrics)), "\n") + "\n"
+		if err := os.WriteFile("conformance/metrics.golden", []byte(list), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile("conformance/vllm.golden", []byte(conformance.Format(results)), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -31,6 +48,13 @@ func TestConformance(t *testing.T) {
 	}
 	for _, d := range conformance.Diff(conformance.Golden, results) {
 		t.Error(d)
+	}
+	if prefill != nil {
+		for line := range strings.Lines(conformance.GoldenMetrics) {
+			if !metrics[strings.TrimSpace(line)] {
+				t.Errorf("there is no metric %s any more", strings.TrimSpace(line))
+			}
+		}
 	}
 	report.say(t, "%d requests answered as written down", len(results))
 }

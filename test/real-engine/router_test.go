@@ -145,10 +145,19 @@ func (r *router) get(path string) (status int, body string) {
 
 // worker is an entry of GET /workers.
 type worker struct {
-	URL    string `json:"url"`
-	Type   string `json:"worker_type"`
-	Status string `json:"status"`
-	Load   int    `json:"load"`
+	URL         string `json:"url"`
+	Type        string `json:"worker_type"`
+	Status      string `json:"status"`
+	Load        int    `json:"load"`
+	Backend     string `json:"backend"`
+	Version     string `json:"version"`
+	Connector   string `json:"kv_connector"`
+	Transfer    string `json:"kv_transfer"`
+	MaxModelLen int    `json:"max_model_len"`
+	Ranks       []struct {
+		Blocks    int `json:"total_kv_blocks"`
+		BlockSize int `json:"block_size"`
+	} `json:"ranks"`
 }
 
 func (r *router) workers() []worker {

@@ -61,6 +61,20 @@ func TestSimulator(t *testing.T) {
 			t.Errorf("%s is answered alike by now, though %q: take it off the list", name, why)
 		}
 	}
+	for _, w := range []*sim.Worker{fleet.Regular(0), fleet.Prefill(0), fleet.Decode(0)} {
+		metrics, err := Metrics(t.Context(), w.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(metrics) == 0 {
+			t.Error("the simulator has no metrics of vLLM's")
+		}
+		for _, m := range metrics {
+			if !HasMetric(GoldenMetrics, m) {
+				t.Errorf("the engine has no metric %s", m)
+			}
+		}
+	}
 	if len(Parse(Golden)) != len(results) {
 		t.Errorf("%d answers in the golden file, %d requests: record it anew", len(Parse(Golden)), len(results))
 	}

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -19,6 +21,11 @@ var requestsJSON []byte
 //
 //go:embed vllm.golden
 var Golden string
+
+// GoldenMetrics are the metrics a real engine had, as Metrics lists them.
+//
+//go:embed metrics.golden
+var GoldenMetrics string
 
 // Request is an entry of the table.
 type Request struct {
@@ -128,6 +135,44 @@ func ask(ctx context.Context, r Request, base, body string) (int, http.Header, [
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	return resp.StatusCode, resp.Header, answer, err
+}
+
+// Metrics lists the metrics of an engine that are vLLM's own, with the names of
+// their labels, sorted.
+func Metrics(ctx context.Context, base string) ([]string, error) {
+	status, _, body, err := ask(ctx, Request{Method: http.MethodGet, Path: "/metrics"}, base, "")
+	if err != nil || status != http.StatusOK {
+		return nil, fmt.Errorf("cannot read the metrics of %s: status %d, %w", base, status, err)
+	}
+	found := map[string]bool{}
+	for line := range strings.Lines(string(body)) {
+		if !strings.HasPrefix(line, "vllm:") {
+			continue
+		}
+		name, labels, _ := strings.Cut(line[:strings.LastIndexByte(line, ' ')], "{")
+		var keys []string
+		for label := range strings.SplitSeq(strings.TrimSuffix(labels, "}"), ",") {
+			if key, _, ok := strings.Cut(label, "="); ok {
+				keys = append(keys, key)
+			}
+		}
+		slices.Sort(keys)
+		found[name+"{"+strings.Join(keys, ",")+"}"] = true
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// HasMetric tells whether a list like GoldenMetrics has a metric of that name with
+// at least its labels.
+func HasMetric(list, metric string) bool {
+	name, labels, _ := strings.Cut(strings.TrimSuffix(metric, "}"), "{")
+	for line := range strings.Lines(list) {
+		if rest, ok := strings.CutPrefix(strings.TrimSuffix(line, "}\n"), name+"{"); ok {
+			has := strings.Split(rest, ",")
+			return !slices.ContainsFunc(strings.Split(labels, ","), func(l string) bool { return !slices.Contains(has, l) })
+		}
+	}
+	return false
 }
 
 // Format writes results as a golden file.
