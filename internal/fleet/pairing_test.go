@@ -1,0 +1,270 @@
+package fleet
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// logBook keeps what is logged.
+type logBook struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func serveTLS(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func vllmFacts(names ...string) *Facts {
+	f := serves(names...)
+	f.Backend = DialectVLLM
+	return f
+}
+
+const (
+	urlP, urlQ = "http://p:1", "http://q:1"
+	urlD, urlE = "http://d:1", "http://e:1"
+)
+
+// worker registers a worker that is well and says f.
+func (b *testbed) worker(url string, role admission.Role, f *Facts) *Worker {
+	b.t.Helper()
+	b.prober.set(well, url)
+	b.prober.says(url, f)
+	w := b.add(WorkerSpec{URL: url, Role: role})
+	synctest.Wait()
+	return w
+}
+
+func (b *testbed) wantGroup(w *Worker, want string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if got := w.Ranks()[0].facts.PairGroup; got != want {
+		b.t.Errorf("group of %s is %q, want %q", w.URL(), got, want)
+	}
+}
+
+func (p *fakeProber) connected(url, connector string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.connects[url], p.mute[url] = connector, err
+}
+
+// A decode worker has the connector of the prefill workers of its model, whoever
+// comes first, and follows when that changes.
+func TestDecodeTakesTheConnectorOfPrefill(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		d := b.worker(urlD, admission.RoleDecode, vllmFacts("m"))
+		other := b.worker(urlE, admission.RoleDecode, vllmFacts("n"))
+		b.wantGroup(d, "vllm/unknown")
+		b.prober.connected(urlP, ConnectorNIXL, nil)
+		p := b.worker(urlP, admission.RolePrefill, vllmFacts("m"))
+		b.wantGroup(p, "vllm/nixl")
+		b.wantGroup(d, "vllm/nixl")
+		b.wantGroup(other, "vllm/unknown")
+		if d.Ranks()[0].Connector() != ConnectorNIXL {
+			t.Errorf("connector %q", d.Connector())
+		}
+		// Another prefill worker with another one does not change it, but is told.
+		b.prober.connected(urlQ, ConnectorMoRIIO, nil)
+		q := b.worker(urlQ, admission.RolePrefill, vllmFacts("m"))
+		b.wantGroup(d, "vllm/nixl")
+		if notes := q.Info().Pairing; len(notes) != 1 || !strings.Contains(notes[0], "as vllm/moriio, they as vllm/nixl") {
+			t.Errorf("notes of q %q", notes)
+		}
+		if notes := d.Info().Pairing; len(notes) != 1 || !strings.Contains(notes[0], "set its kv_connector") {
+			t.Errorf("notes of d %q", notes)
+		}
+		b.Remove(urlP)
+		b.pass(time.Second)
+		b.wantGroup(d, "vllm/moriio")
+		if notes := append(d.Info().Pairing, q.Info().Pairing...); len(notes) > 0 {
+			t.Errorf("notes %q", notes)
+		}
+	})
+}
+
+// Ends that do not match are never paired, and that is said once.
+func TestEndsThatDoNotMatch(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		p, d   WorkerSpec
+		pf, df *Facts
+		match  bool
+	}{
+		{"alike", WorkerSpec{Connector: "mooncake"}, WorkerSpec{Connector: "MooncakeConnector"}, vllmFacts("m"), vllmFacts("m"), true},
+		{"connectors", WorkerSpec{Connector: "lmcache"}, WorkerSpec{Connector: "nixl"}, vllmFacts("m"), vllmFacts("m"), false},
+		{"dialects", WorkerSpec{}, WorkerSpec{Backend: "vllm"}, serves("m"), vllmFacts("m"), false},
+		{"form of the cache", WorkerSpec{Connector: "nixl"}, WorkerSpec{Connector: "nixl"},
+			&Facts{Models: []ModelInfo{{ID: "m"}}, Backend: DialectVLLM, CacheType: "fp8"}, vllmFacts("m"), false},
+		{"auto is the model's own", WorkerSpec{Connector: "nixl"}, WorkerSpec{Connector: "nixl"},
+			&Facts{Models: []ModelInfo{{ID: "m"}}, Backend: DialectVLLM, CacheType: "bfloat16"}, vllmFacts("m"), true},
+		{"both SGLang", WorkerSpec{}, WorkerSpec{}, serves("m"), serves("m"), true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			log := &logBook{}
+			inBubble(t, Options{Log: log.logger()}, func(b *testbed) {
+				b.prober.set(well, urlP, urlD)
+				b.prober.says(urlP, tc.pf)
+				b.prober.says(urlD, tc.df)
+				b.prober.moon[urlP] = &mooncake{ids: []string{"e"}}
+				tc.p.URL, tc.p.Role, tc.d.URL, tc.d.Role = urlP, admission.RolePrefill, urlD, admission.RoleDecode
+				p, d := b.add(tc.p), b.add(tc.d)
+				b.pass(2 * factsEvery)
+				b.wantCandidates(urlD, urlP)
+				if got := b.pair("m") != nil; got != tc.match {
+					t.Errorf("paired: %t", got)
+				}
+				notes := append(p.Info().Pairing, d.Info().Pairing...)
+				if want := map[bool]int{true: 0, false: 2}[tc.match]; len(notes) != want {
+					t.Errorf("notes %q", notes)
+				}
+				if n := strings.Count(log.String(), "cannot be paired"); n != len(notes) {
+					t.Errorf("said %d times:\n%s", n, log)
+				}
+			})
+		})
+	}
+}
+
+// pair is granted a pair, or nil when there is none.
+func (b *testbed) pair(model string) *admission.Ticket {
+	b.t.Helper()
+	target := b.gate.Resolve(admission.TargetSpec{Model: b.Pool(model), Shape: admission.Disaggregated})
+	if target == nil {
+		return nil
+	}
+	t := &admission.Ticket{Target: target}
+	if err := b.gate.Acquire(b.t.Context(), t); err != nil {
+		return nil
+	}
+	t.Close()
+	return t
+}
+
+// A prefill worker whose bootstrap port is to be found out gets no work through
+// the default one while its /server_info is slow.
+func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
+	lost := func() *Facts {
+		f := serves("m")
+		f.incomplete, f.infoLost = true, true
+		return f
+	}
+	inBubble(t, Options{}, func(b *testbed) {
+		b.worker(urlD, admission.RoleDecode, serves("m"))
+		p := b.worker(urlP, admission.RolePrefill, lost())
+		b.wantCandidates(urlD)
+		if p.Status() != StatusPending {
+			t.Errorf("status %s", p.Status())
+		}
+		told := serves("m")
+		told.BootstrapPort = 9001
+		b.prober.says(urlP, told)
+		b.pass(2 * firstRetry)
+		b.wantCandidates(urlD, urlP)
+		if _, port, _ := p.Bootstrap(); port != 9001 || p.Status() != StatusReady {
+			t.Errorf("port %d, status %s", port, p.Status())
+		}
+		// One that never tells is used after some tries.
+		b.worker(urlQ, admission.RolePrefill, lost())
+		b.wantCandidates(urlD, urlP)
+		b.pass(5 * firstRetry)
+		b.wantCandidates(urlD, urlP, urlQ)
+	})
+	inBubble(t, Options{}, func(b *testbed) {
+		b.prober.set(well, urlP)
+		b.prober.says(urlP, lost())
+		b.add(WorkerSpec{URL: urlP, Role: admission.RolePrefill, BootstrapPort: 7, Backend: DialectSGLang})
+		synctest.Wait()
+		b.wantCandidates(urlP) // nothing is to be found out
+	})
+}
+
+// A vLLM prefill worker that does not answer the question for its connector is
+// asked a few times, then used as it is, and asked again much later only.
+func TestConnectorIsAskedForWithinBounds(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		b.prober.connected(urlP, "", errors.New("no answer"))
+		p := b.worker(urlP, admission.RolePrefill, vllmFacts("m"))
+		b.wantCandidates()
+		b.pass(time.Minute)
+		b.wantCandidates(urlP)
+		if p.Connector() != ConnectorUnknown || len(p.Info().Warnings) != 1 {
+			t.Errorf("connector %q, warnings %q", p.Connector(), p.Info().Warnings)
+		}
+		if n := b.prober.probes(urlP); n != 3 {
+			t.Errorf("asked %d times", n)
+		}
+		b.prober.connected(urlP, ConnectorNIXL, nil)
+		b.pass(2 * factsEvery)
+		if n := b.prober.probes(urlP); p.Connector() != ConnectorNIXL || n != 4 {
+			t.Errorf("connector %q, asked %d times", p.Connector(), n)
+		}
+		// One that was away may be another, and is asked once.
+		b.prober.set(vanished, urlP)
+		b.pass(time.Minute)
+		b.prober.connected(urlP, ConnectorMoRIIO, nil)
+		b.prober.set(well, urlP)
+		b.pass(time.Minute)
+		if n := b.prober.probes(urlP); p.Connector() != ConnectorMoRIIO || n != 5 {
+			t.Errorf("connector %q, asked %d times", p.Connector(), n)
+		}
+	})
+}
+
+func (p *fakeProber) probes(url string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.probed[url]
+}
+
+// Facts that tell nothing new leave the table of names as it is: reading those of
+// a thousand workers again costs no thousand tables.
+func TestUnchangedFactsAreCheap(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		b.worker(urlA, admission.RoleRegular, serves("m"))
+		before := b.names.Load()
+		again := serves("m")
+		again.Models[0].Created = 7
+		b.prober.says(urlA, again)
+		b.pass(3 * factsEvery)
+		if b.names.Load() != before {
+			t.Error("the table is made anew")
+		}
+		b.prober.says(urlA, serves("n"))
+		b.pass(2 * factsEvery)
+		if b.names.Load() == before || b.Pool("n") != "n" {
+			t.Error("what is new is not taken over")
+		}
+	})
+}

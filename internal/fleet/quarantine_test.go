@@ -1,0 +1,191 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// pairsOf are the pairs that n requests get.
+func (b *testbed) pairsOf(n int) map[string]int {
+	b.t.Helper()
+	got := map[string]int{}
+	for range n {
+		if t := b.pair("m"); t != nil {
+			got[t.Prefill.Data().(*Rank).ID()[7:8]+t.Decode.Data().(*Rank).ID()[7:8]]++
+		}
+	}
+	return got
+}
+
+func (b *testbed) square() (p, q, d, e *Rank) {
+	b.t.Helper()
+	return b.worker(urlP, admission.RolePrefill, serves("m")).Ranks()[0], b.worker(urlQ, admission.RolePrefill, serves("m")).Ranks()[0],
+		b.worker(urlD, admission.RoleDecode, serves("m")).Ranks()[0], b.worker(urlE, admission.RoleDecode, serves("m")).Ranks()[0]
+}
+
+// A pair that keeps failing is kept apart for a while, and for longer each time;
+// no breaker is charged.
+func TestPairThatKeepsFailing(t *testing.T) {
+	log := &logBook{}
+	inBubble(t, Options{Log: log.logger()}, func(b *testbed) {
+		p, q, d, e := b.square()
+		fail := func(n int) {
+			for range n {
+				b.ReportTransferFailure(p, d)
+			}
+		}
+		fail(pairFailures - 1)
+		b.ReportPairSuccess(p, d)
+		fail(pairFailures - 1)
+		b.ReportPairSuccess(q, e)
+		if got := b.pairsOf(200); len(got) != 4 {
+			t.Errorf("pairs %v", got)
+		}
+		fail(1)
+		if got := b.pairsOf(200); got["pd"] != 0 || len(got) != 3 {
+			t.Errorf("pairs %v", got)
+		}
+		if barred := p.Worker().Info().Barred; len(barred) != 1 || barred[0].Decode != urlD || barred[0].ForSeconds != coolOff.Seconds() ||
+			len(d.Worker().Info().Barred) != 1 || len(q.Worker().Info().Barred) != 0 {
+			t.Errorf("barred %+v", barred)
+		}
+		want := "# TYPE sluice_pairs_barred gauge\nsluice_pairs_barred 1\n# TYPE sluice_pairs_barred_total counter\nsluice_pairs_barred_total 1\n"
+		if err := testutil.CollectAndCompare(NewCollector(b.Fleet), strings.NewReader(
+			"# HELP sluice_pairs_barred Pairs of a prefill and a decode rank that are kept apart for a while because they kept failing to hand KV cache over.\n"+
+				"# HELP sluice_pairs_barred_total Times that a pair of a prefill and a decode rank was barred.\n"+want), "sluice_pairs_barred", "sluice_pairs_barred_total"); err != nil {
+			t.Error(err)
+		}
+		// What ends now began before.
+		fail(10)
+		b.ReportPairSuccess(p, d)
+		b.pass(coolOff - time.Second)
+		if got := b.pairsOf(200); got["pd"] != 0 {
+			t.Errorf("pairs %v", got)
+		}
+		b.pass(2 * time.Second)
+		if got := b.pairsOf(200); got["pd"] == 0 {
+			t.Errorf("not tried again: %v", got)
+		}
+		for _, want := range []time.Duration{2 * coolOff, 4 * coolOff, 8 * coolOff, maxCoolOff, maxCoolOff} {
+			fail(1) // on trial
+			if got := p.Worker().Info().Barred; len(got) != 1 || got[0].ForSeconds != want.Seconds() {
+				t.Errorf("barred %+v, want for %s", got, want)
+			}
+			b.pass(want + time.Second)
+		}
+		b.ReportPairSuccess(p, d)
+		fail(pairFailures - 1)
+		if got := p.Worker().Info().Barred; len(got) != 0 {
+			t.Errorf("barred after a success: %v", got)
+		}
+		for _, r := range []*Rank{p, q, d, e} {
+			if s := r.Worker().Info().Breaker; s != "closed" {
+				t.Errorf("breaker of %s is %s", r.ID(), s)
+			}
+		}
+		if n := strings.Count(log.String(), "pair is barred"); n != 6 {
+			t.Errorf("said %d times", n)
+		}
+	})
+}
+
+// Failures far apart are no series, and a suspicion passes.
+func TestSuspicionPasses(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		p, _, d, _ := b.square()
+		for range 5 {
+			b.ReportTransferFailure(p, d)
+			b.pass(pairWindow + time.Second)
+			if n := b.quarantine.suspects.Load(); n != 0 {
+				t.Fatalf("%d suspects", n)
+			}
+		}
+		for range 5 {
+			b.ReportTransferFailure(p, d)
+			b.pass(pairWindow / 2)
+		}
+		if len(p.Worker().Info().Barred) > 0 {
+			t.Error("barred")
+		}
+	})
+}
+
+// The only pair there is stays.
+func TestOnlyPairIsNotBarred(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		p := b.worker(urlP, admission.RolePrefill, serves("m")).Ranks()[0]
+		d := b.worker(urlD, admission.RoleDecode, serves("m")).Ranks()[0]
+		b.worker(urlE, admission.RoleDecode, serves("other"))
+		b.worker(urlQ, admission.RolePrefill, vllmFacts("m"))
+		for range 20 {
+			b.ReportTransferFailure(p, d)
+		}
+		if n := b.quarantine.suspects.Load(); n != 0 || b.pair("m") == nil {
+			t.Errorf("%d suspects", n)
+		}
+	})
+}
+
+// A bar outlives a new registration of the ranks at the gate, and not the worker.
+func TestBarFollowsTheRanks(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		p, _, d, _ := b.square()
+		for range pairFailures {
+			b.ReportTransferFailure(p, d)
+		}
+		b.prober.says(urlP, serves("m", "n"))
+		b.pass(20 * time.Second)
+		b.prober.set(vanished, urlP)
+		b.pass(20 * time.Second)
+		b.prober.set(well, urlP)
+		b.pass(10 * time.Second)
+		if got := b.pairsOf(200); got["pd"] != 0 || got["pe"] == 0 || b.Pool("n") != "n" {
+			t.Errorf("pairs %v", got)
+		}
+		b.Remove(urlD)
+		synctest.Wait()
+		b.pass(time.Second)
+		if n := b.quarantine.suspects.Load(); n != 0 {
+			t.Errorf("%d suspects", n)
+		}
+	})
+}
+
+func TestSuspectsAreBounded(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		var ps, ds []*Rank
+		for i := range 40 {
+			ps = append(ps, b.worker(fmt.Sprintf("http://p%d:1", i), admission.RolePrefill, serves("m")).Ranks()[0])
+			ds = append(ds, b.worker(fmt.Sprintf("http://d%d:1", i), admission.RoleDecode, serves("m")).Ranks()[0])
+		}
+		for range pairFailures + 1 {
+			for _, p := range ps {
+				for _, d := range ds {
+					b.ReportTransferFailure(p, d)
+				}
+			}
+		}
+		if n := b.quarantine.suspects.Load(); n != maxPairs || b.quarantine.barred != maxBarred {
+			t.Errorf("%d suspects, %d barred", n, b.quarantine.barred)
+		}
+		b.pass(time.Hour)
+		if n := b.quarantine.suspects.Load(); n != 0 || b.quarantine.barred != 0 {
+			t.Errorf("%d suspects, %d barred", n, b.quarantine.barred)
+		}
+	})
+}
+
+func BenchmarkReportPairSuccess(b *testing.B) {
+	f := &Fleet{}
+	r := &Rank{}
+	for b.Loop() {
+		f.ReportPairSuccess(r, r)
+	}
+}
