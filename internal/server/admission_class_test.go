@@ -221,7 +221,12 @@ func TestDecodeFullWaitsInFrontOfPrefill(t *testing.T) {
 	}
 	full.leave()
 	f.good(t)
-	r.waitFor("the time it was closed", func() bool { return r.admission().ClosedMS["decode_blocks"] > 0 })
+	if v := r.metric(`sluice_admission_closed_seconds_total{resource="decode_blocks"}`); v <= 0 {
+		t.Errorf("it was closed for %v s", v)
+	}
+	if _, told := r.admission().ClosedMS["decode_blocks"]; !told {
+		t.Error("GET /admission does not tell how long it was closed")
+	}
 }
 
 // A burst cannot overshoot: what is booked for requests that are still in
