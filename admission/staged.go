@@ -16,8 +16,19 @@ func (c *Core) Grow(now Instant, t *Ticket, blocks int64, out *[]*Ticket) {
 	turns := c.overTurns
 	c.grow(t, blocks)
 	if c.overTurns != turns {
-		c.drainAfter(now, t.Decode, out) // heads whose last candidate it was are refused
+		c.drainOver(now, t.Decode, out)
 	}
+}
+
+// drainOver looks at every head that may have had r for its last candidate, now
+// that r is over a reject threshold: whatever else they lack, they are refused.
+func (c *Core) drainOver(now Instant, r *Rank, out *[]*Ticket) {
+	if c.waiting == 0 || r.index < 0 {
+		return
+	}
+	f := r.pools[0].model.family
+	c.wake(f, nil)
+	c.drain(now, f, out)
 }
 
 // Refresh renews what is known of the cached tokens of a ticket, for the prefill
@@ -39,6 +50,12 @@ func (c *Core) Refresh(t *Ticket, cached int64) {
 func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticket) bool {
 	if t.state != stateGranted || !t.holdsDecode || t.Prefill == nil {
 		return false
+	}
+	if m := t.Target.model; m.dead {
+		if c.models[m.name] == nil {
+			return false
+		}
+		c.revive(now, t) // its model lost all ranks, and has others now
 	}
 	pr, old := t.Prefill, t.Decode
 	d := t.Target.model.pools[RoleDecode]
@@ -92,7 +109,7 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 	c.bookDecode(t, next)
 	d.policy.Booked(next.index, t.Hints[DecodeLeg])
 	if c.overTurns != turns {
-		c.drainAfter(now, next, out)
+		c.drainOver(now, next, out)
 	}
 	c.drainAfter(now, old, out)
 	return true

@@ -216,6 +216,37 @@ set d2 down => l refused all_overloaded overloaded depth=0 waited=0s retry=1s
 `)
 }
 
+// What grows over a threshold ends the waits of those for whom it was the last
+// decode rank, though they lack a prefill slot.
+func TestGrowthOverAThresholdRefusesHeads(t *testing.T) {
+	story(t, `
+limits slots=1 queue=10 timeout=30s
+`+bigPair+`
+reject blocks=0.5
+arrive a tokens=160 => a granted p1 d1
+arrive b => b queued
+grow a 41 => b refused all_overloaded overloaded depth=0 waited=0s retry=1s
+`)
+}
+
+// Where prefill ranks are calm but the decode ranks that may follow them are
+// not free, and the other way round, the end of a decode is the signal.
+func TestCalmPrefillWaitsForItsOwnDecode(t *testing.T) {
+	story(t, `
+class c tokens=10
+limits queue=10 timeout=30s
+add p1 prefill group=x
+add p2 prefill group=y
+add d1 decode group=x half=1
+add d2 decode group=y
+arrive a pin=p1 => a granted p1 d1
+arrive b pin=p2 tokens=11 => b granted p2 d2
+# p1 is calm, but d1 takes no second probe; d2 is free, but p2 is busy.
+arrive c allow=p1,p2 => c queued
+enddecode a => c granted p1 d1
+`)
+}
+
 // A pinned head delays only those that need the same rank; in strict order it
 // delays everybody.
 func TestLanes(t *testing.T) {

@@ -186,6 +186,24 @@ move a => a cannot move
 `)
 }
 
+// A staged leg whose model lost all ranks finds those that came since.
+func TestStagedLegOfARevivedModel(t *testing.T) {
+	story(t, `
+limits slots=1 queue=3 timeout=30s
+`+pair+`
+arrive a => a granted p1 d1
+begin
+remove p1
+remove d1
+commit
+move a => a cannot move
+add p2 prefill
+add d2 decode
+move a => a moved to d2
+release a
+`)
+}
+
 // The decode ranks that a staged leg leaves are free at once for a head that
 // waits for them, and it never waits for what a head has not got.
 func TestStagedLegFreesItsRank(t *testing.T) {
@@ -331,6 +349,28 @@ class only tokens=0
 reload
 arrive j => j queued
 first h => j granted p1 d1
+`)
+}
+
+// A fence stands through a reload.
+func TestReloadKeepsTheFence(t *testing.T) {
+	story(t, `
+class big dfrac=1
+class small dfrac=1
+limits queue=20 timeout=600s guard=5s
+add p1 prefill
+add d1 decode kv=100 block=1
+arrive a tokens=60 class=small => a granted p1 d1
+arrive b tokens=90 class=big => b queued
+sleep 6s
+arrive c tokens=10 class=small => c granted p1 d1
+arrive d tokens=10 class=small => d queued
+class small dfrac=1
+class big dfrac=0.95
+reload
+arrive e tokens=10 class=small => e queued
+release c
+release a => b granted p1 d1
 `)
 }
 
