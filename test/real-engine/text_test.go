@@ -9,31 +9,33 @@ import (
 
 // variants are requests that differ in what a router could get wrong about the
 // two legs' bodies. The prompt is longer than a KV block in all of them.
-func variants(r *route) map[string]request {
-	q := request{route: r, tokens: 24}
-	v := map[string]request{"whole": q}
-	q.stream = true
-	v["streamed"] = q
-	switch r {
-	case chat, completions:
-		q.extra = map[string]any{"stream_options": map[string]any{"include_usage": true}, "min_tokens": 5}
-		v["streamed with usage"] = q
+func variants(r *route) []variant {
+	v := []variant{{"whole", request{route: r, tokens: 24}}, {"streamed", request{route: r, tokens: 24, stream: true}}}
+	if r == chat || r == completions {
+		v = append(v, variant{"streamed with usage", request{route: r, tokens: 24, stream: true, extra: map[string]any{
+			"stream_options": map[string]any{"include_usage": true}, "min_tokens": 5}}})
 	}
 	if r == chat {
-		q.stream, q.extra = false, map[string]any{"max_tokens": nil, "max_completion_tokens": 24}
-		v["max_completion_tokens"] = q
-		q.extra = map[string]any{"max_completion_tokens": 24, "max_tokens": 3, "logprobs": true, "top_logprobs": 2}
-		v["both limits and logprobs"] = q
+		v = append(v, variant{"max_completion_tokens", request{route: r, extra: map[string]any{
+			"max_tokens": nil, "max_completion_tokens": 24}}})
+		v = append(v, variant{"both limits and logprobs", request{route: r, extra: map[string]any{
+			"max_tokens": 3, "max_completion_tokens": 24, "logprobs": true, "top_logprobs": 2}}})
 	}
 	return v
+}
+
+type variant struct {
+	name string
+	request
 }
 
 // What sluice answers in front of one engine is what that engine answers.
 func TestWholeText(t *testing.T) {
 	r := startWhole(t)
 	for _, route := range routes {
-		for name, q := range variants(route) {
-			t.Run(route.name+"/"+name, func(t *testing.T) {
+		for _, v := range variants(route) {
+			t.Run(route.name+"/"+v.name, func(t *testing.T) {
+				q := v.request
 				q.prompt = prompt(60)
 				sameText(t, q, r.url)
 			})
@@ -83,8 +85,9 @@ func TestPairText(t *testing.T) {
 	before := scrape(t, decode.URL())
 	tokens, blocks, asked := 0, 0, 0
 	for _, route := range routes {
-		for name, q := range variants(route) {
-			t.Run(route.name+"/"+name, func(t *testing.T) {
+		for _, v := range variants(route) {
+			t.Run(route.name+"/"+v.name, func(t *testing.T) {
+				q := v.request
 				q.prompt = prompt(60)
 				n := sameText(t, q, r.url)
 				if t.Failed() {
