@@ -141,6 +141,23 @@ func (w *Worker) ownConnector() string {
 	return w.Facts().Connector
 }
 
+// dialectWarnings are what is odd about how its dialect and connector were set.
+func (w *Worker) dialectWarnings() (list []string) {
+	if l := w.spec.Labels[labelConnector]; l != "" && w.spec.setConnector() == "" {
+		list = append(list, fmt.Sprintf("its label %s=%.64q names no connector and is not used", labelConnector, l))
+	}
+	switch c := w.spec.setConnector(); {
+	case c == "":
+	case !w.vllm():
+		list = append(list, fmt.Sprintf("its kv_connector is set to %s, but it speaks %s and has none", c, w.Backend()))
+	case c == ConnectorMooncake && w.spec.Role == admission.RolePrefill && len(w.Ranks()) == 1:
+		if m := w.mooncake.Load(); m != nil && len(m.ids) > 1 {
+			list = append(list, fmt.Sprintf("it has %d data-parallel ranks with an engine id each, and is scheduled as one: set dp_aware", len(m.ids)))
+		}
+	}
+	return list
+}
+
 // Backend is Worker.Backend.
 func (r *Rank) Backend() string { return r.worker.Backend() }
 

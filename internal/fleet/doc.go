@@ -48,10 +48,31 @@
 // only after the threshold of failures in a row of the second probe, with no
 // byte from it meanwhile on any request.
 //
+// vLLM's health route needs no scheduler and is asked for both.
+//
+// # Who can be paired
+//
+// A prefill and a decode rank are paired within one dialect, connector and form
+// of KV cache: their pair group at the gate. vLLM says nothing about its connector
+// over HTTP, so a prefill worker is asked by a request for one token when it
+// comes, a bounded number of times; a decode worker cannot be asked, and has that
+// of the prefill workers of its model. What the operator sets holds. What cannot
+// be paired is told in Info and the log.
+//
+// Two more things are watched. A vLLM decode worker counts what it got from
+// others; one at which nothing arrives of what requests were handed
+// (Rank.NoteHandOff) is reported. A pair that fails to hand KV cache over several
+// times in a row (Fleet.ReportTransferFailure), while another could serve, is
+// barred at the gate for a minute, twice as long after each failed trial.
+//
+// A prefill worker is kept from work until what a pair needs is read from it: the
+// bootstrap port, the connector, Mooncake's engine ids. A few failures end that.
+//
 // # Capacities and load
 //
 // What a rank can take is what the operator set, else what the engine tells of
-// it: in SGLang /v1/loads for each data-parallel rank, else /server_info. A worker
+// it: in SGLang /v1/loads for each data-parallel rank, else /server_info; in vLLM
+// the KV cache by /metrics. A worker
 // that is scheduled as a whole has the sum of its ranks. New facts reach the gate
 // in place, so that holds stay where they are. A capacity that nobody tells is
 // listed in Info and counted by a metric; the gate then goes by the number of
@@ -64,6 +85,7 @@
 //
 // Fleet.mu is held while a change is worked out and handed to the gate, so that
 // the gate sees states in the order in which they came about. Under it are
-// taken: the gate's own lock, the breakers' and the scheduler's. Nothing is
+// taken: the gate's own lock, the breakers', that of the barred pairs and the
+// scheduler's. Nothing is
 // logged or sent under it.
 package fleet

@@ -257,6 +257,7 @@ func (w *Worker) warnings() []string {
 		}
 		warn("all its routes answer 404: the path of its URL, %q, is hardly the engine's", path)
 	}
+	list = append(list, w.dialectWarnings()...)
 	if f.note != "" && w.spec.setConnector() == "" {
 		list = append(list, f.note)
 	}

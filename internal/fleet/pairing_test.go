@@ -268,3 +268,30 @@ func TestUnchangedFactsAreCheap(t *testing.T) {
 		}
 	})
 }
+
+func TestOddSettingsAreTold(t *testing.T) {
+	for _, tc := range []struct {
+		spec WorkerSpec
+		says *Facts
+		want string
+	}{
+		{WorkerSpec{Labels: map[string]string{"kv_connector": "fax"}}, vllmFacts("m"), `kv_connector="fax" names no connector`},
+		{WorkerSpec{Connector: "nixl"}, serves("m"), "it speaks sglang and has none"},
+		{WorkerSpec{Connector: "mooncake"}, vllmFacts("m"), "set dp_aware"},
+		{WorkerSpec{Labels: map[string]string{"backend": "vllm", "kv_connector": "NixlConnector"}}, serves("m"), ""},
+	} {
+		inBubble(t, Options{}, func(b *testbed) {
+			b.prober.set(well, urlP)
+			b.prober.says(urlP, tc.says)
+			b.prober.connected(urlP, ConnectorNIXL, nil)
+			b.prober.moon[urlP] = &mooncake{ids: []string{"e_dp0", "e_dp1"}}
+			tc.spec.URL, tc.spec.Role = urlP, admission.RolePrefill
+			w := b.add(tc.spec)
+			synctest.Wait()
+			got := strings.Join(w.Info().Warnings, "\n")
+			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
+				t.Errorf("warnings %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

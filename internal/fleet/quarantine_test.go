@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,6 +181,52 @@ func TestSuspectsAreBounded(t *testing.T) {
 			t.Errorf("%d suspects, %d barred", n, b.quarantine.barred)
 		}
 	})
+}
+
+// Reports from many requests at once, while workers come and go.
+func TestPairsUnderContention(t *testing.T) {
+	f := live(t, Options{Health: HealthOptions{Disabled: true}})
+	var ranks [2][]*Rank
+	for i := range 4 {
+		for s, role := range []admission.Role{admission.RolePrefill, admission.RoleDecode} {
+			w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://127.0.0.1:%d", 1+2*i+s), Role: role, ModelID: "m", Backend: DialectVLLM, Connector: ConnectorNIXL})
+			ranks[s] = append(ranks[s], w.Ranks()...)
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for n := range 300 {
+				p, d := ranks[0][(i+n)%4], ranks[1][n%4]
+				if n%5 == 0 {
+					f.ReportPairSuccess(p, d)
+				} else {
+					f.ReportTransferFailure(p, d)
+				}
+				if n%50 == 0 {
+					_ = f.Infos()
+				}
+				if i == 0 && n == 150 {
+					f.Remove(ranks[0][0].Worker().ID())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := &f.quarantine
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	barred := 0
+	for _, x := range q.pairs {
+		if x.barred {
+			barred++
+		}
+	}
+	if barred != q.barred || int(q.suspects.Load()) != len(q.pairs) || len(q.pairs) > 16 {
+		t.Errorf("%d barred, counted %d; %d pairs, counted %d", barred, q.barred, len(q.pairs), q.suspects.Load())
+	}
 }
 
 func BenchmarkReportPairSuccess(b *testing.B) {
