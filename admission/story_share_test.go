@@ -370,7 +370,7 @@ class big dfrac=0.95
 reload
 arrive e tokens=10 class=small => e queued
 release c
-release a => b granted p1 d1
+release a => b granted p1 d1; d granted p1 d1
 `)
 }
 
