@@ -87,7 +87,7 @@ const (
 
 // Shape is the form in which errors are told on the route.
 func (r Route) Shape() Shape {
-	if r == RouteMessages {
+	if r == RouteMessages || r == RouteCountTokens {
 		return ShapeAnthropic
 	}
 	return ShapeOpenAI

@@ -38,7 +38,7 @@ func InvalidTarget(target, reason string) *Error {
 // InvalidAPIKey is 401 invalid_api_key.
 func InvalidAPIKey() *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key",
-		Message: "the API key is missing or wrong; send it as \"Authorization: Bearer KEY\""}
+		Message: "the API key is missing or wrong; send it as \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""}
 }
 
 // ModelNotFound is 404 model_not_found: no worker serves the model, whatever its

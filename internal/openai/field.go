@@ -35,6 +35,8 @@ const (
 
 	FieldUser
 	FieldSessionID
+	FieldPreviousResponseID
+	FieldBackground
 	FieldPriority
 	FieldLoRAPath
 	FieldCacheSalt
@@ -82,6 +84,8 @@ var fieldNames = [numFields]string{
 	FieldMaxOutputTokens:     "max_output_tokens",
 	FieldUser:                "user",
 	FieldSessionID:           "session_id",
+	FieldPreviousResponseID:  "previous_response_id",
+	FieldBackground:          "background",
 	FieldPriority:            "priority",
 	FieldLoRAPath:            "lora_path",
 	FieldCacheSalt:           "cache_salt",

@@ -19,6 +19,20 @@ const (
 	RouteResponses
 	RouteMessages
 	RouteEmbeddings
+	// The routes from here on have bodies that nothing is read of but the common
+	// fields, which for some are not JSON.
+	RouteTokenize
+	RouteDetokenize
+	RouteRerank
+	RouteScore
+	RouteClassify
+	RoutePooling
+	RouteCountTokens
+	RouteAudio
+	RouteStoredResponse
+
+	// NumRoutes is the number of routes.
+	NumRoutes
 )
 
 // String is the route's name for logs and metric labels.
@@ -36,6 +50,24 @@ func (r Route) String() string {
 		return "messages"
 	case RouteEmbeddings:
 		return "embeddings"
+	case RouteTokenize:
+		return "tokenize"
+	case RouteDetokenize:
+		return "detokenize"
+	case RouteRerank:
+		return "rerank"
+	case RouteScore:
+		return "score"
+	case RouteClassify:
+		return "classify"
+	case RoutePooling:
+		return "pooling"
+	case RouteCountTokens:
+		return "count_tokens"
+	case RouteAudio:
+		return "audio"
+	case RouteStoredResponse:
+		return "stored_response"
 	}
 	return "other"
 }
@@ -83,6 +115,20 @@ func Peek(route Route, body []byte, opts PeekOptions) (*Peeked, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// Opaque is a body that is not JSON, or none: it passes as it is. model is what it
+// asks for in some way of its own, "" if it names none.
+func Opaque(route Route, body []byte, model string) *Peeked {
+	p, err := Peek(route, []byte("{}"), PeekOptions{})
+	if err != nil {
+		panic("BUG: an empty object is refused: " + err.Error())
+	}
+	p.Body = body
+	if model != "" {
+		p.Model, p.ModelKind = model, KindString
+	}
+	return p
 }
 
 // Release gives p back; neither it nor slices taken from it may be used afterwards.
@@ -303,6 +349,10 @@ func (p *Peeked) check(f Field, kind Kind, raw []byte) *Error {
 		}
 	case FieldMaxCompletionTokens:
 		p.setMaxTokens(raw)
+	case FieldMaxOutputTokens:
+		if p.Route == RouteResponses {
+			p.setMaxTokens(raw)
+		}
 	case FieldPrompt, FieldText, FieldInput, FieldInputIDs, FieldInputEmbeds:
 		return p.checkPrompt(f, kind)
 	case FieldSamplingParams:
