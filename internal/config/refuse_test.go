@@ -28,6 +28,8 @@ environment SLUICE_PREFILL_QUEUE_TIMEOUT_SECS: admission.prefill_queue_timeout_s
 			want: `flag --prefill-max-inflight-requests-per-worker: admission.prefill_max_inflight_requests_per_worker: "4": --prefill-max-inflight-requests-per-worker needs --pd-disaggregation: it bounds requests in prefill, and without disaggregation no worker has a prefill of its own`},
 		{name: "zero timeout with a queue", args: pd + "--prefill-max-inflight-requests-per-worker 4 --prefill-queue-timeout-secs 0",
 			want: `flag --prefill-queue-timeout-secs: admission.prefill_queue_timeout_secs: "0": --prefill-queue-timeout-secs must be positive while --prefill-queue-size is 100: nothing could wait in that queue. To refuse at once, set the size to 0`},
+		{name: "transfer params of another router in PD", args: pd + "--trust-upstream-transfer-params",
+			want: `flag --trust-upstream-transfer-params: server.trust_upstream_transfer_params: "true": --trust-upstream-transfer-params does not go with --pd-disaggregation: there sluice itself sets these fields`},
 		{name: "negative size", args: pd + "--prefill-max-inflight-requests-per-worker 4 --prefill-queue-size -1",
 			want: `flag --prefill-queue-size: admission.prefill_queue_size: "-1": must be a whole number, not negative: the most requests that wait, or 0 to refuse at once`},
 		{name: "fractional size", args: pd + "--prefill-max-inflight-requests-per-worker 4 --prefill-queue-size 1.5",

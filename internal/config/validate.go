@@ -190,6 +190,9 @@ func (l *loader) checkRest() {
 		}
 		l.blame(path, "%s must not be less than %s", l.named("retry.retry_max_backoff_ms"), l.named("retry.retry_initial_backoff_ms"))
 	}
+	if path := "server.trust_upstream_transfer_params"; c.Server.TrustUpstream && l.good(path, "fleet.pd_disaggregation") && c.Fleet.PDDisaggregation {
+		l.blame(path, "%s does not go with %s: there sluice itself sets these fields", l.named(path), l.named("fleet.pd_disaggregation"))
+	}
 	for _, path := range []string{"routing.prefill_policy", "routing.decode_policy"} {
 		if l.good(path, "fleet.pd_disaggregation") && l.isSet(path) && !c.Fleet.PDDisaggregation {
 			l.blame(path, "%s needs %s; without it %s is the one policy", l.named(path), l.named("fleet.pd_disaggregation"), l.named("routing.policy"))

@@ -32,6 +32,8 @@ type clientWriter struct {
 	// begun: some of the answer was sent, more than comments: no attempt can
 	// follow. Changed by the handler.
 	begun bool
+	// status is what the answer begins with. Zero: 200.
+	status int
 	// sse: the answer has the form of an event stream.
 	sse bool
 
@@ -51,7 +53,7 @@ type clientWriter struct {
 func (c *clientWriter) init(x *exchange) {
 	c.x, c.rc, c.timeout = x, http.NewResponseController(x.w), x.d.opts.ClientWriteTimeout
 	c.boundary = true
-	if x.call.Peeked.Stream {
+	if x.call.Peeked.Stream && !x.call.Passing {
 		c.keepAlive = x.d.opts.KeepAlive
 	}
 }
@@ -92,6 +94,9 @@ func (c *clientWriter) stopKeepAlive() {
 // empty event to one widely used client (theopenco/llmgateway#2334).
 const comment = ": keep-alive\n"
 
+// ping is the Messages API's own sign of life.
+const ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+
 func (c *clientWriter) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,13 +104,17 @@ func (c *clientWriter) tick() {
 		return
 	}
 	idle := time.Since(c.lastWrite)
+	sign := []byte(comment)
+	if c.x.call.Route.Shape() == openai.ShapeAnthropic {
+		sign = []byte(ping) // what clients of that API know
+	}
 	if idle >= c.keepAlive && c.boundary && (c.sse || !c.committed) {
 		if !c.committed {
 			c.sse = true
 			c.x.w.Header()["Content-Type"] = []string{typeEventStream}
 			c.commitLocked(nil, -1)
 		}
-		if _, err := c.writeLocked([]byte(comment)); err != nil || c.flushLocked() != nil {
+		if _, err := c.writeLocked(sign); err != nil || c.flushLocked() != nil {
 			return // the handler learns it from its own write, or from its context
 		}
 		idle = 0
@@ -146,7 +155,10 @@ func (c *clientWriter) commitLocked(resp *upstream.Response, length int) {
 	if length >= 0 {
 		h["Content-Length"] = []string{strconv.Itoa(length)}
 	}
-	c.x.w.WriteHeader(http.StatusOK)
+	if c.status == 0 {
+		c.status = http.StatusOK
+	}
+	c.x.w.WriteHeader(c.status)
 }
 
 // write sends b. boundary tells whether a comment may follow it.
@@ -200,20 +212,25 @@ func (c *clientWriter) flushLocked() error {
 	return nil
 }
 
-// errorEvent ends an event stream with an error event; json is its data. The
-// event that the stream broke off in is closed first.
+// errorEvent ends an event stream with an error event; json is its data.
 func (c *clientWriter) errorEvent(json []byte) {
 	var b []byte
-	if c.scan != nil && c.begun {
-		b = c.scan.AppendClose(b)
-	}
 	if c.x.call.Route.Shape() == openai.ShapeAnthropic {
 		b = append(b, "event: error\n"...)
 	}
 	b = append(b, "data: "...)
 	b = append(b, json...)
-	b = append(b, "\n\n"...)
-	if c.write(b, true) == nil {
+	c.lastEvent(append(b, "\n\n"...))
+}
+
+// lastEvent ends an event stream with an event. The one that the stream broke off
+// in is closed first.
+func (c *clientWriter) lastEvent(event []byte) {
+	var b []byte
+	if c.scan != nil && c.begun {
+		b = c.scan.AppendClose(b)
+	}
+	if c.write(append(b, event...), true) == nil {
 		_ = c.flush() // the connection is cut next in any case
 	}
 }

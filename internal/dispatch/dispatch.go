@@ -118,6 +118,8 @@ type Dispatcher struct {
 	budget  *retryBudget
 	// estimator counts prompts' tokens. It is the only one of its gate.
 	estimator *tokens.Estimator
+	// routes are those that workers turned out not to have.
+	routes *routeMemory
 
 	prefillSlots atomic.Bool // see Options.PrefillSlots
 
@@ -132,7 +134,7 @@ func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options,
 	d := &Dispatcher{
 		opts: o, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
 		rooms: engine.NewRooms(), budget: newRetryBudget(),
-		estimator: tokens.NewEstimator(0, m.tokenMetrics),
+		estimator: tokens.NewEstimator(0, m.tokenMetrics), routes: newRouteMemory(clock),
 	}
 	d.prefillSlots.Store(o.PrefillSlots)
 	return d
@@ -158,8 +160,16 @@ func (d *Dispatcher) Wait(ctx context.Context) error {
 // Call is one client request that was read and peeked at.
 type Call struct {
 	Route openai.Route
+	// Method is the client's. Empty: POST.
+	Method string
 	// Path is the engine's path and query.
 	Path string
+	// Pattern names the path without what varies in it, where it is not Path
+	// without the query.
+	Pattern string
+	// Passing: the request runs whole on one worker of any role, and passes with
+	// its answer as it is.
+	Passing bool
 	// Header is the client's.
 	Header http.Header
 	// Peeked is the request's body. It must stay unchanged until Free is called.
@@ -215,7 +225,7 @@ func (d *Dispatcher) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 		defer cancel()
 		ctx = c
 	}
-	x := &exchange{d: d, call: call, w: w, pair: d.opts.Disaggregated}
+	x := &exchange{d: d, call: call, w: w, pair: d.opts.Disaggregated && !call.Passing}
 	x.refs.Store(1)
 	x.bodyRefs.Store(1)
 	d.metrics.begin(call.Route)

@@ -27,6 +27,9 @@ type exchange struct {
 	ticket     admission.Ticket
 	fan        openai.Fan
 	fanFault   *failure // why SGLang cannot serve the request; other engines may
+	translated *translation
+	beside     *besideGate // set for requests that need no admission
+	pool       string      // of the gate: the model asked for
 	prompt     tokens.Prompt
 	estimate   int64 // of the prompt's tokens, without copies
 	expected   int64 // the most output tokens of a leg, where growth is tracked
@@ -80,6 +83,7 @@ func (x *exchange) unrefBody() {
 		return
 	}
 	x.freeBodies()
+	x.freeTranslation()
 	if x.call.Free != nil {
 		x.call.Free()
 	}
@@ -104,6 +108,10 @@ func (x *exchange) run(ctx context.Context) {
 	}
 	x.d.budget.earn()
 	x.out.init(x)
+	if x.beside != nil {
+		x.runBeside(ctx)
+		return
+	}
 	var last *failure
 	for {
 		if err := x.d.gate.Acquire(ctx, &x.ticket); err != nil {
@@ -152,13 +160,18 @@ func (x *exchange) attempt(ctx context.Context) *failure {
 	pr := x.ticket.Prefill.Data().(*fleet.Rank)
 	if pr.Worker().Backend() == engine.DialectVLLM {
 		if pr.Connector() != engine.ConnectorMooncake || !x.oneSequence() {
+			x.passUntranslated()
 			return x.runSequential(ctx)
 		}
 		if _, ok := pr.MooncakeEngineID(); !ok {
 			return &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream,
 				local: openai.UpstreamFailed("prefill", "its bootstrap server does not tell the id of its engine", nil)}
 		}
+		x.passUntranslated()
 		return x.runPair(ctx)
+	}
+	if f := x.translate(); f != nil {
+		return f
 	}
 	switch {
 	case x.fanFault != nil:
@@ -180,6 +193,7 @@ func (x *exchange) oneSequence() bool {
 // sent yet, else within the stream, so that a broken answer is seen to be
 // broken.
 func (x *exchange) answer(f *failure) {
+	f = x.inShape(f)
 	rec := &x.call.Record
 	switch {
 	case f.told:
@@ -216,13 +230,21 @@ func (x *exchange) breakOff(f *failure) {
 	if f.gone || !x.out.sse {
 		return
 	}
-	if f.status != 0 && isObject(f.body) {
+	if f.status != 0 && isObject(f.body) && x.call.Route != openai.RouteResponses {
 		x.out.errorEvent(f.body) // in the engine's own words
 		return
 	}
 	e := f.local
-	if e == nil {
+	switch {
+	case e != nil:
+	case f.status != 0:
+		e = engineError(f)
+	default:
 		e = openai.UpstreamFailed(x.legName(f.leg), "it failed while the answer was under way", f.err)
+	}
+	if x.call.Route == openai.RouteResponses {
+		x.out.lastEvent(x.failedResponse(e))
+		return
 	}
 	x.out.errorEvent(e.AppendJSON(nil, x.call.Route.Shape()))
 }

@@ -39,6 +39,7 @@ const (
 	reasonDraining       = "draining"
 	reasonBadRequest     = "bad_request"
 	reasonNoModel        = "model_not_found"
+	reasonNoRoute        = "route_not_found"
 	reasonTimeout        = "request_timeout"
 	reasonUpstreamTime   = "upstream_timeout"
 	reasonUpstream       = "upstream_failed"
@@ -77,6 +78,8 @@ type failure struct {
 	told bool
 	// dead: the leg was taken back from a dead worker.
 	dead bool
+	// noRoute: the worker does not have the route.
+	noRoute bool
 }
 
 // Error makes a failure loggable.

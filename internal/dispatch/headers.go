@@ -15,6 +15,7 @@ const (
 	HeaderRoutingKey    = "X-Smg-Routing-Key"
 	HeaderRequestID     = "X-Request-Id"
 	headerAuthorization = "Authorization"
+	headerAPIKey        = "X-Api-Key"
 )
 
 // requestDrop are the client's headers that are not passed to engines: those of
@@ -29,7 +30,7 @@ var requestDrop = headerSet(
 	// written by sluice
 	"Content-Type", HeaderRequestID,
 	// the client's key is for sluice; see Options.PassAuthorization
-	headerAuthorization, "X-Api-Key", "Cookie",
+	headerAuthorization, headerAPIKey, "Cookie",
 	// the way to sluice is not the way to the engine
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Real-Ip",
 	"Origin", "Referer",
@@ -74,8 +75,14 @@ func passRequest(name string) bool {
 
 // legHeader is what an engine is sent for a client's header.
 func (x *exchange) legHeader(dst upstream.Header, engineID string) upstream.Header {
-	dst = append(dst, upstream.Field{Name: "Content-Type", Value: "application/json"},
-		upstream.Field{Name: HeaderRequestID, Value: engineID})
+	contentType := typeJSON
+	if x.call.Passing {
+		contentType = x.call.Header.Get("Content-Type")
+	}
+	if contentType != "" {
+		dst = append(dst, upstream.Field{Name: "Content-Type", Value: contentType})
+	}
+	dst = append(dst, upstream.Field{Name: HeaderRequestID, Value: engineID})
 	named := connectionNamed(x.call.Header)
 	for name, values := range x.call.Header {
 		if !passRequest(name) || named != nil && named[name] {
@@ -86,7 +93,11 @@ func (x *exchange) legHeader(dst upstream.Header, engineID string) upstream.Head
 		}
 	}
 	if x.d.opts.PassAuthorization {
-		if v := x.call.Header.Get(headerAuthorization); v != "" {
+		v := x.call.Header.Get(headerAuthorization)
+		if key := x.call.Header.Get(headerAPIKey); v == "" && key != "" {
+			v = "Bearer " + key // engines know no other form
+		}
+		if v != "" {
 			dst = append(dst, upstream.Field{Name: headerAuthorization, Value: v})
 		}
 	}

@@ -3,7 +3,6 @@ package dispatch
 import (
 	"errors"
 	"io"
-	"net/http"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
@@ -36,7 +35,7 @@ func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream
 		limits.Header, limits.FirstByte, limits.StreamIdle = 0, 0, 0
 	}
 	return &upstream.Request{
-		Method: http.MethodPost, Path: x.call.Path, Header: header, Body: segments, Limits: limits,
+		Method: x.method(), Path: x.path(), Header: header, Body: segments, Limits: limits,
 	}
 }
 

@@ -34,8 +34,7 @@ type routeMetrics struct {
 	ttft     prometheus.Observer
 }
 
-// numRoutes is one more than the last route that openai knows.
-const numRoutes = int(openai.RouteEmbeddings) + 1
+const numRoutes = int(openai.NumRoutes)
 
 var latencyBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}
 

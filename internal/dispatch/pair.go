@@ -89,7 +89,7 @@ func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
 		b.buildMooncake(x, pr)
 		return
 	}
-	p := x.call.Peeked
+	p := x.legPeeked()
 	b.rooms = b.one[:0]
 	for range p.BatchSize {
 		b.rooms = append(b.rooms, x.d.rooms.Mint(max(pr.DPRank(), 0), pr.DPSize()))
@@ -301,11 +301,15 @@ func waitFor(c <-chan struct{}, d time.Duration) {
 
 // runAggregated sends the only leg of a request that runs whole on one worker.
 func (x *exchange) runAggregated(ctx context.Context) *failure {
-	rank := x.ticket.Decode.Data().(*fleet.Rank)
+	return x.runOn(ctx, x.ticket.Decode.Data().(*fleet.Rank))
+}
+
+// runOn sends the whole request to one rank.
+func (x *exchange) runOn(ctx context.Context, rank *fleet.Rank) *failure {
 	x.call.Record.DecodeRank = rank.ID()
 	s := &openai.Splicer{}
 	s.Reset(x.call.Peeked)
-	if rank.DPRank() >= 0 {
+	if rank.DPRank() >= 0 && !x.call.Passing {
 		s.SetInt(openai.FieldRoutedDPRank, int64(rank.DPRank()))
 	}
 	body, _ := s.Segments()
@@ -321,6 +325,7 @@ func (x *exchange) runAggregated(ctx context.Context) *failure {
 	x.ticket.StartDecode()
 	f := x.runAnswer(&leg.ctx, admission.DecodeLeg, rank, x.request(admission.DecodeLeg, body, header), nil)
 	x.ticket.EndDecode()
+	x.noteRoute(rank, f)
 	report(rank, f)
 	return f
 }

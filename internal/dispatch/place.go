@@ -22,14 +22,25 @@ func (x *exchange) place() *failure {
 	if f != nil {
 		return f
 	}
+	x.pool = model
 	spec := admission.TargetSpec{Model: model, Adapter: adapter, Shape: admission.Aggregated}
 	if x.pair {
 		spec.Shape = admission.Disaggregated
+	}
+	if f := x.planPassing(); f != nil {
+		return f
+	}
+	if x.beside != nil {
+		x.call.Record.Model = model
+		return nil
 	}
 	if f := x.pins(&spec); f != nil {
 		return f
 	}
 	if f := x.labels(&spec); f != nil {
+		return f
+	}
+	if f := x.narrow(&spec); f != nil {
 		return f
 	}
 	if x.pair {
@@ -45,7 +56,7 @@ func (x *exchange) place() *failure {
 	x.ticket.Target = target
 	x.call.Record.Model = target.Model()
 	x.hints(p)
-	return x.weigh(p, target.Model())
+	return x.weigh(x.measured(), target.Model())
 }
 
 // planFan says how a request for several samples goes to SGLang. What SGLang
@@ -84,6 +95,9 @@ func (x *exchange) noWorkers() *failure {
 // model is the name of the pool that serves the model asked for, and the LoRA
 // adapter if it is one.
 func (x *exchange) model(p *openai.Peeked) (pool, adapter string, f *failure) {
+	if pool, ok := x.pinnedPool(); ok {
+		return pool, "", nil
+	}
 	if p.ModelKind == openai.KindString {
 		if p.Model == "" {
 			return "", "", &failure{reason: reasonBadRequest,

@@ -41,6 +41,10 @@ func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 	defer r.resp.Body.Close()
 	r.frees = true
 	switch {
+	case x.call.Passing:
+		return r.passed(ctx)
+	case x.translates():
+		return r.translated(ctx)
 	case legs != nil && x.wantsLogprobs():
 		return r.merged(ctx, legs)
 	case r.sse:
@@ -68,7 +72,9 @@ func (x *exchange) openAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Ra
 
 // check refuses an answer by its head.
 func (r *relay) check(ctx *legContext) *failure {
-	if r.resp.Status != http.StatusOK {
+	if passed := r.x.call.Passing && r.resp.Status >= 200 && r.resp.Status < 300; passed {
+		r.out.status = r.resp.Status
+	} else if r.resp.Status != http.StatusOK {
 		return r.x.statusFailure(ctx, r.leg, r.rank, r.resp)
 	}
 	r.rank.NoteProgress()
@@ -85,6 +91,9 @@ func (x *exchange) wantsLogprobs() bool {
 // wrongForm refuses an event stream where JSON was asked and the reverse: the
 // client would read neither. Lines of JSON and forms unknown here pass.
 func (r *relay) wrongForm(contentType string) *failure {
+	if r.x.call.Passing {
+		return nil
+	}
 	asked := r.x.call.Peeked.Stream
 	switch {
 	case r.sse && !asked:
@@ -120,10 +129,13 @@ func (r *relay) firstToken() {
 // begin sends the client its status.
 func (r *relay) begin(length int) {
 	if r.sse {
-		r.out.sse, r.out.scan = true, &r.scan
+		r.out.sse = true
+		if !r.x.translates() { // what is written there are whole events
+			r.out.scan = &r.scan
+		}
 	}
-	r.x.call.Record.Status = http.StatusOK
 	r.out.begin(r.resp, length)
+	r.x.call.Record.Status = r.out.status
 	if r.frees && r.resp.Body.RequestSent() {
 		r.x.freeBody()
 	}
@@ -322,7 +334,7 @@ func (r *relay) plain(ctx *legContext) *failure {
 
 // whole sends a collected answer.
 func (r *relay) whole(b []byte) *failure {
-	if _, message, isError := openai.ReadErrorObject(b); isError {
+	if _, message, isError := openai.ReadErrorObject(b); isError && r.x.call.Route != openai.RouteResponses && !r.x.call.Passing {
 		return r.bad("it answered with status 200 and an error: "+message, nil)
 	}
 	if u, ok := openai.ReadUsage(b); ok {

@@ -41,6 +41,9 @@ func (o *RetryOptions) backoff(n int) time.Duration {
 // and a client's own fault is the same everywhere.
 func (x *exchange) retryable(f *failure) (again, atOnce bool) {
 	o := &x.d.opts.Retry
+	if f.noRoute {
+		return x.routeElsewhere(f), true
+	}
 	if x.out.begun || f.gone || f.rank == nil || x.attempts > o.Max {
 		return false, false
 	}

@@ -23,7 +23,9 @@ const (
 // its client would wait, and what it will hold.
 func (x *exchange) weigh(p *openai.Peeked, pool string) *failure {
 	o, t := &x.d.opts, &x.ticket
-	x.wanted = readWanted(p.Body)
+	if !x.call.Passing {
+		x.wanted = readWanted(p.Body)
+	}
 	x.prompt = tokens.Measure(p)
 	x.estimate = x.d.estimator.Estimate(pool, &x.prompt)
 	c, bad := o.Classify.Classify(&classify.Facts{Header: x.call.Header, Peeked: p, Pool: pool, PromptTokens: x.estimate})
@@ -102,7 +104,7 @@ func readLabels(h http.Header, name string) ([]admission.Preference, *failure) {
 
 // learn tells the estimator what the engine counted.
 func (x *exchange) learn() {
-	if u := x.call.Record.Usage; u.PromptTokens > 0 {
+	if u := x.call.Record.Usage; u.PromptTokens > 0 && !x.call.Passing {
 		x.d.estimator.Observe(x.ticket.Target.Model(), &x.prompt, x.estimate, u)
 	}
 }

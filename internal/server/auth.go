@@ -50,6 +50,16 @@ func bearer(h http.Header) string {
 	return strings.TrimSpace(v[len(scheme):])
 }
 
+// presents tells whether a request has one of the keys, as the clients of either
+// API send it: as a bearer or as x-api-key.
+func (s keySet) presents(h http.Header) bool {
+	if s.has(bearer(h)) {
+		return true
+	}
+	values := h["X-Api-Key"]
+	return len(values) == 1 && s.has(strings.TrimSpace(values[0]))
+}
+
 // access is who may use a route.
 type access uint8
 
@@ -71,8 +81,7 @@ func (s *Server) authorize(r *http.Request, a access) (*openai.Error, string) {
 	if len(s.keys) == 0 {
 		return nil, ""
 	}
-	key := bearer(r.Header)
-	if s.keys.has(key) || a == readOnly && s.adminKeys.has(key) {
+	if s.keys.presents(r.Header) || a == readOnly && s.adminKeys.has(bearer(r.Header)) {
 		return nil, ""
 	}
 	return openai.InvalidAPIKey(), reasonBadKey

@@ -46,7 +46,13 @@ func (q *request) read() bool {
 		q.refuse(openai.Draining(), reasonDraining)
 		return false
 	}
-	peeked, err := openai.Peek(q.route.api, q.buf.b[:q.length], openai.PeekOptions{Refuse: openai.ControlledFields})
+	var peeked *openai.Peeked
+	var err error
+	if body := q.buf.b[:q.length]; q.route.passing {
+		peeked, err = q.peekPassing(body)
+	} else {
+		peeked, err = openai.Peek(q.route.api, body, q.s.peek)
+	}
 	if err != nil {
 		q.free()
 		q.refuse(asError(err), reasonBadRequest)
@@ -60,6 +66,7 @@ func (q *request) read() bool {
 func (q *request) dispatch() {
 	c := &q.call
 	c.Route = q.route.api
+	c.Method, c.Passing, c.Pattern = q.r.Method, q.route.passing, q.route.pattern
 	c.Path = q.r.URL.Path
 	if q.r.URL.RawQuery != "" {
 		c.Path += "?" + q.r.URL.RawQuery

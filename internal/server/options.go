@@ -26,6 +26,11 @@ type Options struct {
 	APIKeys  []string
 	AdminKey string
 
+	// TrustTransferParams lets clients set the fields by which engines hand KV
+	// cache over: they are routers that have paired the engines themselves. Not
+	// with Disaggregated, where those fields are this router's.
+	TrustTransferParams bool
+
 	// MaxPayload bounds one request body, MaxBuffered the memory of all bodies
 	// together, in bytes.
 	MaxPayload, MaxBuffered int64

@@ -16,6 +16,7 @@ import (
 type Server struct {
 	// immutable
 	opts      Options
+	peek      openai.PeekOptions
 	keys      keySet
 	adminKeys keySet
 	log       *telemetry.Log
@@ -55,6 +56,10 @@ type route struct {
 	serve  func(q *request)
 	// api is the route's API where requests go on to dispatch.
 	api openai.Route
+	// passing: they go to one worker as they are. pattern is the path where that
+	// varies.
+	passing bool
+	pattern string
 	// quiet: nobody wants an access line.
 	quiet bool
 }
@@ -71,6 +76,10 @@ func New(o Options) (*Server, error) {
 	s.base, s.end = context.WithCancelCause(context.Background())
 	s.registerMetrics(o.Registry)
 	s.routes = s.newRoutes()
+	s.peek.Refuse = openai.ControlledFields
+	if o.TrustTransferParams && !o.Disaggregated {
+		s.peek.Refuse = 0
+	}
 	s.main = s.newHTTP(s)
 	s.main.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return c.(*clientConn).follow(ctx)
@@ -96,10 +105,12 @@ const (
 	pathChatCompletions = "/v1/chat/completions"
 	pathCompletions     = "/v1/completions"
 	pathGenerate        = "/generate"
+	pathResponses       = "/v1/responses"
+	pathMessages        = "/v1/messages"
 	pathWorkers         = "/workers"
 )
 
-// newRoutes is the table of all paths but /workers/{id}.
+// newRoutes is the table of all paths but /workers/{id} and /v1/responses/{id}.
 func (s *Server) newRoutes() map[string]*route {
 	get := func(name string, a access, serve func(*request)) *route {
 		return &route{name: name, access: map[string]access{http.MethodGet: a}, allow: []string{http.MethodGet, http.MethodHead}, serve: serve}
@@ -112,10 +123,12 @@ func (s *Server) newRoutes() map[string]*route {
 	post := func(api openai.Route) *route {
 		return &route{name: api.String(), access: map[string]access{http.MethodPost: client}, allow: []string{http.MethodPost}, serve: (*request).infer, api: api}
 	}
-	return map[string]*route{
+	routes := map[string]*route{
 		pathChatCompletions: post(openai.RouteChatCompletions),
 		pathCompletions:     post(openai.RouteCompletions),
 		pathGenerate:        post(openai.RouteGenerate),
+		pathResponses:       post(openai.RouteResponses),
+		pathMessages:        post(openai.RouteMessages),
 
 		"/v1/models": get("models", client, (*request).models),
 
@@ -141,6 +154,10 @@ func (s *Server) newRoutes() map[string]*route {
 			serve:  (*request).workers,
 		},
 	}
+	for path, api := range passingRoutes {
+		routes[path] = passing(api, http.MethodPost, "")
+	}
+	return routes
 }
 
 // workerRoute is /workers/{id}.
@@ -158,6 +175,9 @@ func (s *Server) match(path string) *route {
 	}
 	if id, ok := strings.CutPrefix(path, pathWorkers+"/"); ok && id != "" {
 		return workerRoute
+	}
+	if rest, ok := strings.CutPrefix(path, pathResponses+"/"); ok {
+		return matchResponse(rest)
 	}
 	return nil
 }

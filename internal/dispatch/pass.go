@@ -1,0 +1,377 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+const statusNotFound = http.StatusNotFound
+
+// method is what the engine is asked with.
+func (x *exchange) method() string {
+	if x.call.Method == "" {
+		return http.MethodPost
+	}
+	return x.call.Method
+}
+
+// path is the engine's path and query.
+func (x *exchange) path() string {
+	if x.translates() {
+		return pathChat // the query belongs to the API that is translated
+	}
+	return x.call.Path
+}
+
+// pattern names the route.
+func (x *exchange) pattern() string {
+	if x.call.Pattern != "" {
+		return x.call.Pattern
+	}
+	path, _, _ := strings.Cut(x.call.Path, "?")
+	return path
+}
+
+// besideGate is a request that passes to a worker without a place at the gate:
+// where prefill and decode are apart, and it is neither. Tokenizing, say, holds no
+// KV cache and must not wait behind prompts. It goes to the decode worker with the
+// fewest calls, and to a prefill worker only where no decode worker has the route,
+// because the time of those is what the gate is there to guard.
+type besideGate struct {
+	pin   string // a worker's URL
+	tried []*fleet.Rank
+}
+
+// besideTries bounds how many workers are asked for one request, and so how many
+// are found out not to have a route.
+const besideTries = 16
+
+// pinned is the worker that the client asks for, "" for none.
+func (x *exchange) pinned() string { return x.call.Header.Get(HeaderTargetWorker) }
+
+// planPassing finds the way of a request that is neither prefill nor decode.
+func (x *exchange) planPassing() *failure {
+	if !x.call.Passing || !x.d.opts.Disaggregated {
+		return nil
+	}
+	if x.call.Route == openai.RouteStoredResponse {
+		return &failure{reason: reasonBadRequest, local: noStoredResponse("no response is stored where prefill and decode are apart")}
+	}
+	list := x.d.fleet.Serving(x.pool)
+	if slices.ContainsFunc(list, func(s fleet.Serving) bool { return s.Worker.Role() == admission.RoleRegular }) {
+		return nil // a worker for whole requests stands among the others: it is booked as ever
+	}
+	if len(list) == 0 {
+		if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
+			return x.noWorkers()
+		}
+		return &failure{reason: reasonNoModel, local: openai.ModelNotFound(x.call.Peeked.Model)}
+	}
+	b := &besideGate{}
+	if want := x.pinned(); want != "" {
+		for _, role := range [...]admission.Role{admission.RolePrefill, admission.RoleDecode} {
+			if pin, _, ok := x.d.fleet.ResolvePin(want, role); ok && b.pin == "" {
+				b.pin, _, _ = admission.SplitRankID(pin)
+			}
+		}
+		if !slices.ContainsFunc(list, func(s fleet.Serving) bool { return s.Worker.URL() == b.pin }) {
+			return &failure{reason: reasonBadRequest,
+				local: openai.InvalidTarget(want, HeaderTargetWorker+" names no worker that serves the model asked for")}
+		}
+	}
+	x.beside = b
+	return nil
+}
+
+func noStoredResponse(why string) *openai.Error {
+	return &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "response_not_found",
+		Message: "there is no such response here: " + why}
+}
+
+// narrow keeps the request from workers that cannot serve it.
+func (x *exchange) narrow(spec *admission.TargetSpec) *failure {
+	if x.pair {
+		return x.narrowPair(spec)
+	}
+	if f := x.sticky(); f != nil {
+		return f
+	}
+	if x.pinned() != "" || !x.d.routes.any() {
+		return nil
+	}
+	list := x.servants()
+	var able []string
+	for _, s := range list {
+		if !x.lacks(&s) {
+			able = append(able, s.Worker.URL())
+		}
+	}
+	switch {
+	case len(able) == len(list):
+	case len(able) == 0:
+		return x.noRoute(nil)
+	default:
+		spec.Allowed[admission.DecodeLeg] = able
+	}
+	return nil
+}
+
+// sticky refuses what only the worker can answer that had the request before:
+// engines keep responses in their own memory.
+func (x *exchange) sticky() *failure {
+	p := x.call.Peeked
+	switch x.call.Route {
+	case openai.RouteStoredResponse:
+	case openai.RouteResponses:
+		if p.FieldKind(openai.FieldPreviousResponseID) != openai.KindString {
+			return nil
+		}
+	default:
+		return nil
+	}
+	if x.pinned() != "" {
+		return nil
+	}
+	workers := map[*fleet.Worker]bool{}
+	for _, s := range x.servants() {
+		workers[s.Worker] = true
+	}
+	if len(workers) <= 1 {
+		return nil
+	}
+	return &failure{reason: reasonBadRequest, local: openai.InvalidRequest(openai.FieldPreviousResponseID.String(),
+		"a stored response is known to the worker only that made it, and %d workers serve the model: name that one in the header %s, or send the whole conversation in input",
+		len(workers), HeaderTargetWorker)}
+}
+
+// pinnedPool is the model of the worker that a request without a body is for.
+func (x *exchange) pinnedPool() (pool string, ok bool) {
+	if x.call.Route != openai.RouteStoredResponse || x.pinned() == "" {
+		return "", false
+	}
+	_, models, ok := x.d.fleet.ResolvePin(x.pinned(), admission.RoleRegular)
+	if !ok || models[0] == "" {
+		return "", false
+	}
+	return models[0], true
+}
+
+// servants are the ranks that the request may run on, as far as its model goes.
+func (x *exchange) servants() []fleet.Serving {
+	return slices.DeleteFunc(x.d.fleet.Serving(x.pool), func(s fleet.Serving) bool {
+		role := s.Worker.Role()
+		if x.beside == nil {
+			return role != admission.RoleRegular
+		}
+		return role != admission.RoleDecode && role != admission.RolePrefill ||
+			x.beside.pin != "" && s.Worker.URL() != x.beside.pin || slices.Contains(x.beside.tried, s.Rank)
+	})
+}
+
+func (x *exchange) lacks(s *fleet.Serving) bool { return x.d.routes.lacks(s.Worker, x.pattern()) }
+
+// noRoute is the failure of a request that no worker has the route of.
+func (x *exchange) noRoute(rank *fleet.Rank) *failure {
+	return &failure{leg: admission.DecodeLeg, rank: rank, noRoute: rank != nil, reason: reasonNoRoute, local: openai.RouteNotFound(x.pattern())}
+}
+
+// noteRoute learns from an engine's answer that it does not have the route. An
+// engine that does not know the model says so in other words.
+func (x *exchange) noteRoute(rank *fleet.Rank, f *failure) {
+	if f == nil || f.status != statusNotFound || !routeMissing(f.body) {
+		return
+	}
+	x.d.routes.note(rank.Worker(), x.pattern())
+	*f = *x.noRoute(rank)
+}
+
+// routeElsewhere tells, after a worker turned out not to have the route, whether
+// another one may. If only such that are down now may, f says that.
+func (x *exchange) routeElsewhere(f *failure) bool {
+	if x.attempts >= besideTries || x.beside == nil && x.pinned() != "" {
+		return false
+	}
+	unsure := false
+	for _, s := range x.servants() {
+		switch {
+		case x.lacks(&s) || s.Rank == f.rank:
+		case s.Ready:
+			return true
+		default:
+			unsure = true
+		}
+	}
+	if unsure {
+		f.reason, f.local = reasonNoWorkers, x.noWorkers().local
+	}
+	return false
+}
+
+// chooseBeside chooses a rank for a request beside the gate: the one with the
+// fewest calls of those that are ready, in decode before those in prefill.
+func (x *exchange) chooseBeside() (*fleet.Rank, *failure) {
+	var best *fleet.Rank
+	bestLoad, inDecode, unsure := 0, false, false
+	for _, s := range x.servants() {
+		if x.lacks(&s) {
+			continue
+		}
+		unsure = true
+		decode := s.Worker.Role() == admission.RoleDecode
+		if !s.Ready || inDecode && !decode {
+			continue
+		}
+		load := s.Load()
+		if best == nil || decode && !inDecode || load < bestLoad {
+			best, bestLoad, inDecode = s.Rank, load, decode
+		}
+	}
+	switch {
+	case best != nil:
+		return best, nil
+	case unsure:
+		return nil, x.noWorkers()
+	}
+	return nil, x.noRoute(nil)
+}
+
+// runBeside runs a request that the gate does not see.
+func (x *exchange) runBeside(ctx context.Context) {
+	var last *failure
+	for {
+		rank, f := x.chooseBeside()
+		if f != nil {
+			if last != nil {
+				f = last
+			}
+			x.answer(f)
+			return
+		}
+		x.attempts++
+		x.call.Record.Attempts = x.attempts
+		x.tellBeside(rank)
+		end := rank.BeginBeside()
+		f = x.runOn(ctx, rank)
+		end()
+		if f == nil {
+			x.finish(reasonOK, nil)
+			return
+		}
+		x.beside.tried = append(x.beside.tried, rank)
+		again, atOnce := x.retryable(f)
+		if !again {
+			x.answer(f)
+			return
+		}
+		x.d.metrics.retry(f.reason)
+		if !atOnce && !pause(ctx, x.d.opts.Retry.backoff(x.attempts)) {
+			x.answer(x.clientEnd(context.Cause(ctx)))
+			return
+		}
+		last = f
+	}
+}
+
+// tellBeside names the worker in the answer's header, as tellPlace does.
+func (x *exchange) tellBeside(rank *fleet.Rank) {
+	name := HeaderDecodeWorker
+	if rank.Worker().Role() == admission.RolePrefill {
+		name = HeaderPrefillWorker
+	}
+	h := x.w.Header()
+	delete(h, HeaderDecodeWorker)
+	h[name] = []string{workerName(rank)}
+}
+
+// passed relays an answer of which nothing is known.
+func (r *relay) passed(ctx *legContext) *failure {
+	if r.sse || strings.HasPrefix(r.resp.Get("Content-Type"), "audio/") {
+		return r.lines(ctx)
+	}
+	return r.plain(ctx)
+}
+
+// routeMissing tells a 404 that means the route (as the frameworks of both engines
+// have it) from one that means the model or something else.
+func routeMissing(body []byte) bool {
+	var e map[string]any
+	return len(body) <= 256 && unmarshal(body, &e) && len(e) == 1 && e["detail"] == "Not Found"
+}
+
+func unmarshal(b []byte, to any) bool { return json.Unmarshal(b, to) == nil }
+
+const (
+	// routeMemoryFor is how long it is remembered that a worker lacks a route; it
+	// may be replaced by a newer one at the same address.
+	routeMemoryFor = 30 * time.Second
+	// routeMemoryMax bounds what is remembered.
+	routeMemoryMax = 4096
+)
+
+// routeMemory remembers which workers answered that they do not have a route.
+type routeMemory struct {
+	clock admission.Clock
+
+	mu    sync.Mutex
+	until map[workerRoute]admission.Instant // guarded by mu
+}
+
+type workerRoute struct {
+	worker     string
+	generation uint64
+	pattern    string
+}
+
+func newRouteMemory(clock admission.Clock) *routeMemory {
+	return &routeMemory{clock: clock, until: map[workerRoute]admission.Instant{}}
+}
+
+func keyOf(w *fleet.Worker, pattern string) workerRoute {
+	return workerRoute{w.ID(), w.Generation(), pattern}
+}
+
+// any tells whether there is anything to be asked for.
+func (m *routeMemory) any() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.until) > 0
+}
+
+func (m *routeMemory) lacks(w *fleet.Worker, pattern string) bool {
+	now := m.clock.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := keyOf(w, pattern)
+	until, ok := m.until[k]
+	if ok && now >= until {
+		delete(m.until, k)
+		ok = false
+	}
+	return ok
+}
+
+func (m *routeMemory) note(w *fleet.Worker, pattern string) {
+	now := m.clock.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.until) >= routeMemoryMax {
+		for k, until := range m.until {
+			if now >= until {
+				delete(m.until, k)
+			}
+		}
+		if len(m.until) >= routeMemoryMax {
+			clear(m.until)
+		}
+	}
+	m.until[keyOf(w, pattern)] = now.Add(routeMemoryFor)
+}
