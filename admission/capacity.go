@@ -140,8 +140,9 @@ type PoolLoad struct {
 	Ranks, Candidates int
 	// Requests in prefill, or calls pending and active.
 	Requests int64
-	// PrefillTokens are the uncached prompt tokens in prefill.
-	PrefillTokens int64
+	// PrefillTokens are the uncached prompt tokens in prefill, BatchedTokens the
+	// MaxBatchedTokens of all ranks as far as they are known.
+	PrefillTokens, BatchedTokens int64
 	// Blocks are the KV blocks pending and active, KVBlocks all that there are
 	// as far as that is known.
 	Blocks, KVBlocks int64
@@ -157,13 +158,14 @@ func (p *pool) loads() PoolLoad {
 func (l *PoolLoad) move(old, now *PoolLoad) {
 	l.Requests += now.Requests - old.Requests
 	l.PrefillTokens += now.PrefillTokens - old.PrefillTokens
+	l.BatchedTokens += now.BatchedTokens - old.BatchedTokens
 	l.Blocks += now.Blocks - old.Blocks
 	l.KVBlocks += now.KVBlocks - old.KVBlocks
 }
 
 func (r *Rank) sums() PoolLoad {
 	return PoolLoad{
-		Requests: r.load(), PrefillTokens: r.tokens,
+		Requests: r.load(), PrefillTokens: r.tokens, BatchedTokens: r.capacity.MaxBatchedTokens,
 		Blocks: r.blocksPending + r.blocksActive, KVBlocks: r.capacity.KVBlocks,
 	}
 }

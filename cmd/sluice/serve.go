@@ -279,6 +279,7 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 		TrackOutput:        cfg.Admission.TrackOutputBlocks,
 		ReserveTokens:      int64(cfg.Admission.ReserveOutputTokens), OverloadStatus: cfg.Admission.OverloadStatus,
 		Topology: topology(cfg.Fleet.KVTransferTopology), TopologyWeight: cfg.Fleet.KVTransferPreferredWeight,
+		Bypass: bypassOptions(cfg.ConditionalDisagg),
 		Retry: dispatch.RetryOptions{
 			Max: r.MaxRetries, Initial: r.InitialBackoff, Longest: r.MaxBackoff,
 			Multiplier: r.BackoffMultiplier, Jitter: r.JitterFactor,
@@ -286,6 +287,28 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 	}
 	if r.Disabled {
 		o.Retry.Max = 0
+	}
+	return o
+}
+
+func bypassOptions(c config.ConditionalDisagg) dispatch.BypassOptions {
+	o := dispatch.BypassOptions{Tokens: int64(c.EffISL), Ratio: c.EffISLRatio, PrefillBusy: -1, DecodeBusy: -1}
+	if c.PrefillBusy != nil {
+		o.PrefillBusy = *c.PrefillBusy
+	}
+	if c.DecodeBusy != nil {
+		o.DecodeBusy = *c.DecodeBusy
+	}
+	if !c.Enabled {
+		return o
+	}
+	switch c.Policy {
+	case config.ConditionalPrefillLoad:
+		o.Rule = dispatch.BypassByLoad
+	case config.ConditionalISLOrLoad:
+		o.Rule = dispatch.BypassByEither
+	default:
+		o.Rule = dispatch.BypassByLength
 	}
 	return o
 }

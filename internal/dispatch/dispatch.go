@@ -75,6 +75,8 @@ type Options struct {
 	// KV-transfer domain, TopologyWeight what a preference counts for.
 	Topology       admission.Topology
 	TopologyWeight int
+	// Bypass lets requests skip the prefill workers.
+	Bypass BypassOptions
 	// OverloadStatus is the status of refusals by class limits, deadlines and
 	// reject thresholds. Zero: 429.
 	OverloadStatus int

@@ -154,7 +154,7 @@ func (x *exchange) run(ctx context.Context) {
 
 // attempt runs the legs in the shape that the granted ranks' engines want.
 func (x *exchange) attempt(ctx context.Context) *failure {
-	if !x.pair {
+	if !x.pair || x.bypasses() {
 		return x.runAggregated(ctx)
 	}
 	pr := x.ticket.Prefill.Data().(*fleet.Rank)

@@ -56,7 +56,11 @@ func (x *exchange) place() *failure {
 	x.ticket.Target = target
 	x.call.Record.Model = target.Model()
 	x.hints(p)
-	return x.weigh(x.measured(), target.Model())
+	if f := x.weigh(x.measured(), target.Model()); f != nil {
+		return f
+	}
+	x.bypass(spec)
+	return nil
 }
 
 // planFan says how a request for several samples goes to SGLang. What SGLang

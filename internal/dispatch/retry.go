@@ -83,7 +83,7 @@ func (x *exchange) prepareRetry(f *failure) {
 	t := &x.ticket
 	t.Retry = true
 	switch {
-	case f.transfer && x.pair:
+	case f.transfer && t.Prefill != nil:
 		t.Exclude.Add(admission.PrefillLeg, t.Prefill)
 		t.Exclude.Add(admission.DecodeLeg, t.Decode)
 	case f.leg == admission.PrefillLeg:
