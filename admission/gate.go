@@ -386,6 +386,15 @@ func (g *Gate) SetClasses(cs *Classes) {
 	g.step(func(now Instant, out *[]*Ticket) { g.core.SetClasses(now, cs, out) })
 }
 
+// Reload changes the bounds and the classes in one step; see [Gate.SetLimits] and
+// [Gate.SetClasses].
+func (g *Gate) Reload(l Limits, cs *Classes) {
+	g.step(func(now Instant, out *[]*Ticket) {
+		g.core.SetLimits(now, l, out)
+		g.core.SetClasses(now, cs, out)
+	})
+}
+
 // SetRejectThresholds changes the router-wide reject thresholds.
 func (g *Gate) SetRejectThresholds(h RejectThresholds) {
 	g.step(func(now Instant, out *[]*Ticket) { g.core.SetRejectThresholds(now, h, out) })

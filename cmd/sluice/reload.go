@@ -40,14 +40,14 @@ func (r *router) startReload(ctx context.Context, reader *config.Reloader) (stop
 
 // apply puts a change in force.
 func (r *router) apply(c config.Change) error {
-	if c.Limits || c.Classes {
-		r.gate.SetLimits(gateLimits(c.New))
-		r.dispatcher.SetPrefillSlots(c.New.Admission.Enabled())
-	}
-	if c.Classes {
+	switch {
+	case c.Classes:
 		r.classes.Store(c.New.Classes)
-		r.gate.SetClasses(c.New.Classes)
+		r.gate.Reload(gateLimits(c.New), c.New.Classes)
+	case c.Limits:
+		r.gate.SetLimits(gateLimits(c.New))
 	}
+	r.dispatcher.SetPrefillSlots(c.New.Admission.Enabled())
 	if c.Thresholds {
 		r.gate.SetRejectThresholds(c.New.Admission.RejectThresholds())
 	}
