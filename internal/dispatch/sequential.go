@@ -94,7 +94,6 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 	params, err := engine.VLLMHandOff(answer)
 	switch {
 	case err == nil:
-		pr.NoteHandOff()
 		x.d.metrics.handOff(connector, handOffDone)
 		return params, nil
 	case errors.Is(err, engine.ErrBadHandOff):
@@ -164,6 +163,9 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 	dr.Watch(&legs.decodeDead, &legs.decodeCtx)
 	defer legs.decodeDead.Stop()
 	x.handedOver = params != nil
+	if x.handedOver && x.estimate > 2*max(dr.Capacity().BlockSize, 16) { // surely a whole block
+		dr.NoteHandOff()
+	}
 	t.StartDecode()
 	f := x.runAnswer(&legs.decodeCtx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.bodies.header), nil)
 	if f != nil && params != nil && f.status == http.StatusInternalServerError && !x.out.begun {
