@@ -78,6 +78,9 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 		x.d.metrics.handOff(connector, handOffSamples)
 		return nil, nil
 	}
+	if !engine.MovesKV(connector) {
+		return nil, x.withoutHandOff(pr, connector, engine.ErrNoHandOff)
+	}
 	p, b := x.call.Peeked, legs.bodies
 	s := &b.splicers[0]
 	s.Reset(p)
@@ -100,13 +103,19 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 		x.d.metrics.handOff(connector, handOffBad)
 		return nil, &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream,
 			local: openai.UpstreamFailed("prefill", "what it hands over to decode cannot be used", err)}
-	case x.d.opts.FailWithoutHandOff:
-		x.d.metrics.handOff(connector, handOffMissing)
-		return nil, &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream,
-			local: openai.UpstreamFailed("prefill", "it handed nothing over to decode (--kv-handoff-missing)", err)}
 	}
-	x.d.metrics.handOff(connector, handOffRecompute)
-	return nil, nil
+	return nil, x.withoutHandOff(pr, connector, err)
+}
+
+// withoutHandOff lets decode compute the prompt, or ends the request, by option.
+func (x *exchange) withoutHandOff(pr *fleet.Rank, connector string, err error) *failure {
+	if !x.d.opts.FailWithoutHandOff {
+		x.d.metrics.handOff(connector, handOffRecompute)
+		return nil
+	}
+	x.d.metrics.handOff(connector, handOffMissing)
+	return &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream,
+		local: openai.UpstreamFailed("prefill", "it hands nothing over to decode (--kv-handoff-missing)", err)}
 }
 
 func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure) {

@@ -131,6 +131,18 @@ func TestVLLMWithoutHandOff(t *testing.T) {
 	}
 }
 
+// A prefill worker that is known to move nothing is not asked for nothing.
+func TestVLLMWithoutConnectorSkipsPrefill(t *testing.T) {
+	r := newRig(t, vllm(sim.NoConnector, rigOptions{}))
+	if a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"]); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if p := r.sim.Prefill(0).Stats(); p.Requests != 0 || r.counted("sluice_kv_handoffs_total", "outcome", handOffRecompute) != 1 {
+		t.Errorf("prefill saw %d requests", p.Requests)
+	}
+	r.idle()
+}
+
 // What prefill handed over is not used once it may have been given up: the engine
 // would answer with wrong text and status 200.
 func TestVLLMStaleHandOffIsNotUsed(t *testing.T) {

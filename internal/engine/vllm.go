@@ -22,15 +22,24 @@ const (
 	// prompt is prefilled, then sent to decode as it is.
 	ConnectorLMCache = "lmcache"
 	ConnectorShared  = "shared-storage"
-	// ConnectorNone: nothing is moved. Decode computes the prompt again.
+	// ConnectorNone: the engine was asked and names no KV cache to fetch. Decode
+	// computes the prompt again.
 	ConnectorNone = "none"
+	// ConnectorUnknown: it could not be found out. It is tried as NIXL.
+	ConnectorUnknown = "unknown"
 )
+
+// MovesKV tells whether a prefill leg before the decode leg is of any use.
+// ConnectorNIXLPush wants both together and is not spoken yet.
+func MovesKV(connector string) bool {
+	return connector != ConnectorNone && connector != ConnectorNIXLPush
+}
 
 // PrefillParams are the kv_transfer_params of a prefill leg that goes before its
 // decode leg; nil where the connector wants none.
 func PrefillParams(connector, requestID string) []byte {
 	switch connector {
-	case ConnectorNIXL:
+	case ConnectorNIXL, ConnectorUnknown:
 		return []byte(NIXLPrefillParams)
 	case ConnectorMoRIIO:
 		b := append([]byte(nil), NIXLPrefillParams[:len(NIXLPrefillParams)-1]...)
@@ -42,7 +51,7 @@ func PrefillParams(connector, requestID string) []byte {
 
 // HandsOver tells whether the prefill's answer has params for decode.
 func HandsOver(connector string) bool {
-	return connector == ConnectorNIXL || connector == ConnectorMoRIIO
+	return connector == ConnectorNIXL || connector == ConnectorUnknown || connector == ConnectorMoRIIO
 }
 
 // VLLMPrefill makes the body of a prefill leg out of the client's: the same

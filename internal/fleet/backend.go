@@ -5,34 +5,24 @@ import (
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
-// The dialects.
+// The dialects and connectors, by the names that package engine has for them.
+// SGLang's workers have no connector: theirs is empty.
 const (
 	// DialectSGLang is the backend of workers that say nothing else.
-	DialectSGLang = "sglang"
-	DialectVLLM   = "vllm"
-)
+	DialectSGLang = engine.DialectSGLang
+	DialectVLLM   = engine.DialectVLLM
 
-// Connectors are the ways in which vLLM engines hand KV cache from prefill to
-// decode. SGLang's workers have none of them: their connector is empty.
-const (
-	// ConnectorNIXL: prefill answers kv_transfer_params, decode pulls by them.
-	ConnectorNIXL = "nixl"
-	// ConnectorNIXLPush: both legs run together and meet by their request id.
-	ConnectorNIXLPush = "nixl-push"
-	// ConnectorMooncake: both legs run together and meet by a transfer id.
-	ConnectorMooncake = "mooncake"
-	// ConnectorMoRIIO: as NIXL, with a transfer id.
-	ConnectorMoRIIO = "moriio"
-	// ConnectorLMCache and ConnectorSharedStorage: prefill, then decode, without a
-	// word about it in the requests.
-	ConnectorLMCache       = "lmcache"
-	ConnectorSharedStorage = "shared-storage"
-	// ConnectorNone: the engine was asked and names no KV to fetch.
-	ConnectorNone = "none"
-	// ConnectorUnknown: it could not be found out.
-	ConnectorUnknown = "unknown"
+	ConnectorNIXL          = engine.ConnectorNIXL
+	ConnectorNIXLPush      = engine.ConnectorNIXLPush
+	ConnectorMooncake      = engine.ConnectorMooncake
+	ConnectorMoRIIO        = engine.ConnectorMoRIIO
+	ConnectorLMCache       = engine.ConnectorLMCache
+	ConnectorSharedStorage = engine.ConnectorShared
+	ConnectorNone          = engine.ConnectorNone
+	ConnectorUnknown       = engine.ConnectorUnknown
 )
 
 // connectorOf maps every spelling of a connector, in lower case, to its name
