@@ -98,7 +98,8 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 		return err
 	}
 	r.announce(cfg)
-	defer r.startReload(ctx, config.NewReloader(flags, environ, cfg, warnings, config.ReloadOptions{Apply: r.apply, Log: log.Logger}))()
+	stopReload := r.startReload(ctx, config.NewReloader(flags, environ, cfg, warnings, config.ReloadOptions{Apply: r.apply, Log: log.Logger}))
+	defer stopReload()
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()

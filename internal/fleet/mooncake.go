@@ -85,7 +85,7 @@ func (r *Rank) RefreshMooncake() {
 	if last := w.queried.Load(); now.Sub(admission.Instant(last)) < queryPause && last != 0 || !w.queried.CompareAndSwap(last, int64(max(now, 1))) {
 		return
 	}
-	w.fleet.lanes.start(false, func() { w.fleet.readMooncake(w) })
+	w.fleet.lanes.start(false, func() { _ = w.fleet.readMooncake(w) })
 }
 
 // readMooncake asks the bootstrap server of w; what it said before stays if it

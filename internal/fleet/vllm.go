@@ -24,7 +24,7 @@ const metricsPath = "/metrics"
 func readMetrics(body []byte) (*loads, error) {
 	l := &loads{}
 	used := []float64{}
-	any := false
+	found := false
 	for len(body) > 0 {
 		line := body
 		if i := bytes.IndexByte(body, '\n'); i >= 0 {
@@ -59,7 +59,7 @@ func readMetrics(body []byte) (*loads, error) {
 			}
 			dp = n
 		}
-		any = true
+		found = true
 		l.load, l.shares, used = grown(l.load, dp), grown(l.shares, dp), grown(used, dp)
 		amount := int64(min(max(value, 0), maxCapacity))
 		switch name {
@@ -86,7 +86,7 @@ func readMetrics(body []byte) (*loads, error) {
 			}
 		}
 	}
-	if !any {
+	if !found {
 		return nil, errors.New("it has none of vLLM's metrics")
 	}
 	for dp := range l.load {
