@@ -267,7 +267,15 @@ func (r *rig) broken(path, body string) string {
 // Handling of clients that leave was added to chat only: on other routes the engines
 // went on for nobody.
 func TestCase_B004_ClientsLeaveOnEveryStreamingRoute(t *testing.T) {
-	r := start(t, func(s *setup) { s.sim.Worker.Timing = endless })
+	for _, backend := range []sim.Backend{sim.SGLang, sim.VLLM} {
+		t.Run(string(backend), func(t *testing.T) { leaveEverywhere(t, backend) })
+	}
+}
+
+func leaveEverywhere(t *testing.T, backend sim.Backend) {
+	r := start(t, func(s *setup) {
+		s.sim.Worker.Timing, s.sim.Worker.Backend = endless, backend
+	})
 	for path, body := range map[string]string{
 		"/v1/messages":  `{"model":"sim-model","max_tokens":1000000,"messages":[{"role":"user","content":"hello"}]}`,
 		"/v1/responses": `{"model":"sim-model","max_output_tokens":1000000,"input":"hello"}`,
@@ -309,6 +317,49 @@ func TestCase_B004_ClientsLeaveOnEveryStreamingRoute(t *testing.T) {
 			}
 			r.nobodyWorks()
 		}
+	}
+}
+
+// The same on routes that pass: the engine sees its client leave.
+func TestCase_B004_ClientsLeaveOnPassingRoutes(t *testing.T) {
+	for _, mode := range []string{"aggregated", "pd"} {
+		t.Run(mode, func(t *testing.T) {
+			left := make(chan struct{}, 1)
+			r := start(t, func(s *setup) {
+				if mode == "aggregated" {
+					s.sim.Regular = 1
+				}
+				s.sim.Worker.Wrap = func(_ *sim.Worker, next http.Handler) http.Handler {
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if r.URL.Path != "/v1/audio/transcriptions" {
+							next.ServeHTTP(w, r)
+							return
+						}
+						_, _ = io.Copy(io.Discard, r.Body)
+						w.Header().Set("Content-Type", "text/event-stream")
+						_, _ = io.WriteString(w, "data: {}\n\n")
+						_ = http.NewResponseController(w).Flush()
+						<-r.Context().Done()
+						left <- struct{}{}
+					})
+				}
+			})
+			contentType, body := form(t, "sim-model")
+			resp, err := http.Post(r.url+"/v1/audio/transcriptions", contentType, strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || line != "data: {}\n" {
+				t.Errorf("%q %v", line, err)
+			}
+			_ = resp.Body.Close() // it is left
+			select {
+			case <-left:
+			case <-time.After(patience):
+				t.Error("the engine goes on for nobody")
+			}
+			r.nobodyWorks()
+		})
 	}
 }
 
