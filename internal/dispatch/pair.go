@@ -271,10 +271,19 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 		}
 	}
 	rank.NoteProgress()
+	bad := func(what string) *failure {
+		return &failure{leg: admission.PrefillLeg, rank: rank, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", what, nil)}
+	}
+	// An answer whose length is not told may just stop, and look like an end.
+	switch {
+	case sse && !(scan.Finished && scan.AtBoundary()):
+		return bad("its event stream ended without its end marker")
+	case !sse && len(head) == 0:
+		return bad("its answer is empty")
+	}
 	if _, message, isError := openai.ReadErrorObject(head); isError {
 		// Decode would wait for KV that never comes.
-		return &failure{leg: admission.PrefillLeg, rank: rank, reason: reasonUpstream,
-			local: openai.UpstreamFailed("prefill", "it answered with status 200 and an error: "+message, nil)}
+		return bad("it answered with status 200 and an error: " + message)
 	}
 	if keep {
 		m, err := openai.NewLogprobMerger(kept)
