@@ -14,8 +14,8 @@ func newRoot(environ []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sluice",
 		Short: "A router for LLM inference fleets with a bounded, fair gate in front of prefill",
-		Long: `sluice routes requests in the OpenAI API to a fleet of engines (SGLang) that run
-whole requests, or prefill and decode apart. It decides when a request may start
+		Long: `sluice routes requests in the OpenAI API to a fleet of engines (SGLang, vLLM) that
+run whole requests, or prefill and decode apart. It decides when a request may start
 and where each phase runs.
 
   sluice demo                     see it work, without any engine

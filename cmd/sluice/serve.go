@@ -371,9 +371,16 @@ func (r *router) announce(cfg *config.Config) {
 	if a := cfg.Admission; a.Enabled() {
 		r.log.Info("admission: on", "prefill_max_inflight_requests_per_worker", a.PrefillMaxInflight,
 			"prefill_queue_size", a.PrefillQueueSize, "prefill_queue_timeout", a.PrefillQueueTimeout)
+	}
+	if cfg.Classes != nil {
+		r.log.Info("admission: by policy classes", "file", cfg.Admission.RouterPolicyConfig, "classes", len(r.gate.Classes()))
+	}
+	if cfg.Admission.Enabled() {
 		return
 	}
-	r.log.Info("admission: off; prefill is not bounded (--prefill-max-inflight-requests-per-worker)")
+	if cfg.Classes == nil {
+		r.log.Info("admission: off; prefill is not bounded (--prefill-max-inflight-requests-per-worker)")
+	}
 }
 
 // close ends the parts that do not end with the server.

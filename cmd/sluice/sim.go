@@ -23,12 +23,19 @@ func newSim() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			if o.Regular > 0 { // then a pair only if it is asked for
+				for name, n := range map[string]*int{"prefill": &o.Prefill, "decode": &o.Decode} {
+					if !cmd.Flags().Changed(name) {
+						*n = 0
+					}
+				}
+			}
 			return runSim(ctx, cmd, o)
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.Prefill, "prefill", 1, "prefill workers")
-	f.IntVar(&o.Decode, "decode", 1, "decode workers")
+	f.IntVar(&o.Prefill, "prefill", 1, "prefill workers; by default none beside --regular")
+	f.IntVar(&o.Decode, "decode", 1, "decode workers; by default none beside --regular")
 	f.IntVar(&o.Regular, "regular", 0, "workers that run whole requests")
 	f.StringVar(&o.Host, "host", "127.0.0.1", "address to listen on")
 	f.IntVar(&o.Port, "port", 0, "port of the first worker, the others follow; 0 takes free ones")

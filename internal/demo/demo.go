@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -61,12 +62,12 @@ func Run(ctx context.Context, o Options) error {
 	if o.PrefillTime == 0 {
 		o.PrefillTime = 3 * time.Second
 	}
-	_, _ = fmt.Fprintf(o.Out, "A router and a simulated fleet of one prefill and one decode worker. Each scenario sends requests that overlap.\n")
+	_, _ = fmt.Fprintf(o.Out, "A router and a simulated fleet of one prefill and one decode worker.\nEach scenario sends requests that overlap.\n")
 	wrong := 0
 	var kept *stage
 	all := scenarios(o.PrefillTime)
 	for i, s := range all {
-		_, _ = fmt.Fprintf(o.Out, "\n%d. %s\n   %s\n\n", i+1, s.name, s.explain)
+		_, _ = fmt.Fprintf(o.Out, "\n%d. %s\n%s\n", i+1, s.name, wrap(s.explain, 74))
 		st, err := s.start(ctx, o)
 		if err != nil {
 			return err
@@ -128,6 +129,28 @@ func (s *scenario) start(ctx context.Context, o Options) (*stage, error) {
 		return nil, fmt.Errorf("cannot start the router: %w", err)
 	}
 	return &stage{fleet: fleet, router: router}, nil
+}
+
+// wrap breaks text into lines of at most width, indented.
+func wrap(text string, width int) string {
+	var b strings.Builder
+	col := 0
+	for _, word := range strings.Fields(text) {
+		if col > 0 && col+1+len(word) > width {
+			b.WriteByte('\n')
+			col = 0
+		}
+		if col == 0 {
+			b.WriteString("   ")
+		} else {
+			b.WriteByte(' ')
+			col++
+		}
+		b.WriteString(word)
+		col += len(word)
+	}
+	b.WriteByte('\n')
+	return b.String()
 }
 
 func keep(ctx context.Context, out io.Writer, r *Router) {

@@ -22,7 +22,7 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 	for name, spoil := range map[string]func(r *run, waits *time.Duration){
 		"status":      func(r *run, _ *time.Duration) { r.reqs[0].status = 500 },
 		"code":        func(r *run, _ *time.Duration) { r.reqs[1].code = "queue_full" },
-		"took":        func(r *run, _ *time.Duration) { r.reqs[2].took = 5 * time.Second },
+		"took":        func(r *run, _ *time.Duration) { r.reqs[2].took = 20 * time.Second },
 		"Retry-After": func(r *run, _ *time.Duration) { r.reqs[2].retry = "" },
 		"waits":       func(_ *run, w *time.Duration) { *w = 0 },
 		"in prefill":  func(r *run, _ *time.Duration) { r.mostIn = 2 },

@@ -45,8 +45,8 @@ type outcome struct {
 	took   time.Duration
 }
 
-// slack is what a busy machine may add to a time.
-const slack = 1500 * time.Millisecond
+// slack is what a busy machine may add to a time. Too early is always wrong.
+const slack = 5 * time.Second
 
 const (
 	waitsMetric = "smg_pd_prefill_admission_wait_seconds_sum "

@@ -80,7 +80,7 @@ func (s *screen) paint(states []string) {
 		if !q.done && !q.sent.IsZero() {
 			took = time.Since(q.sent)
 		}
-		line("request %d  %s%-32s\x1b[0m %5.1fs  %s", i+1, colour(states[i], q.status), states[i], took.Seconds(), strings.Repeat("▪", min(int(took.Seconds()*4), 40)))
+		line("request %d  %s%-32s\x1b[0m %5.1fs  %s", i+1, colour(states[i], q.status), states[i], took.Seconds(), strings.Repeat("▪", min(int(took.Seconds()*2), 20)))
 	}
 	s.lines = 1 + len(r.reqs)
 	r.mu.Unlock()

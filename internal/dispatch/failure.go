@@ -69,6 +69,9 @@ type failure struct {
 	reason string
 	// transfer: the leg reports a broken hand-off, which proves nobody guilty.
 	transfer bool
+	// unproven: decode was too late while its prefill had not finished, which
+	// proves nothing against either.
+	unproven bool
 	// echo: the leg was ended because of something else; never told, never
 	// charged.
 	echo bool
@@ -99,7 +102,7 @@ func (f *failure) own() bool { return f != nil && !f.echo && !f.transfer }
 
 // outcome is what the fleet's breakers learn of it.
 func (f *failure) charge() bool {
-	if f.rank == nil || f.echo || f.transfer || f.gone || f.dead {
+	if f.rank == nil || f.echo || f.transfer || f.gone || f.dead || f.unproven {
 		return false
 	}
 	if f.status != 0 {

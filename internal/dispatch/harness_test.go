@@ -42,6 +42,7 @@ type rig struct {
 	server *httptest.Server
 	client *http.Client
 	reg    *prometheus.Registry
+	id     string // of every request; empty: each has its own
 
 	calls, freed atomic.Int64
 	// ending is over when a drain's time is.
@@ -205,7 +206,7 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		p.Release()
 	}
 	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: free,
-		ID: "req-" + fmt.Sprint(time.Now().UnixNano()), Arrived: time.Now()}
+		ID: r.requestID(), Arrived: time.Now()}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })
@@ -218,6 +219,13 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		r.ended <- struct{}{}
 	}()
 	r.d.Serve(w, req, call)
+}
+
+func (r *rig) requestID() string {
+	if r.id != "" {
+		return r.id
+	}
+	return "req-" + fmt.Sprint(time.Now().UnixNano())
 }
 
 // until waits for a condition that events elsewhere bring about.

@@ -144,6 +144,16 @@ func isEventStream(contentType string) bool {
 	return len(contentType) >= len(typeEventStream) && strings.EqualFold(contentType[:len(typeEventStream)], typeEventStream)
 }
 
+// isLines tells the forms of streams, other than events, that pass line by line.
+func isLines(contentType string) bool {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	switch strings.ToLower(strings.TrimSpace(mediaType)) {
+	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines", "application/json-seq":
+		return true
+	}
+	return false
+}
+
 func isJSON(contentType string) bool {
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	return strings.EqualFold(strings.TrimSpace(mediaType), typeJSON)

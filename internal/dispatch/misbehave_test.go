@@ -29,6 +29,8 @@ func TestMisbehavingEngines(t *testing.T) {
 		{"error object where events were asked", sim.Fault{Kind: sim.ErrorInside200}, "", 2},
 		{"events for JSON", sim.Fault{Kind: sim.EventsForJSON}, "an event stream where", 1},
 		{"JSON for events", sim.Fault{Kind: sim.JSONForEvents}, "where an event stream", 2},
+		{"a page for events", sim.Fault{ContentType: "text/html"}, "something else where an event stream", 2},
+		{"no events, no length", sim.Fault{ContentType: "text/plain", Events: []string{}}, "something else where an event stream", 2},
 		{"status 204", sim.Fault{Status: 204}, "status 204", 0},
 		{"status 302", sim.Fault{Status: 302}, "status 302", 0},
 		{"an empty stream", sim.Fault{Do: sim.End, At: sim.AtEvent}, "", 2},

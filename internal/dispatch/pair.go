@@ -1,8 +1,11 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -120,7 +123,8 @@ func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
 // buildMooncake makes bodies that meet by a transfer id.
 func (b *pairBodies) buildMooncake(x *exchange, pr *fleet.Rank) {
 	p := x.call.Peeked
-	id := "xfer-" + x.engineID(0)
+	// Clients repeat their request ids; a transfer id is good once.
+	id := fmt.Sprintf("xfer-%016x%016x", rand.Uint64(), rand.Uint64())
 	s := &b.splicers[0]
 	s.Reset(p)
 	engine.VLLMPrefill(s, p, engine.MooncakePrefillParams(id))
@@ -179,6 +183,13 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 		<-legs.prefill.done
 	} else if f.transfer && !x.out.begun {
 		waitFor(legs.prefill.done, x.d.opts.VerdictWait)
+	}
+	if f.reason == reasonUpstreamTime && !x.out.begun {
+		select {
+		case <-legs.prefill.done:
+		default:
+			f.unproven = true
+		}
 	}
 	pctx.end(errAttemptOver)
 	stopFollowing()
@@ -278,8 +289,8 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	switch {
 	case sse && !(scan.Finished && scan.AtBoundary()):
 		return bad("its event stream ended without its end marker")
-	case !sse && len(head) == 0:
-		return bad("its answer is empty")
+	case !sse && !startsJSON(head):
+		return bad("its answer is no JSON")
 	}
 	if _, message, isError := openai.ReadErrorObject(head); isError {
 		// Decode would wait for KV that never comes.
@@ -337,4 +348,10 @@ func (x *exchange) runOn(ctx context.Context, rank *fleet.Rank) *failure {
 	x.noteRoute(rank, f)
 	report(rank, f)
 	return f
+}
+
+// startsJSON tells whether b begins like the JSON of an answer.
+func startsJSON(b []byte) bool {
+	b = bytes.TrimLeft(b, " \t\r\n")
+	return len(b) > 0 && (b[0] == '{' || b[0] == '[')
 }

@@ -100,6 +100,9 @@ func (r *relay) wrongForm(contentType string) *failure {
 		return r.bad("it sent an event stream where one JSON answer was asked for", nil)
 	case asked && isJSON(contentType):
 		return r.bad("it sent one JSON answer where an event stream was asked for", nil)
+	case asked && !r.sse && (!isLines(contentType) || r.out.committed):
+		// Passed on, it would end without an end marker and look whole.
+		return r.bad("it sent something else where an event stream was asked for", nil)
 	}
 	return nil
 }
@@ -164,6 +167,11 @@ func (r *relay) stream(ctx *legContext) *failure {
 			return r.streamEnd(held)
 		}
 		if err != nil {
+			if r.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 {
+				// The client has its end marker: the stream is whole for it, whatever
+				// became of the connection behind.
+				return r.streamEnd(nil)
+			}
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
@@ -278,7 +286,9 @@ func (r *relay) lines(ctx *legContext) *failure {
 	for {
 		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
-			r.begin(-1)
+			if !r.out.begun {
+				return r.bad("its answer is empty", nil)
+			}
 			return nil
 		}
 		if err != nil {

@@ -230,6 +230,24 @@ func TestMooncakeMeetsByTransferID(t *testing.T) {
 	r.noViolations()
 }
 
+// Clients and gateways repeat request ids; a transfer id is good once.
+func TestMooncakeTransferIDsAreNotTheClients(t *testing.T) {
+	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: func(w *sim.Worker, s *fleet.WorkerSpec) {
+		if w.Role() == sim.Prefill {
+			s.BootstrapPort = w.BootstrapPort()
+		}
+	}}))
+	r.id = "trace-1"
+	for range 4 {
+		if a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"]); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	r.idle()
+	r.noViolations()
+	r.charged()
+}
+
 // These connectors move the cache by themselves: the prompt goes to prefill and
 // then as it is to decode.
 func TestConnectorsWithoutParams(t *testing.T) {

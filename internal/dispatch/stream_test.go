@@ -383,3 +383,30 @@ func TestPlainAnswersPass(t *testing.T) {
 		}
 	}
 }
+
+// The end marker ends a stream for its client. What the engine's connection does
+// behind it must not be told after it.
+func TestNothingFollowsTheEndMarker(t *testing.T) {
+	t.Parallel()
+	for _, do := range []sim.Action{sim.Reset, sim.Close} {
+		r := newRig(t, pd(rigOptions{}))
+		events := []string{"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n", "data: [DONE]\n\n", ": more\n\n"}
+		r.sim.Decode(0).SetFault(sim.Fault{Events: events, Do: do, At: sim.AtEvent, After: 2, EventDelay: 20 * time.Millisecond})
+		a := r.chat(streamed)
+		if a.status != 200 || a.err != nil || !strings.HasSuffix(a.body, "data: [DONE]\n\n") || strings.Contains(a.body, `"error"`) {
+			t.Errorf("%s: %d %v %q", do, a.status, a.err, a.body)
+		}
+		r.idle()
+	}
+}
+
+// A decode rank that is silent because its prefill hangs has done nothing wrong.
+func TestHangingPrefillIsNotDecodesFault(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{Limits: upstream.Limits{FirstByte: 200 * time.Millisecond}}}))
+	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtBody})
+	if a := r.chat(streamed); a.status != 504 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	r.charged()
+}

@@ -101,8 +101,8 @@ func (s *Server) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 	if !isLoopback(r.RemoteAddr) {
 		return forbidden("this route changes the fleet: without --admin-api-key it answers on the loopback interface only"), reasonForbidden
 	}
-	for _, name := range [...]string{"Origin", "Forwarded", "X-Forwarded-For", "Via"} {
-		if len(r.Header[name]) > 0 {
+	for name := range r.Header {
+		if fromElsewhere(name) {
 			return forbidden("this route changes the fleet: without --admin-api-key it answers neither web pages nor proxies (the request has the header " + name + ")"), reasonForbidden
 		}
 	}
@@ -143,4 +143,14 @@ func goodRequestID(id string) bool {
 		}
 	}
 	return true
+}
+
+// fromElsewhere tells whether a header, in canonical form, is of the kind that
+// pages and proxies add.
+func fromElsewhere(name string) bool {
+	switch name {
+	case "Origin", "Forwarded", "Via", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip", "Sec-Fetch-Site":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Forwarded-")
 }

@@ -131,7 +131,7 @@ func TestAdminKeyGuardsWhatChangesTheFleet(t *testing.T) {
 func TestWithoutAdminKeyOnlyThisMachineChangesTheFleet(t *testing.T) {
 	r := start(t, nil)
 	w := `{"url":"http://127.0.0.1:9","worker_type":"decode"}`
-	for _, h := range []string{"Origin", "X-Forwarded-For", "Forwarded", "Via"} {
+	for _, h := range []string{"Origin", "X-Forwarded-For", "Forwarded", "Via", "X-Real-Ip", "X-Forwarded-Host", "Cf-Connecting-Ip", "Sec-Fetch-Site"} {
 		e := r.do("POST", "/workers", w, h, "http://page.example").refused(t, 403, "forbidden")
 		if !strings.Contains(e.Message, h) || !strings.Contains(e.Message, "--admin-api-key") {
 			t.Errorf("message %s", e.Message)
@@ -149,7 +149,10 @@ func TestWithoutAdminKeyOnlyThisMachineChangesTheFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.RemoteAddr = addr
-		req.Header.Set("X-Real-Ip", "127.0.0.1")
+		if !want { // no header makes anybody local
+			req.Header.Set("X-Real-Ip", "127.0.0.1")
+			req.Header.Set("Host", "localhost")
+		}
 		e, _ := r.srv.authorize(req, admin)
 		if (e == nil) != want || e != nil && (e.Status != 403 || !strings.Contains(e.Message, "loopback")) {
 			t.Errorf("%q: %v", addr, e)

@@ -11,7 +11,7 @@ const (
 	maxBufferBits = 26 // 64 MiB; larger ones are made to measure and not kept
 	// firstBuffer is the most memory a request gets for the length it announces;
 	// more only as its bytes arrive.
-	firstBuffer = 1 << 20
+	firstBuffer = 64 << 10
 	// firstUnknown is what a body of unknown length begins with.
 	firstUnknown = 16 << 10
 	// oddStep is what lengths beyond the classes are rounded up to.

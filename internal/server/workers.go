@@ -145,6 +145,9 @@ func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
 	if in.URL == "" {
 		return spec, openai.InvalidRequest("url", "url is missing; it is the worker's base URL, like http://10.0.0.1:30000")
 	}
+	if !strings.Contains(in.URL, "://") {
+		return spec, openai.InvalidRequest("url", "url must begin with http:// or https://; it is the worker's base URL, like http://10.0.0.1:30000")
+	}
 	var e *openai.Error
 	if spec.Role, e = s.workerRole(in.WorkerType); e != nil {
 		return spec, e

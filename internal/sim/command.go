@@ -68,8 +68,8 @@ func (f *Fleet) announce(out io.Writer, asJSON bool) error {
 			continue
 		}
 		fmt.Fprintf(&b, "%s %s %s", w.id, w.role, w.URL())
-		if w.role == Prefill {
-			fmt.Fprintf(&b, " %d", w.BootstrapPort())
+		if port := w.BootstrapPort(); w.role == Prefill && port > 0 {
+			fmt.Fprintf(&b, " %d", port)
 		}
 		b.WriteByte('\n')
 	}

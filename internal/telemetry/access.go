@@ -60,6 +60,8 @@ func (l *Log) Access(a *AccessLine) {
 	e.optional("decode", a.Decode)
 	if a.Attempts > 0 {
 		e.number("attempts", int64(a.Attempts))
+	}
+	if a.Attempts > 0 || a.Queued > 0 {
 		e.millis("queue_ms", a.Queued)
 	}
 	if a.TTFT > 0 {
