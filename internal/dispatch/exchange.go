@@ -159,16 +159,7 @@ func (x *exchange) attempt(ctx context.Context) *failure {
 	}
 	pr := x.ticket.Prefill.Data().(*fleet.Rank)
 	if pr.Worker().Backend() == engine.DialectVLLM {
-		if pr.Connector() != engine.ConnectorMooncake || !x.oneSequence() {
-			x.passUntranslated()
-			return x.runSequential(ctx)
-		}
-		if _, ok := pr.MooncakeEngineID(); !ok {
-			return &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream,
-				local: openai.UpstreamFailed("prefill", "its bootstrap server does not tell the id of its engine", nil)}
-		}
-		x.passUntranslated()
-		return x.runPair(ctx)
+		return x.attemptVLLM(ctx, pr)
 	}
 	if f := x.translate(); f != nil {
 		return f
@@ -180,6 +171,26 @@ func (x *exchange) attempt(ctx context.Context) *failure {
 		return x.runFan(ctx)
 	}
 	return x.runPair(ctx)
+}
+
+// attemptVLLM runs the legs as the prefill's connector wants them.
+func (x *exchange) attemptVLLM(ctx context.Context, pr *fleet.Rank) *failure {
+	if !x.oneSequence() {
+		return x.runSequential(ctx)
+	}
+	switch pr.Connector() {
+	case engine.ConnectorMooncake:
+		if _, ok := pr.MooncakeEngineID(); !ok {
+			return &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream,
+				local: openai.UpstreamFailed("prefill", "its bootstrap server does not tell the id of its engine", nil)}
+		}
+		return x.runPair(ctx)
+	case engine.ConnectorNIXLPush:
+		if _, ok := pr.PushPeer(); ok {
+			return x.runPair(ctx)
+		}
+	}
+	return x.runSequential(ctx)
 }
 
 // oneSequence tells whether the request is for one sample of one prompt. Blocks

@@ -48,6 +48,7 @@ type pairLegs struct {
 type pairBodies struct {
 	prefill, decode [][]byte
 	header          upstream.Header
+	engineID        string // what both engines call the request
 	rooms           []int64
 	one             [1]int64
 	splicers        [2]openai.Splicer
@@ -67,8 +68,9 @@ func (x *exchange) emptyBodies() *pairBodies {
 // newBodies makes the bodies of copy number k of the request.
 func (x *exchange) newBodies(pr, dr *fleet.Rank, k int) *pairBodies {
 	b := x.emptyBodies()
+	b.engineID = x.engineID(k)
 	b.build(x, pr, dr, k)
-	b.header = x.legHeader(b.header[:0], x.engineID(k))
+	b.header = x.legHeader(b.header[:0], b.engineID)
 	return b
 }
 
@@ -88,8 +90,12 @@ func (x *exchange) freeBodies() {
 }
 
 func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
-	if pr.Connector() == engine.ConnectorMooncake {
+	switch pr.Connector() {
+	case engine.ConnectorMooncake:
 		b.buildMooncake(x, pr)
+		return
+	case engine.ConnectorNIXLPush:
+		b.buildPush(x, pr)
 		return
 	}
 	p := x.legPeeked()
@@ -123,8 +129,7 @@ func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
 // buildMooncake makes bodies that meet by a transfer id.
 func (b *pairBodies) buildMooncake(x *exchange, pr *fleet.Rank) {
 	p := x.call.Peeked
-	// Clients repeat their request ids; a transfer id is good once.
-	id := fmt.Sprintf("xfer-%016x%016x", rand.Uint64(), rand.Uint64())
+	id := "xfer-" + newTransferID()
 	s := &b.splicers[0]
 	s.Reset(p)
 	engine.VLLMPrefill(s, p, engine.MooncakePrefillParams(id))
@@ -136,6 +141,30 @@ func (b *pairBodies) buildMooncake(x *exchange, pr *fleet.Rank) {
 	engine.VLLMDecode(s, engine.MooncakeDecodeParams(id, "http://"+host+":"+itoa(port), engineID))
 	b.decode, _ = s.Segments()
 }
+
+// buildPush makes bodies that meet by the request's id, which must be a new one:
+// clients repeat theirs.
+func (b *pairBodies) buildPush(x *exchange, pr *fleet.Rank) {
+	p := x.call.Peeked
+	b.engineID += "-" + newTransferID()
+	s := &b.splicers[0]
+	s.Reset(p)
+	engine.VLLMPrefill(s, p, []byte(engine.NIXLPrefillParams))
+	b.prefill, _ = s.Segments()
+	peer, _ := pr.PushPeer()
+	prefix := "cmpl-"
+	if p.Route == openai.RouteChatCompletions {
+		prefix = "chatcmpl-"
+	}
+	s = &b.splicers[1]
+	s.Reset(p)
+	engine.VLLMDecode(s, peer.Params(prefix+b.engineID))
+	b.decode, _ = s.Segments()
+}
+
+// newTransferID is an id that nobody else has. Request ids will not do: clients
+// and gateways repeat them.
+func newTransferID() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }
 
 // freeRooms gives the rooms back.
 func (x *exchange) freeRooms(b *pairBodies) {

@@ -84,7 +84,7 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 	p, b := x.call.Peeked, legs.bodies
 	s := &b.splicers[0]
 	s.Reset(p)
-	engine.VLLMPrefill(s, p, engine.PrefillParams(connector, x.engineID(0)))
+	engine.VLLMPrefill(s, p, engine.PrefillParams(connector, newTransferID()))
 	b.prefill, _ = s.Segments()
 	pr.Watch(&legs.prefillDead, &legs.prefillCtx)
 	defer legs.prefillDead.Stop()

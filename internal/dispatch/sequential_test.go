@@ -248,6 +248,43 @@ func TestMooncakeTransferIDsAreNotTheClients(t *testing.T) {
 	r.charged()
 }
 
+// MoRI-IO hands over as NIXL does, by a transfer id besides.
+func TestMoRIIOHandsOver(t *testing.T) {
+	r := newRig(t, vllm(sim.MoRIIO, rigOptions{}))
+	r.id = "trace-1"
+	for range 3 {
+		if a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"]); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	if d := r.sim.Decode(0).Stats(); d.Pulled != 3 || d.Alone != 0 {
+		t.Errorf("decode %+v", d)
+	}
+	r.idle()
+	r.noViolations()
+}
+
+// Prefill pushes the cache to a decode that meets it by the request's id. What
+// decode must know of prefill comes from the probe.
+func TestNIXLPushMeetsByRequestID(t *testing.T) {
+	o := vllm(sim.NIXLPush, rigOptions{})
+	o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend = "vllm" }
+	r := newRig(t, o)
+	r.id = "trace-1"
+	for path, body := range vllmBodies("") {
+		for range 2 {
+			if a := r.do(t.Context(), path, body); a.status != 200 || text(t, a.body) == "" {
+				t.Errorf("%s: %d %s", path, a.status, a.body)
+			}
+		}
+	}
+	if d := r.sim.Decode(0).Stats(); d.Pulled != 4 || d.Alone != 0 {
+		t.Errorf("decode %+v", d)
+	}
+	r.idle()
+	r.noViolations()
+}
+
 // These connectors move the cache by themselves: the prompt goes to prefill and
 // then as it is to decode.
 func TestConnectorsWithoutParams(t *testing.T) {

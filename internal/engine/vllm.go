@@ -30,21 +30,21 @@ const (
 )
 
 // MovesKV tells whether a prefill leg before the decode leg is of any use.
-// ConnectorNIXLPush wants both together and is not spoken yet.
+// ConnectorNIXLPush wants both legs together instead.
 func MovesKV(connector string) bool {
 	return connector != ConnectorNone && connector != ConnectorNIXLPush
 }
 
 // PrefillParams are the kv_transfer_params of a prefill leg that goes before its
-// decode leg; nil where the connector wants none.
-func PrefillParams(connector, requestID string) []byte {
+// decode leg; nil where the connector wants none. transferID is good once.
+func PrefillParams(connector, transferID string) []byte {
 	switch connector {
 	case ConnectorNIXL, ConnectorUnknown:
 		return []byte(NIXLPrefillParams)
 	case ConnectorMoRIIO:
 		b := append([]byte(nil), NIXLPrefillParams[:len(NIXLPrefillParams)-1]...)
 		b = append(b, `,"transfer_id":`...)
-		return append(openai.AppendString(b, "tx-"+requestID), '}')
+		return append(openai.AppendString(b, "tx-"+transferID), '}')
 	}
 	return nil
 }

@@ -254,6 +254,7 @@ func (p *httpProber) readProbe(ctx context.Context, w *Worker, answer []byte) (n
 		note = fmt.Sprintf("decode workers are told to fetch KV cache from %s; set VLLM_NIXL_SIDE_CHANNEL_HOST at the engine to an address that they reach", host)
 	}
 	if params.str("transfer_mode") == "push" {
+		w.push.Store(readPushPeer(params))
 		return ConnectorNIXLPush, note, nil
 	}
 	return ConnectorNIXL, note, nil

@@ -49,6 +49,7 @@ type Worker struct {
 	// adopted is the connector of a vLLM decode worker that is set to none: that of
 	// the prefill workers of its model. Stored with Fleet.mu held.
 	adopted   atomic.Pointer[string]
+	push      atomic.Pointer[PushPeer]
 	mooncake  atomic.Pointer[mooncake]
 	queried   atomic.Int64 // instant of the last RefreshMooncake
 	transfers transfers
