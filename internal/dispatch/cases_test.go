@@ -3,7 +3,10 @@ package dispatch
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -52,4 +55,33 @@ func TestCase_B124_BodyAndLabelAgree(t *testing.T) {
 			t.Errorf("the engine was asked for %q", v)
 		}
 	}
+}
+
+// Many streams at once on workers that accept slowly tripped breakers though the
+// workers were alive (sgl-project/sglang#13894).
+func TestCase_B021_SlowAcceptTripsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}, breaker: firstFault})
+	for i := range 2 {
+		r.sim.Regular(i).SetFault(sim.Fault{AcceptDelay: 200 * time.Millisecond})
+	}
+	const crowd = 300
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	bad := map[int]int{}
+	for range crowd {
+		wg.Go(func() {
+			if a := r.chat(streamed); a.status != 200 || a.err != nil || !strings.HasSuffix(a.body, "[DONE]\n\n") {
+				mu.Lock()
+				bad[a.status]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(bad) > 0 {
+		t.Errorf("not served, by status: %v", bad)
+	}
+	r.settled()
+	r.charged()
 }

@@ -159,6 +159,7 @@ func (x *exchange) attempt(ctx context.Context) *failure {
 	}
 	pr := x.ticket.Prefill.Data().(*fleet.Rank)
 	if pr.Worker().Backend() == engine.DialectVLLM {
+		x.passUntranslated()
 		return x.attemptVLLM(ctx, pr)
 	}
 	if f := x.translate(); f != nil {

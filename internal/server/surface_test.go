@@ -145,6 +145,36 @@ func TestMixedFleetServesBothAPIs(t *testing.T) {
 	}
 }
 
+// A request that SGLang's pair failed moves to vLLM's as the client sent it, not as
+// it was translated for the first.
+func TestRetryAtTheOtherEngineIsUntranslated(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Prefill, s.sim.Decode = 2, 2
+		s.dispatch.Retry = dispatch.RetryOptions{Max: 3, Initial: time.Millisecond, Longest: time.Millisecond, Multiplier: 1}
+		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) {
+			if i == 0 {
+				o.Backend = sim.VLLM
+			}
+		}
+	})
+	r.sim.Prefill(1).SetFault(sim.Fault{Status: 503})
+	for range 4 {
+		for path, body := range map[string]string{"/v1/messages": messagesBody, "/v1/responses": responsesBody} {
+			if a := r.do("POST", path, body); a.status != 200 || text(t, a.body) == "" {
+				t.Errorf("%s: status %d: %s", path, a.status, a.body)
+			}
+		}
+	}
+	if len(r.sim.Prefill(1).Requests()) == 0 {
+		t.Error("no request began at SGLang's pair")
+	}
+	for _, q := range r.sim.Prefill(0).Requests() {
+		if strings.HasPrefix(q.Path, "/v1/chat") {
+			t.Errorf("vLLM was asked %s: %s", q.Path, q.Body)
+		}
+	}
+}
+
 // What cannot be said to the engine is refused before it waits or anybody is asked,
 // in the API's own form.
 func TestUntranslatableIsRefusedAtOnce(t *testing.T) {
