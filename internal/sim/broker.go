@@ -67,6 +67,7 @@ type broker struct {
 	meetings   map[int64][]*meeting // open ones, by room
 	used       [2]map[roomKey]struct{}
 	prefills   map[string]int // "host:port" -> how many prefill workers claim it
+	closing    bool           // the whole fleet ends; who is missing tells nothing any more
 	violations []Violation
 	violated   int64
 }
@@ -201,6 +202,14 @@ func (b *broker) offerPrefill(w *Worker, s *sequence, cancel context.CancelCause
 	return m, nil
 }
 
+// close says that the workers are about to end, in any order: a decode leg that was
+// under way finds its prefill gone, and no router is to blame.
+func (b *broker) close() {
+	b.mu.Lock()
+	b.closing = true
+	b.mu.Unlock()
+}
+
 // offerDecode brings a decode leg, which holds its memory, to its room.
 func (b *broker) offerDecode(w *Worker, s *sequence, cancel context.CancelCauseFunc) (*meeting, error) {
 	b.mu.Lock()
@@ -212,7 +221,7 @@ func (b *broker) offerDecode(w *Worker, s *sequence, cancel context.CancelCauseF
 	if !s.hasPort {
 		port, anyPort = w.opt.DefaultBootstrapPort, w.opt.NullPortMeets
 	}
-	if b.prefills[hostPort(host, port)] == 0 && !anyPort {
+	if b.prefills[hostPort(host, port)] == 0 && !anyPort && !b.closing {
 		b.violateLocked(w, UnknownPrefill, s.room, "no prefill worker at bootstrap_host %q, bootstrap_port %d", s.host, port)
 	}
 	for _, m := range b.meetings[s.room] {

@@ -162,6 +162,7 @@ func (f *Fleet) OpenRooms() int { return f.broker.open() }
 // the fleet started has ended; calling it again does nothing.
 func (f *Fleet) Close() {
 	f.closed.Store(true)
+	f.broker.close()
 	f.stopAdmin()
 	var wg sync.WaitGroup
 	for _, w := range f.Workers() {
