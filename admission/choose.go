@@ -20,10 +20,8 @@ func (c *Core) choose(t *Ticket) Resource {
 		return ResourceDecode
 	}
 	x := &m.family.fence
-	if x.owner == t {
+	if x.owner == nil || x.owner == t {
 		x = nil // it does not bar its owner
-	} else if x.owner == nil {
-		x = nil
 	}
 	sole := m.soleGroup()
 	c.viewP = View{set: p.room, n: p.roomN, pool: p, whole: true, group: -1}
@@ -41,15 +39,7 @@ func (c *Core) choose(t *Ticket) Resource {
 			return c.lackOf(t, ResourcePrefillTokens)
 		}
 	}
-	c.scratchP.copyFrom(p.room)
-	if cl.prefillGate >= 0 {
-		c.scratchP.and(c.prefillGates[cl.prefillGate].ok)
-	}
-	if cl.blockGate >= 0 {
-		c.fitting(c.scratchD, d.room, t, cl.blockGate)
-	} else {
-		c.scratchD.copyFrom(d.room)
-	}
+	c.withinGates(t, p, d)
 	if x != nil {
 		c.keepOff(x, t, c.scratchP)
 		c.keepOff(x, t, c.scratchD)
@@ -208,6 +198,20 @@ func (c *Core) lackOfPair(t *Ticket, p, d *pool) Resource {
 	if cl.prefillGate < 0 && cl.blockGate < 0 {
 		return ResourceFence
 	}
+	c.withinGates(t, p, d)
+	if c.restrict(t.Target, &t.Exclude, avoid) {
+		return ResourceFence
+	}
+	if cl.blockGate < 0 {
+		return ResourceDecode // not for the prefill ranks that are not busy
+	}
+	return ResourceDecodeBlocks
+}
+
+// withinGates sets the scratch sets to the ranks of p and d that have room and keep
+// to the gates of t's class.
+func (c *Core) withinGates(t *Ticket, p, d *pool) {
+	cl := t.class
 	c.scratchP.copyFrom(p.room)
 	if cl.prefillGate >= 0 {
 		c.scratchP.and(c.prefillGates[cl.prefillGate].ok)
@@ -217,13 +221,6 @@ func (c *Core) lackOfPair(t *Ticket, p, d *pool) Resource {
 	} else {
 		c.scratchD.copyFrom(d.room)
 	}
-	if c.restrict(t.Target, &t.Exclude, avoid) {
-		return ResourceFence
-	}
-	if cl.blockGate < 0 {
-		return ResourceDecode // not for the prefill ranks that are not busy
-	}
-	return ResourceDecodeBlocks
 }
 
 // allOverloaded tells whether t has candidates and all of them, or one of each

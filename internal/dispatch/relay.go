@@ -361,7 +361,6 @@ func (r *relay) whole(b []byte) *failure {
 // merged joins the prefill leg's prompt logprobs into the decode leg's answer.
 // This is the one answer that waits for prefill.
 func (r *relay) merged(ctx *legContext, legs *pairLegs) *failure {
-	x := r.x
 	if f := r.awaitPrefill(ctx, legs); f != nil {
 		return f
 	}
@@ -369,12 +368,9 @@ func (r *relay) merged(ctx *legContext, legs *pairLegs) *failure {
 	if r.sse {
 		return r.mergedStream(ctx, m)
 	}
-	b, err := collect(r.resp.Body, x.d.opts.MaxLogprobBody)
-	switch {
-	case errors.Is(err, errTooLarge):
-		return r.bad("its answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", err)
-	case err != nil:
-		return r.broken(ctx, err)
+	b, f := r.collectAnswer(ctx)
+	if f != nil {
+		return f
 	}
 	segments, size, err := m.Merge(b)
 	if err != nil {
@@ -413,6 +409,19 @@ func (r *relay) awaitPrefill(ctx *legContext, legs *pairLegs) *failure {
 		return &failure{leg: r.leg, rank: r.rank, echo: true}
 	}
 	return nil
+}
+
+// collectAnswer collects an answer that is changed before it is passed on.
+func (r *relay) collectAnswer(ctx *legContext) ([]byte, *failure) {
+	limit := r.x.d.opts.MaxLogprobBody
+	b, err := collect(r.resp.Body, limit)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return nil, r.bad("its answer is larger than "+itoa(limit)+" bytes", err)
+	case err != nil:
+		return nil, r.broken(ctx, err)
+	}
+	return b, nil
 }
 
 const unmergeable = "its answer cannot be merged with the prefill's logprobs"

@@ -236,12 +236,9 @@ func (r *relay) passEvents(b []byte) *failure {
 // translatedWhole is translated for one JSON answer.
 func (r *relay) translatedWhole(ctx *legContext) *failure {
 	x := r.x
-	b, err := collect(r.resp.Body, x.d.opts.MaxLogprobBody)
-	switch {
-	case errors.Is(err, errTooLarge):
-		return r.bad("its answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", err)
-	case err != nil:
-		return r.broken(ctx, err)
+	b, f := r.collectAnswer(ctx)
+	if f != nil {
+		return f
 	}
 	r.rank.NoteProgress()
 	answer, err := x.translated.exchange.Answer(b)

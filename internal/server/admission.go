@@ -1,12 +1,7 @@
 package server
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -274,16 +269,8 @@ func readThresholds(body []byte, old admission.RejectThresholds) (admission.Reje
 	// Copies: decoding into a number that is there writes through its pointer, and
 	// these are the gate's and the configuration's.
 	in := thresholdsDoc{DecodeBlocks: clone(old.ActiveDecodeBlocks), PrefillTokens: clone(old.ActivePrefillTokens), PrefillFrac: clone(old.ActivePrefillTokensFrac)}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&in)
-	if err == nil {
-		if _, end := dec.Token(); end != io.EOF {
-			err = errors.New("there is something behind the object")
-		}
-	}
-	if err != nil {
-		return old, openai.InvalidRequest("", "the body does not tell thresholds: %s", strings.TrimPrefix(err.Error(), "json: "))
+	if err := readStrict(body, &in, "tell thresholds"); err != nil {
+		return old, err
 	}
 	next := admission.RejectThresholds{ActiveDecodeBlocks: in.DecodeBlocks, ActivePrefillTokens: in.PrefillTokens, ActivePrefillTokensFrac: in.PrefillFrac}
 	if err := next.Validate(); err != nil {

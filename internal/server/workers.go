@@ -120,20 +120,29 @@ func (q *request) addWorker() {
 	q.accepted(w)
 }
 
-// readWorker reads the description of a worker. Names that mean nothing here are
-// refused: who sets them counts on them.
-func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
-	var in workerRequest
+// readStrict decodes the one object of an operator's body. Names that mean nothing
+// here are refused: who sets them counts on them. The error says that the body does
+// not do what it is for: "describe a worker".
+func readStrict(body []byte, in any, does string) *openai.Error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
-	err := dec.Decode(&in)
+	err := dec.Decode(in)
 	if err == nil {
 		if _, end := dec.Token(); end != io.EOF {
 			err = errors.New("there is something behind the object")
 		}
 	}
 	if err != nil {
-		return fleet.WorkerSpec{}, openai.InvalidRequest("", "the body does not describe a worker: %s", strings.TrimPrefix(err.Error(), "json: "))
+		return openai.InvalidRequest("", "the body does not %s: %s", does, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return nil
+}
+
+// readWorker reads the description of a worker.
+func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
+	var in workerRequest
+	if err := readStrict(body, &in, "describe a worker"); err != nil {
+		return fleet.WorkerSpec{}, err
 	}
 	spec := fleet.WorkerSpec{
 		URL: in.URL, ModelID: in.ModelID, APIKey: in.APIKey, Labels: in.Labels, DPSize: in.DPSize,
@@ -152,8 +161,8 @@ func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
 	if spec.Role, e = s.workerRole(in.WorkerType); e != nil {
 		return spec, e
 	}
-	spec.BootstrapPort, err = bootstrapPort(in.BootstrapPort)
-	if err != nil {
+	var err error
+	if spec.BootstrapPort, err = bootstrapPort(in.BootstrapPort); err != nil {
 		return spec, openai.InvalidRequest("bootstrap_port", "%s", err)
 	}
 	if in.BootstrapPort != nil && spec.BootstrapPort != fleet.BootstrapAuto && spec.Role != admission.RolePrefill {

@@ -140,12 +140,8 @@ type Body interface {
 // eachLine calls f with the name and value of every line of a checked head.
 func eachLine(head string, f func(name, value string) bool) {
 	for len(head) > 0 {
-		line := head
-		if i := strings.IndexByte(head, '\n'); i >= 0 {
-			line, head = head[:i], head[i+1:]
-		} else {
-			head = ""
-		}
+		var line string
+		line, head, _ = strings.Cut(head, "\n")
 		i := strings.IndexByte(line, ':')
 		if i < 0 {
 			continue
@@ -158,12 +154,8 @@ func eachLine(head string, f func(name, value string) bool) {
 
 func getLine(head, name string) string {
 	for len(head) > 0 {
-		line := head
-		if i := strings.IndexByte(head, '\n'); i >= 0 {
-			line, head = head[:i], head[i+1:]
-		} else {
-			head = ""
-		}
+		var line string
+		line, head, _ = strings.Cut(head, "\n")
 		if len(line) > len(name) && line[len(name)] == ':' && strings.EqualFold(line[:len(name)], name) {
 			return strings.Trim(line[len(name)+1:], " \t\r")
 		}
