@@ -11,13 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/openai"
 )
-
-// errClientGone is a client that left before its request was whole. There is
-// nobody to answer.
-var errClientGone = errors.New("the client left before its request was whole")
 
 // bodyProblem tells what to answer where a body cannot be had.
 type bodyProblem struct {
@@ -25,8 +20,7 @@ type bodyProblem struct {
 	answer *openai.Error // nil: the client is gone
 }
 
-// readBody reads the body whole into a buffer. It must come to the body's end,
-// because only then does net/http notice a client that leaves.
+// readBody reads the body whole into a buffer.
 func (q *request) readBody() *bodyProblem {
 	s, n := q.s, q.r.ContentLength
 	if enc := contentEncoding(q.r.Header); enc != "" {
@@ -47,9 +41,6 @@ func (q *request) readBody() *bodyProblem {
 		return nil
 	}
 	q.bodyBegun = true
-	conn := connOf(q.r.Context())
-	conn.setReading(true)
-	defer conn.setReading(false)
 	in := deadlineReader{q: q, rc: http.NewResponseController(q.raw)}
 	for {
 		if q.length == len(q.buf.b) {
@@ -65,10 +56,6 @@ func (q *request) readBody() *bodyProblem {
 		switch {
 		case err == io.EOF:
 			q.bodyDone = true
-			in.clear()
-			// net/http reads what is left of an open body before it answers, which
-			// costs a buffer and a stack twice as deep even where nothing is left.
-			_ = q.r.Body.Close()
 			return nil
 		case err != nil:
 			return in.problem(err)
@@ -119,33 +106,16 @@ func contentEncoding(h http.Header) string {
 type deadlineReader struct {
 	q  *request
 	rc *http.ResponseController
-	by time.Time // the deadline in force
 }
 
 func (d *deadlineReader) read(p []byte) (int, error) {
-	idle := d.q.s.opts.BodyIdleTimeout
-	// Setting a deadline is not free: one in four quarters of it.
-	if now := time.Now(); d.by.Sub(now) < idle-idle/4 {
-		by := now.Add(idle)
-		if total := d.q.s.opts.RequestTimeout; total > 0 {
-			by = earlier(by, d.q.call.Arrived.Add(total))
-		}
-		if !by.Equal(d.by) {
-			d.by = by
-			_ = d.rc.SetReadDeadline(by) // not every writer has one
-		}
+	by := time.Now().Add(d.q.s.opts.BodyIdleTimeout)
+	if total := d.q.s.opts.RequestTimeout; total > 0 {
+		by = earlier(by, d.q.call.Arrived.Add(total))
 	}
-	// Looked at after the deadline is set: whoever ends everything first tells
-	// so and then sets a deadline of his own.
-	if d.q.s.base.Err() != nil {
-		return 0, dispatch.ErrShutdown
-	}
+	_ = d.rc.SetReadDeadline(by) // not every writer has one
 	return d.q.r.Body.Read(p)
 }
-
-// clear lifts the deadline, which would end net/http's watch for a client that
-// leaves.
-func (d *deadlineReader) clear() { _ = d.rc.SetReadDeadline(time.Time{}) }
 
 func (d *deadlineReader) problem(err error) *bodyProblem {
 	if d.q.s.base.Err() != nil {
@@ -198,7 +168,6 @@ func (q *request) refuse(e *openai.Error, reason string) {
 		return
 	}
 	rc := http.NewResponseController(q.raw)
-	_ = rc.EnableFullDuplex() // without it net/http reads up to 256 KiB first, however long that takes
 	waiting := !q.bodyBegun && q.r.Header.Get("Expect") != ""
 	left := q.r.ContentLength
 	if left < 0 || left > keepAfter || waiting {
@@ -212,12 +181,8 @@ func (q *request) refuse(e *openai.Error, reason string) {
 	q.drain(rc)
 }
 
-// drain reads and forgets. When it gives up, the read deadline stays, so that
-// net/http does not wait either.
+// drain reads and forgets.
 func (q *request) drain(rc *http.ResponseController) {
-	conn := connOf(q.r.Context())
-	conn.setReading(true)
-	defer conn.setReading(false)
 	b := make([]byte, drainBuffer)
 	end := time.Now().Add(drainTime)
 	for left := q.s.opts.MaxPayload + drainBeyond; left > 0; {

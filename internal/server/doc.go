@@ -16,7 +16,7 @@
 //
 // # Life of a request
 //
-//	conn      accepted, watched for its end even behind pipelined bytes
+//	conn      accepted, watched for its end even behind pipelined bytes (package http1)
 //	request   id, route, method, key; every answer carries X-Request-Id
 //	body      read whole into a pooled buffer, within --max-payload-size and
 //	          --max-buffered-bytes, refused before that where it can be
@@ -35,9 +35,10 @@
 // words), running and waiting ones go on for DrainTimeout; what is left is ended
 // in words too, and Run returns.
 //
-// # What net/http answers by itself
+// # What is no request
 //
-// A request that is no HTTP (400), a head over the limit (431), an unknown
-// transfer coding (501) and an Expect other than 100-continue (417) end before a
-// handler is called: plain text, without a request id.
+// Bytes that are no HTTP (400), a head that does not come in time (408), an Expect
+// other than 100-continue (417), a head over the limit (431), an unknown transfer
+// coding (501) or version (505) are noticed by package http1 and answered here, in
+// the API's form and with a request id; the connection ends with it.
 package server

@@ -42,10 +42,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.Listen(ctx); err != nil {
 		return err
 	}
-	clients := &clientListener{TCPListener: s.listener, open: &s.conns, ahead: &s.readingAhead, unacked: s.opts.WriteTimeout}
 	ended := make(chan error, 2)
-	serve := func(what string, h *http.Server, l net.Listener) {
-		err := h.Serve(l)
+	serve := func(what string, serve func() error) {
+		err := serve()
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		} else {
@@ -53,8 +52,8 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		ended <- err
 	}
-	go serve("clients", s.main, clients)
-	go serve("metrics", s.scrapes, s.metricsListener)
+	go serve("clients", func() error { return s.main.Serve(s.listener) })
+	go serve("metrics", func() error { return s.scrapes.Serve(s.metricsListener) })
 
 	running := 2
 	var failed error
@@ -79,7 +78,7 @@ func (s *Server) drain() {
 
 	s.phase.Store(phaseDraining)
 	o.Gate.StopArrivals()
-	s.main.SetKeepAlivesEnabled(false) // also closes the connections without a request
+	s.main.Drain()
 	s.log.Info("draining: new requests are refused", "drain_timeout", o.DrainTimeout, "running", s.active.Load(), "waiting", o.Gate.Waiting())
 	whole := s.waitIdle(o.DrainTimeout)
 	if !whole {
@@ -117,9 +116,8 @@ func (s *Server) waitIdle(limit time.Duration) bool {
 func (s *Server) closeServers() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	for _, h := range []*http.Server{s.main, s.scrapes} {
-		if h.Shutdown(ctx) != nil {
-			_ = h.Close() // it only repeats what closing sockets said
-		}
+	_ = s.main.Shutdown(ctx) // what hangs was cut
+	if s.scrapes.Shutdown(ctx) != nil {
+		_ = s.scrapes.Close() // it only repeats what closing sockets said
 	}
 }

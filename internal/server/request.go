@@ -70,12 +70,6 @@ func (q *request) begin() {
 	q.call.Arrived = time.Now()
 	q.call.ID = requestID(q.r.Header)
 	q.raw.Header()[headerRequestID] = []string{q.call.ID}
-	if len(q.r.TransferEncoding) > 0 {
-		// A length beside the chunks was dropped by net/http without a word. Who
-		// goes by it in front of us sees another end of this request, so nothing
-		// may follow it on the connection (RFC 9112, section 6.1).
-		q.raw.Header()[headerConnection] = []string{"close"}
-	}
 }
 
 // finish is deferred: it answers what failed without an answer, and logs.

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"time"
 
+	"github.com/sluice-router/sluice/internal/http1"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/telemetry"
 )
@@ -21,7 +21,7 @@ type Server struct {
 	adminKeys keySet
 	log       *telemetry.Log
 	routes    map[string]*route
-	main      *http.Server
+	main      *http1.Server
 	scrapes   *http.Server
 	// base is the parent of all requests' contexts; end ends it.
 	base context.Context
@@ -33,10 +33,9 @@ type Server struct {
 	listener, metricsListener *net.TCPListener
 
 	// atomic
-	conns        atomic.Int64 // clients' connections
-	readingAhead atomic.Int64 // of them, those watched behind stray bytes
-	active       atomic.Int64 // requests that may reach dispatch
-	phase        atomic.Int32
+	conns  atomic.Int64 // clients' connections
+	active atomic.Int64 // requests that may reach dispatch
+	phase  atomic.Int32
 
 	idle chan struct{} // of one: active fell to 0 during a drain
 }
@@ -80,24 +79,17 @@ func New(o Options) (*Server, error) {
 	if o.TrustTransferParams && !o.Disaggregated {
 		s.peek.Refuse = 0
 	}
-	s.main = s.newHTTP(s)
-	s.main.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return c.(*clientConn).follow(ctx)
-	}
-	s.scrapes = s.newHTTP(s.metricsHandler())
-	s.scrapes.WriteTimeout = time.Minute
-	return s, nil
-}
-
-func (s *Server) newHTTP(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler:           h,
+	s.main = s.newClients()
+	s.scrapes = &http.Server{
+		Handler:           s.metricsHandler(),
 		ReadHeaderTimeout: s.opts.HeaderTimeout,
 		IdleTimeout:       s.opts.IdleTimeout,
+		WriteTimeout:      writeLimit,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          netHTTPLog(s.log),
 		BaseContext:       func(net.Listener) context.Context { return s.base },
 	}
+	return s, nil
 }
 
 // Paths that go on to the engines; the others are ours.

@@ -1,0 +1,402 @@
+package http1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
+)
+
+// States of a connection.
+const (
+	stateNew    int32 = iota // nothing has come yet
+	stateIdle                // between requests
+	stateActive              // from the first byte of a request to the end of its answer
+	stateClosed              // closed from outside while nothing was under way
+)
+
+// conn is one client's connection. It belongs to its goroutine, except where
+// noted.
+type conn struct {
+	// immutable
+	srv    *Server
+	sock   *net.TCPConn
+	raw    syscall.RawConn // nil where only package net can read and write
+	remote string
+	ctx    *connContext
+	id     uint64 // of the watcher
+	// Bound methods, made once so that a request does not allocate them.
+	readFn, writeFn func(uintptr) bool
+
+	state atomic.Int32
+	// inBody: the handler waits for bytes of its request's body.
+	inBody atomic.Bool
+
+	in    wire.ReadBuf
+	armed time.Time // the read deadline the socket has
+
+	// arguments and results of the bound methods
+	dst     []byte // where a read goes; nil: into in
+	readN   int
+	readErr error
+	vec     [][]byte
+	vec0    [3][]byte
+	wait    bool // a write may wait
+	sentN   int
+	sentErr error
+
+	x exchange
+}
+
+func newConn(s *Server, sock *net.TCPConn) (*conn, error) {
+	c := &conn{srv: s, sock: sock, remote: sock.RemoteAddr().String()}
+	if wire.RawIO {
+		raw, err := sock.SyscallConn()
+		if err != nil {
+			return nil, err
+		}
+		c.raw = raw
+	}
+	c.readFn, c.writeFn = c.tryRead, c.tryWrite
+	return c, nil
+}
+
+// follow makes the context of the connection's requests.
+func (c *conn) follow(base context.Context) {
+	c.ctx = newConnContext(base)
+	c.ctx.AfterFunc(func() {
+		if base.Err() != nil && c.inBody.Load() {
+			c.interrupt()
+		}
+	})
+	c.x.init(c)
+}
+
+// interrupt ends a wait for bytes. Who reads looks at the context before it waits,
+// and is woken if it ends later.
+func (c *conn) interrupt() { _ = c.sock.SetReadDeadline(time.Unix(1, 0)) } // a closed connection has no reads
+
+// gone is called when the client closed its side or the connection broke, from the
+// watcher's goroutine.
+func (c *conn) gone() { c.ctx.end(ErrClientGone) }
+
+// closeIf closes a connection that is in a state in which nothing is under way.
+// Callable from every goroutine.
+func (c *conn) closeIf(state int32) {
+	if c.state.CompareAndSwap(state, stateClosed) {
+		_ = c.sock.Close()
+	}
+}
+
+// cut ends the connection whatever is under way. Callable from every goroutine.
+func (c *conn) cut() {
+	c.ctx.end(errConnClosed)
+	_ = c.sock.Close()
+}
+
+// serve serves one request after another.
+func (c *conn) serve() {
+	defer c.end()
+	limit := c.srv.HeaderTimeout // of a connection that is new
+	for {
+		head, p, err := c.readHead(limit)
+		switch {
+		case err != nil:
+			return
+		case p == nil:
+			p = c.x.begin(head)
+		}
+		if p != nil {
+			c.refuse(p)
+			return
+		}
+		if !c.handle() {
+			return
+		}
+		if !c.becomeIdle() {
+			return
+		}
+		limit = c.srv.IdleTimeout
+	}
+}
+
+// becomeIdle tells whether the connection may wait for another request.
+func (c *conn) becomeIdle() bool {
+	c.state.Store(stateIdle)
+	// Looked at after the state is set: a drain first tells so and then closes the
+	// idle.
+	return !c.srv.draining.Load() || c.in.Len() > 0
+}
+
+// end closes the connection and lets all go.
+func (c *conn) end() {
+	c.ctx.close()
+	c.x.free()
+	c.in.Drop()
+	_ = c.sock.Close()
+	c.srv.forget(c)
+}
+
+// maxLeadingLines is how many bytes of line ends before a request are skipped, as
+// some clients send one behind a body.
+const maxLeadingLines = 8
+
+// readHead waits for a request and reads its head, which it takes off the buffer.
+// limit is how long the first byte may take.
+func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error) {
+	deadline := time.Time{}
+	started := c.state.Load() == stateNew // then limit holds for the whole head
+	scanned, skipped := 0, 0
+	for {
+		for c.in.Len() > 0 && scanned == 0 && skipped < maxLeadingLines && (c.in.B[c.in.R] == '\r' || c.in.B[c.in.R] == '\n') {
+			c.in.R++
+			skipped++
+		}
+		if c.in.Len() > 0 {
+			if c.state.Load() != stateActive && !c.activate() {
+				return "", nil, errConnClosed
+			}
+			b := c.in.B[c.in.R:c.in.W]
+			if n := wire.HeadEnd(b, &scanned); n >= 0 && n <= c.srv.MaxHeaderBytes {
+				c.in.R += n
+				return string(b[:n]), nil, nil
+			}
+			if len(b) > c.srv.MaxHeaderBytes {
+				return "", headTooLarge(c.srv.MaxHeaderBytes), nil
+			}
+			if !started {
+				started, deadline, limit = true, time.Time{}, c.srv.HeaderTimeout
+			}
+		}
+		if deadline.IsZero() {
+			deadline = time.Now().Add(limit)
+		}
+		switch err := c.fill(deadline); {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded) && c.in.Len() > 0:
+			return "", &Problem{http.StatusRequestTimeout, "the request's head did not come within " + c.srv.HeaderTimeout.String()}, nil
+		case err == io.EOF && c.in.Len() > 0:
+			return "", &Problem{http.StatusBadRequest, "the request's head is cut off"}, nil
+		default:
+			return "", nil, err
+		}
+	}
+}
+
+// activate says that a request is under way, unless the connection was closed
+// meanwhile.
+func (c *conn) activate() bool {
+	return c.state.CompareAndSwap(stateIdle, stateActive) || c.state.CompareAndSwap(stateNew, stateActive)
+}
+
+// fill reads more into the buffer, which is given back while nothing is in it and
+// nothing comes.
+func (c *conn) fill(deadline time.Time) error {
+	c.dst = nil
+	n, err := c.read(deadline)
+	if n > 0 {
+		c.in.Filled(n)
+		return nil // an error comes again
+	}
+	return err
+}
+
+// letGo gives the buffer back if nothing is in it.
+func (c *conn) letGo() {
+	if c.in.Len() == 0 {
+		c.in.Drop()
+	}
+}
+
+// readInto reads into p.
+func (c *conn) readInto(p []byte, deadline time.Time) (int, error) {
+	c.dst = p
+	n, err := c.read(deadline)
+	c.dst = nil
+	if n > 0 {
+		return n, nil
+	}
+	return 0, err
+}
+
+// read reads once and waits for it until the deadline, if there is one. The socket
+// has a deadline that is not later; one that rings too early is set anew. So a
+// connection that is never silent for long costs a timer once in a while and not
+// once a read.
+func (c *conn) read(deadline time.Time) (int, error) {
+	for {
+		if !deadline.IsZero() && (c.armed.IsZero() || c.armed.After(deadline)) {
+			c.arm(deadline)
+		}
+		if c.inBody.Load() && c.srv.Base.Err() != nil {
+			return 0, os.ErrDeadlineExceeded
+		}
+		n, err := c.readOnce()
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if !deadline.IsZero() && !time.Now().Before(deadline) {
+			return 0, err
+		}
+		c.arm(deadline)
+	}
+}
+
+func (c *conn) arm(deadline time.Time) {
+	_ = c.sock.SetReadDeadline(deadline) // fails only if closed, as the read will
+	c.armed = deadline
+}
+
+func (c *conn) readOnce() (int, error) {
+	if c.raw == nil {
+		p := c.dst
+		if p == nil {
+			c.in.Room()
+			p = c.in.B[c.in.W:]
+		}
+		return c.sock.Read(p)
+	}
+	c.readN = 0
+	if err := c.raw.Read(c.readFn); err != nil {
+		return 0, err
+	}
+	return c.readN, c.readErr
+}
+
+func (c *conn) tryRead(fd uintptr) bool {
+	p := c.dst
+	if p == nil {
+		c.in.Room()
+		p = c.in.B[c.in.W:]
+	}
+	n, err := wire.Read(fd, p)
+	if err == wire.ErrWouldBlock {
+		if c.in.Len() == 0 {
+			c.in.Drop()
+		}
+		return false
+	}
+	c.readN, c.readErr = n, err
+	return true
+}
+
+// write sends all of vec, and waits for the socket until the deadline.
+func (c *conn) write(vec [][]byte, deadline time.Time) error {
+	if c.raw == nil {
+		_ = c.sock.SetWriteDeadline(deadline) // fails only if closed, as the write will
+		bufs := net.Buffers(vec)
+		_, err := bufs.WriteTo(c.sock)
+		return err
+	}
+	c.wait = false
+	for len(vec) > 0 {
+		c.vec, c.sentN, c.sentErr = vec, 0, nil
+		err := c.raw.Write(c.writeFn)
+		c.vec = nil
+		switch {
+		case err != nil && !(errors.Is(err, os.ErrDeadlineExceeded) && !c.wait):
+			return err
+		case c.sentErr != nil:
+			return c.sentErr
+		}
+		vec = wire.Consume(vec, c.sentN)
+		if c.sentN == 0 && !c.wait {
+			// The socket is full. Only now is there need of a deadline.
+			_ = c.sock.SetWriteDeadline(deadline) // fails only if closed, as the write will
+			c.wait = true
+		}
+	}
+	return nil
+}
+
+func (c *conn) tryWrite(fd uintptr) bool {
+	c.sentN, c.sentErr = wire.Write(fd, c.vec)
+	return c.sentN > 0 || c.sentErr != nil || !c.wait
+}
+
+// refuse answers what is no request.
+func (c *conn) refuse(p *Problem) {
+	if c.state.Load() != stateActive && !c.activate() {
+		return
+	}
+	c.x.beginRefusal()
+	c.answer(p)
+	c.linger()
+}
+
+// handle runs the handler on the request that was begun. It tells whether another
+// may follow on the connection.
+func (c *conn) handle() bool {
+	x := &c.x
+	c.letGo()
+	switch {
+	case !c.answer(nil):
+		if x.resp.framing == untilEnd {
+			_ = c.sock.SetLinger(0) // an end would make the answer look whole
+		}
+		return false
+	case x.resp.closing || !x.body.discard():
+		c.linger()
+		return false
+	}
+	x.reset()
+	return true
+}
+
+// answer has the request answered, or, if p is not nil, what is none. It tells
+// whether the answer is whole.
+func (c *conn) answer(p *Problem) (whole bool) {
+	x := &c.x
+	defer func() {
+		switch v := recover(); v {
+		case nil:
+		case http.ErrAbortHandler:
+			whole = false
+		default:
+			whole = false
+			c.srv.Report("panic in a handler", fmt.Sprintf("%v\n%s", v, debug.Stack()))
+		}
+	}()
+	if p != nil {
+		c.srv.Refuse(&x.resp, p)
+	} else {
+		c.srv.Handler.ServeHTTP(&x.resp, x.req)
+	}
+	return x.resp.finish()
+}
+
+const (
+	// lingerTime and lingerBytes bound what is read of a client after the end of
+	// its last answer.
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 256 << 10
+)
+
+// linger closes the connection for writing and reads on a moment: what lies unread
+// at a close makes the kernel send a reset, and that may overtake the answer.
+func (c *conn) linger() {
+	if c.x.body.ended() && c.in.Len() == 0 && !c.x.refused {
+		return // the client owes nothing
+	}
+	if c.sock.CloseWrite() != nil {
+		return
+	}
+	end := time.Now().Add(lingerTime)
+	c.arm(time.Time{})
+	for left := lingerBytes; left > 0; {
+		c.in.R = c.in.W
+		if c.fill(end) != nil {
+			return
+		}
+		left -= c.in.Len()
+	}
+}

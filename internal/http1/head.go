@@ -1,0 +1,261 @@
+package http1
+
+import (
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+
+	"github.com/sluice-router/sluice/internal/wire"
+)
+
+// maxHeaderLines bounds a head beside its bytes.
+const maxHeaderLines = 256
+
+// head is what the server itself needs of a request's head.
+type head struct {
+	length      int64 // of the body; 0 without one
+	chunked     bool
+	expect      bool // the client waits for 100 Continue
+	close       bool // it wants no further request on the connection
+	old         bool // HTTP/1.0
+	method      string
+	hosts       int
+	haveLength  bool
+	lengthValue string
+}
+
+func headTooLarge(bound int) *Problem {
+	return &Problem{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the request's head is larger than %d bytes", bound)}
+}
+
+func malformed(what string) *Problem { return &Problem{http.StatusBadRequest, what} }
+
+// parse reads a whole head into the request. Messages hold nothing of a header's
+// value: it may be a secret.
+func (x *exchange) parse(s string) (head, *Problem) {
+	var h head
+	line, rest := cutLine(s)
+	if p := x.requestLine(&h, line); p != nil {
+		return h, p
+	}
+	values := x.values[:0]
+	for n := 0; ; n++ {
+		line, rest = cutLine(rest)
+		if line == "" {
+			break
+		}
+		if n == maxHeaderLines {
+			return h, &Problem{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the request's head has more than %d lines", maxHeaderLines)}
+		}
+		i := strings.IndexByte(line, ':')
+		if i < 0 || !wire.ValidToken(line[:i]) {
+			return h, malformed(fmt.Sprintf("line %d of the request's header is malformed", n+1))
+		}
+		name, value := canonical(line[:i]), trim(line[i+1:])
+		if !wire.ValidValue(value) {
+			return h, malformed(fmt.Sprintf("the value of the header %s holds a control character", wire.Clip(name)))
+		}
+		keep, p := h.field(name, value)
+		if p != nil {
+			return h, p
+		}
+		switch {
+		case name == "Host":
+			if h.hosts == 1 && x.req.Host == "" {
+				x.req.Host = value
+			}
+		case !keep:
+		case x.req.Header[name] != nil:
+			x.req.Header[name] = append(x.req.Header[name], value)
+		case len(values) < cap(values):
+			values = append(values, value)
+			x.req.Header[name] = values[len(values)-1 : len(values) : len(values)]
+		default:
+			x.req.Header[name] = []string{value}
+		}
+	}
+	return h, h.check()
+}
+
+// field takes note of what the server itself needs. keep is false for what the
+// handler does not see.
+func (h *head) field(name, value string) (keep bool, p *Problem) {
+	switch name {
+	case "Host":
+		h.hosts++
+		if h.hosts > 1 {
+			return false, malformed("there are several Host headers")
+		}
+		if !validHost(value) {
+			return false, malformed("the Host header is malformed")
+		}
+		return false, nil
+	case "Content-Length":
+		n, err := wire.ParseLength([]byte(value))
+		if err != nil {
+			return false, malformed("the Content-Length is no length")
+		}
+		if h.haveLength && value != h.lengthValue {
+			return false, malformed("there are two different values of Content-Length")
+		}
+		if h.haveLength {
+			return false, nil
+		}
+		h.haveLength, h.length, h.lengthValue = true, n, value
+	case "Transfer-Encoding":
+		switch {
+		case h.chunked:
+			return false, malformed("there are several transfer codings")
+		case !strings.EqualFold(value, "chunked"):
+			return false, &Problem{http.StatusNotImplemented, "the only transfer coding known here is chunked"}
+		}
+		h.chunked = true
+		return false, nil
+	case "Connection":
+		h.close = h.close || wire.HasToken([]byte(value), "close")
+	case "Expect":
+		if !strings.EqualFold(value, "100-continue") {
+			return false, &Problem{http.StatusExpectationFailed, "the only expectation known here is 100-continue"}
+		}
+		h.expect = true
+	case "Trailer":
+		return false, nil
+	}
+	return true, nil
+}
+
+// check judges the head as a whole.
+func (h *head) check() *Problem {
+	switch {
+	case h.hosts == 0 && !h.old:
+		return malformed("the Host header is missing")
+	case h.chunked && h.haveLength:
+		// Who goes by the other one in front of us sees another end of the request
+		// (RFC 9112, section 6.1).
+		return malformed("there are both a Content-Length and a Transfer-Encoding")
+	case h.chunked && h.old:
+		return malformed("HTTP/1.0 has no transfer codings")
+	}
+	h.close = h.close || h.old
+	h.expect = h.expect && !h.old && (h.chunked || h.length > 0)
+	return nil
+}
+
+// requestLine parses METHOD TARGET HTTP/1.x.
+func (x *exchange) requestLine(h *head, line string) *Problem {
+	method, rest, ok := strings.Cut(line, " ")
+	target, version, ok2 := strings.Cut(rest, " ")
+	if !ok || !ok2 || !wire.ValidToken(method) {
+		return malformed("the request line is malformed")
+	}
+	r := x.req
+	switch version {
+	case "HTTP/1.1":
+		r.ProtoMinor = 1
+	case "HTTP/1.0":
+		h.old = true
+		r.ProtoMinor = 0
+	default:
+		if strings.HasPrefix(version, "HTTP/") && !strings.Contains(version, " ") {
+			return &Problem{http.StatusHTTPVersionNotSupported, "the version of HTTP spoken here is 1.1"}
+		}
+		return malformed("the request line is malformed")
+	}
+	r.Proto, r.ProtoMajor = version, 1
+	h.method, r.Method = method, method
+	r.Host = ""
+	r.RequestURI = target
+	return x.target(target)
+}
+
+// target finds path and query. The ordinary form costs nothing.
+func (x *exchange) target(target string) *Problem {
+	x.url = url.URL{}
+	x.req.URL = &x.url
+	path, query, _ := strings.Cut(target, "?")
+	if len(path) > 0 && path[0] == '/' && plain(path, &pathTable) && plain(query, &queryTable) && (len(path) == 1 || path[1] != '/') {
+		x.url.Path, x.url.RawQuery = path, query
+		x.url.ForceQuery = query == "" && strings.HasSuffix(target, "?")
+		return nil
+	}
+	for i := range len(target) {
+		if target[i] <= ' ' || target[i] >= 0x7f {
+			return malformed("the request's target is malformed")
+		}
+	}
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		return malformed("the request's target is malformed")
+	}
+	x.url = *u
+	if u.Host != "" {
+		x.req.Host = u.Host // of a request as for a proxy; it counts for more
+	}
+	return nil
+}
+
+// pathTable and queryTable mark what stands for itself in a target.
+var pathTable, queryTable = func() (path, query [256]bool) {
+	for c := range 256 {
+		alnum := c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		path[c] = alnum || c < 0x7f && strings.IndexByte("/-._~$&+,;=:@", byte(c)) >= 0
+		query[c] = path[c] || c < 0x7f && strings.IndexByte("?%!'()*", byte(c)) >= 0
+	}
+	return path, query
+}()
+
+func plain(s string, table *[256]bool) bool {
+	for i := range len(s) {
+		if !table[s[i]] {
+			return false
+		}
+	}
+	return true
+}
+
+// validHost allows what a host and port consist of, an IPv6 address included.
+func validHost(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c <= ' ' || c >= 0x7f || strings.IndexByte("\"#/<>?@\\^`{|}", c) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// cutLine takes the first line off s, without its LF or CR LF.
+func cutLine(s string) (line, rest string) {
+	i := strings.IndexByte(s, '\n')
+	line, rest = s[:i], s[i+1:]
+	if i > 0 && line[i-1] == '\r' {
+		line = line[:i-1]
+	}
+	return line, rest
+}
+
+func trim(s string) string { return strings.Trim(s, " \t") }
+
+// canonical is the form net/http has header names in.
+func canonical(name string) string {
+	if known, ok := lowerNames[name]; ok {
+		return known
+	}
+	return textproto.CanonicalMIMEHeaderKey(name)
+}
+
+// lowerNames are names that some clients send in lower case, so that these cost no
+// memory.
+var lowerNames = func() map[string]string {
+	m := map[string]string{}
+	for _, n := range []string{
+		"Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Content-Length", "Content-Type",
+		"Expect", "Host", "Traceparent", "Tracestate", "Transfer-Encoding", "User-Agent", "X-Api-Key",
+		"X-Forwarded-For", "X-Forwarded-Proto", "X-Request-Id", "X-Smg-Routing-Key",
+	} {
+		m[strings.ToLower(n)] = n
+	}
+	return m
+}()

@@ -1,0 +1,201 @@
+package http1
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Server serves connections. Its fields must not change after Serve was called.
+type Server struct {
+	// Handler answers requests.
+	Handler http.Handler
+	// Refuse answers what is no request; the connection ends with it. It must set
+	// neither Content-Length nor Connection.
+	Refuse func(w http.ResponseWriter, p *Problem)
+	// Base is the parent of all contexts. When it ends, reads of bodies end with
+	// os.ErrDeadlineExceeded.
+	Base context.Context
+	// HeaderTimeout is how long a head may take from its first byte, or a new
+	// connection's from its accept. IdleTimeout closes connections that wait for a
+	// request. WriteTimeout is how long a write may take where the handler sets no
+	// deadline. All must be positive.
+	HeaderTimeout, IdleTimeout, WriteTimeout time.Duration
+	// MaxHeaderBytes bounds a request's head.
+	MaxHeaderBytes int
+	// Accepted, if not nil, is called with each new connection, Closed with each
+	// that ends.
+	Accepted, Closed func(*net.TCPConn)
+	// Report is told what went wrong with accepting, and panics of handlers.
+	Report func(what string, err any)
+
+	// draining: answers end their connections.
+	draining atomic.Bool
+	watch    watcher
+
+	mu sync.Mutex
+	// guarded by mu
+	listener net.Listener
+	closed   bool
+	conns    map[*conn]struct{}
+	empty    chan struct{} // closed when conns is empty after Shutdown began; nil before
+}
+
+// cutGrace is how long handlers may take after their connections were cut.
+const cutGrace = 5 * time.Second
+
+// Problem is why bytes of a client are no request.
+type Problem struct {
+	Status  int
+	Message string // for the client
+}
+
+// ErrClientGone is the cause of contexts that end because the client left.
+var ErrClientGone = errors.New("the client closed its connection")
+
+// errConnClosed is the cause of contexts of connections that are over.
+var errConnClosed = errors.New("the connection is closed")
+
+// Serve accepts connections until Shutdown or Close, and then returns
+// http.ErrServerClosed.
+func (s *Server) Serve(l *net.TCPListener) error {
+	if err := s.begin(l); err != nil {
+		return err
+	}
+	var pause time.Duration
+	for {
+		sock, err := l.AcceptTCP()
+		if err == nil {
+			pause = 0
+			s.serveConn(sock)
+			continue
+		}
+		if s.isClosed() {
+			return http.ErrServerClosed
+		}
+		var ne net.Error
+		if !errors.As(err, &ne) || !ne.Temporary() { //nolint:staticcheck // it is what says that no file was free
+			return err
+		}
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		s.Report("cannot accept a connection", err)
+		time.Sleep(pause)
+	}
+}
+
+func (s *Server) begin(l net.Listener) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = l.Close() // nothing came through it
+		return http.ErrServerClosed
+	}
+	s.listener, s.conns = l, map[*conn]struct{}{}
+	return s.watch.start()
+}
+
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// serveConn takes a connection in.
+func (s *Server) serveConn(sock *net.TCPConn) {
+	c, err := newConn(s, sock)
+	if err != nil {
+		s.Report("cannot use a connection", err)
+		_ = sock.Close()
+		return
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		_ = sock.Close()
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	if s.Accepted != nil {
+		s.Accepted(sock)
+	}
+	c.follow(s.Base)
+	s.watch.add(c)
+	go c.serve()
+}
+
+// forget lets a connection go that is over.
+func (s *Server) forget(c *conn) {
+	s.watch.remove(c)
+	s.mu.Lock()
+	delete(s.conns, c)
+	if len(s.conns) == 0 && s.empty != nil {
+		close(s.empty)
+		s.empty = nil
+	}
+	s.mu.Unlock()
+	if s.Closed != nil {
+		s.Closed(c.sock)
+	}
+}
+
+// Drain makes connections end with the request they carry, and closes those that
+// carry none. New ones are accepted still.
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	for _, c := range s.all() {
+		c.closeIf(stateIdle)
+	}
+}
+
+func (s *Server) all() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+// Shutdown stops accepting, closes the connections that carry no request, and
+// waits until the others have ended, or for ctx; those that are left then it cuts.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.draining.Store(true)
+	s.mu.Lock()
+	s.closed = true
+	l := s.listener
+	over := make(chan struct{})
+	if len(s.conns) == 0 {
+		close(over)
+	} else {
+		s.empty = over
+	}
+	s.mu.Unlock()
+	if l != nil {
+		_ = l.Close()
+	}
+	for _, c := range s.all() {
+		c.closeIf(stateIdle)
+		c.closeIf(stateNew)
+	}
+	var err error
+	select {
+	case <-over:
+	case <-ctx.Done():
+		err = ctx.Err()
+		for _, c := range s.all() {
+			c.cut()
+		}
+		select {
+		case <-over:
+		case <-time.After(cutGrace):
+		}
+	}
+	s.watch.stop()
+	return err
+}

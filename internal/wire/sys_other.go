@@ -1,0 +1,15 @@
+//go:build !linux
+
+package wire
+
+import "errors"
+
+// RawIO tells that the functions below work. Elsewhere connections are read and
+// written through net.Conn.
+const RawIO = false
+
+// Read is for Linux.
+func Read(uintptr, []byte) (int, error) { return 0, errors.ErrUnsupported }
+
+// Write is for Linux.
+func Write(uintptr, [][]byte) (int, error) { return 0, errors.ErrUnsupported }
