@@ -66,12 +66,11 @@ const maxExtraFields = 4 << 10
 
 // readWanted reads nvext.extra_fields of a request. What it does not understand
 // asks for nothing: the field is an extension that an engine may know otherwise.
-func readWanted(body []byte) (w wanted) {
-	if !bytes.Contains(body, []byte(`"nvext"`)) {
-		return w // the ordinary case, at the price of a search
+func readWanted(p *openai.Peeked) (w wanted) {
+	if p.FieldKind(openai.FieldNVExt) != openai.KindObject {
+		return w
 	}
-	nvext, _ := openai.RawField(body, "nvext")
-	fields, ok := openai.RawField(nvext, "extra_fields")
+	fields, ok := openai.RawField(p.Raw(openai.FieldNVExt), "extra_fields")
 	if !ok || len(fields) > maxExtraFields {
 		return w
 	}

@@ -24,7 +24,7 @@ const (
 func (x *exchange) weigh(p *openai.Peeked, pool string) *failure {
 	o, t := &x.d.opts, &x.ticket
 	if !x.call.Passing {
-		x.wanted = readWanted(p.Body)
+		x.wanted = readWanted(p)
 	}
 	x.prompt = tokens.Measure(p)
 	x.estimate = x.d.estimator.Estimate(pool, &x.prompt)

@@ -40,6 +40,7 @@ const (
 	FieldPriority
 	FieldLoRAPath
 	FieldCacheSalt
+	FieldNVExt
 
 	FieldRID
 	FieldRequestID
@@ -89,6 +90,7 @@ var fieldNames = [numFields]string{
 	FieldPriority:            "priority",
 	FieldLoRAPath:            "lora_path",
 	FieldCacheSalt:           "cache_salt",
+	FieldNVExt:               "nvext",
 	FieldRID:                 "rid",
 	FieldRequestID:           "request_id",
 	FieldBootstrapHost:       "bootstrap_host",
