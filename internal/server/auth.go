@@ -1,9 +1,9 @@
 package server
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -130,7 +130,23 @@ func requestID(h http.Header) string {
 	if v := h[headerRequestID]; len(v) == 1 && goodRequestID(v[0]) {
 		return v[0]
 	}
-	return rand.Text()
+	return newRequestID()
+}
+
+// newRequestID is an id that nobody else has: 128 random bits in base 32. It is not a
+// secret.
+func newRequestID() string {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+	var b [26]byte
+	a, c := rand.Uint64(), rand.Uint64()
+	for i := range b {
+		if i == len(b)/2 {
+			a = c
+		}
+		b[i] = alphabet[a&31]
+		a >>= 5
+	}
+	return string(b[:])
 }
 
 func goodRequestID(id string) bool {

@@ -20,7 +20,8 @@ type request struct {
 	raw   http.ResponseWriter
 	r     *http.Request
 	out   reply
-	route *route // nil: none matched
+	id    [1]string // the answer's header
+	route *route    // nil: none matched
 	call  dispatch.Call
 
 	reason string
@@ -69,7 +70,8 @@ func (q *request) begin() {
 	q.maxBody = q.s.opts.MaxPayload
 	q.call.Arrived = time.Now()
 	q.call.ID = requestID(q.r.Header)
-	q.raw.Header()[headerRequestID] = []string{q.call.ID}
+	q.id[0] = q.call.ID
+	q.raw.Header()[headerRequestID] = q.id[:]
 }
 
 // finish is deferred: it answers what failed without an answer, and logs.
