@@ -123,6 +123,10 @@ type Dispatcher struct {
 	// routes are those that workers turned out not to have.
 	routes *routeMemory
 
+	// limits has the total times of requests, graces the times of prefill legs that
+	// outlive their decode.
+	limits, graces deadlines
+
 	prefillSlots atomic.Bool // see Options.PrefillSlots
 
 	// running counts goroutines, for Wait. It is only added to while a handler
@@ -137,6 +141,7 @@ func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options,
 		opts: o, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
 		rooms: engine.NewRooms(), budget: newRetryBudget(),
 		estimator: tokens.NewEstimator(0, m.tokenMetrics), routes: newRouteMemory(clock),
+		limits: deadlines{cause: errRequestTimeout}, graces: deadlines{cause: errDecodeOver},
 	}
 	d.prefillSlots.Store(o.PrefillSlots)
 	return d
@@ -220,20 +225,17 @@ const StatusClientGone = 499
 // finished, so that the client sees that it is broken; call.Record is whole then
 // too.
 func (d *Dispatcher) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
-	ctx := r.Context()
-	if d.opts.RequestTimeout > 0 {
-		deadline := call.Arrived.Add(d.opts.RequestTimeout)
-		c, cancel := context.WithDeadlineCause(ctx, deadline, errRequestTimeout)
-		defer cancel()
-		ctx = c
-	}
 	x := &exchange{d: d, call: call, w: w, pair: d.opts.Disaggregated && !call.Passing}
 	x.refs.Store(1)
 	x.bodyRefs.Store(1)
 	d.metrics.begin(call.Route)
 	defer d.metrics.end(call.Route)
 	defer x.leave()
-	x.run(ctx)
+	x.ctx.begin(r.Context())
+	if d.opts.RequestTimeout > 0 {
+		x.ctx.endBy(&d.limits, call.Arrived.Add(d.opts.RequestTimeout))
+	}
+	x.run()
 	if x.abort {
 		panic(http.ErrAbortHandler)
 	}

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"bytes"
-	"context"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -22,6 +21,8 @@ type exchange struct {
 	call *Call
 	pair bool
 	w    http.ResponseWriter
+
+	ctx requestContext
 
 	// owned by the handler's goroutine
 	ticket     admission.Ticket
@@ -67,6 +68,7 @@ func (x *exchange) unhold() {
 
 // leave gives the handler's share back.
 func (x *exchange) leave() {
+	x.ctx.stop()
 	x.freeBody()
 	x.unref()
 }
@@ -101,7 +103,7 @@ func (x *exchange) freeBody() {
 
 // run places the request and makes attempts until one has answered the client or
 // none may follow.
-func (x *exchange) run(ctx context.Context) {
+func (x *exchange) run() {
 	if f := x.place(); f != nil {
 		x.answer(f)
 		return
@@ -109,12 +111,12 @@ func (x *exchange) run(ctx context.Context) {
 	x.d.budget.earn()
 	x.out.init(x)
 	if x.beside != nil {
-		x.runBeside(ctx)
+		x.runBeside()
 		return
 	}
 	var last *failure
 	for {
-		if err := x.d.gate.Acquire(ctx, &x.ticket); err != nil {
+		if err := x.d.gate.Acquire(&x.ctx, &x.ticket); err != nil {
 			f := x.refusalFailure(err)
 			if last != nil && f.local != nil && f.reason != reasonTimeout {
 				// A retry that may not wait, or finds nobody: the client is owed
@@ -130,7 +132,7 @@ func (x *exchange) run(ctx context.Context) {
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
 		x.call.Record.Queued = x.ticket.Waited()
-		f := x.attempt(ctx)
+		f := x.attempt()
 		if f == nil {
 			x.learn()
 			x.finish(reasonOK, nil)
@@ -144,8 +146,8 @@ func (x *exchange) run(ctx context.Context) {
 		}
 		x.d.metrics.retry(f.reason)
 		x.prepareRetry(f)
-		if !atOnce && !pause(ctx, x.d.opts.Retry.backoff(x.attempts)) {
-			x.answer(x.clientEnd(context.Cause(ctx)))
+		if !atOnce && !pause(&x.ctx, x.d.opts.Retry.backoff(x.attempts)) {
+			x.answer(x.clientEnd(x.ctx.ended()))
 			return
 		}
 		last = f
@@ -153,14 +155,14 @@ func (x *exchange) run(ctx context.Context) {
 }
 
 // attempt runs the legs in the shape that the granted ranks' engines want.
-func (x *exchange) attempt(ctx context.Context) *failure {
+func (x *exchange) attempt() *failure {
 	if !x.pair || x.bypasses() {
-		return x.runAggregated(ctx)
+		return x.runAggregated()
 	}
 	pr := x.ticket.Prefill.Data().(*fleet.Rank)
 	if pr.Worker().Backend() == engine.DialectVLLM {
 		x.passUntranslated()
-		return x.attemptVLLM(ctx, pr)
+		return x.attemptVLLM(pr)
 	}
 	if f := x.translate(); f != nil {
 		return f
@@ -169,15 +171,15 @@ func (x *exchange) attempt(ctx context.Context) *failure {
 	case x.fanFault != nil:
 		return x.fanFault
 	case x.fan.Copies > 1:
-		return x.runFan(ctx)
+		return x.runFan()
 	}
-	return x.runPair(ctx)
+	return x.runPair()
 }
 
 // attemptVLLM runs the legs as the prefill's connector wants them.
-func (x *exchange) attemptVLLM(ctx context.Context, pr *fleet.Rank) *failure {
+func (x *exchange) attemptVLLM(pr *fleet.Rank) *failure {
 	if !x.oneSequence() {
-		return x.runSequential(ctx)
+		return x.runSequential()
 	}
 	switch pr.Connector() {
 	case engine.ConnectorMooncake:
@@ -185,13 +187,13 @@ func (x *exchange) attemptVLLM(ctx context.Context, pr *fleet.Rank) *failure {
 			return &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream,
 				local: openai.UpstreamFailed("prefill", "its bootstrap server does not tell the id of its engine", nil)}
 		}
-		return x.runPair(ctx)
+		return x.runPair()
 	case engine.ConnectorNIXLPush:
 		if _, ok := pr.PushPeer(); ok {
-			return x.runPair(ctx)
+			return x.runPair()
 		}
 	}
-	return x.runSequential(ctx)
+	return x.runSequential()
 }
 
 // oneSequence tells whether the request is for one sample of one prompt. Blocks

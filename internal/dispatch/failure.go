@@ -251,5 +251,5 @@ func (x *exchange) refusalFailure(err error) *failure {
 	if errors.As(err, &r) {
 		return x.refusal(r)
 	}
-	return x.clientEnd(err)
+	return x.clientEnd(x.ctx.ended())
 }

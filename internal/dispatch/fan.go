@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -27,6 +26,7 @@ type fanRun struct {
 	prefillDead, decodeDead fleet.Watcher
 
 	prefillOver chan struct{} // closed when the last prefill leg is over
+	grace       deadline      // of the prefill legs, once decode is over
 	// outcomes has each leg's as it ends, nil for a good one.
 	outcomes chan fanOutcome
 	charged  [2]atomic.Bool // by leg
@@ -50,7 +50,7 @@ type fanOutcome struct {
 
 // runFan sends all copies at once. When it returns, all legs are over, except
 // that after success prefill legs may have Options.PrefillGrace left.
-func (x *exchange) runFan(ctx context.Context) *failure {
+func (x *exchange) runFan() *failure {
 	t := &x.ticket
 	n := x.fan.Copies
 	r := &fanRun{
@@ -65,7 +65,9 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 	}
 
 	pctx, dctx := &r.prefillCtx, &r.decodeCtx
-	stopFollowing := follow(ctx, pctx, dctx)
+	pctx.follow(&x.ctx.legContext)
+	dctx.follow(&x.ctx.legContext)
+	defer dctx.unfollow()
 	r.pr.Watch(&r.prefillDead, pctx)
 	r.dr.Watch(&r.decodeDead, dctx)
 	defer r.decodeDead.Stop()
@@ -86,6 +88,7 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 			x.freeRooms(r.copies[k].bodies)
 		}
 		close(r.prefillOver)
+		x.d.graces.remove(&r.grace)
 	}()
 
 	t.StartDecode()
@@ -103,14 +106,14 @@ func (x *exchange) runFan(ctx context.Context) *failure {
 	}
 	if f != nil {
 		pctx.end(errAttemptOver)
-		stopFollowing()
+		pctx.unfollow()
 		<-r.prefillOver
 		x.reportPair(r.pr, r.dr, f)
 		return f
 	}
 	x.reportPair(r.pr, r.dr, nil)
-	stopFollowing()
-	x.letPrefillFinish(r.prefillOver, pctx)
+	pctx.unfollow()
+	x.letPrefillFinish(r.prefillOver, pctx, &r.grace)
 	return nil
 }
 

@@ -2,25 +2,39 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
 
-// legContext ends one leg. It is a context without what a leg does not need:
-// no values, no deadline, no children, no channel unless somebody asks for it;
-// and it may end for several reasons, of which the first counts. Two of them lie
-// inside each attempt, so an attempt costs no contexts of its own.
+// legContext ends one leg. It is a context without what a leg does not need: no
+// values, no deadline, no channel unless somebody asks for it; and it may end for
+// several reasons, of which the first counts. Those of a request's legs follow the
+// one of the request. All of them lie inside what they belong to, so that a request
+// costs no contexts of its own.
 type legContext struct {
 	mu sync.Mutex
 	// guarded by mu
-	cause error         // set once; the context is over then
-	done  chan struct{} // made when it is asked for
-	fns   [2]*func()    // to be called at the end
-	more  []*func()     // beyond two
+	cause  error         // set once; the context is over then
+	done   chan struct{} // made when it is asked for
+	fn     endFunc       // to be called at the end
+	more   []endFunc     // beyond one
+	lastID uint32        // of an endFunc
+	first  *legContext   // of those that follow this one
+
+	// parent is who is followed. Owned by who follows and stops that.
+	parent *legContext
+	next   *legContext // of the parent's followers; guarded by the parent's mu
 }
 
-// end ends the leg with a cause. Later calls do nothing.
+// endFunc is a function to be called at the end. Functions cannot be compared, so
+// that each has an id.
+type endFunc struct {
+	f  func()
+	id uint32
+}
+
+// end ends the context, and those that follow it, with a cause. Later calls do
+// nothing.
 func (c *legContext) end(cause error) {
 	c.mu.Lock()
 	if c.cause != nil {
@@ -31,16 +45,60 @@ func (c *legContext) end(cause error) {
 	if c.done != nil {
 		close(c.done)
 	}
-	fns, more := c.fns, c.more
-	c.fns, c.more = [2]*func(){}, nil
+	fn, more := c.fn, c.more
+	c.fn, c.more = endFunc{}, nil
 	c.mu.Unlock()
-	for _, f := range fns {
-		if f != nil {
-			(*f)()
-		}
+	if fn.f != nil {
+		fn.f()
 	}
-	for _, f := range more {
-		(*f)()
+	for i := range more {
+		more[i].f()
+	}
+	for child := c.popFollower(); child != nil; child = c.popFollower() {
+		child.end(cause)
+	}
+}
+
+// popFollower takes one off the list, so that none is ended with a lock held.
+func (c *legContext) popFollower() *legContext {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	child := c.first
+	if child != nil {
+		c.first, child.next = child.next, nil
+	}
+	return child
+}
+
+// follow ends c when parent ends, at once if it has, until unfollow is called.
+func (c *legContext) follow(parent *legContext) {
+	c.parent = parent
+	parent.mu.Lock()
+	cause := parent.cause
+	if cause == nil {
+		c.next, parent.first = parent.first, c
+	}
+	parent.mu.Unlock()
+	if cause != nil {
+		c.end(cause)
+	}
+}
+
+// unfollow makes c go its own way; it may be ended once more if the parent ends at
+// this moment. It may be called any number of times.
+func (c *legContext) unfollow() {
+	p := c.parent
+	if p == nil {
+		return
+	}
+	c.parent = nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at := &p.first; *at != nil; at = &(*at).next {
+		if *at == c {
+			*at, c.next = c.next, nil
+			return
+		}
 	}
 }
 
@@ -60,30 +118,26 @@ func (c *legContext) AfterFunc(f func()) func() bool {
 		go f()
 		return func() bool { return false }
 	}
-	p := &f
-	switch {
-	case c.fns[0] == nil:
-		c.fns[0] = p
-	case c.fns[1] == nil:
-		c.fns[1] = p
-	default:
-		c.more = append(c.more, p)
+	c.lastID++
+	id := c.lastID
+	if c.fn.f == nil {
+		c.fn = endFunc{f, id}
+	} else {
+		c.more = append(c.more, endFunc{f, id})
 	}
 	c.mu.Unlock()
-	return func() bool { return c.remove(p) }
+	return func() bool { return c.remove(id) }
 }
 
-func (c *legContext) remove(p *func()) bool {
+func (c *legContext) remove(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.fns {
-		if c.fns[i] == p {
-			c.fns[i] = nil
-			return true
-		}
+	if c.fn.f != nil && c.fn.id == id {
+		c.fn = endFunc{}
+		return true
 	}
 	for i := range c.more {
-		if c.more[i] == p {
+		if c.more[i].id == id {
 			c.more = append(c.more[:i], c.more[i+1:]...)
 			return true
 		}
@@ -118,22 +172,10 @@ func (c *legContext) Err() error {
 	return nil
 }
 
-// ended returns the cause, nil while the leg goes on.
+// ended returns the cause, nil while the context goes on. It is what
+// context.Cause, which knows only contexts of its own, would return.
 func (c *legContext) ended() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cause
-}
-
-// follow ends the legs when ctx does, until the returned function is called.
-func follow(ctx context.Context, legs ...*legContext) (stop func() bool) {
-	return context.AfterFunc(ctx, func() {
-		cause := context.Cause(ctx)
-		if cause == nil {
-			cause = errors.New("BUG: a context ended without a cause")
-		}
-		for _, c := range legs {
-			c.end(cause)
-		}
-	})
 }

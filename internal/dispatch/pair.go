@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -39,6 +38,7 @@ type pairLegs struct {
 
 	prefillCtx, decodeCtx   legContext
 	prefillDead, decodeDead fleet.Watcher
+	grace                   deadline // of the prefill leg, once decode is over
 }
 
 // pairBodies are what the two legs of one call are sent: the client's bytes with
@@ -176,7 +176,7 @@ func (x *exchange) freeRooms(b *pairBodies) {
 // runPair sends both legs at once, as engines that meet by a room want it, and
 // relays decode. When it returns, both legs are over, except that after success
 // prefill may have Options.PrefillGrace left.
-func (x *exchange) runPair(ctx context.Context) *failure {
+func (x *exchange) runPair() *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	rec := &x.call.Record
@@ -185,7 +185,9 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	legs := &pairLegs{decodeOver: make(chan struct{}), bodies: x.newBodies(pr, dr, 0)}
 	legs.prefill.done = make(chan struct{})
 	pctx, dctx := &legs.prefillCtx, &legs.decodeCtx
-	stopFollowing := follow(ctx, pctx, dctx)
+	pctx.follow(&x.ctx.legContext)
+	dctx.follow(&x.ctx.legContext)
+	defer dctx.unfollow()
 	pr.Watch(&legs.prefillDead, pctx)
 	dr.Watch(&legs.decodeDead, dctx)
 	defer legs.decodeDead.Stop()
@@ -202,8 +204,8 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 	if f == nil {
 		report(dr, nil)
 		x.reportPair(pr, dr, nil)
-		stopFollowing()
-		if x.letPrefillFinish(legs.prefill.done, pctx) {
+		pctx.unfollow()
+		if x.letPrefillFinish(legs.prefill.done, pctx, &legs.grace) {
 			x.call.Record.Prefill = legs.prefill.took
 		}
 		return nil
@@ -221,7 +223,7 @@ func (x *exchange) runPair(ctx context.Context) *failure {
 		}
 	}
 	pctx.end(errAttemptOver)
-	stopFollowing()
+	pctx.unfollow()
 	<-legs.prefill.done
 	report(dr, f)
 	if pf := legs.prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {
@@ -248,23 +250,23 @@ func (x *exchange) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
 		legs.decodeCtx.end(errPeerFailed)
 	}
 	close(legs.prefill.done)
+	x.d.graces.remove(&legs.grace)
 }
 
 // letPrefillFinish leaves prefill legs that are still open their grace. It tells
-// whether they were over already.
-func (x *exchange) letPrefillFinish(done <-chan struct{}, ctx *legContext) bool {
+// whether they were over already. Who closes done removes the deadline after that.
+func (x *exchange) letPrefillFinish(done <-chan struct{}, ctx *legContext, grace *deadline) bool {
 	select {
 	case <-done:
 		return true
 	default:
 	}
-	timer := time.AfterFunc(x.d.opts.PrefillGrace, func() { ctx.end(errDecodeOver) })
-	x.d.running.Add(1)
-	go func() {
-		defer x.d.running.Done()
-		<-done
-		timer.Stop()
-	}()
+	x.d.graces.add(grace, ctx, time.Now().Add(x.d.opts.PrefillGrace))
+	select {
+	case <-done: // perhaps before the deadline was there to be removed
+		x.d.graces.remove(grace)
+	default:
+	}
 	return false
 }
 
@@ -349,12 +351,12 @@ func waitFor(c <-chan struct{}, d time.Duration) {
 }
 
 // runAggregated sends the only leg of a request that runs whole on one worker.
-func (x *exchange) runAggregated(ctx context.Context) *failure {
-	return x.runOn(ctx, x.ticket.Decode.Data().(*fleet.Rank))
+func (x *exchange) runAggregated() *failure {
+	return x.runOn(x.ticket.Decode.Data().(*fleet.Rank))
 }
 
 // runOn sends the whole request to one rank.
-func (x *exchange) runOn(ctx context.Context, rank *fleet.Rank) *failure {
+func (x *exchange) runOn(rank *fleet.Rank) *failure {
 	x.call.Record.DecodeRank = rank.ID()
 	s := &openai.Splicer{}
 	s.Reset(x.call.Peeked)
@@ -366,8 +368,8 @@ func (x *exchange) runOn(ctx context.Context, rank *fleet.Rank) *failure {
 		ctx  legContext
 		dead fleet.Watcher
 	}{}
-	stopFollowing := follow(ctx, &leg.ctx)
-	defer stopFollowing()
+	leg.ctx.follow(&x.ctx.legContext)
+	defer leg.ctx.unfollow()
 	rank.Watch(&leg.dead, &leg.ctx)
 	defer leg.dead.Stop()
 	header := x.legHeader(make(upstream.Header, 0, 16), x.engineID(0))

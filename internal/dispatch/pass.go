@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -245,7 +244,7 @@ func (x *exchange) chooseBeside() (*fleet.Rank, *failure) {
 }
 
 // runBeside runs a request that the gate does not see.
-func (x *exchange) runBeside(ctx context.Context) {
+func (x *exchange) runBeside() {
 	var last *failure
 	for {
 		rank, f := x.chooseBeside()
@@ -260,7 +259,7 @@ func (x *exchange) runBeside(ctx context.Context) {
 		x.call.Record.Attempts = x.attempts
 		x.tellBeside(rank)
 		end := rank.BeginBeside()
-		f = x.runOn(ctx, rank)
+		f = x.runOn(rank)
 		end()
 		if f == nil {
 			x.finish(reasonOK, nil)
@@ -273,8 +272,8 @@ func (x *exchange) runBeside(ctx context.Context) {
 			return
 		}
 		x.d.metrics.retry(f.reason)
-		if !atOnce && !pause(ctx, x.d.opts.Retry.backoff(x.attempts)) {
-			x.answer(x.clientEnd(context.Cause(ctx)))
+		if !atOnce && !pause(&x.ctx, x.d.opts.Retry.backoff(x.attempts)) {
+			x.answer(x.clientEnd(x.ctx.ended()))
 			return
 		}
 		last = f

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -93,9 +92,10 @@ func (x *exchange) prepareRetry(f *failure) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
+// pause waits for d. It tells whether it did, because ctx may end first.
+func pause(ctx *requestContext, d time.Duration) bool {
 	if d <= 0 {
-		return ctx.Err() == nil
+		return ctx.ended() == nil
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -40,14 +39,16 @@ type seqLegs struct {
 // runSequential runs prefill first and hands what it answers to decode, as vLLM
 // wants it with connectors whose blocks are fetched. The prefill slot ends with
 // the prefill's answer; the decode rank was booked with it.
-func (x *exchange) runSequential(ctx context.Context) *failure {
+func (x *exchange) runSequential() *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	x.call.Record.PrefillRank, x.call.Record.DecodeRank = pr.ID(), dr.ID()
 	legs := &seqLegs{bodies: x.emptyBodies()}
 	legs.bodies.header = x.legHeader(legs.bodies.header[:0], x.engineID(0))
-	stopFollowing := follow(ctx, &legs.prefillCtx, &legs.decodeCtx)
-	defer stopFollowing()
+	legs.prefillCtx.follow(&x.ctx.legContext)
+	defer legs.prefillCtx.unfollow()
+	legs.decodeCtx.follow(&x.ctx.legContext)
+	defer legs.decodeCtx.unfollow()
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
 

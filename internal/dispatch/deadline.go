@@ -1,0 +1,120 @@
+package dispatch
+
+import (
+	"sync"
+	"time"
+)
+
+// deadlines ends contexts that outlast their time, all with the same cause. It is
+// meant for times that are equally long, and long against what they bound: they
+// are due in the order in which they are set, nearly, and mostly never. So the one
+// that is due next is the first of a list, and one timer, which is hardly ever
+// moved, serves them all.
+type deadlines struct {
+	cause error // immutable
+
+	mu sync.Mutex
+	// guarded by mu
+	first, last *deadline // by time
+	timer       *time.Timer
+	// rings is when the timer does: never later than the first is due. Zero: it
+	// is not set.
+	rings time.Time
+}
+
+// deadline is the time of one context, inside of what it belongs to. Its fields are
+// guarded by mu of the list that it is for.
+type deadline struct {
+	ctx        *legContext
+	at         time.Time
+	pending    bool
+	prev, next *deadline
+}
+
+// add makes ctx end at a time. d must not have been added before.
+func (l *deadlines) add(d *deadline, ctx *legContext, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.ctx, d.at, d.pending = ctx, at, true
+	before := l.last
+	for before != nil && before.at.After(at) {
+		before = before.prev
+	}
+	d.prev = before
+	if before != nil {
+		d.next, before.next = before.next, d
+	} else {
+		d.next, l.first = l.first, d
+	}
+	if d.next != nil {
+		d.next.prev = d
+	} else {
+		l.last = d
+	}
+	if l.rings.IsZero() || at.Before(l.rings) {
+		l.ringLocked(at)
+	}
+}
+
+// remove takes a deadline back. It may be called any number of times, also if none
+// was added; the context may end once more if it is due at this moment.
+func (l *deadlines) remove(d *deadline) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d.pending {
+		l.unlinkLocked(d)
+	}
+}
+
+func (l *deadlines) unlinkLocked(d *deadline) {
+	d.pending = false
+	if d.prev != nil {
+		d.prev.next = d.next
+	} else {
+		l.first = d.next
+	}
+	if d.next != nil {
+		d.next.prev = d.prev
+	} else {
+		l.last = d.prev
+	}
+	d.prev, d.next = nil, nil
+}
+
+// ringLocked sets the timer.
+func (l *deadlines) ringLocked(at time.Time) {
+	l.rings = at
+	if l.timer == nil {
+		l.timer = time.AfterFunc(time.Until(at), l.ring)
+		return
+	}
+	l.timer.Reset(time.Until(at))
+}
+
+// ring ends what is due.
+func (l *deadlines) ring() {
+	for {
+		d := l.popDue()
+		if d == nil {
+			return
+		}
+		d.ctx.end(l.cause)
+	}
+}
+
+// popDue takes the first off the list if it is due, and sets the timer if not.
+func (l *deadlines) popDue() *deadline {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := l.first
+	switch {
+	case d == nil:
+		l.rings = time.Time{}
+		return nil
+	case time.Until(d.at) > 0:
+		l.ringLocked(d.at)
+		return nil
+	}
+	l.unlinkLocked(d)
+	return d
+}
