@@ -25,8 +25,8 @@ type fanRun struct {
 	prefillCtx, decodeCtx   legContext
 	prefillDead, decodeDead fleet.Watcher
 
-	prefillOver chan struct{} // closed when the last prefill leg is over
-	grace       deadline      // of the prefill legs, once decode is over
+	prefillOver latch    // closed when the last prefill leg is over
+	grace       deadline // of the prefill legs, once decode is over
 	// outcomes has each leg's as it ends, nil for a good one.
 	outcomes chan fanOutcome
 	charged  [2]atomic.Bool // by leg
@@ -40,6 +40,7 @@ type fanRun struct {
 type fanCopy struct {
 	bodies  *pairBodies
 	prefill prefillLeg
+	relay   relay  // of its own answer, before that is merged
 	answer  []byte // of a call that is not streamed
 }
 
@@ -55,7 +56,7 @@ func (x *exchange) runFan() *failure {
 	n := x.fan.Copies
 	r := &fanRun{
 		x: x, pr: t.Prefill.Data().(*fleet.Rank), dr: t.Decode.Data().(*fleet.Rank),
-		copies: make([]fanCopy, n), prefillOver: make(chan struct{}), outcomes: make(chan fanOutcome, 2*n),
+		copies: make([]fanCopy, n), outcomes: make(chan fanOutcome, 2*n),
 		merger: x.fan.Stream(0),
 	}
 	x.call.Record.PrefillRank, x.call.Record.DecodeRank = r.pr.ID(), r.dr.ID()
@@ -87,7 +88,7 @@ func (x *exchange) runFan() *failure {
 		for k := range r.copies {
 			x.freeRooms(r.copies[k].bodies)
 		}
-		close(r.prefillOver)
+		r.prefillOver.close()
 		x.d.graces.remove(&r.grace)
 	}()
 
@@ -107,26 +108,26 @@ func (x *exchange) runFan() *failure {
 	if f != nil {
 		pctx.end(errAttemptOver)
 		pctx.unfollow()
-		<-r.prefillOver
+		<-r.prefillOver.wait()
 		x.reportPair(r.pr, r.dr, f)
 		return f
 	}
 	x.reportPair(r.pr, r.dr, nil)
 	pctx.unfollow()
-	x.letPrefillFinish(r.prefillOver, pctx, &r.grace)
+	x.letPrefillFinish(&r.prefillOver, pctx, &r.grace)
 	return nil
 }
 
 func (r *fanRun) runPrefill(ctx *legContext, k int) {
 	c := &r.copies[k]
-	f := r.x.runPrefill(ctx, r.pr, r.x.request(admission.PrefillLeg, c.bodies.prefill, c.bodies.header), &c.prefill)
+	f := r.x.runPrefill(ctx, r.pr, r.x.request(c.bodies, admission.PrefillLeg), &c.prefill)
 	r.report(k, admission.PrefillLeg, r.pr, f)
 	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
 }
 
 func (r *fanRun) runDecode(ctx *legContext, k int) {
 	c := &r.copies[k]
-	f := r.decode(ctx, k, r.x.request(admission.DecodeLeg, c.bodies.decode, c.bodies.header))
+	f := r.decode(ctx, k, r.x.request(c.bodies, admission.DecodeLeg))
 	r.report(k, admission.DecodeLeg, r.dr, f)
 	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
 }
@@ -186,8 +187,8 @@ func (r *fanRun) begun() bool {
 
 // decode runs one copy's answering leg into the common answer.
 func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure {
-	one, f := r.x.openAnswer(ctx, admission.DecodeLeg, r.dr, req)
-	if f != nil {
+	one := &r.copies[k].relay
+	if f := r.x.openAnswer(one, ctx, r.dr, req); f != nil {
 		return f
 	}
 	defer one.resp.Body.Close()

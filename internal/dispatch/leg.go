@@ -27,16 +27,17 @@ func (x *exchange) engineID(k int) string {
 	return id
 }
 
-func (x *exchange) request(leg admission.Leg, segments [][]byte, header upstream.Header) *upstream.Request {
-	limits := x.d.opts.Limits
+// request is what a leg sends. It lies in b.
+func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
+	r := &b.requests[leg]
+	*r = upstream.Request{Method: x.method(), Path: x.path(), Header: b.header, Body: b.decode, Limits: x.d.opts.Limits}
 	if leg == admission.PrefillLeg {
+		r.Body = b.prefill
 		// A prefill that streams sends its head at once and then computes; one
 		// that waits for a decode rank must not be the one to be blamed for it.
-		limits.Header, limits.FirstByte, limits.StreamIdle = 0, 0, 0
+		r.Limits.Header, r.Limits.FirstByte, r.Limits.StreamIdle = 0, 0, 0
 	}
-	return &upstream.Request{
-		Method: x.method(), Path: x.path(), Header: header, Body: segments, Limits: limits,
-	}
+	return r
 }
 
 // statusFailure reads an engine's error answer. The body is bounded; one that is

@@ -21,24 +21,25 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // prefillLeg is the leg that nobody reads, on its own goroutine. Its fields
 // are valid once done is closed.
 type prefillLeg struct {
-	done chan struct{}
+	done latch
 	f    *failure
 	took time.Duration // of a leg that succeeded
-	head [512]byte     // the start of a plain answer, to see an error in it
 	// logprobs are set if the leg succeeded and the client's answer needs them.
 	logprobs *openai.LogprobMerger
 }
 
 // pairLegs are the two legs of one attempt.
 type pairLegs struct {
-	prefill prefillLeg
-	// decodeOver is closed once the decode leg's own outcome is known.
-	decodeOver chan struct{}
-	bodies     *pairBodies
+	bodies *pairBodies
 
-	prefillCtx, decodeCtx   legContext
-	prefillDead, decodeDead fleet.Watcher
-	grace                   deadline // of the prefill leg, once decode is over
+	prefill     prefillLeg
+	prefillCtx  legContext
+	prefillDead fleet.Watcher
+	grace       deadline // of the prefill leg, once decode is over
+
+	decode answerLeg
+	// decodeOver is closed once the decode leg's own outcome is known.
+	decodeOver latch
 }
 
 // pairBodies are what the two legs of one call are sent: the client's bytes with
@@ -48,7 +49,8 @@ type pairLegs struct {
 type pairBodies struct {
 	prefill, decode [][]byte
 	header          upstream.Header
-	engineID        string // what both engines call the request
+	requests        [2]upstream.Request // by leg
+	engineID        string              // what both engines call the request
 	rooms           []int64
 	one             [1]int64
 	splicers        [2]openai.Splicer
@@ -79,6 +81,7 @@ func (x *exchange) freeBodies() {
 	for b := x.bodies; b != nil; {
 		next := b.next
 		b.prefill, b.decode, b.next = nil, nil, nil
+		b.requests = [2]upstream.Request{}
 		clear(b.header)
 		for i := range b.splicers {
 			b.splicers[i].Reset(nil)
@@ -182,51 +185,47 @@ func (x *exchange) runPair() *failure {
 	rec := &x.call.Record
 	rec.PrefillRank, rec.DecodeRank = pr.ID(), dr.ID()
 
-	legs := &pairLegs{decodeOver: make(chan struct{}), bodies: x.newBodies(pr, dr, 0)}
-	legs.prefill.done = make(chan struct{})
-	pctx, dctx := &legs.prefillCtx, &legs.decodeCtx
+	legs := &pairLegs{bodies: x.newBodies(pr, dr, 0)}
+	prefill, decode := &legs.prefill, &legs.decode
+	pctx, dctx := &legs.prefillCtx, &decode.ctx
 	pctx.follow(&x.ctx.legContext)
 	dctx.follow(&x.ctx.legContext)
 	defer dctx.unfollow()
 	pr.Watch(&legs.prefillDead, pctx)
-	dr.Watch(&legs.decodeDead, dctx)
-	defer legs.decodeDead.Stop()
+	dr.Watch(&decode.dead, dctx)
+	defer decode.dead.Stop()
 
 	x.hold()
 	x.d.running.Add(1)
 	go x.prefillBeside(pr, legs)
 
 	t.StartDecode()
-	f := x.runAnswer(dctx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.bodies.header), legs)
-	close(legs.decodeOver)
+	f := x.runAnswer(decode, dr, x.request(legs.bodies, admission.DecodeLeg), legs)
+	legs.decodeOver.close()
 	t.EndDecode()
 
 	if f == nil {
 		report(dr, nil)
 		x.reportPair(pr, dr, nil)
 		pctx.unfollow()
-		if x.letPrefillFinish(legs.prefill.done, pctx, &legs.grace) {
-			x.call.Record.Prefill = legs.prefill.took
+		if x.letPrefillFinish(&prefill.done, pctx, &legs.grace) {
+			x.call.Record.Prefill = prefill.took
 		}
 		return nil
 	}
 	if f.echo {
-		<-legs.prefill.done
+		<-prefill.done.wait()
 	} else if f.transfer && !x.out.begun {
-		waitFor(legs.prefill.done, x.d.opts.VerdictWait)
+		waitFor(&prefill.done, x.d.opts.VerdictWait)
 	}
-	if f.reason == reasonUpstreamTime && !x.out.begun {
-		select {
-		case <-legs.prefill.done:
-		default:
-			f.unproven = true
-		}
+	if f.reason == reasonUpstreamTime && !x.out.begun && !prefill.done.isClosed() {
+		f.unproven = true
 	}
 	pctx.end(errAttemptOver)
 	pctx.unfollow()
-	<-legs.prefill.done
+	<-prefill.done.wait()
 	report(dr, f)
-	if pf := legs.prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {
+	if pf := prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {
 		f = pf
 	}
 	x.reportPair(pr, dr, f)
@@ -237,7 +236,7 @@ func (x *exchange) runPair() *failure {
 func (x *exchange) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
 	defer x.d.running.Done()
 	defer x.unhold()
-	f := x.runPrefill(&legs.prefillCtx, pr, x.request(admission.PrefillLeg, legs.bodies.prefill, legs.bodies.header), &legs.prefill)
+	f := x.runPrefill(&legs.prefillCtx, pr, x.request(legs.bodies, admission.PrefillLeg), &legs.prefill)
 	legs.prefillDead.Stop()
 	x.ticket.EndPrefill()
 	report(pr, f)
@@ -245,27 +244,23 @@ func (x *exchange) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
 	legs.prefill.f = f
 	if f != nil && !f.echo {
 		if f.transfer {
-			waitFor(legs.decodeOver, x.d.opts.VerdictWait)
+			waitFor(&legs.decodeOver, x.d.opts.VerdictWait)
 		}
-		legs.decodeCtx.end(errPeerFailed)
+		legs.decode.ctx.end(errPeerFailed)
 	}
-	close(legs.prefill.done)
+	legs.prefill.done.close()
 	x.d.graces.remove(&legs.grace)
 }
 
 // letPrefillFinish leaves prefill legs that are still open their grace. It tells
 // whether they were over already. Who closes done removes the deadline after that.
-func (x *exchange) letPrefillFinish(done <-chan struct{}, ctx *legContext, grace *deadline) bool {
-	select {
-	case <-done:
+func (x *exchange) letPrefillFinish(done *latch, ctx *legContext, grace *deadline) bool {
+	if done.isClosed() {
 		return true
-	default:
 	}
 	x.d.graces.add(grace, ctx, time.Now().Add(x.d.opts.PrefillGrace))
-	select {
-	case <-done: // perhaps before the deadline was there to be removed
+	if done.isClosed() { // perhaps before the deadline was there to be removed
 		x.d.graces.remove(grace)
-	default:
 	}
 	return false
 }
@@ -287,8 +282,12 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	sse := isEventStream(resp.Get("Content-Type"))
 	var scan openai.EventScanner
 	scan.SkipUsage = true
-	head := leg.head[:0]
-	var kept []byte
+	var head, kept []byte
+	if !sse {
+		buf := headPool.Get().(*[maxHead]byte)
+		defer headPool.Put(buf)
+		head = buf[:0]
+	}
 	for {
 		piece, err := resp.Body.Next()
 		if err == io.EOF {
@@ -340,12 +339,18 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	return nil
 }
 
-// waitFor waits for c, at most d.
-func waitFor(c <-chan struct{}, d time.Duration) {
+// maxHead is how much is kept of the start of a plain answer of a prefill leg, to
+// see an error in it.
+const maxHead = 512
+
+var headPool = sync.Pool{New: func() any { return new([maxHead]byte) }}
+
+// waitFor waits for l, at most d.
+func waitFor(l *latch, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-c:
+	case <-l.wait():
 	case <-t.C:
 	}
 }
@@ -358,23 +363,21 @@ func (x *exchange) runAggregated() *failure {
 // runOn sends the whole request to one rank.
 func (x *exchange) runOn(rank *fleet.Rank) *failure {
 	x.call.Record.DecodeRank = rank.ID()
-	s := &openai.Splicer{}
+	b := x.emptyBodies()
+	b.header = x.legHeader(b.header[:0], x.engineID(0))
+	s := &b.splicers[0]
 	s.Reset(x.call.Peeked)
 	if rank.DPRank() >= 0 && !x.call.Passing {
 		s.SetInt(openai.FieldRoutedDPRank, int64(rank.DPRank()))
 	}
-	body, _ := s.Segments()
-	leg := &struct {
-		ctx  legContext
-		dead fleet.Watcher
-	}{}
+	b.decode, _ = s.Segments()
+	leg := &answerLeg{}
 	leg.ctx.follow(&x.ctx.legContext)
 	defer leg.ctx.unfollow()
 	rank.Watch(&leg.dead, &leg.ctx)
 	defer leg.dead.Stop()
-	header := x.legHeader(make(upstream.Header, 0, 16), x.engineID(0))
 	x.ticket.StartDecode()
-	f := x.runAnswer(&leg.ctx, admission.DecodeLeg, rank, x.request(admission.DecodeLeg, body, header), nil)
+	f := x.runAnswer(leg, rank, x.request(b, admission.DecodeLeg), nil)
 	x.ticket.EndDecode()
 	x.noteRoute(rank, f)
 	report(rank, f)

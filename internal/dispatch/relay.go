@@ -29,13 +29,20 @@ type relay struct {
 	output tokens.OutputCounter
 }
 
-// runAnswer sends the leg that answers the client and relays its answer. legs is
-// nil for an aggregated request.
-func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req *upstream.Request, legs *pairLegs) *failure {
+// answerLeg is the leg that answers the client, run by the handler.
+type answerLeg struct {
+	ctx   legContext
+	dead  fleet.Watcher
+	relay relay
+}
+
+// runAnswer sends the leg that answers the client and relays its answer. pair is
+// nil unless a prefill leg runs beside.
+func (x *exchange) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Request, pair *pairLegs) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
-	r, f := x.openAnswer(ctx, leg, rank, req)
-	if f != nil {
+	r, ctx := &leg.relay, &leg.ctx
+	if f := x.openAnswer(r, ctx, rank, req); f != nil {
 		return f
 	}
 	defer r.resp.Body.Close()
@@ -45,8 +52,8 @@ func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 		return r.passed(ctx)
 	case x.translates():
 		return r.translated(ctx)
-	case legs != nil && x.wantsLogprobs():
-		return r.merged(ctx, legs)
+	case pair != nil && x.wantsLogprobs():
+		return r.merged(ctx, &pair.prefill)
 	case r.sse:
 		return r.stream(ctx)
 	case x.call.Peeked.Stream:
@@ -55,19 +62,19 @@ func (x *exchange) runAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 	return r.plain(ctx)
 }
 
-// openAnswer sends the leg and returns when the head of a usable answer is in.
-func (x *exchange) openAnswer(ctx *legContext, leg admission.Leg, rank *fleet.Rank, req *upstream.Request) (*relay, *failure) {
+// openAnswer sends the leg and returns when the head of a usable answer is in,
+// with r ready to relay it.
+func (x *exchange) openAnswer(r *relay, ctx *legContext, rank *fleet.Rank, req *upstream.Request) *failure {
 	resp, err := rank.Endpoint().Do(ctx, req)
 	if err != nil {
-		return nil, x.legFailure(ctx, leg, rank, err)
+		return x.legFailure(ctx, admission.DecodeLeg, rank, err)
 	}
-	r := &relay{x: x, out: &x.out, resp: resp, rank: rank, leg: leg, output: x.counter(rank.Capacity().BlockSize)}
+	*r = relay{x: x, out: &x.out, resp: resp, rank: rank, leg: admission.DecodeLeg, output: x.counter(rank.Capacity().BlockSize)}
 	f := r.check(ctx)
 	if f != nil {
 		_ = resp.Body.Close()
-		return nil, f
 	}
-	return r, nil
+	return f
 }
 
 // check refuses an answer by its head.
@@ -360,11 +367,11 @@ func (r *relay) whole(b []byte) *failure {
 
 // merged joins the prefill leg's prompt logprobs into the decode leg's answer.
 // This is the one answer that waits for prefill.
-func (r *relay) merged(ctx *legContext, legs *pairLegs) *failure {
-	if f := r.awaitPrefill(ctx, legs); f != nil {
+func (r *relay) merged(ctx *legContext, prefill *prefillLeg) *failure {
+	if f := r.awaitPrefill(ctx, prefill); f != nil {
 		return f
 	}
-	m := legs.prefill.logprobs
+	m := prefill.logprobs
 	if r.sse {
 		return r.mergedStream(ctx, m)
 	}
@@ -385,18 +392,18 @@ func (r *relay) merged(ctx *legContext, legs *pairLegs) *failure {
 
 // awaitPrefill waits for the end of the prefill leg, and for a decode leg that
 // breaks meanwhile: prefill would wait for it in vain.
-func (r *relay) awaitPrefill(ctx *legContext, legs *pairLegs) *failure {
+func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 	readable := make(chan error, 1)
 	go func() { readable <- r.resp.Body.WaitReadable() }()
 	var err error
 	select {
-	case <-legs.prefill.done:
+	case <-prefill.done.wait():
 		// A prefill that failed has ended ctx, and with it this wait.
 		err = <-readable
 	case err = <-readable:
 		if err == nil || err == io.EOF {
 			select {
-			case <-legs.prefill.done:
+			case <-prefill.done.wait():
 			case <-ctx.Done():
 				err = ctx.Err()
 			}
@@ -405,7 +412,7 @@ func (r *relay) awaitPrefill(ctx *legContext, legs *pairLegs) *failure {
 	if err != nil && err != io.EOF {
 		return r.broken(ctx, err)
 	}
-	if legs.prefill.f != nil {
+	if prefill.f != nil {
 		return &failure{leg: r.leg, rank: r.rank, echo: true}
 	}
 	return nil

@@ -29,11 +29,12 @@ const (
 
 // seqLegs are the two legs of one attempt that follow each other.
 type seqLegs struct {
-	prefillCtx, decodeCtx   legContext
-	prefillDead, decodeDead fleet.Watcher
-	bodies                  *pairBodies
-	answered                time.Time // when prefill had answered
-	moved                   bool      // decode was moved once
+	bodies      *pairBodies
+	prefillCtx  legContext
+	prefillDead fleet.Watcher
+	decode      answerLeg
+	answered    time.Time // when prefill had answered
+	moved       bool      // decode was moved once
 }
 
 // runSequential runs prefill first and hands what it answers to decode, as vLLM
@@ -47,8 +48,8 @@ func (x *exchange) runSequential() *failure {
 	legs.bodies.header = x.legHeader(legs.bodies.header[:0], x.engineID(0))
 	legs.prefillCtx.follow(&x.ctx.legContext)
 	defer legs.prefillCtx.unfollow()
-	legs.decodeCtx.follow(&x.ctx.legContext)
-	defer legs.decodeCtx.unfollow()
+	legs.decode.ctx.follow(&x.ctx.legContext)
+	defer legs.decode.ctx.unfollow()
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
 
@@ -121,7 +122,7 @@ func (x *exchange) withoutHandOff(pr *fleet.Rank, connector string, err error) *
 
 func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure) {
 	start := time.Now()
-	req := x.request(admission.PrefillLeg, legs.bodies.prefill, legs.bodies.header)
+	req := x.request(legs.bodies, admission.PrefillLeg)
 	resp, err := pr.Endpoint().Do(&legs.prefillCtx, req)
 	if err != nil {
 		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
@@ -170,14 +171,14 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 	s.Reset(x.call.Peeked)
 	engine.VLLMDecode(s, params)
 	legs.bodies.decode, _ = s.Segments()
-	dr.Watch(&legs.decodeDead, &legs.decodeCtx)
-	defer legs.decodeDead.Stop()
+	dr.Watch(&legs.decode.dead, &legs.decode.ctx)
+	defer legs.decode.dead.Stop()
 	x.handedOver = params != nil
 	if x.handedOver && x.estimate > 2*max(dr.Capacity().BlockSize, 16) { // surely a whole block
 		dr.NoteHandOff()
 	}
 	t.StartDecode()
-	f := x.runAnswer(&legs.decodeCtx, admission.DecodeLeg, dr, x.request(admission.DecodeLeg, legs.bodies.decode, legs.bodies.header), nil)
+	f := x.runAnswer(&legs.decode, dr, x.request(legs.bodies, admission.DecodeLeg), nil)
 	if f != nil && params != nil && f.status == http.StatusInternalServerError && !x.out.begun {
 		// This is how vLLM tells that it could not fetch the blocks; which end is
 		// to blame it does not say.
@@ -201,5 +202,5 @@ func (x *exchange) mayMove(f *failure, legs *seqLegs, params []byte) bool {
 	var ue *upstream.Error
 	return !x.out.begun && f.rank != nil && !legs.moved && params != nil &&
 		asUpstream(f.err, &ue) && !ue.Sent && upstream.EngineFault(f.err) &&
-		time.Since(legs.answered) <= x.d.opts.HandOffMaxAge && legs.decodeCtx.ended() == nil
+		time.Since(legs.answered) <= x.d.opts.HandOffMaxAge && legs.decode.ctx.ended() == nil
 }
