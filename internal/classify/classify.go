@@ -112,8 +112,8 @@ func (o *Options) Classify(facts *Facts) (Request, *openai.Error) {
 		return Request{}, err
 	}
 	if o.Classifier != nil {
-		asked := r // r itself stays off the heap
-		o.Classifier.Classify(facts, &asked)
+		given, asked := *facts, r // the originals stay off the heap
+		o.Classifier.Classify(&given, &asked)
 		return asked, nil
 	}
 	return r, nil

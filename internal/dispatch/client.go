@@ -22,7 +22,7 @@ var errClientWrite = errors.New("cannot write to the client")
 // goroutine. The fields that only the handler changes are read by it without mu.
 type clientWriter struct {
 	x         *exchange
-	rc        *http.ResponseController
+	rc        http.ResponseController
 	timeout   time.Duration
 	keepAlive time.Duration // zero: no comments
 
@@ -51,7 +51,7 @@ type clientWriter struct {
 }
 
 func (c *clientWriter) init(x *exchange) {
-	c.x, c.rc, c.timeout = x, http.NewResponseController(x.w), x.d.opts.ClientWriteTimeout
+	c.x, c.rc, c.timeout = x, *http.NewResponseController(x.w), x.d.opts.ClientWriteTimeout
 	c.boundary = true
 	if x.call.Peeked.Stream && !x.call.Passing {
 		c.keepAlive = x.d.opts.KeepAlive
@@ -111,7 +111,7 @@ func (c *clientWriter) tick() {
 	if idle >= c.keepAlive && c.boundary && (c.sse || !c.committed) {
 		if !c.committed {
 			c.sse = true
-			c.x.w.Header()["Content-Type"] = []string{typeEventStream}
+			c.x.setHeader("Content-Type", typeEventStream)
 			c.commitLocked(nil, -1)
 		}
 		if _, err := c.writeLocked(sign); err != nil || c.flushLocked() != nil {
@@ -138,22 +138,22 @@ func (c *clientWriter) begin(resp *upstream.Response, length int) {
 
 func (c *clientWriter) commitLocked(resp *upstream.Response, length int) {
 	c.committed = true
-	h := c.x.w.Header()
 	if resp != nil {
-		copyResponseHeader(h, resp)
+		c.x.copyResponseHeader(resp)
 		c.x.tellDecode()
 	}
 	if c.sse {
 		// Proxies in front must not collect events.
+		h := c.x.w.Header()
 		if h["Cache-Control"] == nil {
-			h["Cache-Control"] = []string{"no-cache"}
+			c.x.setHeader("Cache-Control", "no-cache")
 		}
 		if h["X-Accel-Buffering"] == nil {
-			h["X-Accel-Buffering"] = []string{"no"}
+			c.x.setHeader("X-Accel-Buffering", "no")
 		}
 	}
 	if length >= 0 {
-		h["Content-Length"] = []string{strconv.Itoa(length)}
+		c.x.setHeader("Content-Length", strconv.Itoa(length))
 	}
 	if c.status == 0 {
 		c.status = http.StatusOK

@@ -3,7 +3,6 @@ package dispatch
 import (
 	"bytes"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +39,9 @@ type exchange struct {
 	// abort: the answer has begun and cannot be finished.
 	abort bool
 	out   clientWriter
+	// values are those of the answer's header; like that, guarded by out.mu while
+	// keep-alives may be written.
+	values headerValues
 
 	// refs counts who may still use the ticket, bodyRefs who may still send the
 	// body: the handler and, if there is one, a prefill leg.
@@ -223,14 +225,13 @@ func (x *exchange) answer(f *failure) {
 		_ = f.local.WriteResponse(x.w, x.call.Route.Shape()) // a client that left now is answered all the same
 	default:
 		rec.Status = f.status
-		h := x.w.Header()
 		if f.contentType != "" {
-			h["Content-Type"] = []string{f.contentType}
+			x.setHeader("Content-Type", f.contentType)
 		}
 		if f.retryAfter != "" {
-			h["Retry-After"] = []string{f.retryAfter}
+			x.setHeader("Retry-After", f.retryAfter)
 		}
-		h["Content-Length"] = []string{strconv.Itoa(len(f.body))}
+		x.setHeader("Content-Length", itoa(len(f.body)))
 		x.w.WriteHeader(f.status)
 		_, _ = x.w.Write(f.body) // a client that left now is answered all the same
 	}

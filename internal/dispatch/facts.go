@@ -23,7 +23,7 @@ const (
 // milliseconds, over all waits.
 func (x *exchange) tellQueued() {
 	if !x.out.committed {
-		x.w.Header()[HeaderQueueMS] = []string{strconv.FormatInt(x.ticket.Waited().Milliseconds(), 10)}
+		x.setHeader(HeaderQueueMS, strconv.FormatInt(x.ticket.Waited().Milliseconds(), 10))
 	}
 }
 
@@ -35,7 +35,7 @@ func (x *exchange) tellPlace() {
 		return
 	}
 	if r := x.ticket.Prefill; r != nil {
-		x.w.Header()[HeaderPrefillWorker] = []string{workerName(r.Data().(*fleet.Rank))}
+		x.setHeader(HeaderPrefillWorker, workerName(r.Data().(*fleet.Rank)))
 	}
 	x.tellDecode()
 }
@@ -44,7 +44,7 @@ func (x *exchange) tellPlace() {
 // while prefill ran. The header must be the caller's alone.
 func (x *exchange) tellDecode() {
 	if r := x.ticket.Decode; r != nil {
-		x.w.Header()[HeaderDecodeWorker] = []string{workerName(r.Data().(*fleet.Rank))}
+		x.setHeader(HeaderDecodeWorker, workerName(r.Data().(*fleet.Rank)))
 	}
 }
 

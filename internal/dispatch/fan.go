@@ -270,7 +270,7 @@ func (r *fanRun) finish() *failure {
 	for _, s := range segments {
 		whole = append(whole, s...)
 	}
-	r.x.w.Header()["Content-Type"] = []string{typeJSON}
+	r.x.setHeader("Content-Type", typeJSON)
 	return r.relay.whole(whole)
 }
 

@@ -123,14 +123,45 @@ func connectionNamed(h http.Header) map[string]bool {
 	return named
 }
 
+// headerValues are the values of an answer's header. A map of slices wants a slice
+// for each: those of an ordinary answer lie here.
+type headerValues struct {
+	values [7]string
+	n      int
+}
+
+// one is a slice of one value.
+func (v *headerValues) one(value string) []string {
+	if v.n == len(v.values) {
+		return []string{value}
+	}
+	v.values[v.n] = value
+	v.n++
+	return v.values[v.n-1 : v.n : v.n]
+}
+
+// setHeader sets a header of the answer; name is in canonical form. The header must
+// be the caller's alone.
+func (x *exchange) setHeader(name, value string) {
+	h := x.w.Header()
+	if old := h[name]; len(old) != 1 || old[0] != value {
+		h[name] = x.values.one(value)
+	}
+}
+
 // copyResponseHeader passes the engine's headers on.
-func copyResponseHeader(dst http.Header, resp *upstream.Response) {
+func (x *exchange) copyResponseHeader(resp *upstream.Response) {
+	h := x.w.Header()
 	resp.Each(func(name, value string) bool {
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		if _, drop := responseDrop[name]; drop || strings.HasPrefix(name, "X-Sluice-") {
 			return true
 		}
-		dst[name] = append(dst[name], value)
+		if old := h[name]; len(old) > 0 {
+			h[name] = append(old, value)
+		} else {
+			h[name] = x.values.one(value)
+		}
 		return true
 	})
 }

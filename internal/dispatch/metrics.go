@@ -1,7 +1,9 @@
 package dispatch
 
 import (
+	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,8 +21,9 @@ type Metrics struct {
 	queue    prometheus.Histogram
 	prefill  prometheus.Histogram
 	retries  *prometheus.CounterVec
-	tokens   *prometheus.CounterVec
 	handOffs *prometheus.CounterVec
+
+	promptTokens, completionTokens prometheus.Counter
 
 	tokenMetrics *tokens.Metrics
 
@@ -32,6 +35,9 @@ type routeMetrics struct {
 	inflight prometheus.Gauge
 	duration prometheus.Observer
 	ttft     prometheus.Observer
+	// answered counts the requests that ended well; nil until there is one, so that
+	// routes that nobody uses have no series.
+	answered atomic.Pointer[prometheus.Counter]
 }
 
 const numRoutes = int(openai.NumRoutes)
@@ -62,18 +68,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_retries_total", Help: "Further attempts, by what ended the one before.",
 		}, []string{"reason"}),
-		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_tokens_total", Help: "Tokens that engines reported in answers.",
-		}, []string{"kind"}),
 		handOffs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_kv_handoffs_total", Help: "What became of the KV cache between a prefill and a decode leg that follow each other: handed_over, recomputed (the prefill gave nothing and decode computed the prompt), missing (the same, and the request was ended), unusable, stale, samples (n>1: no prefill leg).",
 		}, []string{"connector", "outcome"}),
 	}
-	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, m.tokens, m.handOffs)
+	tokenCounts := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_tokens_total", Help: "Tokens that engines reported in answers.",
+	}, []string{"kind"})
+	m.promptTokens, m.completionTokens = tokenCounts.WithLabelValues("prompt"), tokenCounts.WithLabelValues("completion")
+	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, tokenCounts, m.handOffs)
 	m.tokenMetrics = tokens.NewMetrics(reg)
 	for r := range m.byRoute {
 		name := openai.Route(r).String()
-		m.byRoute[r] = routeMetrics{m.inflight.WithLabelValues(name), m.duration.WithLabelValues(name), m.ttft.WithLabelValues(name)}
+		by := &m.byRoute[r]
+		by.inflight, by.duration, by.ttft = m.inflight.WithLabelValues(name), m.duration.WithLabelValues(name), m.ttft.WithLabelValues(name)
 	}
 	return m
 }
@@ -90,18 +98,34 @@ func (m *Metrics) prefillLeg(took time.Duration) { m.prefill.Observe(took.Second
 func (m *Metrics) observe(c *Call, took time.Duration) {
 	rec := &c.Record
 	by := &m.byRoute[c.Route]
-	m.requests.WithLabelValues(c.Route.String(), statusLabel(rec.Status), rec.Reason).Inc()
+	m.ended(c.Route, rec)
 	by.duration.Observe(took.Seconds())
 	if rec.TTFT > 0 {
 		by.ttft.Observe(rec.TTFT.Seconds())
 	}
 	m.queue.Observe(rec.Queued.Seconds())
 	if n := rec.Usage.PromptTokens; n > 0 {
-		m.tokens.WithLabelValues("prompt").Add(float64(n))
+		m.promptTokens.Add(float64(n))
 	}
 	if n := rec.Usage.CompletionTokens; n > 0 {
-		m.tokens.WithLabelValues("completion").Add(float64(n))
+		m.completionTokens.Add(float64(n))
 	}
+}
+
+// ended counts a request. The ordinary end is not looked up each time.
+func (m *Metrics) ended(r openai.Route, rec *Record) {
+	if rec.Status != http.StatusOK || rec.Reason != reasonOK {
+		m.requests.WithLabelValues(r.String(), statusLabel(rec.Status), rec.Reason).Inc()
+		return
+	}
+	answered := &m.byRoute[r].answered
+	c := answered.Load()
+	if c == nil {
+		child := m.requests.WithLabelValues(r.String(), statusLabel(http.StatusOK), reasonOK)
+		c = &child
+		answered.Store(c)
+	}
+	(*c).Inc()
 }
 
 // Refused counts a request that ended before dispatch saw it: a bad key or body.

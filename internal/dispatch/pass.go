@@ -286,9 +286,8 @@ func (x *exchange) tellBeside(rank *fleet.Rank) {
 	if rank.Worker().Role() == admission.RolePrefill {
 		name = HeaderPrefillWorker
 	}
-	h := x.w.Header()
-	delete(h, HeaderDecodeWorker)
-	h[name] = []string{workerName(rank)}
+	delete(x.w.Header(), HeaderDecodeWorker)
+	x.setHeader(name, workerName(rank))
 }
 
 // passed relays an answer of which nothing is known.

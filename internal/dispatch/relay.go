@@ -315,9 +315,6 @@ func (r *relay) lines(ctx *legContext) *failure {
 func (r *relay) plain(ctx *legContext) *failure {
 	bound := r.x.d.opts.MaxBufferedAnswer
 	var held []byte
-	if n := r.resp.ContentLength; n > 0 && n <= int64(bound) {
-		held = make([]byte, 0, n)
-	}
 	for {
 		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
@@ -327,7 +324,13 @@ func (r *relay) plain(ctx *legContext) *failure {
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
+		if len(held) == 0 && int64(len(piece)) == r.resp.ContentLength && len(piece) <= bound {
+			return r.whole(piece) // as it lies in the connection's buffer
+		}
 		if !r.out.begun && len(held)+len(piece) <= bound {
+			if held == nil && r.resp.ContentLength <= int64(bound) {
+				held = make([]byte, 0, max(r.resp.ContentLength, 0))
+			}
 			held = append(held, piece...)
 			continue
 		}
