@@ -69,7 +69,10 @@ func (x *exchange) openAnswer(r *relay, ctx *legContext, rank *fleet.Rank, req *
 	if err != nil {
 		return x.legFailure(ctx, admission.DecodeLeg, rank, err)
 	}
-	*r = relay{x: x, out: &x.out, resp: resp, rank: rank, leg: admission.DecodeLeg, output: x.counter(rank.Capacity().BlockSize)}
+	// Field by field: made as a whole it would lie on the stack first.
+	*r = relay{}
+	r.x, r.out, r.resp, r.rank, r.leg = x, &x.out, resp, rank, admission.DecodeLeg
+	r.output = x.counter(rank)
 	f := r.check(ctx)
 	if f != nil {
 		_ = resp.Body.Close()

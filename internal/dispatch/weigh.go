@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/telemetry"
 	"github.com/sluice-router/sluice/internal/tokens"
@@ -111,14 +112,14 @@ func (x *exchange) learn() {
 
 // counter follows the growth of the answer of this attempt, in KV blocks of the
 // rank that decodes it.
-func (x *exchange) counter(blockSize int64) tokens.OutputCounter {
+func (x *exchange) counter(rank *fleet.Rank) tokens.OutputCounter {
 	if !x.d.opts.TrackOutput {
 		return tokens.OutputCounter{}
 	}
 	t := &x.ticket
 	return tokens.NewOutputCounter(tokens.OutputPlan{
 		PromptTokens: t.PromptTokens, ReserveTokens: t.ReserveTokens, Legs: t.Legs,
-		BlockSize: blockSize, Expected: x.expected,
+		BlockSize: rank.Capacity().BlockSize, Expected: x.expected,
 	})
 }
 

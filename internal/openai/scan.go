@@ -6,8 +6,7 @@ import (
 	"math/bits"
 )
 
-// maxScanDepth is the deepest nesting the scanner can be told to allow. Its stack
-// is a bit per level, so the whole of it is 1.25 KiB in the Peeked.
+// maxScanDepth is the deepest nesting the scanner can be told to allow.
 const maxScanDepth = 10000
 
 type scanFault uint8
@@ -42,12 +41,18 @@ type scanner struct {
 	nameBuf [32]byte
 
 	// inObject has a bit per nesting level: set for an object, clear for an array.
-	inObject [maxScanDepth/64 + 1]uint64
+	// It has room for the ordinary bound only, because scanners lie on the stacks of
+	// goroutines, under all that they call; deep has the levels of a larger one.
+	inObject [DefaultMaxDepth/64 + 1]uint64
+	deep     []uint64
 }
 
 func (s *scanner) reset(b []byte, maxDepth int) {
 	s.b = b
 	s.maxDepth = min(maxDepth, maxScanDepth)
+	if s.maxDepth > DefaultMaxDepth && s.deep == nil {
+		s.deep = make([]uint64, maxScanDepth/64+1)
+	}
 	s.fault, s.faultAt = faultNone, 0
 }
 
@@ -349,6 +354,10 @@ func (s *scanner) literal(i int, word string) int {
 func (s *scanner) skip(i, depth int) int {
 	b := s.b
 	level := depth
+	inObject := s.inObject[:]
+	if s.maxDepth > DefaultMaxDepth {
+		inObject = s.deep
+	}
 	for {
 		i = s.space(i)
 		if i >= len(b) {
@@ -367,7 +376,7 @@ func (s *scanner) skip(i, depth int) int {
 				break
 			}
 			level++
-			s.inObject[level>>6] |= 1 << (level & 63)
+			inObject[level>>6] |= 1 << (level & 63)
 			if i = s.key(k); i < 0 {
 				return -1
 			}
@@ -382,7 +391,7 @@ func (s *scanner) skip(i, depth int) int {
 				break
 			}
 			level++
-			s.inObject[level>>6] &^= 1 << (level & 63)
+			inObject[level>>6] &^= 1 << (level & 63)
 			if k < len(b) && isDigit(b[k]) {
 				i = s.numberRun(k)
 				break
@@ -412,7 +421,7 @@ func (s *scanner) skip(i, depth int) int {
 			if i >= len(b) {
 				return s.fail(faultEnd, len(b))
 			}
-			object := s.inObject[level>>6]>>(level&63)&1 != 0
+			object := inObject[level>>6]>>(level&63)&1 != 0
 			if b[i] == ',' {
 				i++
 				if object {

@@ -155,3 +155,19 @@ func TestScannerDepthIsExact(t *testing.T) {
 		}
 	}
 }
+
+// Levels lie in two places, by the bound; a scanner that is used again may be told
+// another one.
+func TestScannerDepthOfOneThatIsUsedAgain(t *testing.T) {
+	s := new(scanner)
+	for _, bound := range []int{DefaultMaxDepth, maxScanDepth, 8, DefaultMaxDepth + 1, DefaultMaxDepth} {
+		for depth := bound - 1; depth <= bound+1; depth++ {
+			b := []byte(strings.Repeat(`{"a":[`, depth/2) + strings.Repeat("[", depth%2) + "1" + strings.Repeat("]", depth%2) + strings.Repeat("]}", depth/2))
+			s.reset(b, bound)
+			end := s.skip(0, 0)
+			if ok := end == len(b); ok != (depth <= bound) || !ok && s.fault != faultDepth {
+				t.Errorf("%d levels with the bound %d: ended at %d of %d, fault %d", depth, bound, end, len(b), s.fault)
+			}
+		}
+	}
+}

@@ -56,7 +56,6 @@ type EventScanner struct {
 	data      []byte
 	buf       []byte
 	name      eventName
-	scan      *scanner
 }
 
 type eventName uint8
@@ -70,7 +69,7 @@ const (
 // Reset makes the scanner ready for another stream; its buffers and bounds stay.
 func (e *EventScanner) Reset() {
 	*e = EventScanner{MaxEventBytes: e.MaxEventBytes, SkipUsage: e.SkipUsage,
-		line: e.line[:0], buf: e.buf[:0], LastError: e.LastError[:0], scan: e.scan}
+		line: e.line[:0], buf: e.buf[:0], LastError: e.LastError[:0]}
 }
 
 func (e *EventScanner) maxBytes() int {
@@ -265,10 +264,7 @@ func (e *EventScanner) inspect() {
 	}
 	e.DataEvents++
 	if !e.SkipUsage && bytes.Contains(data, usageWord) {
-		if e.scan == nil {
-			e.scan = new(scanner)
-		}
-		if u, ok := readUsage(e.scan, data); ok {
+		if u, ok := ReadUsage(data); ok {
 			e.Usage, e.HasUsage = u, true
 		}
 	}
@@ -277,10 +273,7 @@ func (e *EventScanner) inspect() {
 // tellsError looks for a top-level "error" that is not null, or the flat form
 // {"object":"error",…}.
 func (e *EventScanner) tellsError(data []byte) bool {
-	if e.scan == nil {
-		e.scan = new(scanner)
-	}
-	s := e.scan
+	s := new(scanner)
 	s.reset(data, DefaultMaxDepth)
 	i := s.space(0)
 	if i >= len(data) || data[i] != '{' {

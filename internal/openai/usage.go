@@ -8,12 +8,10 @@ type Usage struct {
 // ReadUsage finds the token counts in the JSON of an answer or an event: a
 // top-level usage object (OpenAI), or meta_info (SGLang's native form; of a list
 // of answers the counts are summed). ok is false if there are none.
+//
+// It needs no complete check of the JSON, only that it never panics.
 func ReadUsage(json []byte) (u Usage, ok bool) {
-	return readUsage(new(scanner), json)
-}
-
-// readUsage needs no complete check of the JSON, only that it never panics.
-func readUsage(s *scanner, json []byte) (u Usage, ok bool) {
+	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
 	u = noUsage
 	i := s.space(0)
