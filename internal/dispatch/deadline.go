@@ -27,19 +27,30 @@ type deadlines struct {
 type deadline struct {
 	ctx        *legContext
 	at         time.Time
-	pending    bool
+	pending    bool // it is in the list
 	prev, next *deadline
+	alone      *time.Timer // its own, where it is not in the list
 }
+
+// maxSteps is how far from its end a place in the list is looked for. Who was
+// given its time long ago, such as a request whose body was long under way, gets a
+// timer instead.
+const maxSteps = 32
 
 // add makes ctx end at a time. d must not have been added before.
 func (l *deadlines) add(d *deadline, ctx *legContext, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.ctx, d.at, d.pending = ctx, at, true
+	d.ctx, d.at = ctx, at
 	before := l.last
-	for before != nil && before.at.After(at) {
+	for steps := 0; before != nil && before.at.After(at); steps++ {
+		if steps == maxSteps {
+			d.alone = time.AfterFunc(time.Until(at), func() { ctx.end(l.cause) })
+			return
+		}
 		before = before.prev
 	}
+	d.pending = true
 	d.prev = before
 	if before != nil {
 		d.next, before.next = before.next, d
@@ -63,6 +74,9 @@ func (l *deadlines) remove(d *deadline) {
 	defer l.mu.Unlock()
 	if d.pending {
 		l.unlinkLocked(d)
+	}
+	if d.alone != nil {
+		d.alone.Stop()
 	}
 }
 

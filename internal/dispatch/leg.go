@@ -30,7 +30,8 @@ func (x *exchange) engineID(k int) string {
 // request is what a leg sends. It lies in b.
 func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
 	r := &b.requests[leg]
-	*r = upstream.Request{Method: x.method(), Path: x.path(), Header: b.header, Body: b.decode, Limits: x.d.opts.Limits}
+	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
+	r.Limits = x.d.opts.Limits
 	if leg == admission.PrefillLeg {
 		r.Body = b.prefill
 		// A prefill that streams sends its head at once and then computes; one

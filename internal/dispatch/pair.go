@@ -204,15 +204,22 @@ func (x *exchange) runPair() *failure {
 	legs.decodeOver.close()
 	t.EndDecode()
 
-	if f == nil {
-		report(dr, nil)
-		x.reportPair(pr, dr, nil)
-		pctx.unfollow()
-		if x.letPrefillFinish(&prefill.done, pctx, &legs.grace) {
-			x.call.Record.Prefill = prefill.took
-		}
-		return nil
+	if f != nil {
+		return x.pairFailed(legs, pr, dr, f)
 	}
+	report(dr, nil)
+	x.reportPair(pr, dr, nil)
+	pctx.unfollow()
+	if x.letPrefillFinish(&prefill.done, pctx, &legs.grace) {
+		x.call.Record.Prefill = prefill.took
+	}
+	return nil
+}
+
+// pairFailed ends a pair whose decode leg failed with f. It returns what the pair
+// failed with.
+func (x *exchange) pairFailed(legs *pairLegs, pr, dr *fleet.Rank, f *failure) *failure {
+	prefill := &legs.prefill
 	if f.echo {
 		<-prefill.done.wait()
 	} else if f.transfer && !x.out.begun {
@@ -221,8 +228,8 @@ func (x *exchange) runPair() *failure {
 	if f.reason == reasonUpstreamTime && !x.out.begun && !prefill.done.isClosed() {
 		f.unproven = true
 	}
-	pctx.end(errAttemptOver)
-	pctx.unfollow()
+	legs.prefillCtx.end(errAttemptOver)
+	legs.prefillCtx.unfollow()
 	<-prefill.done.wait()
 	report(dr, f)
 	if pf := prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {

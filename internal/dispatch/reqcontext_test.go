@@ -151,6 +151,37 @@ func TestDeadlinesComeInTheirOrder(t *testing.T) {
 	}
 }
 
+// One that is far out of the order must not make all others wait while its place is
+// looked for.
+func TestDeadlineFarOutOfOrder(t *testing.T) {
+	l := &deadlines{cause: errRequestTimeout}
+	now := time.Now()
+	var later [maxSteps + 1]deadline
+	var ctx, early, taken legContext
+	for i := range later {
+		l.add(&later[i], &ctx, now.Add(time.Hour+time.Duration(i)))
+	}
+	var d, e deadline
+	l.add(&e, &taken, now.Add(30*time.Minute))
+	l.remove(&e)
+	l.remove(&e)
+	l.add(&d, &early, now.Add(10*time.Millisecond))
+	<-early.Done()
+	if d.alone == nil || e.alone == nil || e.alone.Stop() {
+		t.Error("want timers of their own, the second of them stopped")
+	}
+	if !errors.Is(early.ended(), errRequestTimeout) || ctx.ended() != nil || taken.ended() != nil {
+		t.Errorf("ended: %v, %v, %v", early.ended(), ctx.ended(), taken.ended())
+	}
+	l.remove(&d)
+	for i := range later {
+		l.remove(&later[i])
+	}
+	if l.first != nil || l.last != nil {
+		t.Error("deadlines are left")
+	}
+}
+
 // The timer is left set when the list becomes empty; the next deadline must come
 // all the same, before or after it rings for nothing.
 func TestDeadlineAfterOneThatWasRemoved(t *testing.T) {
