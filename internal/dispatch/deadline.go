@@ -19,17 +19,24 @@ type deadlines struct {
 	timer       *time.Timer
 	// rings is when the timer does: never later than the first is due. Zero: it
 	// is not set.
-	rings time.Time
+	rings instant
 }
+
+// instant is a time since the program's start: a third of the size of a time.Time.
+type instant time.Duration
+
+var programStart = time.Now()
+
+func instantOf(t time.Time) instant    { return instant(t.Sub(programStart)) }
+func (m instant) until() time.Duration { return time.Duration(m) - time.Since(programStart) }
 
 // deadline is the time of one context, inside of what it belongs to. Its fields are
 // guarded by mu of the list that it is for.
 type deadline struct {
-	ctx        *legContext
-	at         time.Time
-	pending    bool // it is in the list
+	ctx        *legContext // nil: it is not in the list
+	at         instant
 	prev, next *deadline
-	alone      *time.Timer // its own, where it is not in the list
+	alone      *time.Timer // its own, if it never was in the list
 }
 
 // maxSteps is how far from its end a place in the list is looked for. Who was
@@ -41,17 +48,16 @@ const maxSteps = 32
 func (l *deadlines) add(d *deadline, ctx *legContext, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.ctx, d.at = ctx, at
+	d.at = instantOf(at)
 	before := l.last
-	for steps := 0; before != nil && before.at.After(at); steps++ {
+	for steps := 0; before != nil && before.at > d.at; steps++ {
 		if steps == maxSteps {
-			d.alone = time.AfterFunc(time.Until(at), func() { ctx.end(l.cause) })
+			d.alone = time.AfterFunc(d.at.until(), func() { ctx.end(l.cause) })
 			return
 		}
 		before = before.prev
 	}
-	d.pending = true
-	d.prev = before
+	d.ctx, d.prev = ctx, before
 	if before != nil {
 		d.next, before.next = before.next, d
 	} else {
@@ -62,17 +68,17 @@ func (l *deadlines) add(d *deadline, ctx *legContext, at time.Time) {
 	} else {
 		l.last = d
 	}
-	if l.rings.IsZero() || at.Before(l.rings) {
-		l.ringLocked(at)
+	if l.rings == 0 || d.at < l.rings {
+		l.ringLocked(d.at)
 	}
 }
 
 // remove takes a deadline back. It may be called any number of times, also if none
-// was added; the context may end once more if it is due at this moment.
+// was added; the context may end once more if it is due at this instant.
 func (l *deadlines) remove(d *deadline) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if d.pending {
+	if d.ctx != nil {
 		l.unlinkLocked(d)
 	}
 	if d.alone != nil {
@@ -81,7 +87,7 @@ func (l *deadlines) remove(d *deadline) {
 }
 
 func (l *deadlines) unlinkLocked(d *deadline) {
-	d.pending = false
+	d.ctx = nil
 	if d.prev != nil {
 		d.prev.next = d.next
 	} else {
@@ -96,39 +102,36 @@ func (l *deadlines) unlinkLocked(d *deadline) {
 }
 
 // ringLocked sets the timer.
-func (l *deadlines) ringLocked(at time.Time) {
+func (l *deadlines) ringLocked(at instant) {
 	l.rings = at
 	if l.timer == nil {
-		l.timer = time.AfterFunc(time.Until(at), l.ring)
+		l.timer = time.AfterFunc(at.until(), l.ring)
 		return
 	}
-	l.timer.Reset(time.Until(at))
+	l.timer.Reset(at.until())
 }
 
 // ring ends what is due.
 func (l *deadlines) ring() {
-	for {
-		d := l.popDue()
-		if d == nil {
-			return
-		}
-		d.ctx.end(l.cause)
+	for ctx := l.popDue(); ctx != nil; ctx = l.popDue() {
+		ctx.end(l.cause)
 	}
 }
 
 // popDue takes the first off the list if it is due, and sets the timer if not.
-func (l *deadlines) popDue() *deadline {
+func (l *deadlines) popDue() *legContext {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := l.first
 	switch {
 	case d == nil:
-		l.rings = time.Time{}
+		l.rings = 0
 		return nil
-	case time.Until(d.at) > 0:
+	case d.at.until() > 0:
 		l.ringLocked(d.at)
 		return nil
 	}
+	ctx := d.ctx
 	l.unlinkLocked(d)
-	return d
+	return ctx
 }

@@ -33,9 +33,14 @@ type exchange struct {
 	prompt     tokens.Prompt
 	estimate   int64 // of the prompt's tokens, without copies
 	expected   int64 // the most output tokens of a leg, where growth is tracked
-	wanted     wanted
 	attempts   int
+	wanted     wanted
 	retried500 bool
+	// handedOver: decode goes by KV cache that prefill handed over, so that its
+	// failure may be that of the way between.
+	handedOver bool
+	// bodyFreed: the handler has let go of the body.
+	bodyFreed bool
 	// abort: the answer has begun and cannot be finished.
 	abort bool
 	out   clientWriter
@@ -46,14 +51,9 @@ type exchange struct {
 	// refs counts who may still use the ticket, bodyRefs who may still send the
 	// body: the handler and, if there is one, a prefill leg.
 	refs, bodyRefs atomic.Int32
-	// handedOver: decode goes by KV cache that prefill handed over, so that its
-	// failure may be that of the way between. Owned by the handler.
-	handedOver bool
 	// bodies are those of all attempts so far: a list that grows in the handler
 	// and is given back by the last who lets go of the body.
 	bodies *pairBodies
-	// bodyFreed: the handler has let go of the body. Owned by the handler.
-	bodyFreed bool
 }
 
 // hold takes a share of the request for a prefill leg.

@@ -126,7 +126,7 @@ func connectionNamed(h http.Header) map[string]bool {
 // headerValues are the values of an answer's header. A map of slices wants a slice
 // for each: those of an ordinary answer lie here.
 type headerValues struct {
-	values [7]string
+	values [6]string
 	n      int
 }
 

@@ -16,10 +16,11 @@ type legContext struct {
 	// guarded by mu
 	cause  error         // set once; the context is over then
 	done   chan struct{} // made when it is asked for
-	fn     endFunc       // to be called at the end
-	more   []endFunc     // beyond one
-	lastID uint32        // of an endFunc
-	first  *legContext   // of those that follow this one
+	fn     func()        // to be called at the end
+	fnID   uint32
+	lastID uint32      // of fn and more
+	more   []endFunc   // beyond one
+	first  *legContext // of those that follow this one
 
 	// parent is who is followed. Owned by who follows and stops that.
 	parent *legContext
@@ -27,7 +28,7 @@ type legContext struct {
 }
 
 // endFunc is a function to be called at the end. Functions cannot be compared, so
-// that each has an id.
+// that each has an id. The one that there mostly is lies in the context itself.
 type endFunc struct {
 	f  func()
 	id uint32
@@ -46,10 +47,10 @@ func (c *legContext) end(cause error) {
 		close(c.done)
 	}
 	fn, more := c.fn, c.more
-	c.fn, c.more = endFunc{}, nil
+	c.fn, c.more = nil, nil
 	c.mu.Unlock()
-	if fn.f != nil {
-		fn.f()
+	if fn != nil {
+		fn()
 	}
 	for i := range more {
 		more[i].f()
@@ -120,8 +121,8 @@ func (c *legContext) AfterFunc(f func()) func() bool {
 	}
 	c.lastID++
 	id := c.lastID
-	if c.fn.f == nil {
-		c.fn = endFunc{f, id}
+	if c.fn == nil {
+		c.fn, c.fnID = f, id
 	} else {
 		c.more = append(c.more, endFunc{f, id})
 	}
@@ -132,8 +133,8 @@ func (c *legContext) AfterFunc(f func()) func() bool {
 func (c *legContext) remove(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fn.f != nil && c.fn.id == id {
-		c.fn = endFunc{}
+	if c.fn != nil && c.fnID == id {
+		c.fn = nil
 		return true
 	}
 	for i := range c.more {
