@@ -192,7 +192,7 @@ func (x *exchange) release(whole bool) {
 		}
 		<-x.wrote
 	}
-	clear(c.vec0[:])
+	c.out.drop()
 	x.own.ep.n.active.Add(-1)
 	if keep && x.failed.Load() == nil {
 		x.own.pool.put(c)

@@ -156,7 +156,8 @@ func TestNothingArrivedBehindAClose(t *testing.T) {
 	}
 	body(t, resp)
 	o := e.t.(*own)
-	c := o.pool.get() // looked at, and found well
+	c := o.pool.get()
+	c.unseen = false // looked at, and found well
 	close(closing)
 	<-closed
 	x := &exchange{own: o, c: c, ctx: context.Background()}

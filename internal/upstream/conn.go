@@ -25,7 +25,8 @@ var errWouldBlock error = wouldBlockError{}
 //
 // Reads go around net.Conn to the non-blocking socket: a buffer is borrowed for
 // the moment of the system call and given back if there was nothing to read, so a
-// silent connection holds none while the runtime's poller waits for it.
+// silent connection holds none while the runtime's poller waits for it. A request
+// goes out with the first read of its answer, in the same visit to the socket.
 type conn struct {
 	// immutable
 	nc   net.Conn        // what the request is written to: a *tls.Conn or the socket
@@ -33,31 +34,54 @@ type conn struct {
 	raw  syscall.RawConn // of the socket; nil if reads must go through nc
 	tls  bool
 	// Bound methods, made once so that a request does not allocate them.
-	readFn, writeFn, readableFn func(uintptr) bool
-	abortFn                     func()
+	readFn, readableFn func(uintptr) bool
+	abortFn            func()
 
 	// owned by the pool or by the reading goroutine
 	in        readBuf
+	out       outgoing
 	armed     time.Time // the read deadline the socket has
 	idleSince time.Time
 	used      bool // has carried a request
+	unseen    bool // was idle, and is to be looked at before it is written to
 
-	// results and arguments of the bound methods
-	nowait bool
-	ioN    int
-	ioErr  error
-	vec    [][]byte
-	vec0   [8][]byte // the segments of a request; the writing goroutine's while there is one
+	// results of tryRead
+	ioN   int
+	ioErr error
 
 	// atomic
 	written atomic.Int64 // bytes given to the socket since connect
 	writing atomic.Bool  // a goroutine is still sending the request
 }
 
+// outgoing is what of a request is still to be written.
+type outgoing struct {
+	vec  [][]byte       // nil once it is sent or somebody else's to send
+	buf  *[bufSize]byte // what vec begins with lies here
+	vec0 [8][]byte      // memory for vec, the writing goroutine's while there is one
+}
+
+// drop lets go of the request.
+func (o *outgoing) drop() {
+	clear(o.vec0[:])
+	o.vec = nil
+	if o.buf != nil {
+		putBuf(o.buf)
+		o.buf = nil
+	}
+}
+
+// What readOnce finds instead of bytes while a request is to be sent, besides a
+// *writeFailure.
+var (
+	errStale = errors.New("the connection did not outlive its idle time")
+	errFull  = errors.New("the socket takes no more for now")
+)
+
 func newConn(nc, sock net.Conn, raw syscall.RawConn) *conn {
 	c := &conn{nc: nc, sock: sock, raw: raw}
 	_, c.tls = nc.(*tls.Conn)
-	c.readFn, c.writeFn, c.readableFn, c.abortFn = c.tryRead, c.tryWrite, c.tryReadable, c.abort
+	c.readFn, c.readableFn, c.abortFn = c.tryRead, c.tryReadable, c.abort
 	return c
 }
 
@@ -78,43 +102,82 @@ func (c *conn) closeIdle() {
 	_ = c.nc.Close()
 }
 
+// tryRead is what is done with the socket each time there may be something to
+// read, and once before. It returns false to wait for the next time.
 func (c *conn) tryRead(fd uintptr) bool {
+	if c.out.vec != nil {
+		idle := c.unseen
+		if c.ioErr = c.trySend(fd); c.ioErr != nil {
+			return true
+		}
+		if idle {
+			// The look found nothing, and whatever has come since wakes the wait: the
+			// poller was told before the look to begin anew.
+			return false
+		}
+	}
 	c.in.room()
 	n, err := sysRead(fd, c.in.b[c.in.w:])
 	if err == errWouldBlock {
 		if c.in.len() == 0 {
 			c.in.drop()
 		}
-		if !c.nowait {
-			return false
-		}
+		return false
 	}
 	c.ioN, c.ioErr = n, err
 	return true
 }
 
-func (c *conn) tryReadable(fd uintptr) bool { return sysReadable(fd) }
-
-func (c *conn) tryWrite(fd uintptr) bool {
-	c.ioN, c.ioErr = sysWrite(fd, c.vec)
-	return true
+// trySend sends the request as far as the socket takes it without waiting. A
+// connection that was idle is looked at first: it is fit for a request if nothing,
+// no end and no byte, has come since the last answer ended.
+func (c *conn) trySend(fd uintptr) error {
+	if c.unseen {
+		var b [1]byte
+		if _, err := sysRead(fd, b[:]); err != errWouldBlock {
+			return errStale
+		}
+		c.unseen = false
+	}
+	for len(c.out.vec) > 0 {
+		n, err := sysWrite(fd, c.out.vec)
+		c.written.Add(int64(n))
+		c.out.vec = consume(c.out.vec, n)
+		switch {
+		case err != nil:
+			return &writeFailure{err, time.Now()}
+		case n == 0:
+			return errFull
+		}
+	}
+	c.out.drop()
+	return nil
 }
 
-// readOnce adds bytes to c.in. It waits for them unless nowait is set, for as long
-// as the socket's deadline allows.
-func (c *conn) readOnce(nowait bool) error {
+func (c *conn) tryReadable(fd uintptr) bool { return sysReadable(fd) }
+
+// readOnce adds bytes to c.in. It waits for them for as long as the socket's
+// deadline allows. If a request is to be sent it does that first; a deadline that
+// has passed already keeps it from both.
+func (c *conn) readOnce() error {
 	var n int
 	var err error
-	switch {
-	case c.raw == nil:
-		c.in.room()
-		n, err = c.nc.Read(c.in.b[c.in.w:])
-	case c.tls:
-		n, err = c.readTLS(nowait)
-	default:
-		c.nowait, c.ioN = nowait, 0
+	if c.raw != nil && !c.tls {
+		c.ioN = 0
 		if err = c.raw.Read(c.readFn); err == nil {
 			n, err = c.ioN, c.ioErr
+		}
+	} else {
+		if c.out.vec != nil {
+			if err := c.writeOut(); err != nil {
+				return err
+			}
+		}
+		if c.tls && c.raw != nil {
+			n, err = c.readTLS(false)
+		} else {
+			c.in.room()
+			n, err = c.nc.Read(c.in.b[c.in.w:])
 		}
 	}
 	if n > 0 {
@@ -122,6 +185,23 @@ func (c *conn) readOnce(nowait bool) error {
 		return nil // an error, if any, comes again
 	}
 	return err
+}
+
+// writeOut sends the request where only net.Conn can.
+func (c *conn) writeOut() error {
+	if len(c.out.vec) > 1 {
+		return errFull
+	}
+	// It fits any socket's buffer, as nothing else is in it.
+	n, err := c.nc.Write(c.out.vec[0])
+	if !c.tls {
+		c.written.Add(int64(n))
+	}
+	c.out.drop()
+	if err != nil {
+		return &writeFailure{err, time.Now()}
+	}
+	return nil
 }
 
 // readTLS is a read of plaintext that holds no buffer of ours while it waits.
@@ -151,30 +231,22 @@ func (c *conn) arm(deadline time.Time) {
 	c.armed = deadline
 }
 
-// fresh tells whether an idle connection is still fit for a request: nothing has
-// come, no end and no byte, since the last answer ended.
+// fresh tells whether an idle connection is still fit for a request, as far as
+// that is to be found out now: a plain socket is looked at when it is written to.
 func (c *conn) fresh() bool {
 	if c.raw == nil {
 		return true
 	}
-	err := c.readOnce(true)
+	if !c.tls {
+		c.unseen = true
+		return true
+	}
+	_, err := c.readTLS(true)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.arm(time.Time{})
-		err = c.readOnce(true)
+		_, err = c.readTLS(true)
 	}
 	return err == errWouldBlock
-}
-
-// write sends vec as far as the socket takes it without waiting.
-func (c *conn) write(vec [][]byte) (int, error) {
-	c.vec = vec
-	err := c.raw.Write(c.writeFn)
-	c.vec = nil
-	if err != nil {
-		return 0, err
-	}
-	c.written.Add(int64(c.ioN))
-	return c.ioN, c.ioErr
 }
 
 // acked tells whether the engine's kernel may have acknowledged bytes behind the

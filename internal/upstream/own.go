@@ -55,6 +55,14 @@ func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
 		}
 		x := &exchange{own: o, c: c, ctx: ctx, limits: req.Limits, start: start}
 		err := x.run(req)
+		if err != nil && err.Err == errStale {
+			o.ep.n.stale.Add(1)
+			c = o.pool.get()
+			continue
+		}
+		if x.reused {
+			o.ep.n.reuses.Add(1)
+		}
 		if err == nil {
 			return &x.resp, nil
 		}
@@ -112,13 +120,9 @@ func (o *own) appendHead(b []byte, r *Request, length int64) []byte {
 // run sends the request and reads the head of the answer. On an error everything
 // is given back.
 func (x *exchange) run(req *Request) *Error {
-	n := &x.own.ep.n
-	n.active.Add(1)
+	x.own.ep.n.active.Add(1)
 	x.reused = x.c.used
 	x.c.used = true
-	if x.reused {
-		n.reuses.Add(1)
-	}
 	if a, ok := x.ctx.(afterFuncer); ok {
 		x.stop = a.AfterFunc(x.c.abortFn)
 	} else if x.ctx.Done() != nil {
@@ -131,22 +135,17 @@ func (x *exchange) run(req *Request) *Error {
 			x.sent = time.Now() // the dial took its time
 		}
 	}
-	x.send(req)
-	if f := x.failed.Load(); f != nil && x.c.written.Load() == x.base {
-		return x.fail(OpWrite, f.err) // no answer can come to nothing
-	}
+	x.load(req)
 	return x.readHead(req.Method)
 }
 
-// send writes the request as far as that is possible without waiting, and leaves
-// the rest to a goroutine, so that an answer given before the body is read is seen.
-// A failure is only noted: the engine may have answered before it hung up, and the
-// answer counts for more.
-func (x *exchange) send(req *Request) {
+// load gives the connection the request to send. A small one is copied into one
+// piece.
+func (x *exchange) load(req *Request) {
 	c := x.c
 	length := bodyLen(req)
-	pooled := getBuf()
-	first := x.own.appendHead(pooled[:0], req, length)
+	c.out.buf = getBuf()
+	first := x.own.appendHead(c.out.buf[:0], req, length)
 	segs := req.Body
 	var off int // of the first of segs
 	for len(segs) > 0 && (c.tls || int64(len(first))+length <= bufSize) && len(first) < bufSize {
@@ -156,65 +155,48 @@ func (x *exchange) send(req *Request) {
 			segs, off = segs[1:], 0
 		}
 	}
-	vec := append(c.vec0[:0], first)
+	vec := append(c.out.vec0[:0], first)
 	for _, s := range segs {
 		if len(s) > off {
 			vec = append(vec, s[off:])
 		}
 		off = 0
 	}
+	c.out.vec = vec
+}
 
-	var err error
-	switch {
-	case c.raw != nil && !c.tls:
-		for n := 1; n > 0 && err == nil && len(vec) > 0; {
-			n, err = c.write(vec)
-			vec = consume(vec, n)
-		}
-	case len(vec) == 1:
-		// It fits any socket's buffer, as nothing else is in it.
-		var k int
-		if k, err = c.nc.Write(first); !c.tls {
-			c.written.Add(int64(k))
-		}
-		vec = nil
-	}
-	if err != nil {
-		x.failed.Store(&writeFailure{err, time.Now()})
-		vec = nil
-	}
-	if len(vec) == 0 {
-		clear(c.vec0[:]) // a long silent answer must not hold the request
-		putBuf(pooled)
-		return
-	}
+// sendBeside leaves the rest of the request to a goroutine, so that an answer given
+// before the body is read is seen.
+func (x *exchange) sendBeside() {
+	c := x.c
+	rest, buf := net.Buffers(c.out.vec), c.out.buf
+	c.out.vec, c.out.buf = nil, nil
 	c.writing.Store(true)
 	x.wrote = make(chan struct{})
-	go x.sendRest(c, vec, pooled)
+	go func() {
+		defer close(x.wrote)
+		n, err := rest.WriteTo(c.nc)
+		if !c.tls {
+			c.written.Add(n)
+		}
+		putBuf(buf)
+		c.writing.Store(false)
+		if err != nil {
+			x.failed.Store(&writeFailure{err, time.Now()})
+			// Wakes the reader, which then waits for an answer a moment longer only.
+			_ = c.sock.SetReadDeadline(time.Now())
+		}
+	}()
 }
 
-// sendRest owns vec and pooled.
-func (x *exchange) sendRest(c *conn, vec [][]byte, pooled *[bufSize]byte) {
-	defer close(x.wrote)
-	rest := net.Buffers(vec)
-	n, err := rest.WriteTo(c.nc)
-	if !c.tls {
-		c.written.Add(n)
-	}
-	putBuf(pooled)
-	c.writing.Store(false)
-	if err != nil {
-		x.failed.Store(&writeFailure{err, time.Now()})
-		// Wakes the reader, which then waits for an answer a moment longer only.
-		_ = c.sock.SetReadDeadline(time.Now())
-	}
-}
-
-// writeFailure is why and when sending ended early.
+// writeFailure is why and when sending ended early. It is only noted at first: the
+// engine may have answered before it hung up, and the answer counts for more.
 type writeFailure struct {
 	err error
 	at  time.Time
 }
+
+func (f *writeFailure) Error() string { return f.err.Error() }
 
 // answerGrace is how long an answer is waited for after the request could not be
 // written whole. What the engine said is in the socket by then or never comes.
@@ -274,7 +256,8 @@ func (x *exchange) begin(h *head) {
 	}
 }
 
-// fill reads more, within the limits. The socket's deadline is moved only when it
+// fill reads more, within the limits, and sends the request first if that is still
+// to be done. The socket's deadline is moved only when it
 // has to be earlier; one that rings too early is set anew. So a stream that is
 // never silent for long costs a timer once in a while and not once a read.
 func (x *exchange) fill(op Op) error {
@@ -296,12 +279,23 @@ func (x *exchange) fill(op Op) error {
 		if x.wrote != nil && x.failed.Load() != f {
 			continue // its ring may have been silenced by arm
 		}
-		err := c.readOnce(false)
-		if err == nil {
+		err := c.readOnce()
+		switch w, _ := err.(*writeFailure); {
+		case err == nil:
 			if x.limits.StreamIdle > 0 {
 				x.lastRead = time.Now()
 			}
 			return nil
+		case err == errFull:
+			x.sendBeside()
+			continue
+		case w != nil:
+			x.failed.Store(w)
+			if c.written.Load() == x.base {
+				return err // no answer can come to nothing
+			}
+			c.out.drop()
+			continue
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !deadline.IsZero() && !time.Now().Before(deadline) {
 			return err

@@ -22,8 +22,8 @@ type pool struct {
 	closed bool        // guarded by mu
 }
 
-// get returns a connection that is fit for use, or nil. It looks at it first: one
-// that the engine has closed, or has written to unasked, is not used again.
+// get returns a connection that may be fit for use, or nil. One that the engine has
+// closed, or has written to unasked, is not used again; see conn.fresh.
 func (p *pool) get() *conn {
 	for {
 		c := p.pop()

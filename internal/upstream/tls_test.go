@@ -308,7 +308,7 @@ func TestIdleTLSStreamHoldsNoBuffer(t *testing.T) {
 	}
 	c := resp.Body.(*exchange).c
 	// What Next does before it waits.
-	if err := c.readOnce(true); err != errWouldBlock || c.in.b != nil {
+	if _, err := c.readTLS(true); err != errWouldBlock || c.in.b != nil {
 		t.Errorf("%v, buffer of %d bytes", err, len(c.in.b))
 	}
 }
