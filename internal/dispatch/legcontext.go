@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // legContext ends one leg. It is a context without what a leg does not need: no
@@ -14,24 +16,15 @@ import (
 type legContext struct {
 	mu sync.Mutex
 	// guarded by mu
-	cause  error         // set once; the context is over then
-	done   chan struct{} // made when it is asked for
-	fn     func()        // to be called at the end
-	fnID   uint32
-	lastID uint32      // of fn and more
-	more   []endFunc   // beyond one
-	first  *legContext // of those that follow this one
+	cause    error               // set once; the context is over then
+	done     chan struct{}       // made when it is asked for
+	listener upstream.Listener   // to be told of the end; there mostly is one
+	more     []upstream.Listener // beyond one
+	first    *legContext         // of those that follow this one
 
 	// parent is who is followed. Owned by who follows and stops that.
 	parent *legContext
 	next   *legContext // of the parent's followers; guarded by the parent's mu
-}
-
-// endFunc is a function to be called at the end. Functions cannot be compared, so
-// that each has an id. The one that there mostly is lies in the context itself.
-type endFunc struct {
-	f  func()
-	id uint32
 }
 
 // end ends the context, and those that follow it, with a cause. Later calls do
@@ -46,14 +39,14 @@ func (c *legContext) end(cause error) {
 	if c.done != nil {
 		close(c.done)
 	}
-	fn, more := c.fn, c.more
-	c.fn, c.more = nil, nil
+	listener, more := c.listener, c.more
+	c.listener, c.more = nil, nil
 	c.mu.Unlock()
-	if fn != nil {
-		fn()
+	if listener != nil {
+		listener.ContextEnded()
 	}
-	for i := range more {
-		more[i].f()
+	for _, l := range more {
+		l.ContextEnded()
 	}
 	for child := c.popFollower(); child != nil; child = c.popFollower() {
 		child.end(cause)
@@ -106,44 +99,64 @@ func (c *legContext) unfollow() {
 // WorkerDead implements fleet.Watcher's callback.
 func (c *legContext) WorkerDead() { c.end(errWorkerDead) }
 
-// AfterFunc calls f once the context has ended, in the goroutine that ended it:
-// f must be short. If it has ended already, f gets a goroutine of its own. The
-// returned function stops that and tells whether it did.
-// Package context and upstream find this method by its name.
-func (c *legContext) AfterFunc(f func()) func() bool {
-	c.mu.Lock()
-	if c.cause != nil {
-		c.mu.Unlock()
-		// Not here: package context asks with the child's lock held, which f
-		// takes.
-		go f()
-		return func() bool { return false }
+// Notify implements upstream.Notifier. l is told in the goroutine that ends the
+// context.
+func (c *legContext) Notify(l upstream.Listener) {
+	if !c.add(l) {
+		l.ContextEnded()
 	}
-	c.lastID++
-	id := c.lastID
-	if c.fn == nil {
-		c.fn, c.fnID = f, id
-	} else {
-		c.more = append(c.more, endFunc{f, id})
-	}
-	c.mu.Unlock()
-	return func() bool { return c.remove(id) }
 }
 
-func (c *legContext) remove(id uint32) bool {
+// add tells whether l is going to be told; it is not if the context has ended.
+func (c *legContext) add(l upstream.Listener) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fn != nil && c.fnID == id {
-		c.fn = nil
+	switch {
+	case c.cause != nil:
+		return false
+	case c.listener == nil:
+		c.listener = l
+	default:
+		c.more = append(c.more, l)
+	}
+	return true
+}
+
+// Forget implements upstream.Notifier.
+func (c *legContext) Forget(l upstream.Listener) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.listener == l {
+		c.listener = nil
 		return true
 	}
 	for i := range c.more {
-		if c.more[i].id == id {
+		if c.more[i] == l {
 			c.more = append(c.more[:i], c.more[i+1:]...)
 			return true
 		}
 	}
 	return false
+}
+
+// afterFunc is a function as a listener. It is known by its address.
+type afterFunc struct{ f func() }
+
+func (a *afterFunc) ContextEnded() { a.f() }
+
+// AfterFunc calls f once the context has ended, in the goroutine that ended it:
+// f must be short. If it has ended already, f gets a goroutine of its own. The
+// returned function stops that and tells whether it did.
+// Package context finds this method by its name.
+func (c *legContext) AfterFunc(f func()) func() bool {
+	a := &afterFunc{f}
+	if !c.add(a) {
+		// Not here: package context asks with the child's lock held, which f
+		// takes.
+		go f()
+		return func() bool { return false }
+	}
+	return func() bool { return c.Forget(a) }
 }
 
 // Deadline implements context.Context: there is none.

@@ -41,6 +41,32 @@ func TestLegContextIsAContext(t *testing.T) {
 	<-late
 }
 
+// listener counts how often it is told.
+type listener struct{ told int }
+
+func (l *listener) ContextEnded() { l.told++ }
+
+func TestLegContextTellsListeners(t *testing.T) {
+	c := &legContext{}
+	ls := make([]listener, 5)
+	for i := range ls[:4] {
+		c.Notify(&ls[i])
+	}
+	if !c.Forget(&ls[1]) || c.Forget(&ls[1]) || !c.Forget(&ls[3]) {
+		t.Error("one that waits is forgotten, once")
+	}
+	c.end(errPeerFailed)
+	c.Notify(&ls[4])
+	if c.Forget(&ls[0]) || c.Forget(&ls[4]) {
+		t.Error("one that was told cannot be forgotten")
+	}
+	for i, want := range []int{1, 0, 1, 0, 1} {
+		if ls[i].told != want {
+			t.Errorf("listener %d was told %d times", i, ls[i].told)
+		}
+	}
+}
+
 // Package context registers a child with the child's lock held; a leg that had
 // ended called back at once, into that lock, and the request hung for good.
 func TestLegContextThatEndedTakesChildren(t *testing.T) {

@@ -15,15 +15,16 @@ type exchange struct {
 	resp Response
 
 	// immutable once the request is sent
-	own    *own
-	ctx    context.Context
-	stop   func() bool // stops watching ctx; nil if ctx never ends
-	limits Limits
-	start  time.Time // of Do; zero without limits
-	sent   time.Time // when the connection was at hand; zero without limits
-	base   int64     // bytes written to the connection before
-	reused bool
-	wrote  chan struct{} // closed when the writing goroutine is done; nil without one
+	own     *own
+	ctx     context.Context
+	stop    func() bool // stops listening to a ctx that is no Notifier; nil if it never ends
+	limits  Limits
+	limited bool
+	reused  bool
+	start   instant       // of Do
+	sent    instant       // when the connection was at hand
+	base    int64         // bytes written to the connection before
+	wrote   chan struct{} // closed when the writing goroutine is done; nil without one
 
 	// owned by the caller's goroutine
 	c        *conn // nil once the exchange is over
@@ -34,12 +35,29 @@ type exchange struct {
 	framing  framing
 	left     int64 // of a body framed by its length
 	chunks   chunks
-	form     error // wrong framing behind the payload that is buffered
-	lastRead time.Time
-	err      error // sticky: io.EOF or an *Error
+	form     error   // wrong framing behind the payload that is buffered
+	lastRead instant // kept with Limits.StreamIdle only
+	err      error   // sticky: io.EOF or an *Error
 
 	// atomic
 	failed atomic.Pointer[writeFailure]
+}
+
+// listen has the connection closed when the context ends.
+func (x *exchange) listen() {
+	if n, ok := x.ctx.(Notifier); ok {
+		n.Notify(x.c)
+	} else if x.ctx.Done() != nil {
+		x.stop = context.AfterFunc(x.ctx, x.c.ContextEnded)
+	}
+}
+
+// unlisten ends that, and tells whether the context has not ended before.
+func (x *exchange) unlisten(c *conn) bool {
+	if n, ok := x.ctx.(Notifier); ok {
+		return n.Forget(c)
+	}
+	return x.stop == nil || x.stop()
 }
 
 // Buffered implements Body.
@@ -184,7 +202,7 @@ func (x *exchange) release(whole bool) {
 	c := x.c
 	x.c = nil
 	// If ctx ended meanwhile, abort has run or is running: the connection is lost.
-	keep := (x.stop == nil || x.stop()) && whole && !x.closing && c.in.len() == 0
+	keep := x.unlisten(c) && whole && !x.closing && c.in.len() == 0
 	if x.wrote != nil {
 		keep = keep && x.written()
 		if !keep {
@@ -195,7 +213,11 @@ func (x *exchange) release(whole bool) {
 	c.out.drop()
 	x.own.ep.n.active.Add(-1)
 	if keep && x.failed.Load() == nil {
-		x.own.pool.put(c)
+		then := x.lastRead
+		if then == 0 {
+			then = clock()
+		}
+		x.own.pool.put(c, then)
 		return
 	}
 	c.in.drop()

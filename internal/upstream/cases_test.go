@@ -156,7 +156,7 @@ func TestNothingArrivedBehindAClose(t *testing.T) {
 	}
 	body(t, resp)
 	o := e.t.(*own)
-	c := o.pool.get()
+	c := o.pool.get(clock())
 	c.unseen = false // looked at, and found well
 	close(closing)
 	<-closed
@@ -396,7 +396,7 @@ func TestAlarmsThatRingEarly(t *testing.T) {
 	for i, l := range []Limits{{}, {Header: time.Hour}, {}, {StreamIdle: time.Hour, Total: time.Hour}, {FirstByte: time.Hour}} {
 		if i > 0 {
 			c := e.t.(*own).pool.conns[0]
-			c.arm(time.Now()) // has rung by the time the connection is looked at
+			c.arm(clock()) // has rung by the time the connection is looked at
 		}
 		go func() { step <- struct{}{} }()
 		resp, err := e.Do(context.Background(), &Request{Method: "GET", Path: "/", Limits: l})
@@ -406,7 +406,7 @@ func TestAlarmsThatRingEarly(t *testing.T) {
 		if p, err := resp.Body.Next(); string(p) != "o" || err != nil {
 			t.Fatal(i, string(p), err)
 		}
-		resp.Body.(*exchange).c.arm(time.Now())
+		resp.Body.(*exchange).c.arm(clock())
 		go func() { step <- struct{}{} }()
 		if got := body(t, resp); got != "k" {
 			t.Error(i, got)
@@ -563,7 +563,7 @@ func TestIdleLimitIsCheckedAtUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		body(t, resp)
-		e.t.(*own).pool.conns[0].idleSince = time.Now().Add(-DefaultIdleTimeout)
+		e.t.(*own).pool.conns[0].idleSince = clock().add(-DefaultIdleTimeout)
 	}
 	if st := e.Stats(); st.Reuses != 0 || st.Stale != 1 {
 		t.Errorf("stats %+v", st)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
-	"time"
 )
 
 // wouldBlockError is what a non-blocking read returns when there is nothing. It is
@@ -35,13 +34,12 @@ type conn struct {
 	tls  bool
 	// Bound methods, made once so that a request does not allocate them.
 	readFn, readableFn func(uintptr) bool
-	abortFn            func()
 
 	// owned by the pool or by the reading goroutine
 	in        readBuf
 	out       outgoing
-	armed     time.Time // the read deadline the socket has
-	idleSince time.Time
+	armed     instant // the read deadline the socket has; zero: none
+	idleSince instant
 	used      bool // has carried a request
 	unseen    bool // was idle, and is to be looked at before it is written to
 
@@ -81,7 +79,7 @@ var (
 func newConn(nc, sock net.Conn, raw syscall.RawConn) *conn {
 	c := &conn{nc: nc, sock: sock, raw: raw}
 	_, c.tls = nc.(*tls.Conn)
-	c.readFn, c.readableFn, c.abortFn = c.tryRead, c.tryReadable, c.abort
+	c.readFn, c.readableFn = c.tryRead, c.tryReadable
 	return c
 }
 
@@ -95,6 +93,9 @@ func (c *conn) abort() {
 	}
 	_ = c.sock.Close()
 }
+
+// ContextEnded implements Listener.
+func (c *conn) ContextEnded() { c.abort() }
 
 // closeIdle ends a connection between requests, politely.
 func (c *conn) closeIdle() {
@@ -145,7 +146,7 @@ func (c *conn) trySend(fd uintptr) error {
 		c.out.vec = consume(c.out.vec, n)
 		switch {
 		case err != nil:
-			return &writeFailure{err, time.Now()}
+			return &writeFailure{err, clock()}
 		case n == 0:
 			return errFull
 		}
@@ -199,7 +200,7 @@ func (c *conn) writeOut() error {
 	}
 	c.out.drop()
 	if err != nil {
-		return &writeFailure{err, time.Now()}
+		return &writeFailure{err, clock()}
 	}
 	return nil
 }
@@ -226,8 +227,8 @@ func (c *conn) readTLS(nowait bool) (int, error) {
 	}
 }
 
-func (c *conn) arm(deadline time.Time) {
-	_ = c.sock.SetReadDeadline(deadline) // fails only if closed, as the read will
+func (c *conn) arm(deadline instant) {
+	_ = c.sock.SetReadDeadline(deadline.time()) // fails only if closed, as the read will
 	c.armed = deadline
 }
 
@@ -243,7 +244,7 @@ func (c *conn) fresh() bool {
 	}
 	_, err := c.readTLS(true)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.arm(time.Time{})
+		c.arm(0)
 		_, err = c.readTLS(true)
 	}
 	return err == errWouldBlock

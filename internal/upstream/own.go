@@ -41,11 +41,8 @@ func (o *own) closeIdle() { o.pool.drain(false) }
 func (o *own) close()     { o.pool.drain(true) }
 
 func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
-	var start time.Time
-	if req.Limits != (Limits{}) {
-		start = time.Now()
-	}
-	c := o.pool.get()
+	start := clock()
+	c := o.pool.get(start)
 	for {
 		if c == nil {
 			var err *Error
@@ -53,11 +50,11 @@ func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
 				return nil, err
 			}
 		}
-		x := &exchange{own: o, c: c, ctx: ctx, limits: req.Limits, start: start}
+		x := &exchange{own: o, c: c, ctx: ctx, limits: req.Limits, limited: req.Limits != Limits{}, start: start}
 		err := x.run(req)
 		if err != nil && err.Err == errStale {
 			o.ep.n.stale.Add(1)
-			c = o.pool.get()
+			c = o.pool.get(start)
 			continue
 		}
 		if x.reused {
@@ -73,12 +70,6 @@ func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
 		o.ep.n.resends.Add(1)
 		c = nil
 	}
-}
-
-// afterFuncer is a context that calls functions at its end by itself. Package
-// context knows the method too, but makes a context and a channel for each call.
-type afterFuncer interface {
-	AfterFunc(f func()) (stop func() bool)
 }
 
 // connectionLost tells an error that a connection may have had before the request
@@ -123,17 +114,11 @@ func (x *exchange) run(req *Request) *Error {
 	x.own.ep.n.active.Add(1)
 	x.reused = x.c.used
 	x.c.used = true
-	if a, ok := x.ctx.(afterFuncer); ok {
-		x.stop = a.AfterFunc(x.c.abortFn)
-	} else if x.ctx.Done() != nil {
-		x.stop = context.AfterFunc(x.ctx, x.c.abortFn)
-	}
+	x.listen()
 	x.base = x.c.written.Load()
-	if !x.start.IsZero() {
-		x.sent = x.start
-		if !x.reused {
-			x.sent = time.Now() // the dial took its time
-		}
+	x.sent = x.start
+	if x.limited && !x.reused {
+		x.sent = clock() // the dial took its time
 	}
 	x.load(req)
 	return x.readHead(req.Method)
@@ -182,7 +167,7 @@ func (x *exchange) sendBeside() {
 		putBuf(buf)
 		c.writing.Store(false)
 		if err != nil {
-			x.failed.Store(&writeFailure{err, time.Now()})
+			x.failed.Store(&writeFailure{err, clock()})
 			// Wakes the reader, which then waits for an answer a moment longer only.
 			_ = c.sock.SetReadDeadline(time.Now())
 		}
@@ -193,7 +178,7 @@ func (x *exchange) sendBeside() {
 // engine may have answered before it hung up, and the answer counts for more.
 type writeFailure struct {
 	err error
-	at  time.Time
+	at  instant
 }
 
 func (f *writeFailure) Error() string { return f.err.Error() }
@@ -251,9 +236,6 @@ func (x *exchange) begin(h *head) {
 	if x.framing == framedNone {
 		x.ended = true
 	}
-	if x.limits.StreamIdle > 0 {
-		x.lastRead = time.Now()
-	}
 }
 
 // fill reads more, within the limits, and sends the request first if that is still
@@ -264,16 +246,16 @@ func (x *exchange) fill(op Op) error {
 	c := x.c
 	for {
 		f := x.failed.Load()
-		var deadline time.Time
-		if !x.start.IsZero() {
+		var deadline instant
+		if x.limited {
 			deadline, _, _ = x.deadline(op)
 		}
 		if f != nil {
-			if g := f.at.Add(answerGrace); deadline.IsZero() || g.Before(deadline) {
+			if g := f.at.add(answerGrace); deadline == 0 || g < deadline {
 				deadline = g
 			}
 		}
-		if !deadline.IsZero() && (c.armed.IsZero() || c.armed.After(deadline)) {
+		if deadline != 0 && (c.armed == 0 || c.armed > deadline) {
 			c.arm(deadline)
 		}
 		if x.wrote != nil && x.failed.Load() != f {
@@ -283,7 +265,7 @@ func (x *exchange) fill(op Op) error {
 		switch w, _ := err.(*writeFailure); {
 		case err == nil:
 			if x.limits.StreamIdle > 0 {
-				x.lastRead = time.Now()
+				x.lastRead = clock()
 			}
 			return nil
 		case err == errFull:
@@ -297,7 +279,7 @@ func (x *exchange) fill(op Op) error {
 			c.out.drop()
 			continue
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) || !deadline.IsZero() && !time.Now().Before(deadline) {
+		if !errors.Is(err, os.ErrDeadlineExceeded) || deadline != 0 && clock() >= deadline {
 			return err
 		}
 		c.arm(deadline)
@@ -305,10 +287,10 @@ func (x *exchange) fill(op Op) error {
 }
 
 // deadline is the limit that passes first in the phase op.
-func (x *exchange) deadline(op Op) (at time.Time, name string, value time.Duration) {
-	add := func(limit string, d time.Duration, from time.Time) {
+func (x *exchange) deadline(op Op) (at instant, name string, value time.Duration) {
+	add := func(limit string, d time.Duration, from instant) {
 		if d > 0 {
-			if t := from.Add(d); name == "" || t.Before(at) {
+			if t := from.add(d); name == "" || t < at {
 				at, name, value = t, limit, d
 			}
 		}

@@ -16,7 +16,7 @@ type pool struct {
 	n    *counters
 
 	mu     sync.Mutex
-	conns  []*conn     // guarded by mu; by idleSince, oldest first
+	conns  []*conn     // guarded by mu; in the order of their return
 	timer  *time.Timer // guarded by mu
 	armed  bool        // guarded by mu: the timer runs
 	closed bool        // guarded by mu
@@ -24,13 +24,13 @@ type pool struct {
 
 // get returns a connection that may be fit for use, or nil. One that the engine has
 // closed, or has written to unasked, is not used again; see conn.fresh.
-func (p *pool) get() *conn {
+func (p *pool) get(now instant) *conn {
 	for {
 		c := p.pop()
 		if c == nil {
 			return nil
 		}
-		if time.Since(c.idleSince) < p.idle && c.fresh() {
+		if now.sub(c.idleSince) < p.idle && c.fresh() {
 			return c
 		}
 		p.n.stale.Add(1)
@@ -52,10 +52,11 @@ func (p *pool) pop() *conn {
 	return c
 }
 
-// put keeps c, whose last answer ended cleanly, or closes it if there is no room.
-func (p *pool) put(c *conn) {
+// put keeps c, whose last answer ended cleanly and was read whole by then, or closes
+// it if there is no room.
+func (p *pool) put(c *conn, then instant) {
 	c.in.drop()
-	c.idleSince = time.Now()
+	c.idleSince = then
 	p.mu.Lock()
 	kept := !p.closed && len(p.conns) < p.max
 	if kept {
@@ -83,9 +84,9 @@ func (p *pool) armLocked(d time.Duration) {
 // reap closes what has not been used for the idle limit.
 func (p *pool) reap() {
 	p.mu.Lock()
-	now := time.Now()
+	now := clock()
 	i := 0
-	for i < len(p.conns) && now.Sub(p.conns[i].idleSince) >= p.idle {
+	for i < len(p.conns) && now.sub(p.conns[i].idleSince) >= p.idle {
 		i++
 	}
 	old := append([]*conn(nil), p.conns[:i]...)
@@ -95,7 +96,7 @@ func (p *pool) reap() {
 	p.n.idle.Store(int64(n))
 	p.armed = false
 	if n > 0 {
-		p.armLocked(p.idle - now.Sub(p.conns[0].idleSince))
+		p.armLocked(p.idle - now.sub(p.conns[0].idleSince))
 	}
 	p.mu.Unlock()
 	for _, c := range old {

@@ -191,7 +191,7 @@ func TestAnswerBeforeTheRequest(t *testing.T) {
 	})
 	e := endpoint(t, Config{}, s.url)
 	o := e.t.(*own)
-	c, cerr := o.connect(context.Background(), time.Time{}, 0)
+	c, cerr := o.connect(context.Background(), 0, 0)
 	if cerr != nil {
 		t.Fatal(cerr)
 	}

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"strings"
 	"time"
 )
@@ -40,6 +41,22 @@ type Limits struct {
 	StreamIdle time.Duration
 	// Total runs from the call of Do, dialing included, to the end of the body.
 	Total time.Duration
+}
+
+// Listener is told of the end of a context.
+type Listener interface {
+	// ContextEnded is called at most once for each Notify. It is short.
+	ContextEnded()
+}
+
+// Notifier is a context that tells of its end without an allocation for each who
+// asks, as context.AfterFunc costs several. Do makes use of it.
+type Notifier interface {
+	context.Context
+	// Notify has l told when the context has ended, at once if it has.
+	Notify(l Listener)
+	// Forget ends that. It returns false if l was told, or is being told.
+	Forget(l Listener) bool
 }
 
 // Request is one request to an engine. It is only read, and not kept after the
