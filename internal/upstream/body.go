@@ -210,7 +210,7 @@ func (x *exchange) release(whole bool) {
 		}
 		<-x.wrote
 	}
-	c.out.drop()
+	c.dropOut()
 	x.own.ep.n.active.Add(-1)
 	if keep && x.failed.Load() == nil {
 		then := x.lastRead

@@ -156,7 +156,7 @@ func TestNothingArrivedBehindAClose(t *testing.T) {
 	}
 	body(t, resp)
 	o := e.t.(*own)
-	c := o.pool.get(clock())
+	c := o.idleConn(clock())
 	c.unseen = false // looked at, and found well
 	close(closing)
 	<-closed

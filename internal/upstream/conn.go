@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 )
@@ -26,46 +27,57 @@ var errWouldBlock error = wouldBlockError{}
 // the moment of the system call and given back if there was nothing to read, so a
 // silent connection holds none while the runtime's poller waits for it. A request
 // goes out with the first read of its answer, in the same visit to the socket.
+//
+// With many engines a connection has left the processor's caches by the time it is
+// used again, so what every request touches stands together.
 type conn struct {
 	// immutable
-	nc   net.Conn        // what the request is written to: a *tls.Conn or the socket
-	sock net.Conn        // the socket
-	raw  syscall.RawConn // of the socket; nil if reads must go through nc
-	tls  bool
-	// Bound methods, made once so that a request does not allocate them.
-	readFn, readableFn func(uintptr) bool
+	raw    syscall.RawConn    // of the socket; nil if reads must go through nc
+	readFn func(uintptr) bool // tryRead, bound once so that no read allocates it
 
 	// owned by the pool or by the reading goroutine
-	in        readBuf
-	out       outgoing
-	armed     instant // the read deadline the socket has; zero: none
+	out       *outgoing // what is to be sent; nil: nothing, or it is somebody else's task
+	armed     instant   // the read deadline the socket has; zero: none
 	idleSince instant
-	used      bool // has carried a request
-	unseen    bool // was idle, and is to be looked at before it is written to
-
-	// results of tryRead
-	ioN   int
-	ioErr error
 
 	// atomic
 	written atomic.Int64 // bytes given to the socket since connect
 	writing atomic.Bool  // a goroutine is still sending the request
+
+	tls bool // immutable
+
+	// owned by the pool or by the reading goroutine
+	used   bool // has carried a request
+	unseen bool // was idle, and is to be looked at before it is written to
+	in     readBuf
+	ioErr  error // what tryRead met
+
+	// immutable
+	nc         net.Conn // what the request is written to: a *tls.Conn or the socket
+	sock       net.Conn // the socket
+	readableFn func(uintptr) bool
 }
 
-// outgoing is what of a request is still to be written.
+// outgoing is what of a request is still to be written. It has its memory with it.
 type outgoing struct {
-	vec  [][]byte       // nil once it is sent or somebody else's to send
-	buf  *[bufSize]byte // what vec begins with lies here
-	vec0 [8][]byte      // memory for vec, the writing goroutine's while there is one
+	vec  [][]byte
+	vec0 [8][]byte     // for vec
+	buf  [bufSize]byte // for what vec begins with
 }
 
-// drop lets go of the request.
+var outPool = sync.Pool{New: func() any { return new(outgoing) }}
+
+// drop lets go of the request: a long silent answer must not hold it.
 func (o *outgoing) drop() {
 	clear(o.vec0[:])
 	o.vec = nil
-	if o.buf != nil {
-		putBuf(o.buf)
-		o.buf = nil
+	outPool.Put(o)
+}
+
+func (c *conn) dropOut() {
+	if c.out != nil {
+		c.out.drop()
+		c.out = nil
 	}
 }
 
@@ -106,7 +118,7 @@ func (c *conn) closeIdle() {
 // tryRead is what is done with the socket each time there may be something to
 // read, and once before. It returns false to wait for the next time.
 func (c *conn) tryRead(fd uintptr) bool {
-	if c.out.vec != nil {
+	if c.out != nil {
 		idle := c.unseen
 		if c.ioErr = c.trySend(fd); c.ioErr != nil {
 			return true
@@ -125,7 +137,8 @@ func (c *conn) tryRead(fd uintptr) bool {
 		}
 		return false
 	}
-	c.ioN, c.ioErr = n, err
+	c.in.filled(n)
+	c.ioErr = err
 	return true
 }
 
@@ -140,10 +153,10 @@ func (c *conn) trySend(fd uintptr) error {
 		}
 		c.unseen = false
 	}
-	for len(c.out.vec) > 0 {
-		n, err := sysWrite(fd, c.out.vec)
+	for out := c.out; len(out.vec) > 0; {
+		n, err := sysWrite(fd, out.vec)
 		c.written.Add(int64(n))
-		c.out.vec = consume(c.out.vec, n)
+		out.vec = consume(out.vec, n)
 		switch {
 		case err != nil:
 			return &writeFailure{err, clock()}
@@ -151,7 +164,7 @@ func (c *conn) trySend(fd uintptr) error {
 			return errFull
 		}
 	}
-	c.out.drop()
+	c.dropOut()
 	return nil
 }
 
@@ -161,25 +174,24 @@ func (c *conn) tryReadable(fd uintptr) bool { return sysReadable(fd) }
 // deadline allows. If a request is to be sent it does that first; a deadline that
 // has passed already keeps it from both.
 func (c *conn) readOnce() error {
+	if c.raw != nil && !c.tls {
+		if err := c.raw.Read(c.readFn); err != nil {
+			return err
+		}
+		return c.ioErr
+	}
+	if c.out != nil {
+		if err := c.writeOut(); err != nil {
+			return err
+		}
+	}
 	var n int
 	var err error
-	if c.raw != nil && !c.tls {
-		c.ioN = 0
-		if err = c.raw.Read(c.readFn); err == nil {
-			n, err = c.ioN, c.ioErr
-		}
+	if c.tls && c.raw != nil {
+		n, err = c.readTLS(false)
 	} else {
-		if c.out.vec != nil {
-			if err := c.writeOut(); err != nil {
-				return err
-			}
-		}
-		if c.tls && c.raw != nil {
-			n, err = c.readTLS(false)
-		} else {
-			c.in.room()
-			n, err = c.nc.Read(c.in.b[c.in.w:])
-		}
+		c.in.room()
+		n, err = c.nc.Read(c.in.b[c.in.w:])
 	}
 	if n > 0 {
 		c.in.filled(n)
@@ -198,7 +210,7 @@ func (c *conn) writeOut() error {
 	if !c.tls {
 		c.written.Add(int64(n))
 	}
-	c.out.drop()
+	c.dropOut()
 	if err != nil {
 		return &writeFailure{err, clock()}
 	}

@@ -155,28 +155,30 @@ type Stats struct {
 }
 
 type counters struct {
-	requests, dials, reuses, stale, resends, active, idle atomic.Int64
+	requests, active, reuses, dials, stale, resends atomic.Int64
 }
 
 // transport carries requests; one implementation is this package's own, one
 // net/http's.
 type transport interface {
 	do(ctx context.Context, req *Request) (*Response, error)
+	idle() int // connections kept warm, where that is known
 	closeIdle()
 	close()
 }
 
 // Endpoint is one engine. It owns its connections and is safe for concurrent use.
 type Endpoint struct {
-	// immutable
-	cfg  Config
-	base BaseURL
-	addr string
-	t    transport
+	t transport // immutable
 
 	// atomic
-	n      counters
 	closed atomic.Bool
+	n      counters
+
+	// immutable
+	addr string
+	base BaseURL
+	cfg  Config
 }
 
 // NewEndpoint checks cfg and makes an endpoint. It does not connect: an engine may
@@ -238,6 +240,6 @@ func (e *Endpoint) Stats() Stats {
 	return Stats{
 		Requests: e.n.requests.Load(), Dials: e.n.dials.Load(), Reuses: e.n.reuses.Load(),
 		Stale: e.n.stale.Load(), Resends: e.n.resends.Load(),
-		Active: e.n.active.Load(), Idle: e.n.idle.Load(),
+		Active: e.n.active.Load(), Idle: int64(e.t.idle()),
 	}
 }

@@ -46,7 +46,7 @@ type told struct {
 func ownReading(t *testing.T, data []byte, step int, method string) (got told, reusable bool, err error) {
 	e := &Endpoint{cfg: Config{MaxHeaderBytes: DefaultMaxHeaderBytes, MaxIdleConns: 1}, addr: "engine:1"}
 	o := newOwn(e, nil)
-	o.pool.idle = time.Hour
+	o.pool.limit = time.Hour
 	defer o.close()
 	f := &fed{data: bytes.Clone(data), step: step}
 	x := &exchange{own: o, c: newConn(f, f, nil), ctx: context.Background()}
@@ -87,7 +87,7 @@ func ownReading(t *testing.T, data []byte, step int, method string) (got told, r
 	if n := e.n.active.Load(); n != 0 {
 		t.Errorf("%d active", n)
 	}
-	return got, e.n.idle.Load() == 1, nil
+	return got, o.idle() == 1, nil
 }
 
 func netHTTPReading(data []byte, method string) (got told, rest int, err error) {

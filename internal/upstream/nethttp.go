@@ -66,6 +66,7 @@ func newNetHTTP(e *Endpoint, tc *tls.Config) *netHTTP {
 
 func (t *netHTTP) closeIdle() { t.rt.CloseIdleConnections() }
 func (t *netHTTP) close()     { t.rt.CloseIdleConnections() }
+func (t *netHTTP) idle() int  { return 0 }
 
 func (t *netHTTP) do(ctx context.Context, req *Request) (*Response, error) {
 	e := t.ep

@@ -17,32 +17,52 @@ import (
 type own struct {
 	// immutable
 	ep    *Endpoint
-	tls   *tls.Config // nil for http
-	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
+	path  string // the base URL's
 	lines string // the head's lines that are the same in every request
+	keyed bool   // they have the endpoint's key
+	bound int    // Config.MaxHeaderBytes
 
 	pool pool
+
+	// immutable
+	tls  *tls.Config // nil for http
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 func newOwn(e *Endpoint, tc *tls.Config) *own {
-	o := &own{ep: e, tls: tc, dial: e.cfg.Dial}
+	o := &own{ep: e, path: e.base.Path, bound: e.cfg.MaxHeaderBytes, tls: tc, dial: e.cfg.Dial}
 	if o.dial == nil {
 		o.dial = e.dialer().DialContext
 	}
 	o.lines = " HTTP/1.1\r\nHost: " + e.base.authority() + "\r\n"
-	if e.cfg.APIKey != "" {
+	if o.keyed = e.cfg.APIKey != ""; o.keyed {
 		o.lines += "Authorization: Bearer " + e.cfg.APIKey + "\r\n"
 	}
-	o.pool.max, o.pool.idle, o.pool.n = e.cfg.MaxIdleConns, e.cfg.IdleTimeout, &e.n
+	o.pool.max, o.pool.limit = e.cfg.MaxIdleConns, e.cfg.IdleTimeout
 	return o
 }
 
 func (o *own) closeIdle() { o.pool.drain(false) }
 func (o *own) close()     { o.pool.drain(true) }
+func (o *own) idle() int  { return o.pool.len() }
+
+// idleConn returns an unused connection that may be fit for use, or nil. One that
+// the engine has closed, or has written to unasked, is not used again; see
+// conn.fresh.
+func (o *own) idleConn(now instant) *conn {
+	for {
+		c := o.pool.pop()
+		if c == nil || now.sub(c.idleSince) < o.pool.limit && c.fresh() {
+			return c
+		}
+		o.ep.n.stale.Add(1)
+		c.closeIdle()
+	}
+}
 
 func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
 	start := clock()
-	c := o.pool.get(start)
+	c := o.idleConn(start)
 	for {
 		if c == nil {
 			var err *Error
@@ -54,7 +74,7 @@ func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
 		err := x.run(req)
 		if err != nil && err.Err == errStale {
 			o.ep.n.stale.Add(1)
-			c = o.pool.get(start)
+			c = o.idleConn(start)
 			continue
 		}
 		if x.reused {
@@ -86,13 +106,13 @@ func (o *own) appendHead(b []byte, r *Request, length int64) []byte {
 	b = append(b, r.Method...)
 	b = append(b, ' ')
 	if !r.AtRoot {
-		b = append(b, o.ep.base.Path...)
+		b = append(b, o.path...)
 	}
 	b = append(b, r.Path...)
 	b = append(b, o.lines...)
 	for i := range r.Header {
 		f := &r.Header[i]
-		if connectionHeader(f.Name) || o.ep.cfg.APIKey != "" && strings.EqualFold(f.Name, "Authorization") {
+		if connectionHeader(f.Name) || o.keyed && strings.EqualFold(f.Name, "Authorization") {
 			continue
 		}
 		b = append(b, f.Name...)
@@ -129,8 +149,8 @@ func (x *exchange) run(req *Request) *Error {
 func (x *exchange) load(req *Request) {
 	c := x.c
 	length := bodyLen(req)
-	c.out.buf = getBuf()
-	first := x.own.appendHead(c.out.buf[:0], req, length)
+	out := outPool.Get().(*outgoing)
+	first := x.own.appendHead(out.buf[:0], req, length)
 	segs := req.Body
 	var off int // of the first of segs
 	for len(segs) > 0 && (c.tls || int64(len(first))+length <= bufSize) && len(first) < bufSize {
@@ -140,31 +160,33 @@ func (x *exchange) load(req *Request) {
 			segs, off = segs[1:], 0
 		}
 	}
-	vec := append(c.out.vec0[:0], first)
+	vec := append(out.vec0[:0], first)
 	for _, s := range segs {
 		if len(s) > off {
 			vec = append(vec, s[off:])
 		}
 		off = 0
 	}
-	c.out.vec = vec
+	out.vec = vec
+	c.out = out
 }
 
 // sendBeside leaves the rest of the request to a goroutine, so that an answer given
 // before the body is read is seen.
 func (x *exchange) sendBeside() {
 	c := x.c
-	rest, buf := net.Buffers(c.out.vec), c.out.buf
-	c.out.vec, c.out.buf = nil, nil
+	out := c.out
+	c.out = nil
 	c.writing.Store(true)
 	x.wrote = make(chan struct{})
 	go func() {
 		defer close(x.wrote)
+		rest := net.Buffers(out.vec)
 		n, err := rest.WriteTo(c.nc)
 		if !c.tls {
 			c.written.Add(n)
 		}
-		putBuf(buf)
+		out.drop()
 		c.writing.Store(false)
 		if err != nil {
 			x.failed.Store(&writeFailure{err, clock()})
@@ -190,7 +212,7 @@ const answerGrace = time.Second
 // readHead reads up to the head of the final answer.
 func (x *exchange) readHead(method string) *Error {
 	c := x.c
-	bound := x.own.ep.cfg.MaxHeaderBytes
+	bound := x.own.bound
 	scanned, informational := 0, 0
 	for {
 		b := c.in.b[c.in.r:c.in.w]
@@ -199,7 +221,7 @@ func (x *exchange) readHead(method string) *Error {
 			return x.fail(OpHeader, malformed(errors.New("the answer does not begin like HTTP/1: \""+clip(string(b))+"\"")))
 		}
 		if end > bound || end < 0 && len(b) >= bound {
-			return x.fail(OpHeader, malformed(tooLarge("the head of the answer", x.own.ep.cfg.MaxHeaderBytes, "bytes")))
+			return x.fail(OpHeader, malformed(tooLarge("the head of the answer", x.own.bound, "bytes")))
 		}
 		if end < 0 {
 			if err := x.fill(OpHeader); err != nil {
@@ -276,7 +298,7 @@ func (x *exchange) fill(op Op) error {
 			if c.written.Load() == x.base {
 				return err // no answer can come to nothing
 			}
-			c.out.drop()
+			c.dropOut()
 			continue
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) || deadline != 0 && clock() >= deadline {

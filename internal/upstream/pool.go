@@ -11,9 +11,8 @@ import (
 // goroutine of its own.
 type pool struct {
 	// immutable
-	max  int
-	idle time.Duration
-	n    *counters
+	max   int
+	limit time.Duration // how long one is kept
 
 	mu     sync.Mutex
 	conns  []*conn     // guarded by mu; in the order of their return
@@ -22,22 +21,13 @@ type pool struct {
 	closed bool        // guarded by mu
 }
 
-// get returns a connection that may be fit for use, or nil. One that the engine has
-// closed, or has written to unasked, is not used again; see conn.fresh.
-func (p *pool) get(now instant) *conn {
-	for {
-		c := p.pop()
-		if c == nil {
-			return nil
-		}
-		if now.sub(c.idleSince) < p.idle && c.fresh() {
-			return c
-		}
-		p.n.stale.Add(1)
-		c.closeIdle()
-	}
+func (p *pool) len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
 }
 
+// pop returns the connection used last, or nil.
 func (p *pool) pop() *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,7 +38,6 @@ func (p *pool) pop() *conn {
 	c := p.conns[n-1]
 	p.conns[n-1] = nil
 	p.conns = p.conns[:n-1]
-	p.n.idle.Store(int64(n - 1))
 	return c
 }
 
@@ -61,9 +50,8 @@ func (p *pool) put(c *conn, then instant) {
 	kept := !p.closed && len(p.conns) < p.max
 	if kept {
 		p.conns = append(p.conns, c)
-		p.n.idle.Store(int64(len(p.conns)))
 		if !p.armed {
-			p.armLocked(p.idle)
+			p.armLocked(p.limit)
 		}
 	}
 	p.mu.Unlock()
@@ -86,17 +74,16 @@ func (p *pool) reap() {
 	p.mu.Lock()
 	now := clock()
 	i := 0
-	for i < len(p.conns) && now.sub(p.conns[i].idleSince) >= p.idle {
+	for i < len(p.conns) && now.sub(p.conns[i].idleSince) >= p.limit {
 		i++
 	}
 	old := append([]*conn(nil), p.conns[:i]...)
 	n := copy(p.conns, p.conns[i:])
 	clear(p.conns[n:])
 	p.conns = p.conns[:n]
-	p.n.idle.Store(int64(n))
 	p.armed = false
 	if n > 0 {
-		p.armLocked(p.idle - now.sub(p.conns[0].idleSince))
+		p.armLocked(p.limit - now.sub(p.conns[0].idleSince))
 	}
 	p.mu.Unlock()
 	for _, c := range old {
@@ -109,7 +96,6 @@ func (p *pool) drain(final bool) {
 	p.mu.Lock()
 	all := p.conns
 	p.conns = nil
-	p.n.idle.Store(0)
 	p.closed = p.closed || final
 	if p.timer != nil {
 		p.timer.Stop()
