@@ -93,15 +93,7 @@ func (s *WorkerSpec) setConnector() string {
 }
 
 // Backend is the engine's dialect: as set, else as found out, else SGLang.
-func (w *Worker) Backend() string {
-	if b := w.spec.setBackend(); b != "" {
-		return b
-	}
-	if b := w.Facts().Backend; b != "" {
-		return b
-	}
-	return DialectSGLang
-}
+func (w *Worker) Backend() string { return w.known.Load().backend }
 
 // vllm tells whether the worker speaks vLLM's dialect.
 func (w *Worker) vllm() bool { return w.Backend() == DialectVLLM }
@@ -109,18 +101,7 @@ func (w *Worker) vllm() bool { return w.Backend() == DialectVLLM }
 // Connector is how the worker hands KV cache over: empty for SGLang, else one of
 // the Connector constants. A decode worker cannot be asked; without a setting it
 // has that of the prefill workers of its model.
-func (w *Worker) Connector() string {
-	if !w.vllm() {
-		return ""
-	}
-	if c := w.ownConnector(); c != "" {
-		return c
-	}
-	if c := w.adopted.Load(); c != nil && w.spec.Role == admission.RoleDecode {
-		return *c
-	}
-	return ConnectorUnknown
-}
+func (w *Worker) Connector() string { return w.known.Load().connector }
 
 // ownConnector is the connector that is known of the worker itself; empty for
 // none.

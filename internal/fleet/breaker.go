@@ -35,7 +35,8 @@ func (o *BreakerOptions) setDefaults() {
 
 // breaker is the state machine of one rank's circuit breaker. Closed, it counts
 // failures; at the threshold it opens; after OpenFor it is half-open and lets a
-// few requests try; then it closes, or opens again at the first failure.
+// few requests try; then it closes, or opens again at the first failure. With its
+// options it is ready for use.
 //
 // A success takes one failure back. So a rank that fails everything opens after
 // the threshold, however much it served well before, and one that fails a few in
@@ -44,9 +45,9 @@ type breaker struct {
 	// immutable
 	opts *BreakerOptions
 
-	// spotless is set while it is closed and counts no failure: the ordinary
-	// success then takes no lock.
-	spotless atomic.Bool
+	// marked is set unless it is closed and counts no failure: the ordinary success
+	// looks at nothing else.
+	marked atomic.Bool
 
 	mu sync.Mutex
 	// guarded by mu
@@ -56,16 +57,10 @@ type breaker struct {
 	until     admission.Instant   // end of being open
 }
 
-func newBreaker(o *BreakerOptions) *breaker {
-	b := &breaker{opts: o}
-	b.spotless.Store(true)
-	return b
-}
-
 // success and failure tell how a request ended, and return whether the state
 // changed.
 func (b *breaker) success() bool {
-	if b.opts.Disabled || b.spotless.Load() {
+	if !b.marked.Load() {
 		return false
 	}
 	b.mu.Lock()
@@ -74,7 +69,7 @@ func (b *breaker) success() bool {
 	case admission.BreakerClosed:
 		if n := len(b.failures); n > 0 {
 			b.failures = append(b.failures[:0], b.failures[1:]...)
-			b.spotless.Store(n == 1)
+			b.marked.Store(n > 1)
 		}
 	case admission.BreakerHalfOpen:
 		if b.successes++; b.successes >= b.opts.SuccessThreshold {
@@ -93,7 +88,7 @@ func (b *breaker) failure(now admission.Instant) bool {
 	defer b.mu.Unlock()
 	switch b.state {
 	case admission.BreakerClosed:
-		b.spotless.Store(false)
+		b.marked.Store(true)
 		old := 0
 		for old < len(b.failures) && now.Sub(b.failures[old]) >= b.opts.Window {
 			old++
@@ -126,7 +121,7 @@ func (b *breaker) elapse(now admission.Instant, early bool) bool {
 func (b *breaker) set(s admission.Breaker) {
 	b.state = s
 	b.failures, b.successes = b.failures[:0], 0
-	b.spotless.Store(s == admission.BreakerClosed)
+	b.marked.Store(s != admission.BreakerClosed)
 }
 
 // get returns the state and, when open, its end.

@@ -22,7 +22,7 @@ func TestBreaker(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			o := &BreakerOptions{FailureThreshold: 3, SuccessThreshold: 2, OpenFor: 5 * time.Second, Window: 10 * time.Second}
 			o.setDefaults()
-			b := newBreaker(o)
+			b := &breaker{opts: o}
 			now := admission.Instant(0)
 			got := ""
 			for _, c := range tc.in {
@@ -52,7 +52,7 @@ func TestBreaker(t *testing.T) {
 }
 
 func TestBreakerDisabled(t *testing.T) {
-	b := newBreaker(&BreakerOptions{Disabled: true})
+	b := &breaker{opts: &BreakerOptions{Disabled: true}}
 	for range 100 {
 		if b.failure(0) {
 			t.Fatal("it opened")
@@ -63,7 +63,7 @@ func TestBreakerDisabled(t *testing.T) {
 func TestBreakerOrdinarySuccessIsFree(t *testing.T) {
 	o := &BreakerOptions{}
 	o.setDefaults()
-	b := newBreaker(o)
+	b := &breaker{opts: o}
 	if n := testing.AllocsPerRun(100, func() { b.success() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

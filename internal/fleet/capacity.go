@@ -123,8 +123,8 @@ func (f *Facts) share(dp int) share {
 	return s
 }
 
-func orElse(v, other int64) int64 {
-	if v != 0 {
+func orElse[T comparable](v, other T) T {
+	if v != *new(T) {
 		return v
 	}
 	return other

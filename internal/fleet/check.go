@@ -191,7 +191,8 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	var news []pairingNews
 	// What it said before counts more than what it could not say now.
 	if facts != nil && (!facts.incomplete || !w.Facts().read || w.Facts().incomplete) {
-		old := w.facts.Swap(facts)
+		old := w.Facts()
+		w.know(facts)
 		w.factsAt = now
 		if w.factTries++; !w.unready() {
 			w.factTries = 0

@@ -139,7 +139,7 @@ func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.E
 	w := &Worker{fleet: f, spec: spec, base: base, endpoint: ep, generation: f.generation, added: now}
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
-	w.facts.Store(noFacts)
+	w.know(noFacts)
 	w.ranks.Store(new([]*Rank))
 	var changes []admission.Change
 	if old == nil {
@@ -150,7 +150,7 @@ func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.E
 		f.workers[slices.Index(f.workers, old)] = w
 		f.unregisterLocked(old, &changes)
 		if !old.draining {
-			w.facts.Store(old.Facts())
+			w.know(old.Facts())
 			w.loads.Store(old.loads.Load())
 			w.mooncake.Store(old.mooncake.Load())
 			w.vitals = old.vitals

@@ -92,15 +92,12 @@ func (o offered) pick(models []string, now string) string {
 // adoptLocked gives w the connector of its prefill workers and tells whether that
 // changed it.
 func (w *Worker) adoptLocked(o offered) bool {
-	now := ""
-	if c := w.adopted.Load(); c != nil {
-		now = *c
-	}
-	c := o.pick(w.pools(), now)
-	if c == now {
+	c := o.pick(w.pools(), w.adopted)
+	if c == w.adopted {
 		return false
 	}
-	w.adopted.Store(&c)
+	w.adopted = c
+	w.know(w.Facts())
 	return true
 }
 

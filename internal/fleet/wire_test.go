@@ -376,7 +376,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 			}
 			defer ep.Close()
 			w := &Worker{spec: spec, base: base, endpoint: ep}
-			w.facts.Store(noFacts)
+			w.know(noFacts)
 			if c := p.check(t.Context(), w, false); c.health != tc.health || c.alive != tc.alive || (c.why == "") != (c.health == answerOK) {
 				t.Errorf("check %+v, want health %d, alive %d", c, tc.health, tc.alive)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -29,26 +28,29 @@ var ErrDead = errors.New("the worker is dead: it does not answer any more")
 // Worker is one registration of one engine. All methods are safe for concurrent
 // use.
 type Worker struct {
+	// What every request looks at stands first, for the sake of large fleets.
+
 	// immutable
-	fleet      *Fleet
+	fleet    *Fleet
+	endpoint *upstream.Endpoint
+
+	// atomic
+	known atomic.Pointer[known] // replaced with Fleet.mu held
+	life  atomic.Pointer[life]
+
+	// immutable
 	id         string
 	spec       WorkerSpec
 	base       upstream.BaseURL
-	endpoint   *upstream.Endpoint
 	generation uint64
 	ctx        context.Context // ends when nothing may be asked of it any more
 	cancel     context.CancelFunc
 	event      *event // the next check, or look at its drain
 
 	// atomic
-	facts  atomic.Pointer[Facts]
-	life   atomic.Pointer[life]
-	ranks  atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
-	judged atomic.Int64            // instant of the last judged check
-	loads  atomic.Pointer[loads]   // the last answer about its load
-	// adopted is the connector of a vLLM decode worker that is set to none: that of
-	// the prefill workers of its model. Stored with Fleet.mu held.
-	adopted   atomic.Pointer[string]
+	ranks     atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
+	judged    atomic.Int64            // instant of the last judged check
+	loads     atomic.Pointer[loads]   // the last answer about its load
 	push      atomic.Pointer[PushPeer]
 	mooncake  atomic.Pointer[mooncake]
 	queried   atomic.Int64 // instant of the last RefreshMooncake
@@ -59,6 +61,9 @@ type Worker struct {
 	askedAt admission.Instant
 
 	// guarded by Fleet.mu
+	// adopted is the connector of a vLLM decode worker that is set to none: that of
+	// the prefill workers of its model.
+	adopted    string
 	vitals     vitals
 	draining   bool
 	drainSince admission.Instant
@@ -77,14 +82,16 @@ type Worker struct {
 // life is the time from one death of a worker to the next. It is shared by the
 // registrations that follow each other without a gap.
 type life struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	sign   atomic.Bool // bytes came since it was last looked at
+	sign atomic.Bool // bytes came since it was last looked at
 
 	mu sync.Mutex
 	// guarded by mu
 	over  bool
 	first *Watcher
+
+	// immutable
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 }
 
 func newLife() *life {
@@ -189,7 +196,7 @@ func (w *Worker) Generation() uint64 { return w.generation }
 
 // Facts returns what the worker said about itself; never nil, empty until it
 // was asked.
-func (w *Worker) Facts() *Facts { return w.facts.Load() }
+func (w *Worker) Facts() *Facts { return w.known.Load().facts }
 
 // Ranks returns the worker's ranks in order. The slice must not be changed.
 func (w *Worker) Ranks() []*Rank { return *w.ranks.Load() }
@@ -199,20 +206,8 @@ func (w *Worker) Ranks() []*Rank { return *w.ranks.Load() }
 // only) and the port of its bootstrap server. ok is false when null is to be
 // sent for the port.
 func (w *Worker) Bootstrap() (host string, port int, ok bool) {
-	host, _, _ = strings.Cut(w.base.Host, "%")
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	switch p := w.spec.BootstrapPort; {
-	case p == BootstrapNone:
-		return host, 0, false
-	case p > 0:
-		return host, p, true
-	}
-	if p := w.Facts().BootstrapPort; p > 0 {
-		return host, p, true
-	}
-	return host, DefaultBootstrapPort, true
+	k := w.known.Load()
+	return k.host, int(k.port), k.hasPort
 }
 
 // Alive returns a context that ends, with cause ErrDead, when the worker is
@@ -234,7 +229,7 @@ type Rank struct {
 	worker  *Worker
 	dp, dps int // dp is -1 for a whole worker
 	id      string
-	breaker *breaker
+	breaker breaker
 
 	// atomic
 	beside atomic.Int64 // calls that the gate does not know of
@@ -247,7 +242,7 @@ type Rank struct {
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {
-	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, breaker: newBreaker(&w.fleet.opts.Breaker)}
+	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, breaker: breaker{opts: &w.fleet.opts.Breaker}}
 	if dp >= 0 {
 		r.id += "@" + strconv.Itoa(dp)
 	}

@@ -1,0 +1,52 @@
+package fleet
+
+import (
+	"strings"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// known is what requests ask of a worker, worked out once from its registration,
+// its facts and those of the others. It fills one cache line. Immutable.
+type known struct {
+	facts              *Facts
+	backend, connector string // see Worker.Backend and Worker.Connector
+	host               string // see Worker.Bootstrap
+	port               int32
+	hasPort            bool
+}
+
+// know takes facts, or what else known is made of, into account. Where others know
+// of w already it needs Fleet.mu.
+func (w *Worker) know(facts *Facts) {
+	k := &known{facts: facts, backend: w.spec.setBackend()}
+	k.backend = orElse(k.backend, orElse(facts.Backend, DialectSGLang))
+	if k.backend == DialectVLLM {
+		k.connector = w.connector(facts)
+	}
+	k.host, k.port, k.hasPort = w.bootstrap(facts)
+	w.known.Store(k)
+}
+
+// connector is how w, which speaks vLLM's dialect, hands KV cache over.
+func (w *Worker) connector(facts *Facts) string {
+	switch c := orElse(w.spec.setConnector(), facts.Connector); {
+	case c != "":
+		return c
+	case w.adopted != "" && w.spec.Role == admission.RoleDecode:
+		return w.adopted
+	}
+	return ConnectorUnknown
+}
+
+func (w *Worker) bootstrap(facts *Facts) (host string, port int32, ok bool) {
+	host, _, _ = strings.Cut(w.base.Host, "%")
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if w.spec.BootstrapPort == BootstrapNone {
+		return host, 0, false
+	}
+	port = int32(max(w.spec.BootstrapPort, 0))
+	return host, orElse(port, orElse(int32(max(facts.BootstrapPort, 0)), DefaultBootstrapPort)), true
+}
