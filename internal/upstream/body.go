@@ -48,7 +48,7 @@ func (x *exchange) listen() {
 	if n, ok := x.ctx.(Notifier); ok {
 		n.Notify(x.c)
 	} else if x.ctx.Done() != nil {
-		x.stop = context.AfterFunc(x.ctx, x.c.ContextEnded)
+		x.stop = context.AfterFunc(x.ctx, x.c.abortFn)
 	}
 }
 

@@ -56,6 +56,7 @@ type conn struct {
 	nc         net.Conn // what the request is written to: a *tls.Conn or the socket
 	sock       net.Conn // the socket
 	readableFn func(uintptr) bool
+	abortFn    func()
 }
 
 // outgoing is what of a request is still to be written. It has its memory with it.
@@ -91,7 +92,7 @@ var (
 func newConn(nc, sock net.Conn, raw syscall.RawConn) *conn {
 	c := &conn{nc: nc, sock: sock, raw: raw}
 	_, c.tls = nc.(*tls.Conn)
-	c.readFn, c.readableFn = c.tryRead, c.tryReadable
+	c.readFn, c.readableFn, c.abortFn = c.tryRead, c.tryReadable, c.abort
 	return c
 }
 
