@@ -38,6 +38,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 			return
 		}
 		c.revive(now, t)
+		c.classify(t)
 	}
 	f := t.Target.model.family
 	pair := c.hasPair(t.Target)

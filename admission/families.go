@@ -111,7 +111,8 @@ func (c *Core) restructure(now Instant, shared bool) {
 	}
 }
 
-// revive finds a target anew whose model had lost all ranks.
+// revive finds a target anew whose model had lost all ranks. The class stays: a
+// request that is under way has the one it was granted with.
 func (c *Core) revive(now Instant, t *Ticket) {
 	old := t.Target
 	t.Target = c.intern(c.model(old.model.name), old.spec.withShape(old.shape))
@@ -122,7 +123,6 @@ func (c *Core) revive(now Instant, t *Ticket) {
 		c.unref(old)
 	}
 	c.restructure(now, false)
-	c.classify(t)
 }
 
 func (s TargetSpec) withShape(shape Shape) TargetSpec {
