@@ -177,11 +177,11 @@ func (r *rig) block(w *sim.Worker, n int, headers ...string) *flight {
 	} else {
 		w.SetFault(sim.Fault{Delay: time.Hour, Count: 1})
 	}
-	before := w.Stats().Inflight
+	before := w.Stats().Requests // not those in flight: the one before may just be ending
 	f := r.fly(body, headers...)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := w.WaitInflight(ctx, before+1); err != nil {
+	if err := w.Wait(ctx, func(s sim.Stats) bool { return s.Requests > before }); err != nil {
 		r.t.Fatalf("the request is not at %s: %v", w.ID(), err)
 	}
 	if w.Role() == sim.Decode {
