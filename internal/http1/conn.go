@@ -97,9 +97,11 @@ func (c *conn) closeIf(state int32) {
 	}
 }
 
-// cut ends the connection whatever is under way. Callable from every goroutine.
+// cut ends the connection whatever is under way. Callable from every goroutine. It
+// ends with a reset: an answer that ends with its connection must not look whole.
 func (c *conn) cut() {
 	c.ctx.end(errConnClosed)
+	_ = c.sock.SetLinger(0)
 	_ = c.sock.Close()
 }
 
@@ -146,9 +148,31 @@ func (c *conn) end() {
 	c.srv.forget(c)
 }
 
-// maxLeadingLines is how many bytes of line ends before a request are skipped, as
+// maxLeadingLines is how many bytes of empty lines before a request are skipped, as
 // some clients send one behind a body.
 const maxLeadingLines = 8
+
+// skipLines takes empty lines off the buffer. skipped counts their bytes. It tells
+// whether what is left begins a request, which is not said of a CR alone: the LF
+// behind it may be on its way.
+func (c *conn) skipLines(skipped *int) bool {
+	for *skipped < maxLeadingLines {
+		n := 0
+		switch b := c.in.B[c.in.R:c.in.W]; {
+		case len(b) == 0 || len(b) == 1 && b[0] == '\r':
+			return false
+		case b[0] == '\n':
+			n = 1
+		case b[0] == '\r' && b[1] == '\n':
+			n = 2
+		default:
+			return true
+		}
+		c.in.R += n
+		*skipped += n
+	}
+	return c.in.Len() > 0
+}
 
 // readHead waits for a request and reads its head, which it takes off the buffer.
 // limit is how long the first byte may take.
@@ -156,12 +180,8 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 	deadline := time.Time{}
 	started := c.state.Load() == stateNew // then limit holds for the whole head
 	scanned, skipped := 0, 0
-	for {
-		for c.in.Len() > 0 && scanned == 0 && skipped < maxLeadingLines && (c.in.B[c.in.R] == '\r' || c.in.B[c.in.R] == '\n') {
-			c.in.R++
-			skipped++
-		}
-		if c.in.Len() > 0 {
+	for begun := false; ; {
+		if begun = begun || c.skipLines(&skipped); begun {
 			if c.state.Load() != stateActive && !c.activate() {
 				return "", nil, errConnClosed
 			}
@@ -182,9 +202,9 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 		}
 		switch err := c.fill(deadline); {
 		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded) && c.in.Len() > 0:
+		case errors.Is(err, os.ErrDeadlineExceeded) && begun:
 			return "", &Problem{http.StatusRequestTimeout, "the request's head did not come within " + c.srv.HeaderTimeout.String()}, nil
-		case err == io.EOF && c.in.Len() > 0:
+		case err == io.EOF && begun:
 			return "", &Problem{http.StatusBadRequest, "the request's head is cut off"}, nil
 		default:
 			return "", nil, err

@@ -19,10 +19,14 @@
 //
 // # Beside net/http
 //
-// The rules are those of RFC 9112 without its leniencies, and so no looser than
-// net/http's, which is the oracle of the fuzz test. Where this package goes its
-// own way:
+// The rules are those of RFC 9112. Of its leniencies there are two: a line of a head
+// may end in a bare LF, and empty lines before a request are skipped. So they are no
+// looser than net/http's, which is the oracle of the fuzz test. Where this package
+// goes its own way:
 //
+//   - Targets are paths, or http and https URLs of a host, or the asterisk of an
+//     OPTIONS.
+//   - HTTP/1.0 has one request a connection. An answer's Content-Type is not guessed.
 //   - A Content-Length beside a Transfer-Encoding is refused; net/http drops it.
 //   - A request and its header belong to the connection: they must not be looked
 //     at once the handler has returned. Strings in them may be kept.
@@ -30,8 +34,9 @@
 //     handler returns, so what is hung on it must be taken off. It has a method
 //     AfterFunc, as package context has a function, that costs less.
 //   - Both sides of a connection are used at once: a handler may answer and go on
-//     reading the body. What it leaves unread is read, within bounds, or the
-//     connection ends.
+//     reading the body, in another goroutine too, unless the client waits for 100
+//     Continue: asking for the body is a write like others. What a handler leaves
+//     unread is read, within bounds, or the connection ends.
 //   - Deadlines are kept by this package and reach the socket only when something
 //     has to be waited for.
 //

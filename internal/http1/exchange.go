@@ -8,11 +8,15 @@ import (
 // exchange is the request under way on a connection with its answer. Its parts are
 // used again for the next one.
 type exchange struct {
-	c    *conn
-	req  *http.Request
-	url  url.URL
-	body body
-	resp response
+	c   *conn
+	req *http.Request
+	// blank is what a request begins as: handlers leave more in it than can be seen
+	// from here.
+	blank  http.Request
+	header http.Header
+	url    url.URL
+	body   body
+	resp   response
 	// values is what the header's values lie in.
 	values [16]string
 	// refused: the bytes were no request.
@@ -21,21 +25,21 @@ type exchange struct {
 
 func (x *exchange) init(c *conn) {
 	x.c = c
-	x.req = (&http.Request{}).WithContext(c.ctx)
-	x.req.Header = make(http.Header, 16)
+	x.header = make(http.Header, 16)
+	x.req = (&http.Request{Header: x.header, RemoteAddr: c.remote}).WithContext(c.ctx)
+	x.blank = *x.req
 	x.body.c = c
 	x.resp.c, x.resp.header = c, make(http.Header, 16)
 }
 
 // begin takes a request's head. What is wrong with it is returned.
 func (x *exchange) begin(head string) *Problem {
-	r := x.req
 	h, p := x.parse(head)
 	if p != nil {
 		return p
 	}
-	r.RemoteAddr = x.c.remote
-	r.ContentLength, r.TransferEncoding = h.length, nil
+	r := x.req
+	r.ContentLength = h.length
 	if h.chunked {
 		r.ContentLength, r.TransferEncoding = -1, chunkedCoding
 	}
@@ -55,16 +59,24 @@ var chunkedCoding = []string{"chunked"}
 func (x *exchange) beginRefusal() {
 	x.refused = true
 	x.body.begin(head{})
-	x.resp.begin(head{close: true})
+	x.resp.begin(head{close: true, method: x.req.Method})
 }
+
+// manyNames is how many names a header's map may have grown to and still be kept
+// for the next request: it never shrinks.
+const manyNames = 32
 
 // reset forgets the request and its answer.
 func (x *exchange) reset() {
-	r := x.req
-	clear(r.Header)
+	if len(x.header) > manyNames {
+		x.header = make(http.Header, 16)
+		x.blank.Header = x.header
+	}
+	clear(x.header)
 	clear(x.values[:])
-	r.URL, r.Body, r.Method, r.Host, r.RequestURI = nil, nil, "", "", ""
+	*x.req = x.blank
 	x.url = url.URL{}
+	x.body.begin(head{})
 	x.resp.reset()
 }
 

@@ -67,13 +67,13 @@ func (x *exchange) parse(s string) (head, *Problem) {
 				x.req.Host = value
 			}
 		case !keep:
-		case x.req.Header[name] != nil:
-			x.req.Header[name] = append(x.req.Header[name], value)
+		case x.header[name] != nil:
+			x.header[name] = append(x.header[name], value)
 		case len(values) < cap(values):
 			values = append(values, value)
-			x.req.Header[name] = values[len(values)-1 : len(values) : len(values)]
+			x.header[name] = values[len(values)-1 : len(values) : len(values)]
 		default:
-			x.req.Header[name] = []string{value}
+			x.header[name] = []string{value}
 		}
 	}
 	return h, h.check()
@@ -108,7 +108,7 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 		switch {
 		case h.chunked:
 			return false, malformed("there are several transfer codings")
-		case !strings.EqualFold(value, "chunked"):
+		case !wire.EqualFold([]byte(value), "chunked"): // ASCII only: in Unicode, a Kelvin sign folds to k
 			return false, &Problem{http.StatusNotImplemented, "the only transfer coding known here is chunked"}
 		}
 		h.chunked = true
@@ -116,7 +116,7 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 	case "Connection":
 		h.close = h.close || wire.HasToken([]byte(value), "close")
 	case "Expect":
-		if !strings.EqualFold(value, "100-continue") {
+		if !wire.EqualFold([]byte(value), "100-continue") {
 			return false, &Problem{http.StatusExpectationFailed, "the only expectation known here is 100-continue"}
 		}
 		h.expect = true
@@ -151,48 +151,64 @@ func (x *exchange) requestLine(h *head, line string) *Problem {
 		return malformed("the request line is malformed")
 	}
 	r := x.req
-	switch version {
-	case "HTTP/1.1":
-		r.ProtoMinor = 1
-	case "HTTP/1.0":
+	h.method, r.Method = method, method
+	r.RequestURI = target
+	r.ProtoMajor = 1
+	// Proto must not be a part of the head: it outlives the request.
+	switch {
+	case version == "HTTP/1.1":
+		r.Proto, r.ProtoMinor = "HTTP/1.1", 1
+	case version == "HTTP/1.0":
 		h.old = true
-		r.ProtoMinor = 0
+		r.Proto, r.ProtoMinor = "HTTP/1.0", 0
+	case otherVersion(version):
+		return &Problem{http.StatusHTTPVersionNotSupported, "the version of HTTP spoken here is 1.1"}
 	default:
-		if strings.HasPrefix(version, "HTTP/") && !strings.Contains(version, " ") {
-			return &Problem{http.StatusHTTPVersionNotSupported, "the version of HTTP spoken here is 1.1"}
-		}
 		return malformed("the request line is malformed")
 	}
-	r.Proto, r.ProtoMajor = version, 1
-	h.method, r.Method = method, method
-	r.Host = ""
-	r.RequestURI = target
-	return x.target(target)
+	return x.target(method, target)
 }
 
+// otherVersion tells whether s has the form HTTP/n.n.
+func otherVersion(s string) bool {
+	n, ok := strings.CutPrefix(s, "HTTP/")
+	return ok && len(n) == 3 && digit(n[0]) && n[1] == '.' && digit(n[2])
+}
+
+func digit(c byte) bool { return c >= '0' && c <= '9' }
+
 // target finds path and query. The ordinary form costs nothing.
-func (x *exchange) target(target string) *Problem {
+func (x *exchange) target(method, target string) *Problem {
 	x.url = url.URL{}
 	x.req.URL = &x.url
+	if method == http.MethodConnect {
+		return malformed("no tunnels are opened here")
+	}
 	path, query, _ := strings.Cut(target, "?")
 	if len(path) > 0 && path[0] == '/' && plain(path, &pathTable) && plain(query, &queryTable) && (len(path) == 1 || path[1] != '/') {
 		x.url.Path, x.url.RawQuery = path, query
 		x.url.ForceQuery = query == "" && strings.HasSuffix(target, "?")
 		return nil
 	}
+	bad := malformed("the request's target is malformed")
 	for i := range len(target) {
-		if target[i] <= ' ' || target[i] >= 0x7f {
-			return malformed("the request's target is malformed")
+		// A fragment is the client's own, and some readers cut it off.
+		if target[i] <= ' ' || target[i] >= 0x7f || target[i] == '#' {
+			return bad
 		}
 	}
 	u, err := url.ParseRequestURI(target)
-	if err != nil {
-		return malformed("the request's target is malformed")
+	switch {
+	case err != nil:
+		return bad
+	case target[0] == '/':
+	case target == "*" && method == http.MethodOptions:
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && validHost(u.Host):
+		x.req.Host = u.Host // of a request as for a proxy; it counts for more
+	default:
+		return bad
 	}
 	x.url = *u
-	if u.Host != "" {
-		x.req.Host = u.Host // of a request as for a proxy; it counts for more
-	}
 	return nil
 }
 

@@ -2,7 +2,9 @@ package http1
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"net/textproto"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -63,6 +65,9 @@ func (w *response) begin(h head) {
 
 // reset forgets an answer that is sent.
 func (w *response) reset() {
+	if len(w.header) > manyNames {
+		w.header = make(http.Header, 16)
+	}
 	clear(w.header)
 	w.free()
 	*w = response{c: w.c, header: w.header}
@@ -81,7 +86,11 @@ func (w *response) free() {
 func (w *response) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter. Informational answers are not sent.
+// It panics if status is none.
 func (w *response) WriteHeader(status int) {
+	if status < 100 || status > 999 {
+		panic(fmt.Sprintf("http1: %d is no status", status))
+	}
 	if w.wrote || status < 200 {
 		return
 	}
@@ -128,8 +137,8 @@ func (w *response) length() (int64, bool) {
 	if len(v) != 1 {
 		return 0, false
 	}
-	n, err := strconv.ParseInt(v[0], 10, 64)
-	return n, err == nil && n >= 0
+	n, err := wire.ParseLength([]byte(v[0]))
+	return n, err == nil
 }
 
 func hasClose(values []string) bool {
@@ -145,15 +154,7 @@ func hasClose(values []string) bool {
 func (w *response) appendHead(b []byte, status int, tellLength bool) []byte {
 	b = appendStatus(b, status)
 	for name, values := range w.header {
-		switch name {
-		case "Content-Length":
-			if !tellLength {
-				continue
-			}
-		case "Transfer-Encoding", "Connection":
-			continue
-		}
-		if !wire.ValidToken(name) {
+		if !wire.ValidToken(name) || framingHeader(name) && !(tellLength && name == "Content-Length") {
 			continue
 		}
 		for _, v := range values {
@@ -172,6 +173,19 @@ func (w *response) appendHead(b []byte, status int, tellLength bool) []byte {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	return b
+}
+
+// framingHeader tells the names of what is said by the server alone, in whatever
+// case a handler put them into the map.
+func framingHeader(name string) bool {
+	switch len(name) {
+	case len("Connection"), len("Content-Length"), len("Transfer-Encoding"):
+		switch textproto.CanonicalMIMEHeaderKey(name) {
+		case "Connection", "Content-Length", "Transfer-Encoding":
+			return true
+		}
+	}
+	return false
 }
 
 func appendStatus(b []byte, status int) []byte {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -77,14 +78,20 @@ func (s *Server) Serve(l *net.TCPListener) error {
 		if s.isClosed() {
 			return http.ErrServerClosed
 		}
-		var ne net.Error
-		if !errors.As(err, &ne) || !ne.Temporary() { //nolint:staticcheck // it is what says that no file was free
+		if listenerBroken(err) {
 			return err
 		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		s.Report("cannot accept a connection", err)
 		time.Sleep(pause)
 	}
+}
+
+// listenerBroken tells errors after which nothing can be accepted any more. All
+// others are taken for passing: no file or memory was free, or it is an error of the
+// one connection that would have been accepted.
+func listenerBroken(err error) bool {
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSOCK)
 }
 
 func (s *Server) begin(l net.Listener) error {
@@ -112,9 +119,11 @@ func (s *Server) serveConn(sock *net.TCPConn) {
 		_ = sock.Close()
 		return
 	}
+	c.follow(s.Base) // first of all: from the list on, it may be cut
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
+		c.ctx.close()
 		_ = sock.Close()
 		return
 	}
@@ -123,7 +132,6 @@ func (s *Server) serveConn(sock *net.TCPConn) {
 	if s.Accepted != nil {
 		s.Accepted(sock)
 	}
-	c.follow(s.Base)
 	s.watch.add(c)
 	go c.serve()
 }
@@ -131,15 +139,15 @@ func (s *Server) serveConn(sock *net.TCPConn) {
 // forget lets a connection go that is over.
 func (s *Server) forget(c *conn) {
 	s.watch.remove(c)
+	if s.Closed != nil {
+		s.Closed(c.sock) // before Shutdown may return
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.conns, c)
 	if len(s.conns) == 0 && s.empty != nil {
 		close(s.empty)
 		s.empty = nil
-	}
-	s.mu.Unlock()
-	if s.Closed != nil {
-		s.Closed(c.sock)
 	}
 }
 
@@ -169,11 +177,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	l := s.listener
-	over := make(chan struct{})
-	if len(s.conns) == 0 {
-		close(over)
-	} else {
-		s.empty = over
+	over := s.empty // of a Shutdown that runs
+	if over == nil {
+		over = make(chan struct{})
+		if len(s.conns) == 0 {
+			close(over)
+		} else {
+			s.empty = over
+		}
 	}
 	s.mu.Unlock()
 	if l != nil {

@@ -36,12 +36,12 @@ func (w *watcher) start() error {
 	}
 	// A file that does not block is waited for by the runtime's own epoll, in which
 	// this one lies then.
-	w.file = os.NewFile(uintptr(fd), "epoll")
-	if w.raw, err = w.file.SyscallConn(); err != nil {
-		_ = w.file.Close()
+	file := os.NewFile(uintptr(fd), "epoll")
+	if w.raw, err = file.SyscallConn(); err != nil {
+		_ = file.Close()
 		return fmt.Errorf("cannot watch connections: %w", err)
 	}
-	w.conns, w.done = map[uint64]*conn{}, make(chan struct{})
+	w.file, w.conns, w.done = file, map[uint64]*conn{}, make(chan struct{})
 	go w.run()
 	return nil
 }
@@ -54,8 +54,10 @@ func (w *watcher) run() {
 		n := 0
 		err := w.raw.Read(func(fd uintptr) bool {
 			var err error
-			n, err = unix.EpollWait(int(fd), events[:], 0)
-			return n > 0 || err != nil && err != unix.EINTR
+			for n, err = unix.EpollWait(int(fd), events[:], 0); err == unix.EINTR; {
+				n, err = unix.EpollWait(int(fd), events[:], 0)
+			}
+			return n > 0 || err != nil
 		})
 		if err != nil || n < 0 {
 			return
