@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // exchange is one request on one connection with its answer: the Response and the
@@ -34,7 +36,7 @@ type exchange struct {
 	ended    bool  // the body's end has been seen
 	framing  framing
 	left     int64 // of a body framed by its length
-	chunks   chunks
+	chunks   wire.Chunks
 	form     error   // wrong framing behind the payload that is buffered
 	lastRead instant // kept with Limits.StreamIdle only
 	err      error   // sticky: io.EOF or an *Error
@@ -65,14 +67,14 @@ func (x *exchange) Buffered() int {
 	if x.c == nil {
 		return 0
 	}
-	n := x.c.in.len()
+	n := x.c.in.Len()
 	switch x.framing {
 	case framedNone:
 		return 0
 	case framedLength:
 		return int(min(int64(n), x.left))
 	case framedChunked:
-		return int(min(int64(n), x.chunks.left))
+		return int(min(int64(n), x.chunks.Left))
 	}
 	return n
 }
@@ -82,20 +84,20 @@ func (x *exchange) Done() bool {
 	if x.c == nil || x.form != nil || x.ended {
 		return true
 	}
-	return x.framing == framedLength && int64(x.c.in.len()) >= x.left
+	return x.framing == framedLength && int64(x.c.in.Len()) >= x.left
 }
 
 // take consumes n bytes of payload.
 func (x *exchange) take(n int) []byte {
 	in := &x.c.in
-	p := in.b[in.r : in.r+n : in.r+n]
-	in.r += n
+	p := in.B[in.R : in.R+n : in.R+n]
+	in.R += n
 	x.first = true
 	switch x.framing {
 	case framedLength:
 		x.left -= int64(n)
 	case framedChunked:
-		x.chunks.left -= int64(n)
+		x.chunks.Left -= int64(n)
 	}
 	x.advance()
 	return p
@@ -109,12 +111,12 @@ func (x *exchange) advance() {
 		x.ended = x.left == 0
 	case framedChunked:
 		in := &x.c.in
-		n, err := x.chunks.advance(in.b[in.r:in.w])
-		in.r += n
+		n, err := x.chunks.Advance(in.B[in.R:in.W])
+		in.R += n
 		if err != nil {
 			x.form = malformed(err)
 		}
-		x.ended = x.chunks.state == chunkDone
+		x.ended = x.chunks.Done()
 	}
 }
 
@@ -179,7 +181,7 @@ func (x *exchange) Trailer(name string) string {
 	if x.err != io.EOF {
 		return ""
 	}
-	return getLine(string(x.chunks.trailers), name)
+	return getLine(string(x.chunks.Trailers()), name)
 }
 
 // Close implements Body.
@@ -202,7 +204,7 @@ func (x *exchange) release(whole bool) {
 	c := x.c
 	x.c = nil
 	// If ctx ended meanwhile, abort has run or is running: the connection is lost.
-	keep := x.unlisten(c) && whole && !x.closing && c.in.len() == 0
+	keep := x.unlisten(c) && whole && !x.closing && c.in.Len() == 0
 	if x.wrote != nil {
 		keep = keep && x.written()
 		if !keep {
@@ -220,7 +222,7 @@ func (x *exchange) release(whole bool) {
 		x.own.pool.put(c, then)
 		return
 	}
-	c.in.drop()
+	c.in.Drop()
 	c.abort()
 }
 

@@ -8,17 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
-
-// wouldBlockError is what a non-blocking read returns when there is nothing. It is
-// a temporary net.Error, after which crypto/tls goes on where it stopped.
-type wouldBlockError struct{}
-
-func (wouldBlockError) Error() string   { return "nothing to read yet" }
-func (wouldBlockError) Timeout() bool   { return true }
-func (wouldBlockError) Temporary() bool { return true }
-
-var errWouldBlock error = wouldBlockError{}
 
 // conn is one connection. Between requests it belongs to the pool; during one, to
 // the goroutine that reads the answer, except where noted.
@@ -49,7 +41,7 @@ type conn struct {
 	// owned by the pool or by the reading goroutine
 	used   bool // has carried a request
 	unseen bool // was idle, and is to be looked at before it is written to
-	in     readBuf
+	in     wire.ReadBuf
 	ioErr  error // what tryRead met
 
 	// immutable
@@ -62,8 +54,8 @@ type conn struct {
 // outgoing is what of a request is still to be written. It has its memory with it.
 type outgoing struct {
 	vec  [][]byte
-	vec0 [8][]byte     // for vec
-	buf  [bufSize]byte // for what vec begins with
+	vec0 [8][]byte          // for vec
+	buf  [wire.BufSize]byte // for what vec begins with
 }
 
 var outPool = sync.Pool{New: func() any { return new(outgoing) }}
@@ -112,7 +104,7 @@ func (c *conn) ContextEnded() { c.abort() }
 
 // closeIdle ends a connection between requests, politely.
 func (c *conn) closeIdle() {
-	c.in.drop()
+	c.in.Drop()
 	_ = c.nc.Close()
 }
 
@@ -130,15 +122,15 @@ func (c *conn) tryRead(fd uintptr) bool {
 			return false
 		}
 	}
-	c.in.room()
-	n, err := sysRead(fd, c.in.b[c.in.w:])
-	if err == errWouldBlock {
-		if c.in.len() == 0 {
-			c.in.drop()
+	c.in.Room()
+	n, err := wire.Read(fd, c.in.B[c.in.W:])
+	if err == wire.ErrWouldBlock {
+		if c.in.Len() == 0 {
+			c.in.Drop()
 		}
 		return false
 	}
-	c.in.filled(n)
+	c.in.Filled(n)
 	c.ioErr = err
 	return true
 }
@@ -149,15 +141,15 @@ func (c *conn) tryRead(fd uintptr) bool {
 func (c *conn) trySend(fd uintptr) error {
 	if c.unseen {
 		var b [1]byte
-		if _, err := sysRead(fd, b[:]); err != errWouldBlock {
+		if _, err := wire.Read(fd, b[:]); err != wire.ErrWouldBlock {
 			return errStale
 		}
 		c.unseen = false
 	}
 	for out := c.out; len(out.vec) > 0; {
-		n, err := sysWrite(fd, out.vec)
+		n, err := wire.Write(fd, out.vec)
 		c.written.Add(int64(n))
-		out.vec = consume(out.vec, n)
+		out.vec = wire.Consume(out.vec, n)
 		switch {
 		case err != nil:
 			return &writeFailure{err, clock()}
@@ -191,11 +183,11 @@ func (c *conn) readOnce() error {
 	if c.tls && c.raw != nil {
 		n, err = c.readTLS(false)
 	} else {
-		c.in.room()
-		n, err = c.nc.Read(c.in.b[c.in.w:])
+		c.in.Room()
+		n, err = c.nc.Read(c.in.B[c.in.W:])
 	}
 	if n > 0 {
-		c.in.filled(n)
+		c.in.Filled(n)
 		return nil // an error, if any, comes again
 	}
 	return err
@@ -223,16 +215,16 @@ func (c *conn) writeOut() error {
 // socket has nothing either, waiting for the socket is right.
 func (c *conn) readTLS(nowait bool) (int, error) {
 	for {
-		c.in.room()
-		n, err := c.nc.Read(c.in.b[c.in.w:])
-		if n > 0 || !errors.Is(err, errWouldBlock) {
+		c.in.Room()
+		n, err := c.nc.Read(c.in.B[c.in.W:])
+		if n > 0 || !errors.Is(err, wire.ErrWouldBlock) {
 			return n, err
 		}
-		if c.in.len() == 0 {
-			c.in.drop()
+		if c.in.Len() == 0 {
+			c.in.Drop()
 		}
 		if nowait {
-			return 0, errWouldBlock
+			return 0, wire.ErrWouldBlock
 		}
 		if err := c.raw.Read(c.readableFn); err != nil {
 			return 0, err
@@ -260,7 +252,7 @@ func (c *conn) fresh() bool {
 		c.arm(0)
 		_, err = c.readTLS(true)
 	}
-	return err == errWouldBlock
+	return err == wire.ErrWouldBlock
 }
 
 // acked tells whether the engine's kernel may have acknowledged bytes behind the
@@ -275,9 +267,9 @@ func (c *conn) acked(base int64) bool {
 	return err != nil || !ok || n > uint64(base)+1
 }
 
-// wire is the socket beneath a TLS connection: after the handshake its reads do
+// underTLS is the socket beneath a TLS connection: after the handshake its reads do
 // not wait. It counts what is written.
-type wire struct {
+type underTLS struct {
 	net.Conn
 	c     *conn
 	raw   syscall.RawConn
@@ -289,7 +281,7 @@ type wire struct {
 	fn func(uintptr) bool
 }
 
-func (w *wire) Read(p []byte) (int, error) {
+func (w *underTLS) Read(p []byte) (int, error) {
 	if w.raw == nil || !w.ready.Load() {
 		return w.Conn.Read(p)
 	}
@@ -302,12 +294,12 @@ func (w *wire) Read(p []byte) (int, error) {
 	return w.n, w.e
 }
 
-func (w *wire) try(fd uintptr) bool {
-	w.n, w.e = sysRead(fd, w.p)
+func (w *underTLS) try(fd uintptr) bool {
+	w.n, w.e = wire.Read(fd, w.p)
 	return true
 }
 
-func (w *wire) Write(p []byte) (int, error) {
+func (w *underTLS) Write(p []byte) (int, error) {
 	n, err := w.Conn.Write(p)
 	w.c.written.Add(int64(n))
 	return n, err

@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // dialer connects with the endpoint's limits. Names are looked up at each dial, so
@@ -85,7 +87,7 @@ func (o *own) open(ctx context.Context, op *Op) (*conn, error) {
 		return newConn(sock, sock, raw), nil
 	}
 	*op = OpTLS
-	w := &wire{Conn: sock, raw: raw}
+	w := &underTLS{Conn: sock, raw: raw}
 	w.fn = w.try
 	tc := tls.Client(w, o.tls)
 	c := newConn(tc, sock, raw)
@@ -100,7 +102,7 @@ func (o *own) open(ctx context.Context, op *Op) (*conn, error) {
 
 // rawConn gives access to the socket of a connection that is nothing but one.
 func rawConn(c net.Conn) syscall.RawConn {
-	if !rawIO {
+	if !wire.RawIO {
 		return nil
 	}
 	var raw syscall.RawConn

@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // Defaults of Config.
@@ -189,7 +191,7 @@ func NewEndpoint(cfg Config) (*Endpoint, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	if !validValue(cfg.APIKey) {
+	if !wire.ValidValue(cfg.APIKey) {
 		return nil, fmt.Errorf("cannot use the key for %s: it holds a control character", base)
 	}
 	tc, err := cfg.tlsConfig(base)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // fed is a connection whose engine has said data, in pieces of step bytes, and then
@@ -79,7 +81,7 @@ func ownReading(t *testing.T, data []byte, step int, method string) (got told, r
 			return got, false, err
 		}
 	}
-	eachLine(string(x.chunks.trailers), func(n, v string) bool {
+	eachLine(string(x.chunks.Trailers()), func(n, v string) bool {
 		got.trailer = append(got.trailer, strings.ToLower(n)+"="+v)
 		return true
 	})
@@ -173,7 +175,7 @@ func FuzzResponse(f *testing.F) {
 				t.Fatalf("trailer %q lost: %q", n, got.trailer)
 			}
 		}
-		if reusable2 && len(data) < bufSize && rest != 0 {
+		if reusable2 && len(data) < wire.BufSize && rest != 0 {
 			t.Fatalf("the connection is kept although %d bytes are left", rest)
 		}
 	})

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // netHTTP carries requests with net/http's client: HTTP/2, and HTTP/1.1 to compare
@@ -133,7 +135,7 @@ func (t *netHTTP) do(ctx context.Context, req *Request) (*Response, error) {
 	var sb strings.Builder
 	for k, vs := range resp.Header {
 		for _, v := range vs {
-			if !validToken(k) || !validValue(v) {
+			if !wire.ValidToken(k) || !wire.ValidValue(v) {
 				return nil, b.fail(OpHeader, errNetHTTPHeader)
 			}
 			sb.WriteString(k)
@@ -167,7 +169,7 @@ type netHTTPBody struct {
 
 	// owned by the caller's goroutine
 	timer   *time.Timer
-	buf     *[bufSize]byte
+	buf     *[wire.BufSize]byte
 	r, w    int
 	pending error // came with the bytes in buf
 	err     error // sticky
@@ -279,7 +281,7 @@ func (b *netHTTPBody) release() {
 
 func (b *netHTTPBody) dropBuf() {
 	if b.buf != nil {
-		putBuf(b.buf)
+		wire.PutBuf(b.buf)
 		b.buf = nil
 	}
 }
@@ -299,7 +301,7 @@ func (b *netHTTPBody) fill() {
 			return
 		}
 		if b.buf == nil {
-			b.buf = getBuf()
+			b.buf = wire.GetBuf()
 		}
 		var n int
 		n, b.pending = b.resp.Body.Read(b.buf[:])

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // own is the package's own HTTP/1.1 client.
@@ -153,8 +155,8 @@ func (x *exchange) load(req *Request) {
 	first := x.own.appendHead(out.buf[:0], req, length)
 	segs := req.Body
 	var off int // of the first of segs
-	for len(segs) > 0 && (c.tls || int64(len(first))+length <= bufSize) && len(first) < bufSize {
-		k := min(bufSize-len(first), len(segs[0])-off)
+	for len(segs) > 0 && (c.tls || int64(len(first))+length <= wire.BufSize) && len(first) < wire.BufSize {
+		k := min(wire.BufSize-len(first), len(segs[0])-off)
 		first = append(first, segs[0][off:off+k]...)
 		if off += k; off == len(segs[0]) {
 			segs, off = segs[1:], 0
@@ -215,13 +217,13 @@ func (x *exchange) readHead(method string) *Error {
 	bound := x.own.bound
 	scanned, informational := 0, 0
 	for {
-		b := c.in.b[c.in.r:c.in.w]
-		end := headEnd(b, &scanned)
+		b := c.in.B[c.in.R:c.in.W]
+		end := wire.HeadEnd(b, &scanned)
 		if !startsLikeHTTP(b) {
-			return x.fail(OpHeader, malformed(errors.New("the answer does not begin like HTTP/1: \""+clip(string(b))+"\"")))
+			return x.fail(OpHeader, malformed(errors.New("the answer does not begin like HTTP/1: \""+wire.Clip(string(b))+"\"")))
 		}
 		if end > bound || end < 0 && len(b) >= bound {
-			return x.fail(OpHeader, malformed(tooLarge("the head of the answer", x.own.bound, "bytes")))
+			return x.fail(OpHeader, malformed(wire.TooLarge("the head of the answer", x.own.bound, "bytes")))
 		}
 		if end < 0 {
 			if err := x.fill(OpHeader); err != nil {
@@ -239,13 +241,13 @@ func (x *exchange) readHead(method string) *Error {
 			if h.status == 101 || informational > maxInformational {
 				return x.fail(OpHeader, malformed(errors.New("status "+strconv.Itoa(h.status)+" was not asked for")))
 			}
-			c.in.r += end
+			c.in.R += end
 			bound -= end
 			scanned = 0
 			continue
 		}
 		x.begin(&h)
-		c.in.r += end
+		c.in.R += end
 		x.advance()
 		return nil
 	}
@@ -339,7 +341,7 @@ func (x *exchange) fail(op Op, err error) *Error {
 		_ = canceled(x.ctx, e)
 	case errors.As(err, &form):
 		e.Kind, e.Err = KindMalformed, form.err
-		if errors.Is(form.err, errTooLarge) {
+		if errors.Is(form.err, wire.ErrTooLarge) {
 			e.Kind = KindTooLarge
 		}
 	case f != nil && op == OpHeader:
@@ -384,16 +386,3 @@ type formError struct{ err error }
 func (f *formError) Error() string { return f.err.Error() }
 
 func malformed(err error) error { return &formError{err} }
-
-// consume takes n bytes off the front of vec.
-func consume(vec [][]byte, n int) [][]byte {
-	for len(vec) > 0 && n >= len(vec[0]) {
-		n -= len(vec[0])
-		vec[0] = nil
-		vec = vec[1:]
-	}
-	if n > 0 {
-		vec[0] = vec[0][n:]
-	}
-	return vec
-}

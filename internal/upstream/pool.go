@@ -44,7 +44,7 @@ func (p *pool) pop() *conn {
 // put keeps c, whose last answer ended cleanly and was read whole by then, or closes
 // it if there is no room.
 func (p *pool) put(c *conn, then instant) {
-	c.in.drop()
+	c.in.Drop()
 	c.idleSince = then
 	p.mu.Lock()
 	kept := !p.closed && len(p.conns) < p.max

@@ -4,28 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // checkRequest refuses what would break the request line or the head apart.
 func checkRequest(r *Request) error {
-	if !validToken(r.Method) {
-		return fmt.Errorf("method %q is no token", clip(r.Method))
+	if !wire.ValidToken(r.Method) {
+		return fmt.Errorf("method %q is no token", wire.Clip(r.Method))
 	}
 	if r.Path == "" || r.Path[0] != '/' {
-		return fmt.Errorf("path %q does not begin with a slash", clip(r.Path))
+		return fmt.Errorf("path %q does not begin with a slash", wire.Clip(r.Path))
 	}
 	for i := 0; i < len(r.Path); i++ {
 		if c := r.Path[i]; c <= ' ' || c == 0x7f {
-			return fmt.Errorf("path %q holds the character %q", clip(r.Path), c)
+			return fmt.Errorf("path %q holds the character %q", wire.Clip(r.Path), c)
 		}
 	}
 	for i := range r.Header {
-		if !validToken(r.Header[i].Name) {
-			return fmt.Errorf("header name %q is no token", clip(r.Header[i].Name))
+		if !wire.ValidToken(r.Header[i].Name) {
+			return fmt.Errorf("header name %q is no token", wire.Clip(r.Header[i].Name))
 		}
-		if !validValue(r.Header[i].Value) {
+		if !wire.ValidValue(r.Header[i].Value) {
 			// The value may be a secret: not in the message.
-			return fmt.Errorf("the value of header %q holds a control character", clip(r.Header[i].Name))
+			return fmt.Errorf("the value of header %q holds a control character", wire.Clip(r.Header[i].Name))
 		}
 	}
 	if r.Method == "HEAD" && bodyLen(r) > 0 {
@@ -40,46 +42,6 @@ func bodyLen(r *Request) int64 {
 		n += int64(len(s))
 	}
 	return n
-}
-
-func clip(s string) string {
-	if len(s) > 64 {
-		return s[:64] + "…"
-	}
-	return s
-}
-
-// tokenTable marks the characters of a token (RFC 9110, section 5.6.2).
-var tokenTable = func() (t [256]bool) {
-	for c := '0'; c <= '9'; c++ {
-		t[c] = true
-	}
-	for c := 'a'; c <= 'z'; c++ {
-		t[c], t[c-'a'+'A'] = true, true
-	}
-	for _, c := range "!#$%&'*+-.^_`|~" {
-		t[c] = true
-	}
-	return t
-}()
-
-func validToken[T string | []byte](s T) bool {
-	for i := 0; i < len(s); i++ {
-		if !tokenTable[s[i]] {
-			return false
-		}
-	}
-	return len(s) > 0
-}
-
-// validValue allows every byte but control characters other than the tab.
-func validValue[T string | []byte](s T) bool {
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // connectionHeader tells the names that belong to one connection, or to the

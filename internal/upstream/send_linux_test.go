@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // warm returns an endpoint with one idle connection to s.
@@ -120,7 +122,7 @@ func TestNothingIsMissedBetweenLookAndWait(t *testing.T) {
 					return false
 				}
 				// What tryRead does, with the answer in the middle.
-				if n, err := sysRead(fd, make([]byte, 1)); err != errWouldBlock {
+				if n, err := wire.Read(fd, make([]byte, 1)); err != wire.ErrWouldBlock {
 					t.Errorf("%d bytes, %v", n, err)
 				}
 				close(early)
@@ -164,8 +166,8 @@ func TestOneVisitSends(t *testing.T) {
 		n++
 		done := f(fd)
 		if n == 1 {
-			if done || c.in.b != nil || c.out != nil {
-				t.Errorf("done %t, it holds %d bytes and %p", done, len(c.in.b), c.out)
+			if done || c.in.B != nil || c.out != nil {
+				t.Errorf("done %t, it holds %d bytes and %p", done, len(c.in.B), c.out)
 			}
 			<-arrived
 			close(answer)

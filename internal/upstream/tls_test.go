@@ -21,6 +21,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // authority is a CA made for one test.
@@ -218,7 +220,7 @@ func TestTLSLikeTCP(t *testing.T) {
 				return resp
 			}
 			big := string(bigBody()[1][:3<<20])
-			for _, want := range []string{"small", strings.Repeat("x", bufSize), strings.Repeat("y", 70000), big} {
+			for _, want := range []string{"small", strings.Repeat("x", wire.BufSize), strings.Repeat("y", 70000), big} {
 				if got := body(t, do(context.Background(), "/echo", [][]byte{[]byte(want[:3]), []byte(want[3:])}, Limits{})); got != want {
 					t.Errorf("%d bytes came back as %d", len(want), len(got))
 				}
@@ -287,7 +289,7 @@ func TestHTTP2WithPriorKnowledge(t *testing.T) {
 // A TLS stream over which nothing comes holds no read buffer of ours (what crypto/tls
 // keeps is its own).
 func TestIdleTLSStreamHoldsNoBuffer(t *testing.T) {
-	if !rawIO {
+	if !wire.RawIO {
 		t.Skip("only where sockets are read directly")
 	}
 	ours := newAuthority(t)
@@ -308,14 +310,14 @@ func TestIdleTLSStreamHoldsNoBuffer(t *testing.T) {
 	}
 	c := resp.Body.(*exchange).c
 	// What Next does before it waits.
-	if _, err := c.readTLS(true); err != errWouldBlock || c.in.b != nil {
-		t.Errorf("%v, buffer of %d bytes", err, len(c.in.b))
+	if _, err := c.readTLS(true); err != wire.ErrWouldBlock || c.in.B != nil {
+		t.Errorf("%v, buffer of %d bytes", err, len(c.in.B))
 	}
 }
 
 // A stream over which nothing comes must cost next to nothing: no read buffer.
 func TestIdleStreamHoldsNoBuffer(t *testing.T) {
-	if !rawIO {
+	if !wire.RawIO {
 		t.Skip("only where sockets are read directly")
 	}
 	const streams = 300
@@ -356,12 +358,12 @@ func TestIdleStreamHoldsNoBuffer(t *testing.T) {
 	// longer.
 	var freed int64
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if freed = (before - inUse()) / streams; freed > bufSize/2 {
+		if freed = (before - inUse()) / streams; freed > wire.BufSize/2 {
 			break
 		}
 	}
-	if freed <= bufSize/2 {
-		t.Errorf("waiting freed %d bytes a stream, a buffer has %d", freed, bufSize)
+	if freed <= wire.BufSize/2 {
+		t.Errorf("waiting freed %d bytes a stream, a buffer has %d", freed, wire.BufSize)
 	}
 	cancel()
 	for range streams {

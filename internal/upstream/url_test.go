@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // IPv6 addresses of pods made URLs without brackets, which reached nothing.
@@ -134,7 +136,7 @@ func FuzzParseBaseURL(f *testing.F) {
 			t.Fatalf("%q gives %q, which gives %q, %v", s, b, again, err)
 		}
 		for _, out := range []string{b.String(), b.Addr(), b.authority()} {
-			if !validValue(out) || strings.ContainsAny(out, " ?#") {
+			if !wire.ValidValue(out) || strings.ContainsAny(out, " ?#") {
 				t.Fatalf("%q gives %q", s, out)
 			}
 		}
