@@ -105,7 +105,7 @@ func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
 func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{health: rarely,
-		breaker: fleet.BreakerOptions{FailureThreshold: 2, SuccessThreshold: 2, OpenFor: 300 * time.Millisecond, Probes: 1}}))
+		breaker: fleet.BreakerOptions{FailureThreshold: 2, SuccessThreshold: 2, OpenFor: 2 * time.Second, Probes: 1}}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
 	p.SetFault(sim.Fault{Status: 500, Count: 2})
 	for range 2 {
