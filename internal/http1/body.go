@@ -62,6 +62,9 @@ func (b *body) Read(p []byte) (int, error) {
 		}
 		b.c.letGo()
 	}
+	if err == io.EOF {
+		b.c.peek.bodyEnded()
+	}
 	return n, err
 }
 

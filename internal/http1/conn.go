@@ -54,19 +54,20 @@ type conn struct {
 	sentN   int
 	sentErr error
 
-	x exchange
+	peek peeker
+	x    exchange
 }
 
 func newConn(s *Server, sock *net.TCPConn) (*conn, error) {
 	c := &conn{srv: s, sock: sock, remote: sock.RemoteAddr().String()}
-	if wire.RawIO {
+	if wire.RawIO && !s.plain {
 		raw, err := sock.SyscallConn()
 		if err != nil {
 			return nil, err
 		}
 		c.raw = raw
 	}
-	c.readFn, c.writeFn = c.tryRead, c.tryWrite
+	c.readFn, c.writeFn, c.peek.c = c.tryRead, c.tryWrite, c
 	return c, nil
 }
 
@@ -142,6 +143,7 @@ func (c *conn) becomeIdle() bool {
 // end closes the connection and lets all go.
 func (c *conn) end() {
 	c.ctx.close()
+	c.peek.end()
 	c.x.free()
 	c.in.Drop()
 	_ = c.sock.Close()
@@ -358,8 +360,11 @@ func (c *conn) refuse(p *Problem) {
 func (c *conn) handle() bool {
 	x := &c.x
 	c.letGo()
+	c.peek.begin()
+	whole := c.answer(nil)
+	c.peek.end()
 	switch {
-	case !c.answer(nil):
+	case !whole:
 		if x.resp.framing == untilEnd {
 			_ = c.sock.SetLinger(0) // an end would make the answer look whole
 		}

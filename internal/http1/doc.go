@@ -42,7 +42,8 @@
 //
 // # Life of a connection
 //
-//	accept   counted, watched for its end (on Linux by one epoll for all)
+//	accept   counted, watched for its end (on Linux by one epoll for all; elsewhere
+//	         by a goroutine per request)
 //	head     read into a borrowed buffer, within MaxHeaderBytes and HeaderTimeout
 //	handler  on the connection's goroutine; the body is read as it asks for it
 //	answer   collected in a borrowed buffer until it is flushed, full or whole

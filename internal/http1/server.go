@@ -34,6 +34,8 @@ type Server struct {
 	// Report is told what went wrong with accepting, and panics of handlers.
 	Report func(what string, err any)
 
+	// plain: nothing that only Linux has is used, for tests of what takes its place.
+	plain bool
 	// draining: answers end their connections.
 	draining atomic.Bool
 	watch    watcher

@@ -82,6 +82,9 @@ func connID(e *unix.EpollEvent) uint64 { return uint64(uint32(e.Fd)) | uint64(ui
 // add begins to watch a connection. If that is not possible its end is noticed
 // when it is written to.
 func (w *watcher) add(c *conn) {
+	if c.raw == nil {
+		return // see peeker
+	}
 	w.mu.Lock()
 	w.last++
 	c.id = w.last

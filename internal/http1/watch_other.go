@@ -2,8 +2,7 @@
 
 package http1
 
-// watcher is for Linux. Elsewhere a client that leaves is noticed when it is
-// written to.
+// watcher is for Linux. Elsewhere there is peeker.
 type watcher struct{}
 
 func (w *watcher) start() error { return nil }

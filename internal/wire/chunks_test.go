@@ -3,37 +3,11 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http/httputil"
 	"strings"
 	"testing"
 )
-
-// A head that comes in pieces must end where one that comes at once does, and the
-// search must not begin anew with each piece.
-func TestHeadEndInPieces(t *testing.T) {
-	for _, in := range []string{"a\r\nb\r\n\r\nrest", "a\nb\n\nrest", "a\r\n\r\n", "a\n\r\nb\n\n", "a\r\n\rb\r\n\r\n"} {
-		scanned := 0
-		want := HeadEnd([]byte(in), &scanned)
-		for step := 1; step < len(in); step++ {
-			scanned = 0
-			for n := step; ; n = min(n+step, len(in)) {
-				end := HeadEnd([]byte(in[:n]), &scanned)
-				if end >= 0 {
-					if end != want {
-						t.Errorf("%q by %d: %d, want %d", in, step, end, want)
-					}
-					break
-				}
-				if n == len(in) {
-					t.Errorf("%q by %d: no end", in, step)
-					break
-				}
-				if scanned < n-2 {
-					t.Errorf("%q by %d: looked at %d of %d only", in, step, scanned, n)
-				}
-			}
-		}
-	}
-}
 
 // dechunk decodes in pieces of step bytes.
 func dechunk(in string, step int) (payload, rest string, k Chunks, err error) {
@@ -122,4 +96,26 @@ func TestChunkExtensionsWithPayloadGoOn(t *testing.T) {
 	if _, _, _, err := dechunk(in, 4096); err != nil {
 		t.Error(err)
 	}
+}
+
+// What is whole here has the same payload for net/http/httputil.
+func FuzzChunks(f *testing.F) {
+	for _, s := range []string{"5\r\nabcde\r\n0\r\n\r\n", "5;a=b \r\nabcde\r\n0;c\r\nA: b\r\n\r\nmore", "1\r\na\r\n1\r\nb\r\n000\r\n\r\n", "8000000000000000\r\n"} {
+		f.Add(s, uint16(1))
+		f.Add(s, uint16(100))
+	}
+	f.Fuzz(func(t *testing.T, in string, step uint16) {
+		payload, rest, _, err := dechunk(in, max(1, int(step)))
+		payload1, rest1, _, err1 := dechunk(in, 1)
+		if payload != payload1 || err == nil && rest != rest1 || (err == nil) != (err1 == nil) {
+			t.Fatalf("%q %q %v, byte by byte %q %q %v", payload, rest, err, payload1, rest1, err1)
+		}
+		if err != nil {
+			return
+		}
+		want, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(in)))
+		if err != nil || payload != string(want) {
+			t.Fatalf("%q, want %q %v", payload, want, err)
+		}
+	})
 }
