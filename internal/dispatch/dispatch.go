@@ -185,6 +185,9 @@ type Call struct {
 	// body any more: often while the answer is still under way, sometimes after
 	// Serve has returned. It may be nil.
 	Free func()
+	// Reserve takes memory for a further copy of the body into account, until Free is
+	// called; its error tells that there is too little. It may be nil.
+	Reserve func(bytes int) *openai.Error
 	// ID is the request's id: given back, sent to the engines and logged.
 	ID string
 	// Arrived is when the request's head was read.

@@ -48,6 +48,7 @@ const (
 	reasonBrokenOff      = "broken_off"
 	reasonWorkerDead     = "worker_dead"
 	reasonTransfer       = "kv_transfer"
+	reasonBufferFull     = "buffer_full"
 )
 
 // failure is why an attempt did not give the client its answer.

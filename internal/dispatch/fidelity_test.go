@@ -200,10 +200,10 @@ func TestResponseHeaders(t *testing.T) {
 		r := newRig(t, pd(rigOptions{}))
 		r.sim.Decode(0).SetFault(sim.Fault{Status: status, Header: http.Header{
 			"X-Smg-Error-Code": {"queue_full"}, "X-Sluice-Anything": {"1"}, "Set-Cookie": {"a=b"}, "Alt-Svc": {"h3"}, "X-Request-Id": {"theirs"},
-			"Retry-After": {"9"},
+			"Retry-After": {"9"}, "Connection": {"X-Hop, Retry-Elsewhere"}, "X-Hop": {"1"}, "Retry-Elsewhere": {"2"},
 		}})
 		a := r.chat("")
-		for _, name := range []string{"X-Smg-Error-Code", "X-Sluice-Anything", "Set-Cookie", "Alt-Svc", "Server"} {
+		for _, name := range []string{"X-Smg-Error-Code", "X-Sluice-Anything", "Set-Cookie", "Alt-Svc", "Server", "X-Hop", "Retry-Elsewhere"} {
 			if v := a.header.Get(name); v != "" {
 				t.Errorf("status %d: the client was sent %s: %s", a.status, name, v)
 			}

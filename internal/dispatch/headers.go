@@ -152,9 +152,13 @@ func (x *exchange) setHeader(name, value string) {
 // copyResponseHeader passes the engine's headers on.
 func (x *exchange) copyResponseHeader(resp *upstream.Response) {
 	h := x.w.Header()
+	var named map[string]bool // what the connection to the engine has for itself
 	resp.Each(func(name, value string) bool {
 		name = textproto.CanonicalMIMEHeaderKey(name)
-		if _, drop := responseDrop[name]; drop || strings.HasPrefix(name, "X-Sluice-") {
+		if name == "Connection" && named == nil {
+			named = connectionNamed(http.Header{name: resp.Values(name)})
+		}
+		if !passResponse(name) {
 			return true
 		}
 		if old := h[name]; len(old) > 0 {
@@ -164,6 +168,18 @@ func (x *exchange) copyResponseHeader(resp *upstream.Response) {
 		}
 		return true
 	})
+	for name := range named {
+		if passResponse(name) {
+			delete(h, name)
+		}
+	}
+}
+
+// passResponse tells whether an engine's header goes to the client. name is in
+// canonical form.
+func passResponse(name string) bool {
+	_, drop := responseDrop[name]
+	return !drop && !strings.HasPrefix(name, "X-Sluice-")
 }
 
 const (

@@ -52,6 +52,11 @@ func (x *exchange) planTranslation() *failure {
 	} else {
 		body, ex, err = wrap(translate.ResponsesRequest(p.Body, o))
 	}
+	if err == nil && x.call.Reserve != nil {
+		if full := x.call.Reserve(cap(body)); full != nil {
+			return &failure{reason: reasonBufferFull, local: full}
+		}
+	}
 	var chat *openai.Peeked
 	if err == nil {
 		chat, err = openai.Peek(openai.RouteChatCompletions, body, openai.PeekOptions{})

@@ -147,6 +147,19 @@ func TestAllBodiesTogetherAreBounded(t *testing.T) {
 	r.waitFor("the body's memory", func() bool { return r.metric("sluice_buffered_bytes") == 0 })
 }
 
+// A request that is translated is held twice.
+func TestTranslatedBodiesAreCounted(t *testing.T) {
+	r := start(t, func(s *setup) { s.server.MaxBuffered = 3 << 20 })
+	body := func(size int) string {
+		return fmt.Sprintf(`{"model":"sim-model","max_output_tokens":3,"input":"%s"}`, strings.Repeat("x", size))
+	}
+	if a := r.do("POST", "/v1/responses", body(900<<10)); a.status != 200 {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+	r.do("POST", "/v1/responses", body(1900<<10)).refused(t, 503, "buffer_full")
+	r.waitFor("the bodies' memory", func() bool { return r.metric("sluice_buffered_bytes") == 0 })
+}
+
 // An announced length is only a promise: a thousand clients who promise 500 MiB
 // must not cost 500 GiB.
 func TestAnAnnouncedLengthCostsNoMemory(t *testing.T) {

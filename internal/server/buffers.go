@@ -40,8 +40,7 @@ func (p *buffers) get(n int64) *buffer {
 		}
 		size = 1 << (class + minBufferBits)
 	}
-	if p.used.Add(size) > p.limit {
-		p.used.Add(-size)
+	if !p.reserve(size) {
 		return nil
 	}
 	if class >= 0 {
@@ -51,6 +50,17 @@ func (p *buffers) get(n int64) *buffer {
 	}
 	return &buffer{b: make([]byte, size)}
 }
+
+// reserve takes memory into account that is not lent from here, until release.
+func (p *buffers) reserve(n int64) bool {
+	if p.used.Add(n) > p.limit {
+		p.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+func (p *buffers) release(n int64) { p.used.Add(-n) }
 
 // put takes a buffer back. It must not be used any more.
 func (p *buffers) put(b *buffer) {

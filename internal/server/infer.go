@@ -72,7 +72,7 @@ func (q *request) dispatch() {
 		c.Path += "?" + q.r.URL.RawQuery
 	}
 	c.Header = q.r.Header
-	c.Free = q.free
+	c.Free, c.Reserve = q.free, q.reserve
 	// Dispatch counts the request, also when it ends it with a panic.
 	q.counted = true
 	defer func() { q.reason, q.err = c.Record.Reason, c.Record.Err }()
@@ -90,6 +90,17 @@ func (q *request) free() {
 		q.s.buffers.put(q.buf)
 		q.buf = nil
 	}
+	q.s.buffers.release(q.reserved)
+	q.reserved = 0
+}
+
+// reserve takes a further copy of the body into account, until free.
+func (q *request) reserve(bytes int) *openai.Error {
+	if !q.s.buffers.reserve(int64(bytes)) {
+		return openai.BufferFull(q.s.opts.MaxBuffered)
+	}
+	q.reserved += int64(bytes)
+	return nil
 }
 
 func asError(err error) *openai.Error {

@@ -35,6 +35,8 @@ type request struct {
 	maxBody int64
 	buf     *buffer
 	length  int // of the body, in buf
+	// reserved are bytes of copies of the body.
+	reserved int64
 	// bodyBegun: it was read from; bodyDone: it was read to its end.
 	bodyBegun, bodyDone bool
 }
