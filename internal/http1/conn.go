@@ -144,6 +144,9 @@ func (c *conn) becomeIdle() bool {
 func (c *conn) end() {
 	c.ctx.close()
 	c.peek.end()
+	if c.x.resp.framing == untilEnd && !c.x.resp.whole {
+		_ = c.sock.SetLinger(0) // an end would make the answer look whole
+	}
 	c.x.free()
 	c.in.Drop()
 	_ = c.sock.Close()
@@ -365,9 +368,6 @@ func (c *conn) handle() bool {
 	c.peek.end()
 	switch {
 	case !whole:
-		if x.resp.framing == untilEnd {
-			_ = c.sock.SetLinger(0) // an end would make the answer look whole
-		}
 		return false
 	case x.resp.closing || !x.body.discard():
 		c.linger()

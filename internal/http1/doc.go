@@ -28,8 +28,9 @@
 //     OPTIONS.
 //   - HTTP/1.0 has one request a connection. An answer's Content-Type is not guessed.
 //   - A Content-Length beside a Transfer-Encoding is refused; net/http drops it.
-//   - A request and its header belong to the connection: they must not be looked
-//     at once the handler has returned. Strings in them may be kept.
+//   - A request, its header and the writer of its answer belong to the connection:
+//     they must not be used once the handler has returned. Strings in them may be
+//     kept.
 //   - The context of requests is that of the connection. It does not end when a
 //     handler returns, so what is hung on it must be taken off. It has a method
 //     AfterFunc, as package context has a function, that costs less.

@@ -440,6 +440,7 @@ func FuzzHead(f *testing.F) {
 		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 3\r\nConnection: a, CLOSE\r\n\r\nabc",
 		"GET / HTTP/1.1\r\nHost: h\r\nPragma: no-cache\r\nA: b\r\nA: c\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chun\u212aed\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nTrailer: A\r\n\r\n",
 		"CONNECT a:1 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n",
 	} {

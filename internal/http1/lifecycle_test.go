@@ -434,6 +434,38 @@ func TestCutsRaceWithAllElse(t *testing.T) {
 	})
 }
 
+// Events may be on their way when the watcher stops.
+func TestClientsLeaveWhileTheServerEnds(t *testing.T) {
+	eachWay(t, func(t *testing.T, way func(*Server)) {
+		for range 5 {
+			const n = 50
+			begun := make(chan struct{}, n)
+			r := start(t, func(_ http.ResponseWriter, r *http.Request) {
+				begun <- struct{}{}
+				<-r.Context().Done()
+			}, way)
+			var conns []*raw
+			for range n {
+				c := r.dial()
+				c.send(get("/"))
+				conns = append(conns, c)
+			}
+			for range n {
+				receive(t, "a handler", begun)
+			}
+			go func() {
+				for i, c := range conns {
+					_ = c.SetLinger(i%2 - 1)
+					_ = c.Close()
+				}
+			}()
+			if err := r.srv.Shutdown(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 func TestConnContext(t *testing.T) {
 	t.Parallel()
 	base, end := context.WithCancelCause(context.Background())

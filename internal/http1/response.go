@@ -39,6 +39,7 @@ type response struct {
 	wrote       bool // WriteHeader was called
 	framing     framing
 	left        int64 // of a body whose length was told
+	whole       bool  // all of it was sent
 	deadline    time.Time
 	err         error // of a write; sticky
 
@@ -289,7 +290,8 @@ func (w *response) finish() bool {
 			return false
 		}
 	}
-	return w.framing != byLength || w.left == 0
+	w.whole = w.framing != byLength || w.left == 0
+	return w.whole
 }
 
 // send sends what lies in b and more behind it, and gives the buffer back. With

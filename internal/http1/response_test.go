@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -364,7 +365,7 @@ func TestPanics(t *testing.T) {
 			"after a large one": func(w http.ResponseWriter) { _, _ = io.WriteString(w, text(10000)) },
 			"by its status":     func(w http.ResponseWriter) { w.WriteHeader(1000) },
 		} {
-			for what, value := range map[string]any{"abort": http.ErrAbortHandler, "string": "the reason", "slice": []int{1}, "error": io.EOF} {
+			for what, value := range map[string]any{"abort": http.ErrAbortHandler, "string": "the reason", "slice": []int{1}, "error": io.EOF, "exit": nil} {
 				t.Run(version+" "+stage+" "+what, func(t *testing.T) {
 					t.Parallel()
 					r := start(t, func(w http.ResponseWriter, r *http.Request) {
@@ -372,6 +373,9 @@ func TestPanics(t *testing.T) {
 							return
 						}
 						before(w)
+						if value == nil {
+							runtime.Goexit()
+						}
 						panic(value)
 					})
 					c := r.dial()
@@ -381,7 +385,7 @@ func TestPanics(t *testing.T) {
 					}
 					c.ended()
 					told := len(r.reported())
-					if what == "abort" && stage != "by its status" {
+					if (what == "abort" || what == "exit") && stage != "by its status" {
 						if told != 0 {
 							t.Error(r.reported())
 						}
