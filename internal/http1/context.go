@@ -51,7 +51,7 @@ func (c *connContext) run() {
 
 // AfterFunc calls f in a goroutine of its own or of the context's once that has
 // ended; f must be short. stop keeps that from happening and tells whether it did.
-// Package upstream looks for this method; package context does not get to it, as it
+// Package dispatch looks for this method; package context does not get to it, as it
 // recognises its own context inside.
 func (c *connContext) AfterFunc(f func()) (stop func() bool) {
 	p := &f
