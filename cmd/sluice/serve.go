@@ -357,6 +357,27 @@ func roleOf(t config.WorkerType) admission.Role {
 	return admission.RoleRegular
 }
 
+// missingWorkers says what is missing for any request to be served, "" if that is
+// nothing.
+func missingWorkers(cfg *config.Config) string {
+	known := map[config.WorkerType]bool{}
+	for _, w := range cfg.Workers {
+		known[w.Type] = true
+	}
+	prefill, decode := known[config.WorkerPrefill], known[config.WorkerDecode]
+	switch {
+	case !cfg.Fleet.PDDisaggregation && len(cfg.Workers) == 0:
+		return "no worker is known yet: add some with POST /workers, or name them with --worker-urls"
+	case !cfg.Fleet.PDDisaggregation || prefill && decode:
+		return ""
+	case prefill:
+		return "no decode worker is known yet, so that nothing can be served: add one with POST /workers, or name it with --decode"
+	case decode:
+		return "no prefill worker is known yet, so that nothing can be served: add one with POST /workers, or name it with --prefill"
+	}
+	return "no worker is known yet: add some with POST /workers, or name them with --prefill and --decode"
+}
+
 // announce logs what is served and how.
 func (r *router) announce(cfg *config.Config) {
 	mode := "aggregated"
@@ -365,8 +386,8 @@ func (r *router) announce(cfg *config.Config) {
 	}
 	r.log.Info("serving", "version", versionLine(), "address", r.server.Addr().String(), "metrics", r.server.MetricsAddr().String(),
 		"mode", mode, "workers", len(cfg.Workers))
-	if len(cfg.Workers) == 0 {
-		r.log.Warn("no worker is known yet: add some with POST /workers, or name them with --worker-urls or --prefill and --decode")
+	if missing := missingWorkers(cfg); missing != "" {
+		r.log.Warn(missing)
 	}
 	if a := cfg.Admission; a.Enabled() {
 		r.log.Info("admission: on", "prefill_max_inflight_requests_per_worker", a.PrefillMaxInflight,

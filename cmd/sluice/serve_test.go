@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -237,7 +238,7 @@ func TestPortInUse(t *testing.T) {
 	defer func() { _ = l.Close() }() // of no more use
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	code, _, stderr := sluice(t, nil, "serve", "--host", "127.0.0.1", "--port", port, "--prometheus-port", "0")
-	want := "cannot listen on 127.0.0.1:" + port + " for clients: listen tcp 127.0.0.1:" + port + ": bind: address already in use\n"
+	want := "cannot listen on 127.0.0.1:" + port + " for clients: another process has that port; choose another with --port, or 0 for a free one: address already in use\n"
 	if code != exitFailure || !strings.Contains(stderr, want) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
@@ -279,5 +280,24 @@ workers:
 	p.signal(syscall.SIGINT)
 	if code := p.ended(); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestMissingWorkersAreTold(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                       "--worker-urls",
+		"--worker-urls http://a":                 "",
+		"--pd-disaggregation":                    "--prefill and --decode",
+		"--pd-disaggregation --prefill http://a": "no decode worker",
+		"--pd-disaggregation --decode http://a":  "no prefill worker",
+		"--pd-disaggregation --prefill http://a --decode http://b": "",
+	} {
+		cfg, _, err := config.Load(strings.Fields(args), nil, os.ReadFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := missingWorkers(cfg); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", args, got, want)
+		}
 	}
 }

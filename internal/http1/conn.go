@@ -179,6 +179,10 @@ func (c *conn) skipLines(skipped *int) bool {
 	return c.in.Len() > 0
 }
 
+// tlsHandshake is what a client begins with that takes this for a port with TLS.
+// Nothing that would end a head follows it.
+const tlsHandshake = 0x16
+
 // readHead waits for a request and reads its head, which it takes off the buffer.
 // limit is how long the first byte may take.
 func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error) {
@@ -191,6 +195,9 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 				return "", nil, errConnClosed
 			}
 			b := c.in.B[c.in.R:c.in.W]
+			if b[0] == tlsHandshake {
+				return "", malformed("this is TLS, but plain HTTP is spoken on this port: use http://, or put in front what ends TLS"), nil
+			}
 			if n := wire.HeadEnd(b, &scanned); n >= 0 && n <= c.srv.MaxHeaderBytes {
 				c.in.R += n
 				return string(b[:n]), nil, nil

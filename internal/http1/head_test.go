@@ -51,6 +51,7 @@ func TestHeads(t *testing.T) {
 		{"0.9", "GET / HTTP/0.9", host, 505},
 		{"1.2", "GET / HTTP/1.2", host, 505},
 		{"2.0", "PRI * HTTP/2.0", "", 505},
+		{"TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "", 400},
 
 		// target
 		{"empty target", "GET  HTTP/1.1", host, 400},

@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/http1"
@@ -18,10 +20,17 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interv
 
 // listen opens a port. SO_REUSEADDR is set by package net, so that the next
 // process can have the port at once.
-func listen(ctx context.Context, what, addr string) (*net.TCPListener, error) {
+func listen(ctx context.Context, what, addr, option string) (*net.TCPListener, error) {
 	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
-	l, err := lc.Listen(ctx, "tcp", addr)
-	if err != nil {
+	network := "tcp"
+	if host, _, err := net.SplitHostPort(addr); err == nil && host == "0.0.0.0" {
+		network = "tcp4" // with "tcp", package net takes it for all of IPv6 too
+	}
+	l, err := lc.Listen(ctx, network, addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("cannot listen on %s for %s: another process has that port; choose another with %s, or 0 for a free one: %w", addr, what, option, syscall.EADDRINUSE)
+	case err != nil:
 		return nil, fmt.Errorf("cannot listen on %s for %s: %w", addr, what, err)
 	}
 	return l.(*net.TCPListener), nil

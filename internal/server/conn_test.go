@@ -154,6 +154,22 @@ func TestIdleConnectionAndSlowHeadAreClosed(t *testing.T) {
 	c.ended()
 }
 
+// A client that speaks TLS to the port hears at once, and so does the operator, what
+// is wrong: it would wait for an answer before it sends more.
+func TestTLSToThePlainPort(t *testing.T) {
+	r := start(t, nil)
+	c := r.dial()
+	c.send("\x16\x03\x01\x00\xf1\x01\x00\x00\xed\x03\x03")
+	a := c.read()
+	if e := a.refused(t, 400, "malformed_request"); !strings.Contains(e.Message, "this is TLS") {
+		t.Errorf("%s", a.body)
+	}
+	if l := r.line(a.header.Get("X-Request-Id")); !strings.Contains(l, "this is TLS") {
+		t.Errorf("access line %s", l)
+	}
+	c.ended()
+}
+
 // Near the limit on open files requests are refused in words; probes and metrics
 // are answered, and afterwards all is as before.
 func TestCase_B165_FewFilesAreNoReasonToDie(t *testing.T) {

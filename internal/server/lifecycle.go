@@ -16,11 +16,11 @@ func (s *Server) Listen(ctx context.Context) error {
 	if s.listener != nil {
 		return nil
 	}
-	l, err := listen(ctx, "clients", s.opts.Addr)
+	l, err := listen(ctx, "clients", s.opts.Addr, "--port")
 	if err != nil {
 		return err
 	}
-	m, err := listen(ctx, "metrics", s.opts.MetricsAddr)
+	m, err := listen(ctx, "metrics", s.opts.MetricsAddr, "--prometheus-port")
 	if err != nil {
 		_ = l.Close() // nothing came through it
 		return err

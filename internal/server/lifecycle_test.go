@@ -169,7 +169,7 @@ func TestPortInUseIsToldWithItsAddress(t *testing.T) {
 	}
 	o.Addr, o.MetricsAddr = "127.0.0.1:0", r.srv.MetricsAddr().String()
 	second = &Server{opts: o}
-	if err = second.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot listen on "+o.MetricsAddr+" for metrics") {
+	if err = second.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot listen on "+o.MetricsAddr+" for metrics") || !strings.Contains(err.Error(), "--prometheus-port") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -187,11 +187,33 @@ func TestPortIsFreeForTheNextProcessAtOnce(t *testing.T) {
 	addr := r.srv.Addr().String()
 	r.stop()
 	r.waitDone()
-	l, err := listen(context.Background(), "the next process", addr)
+	l, err := listen(context.Background(), "the next process", addr, "--port")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = l.Close()
+}
+
+// 0.0.0.0 is what it says: no address of IPv6.
+func TestIPv4AddressIsIPv4Alone(t *testing.T) {
+	for host, six := range map[string]bool{"0.0.0.0": false, "::": true} {
+		l, err := listen(t.Context(), "clients", net.JoinHostPort(host, "0"), "--port")
+		if err != nil {
+			t.Skipf("cannot listen on %s: %v", host, err)
+		}
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("tcp", net.JoinHostPort("::1", port))
+		if err == nil {
+			_ = c.Close()
+		}
+		if (err == nil) != six {
+			t.Errorf("%s: dialling ::1: %v", host, err)
+		}
+		_ = l.Close()
+	}
 }
 
 func TestIPv6(t *testing.T) {
