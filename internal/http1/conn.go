@@ -126,6 +126,7 @@ func (c *conn) serve() {
 			return
 		}
 		if !c.becomeIdle() {
+			c.linger()
 			return
 		}
 		limit = c.srv.IdleTimeout
@@ -374,9 +375,10 @@ func (c *conn) handle() bool {
 	whole := c.answer(nil)
 	c.peek.end()
 	switch {
-	case !whole:
-		return false
-	case x.resp.closing || !x.body.discard():
+	case !whole && (x.resp.framing == untilEnd || x.resp.err != nil):
+		return false // it ends with a reset, or nobody is there to read the rest
+	case !whole || x.resp.closing || !x.body.discard():
+		// One that broke off may have said why in its last bytes.
 		c.linger()
 		return false
 	}
@@ -416,7 +418,7 @@ const (
 // linger closes the connection for writing and reads on a moment: what lies unread
 // at a close makes the kernel send a reset, and that may overtake the answer.
 func (c *conn) linger() {
-	if c.x.body.ended() && c.in.Len() == 0 && !c.x.refused {
+	if c.x.body.ended() && c.in.Len() == 0 && !c.x.refused && !c.unread() {
 		return // the client owes nothing
 	}
 	if c.sock.CloseWrite() != nil {
@@ -431,4 +433,22 @@ func (c *conn) linger() {
 		}
 		left -= c.in.Len()
 	}
+}
+
+// lookTime is how long bytes are waited for where it takes a wait to look for them.
+const lookTime = 5 * time.Millisecond
+
+// unread tells whether bytes lie in the socket: behind a request, nobody has looked
+// for them. It takes them into the buffer.
+func (c *conn) unread() bool {
+	if c.raw == nil {
+		return c.fill(time.Now().Add(lookTime)) == nil
+	}
+	n := 0
+	_ = c.raw.Control(func(fd uintptr) { // fails only if closed
+		c.in.Room()
+		n, _ = wire.Read(fd, c.in.B[c.in.W:]) // an error is as good as nothing
+		c.in.Filled(n)
+	})
+	return n > 0
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -510,5 +511,66 @@ func TestConnContext(t *testing.T) {
 	over.close()
 	if context.Cause(over) != errConnClosed {
 		t.Error(context.Cause(over))
+	}
+}
+
+// A line or a request behind one that ends its connection made the kernel send a
+// reset at the close, and what of the answer was not at the client by then was lost:
+// most of a large one, and the words in which one broke off.
+func TestBytesBehindTheLastRequestLeaveItsAnswerWhole(t *testing.T) {
+	t.Parallel()
+	large := text(100 << 10)
+	for name, last := range map[string]struct {
+		request string
+		before  func(r *rig)
+		broken  bool
+	}{
+		"close":  {request: "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"},
+		"1.0":    {request: "GET / HTTP/1.0\r\n\r\n"},
+		"body":   {request: "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"},
+		"drain":  {request: get("/"), before: func(r *rig) { r.srv.Drain() }},
+		"broken": {request: get("/"), broken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachWay(t, func(t *testing.T, way func(*Server)) {
+				begun, goOn := make(chan struct{}), make(chan struct{})
+				r := start(t, func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					close(begun)
+					<-goOn
+					if last.broken {
+						_, _ = io.WriteString(w, large)
+						w.(http.Flusher).Flush()
+						panic(http.ErrAbortHandler)
+					}
+					w.Header()["Content-Length"] = []string{strconv.Itoa(len(large))}
+					_, _ = io.WriteString(w, large)
+				}, way, func(s *Server) {
+					accepted := s.Accepted
+					s.Accepted = func(c *net.TCPConn) {
+						_ = c.SetWriteBuffer(2 * len(large)) // the client will not read at first
+						accepted(c)
+					}
+				})
+				c := r.dial()
+				_ = c.SetReadBuffer(16 << 10)
+				c.send(last.request)
+				receive(t, "the request", begun)
+				c.send("\r\n")
+				if last.before != nil {
+					last.before(r)
+				}
+				close(goOn)
+				waitFor(t, "the close", func() bool { return r.closed.Load() == 1 })
+				_ = c.SetReadBuffer(len(large)) // for speed only
+				a, err := c.tryRead("")
+				if a.body != large || (err != nil) != last.broken {
+					t.Errorf("%d bytes of %d: %v", len(a.body), len(large), err)
+				}
+				if last.broken && !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("it ends by %v", err)
+				}
+			})
+		})
 	}
 }
