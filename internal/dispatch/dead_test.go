@@ -39,7 +39,11 @@ func TestDeadWorkerGivesItsRequestsBack(t *testing.T) {
 					for _, w := range r.sim.Workers() {
 						if s := w.Stats(); s.Inflight == 1 {
 							if w.Role() == sim.Prefill {
-								p = w
+								// Decode that has not come to it yet would look for
+								// one that is dead, which is held against the router.
+								if s.Prefilling == 1 {
+									p = w
+								}
 							} else if tc.timing.FirstToken == 0 || s.Decoding == 1 {
 								d = w
 							}
