@@ -337,3 +337,29 @@ func FuzzParseRequest(f *testing.F) {
 		}
 	})
 }
+
+// A request that was killed with its worker could still be answered with an empty
+// 200, which no engine that dies can send.
+func TestKilledWorkerAnswersNothing(t *testing.T) {
+	f := start(t, Options{Regular: 1, Worker: WorkerOptions{Timing: Timing{FirstToken: time.Hour}}})
+	c, ctx := client(t), testContext(t)
+	w := f.Regular(0)
+	for range 50 {
+		replies := make(chan reply, 20)
+		for range cap(replies) {
+			go func() { replies <- post(ctx, c, w.URL()+chatPath, plain) }()
+		}
+		if err := w.WaitInflight(ctx, cap(replies)); err != nil {
+			t.Fatal(err)
+		}
+		w.Kill()
+		for range cap(replies) {
+			if r := <-replies; r.err == nil {
+				t.Fatalf("a killed worker answered %+v", r)
+			}
+		}
+		if err := w.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

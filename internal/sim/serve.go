@@ -80,6 +80,11 @@ func (w *Worker) serve(l *life, rw http.ResponseWriter, r *http.Request) {
 		o.quiet()
 		o.abort()
 	}
+	if how == Killed {
+		// The connections are reset a moment after the requests are told.
+		o.quiet()
+		panic(http.ErrAbortHandler)
+	}
 	if how == ClientGone && w.opt.Backend == VLLM {
 		// One that only closed its half gets nothing more either.
 		o.quiet()
