@@ -26,6 +26,8 @@ func TestMisbehavingEngines(t *testing.T) {
 		{"5 MB error body", sim.Fault{Status: 500, BodySize: 5 << 20}, "larger than 1048576 bytes", 0},
 		{"5 MB of a client's error", sim.Fault{Status: 400, BodySize: 5 << 20}, "larger than 1048576 bytes", 0},
 		{"error object in a 200", sim.Fault{Kind: sim.ErrorInside200}, "simulated engine failure", 1},
+		{"nothing in a 200", sim.Fault{Status: 200, Body: "\n"}, "no JSON", 1},
+		{"a page in a 200", sim.Fault{Status: 200, Body: "<html>come back later</html>"}, "no JSON", 1},
 		{"error object where events were asked", sim.Fault{Kind: sim.ErrorInside200}, "", 2},
 		{"events for JSON", sim.Fault{Kind: sim.EventsForJSON}, "an event stream where", 1},
 		{"JSON for events", sim.Fault{Kind: sim.JSONForEvents}, "where an event stream", 2},

@@ -357,6 +357,9 @@ func (r *relay) plain(ctx *legContext) *failure {
 
 // whole sends a collected answer.
 func (r *relay) whole(b []byte) *failure {
+	if !r.x.call.Passing && !startsJSON(b) && r.resp.Get("Content-Encoding") == "" {
+		return r.bad("its answer is no JSON", nil)
+	}
 	if _, message, isError := openai.ReadErrorObject(b); isError && r.x.call.Route != openai.RouteResponses && !r.x.call.Passing {
 		return r.bad("it answered with status 200 and an error: "+message, nil)
 	}
