@@ -75,10 +75,12 @@ fuzz:
 		done; \
 	done
 
-# The reference of all settings, from the fields that define them.
+# The references of all settings and of all metrics, from the code that defines them.
 docs:
 	$(GO) run ./cmd/sluice config-reference > docs/configuration.md.tmp
 	mv docs/configuration.md.tmp docs/configuration.md
+	$(GO) run ./cmd/sluice metrics-reference > docs/metrics.md.tmp
+	mv docs/metrics.md.tmp docs/metrics.md
 
 clean:
 	rm -rf bin

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-router/sluice/internal/metric"
 )
 
 // Metrics tells what a gate does. Counters and histograms are written by it as
@@ -89,12 +91,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{}
 	m.prefillWait = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "smg_pd_prefill_admission_wait_seconds",
-		Help:    "Time in the queue of requests that queued, whatever became of them.",
+		Help:    "Seconds in the queue of requests that queued, whatever became of them.",
 		Buckets: waitBuckets,
 	})
 	prefillRejects := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "smg_pd_prefill_admission_rejections_total",
-		Help: "Requests refused by the gate in front of prefill.",
+		Help: "Requests refused by the gate in front of prefill: queue_full, queue_timeout, or unavailable (no worker).",
 	}, []string{"reason"})
 	m.prefillRejects[QueueFull] = prefillRejects.WithLabelValues("queue_full")
 	m.prefillRejects[QueueTimeout] = prefillRejects.WithLabelValues("queue_timeout")
@@ -102,20 +104,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sluice_admission_wait_seconds",
-		Help:    "Time at the gate of every request, and how it ended.",
+		Help:    "Seconds at the gate of every request, and how it ended: granted, canceled (the client left), or the reason of a refusal.",
 		Buckets: waitBuckets,
 	}, []string{"class", "outcome"})
 	m.received = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_received_total",
-		Help: "Requests that came to the gate, and are over with it; further attempts of one are not counted.",
+		Help: "Requests that came to the gate and are done with it; further attempts of one are not counted.",
 	}, []string{"class"})
 	m.dispatches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_dispatches_total",
-		Help: "Grants; an attempt after a failed one counts again.",
+		Help: "Requests that the gate let start; an attempt after a failed one counts again.",
 	}, []string{"class"})
 	m.rejects = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_rejections_total",
-		Help: "Requests that the gate refused.",
+		Help: "Requests that the gate refused, by reason.",
 	}, []string{"class", "reason"})
 	m.pressure = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_backpressure_total",
@@ -169,39 +171,36 @@ func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
 // ledgerCollector reads the gate when it is scraped.
 type ledgerCollector Metrics
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
-}
-
 var (
-	descInflight = desc("smg_pd_prefill_admission_inflight", "Requests in prefill on a rank.", "worker")
-	descQueued   = desc("smg_pd_prefill_admission_queued", "Requests that wait for prefill.")
+	descInflight = metric.Gauge("smg_pd_prefill_admission_inflight", "Requests in prefill on a rank now.", "worker")
+	descQueued   = metric.Gauge("smg_pd_prefill_admission_queued", "Requests that wait for prefill now.")
 
-	descDepth      = desc("sluice_admission_queue_depth", "Requests that wait.", "class")
-	descOldest     = desc("sluice_admission_queue_oldest_seconds", "How long the one that has waited longest has waited.", "class")
-	descTokens     = desc("sluice_admission_queue_tokens", "Prompt tokens that wait: all of them, and those that are cached.", "class", "kind")
-	descDeficit    = desc("sluice_admission_deficit_tokens", "What the round robin owes a class.", "class")
-	descQueueLimit = desc("sluice_admission_queue_limit", "Most requests that may wait.")
-	descSlots      = desc("sluice_admission_prefill_slots", "Requests in prefill on a rank.", "rank")
-	descSlotLimit  = desc("sluice_admission_prefill_slot_limit", "Most requests in prefill on a rank; 0: no limit.", "rank")
-	descDecode     = desc("sluice_admission_decode_requests", "Calls booked on a rank that answers clients: pending until they are sent, active until they end.", "rank", "state")
-	descPrefill    = desc("sluice_admission_prefill_tokens", "Uncached prompt tokens in prefill on a rank.", "rank")
-	descBlocks     = desc("sluice_admission_decode_blocks", "KV blocks booked on a rank: pending until the call is sent, active until it ends.", "rank", "state")
-	descMissing    = desc("sluice_admission_missing_capacity", "A class needs to know a capacity of a rank that did not tell it; the rank is judged by its requests.", "rank", "capacity")
-	descFences     = desc("sluice_admission_fences_total", "Fences set up for requests that would have starved.")
-	descFenced     = desc("sluice_admission_fences", "Fences that stand.")
-	descUnknown    = desc("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
-	descClosed     = desc("sluice_admission_closed_seconds_total", "Time in which the head of a queue could not start, by what it lacked, over all queues.", "resource")
-	descMissed     = desc("sluice_admission_missed_events_total", "Grants that only the periodic recheck found; each is a fault of the router.")
+	descDepth      = metric.Gauge("sluice_admission_queue_depth", "Requests that wait now.", "class")
+	descOldest     = metric.Gauge("sluice_admission_queue_oldest_seconds", "Seconds that the request which has waited longest has waited; 0: none waits.", "class")
+	descTokens     = metric.Gauge("sluice_admission_queue_tokens", "Prompt tokens of the requests that wait now: all of them (prompt), and those that are cached.", "class", "kind")
+	descDeficit    = metric.Gauge("sluice_admission_deficit_tokens", "Tokens that the weighted round robin owes a class.", "class")
+	descQueueLimit = metric.Gauge("sluice_admission_queue_limit", "Most requests that may wait at once.")
+	descSlots      = metric.Gauge("sluice_admission_prefill_slots", "Requests in prefill on a rank now; each holds a slot.", "rank")
+	descSlotLimit  = metric.Gauge("sluice_admission_prefill_slot_limit", "Most requests in prefill on a rank at once; 0: no limit.", "rank")
+	descDecode     = metric.Gauge("sluice_admission_decode_requests", "Calls booked on a rank that answers clients: pending until they are sent, active until they end.", "rank", "state")
+	descPrefill    = metric.Gauge("sluice_admission_prefill_tokens", "Uncached prompt tokens in prefill on a rank now.", "rank")
+	descBlocks     = metric.Gauge("sluice_admission_decode_blocks", "KV blocks booked on a rank: pending until the call is sent, active until it ends.", "rank", "state")
+	descMissing    = metric.Gauge("sluice_admission_missing_capacity", "1: a class needs to know a capacity of a rank that did not tell it; the rank is judged by its requests.", "rank", "capacity")
+	descFences     = metric.Counter("sluice_admission_fences_total", "Fences set up, each of which keeps ranks for a request that would have starved.")
+	descFenced     = metric.Gauge("sluice_admission_fences", "Fences that stand now.")
+	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
+	descClosed     = metric.Counter("sluice_admission_closed_seconds_total", "Seconds in which the head of a queue could not start, by what it lacked, over all queues.", "resource")
+	descMissed     = metric.Counter("sluice_admission_missed_events_total", "Grants that only the periodic recheck found; each is a fault of the router.")
 )
 
-func (c *ledgerCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
+func (c *ledgerCollector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }
+
+// Metrics is of metric.Collector.
+func (*ledgerCollector) Metrics() metric.Descs {
+	return metric.Descs{
 		descInflight, descQueued, descDepth, descOldest, descQueueLimit,
 		descSlots, descSlotLimit, descDecode, descClosed, descMissed,
 		descTokens, descDeficit, descPrefill, descBlocks, descMissing, descFences, descFenced, descUnknown,
-	} {
-		ch <- d
 	}
 }
 
@@ -228,9 +227,7 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 	if g := c.gate.Load(); g != nil {
 		s = g.Stats()
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
+	send := func(d metric.Desc, v float64, labels ...string) { ch <- d.Of(v, labels...) }
 	classes := map[string]*classGauges{defaultClass: {}}
 	fences := 0
 	for _, q := range s.Queues {
@@ -250,45 +247,45 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 			g.deficit += k.Deficit
 		}
 	}
-	gauge(descQueued, float64(s.WaitingBy[Disaggregated]))
+	send(descQueued, float64(s.WaitingBy[Disaggregated]))
 	for name, g := range classes {
-		gauge(descDepth, float64(g.depth), name)
-		gauge(descOldest, g.oldest.Seconds(), name)
-		gauge(descTokens, float64(g.raw), name, "prompt")
-		gauge(descTokens, float64(g.cached), name, "cached")
-		gauge(descDeficit, float64(g.deficit), name)
+		send(descDepth, float64(g.depth), name)
+		send(descOldest, g.oldest.Seconds(), name)
+		send(descTokens, float64(g.raw), name, "prompt")
+		send(descTokens, float64(g.cached), name, "cached")
+		send(descDeficit, float64(g.deficit), name)
 	}
-	gauge(descFenced, float64(fences))
-	ch <- prometheus.MustNewConstMetric(descFences, prometheus.CounterValue, float64(s.Fences))
-	ch <- prometheus.MustNewConstMetric(descUnknown, prometheus.CounterValue, float64(s.UnknownClasses))
-	gauge(descQueueLimit, float64(s.Limits.QueueSize))
+	send(descFenced, float64(fences))
+	send(descFences, float64(s.Fences))
+	send(descUnknown, float64(s.UnknownClasses))
+	send(descQueueLimit, float64(s.Limits.QueueSize))
 	for by := ResourceNone + 1; by < numResources; by++ {
 		if by != ResourceOrder { // nobody's own lack: the head's is counted
-			ch <- prometheus.MustNewConstMetric(descClosed, prometheus.CounterValue, s.ClosedFor[by].Seconds(), by.String())
+			send(descClosed, s.ClosedFor[by].Seconds(), by.String())
 		}
 	}
-	ch <- prometheus.MustNewConstMetric(descMissed, prometheus.CounterValue, float64(s.MissedEvents))
+	send(descMissed, float64(s.MissedEvents))
 
 	for _, r := range mergeRanks(s) {
 		if r.prefill {
-			gauge(descInflight, float64(r.slots), r.id)
-			gauge(descSlots, float64(r.slots), r.id)
-			gauge(descSlotLimit, float64(r.limit), r.id)
+			send(descInflight, float64(r.slots), r.id)
+			send(descSlots, float64(r.slots), r.id)
+			send(descSlotLimit, float64(r.limit), r.id)
 		}
 		if r.prefill || r.regular {
-			gauge(descPrefill, float64(r.tokens), r.id)
+			send(descPrefill, float64(r.tokens), r.id)
 		}
 		if r.noTokens {
-			gauge(descMissing, 1, r.id, "max_num_batched_tokens")
+			send(descMissing, 1, r.id, "max_num_batched_tokens")
 		}
 		if r.noBlocks {
-			gauge(descMissing, 1, r.id, "kv_blocks")
+			send(descMissing, 1, r.id, "kv_blocks")
 		}
 		if r.decode {
-			gauge(descBlocks, float64(r.pendingB), r.id, "pending")
-			gauge(descBlocks, float64(r.activeB), r.id, "active")
-			gauge(descDecode, float64(r.pending), r.id, "pending")
-			gauge(descDecode, float64(r.activeN), r.id, "active")
+			send(descBlocks, float64(r.pendingB), r.id, "pending")
+			send(descBlocks, float64(r.activeB), r.id, "active")
+			send(descDecode, float64(r.pending), r.id, "pending")
+			send(descDecode, float64(r.activeN), r.id, "active")
 		}
 	}
 }

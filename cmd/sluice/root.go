@@ -40,6 +40,7 @@ and where each phase runs.
 		newVersion(),
 		newCompletion(),
 		newReference(),
+		newMetricsReference(),
 	)
 	return root
 }

@@ -147,6 +147,7 @@ type router struct {
 	server     *server.Server
 	classes    classesInForce
 	reload     reload
+	registry   *telemetry.Registry
 }
 
 // Bounds of the queue while admission is off: requests then wait only for a
@@ -211,7 +212,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 		AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
 	}, clock, gateMetrics)
 	gateMetrics.Watch(gate)
-	r := &router{log: log, gate: gate}
+	r := &router{log: log, gate: gate, registry: reg}
 	r.classes.Store(cfg.Classes)
 	fo := fleetOptions(cfg, log)
 	fo.NeedsCapacity = r.classes.needCapacity

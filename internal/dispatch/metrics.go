@@ -48,32 +48,32 @@ var latencyBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10,
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_requests_in_flight", Help: "Requests between their arrival and their last byte.",
+			Name: "sluice_requests_in_flight", Help: "Requests between their arrival and the last byte of their answer, now.",
 		}, []string{"route"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_requests_total", Help: "Requests that ended, by the status sent (499: the client left) and by reason.",
+			Name: "sluice_requests_total", Help: "Requests that ended, by the HTTP status sent (499: the client left before there was one; other: an engine's that is none) and by reason (docs/operations.md lists them).",
 		}, []string{"route", "status", "reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sluice_request_duration_seconds", Help: "Time from a request's arrival to its last byte.", Buckets: latencyBuckets,
+			Name: "sluice_request_duration_seconds", Help: "Seconds from a request's arrival to the last byte of its answer.", Buckets: latencyBuckets,
 		}, []string{"route"}),
 		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sluice_time_to_first_token_seconds", Help: "Time from a request's arrival to the first byte of content, of those that had one.", Buckets: latencyBuckets,
+			Name: "sluice_time_to_first_token_seconds", Help: "Seconds from a request's arrival to the first byte of content, of those that had one.", Buckets: latencyBuckets,
 		}, []string{"route"}),
 		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sluice_queue_wait_seconds", Help: "Time a request spent at the gate, over all its attempts.", Buckets: latencyBuckets,
+			Name: "sluice_queue_wait_seconds", Help: "Seconds a request spent at the gate, over all its attempts.", Buckets: latencyBuckets,
 		}),
 		prefill: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sluice_prefill_leg_seconds", Help: "Time from sending a prefill leg to the end of its answer, of those that succeeded.", Buckets: latencyBuckets,
+			Name: "sluice_prefill_leg_seconds", Help: "Seconds from sending a prefill leg to the end of its answer, of those that succeeded.", Buckets: latencyBuckets,
 		}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_retries_total", Help: "Further attempts, by what ended the one before.",
+			Name: "sluice_retries_total", Help: "Attempts after the first one of a request, by what ended the one before.",
 		}, []string{"reason"}),
 		handOffs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_kv_handoffs_total", Help: "What became of the KV cache between a prefill and a decode leg that follow each other: handed_over, recomputed (the prefill gave nothing and decode computed the prompt), missing (the same, and the request was ended), unusable, stale, samples (n>1: no prefill leg).",
 		}, []string{"connector", "outcome"}),
 	}
 	tokenCounts := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_tokens_total", Help: "Tokens that engines reported in answers.",
+		Name: "sluice_tokens_total", Help: "Tokens that engines reported in answers: those of prompts, and those of completions.",
 	}, []string{"kind"})
 	m.promptTokens, m.completionTokens = tokenCounts.WithLabelValues("prompt"), tokenCounts.WithLabelValues("completion")
 	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, tokenCounts, m.handOffs)

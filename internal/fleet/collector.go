@@ -4,19 +4,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/metric"
 )
 
-var missingDesc = prometheus.NewDesc("sluice_ranks_missing_capacity",
-	"Registered ranks of which a capacity that classes go by is not known; they are taken to have room by their number of requests.",
-	[]string{"role", "capacity"}, nil)
-
 var (
-	silentDesc = prometheus.NewDesc("sluice_workers_without_kv_transfer",
-		"Decode workers to which prompts were handed over and at which no KV cache arrived.", nil, nil)
-	barredDesc = prometheus.NewDesc("sluice_pairs_barred",
-		"Pairs of a prefill and a decode rank that are kept apart for a while because they kept failing to hand KV cache over.", nil, nil)
-	barredTotalDesc = prometheus.NewDesc("sluice_pairs_barred_total",
-		"Times that a pair of a prefill and a decode rank was barred.", nil, nil)
+	missingDesc = metric.Gauge("sluice_ranks_missing_capacity",
+		"Registered ranks of which a capacity that classes go by is not known; they are taken to have room by their number of requests.",
+		"role", "capacity")
+	silentDesc = metric.Gauge("sluice_workers_without_kv_transfer",
+		"Decode workers to which prompts were handed over and at which no KV cache arrived.")
+	barredDesc = metric.Gauge("sluice_pairs_barred",
+		"Pairs of a prefill and a decode rank that are kept apart for a while because they kept failing to hand KV cache over.")
+	barredTotalDesc = metric.Counter("sluice_pairs_barred_total",
+		"Times that a pair of a prefill and a decode rank was barred.")
 )
 
 // collector reads the fleet when it is scraped.
@@ -25,10 +25,11 @@ type collector struct{ f *Fleet }
 // NewCollector makes the metrics of a fleet, to be registered.
 func NewCollector(f *Fleet) prometheus.Collector { return collector{f} }
 
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{missingDesc, silentDesc, barredDesc, barredTotalDesc} {
-		ch <- d
-	}
+func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }
+
+// Metrics is of metric.Collector.
+func (collector) Metrics() metric.Descs {
+	return metric.Descs{missingDesc, silentDesc, barredDesc, barredTotalDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -53,13 +54,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, s := range all {
-		ch <- prometheus.MustNewConstMetric(missingDesc, prometheus.GaugeValue, float64(n[s]), s.role.String(), s.capacity)
+		ch <- missingDesc.Of(float64(n[s]), s.role.String(), s.capacity)
 	}
 	q := &c.f.quarantine
 	q.mu.Lock()
 	barred := q.barred
 	q.mu.Unlock()
-	ch <- prometheus.MustNewConstMetric(silentDesc, prometheus.GaugeValue, float64(silent))
-	ch <- prometheus.MustNewConstMetric(barredDesc, prometheus.GaugeValue, float64(barred))
-	ch <- prometheus.MustNewConstMetric(barredTotalDesc, prometheus.CounterValue, float64(q.total.Load()))
+	ch <- silentDesc.Of(float64(silent))
+	ch <- barredDesc.Of(float64(barred))
+	ch <- barredTotalDesc.Of(float64(q.total.Load()))
 }

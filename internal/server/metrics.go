@@ -17,13 +17,13 @@ func (s *Server) registerMetrics(reg prometheus.Registerer) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
 	reg.MustRegister(
-		gauge("sluice_buffered_bytes", "Memory held by request bodies now.",
+		gauge("sluice_buffered_bytes", "Bytes of memory that request bodies hold now.",
 			func() float64 { return float64(s.buffers.used.Load()) }),
-		gauge("sluice_buffered_bytes_limit", "The most memory all request bodies may hold (--max-buffered-bytes).",
+		gauge("sluice_buffered_bytes_limit", "Most bytes of memory that all request bodies together may hold (--max-buffered-bytes).",
 			func() float64 { return float64(s.buffers.limit) }),
-		gauge("sluice_client_connections", "Open connections of clients.",
+		gauge("sluice_client_connections", "Connections of clients that are open now.",
 			func() float64 { return float64(s.conns.Load()) }),
-		gauge("sluice_open_files_limit", "Files this process may have open; near it requests are refused.",
+		gauge("sluice_open_files_limit", "Files, sockets among them, that this process may have open at once (ulimit -n); near it requests are refused.",
 			func() float64 { return float64(s.opts.MaxFiles) }),
 		gauge("sluice_ready", "1 when readiness probes are answered with 200, else 0.",
 			func() float64 {

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
@@ -56,7 +54,7 @@ type Options struct {
 	// Requests counts the requests that end here, beside those of dispatch.
 	Requests *dispatch.Metrics
 	// Registry is what /metrics shows; the server's own metrics are added to it.
-	Registry *prometheus.Registry
+	Registry *telemetry.Registry
 	Log      *telemetry.Log
 	// Reload reads the configuration again when a client orders it. Nil: there
 	// is nothing to read.

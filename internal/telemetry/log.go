@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-router/sluice/internal/metric"
 )
 
 // LogOptions say where a log goes and what it looks like.
@@ -25,13 +27,13 @@ type Log struct {
 	*slog.Logger
 	w       *asyncWriter // nil: the log goes nowhere
 	json    bool
-	dropped *prometheus.Desc
+	dropped metric.Desc
 }
 
 // NewLog makes a log. Close it, or its last lines may be lost.
 func NewLog(o LogOptions) *Log {
-	l := &Log{json: o.JSON, dropped: prometheus.NewDesc("sluice_log_lines_dropped_total",
-		"Log lines that were dropped because the output took no more.", nil, nil)}
+	l := &Log{json: o.JSON, dropped: metric.Counter("sluice_log_lines_dropped_total",
+		"Log lines that were dropped because the output took no more.")}
 	made := make(chan struct{})
 	l.w = newAsyncWriter(o.Out, o.MaxPending, func(n uint64) {
 		<-made
@@ -70,11 +72,14 @@ func (l *Log) Close(limit time.Duration) bool {
 }
 
 // Describe is of prometheus.Collector: the log tells what it dropped.
-func (l *Log) Describe(ch chan<- *prometheus.Desc) { ch <- l.dropped }
+func (l *Log) Describe(ch chan<- *prometheus.Desc) { l.Metrics().Describe(ch) }
+
+// Metrics is of metric.Collector.
+func (l *Log) Metrics() metric.Descs { return metric.Descs{l.dropped} }
 
 // Collect is of prometheus.Collector.
 func (l *Log) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(l.dropped, prometheus.CounterValue, float64(l.Dropped()))
+	ch <- l.dropped.Of(float64(l.Dropped()))
 }
 
 // ParseLevel reads debug, info, warn or error.

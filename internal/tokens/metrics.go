@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-router/sluice/internal/metric"
 )
 
 // Metrics tell how good the estimates are. Nil is none.
@@ -29,7 +31,7 @@ const (
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{errors: prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "sluice_prompt_estimate_error_ratio",
-		Help:    "Error of estimated prompt tokens: estimate / engine's count - 1.",
+		Help:    "Error of estimated prompt tokens, as a ratio: estimate / engine's count - 1. 0 is exact.",
 		Buckets: []float64{-0.5, -0.25, -0.1, -0.05, -0.02, 0, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5},
 	})}
 	ignored := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -62,24 +64,25 @@ func (m *Metrics) observed(estimated, reported int64) {
 }
 
 var (
-	ratioDesc = prometheus.NewDesc("sluice_prompt_tokens_per_byte",
-		"Tokens that a byte of text is now estimated to be; for at most as many models as are learned apart.",
-		[]string{"model", "text"}, nil)
-	deviationDesc = prometheus.NewDesc("sluice_prompt_estimate_deviation",
-		"The usual deviation of estimates from engines' counts: the median of |ln(count / estimate)|.",
-		[]string{"model"}, nil)
-	reportsDesc = prometheus.NewDesc("sluice_prompt_estimate_reports_total",
-		"Engines' counts that were learned from.", []string{"model"}, nil)
+	ratioDesc = metric.Gauge("sluice_prompt_tokens_per_byte",
+		"Tokens that a byte of text is now estimated to be, of ASCII text and of other; for at most as many models as are learned apart.",
+		"model", "text")
+	deviationDesc = metric.Gauge("sluice_prompt_estimate_deviation",
+		"The usual deviation of estimates from engines' counts: the median of |ln(count / estimate)|; 0.1 is about 10 percent.",
+		"model")
+	reportsDesc = metric.Counter("sluice_prompt_estimate_reports_total",
+		"Engines' counts that were learned from.", "model")
 )
 
 // collector reads what was learned when it is scraped, so that series end with
 // their model.
 type collector Metrics
 
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- ratioDesc
-	ch <- deviationDesc
-	ch <- reportsDesc
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }
+
+// Metrics is of metric.Collector.
+func (*collector) Metrics() metric.Descs {
+	return metric.Descs{ratioDesc, deviationDesc, reportsDesc}
 }
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
@@ -87,13 +90,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if e == nil {
 		return
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
 	for name, m := range *e.models.Load() {
-		gauge(ratioDesc, math.Float64frombits(m.coefs[perASCII].Load()), name, "ascii")
-		gauge(ratioDesc, math.Float64frombits(m.coefs[perOther].Load()), name, "other")
-		gauge(deviationDesc, math.Float64frombits(m.deviation.Load()), name)
-		ch <- prometheus.MustNewConstMetric(reportsDesc, prometheus.CounterValue, float64(m.reports.Load()), name)
+		ch <- ratioDesc.Of(math.Float64frombits(m.coefs[perASCII].Load()), name, "ascii")
+		ch <- ratioDesc.Of(math.Float64frombits(m.coefs[perOther].Load()), name, "other")
+		ch <- deviationDesc.Of(math.Float64frombits(m.deviation.Load()), name)
+		ch <- reportsDesc.Of(float64(m.reports.Load()), name)
 	}
 }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/telemetry"
+)
+
+// newMetricsReference writes docs/metrics.md; "make docs" calls it.
+func newMetricsReference() *cobra.Command {
+	return &cobra.Command{
+		Use:    "metrics-reference",
+		Short:  "Print the reference of all metrics, in Markdown",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			families, err := registeredMetrics()
+			if err != nil {
+				return err
+			}
+			return writeMetrics(cmd.OutOrStdout(), families)
+		},
+	}
+}
+
+// registeredMetrics are the metrics of a router that does not listen.
+func registeredMetrics() ([]telemetry.Family, error) {
+	cfg, _, err := config.Load(nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRouter(cfg, telemetry.NewLog(telemetry.LogOptions{Out: io.Discard}))
+	if err != nil {
+		return nil, err
+	}
+	defer r.log.Close(logFlush)
+	defer r.close()
+	return r.registry.Families()
+}
+
+// metricGroup is a section of the reference. A metric is in the group that has
+// the longest beginning of its name.
+type metricGroup struct {
+	title, text string
+	beginnings  []string
+}
+
+var metricGroups = []metricGroup{
+	{
+		"Requests", "What became of requests, how long they took, what they cost. `route` is the API (`chat_completions`, …; `other` is any path without one of its own), never a path of a client's.",
+		[]string{"sluice_request", "sluice_time_to_first_token_", "sluice_queue_wait_", "sluice_prefill_leg_", "sluice_retries_", "sluice_kv_handoffs_", "sluice_tokens_"},
+	},
+	{
+		"Admission", "What the gate lets in, keeps waiting and refuses, and why. `class` is a configured class, or `default`; without classes that is the only one.",
+		[]string{"sluice_admission_"},
+	},
+	{
+		"Prefill slots", "Requests with prefill and decode apart, in front of prefill. `smg_*` are those of the SGLang model gateway by their names there, so that its dashboards go on working.",
+		[]string{"smg_pd_prefill_admission_", "sluice_admission_prefill_slot"},
+	},
+	{
+		"Classes and load", "What classes, fences and thresholds go by: what is booked on each rank, and whose turn it is. [classes.md](classes.md) tells how to read it.",
+		[]string{"sluice_admission_deficit_", "sluice_admission_decode_", "sluice_admission_prefill_tokens", "sluice_admission_missing_capacity", "sluice_admission_fences", "sluice_admission_unknown_classes_"},
+	},
+	{
+		"Estimates of prompts", "How well sluice knows the length of prompts, which it learns from what engines count.",
+		[]string{"sluice_prompt_"},
+	},
+	{
+		"Fleet", "What is wrong with workers and pairs of them. `GET /workers` says which.",
+		[]string{"sluice_ranks_", "sluice_workers_", "sluice_pairs_"},
+	},
+	{
+		"Server", "What the router itself has of what it is bounded by.",
+		[]string{"sluice_buffered_", "sluice_client_", "sluice_open_files_", "sluice_ready"},
+	},
+	{
+		"Log", "",
+		[]string{"sluice_log_"},
+	},
+}
+
+const metricsHead = `# Metrics
+
+<!-- Written by "make docs" from the metrics that "sluice serve" registers. Change them there. -->
+
+` + "`GET /metrics`" + ` on ` + "`--prometheus-port`" + ` (29000) has them in the text form of Prometheus. Times are in seconds, sizes in bytes. Every label is of a closed set, or names a rank or a model of the fleet: no client can make series. [operations.md](operations.md) says which to look at when something is wrong, and lists the reasons.
+
+A histogram has the series ` + "`_bucket`" + `, ` + "`_sum`" + ` and ` + "`_count`" + `. Many metrics with labels have no series before there is something to tell.
+`
+
+const metricsEnd = `
+## Process and runtime
+
+` + "`process_*` and `go_*`" + ` are what Prometheus's client library tells of every process in Go: CPU time, memory, open files, garbage collection.
+`
+
+// writeMetrics writes the reference of all metrics, in Markdown.
+func writeMetrics(w io.Writer, families []telemetry.Family) error {
+	rows := make([][]telemetry.Family, len(metricGroups))
+	for _, f := range families {
+		best, length := -1, 0
+		for i, g := range metricGroups {
+			for _, beginning := range g.beginnings {
+				if len(beginning) > length && strings.HasPrefix(f.Name, beginning) {
+					best, length = i, len(beginning)
+				}
+			}
+		}
+		if best < 0 {
+			return fmt.Errorf("cannot list the metric %s: it is in no group of the reference", f.Name)
+		}
+		rows[best] = append(rows[best], f)
+	}
+	b := bufio.NewWriter(w)
+	write := func(format string, args ...any) { _, _ = fmt.Fprintf(b, format, args...) }
+	write("%s", metricsHead)
+	for i, g := range metricGroups {
+		write("\n## %s\n\n", g.title)
+		if g.text != "" {
+			write("%s\n\n", g.text)
+		}
+		write("| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n")
+		for _, f := range rows[i] {
+			labels := ""
+			if len(f.Labels) > 0 {
+				labels = "`" + strings.Join(f.Labels, "`, `") + "`"
+			}
+			write("| `%s` | %s | %s | %s |\n", f.Name, f.Kind, labels, strings.ReplaceAll(f.Help, "|", `\|`))
+		}
+	}
+	write("%s", metricsEnd)
+	return b.Flush()
+}
