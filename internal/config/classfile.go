@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/suggest"
 )
 
 // policyConfigPath is the setting that names the class file.
@@ -221,7 +222,7 @@ func (r *classReader) instances(n *yaml.Node, path string, at Origin) {
 }
 
 func unknownAmong(key string, known []string) string {
-	if n := nearest(strings.ReplaceAll(key, "-", "_"), known); n != "" {
+	if n := suggest.Nearest(strings.ReplaceAll(key, "-", "_"), known); n != "" {
 		return fmt.Sprintf("unknown key; did you mean %s?", n)
 	}
 	return "unknown key"

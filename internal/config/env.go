@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sluice-router/sluice/internal/suggest"
 )
 
 // Kubernetes gives every container variables for the services of its namespace:
@@ -48,7 +50,7 @@ func (l *loader) environment(environ []string) map[string]string {
 			env[name] = value
 		case kubernetesName.MatchString(name):
 		default:
-			if n := nearest(name, names); n != "" {
+			if n := suggest.Nearest(name, names); n != "" {
 				l.warn("", source, "ignored: no such setting; did you mean %s?", n)
 			} else {
 				l.warn("", source, "ignored: no such setting")

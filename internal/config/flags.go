@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-router/sluice/internal/suggest"
 )
 
 // workerFlags are the flags that make up the list of workers.
@@ -270,7 +272,7 @@ func ExplainFlagError(err error) error {
 		}
 	})
 	name, _, _ := strings.Cut(m[1], "=")
-	if n := nearest(strings.ReplaceAll(name, "_", "-"), names); n != "" {
+	if n := suggest.Nearest(strings.ReplaceAll(name, "_", "-"), names); n != "" {
 		return fmt.Errorf("%w; did you mean --%s?", err, n)
 	}
 	return err

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/suggest"
 )
 
 // EnvPrefix starts the name of every environment variable sluice reads.
@@ -340,7 +342,7 @@ func choiceError(o *option, text string) error {
 	if o.typ == reflect.TypeFor[Policy]() && notYet[text] {
 		return fmt.Errorf("is not available yet; use one of %s", list)
 	}
-	if n := nearest(strings.ToLower(text), o.choices); n != "" {
+	if n := suggest.Nearest(strings.ToLower(text), o.choices); n != "" {
 		return fmt.Errorf("must be one of %s; did you mean %s?", list, n)
 	}
 	return fmt.Errorf("must be one of %s", list)

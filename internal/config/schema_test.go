@@ -165,15 +165,6 @@ func TestSecretsAreHidden(t *testing.T) {
 	}
 }
 
-func TestSuggestions(t *testing.T) {
-	names := []string{"port", "host", "prefill-queue-size", "policy"}
-	for word, want := range map[string]string{"prot": "port", "prefill-queue-sizes": "prefill-queue-size", "policies": "", "x": "", "": "", "polcy": "policy"} {
-		if got := nearest(word, names); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
-		}
-	}
-}
-
 // FuzzLoadFile: no file makes the loader panic or hang, and what it accepts is
 // a configuration that prints and loads again.
 func FuzzLoadFile(f *testing.F) {

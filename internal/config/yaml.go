@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/suggest"
 )
 
 // file reads the YAML file. It is decoded into nodes and those are laid over
@@ -229,7 +230,7 @@ func unknownKey(key string, g *group) string {
 			elsewhere = o.path
 		}
 	})
-	if n := nearest(strings.ReplaceAll(key, "-", "_"), g.keys()); n != "" {
+	if n := suggest.Nearest(strings.ReplaceAll(key, "-", "_"), g.keys()); n != "" {
 		return fmt.Sprintf("unknown key; did you mean %s?", join(g.path, n))
 	} else if elsewhere != "" {
 		return fmt.Sprintf("unknown key; did you mean %s?", elsewhere)
@@ -241,7 +242,7 @@ func unknownKey(key string, g *group) string {
 			short, full[s] = append(short, s), k
 		}
 	}
-	if n := nearest(key, short); n != "" {
+	if n := suggest.Nearest(key, short); n != "" {
 		return fmt.Sprintf("unknown key; did you mean %s?", join(g.path, full[n]))
 	}
 	return "unknown key"

@@ -48,7 +48,7 @@ func ModelNotFound(model string) *Error {
 		Message: fmt.Sprintf("the model %q is not served here; GET /v1/models lists those that are", clip(model, maxNameInMessage))}
 }
 
-// RouteNotFound is 404 route_not_found: no worker has the route.
+// RouteNotFound is 404 route_not_found: no worker that could be asked has the route.
 func RouteNotFound(path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "route_not_found",
 		Message: fmt.Sprintf("no worker here serves the path %q", clip(path, maxNameInMessage))}

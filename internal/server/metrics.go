@@ -40,7 +40,7 @@ func (s *Server) metricsHandler() http.Handler {
 	page := telemetry.MetricsHandler(s.opts.Registry, s.log.Logger)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case r.URL.Path != "/metrics":
+		case r.URL.Path != pathMetrics:
 			http.Error(w, "only /metrics is here", http.StatusNotFound)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			w.Header().Set("Allow", "GET, HEAD")

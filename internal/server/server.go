@@ -100,6 +100,7 @@ const (
 	pathResponses       = "/v1/responses"
 	pathMessages        = "/v1/messages"
 	pathWorkers         = "/workers"
+	pathMetrics         = "/metrics" // on a port of its own
 )
 
 // newRoutes is the table of all paths but /workers/{id} and /v1/responses/{id}.
@@ -181,7 +182,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer q.finish()
 	path := r.URL.Path
 	if q.route = s.match(path); q.route == nil {
-		q.refuse(openai.RouteNotFound(path), reasonNoRoute)
+		q.refuse(s.noRoute(path), reasonNoRoute)
 		return
 	}
 	method := r.Method
