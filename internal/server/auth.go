@@ -96,7 +96,7 @@ func (s *Server) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 		if s.adminKeys.has(bearer(r.Header)) {
 			return nil, ""
 		}
-		return openai.InvalidAPIKey(), reasonBadKey
+		return adminKeyAsked(), reasonBadKey
 	}
 	if !isLoopback(r.RemoteAddr) {
 		return forbidden("this route changes the fleet: without --admin-api-key it answers on the loopback interface only"), reasonForbidden

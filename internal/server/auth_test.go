@@ -111,9 +111,19 @@ func TestCase_B133_ClientsKeyStaysHere(t *testing.T) {
 func TestAdminKeyGuardsWhatChangesTheFleet(t *testing.T) {
 	r := start(t, func(s *setup) { s.server.AdminKey, s.server.APIKeys = "root", []string{"k"} })
 	w := `{"url":"http://127.0.0.1:9","worker_type":"decode"}`
+	// The words say which key is asked for, and nothing of the one that was sent.
+	const words = "this route needs the admin key (--admin-api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\""
 	for _, auth := range []string{"", "Bearer k", "Bearer roo"} {
-		r.do("POST", "/workers", w, "Authorization", auth).refused(t, 401, "invalid_api_key")
-		r.do("DELETE", "/workers/w1", "", "Authorization", auth).refused(t, 401, "invalid_api_key")
+		for _, a := range []answer{
+			r.do("POST", "/workers", w, "Authorization", auth),
+			r.do("DELETE", "/workers/w1", "", "Authorization", auth),
+			r.do("POST", "/admission/reload", "", "Authorization", auth),
+			r.do("POST", "/busy_threshold", "{}", "Authorization", auth),
+		} {
+			if e := a.refused(t, 401, "invalid_api_key"); e.Message != words {
+				t.Errorf("%q: %q", auth, e.Message)
+			}
+		}
 	}
 	if got := r.status("POST", "/workers", w, "Authorization", "Bearer root"); got != 202 {
 		t.Errorf("status %d", got)

@@ -55,6 +55,14 @@ func forbidden(why string) *openai.Error {
 	return &openai.Error{Status: http.StatusForbidden, Type: typeInvalidRequest, Code: codeForbidden, Message: why}
 }
 
+// adminKeyAsked is the same for every key but the right one, so that it tells
+// nothing of a client's.
+func adminKeyAsked() *openai.Error {
+	e := openai.InvalidAPIKey()
+	e.Message = "this route needs the admin key (--admin-api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\""
+	return e
+}
+
 func workerNotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: typeInvalidRequest, Code: codeWorkerNotFound,
 		Message: fmt.Sprintf("there is no worker %q; GET /workers lists those there are", telemetry.Clip(id))}
