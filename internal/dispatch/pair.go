@@ -369,7 +369,11 @@ func (x *exchange) runAggregated() *failure {
 
 // runOn sends the whole request to one rank.
 func (x *exchange) runOn(rank *fleet.Rank) *failure {
-	x.call.Record.DecodeRank = rank.ID()
+	rec := &x.call.Record
+	rec.PrefillRank, rec.DecodeRank = "", rank.ID()
+	if rank.Worker().Role() == admission.RolePrefill {
+		rec.PrefillRank, rec.DecodeRank = rank.ID(), ""
+	}
 	b := x.emptyBodies()
 	b.header = x.legHeader(b.header[:0], x.engineID(0))
 	s := &b.splicers[0]

@@ -287,6 +287,7 @@ func (x *exchange) tellBeside(rank *fleet.Rank) {
 		name = HeaderPrefillWorker
 	}
 	delete(x.w.Header(), HeaderDecodeWorker)
+	delete(x.w.Header(), HeaderPrefillWorker)
 	x.setHeader(name, workerName(rank))
 }
 

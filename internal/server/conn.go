@@ -63,10 +63,11 @@ func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 	id := requestID(nil)
 	w.Header()[headerRequestID] = []string{id}
 	e := &openai.Error{Status: p.Status, Type: typeInvalidRequest, Code: headCode(p.Status), Message: p.Message}
-	_ = e.WriteResponse(w, openai.ShapeOpenAI) // a client that left is not told
+	out := reply{ResponseWriter: w}
+	_ = e.WriteResponse(&out, openai.ShapeOpenAI) // a client that left is not told
 	s.opts.Requests.Refused(openai.RouteOther, p.Status, reasonBadRequest)
 	s.log.Access(&telemetry.AccessLine{
-		ID: id, Method: "-", Route: "-", Level: slog.LevelInfo, Total: time.Since(start), Status: p.Status, Reason: reasonBadRequest, Err: e,
+		ID: id, Method: "-", Route: "-", Level: slog.LevelInfo, Total: time.Since(start), Status: p.Status, Reason: reasonBadRequest, Err: e, BytesOut: out.bytes,
 	})
 }
 

@@ -290,3 +290,16 @@ func TestCase_B109_ImpossibleRequestsHaveTheirRealStatus(t *testing.T) {
 		a.refused(t, 404, "model_not_found")
 	}
 }
+
+// What is no request is logged with what was answered.
+func TestBytesThatAreNoRequestAreLogged(t *testing.T) {
+	r := start(t, nil)
+	c := r.dial()
+	c.send("hello\r\n\r\n")
+	a := c.read()
+	a.refused(t, 400, "malformed_request")
+	l := r.line(a.header.Get("X-Request-Id"))
+	if want := fmt.Sprintf(" bytes_out=%d", len(a.body)); !strings.Contains(l+" ", want+" ") {
+		t.Errorf("the access line is %q, want%s", l, want)
+	}
+}

@@ -136,6 +136,37 @@ func TestCase_B141_RoutesThatSomeWorkersHave(t *testing.T) {
 	}
 }
 
+// Where a request that passes ran is told by the worker's role, in the access line
+// as in the answer's header.
+func TestPassingRequestIsLoggedByItsWorkersRole(t *testing.T) {
+	var count atomic.Int64
+	r := start(t, func(s *setup) {
+		s.sim.Each = func(role sim.Role, _ int, o *sim.WorkerOptions) {
+			o.Wrap = having(&count, "/v1/score")
+			if role == sim.Prefill {
+				o.Wrap = having(&count, "/v1/score", "/v1/rerank")
+			}
+		}
+	})
+	for path, want := range map[string]string{
+		"/v1/rerank": " prefill=" + r.sim.Prefill(0).URL(), // the decode worker is asked first
+		"/v1/score":  " decode=" + r.sim.Decode(0).URL(),
+	} {
+		a := r.do("POST", path, `{"model":"sim-model","query":"q"}`)
+		header := "X-Sluice-Prefill-Worker"
+		if strings.HasPrefix(want, " decode") {
+			header = "X-Sluice-Decode-Worker"
+		}
+		if a.status != 200 || a.header.Get(header) == "" {
+			t.Errorf("%s: status %d, headers %v", path, a.status, a.header)
+		}
+		l := r.line(a.header.Get("X-Request-Id"))
+		if !strings.Contains(l, want+" ") || strings.Contains(l, " prefill=") && strings.Contains(l, " decode=") {
+			t.Errorf("%s: the access line is %q, want%s alone", path, l, want)
+		}
+	}
+}
+
 // The 404 of an unknown model is the engine's to tell, and says nothing of the route.
 func TestModelNotFoundIsNoMissingRoute(t *testing.T) {
 	body := `{"error":{"message":"The model x does not exist.","type":"NotFoundError","param":"model","code":404}}`
