@@ -399,7 +399,12 @@ func (l *loader) checkOrders(r *classReader) {
 		for i, c := range p.Classes {
 			path := fmt.Sprintf("%spolicy_classes[%d].", prefix, i)
 			if c.Order == admission.LCFS && !l.cfg.Admission.AllowLCFS {
-				l.fail(path+"queue_policy", r.at(path+"queue_policy").String(), string(c.Order), "needs %s", l.named("admission.allow_lcfs"))
+				at := r.at(path + "queue_policy")
+				by := at
+				if r.prefix == "" { // a class file has no such key
+					by = l.cfg.origins[policyConfigPath]
+				}
+				l.fail(path+"queue_policy", at.String(), string(c.Order), "needs %s", l.on("admission.allow_lcfs", by))
 			}
 			if c.BusyWorkerRatio != nil && c.PrefillBusyTokens == nil && c.PrefillBusyFrac == nil {
 				l.warn(path+"busy_worker_ratio", r.at(path+"busy_worker_ratio").String(), "has no effect without prefill_busy_threshold or prefill_busy_threshold_frac: no worker is busy for the class")
@@ -422,17 +427,18 @@ func (l *loader) checkQueueThreshold(classes *classReader) {
 	if classes.hasClasses() {
 		for _, path := range []string{threshold, order} {
 			if l.isSet(path) {
-				l.blame(path, "%s makes a class, and there are classes already (%s); each of them has its own thresholds and queue_policy", l.named(path), classes.first)
+				l.blame(path, "makes a class, and there are classes already (%s); each of them has its own thresholds and queue_policy", classes.first)
 			}
 		}
 		return
 	}
 	if l.good(order) && a.RouterQueuePolicy == admission.LCFS && !a.AllowLCFS {
-		l.blame(order, "needs %s", l.named("admission.allow_lcfs"))
+		l.blame(order, "needs %s", l.on("admission.allow_lcfs", l.cfg.origins[order]))
 	}
 	if a.RouterQueueThreshold != nil || a.RouterQueuePolicy != admission.FCFS && a.Enabled() {
 		l.cfg.Classes = admission.SyntheticClasses(a.RouterQueueThreshold, a.RouterQueuePolicy)
 	} else if a.RouterQueuePolicy != admission.FCFS && l.good(order, threshold) {
-		l.warn(order, l.source(order), "has no effect without %s or %s: nothing waits", l.named(threshold), l.named("admission.prefill_max_inflight_requests_per_worker"))
+		from := l.cfg.origins[order]
+		l.warn(order, from.String(), "has no effect without %s or %s: nothing waits", l.named(threshold, from), l.named("admission.prefill_max_inflight_requests_per_worker", from))
 	}
 }

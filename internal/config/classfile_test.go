@@ -208,12 +208,12 @@ c.yaml:7: policy_classes[1].cache_bucket: "b": is no bucket of uncached_isl_buck
 		{"quantum text", "quantum: 10", "quantum: ten", "", `c.yaml:6: policy_classes[0].quantum: "ten": must be a whole number`},
 		{"quantum quoted", "quantum: 10", "quantum: '10'", "", `c.yaml:6: policy_classes[0].quantum: "10": must stand without quotes`},
 		{"family alone", ", cache_bucket: a", "", "", `c.yaml:6: policy_classes[0].policy_family: "f": is set without cache_bucket; a class has both, or neither and is reached by its name alone`},
-		{"bucket alone", "policy_family: f, cache_bucket: a", "cache_bucket: a", "", `c.yaml:6: policy_classes[0].cache_bucket: "a": is set without policy_family; a class has both, or neither and is reached by its name alone
-c.yaml:5: policy_classes: policy_family "f" has no class for cache_bucket "a"; every family needs one for each bucket`},
+		{"bucket alone", "policy_family: f, cache_bucket: a", "cache_bucket: a", "", `c.yaml:5: policy_classes: policy_family "f" has no class for cache_bucket "a"; every family needs one for each bucket
+c.yaml:6: policy_classes[0].cache_bucket: "a": is set without policy_family; a class has both, or neither and is reached by its name alone`},
 		{"unknown bucket", "cache_bucket: a", "cache_bucket: c", "", `c.yaml:6: policy_classes[0].cache_bucket: "c": is no bucket of uncached_isl_buckets`},
 		{"family without bucket", "- {name: fb, policy_family: f, cache_bucket: b, quantum: 10}\n", "", "", `c.yaml:5: policy_classes: policy_family "f" has no class for cache_bucket "b"; every family needs one for each bucket`},
-		{"cell twice", "name: fb, policy_family: f, cache_bucket: b", "name: fb, policy_family: f, cache_bucket: a", "", `c.yaml:7: policy_classes[1]: "fb": is for policy_family "f" and cache_bucket "a" like policy_classes[0]
-c.yaml:5: policy_classes: policy_family "f" has no class for cache_bucket "b"; every family needs one for each bucket`},
+		{"cell twice", "name: fb, policy_family: f, cache_bucket: b", "name: fb, policy_family: f, cache_bucket: a", "", `c.yaml:5: policy_classes: policy_family "f" has no class for cache_bucket "b"; every family needs one for each bucket
+c.yaml:7: policy_classes[1]: "fb": is for policy_family "f" and cache_bucket "a" like policy_classes[0]`},
 		{"order", "quantum: 10", "quantum: 10, queue_policy: lifo", "", `c.yaml:6: policy_classes[0].queue_policy: "lifo": must be one of fcfs, wspt, lcfs; did you mean lcfs?`},
 		{"order latest", "quantum: 10", "quantum: 10, queue_policy: lcfs", "", `c.yaml:6: policy_classes[0].queue_policy: "lcfs": needs --allow-lcfs`},
 		{"prefill tokens", "quantum: 10", "quantum: 10, prefill_busy_threshold: -1", "", `c.yaml:6: policy_classes[0].prefill_busy_threshold: "-1": must be from 0 to 1099511627776 tokens`},
@@ -229,8 +229,7 @@ c.yaml:6: policy_classes[0].cached_token_queue_limit_per_worker: "-1": must be f
 		{"class as text", "- {name: fa, policy_family: f, cache_bucket: a, quantum: 10}", "- fa", "", `c.yaml:6: policy_classes[0]: "fa": must be a mapping, not a single value`},
 		{"classes as a mapping", "- {name: fa, policy_family: f, cache_bucket: a, quantum: 10}\n- {name: fb, policy_family: f, cache_bucket: b, quantum: 10}", "  fa: {quantum: 1}", "", `c.yaml:6: policy_classes: must be a list, not a mapping`},
 		{"model", "default_policy_family: f", "models: {org/m: {default_policy_family: x, clases: []}}\ndefault_policy_family: f", "", `c.yaml:1: models.org/m.clases: unknown key; did you mean policy_classes?
-c.yaml:1: models.org/m.uncached_isl_buckets: is missing or empty: ` + together + `
-c.yaml:1: models.org/m.policy_classes: is missing or empty: ` + together},
+c.yaml:1: models.org/m.uncached_isl_buckets: is missing or empty: ` + together},
 		{"model name", "default_policy_family: f", "models: {\"\": {}}\ndefault_policy_family: f", "", `c.yaml:1: models.: must be a model's name, of 1 to 512 bytes`},
 		{"second document", "default_policy_family: f", "{}\n---\ndefault_policy_family: f", "", `c.yaml:2: holds a second YAML document; a configuration is one`},
 		{"empty", minimal, "{}", "", `c.yaml: holds nothing; a class file has at least one of router, default_policy_family, uncached_isl_buckets, policy_classes, models, worker_selection, request_classifier`},
@@ -239,14 +238,14 @@ c.yaml:1: models.org/m.policy_classes: is missing or empty: ` + together},
 		{"no YAML", minimal, "a: [", "", ""},
 
 		// Beside other settings.
-		{"threshold beside classes", "", "", "--router-queue-threshold 1 --router-queue-policy wspt", `flag --router-queue-threshold: admission.router_queue_threshold: "1": --router-queue-threshold makes a class, and there are classes already (c.yaml:1); each of them has its own thresholds and queue_policy
-flag --router-queue-policy: admission.router_queue_policy: "wspt": --router-queue-policy makes a class, and there are classes already (c.yaml:1); each of them has its own thresholds and queue_policy`},
-		{"router-wide bounds beside slots", "", "", pd + "--prefill-max-inflight-requests-per-worker 2 --max-waiting 5", `flag --max-waiting: admission.max_waiting: "5": --max-waiting is not in force together with --prefill-max-inflight-requests-per-worker; prefill_queue_size and prefill_queue_timeout_secs are the bounds then`},
+		{"threshold beside classes", "", "", "--router-queue-threshold 1 --router-queue-policy wspt", `flag --router-queue-threshold: admission.router_queue_threshold: "1": makes a class, and there are classes already (c.yaml:1); each of them has its own thresholds and queue_policy
+flag --router-queue-policy: admission.router_queue_policy: "wspt": makes a class, and there are classes already (c.yaml:1); each of them has its own thresholds and queue_policy`},
+		{"router-wide bounds beside slots", "", "", pd + "--prefill-max-inflight-requests-per-worker 2 --max-waiting 5", `flag --max-waiting: admission.max_waiting: "5": is not in force together with --prefill-max-inflight-requests-per-worker; prefill_queue_size and prefill_queue_timeout_secs are the bounds then`},
 
 		// All at once, from every source.
-		{"everything is told", "quantum: 10", "quantum: 0, decode_busy_threshold_frac: 3", "--port x", `flag --port: server.port: "x": must be a whole number
-c.yaml:6: policy_classes[0].quantum: "0": must be from 1 to 1099511627776 tokens
-c.yaml:6: policy_classes[0].decode_busy_threshold_frac: "3": must be more than 0 and at most 1`},
+		{"everything is told", "quantum: 10", "quantum: 0, decode_busy_threshold_frac: 3", "--port x", `c.yaml:6: policy_classes[0].quantum: "0": must be from 1 to 1099511627776 tokens
+c.yaml:6: policy_classes[0].decode_busy_threshold_frac: "3": must be more than 0 and at most 1
+flag --port: server.port: "x": must be a whole number`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := files{"c.yaml": strings.Replace(minimal, tc.old, tc.new, 1)}
@@ -272,33 +271,33 @@ c.yaml:5: policy_classes: unknown key; a class file is given with --router-polic
 		{"in the group", "", "admission:\n  policy_classes:\n  - {name: a, quantum: 0}\n", `c.yaml:2: admission.default_policy_family: is missing: default_policy_family, uncached_isl_buckets and policy_classes go together, or none of them
 c.yaml:2: admission.uncached_isl_buckets: is missing or empty: default_policy_family, uncached_isl_buckets and policy_classes go together, or none of them
 c.yaml:3: admission.policy_classes[0].quantum: "0": must be from 1 to 1099511627776 tokens`},
-		{"threshold beside the group", "--router-queue-threshold 1", indented(minimal), `flag --router-queue-threshold: admission.router_queue_threshold: "1": --router-queue-threshold makes a class, and there are classes already (c.yaml:2); each of them has its own thresholds and queue_policy`},
+		{"threshold beside the group", "--router-queue-threshold 1", indented(minimal), `flag --router-queue-threshold: admission.router_queue_threshold: "1": makes a class, and there are classes already (c.yaml:2); each of them has its own thresholds and queue_policy`},
 		{"threshold negative", "--router-queue-threshold -1", "", `flag --router-queue-threshold: admission.router_queue_threshold: "-1": must be 0 or more`},
 		{"threshold text", "--router-queue-threshold x", "", `flag --router-queue-threshold: admission.router_queue_threshold: "x": must be a number`},
 		{"queue policy", "--router-queue-policy fifo", "", `flag --router-queue-policy: admission.router_queue_policy: "fifo": must be one of fcfs, wspt, lcfs; did you mean fcfs?`},
 		{"queue policy latest", "--router-queue-threshold 1 --router-queue-policy lcfs", "", `flag --router-queue-policy: admission.router_queue_policy: "lcfs": needs --allow-lcfs`},
-		{"bounds without classes", "--max-waiting 1 --max-waiting-bytes 1 --max-wait-secs 1", "", `flag --max-waiting: admission.max_waiting: "1": --max-waiting needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits
-flag --max-waiting-bytes: admission.max_waiting_bytes: "1": --max-waiting-bytes needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits
-flag --max-wait-secs: admission.max_wait_secs: "1": --max-wait-secs needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits`},
+		{"bounds without classes", "--max-waiting 1 --max-waiting-bytes 1 --max-wait-secs 1", "", `flag --max-waiting: admission.max_waiting: "1": needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits
+flag --max-waiting-bytes: admission.max_waiting_bytes: "1": needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits
+flag --max-wait-secs: admission.max_wait_secs: "1": needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits`},
 		{"overload status", "--overload-status 503", "", `flag --overload-status: admission.overload_status: "503": must be one of 429, 529`},
 		{"queue order", "--queue-order lane", "", `flag --queue-order: admission.queue_order: "lane": must be one of auto, strict, lanes; did you mean lanes?`},
 		{"guard", "--starvation-guard-secs -1", "", `flag --starvation-guard-secs: admission.starvation_guard_secs: "-1": must be from 0 to 1000000000 seconds`},
-		{"client waits", "--client-max-queue-min-ms 10 --client-max-queue-max-ms 5", "", `flag --client-max-queue-min-ms: admission.client_max_queue_min_ms: "10": --client-max-queue-max-ms must not be less than --client-max-queue-min-ms`},
+		{"client waits", "--client-max-queue-min-ms 10 --client-max-queue-max-ms 5", "", `flag --client-max-queue-min-ms: admission.client_max_queue_min_ms: "10": must not be more than --client-max-queue-max-ms, which is 5`},
 		{"decode blocks", "--active-decode-blocks-threshold 1.5", "", `flag --active-decode-blocks-threshold: admission.active_decode_blocks_threshold: "1.5": must be from 0 to 1`},
 		{"prefill tokens", "--active-prefill-tokens-threshold -1 --active-prefill-tokens-threshold-frac -1", "", `flag --active-prefill-tokens-threshold: admission.active_prefill_tokens_threshold: "-1": must be 0 or more
 flag --active-prefill-tokens-threshold-frac: admission.active_prefill_tokens_threshold_frac: "-1": must be 0 or more`},
-		{"bypass outside PD", "--router-conditional-disagg", "", `flag --conditional-disagg-enabled: conditional_disagg.conditional_disagg_enabled: "true": --conditional-disagg-enabled needs --pd-disaggregation: without it every request runs whole on one worker`},
-		{"bypass settings without it", pd + "--conditional-disagg-eff-isl-threshold 1", "", `flag --conditional-disagg-eff-isl-threshold: conditional_disagg.conditional_disagg_eff_isl_threshold: "1": --conditional-disagg-eff-isl-threshold needs --conditional-disagg-enabled`},
+		{"bypass outside PD", "--router-conditional-disagg", "", `flag --conditional-disagg-enabled: conditional_disagg.conditional_disagg_enabled: "true": needs --pd-disaggregation; without it every request runs whole on one worker`},
+		{"bypass settings without it", pd + "--conditional-disagg-eff-isl-threshold 1", "", `flag --conditional-disagg-eff-isl-threshold: conditional_disagg.conditional_disagg_eff_isl_threshold: "1": needs --conditional-disagg-enabled`},
 		{"bypass by load without a threshold", pd + "--conditional-disagg-enabled --conditional-disagg-policy isl_or_load", "", `flag --conditional-disagg-policy: conditional_disagg.conditional_disagg_policy: "isl_or_load": needs --conditional-disagg-prefill-busy-threshold or --router-queue-threshold`},
-		{"topology outside PD", "--kv-transfer-topology required", "", `flag --kv-transfer-topology: fleet.kv_transfer_topology: "required": --kv-transfer-topology needs --pd-disaggregation: without it no KV cache is transferred`},
-		{"topology weight", pd + "--kv-transfer-topology required --kv-transfer-preferred-weight 1", "", `flag --kv-transfer-preferred-weight: fleet.kv_transfer_preferred_weight: "1": --kv-transfer-preferred-weight needs --kv-transfer-topology to be preferred; it is required`},
-		{"worker", "", "workers:\n- url: http://a\n  labels: {a b: c, d: ' e', f: 1}\n  adapters: [x, x, '']\n  block_size: 0\n  total_kv_blocks: -1\n  topology_domain: ' z'\n", `c.yaml:3: workers[0].labels.a b: a label's name is of letters, digits, '_', '.', '-' and '/', 253 at most
+		{"topology outside PD", "--kv-transfer-topology required", "", `flag --kv-transfer-topology: fleet.kv_transfer_topology: "required": needs --pd-disaggregation; without it no KV cache is transferred`},
+		{"topology weight", pd + "--kv-transfer-topology required --kv-transfer-preferred-weight 1", "", `flag --kv-transfer-preferred-weight: fleet.kv_transfer_preferred_weight: "1": needs --kv-transfer-topology to be preferred; it is required`},
+		{"worker", "", "workers:\n- url: http://a\n  labels: {a b: c, d: ' e', f: 1}\n  adapters: [x, x, '']\n  block_size: 0\n  total_kv_blocks: -1\n  topology_domain: ' z'\n", `c.yaml:2: workers[0].topology_domain: " z": must be 1 to 253 characters of ASCII, without spaces at the ends
+c.yaml:2: workers[0].adapters[1]: "x": is named twice
+c.yaml:2: workers[0].adapters[2]: must be a model's name, of 1 to 512 bytes
+c.yaml:3: workers[0].labels.a b: a label's name is of letters, digits, '_', '.', '-' and '/', 253 at most
 c.yaml:3: workers[0].labels.d: " e": must be 1 to 253 characters of ASCII, without spaces at the ends
 c.yaml:5: workers[0].block_size: "0": must be from 1 to 65536
-c.yaml:6: workers[0].total_kv_blocks: "-1": must be 1 or more
-c.yaml:2: workers[0].topology_domain: " z": must be 1 to 253 characters of ASCII, without spaces at the ends
-c.yaml:2: workers[0].adapters[1]: "x": is named twice
-c.yaml:2: workers[0].adapters[2]: must be a model's name, of 1 to 512 bytes`},
+c.yaml:6: workers[0].total_kv_blocks: "-1": must be 1 or more`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			args := tc.args

@@ -1,7 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -50,8 +53,45 @@ type Error struct {
 
 func (e *Error) Error() string { return located(e.Source, e.Path, e.Value, e.Message) }
 
-// Errors is all that is wrong with a configuration, in the order of the sources.
+// Errors is all that is wrong with a configuration: file by file and line by line,
+// then the environment and the command line.
 type Errors []*Error
+
+// sort brings errors into that order. What else the order says stays.
+func (es Errors) sort() {
+	files := map[string]int{}
+	for _, e := range es {
+		if kind, name, _ := e.place(); kind == FromFile {
+			if _, known := files[name]; !known {
+				files[name] = len(files)
+			}
+		}
+	}
+	slices.SortStableFunc(es, func(a, b *Error) int {
+		kindA, nameA, lineA := a.place()
+		kindB, nameB, lineB := b.place()
+		return cmp.Or(cmp.Compare(kindA, kindB), cmp.Compare(files[nameA], files[nameB]), cmp.Compare(lineA, lineB))
+	})
+}
+
+// place is where the error's source is. An error without one is of the whole, and
+// comes last.
+func (e *Error) place() (kind SourceKind, name string, line int) {
+	switch {
+	case e.Source == "":
+		return FromFlag + 1, "", 0
+	case strings.HasPrefix(e.Source, "environment "):
+		return FromEnv, "", 0
+	case strings.HasPrefix(e.Source, "flag --"):
+		return FromFlag, "", 0
+	}
+	if i := strings.LastIndexByte(e.Source, ':'); i >= 0 {
+		if n, err := strconv.Atoi(e.Source[i+1:]); err == nil {
+			return FromFile, e.Source[:i], n
+		}
+	}
+	return FromFile, e.Source, 0
+}
 
 func (es Errors) Error() string {
 	lines := make([]string, len(es))

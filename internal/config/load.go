@@ -55,7 +55,11 @@ func LoadFlags(flags *Flags, environ []string, readFile ReadFile) (*Config, []Wa
 		l.cfg.File = flags.config.last()
 	}
 	if l.cfg.File != "" {
+		before := len(l.errs)
 		l.file(l.cfg.File)
+		for _, e := range l.errs[before:] {
+			l.unread = l.unread || e.Path == ""
+		}
 	}
 	l.applyEnv(env)
 	l.applyFlags(flags)
@@ -64,6 +68,7 @@ func LoadFlags(flags *Flags, environ []string, readFile ReadFile) (*Config, []Wa
 	l.resolveClasses()
 	l.validate()
 	if len(l.errs) > 0 {
+		l.errs.sort()
 		return nil, l.warnings, l.errs
 	}
 	l.fillIn()
@@ -90,6 +95,7 @@ type loader struct {
 	errs     Errors
 	warnings []Warning
 	bad      map[string]bool // paths with an error; checks across settings skip them
+	unread   bool            // the file, or a part of it, could not be read
 	visited  int             // nodes of the file, aliases followed
 
 	workers []Origin     // of each of cfg.Workers

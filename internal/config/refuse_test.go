@@ -18,18 +18,18 @@ func TestRefusals(t *testing.T) {
 	}{
 		// The options of bounded prefill.
 		{name: "queue size without limit", args: pd + "--prefill-queue-size 5",
-			want: `flag --prefill-queue-size: admission.prefill_queue_size: "5": --prefill-queue-size needs a positive --prefill-max-inflight-requests-per-worker, which is -1: without that limit nothing waits for prefill`},
+			want: `flag --prefill-queue-size: admission.prefill_queue_size: "5": needs a positive --prefill-max-inflight-requests-per-worker, which is -1: without that limit nothing waits for prefill`},
 		{name: "queue timeout without limit", args: pd + "--prefill-queue-timeout-secs 5 --prefill-max-inflight-requests-per-worker 0",
-			want: `flag --prefill-queue-timeout-secs: admission.prefill_queue_timeout_secs: "5": --prefill-queue-timeout-secs needs a positive --prefill-max-inflight-requests-per-worker, which is 0: without that limit nothing waits for prefill`},
+			want: `flag --prefill-queue-timeout-secs: admission.prefill_queue_timeout_secs: "5": needs a positive --prefill-max-inflight-requests-per-worker, which is 0: without that limit nothing waits for prefill`},
 		{name: "queue options from file and environment", yaml: "admission:\n  prefill_queue_size: 5\n", env: []string{"SLUICE_PREFILL_QUEUE_TIMEOUT_SECS=6"},
-			want: `c.yaml:2: admission.prefill_queue_size: "5": admission.prefill_queue_size needs a positive --prefill-max-inflight-requests-per-worker, which is -1: without that limit nothing waits for prefill
-environment SLUICE_PREFILL_QUEUE_TIMEOUT_SECS: admission.prefill_queue_timeout_secs: "6": SLUICE_PREFILL_QUEUE_TIMEOUT_SECS needs a positive --prefill-max-inflight-requests-per-worker, which is -1: without that limit nothing waits for prefill`},
+			want: `c.yaml:2: admission.prefill_queue_size: "5": needs a positive admission.prefill_max_inflight_requests_per_worker, which is -1: without that limit nothing waits for prefill
+environment SLUICE_PREFILL_QUEUE_TIMEOUT_SECS: admission.prefill_queue_timeout_secs: "6": needs a positive SLUICE_PREFILL_MAX_INFLIGHT_REQUESTS_PER_WORKER, which is -1: without that limit nothing waits for prefill`},
 		{name: "limit outside PD", args: "--prefill-max-inflight-requests-per-worker 4",
-			want: `flag --prefill-max-inflight-requests-per-worker: admission.prefill_max_inflight_requests_per_worker: "4": --prefill-max-inflight-requests-per-worker needs --pd-disaggregation: it bounds requests in prefill, and without disaggregation no worker has a prefill of its own`},
+			want: `flag --prefill-max-inflight-requests-per-worker: admission.prefill_max_inflight_requests_per_worker: "4": needs --pd-disaggregation; it bounds requests in prefill, and without disaggregation no worker has a prefill of its own`},
 		{name: "zero timeout with a queue", args: pd + "--prefill-max-inflight-requests-per-worker 4 --prefill-queue-timeout-secs 0",
-			want: `flag --prefill-queue-timeout-secs: admission.prefill_queue_timeout_secs: "0": --prefill-queue-timeout-secs must be positive while --prefill-queue-size is 100: nothing could wait in that queue. To refuse at once, set the size to 0`},
+			want: `flag --prefill-queue-timeout-secs: admission.prefill_queue_timeout_secs: "0": must be positive while --prefill-queue-size is 100: nothing could wait in that queue. To refuse at once, set the size to 0`},
 		{name: "transfer params of another router in PD", args: pd + "--trust-upstream-transfer-params",
-			want: `flag --trust-upstream-transfer-params: server.trust_upstream_transfer_params: "true": --trust-upstream-transfer-params does not go with --pd-disaggregation: there sluice itself sets these fields`},
+			want: `flag --trust-upstream-transfer-params: server.trust_upstream_transfer_params: "true": does not go with --pd-disaggregation; there sluice itself sets these fields`},
 		{name: "negative size", args: pd + "--prefill-max-inflight-requests-per-worker 4 --prefill-queue-size -1",
 			want: `flag --prefill-queue-size: admission.prefill_queue_size: "-1": must be a whole number, not negative: the most requests that wait, or 0 to refuse at once`},
 		{name: "fractional size", args: pd + "--prefill-max-inflight-requests-per-worker 4 --prefill-queue-size 1.5",
@@ -41,18 +41,18 @@ environment SLUICE_PREFILL_QUEUE_TIMEOUT_SECS: admission.prefill_queue_timeout_s
 		{name: "fractional limit", args: pd + "--prefill-max-inflight-requests-per-worker 2.5",
 			want: `flag --prefill-max-inflight-requests-per-worker: admission.prefill_max_inflight_requests_per_worker: "2.5": must be a whole number: the most requests in prefill on one worker, or -1 for no limit`},
 		{name: "priority scheduler", args: "--priority-scheduler-enabled",
-			want: `flag --priority-scheduler-enabled: admission.priority_scheduler_enabled: "true": --priority-scheduler-enabled is not an option here, whatever its value: request classes do its job. A class is a queue of its own with an order, a weight and limits, and a request names its class in the header x-sluice-class. Leave the option out`},
+			want: `flag --priority-scheduler-enabled: admission.priority_scheduler_enabled: "true": is not an option here, whatever its value: request classes do its job. A class is a queue of its own with an order, a weight and limits, and a request names its class in the header x-sluice-class. Leave the option out`},
 		{name: "priority scheduler switched off", yaml: "admission: {priority_scheduler_enabled: false}",
-			want: `c.yaml:1: admission.priority_scheduler_enabled: "false": admission.priority_scheduler_enabled is not an option here, whatever its value: request classes do its job. A class is a queue of its own with an order, a weight and limits, and a request names its class in the header x-sluice-class. Leave the option out`},
+			want: `c.yaml:1: admission.priority_scheduler_enabled: "false": is not an option here, whatever its value: request classes do its job. A class is a queue of its own with an order, a weight and limits, and a request names its class in the header x-sluice-class. Leave the option out`},
 
 		// Single values.
 		{name: "port", args: "--port 65536", want: `flag --port: server.port: "65536": must be from 0 to 65535`},
 		{name: "port text", env: []string{"SLUICE_PORT=http"}, want: `environment SLUICE_PORT: server.port: "http": must be a whole number`},
-		{name: "same ports", args: "--port 29000", want: `flag --port: server.port: "29000": clients and metrics cannot share one port: --port and --prometheus-port are both 29000`},
+		{name: "same ports", args: "--port 29000", want: `flag --port: server.port: "29000": clients and metrics cannot share one port, and --prometheus-port is the same`},
 		{name: "host with port", args: "--host 0.0.0.0:80", want: `flag --host: server.host: "0.0.0.0:80": must be an address or a host name, without a port`},
 		{name: "policy", args: "--policy power_of_too", want: `flag --policy: routing.policy: "power_of_too": must be one of random, round_robin, power_of_two, consistent_hashing; did you mean power_of_two?`},
 		{name: "policy of later", args: "--policy cache_aware", want: `flag --policy: routing.policy: "cache_aware": is not available yet; use one of random, round_robin, power_of_two, consistent_hashing`},
-		{name: "phase policy outside PD", args: "--decode-policy random", want: `flag --decode-policy: routing.decode_policy: "random": --decode-policy needs --pd-disaggregation; without it --policy is the one policy`},
+		{name: "phase policy outside PD", args: "--decode-policy random", want: `flag --decode-policy: routing.decode_policy: "random": needs --pd-disaggregation; without it --policy is the one policy`},
 		{name: "duration with unit", args: "--drain-timeout 1m30s", want: `flag --drain-timeout: server.drain_timeout: "1m30s": must be a number of seconds, without a unit: write 90`},
 		{name: "duration in milliseconds", args: "--retry-max-backoff-ms 2s", want: `flag --retry-max-backoff-ms: retry.retry_max_backoff_ms: "2s": must be a number of milliseconds, without a unit: write 2000`},
 		{name: "duration negative", args: "--connect-timeout-secs -1", want: `flag --connect-timeout-secs: timeouts.connect_timeout_secs: "-1": must be from 0 to 1000000000 seconds`},
@@ -64,7 +64,7 @@ environment SLUICE_PREFILL_QUEUE_TIMEOUT_SECS: admission.prefill_queue_timeout_s
 		{name: "payload over buffer", args: "--max-payload-size 3GiB", want: `flag --max-payload-size: server.max_payload_size: "3GiB": must not exceed --max-buffered-bytes, which is 2GiB and bounds all bodies together`},
 		{name: "bool", args: "--log-json=yes", want: `flag --log-json: log.log_json: "yes": must be true or false`},
 		{name: "factor", args: "--retry-jitter-factor 1.5", want: `flag --retry-jitter-factor: retry.retry_jitter_factor: "1.5": must be from 0 to 1`},
-		{name: "backoffs", args: "--retry-max-backoff-ms 10", want: `flag --retry-max-backoff-ms: retry.retry_max_backoff_ms: "10": --retry-max-backoff-ms must not be less than --retry-initial-backoff-ms`},
+		{name: "backoffs", args: "--retry-max-backoff-ms 10", want: `flag --retry-max-backoff-ms: retry.retry_max_backoff_ms: "10": must not be less than --retry-initial-backoff-ms, which is 50`},
 		{name: "endpoint", args: "--health-check-endpoint health", want: `flag --health-check-endpoint: health.health_check_endpoint: "health": must be a path that begins with /`},
 		{name: "key with a space", env: []string{"SLUICE_ADMIN_API_KEY=top secret"}, want: `environment SLUICE_ADMIN_API_KEY: auth.admin_api_key: "<hidden>": has a space or another character that a header cannot carry`},
 		{name: "printed key", yaml: "auth: {worker_api_key: <hidden>}", want: `c.yaml:1: auth.worker_api_key: "<hidden>": is what stands for a secret in a printed configuration, not a key`},
@@ -76,7 +76,7 @@ environment SLUICE_PREFILL_QUEUE_TIMEOUT_SECS: admission.prefill_queue_timeout_s
 
 		// Workers.
 		{name: "prefill outside PD, told once", args: "--prefill http://a --prefill http://b",
-			want: `flag --prefill: workers[0].worker_type: "prefill": needs --pd-disaggregation: without it every worker runs whole requests (--worker-urls)`},
+			want: `flag --prefill: workers[0].worker_type: "prefill": needs --pd-disaggregation; without it every worker runs whole requests (--worker-urls)`},
 		{name: "regular in PD", args: pd + "--worker-urls http://a",
 			want: `flag --worker-urls: workers[0].worker_type: "regular": with --pd-disaggregation every worker is prefill or decode (--prefill, --decode)`},
 		{name: "bootstrap port", args: pd + "--prefill http://a 0", want: `flag --prefill: workers[0].bootstrap_port: "0": must be a port from 1 to 65535, or none`},
@@ -131,7 +131,40 @@ c.yaml:2: workers[0].tls.key_file: "nowhere": cannot read it: open nowhere: file
 		{name: "flag without its word", args: "--port", want: `command line: flag needs an argument: --port`},
 		{name: "prefill without its word", args: "--prefill", want: `command line: flag needs an argument: --prefill`},
 
-		// All at once.
+		// What a setting needs is named as the setting itself was written.
+		{name: "limit outside PD, in the file", yaml: "admission: {prefill_max_inflight_requests_per_worker: 2}\n",
+			want: `c.yaml:1: admission.prefill_max_inflight_requests_per_worker: "2": needs fleet.pd_disaggregation: true; it bounds requests in prefill, and without disaggregation no worker has a prefill of its own`},
+		{name: "phase policy outside PD, in the environment", env: []string{"SLUICE_DECODE_POLICY=random"},
+			want: `environment SLUICE_DECODE_POLICY: routing.decode_policy: "random": needs SLUICE_PD_DISAGGREGATION=true; without it SLUICE_POLICY is the one policy`},
+		{name: "prefill outside PD, in the file", yaml: "workers:\n- {url: http://a, worker_type: prefill}\n",
+			want: `c.yaml:2: workers[0].worker_type: "prefill": needs fleet.pd_disaggregation: true; without it every worker runs whole requests`},
+		{name: "regular in PD, in the file", yaml: "fleet: {pd_disaggregation: true}\nworkers:\n- {url: http://a}\n",
+			want: `c.yaml:3: workers[0].worker_type: "regular": with fleet.pd_disaggregation: true every worker is prefill or decode`},
+		{name: "a flag needs what the file switches off", args: "--decode-policy random", yaml: "fleet: {pd_disaggregation: false}\n",
+			want: `flag --decode-policy: routing.decode_policy: "random": needs fleet.pd_disaggregation: true; without it --policy is the one policy`},
+
+		// One mistake makes one error.
+		{name: "mistyped key that others need", yaml: "fleet: {pd_disagregation: true}\nadmission: {prefill_max_inflight_requests_per_worker: 2}\nworkers:\n- {url: http://a, worker_type: prefill}\n",
+			want: `c.yaml:1: fleet.pd_disagregation: unknown key; did you mean fleet.pd_disaggregation?`},
+		{name: "mistyped value that others need", args: "--decode-policy random --prefill http://a", yaml: "fleet: {pd_disaggregation: yes}\n",
+			want: `c.yaml:1: fleet.pd_disaggregation: "yes": must be true or false`},
+		{name: "mistyped group that others need", args: "--prefill http://a", yaml: "fleeet: {pd_disaggregation: true}\n",
+			want: `c.yaml:1: fleeet: unknown key; did you mean fleet?`},
+		{name: "key in another group that others need", args: "--prefill http://a", yaml: "pd_disaggregation: true\n",
+			want: `c.yaml:1: pd_disaggregation: unknown key; did you mean fleet.pd_disaggregation?`},
+		{name: "limit mistyped", yaml: "fleet: {pd_disaggregation: true}\nadmission:\n  prefill_max_inflight_request_per_worker: 2\n  prefill_queue_size: 5\n",
+			want: `c.yaml:3: admission.prefill_max_inflight_request_per_worker: unknown key; did you mean admission.prefill_max_inflight_requests_per_worker?`},
+		{name: "worker type mistyped", yaml: "fleet: {pd_disaggregation: true}\nworkers:\n- {url: http://a, worker_tpye: decode}\n",
+			want: `c.yaml:3: workers[0].worker_tpye: unknown key; did you mean worker_type?`},
+		{name: "file that cannot be read", args: "--prefill http://a", yaml: "fleet: {pd_disaggregation: true}\n---\n{}\n",
+			want: `c.yaml:2: holds a second YAML document; a configuration is one`},
+
+		// All at once, in the order of the lines.
+		{name: "checks across settings stand at their lines", yaml: "admission:\n  prefill_queue_size: 5\nhealth: {health_check_endpoint: health}\nlog: {log_json: 1}\nserver: {host: 'a:1'}\n",
+			want: `c.yaml:2: admission.prefill_queue_size: "5": needs a positive admission.prefill_max_inflight_requests_per_worker, which is -1: without that limit nothing waits for prefill
+c.yaml:3: health.health_check_endpoint: "health": must be a path that begins with /
+c.yaml:4: log.log_json: "1": must be true or false
+c.yaml:5: server.host: "a:1": must be an address or a host name, without a port`},
 		{name: "everything is told", args: "--port x", env: []string{"SLUICE_LOG_LEVEL=loud"}, yaml: "server: {porrt: 1}\nlog: {log_json: 1}\n",
 			want: `c.yaml:1: server.porrt: unknown key; did you mean server.port?
 c.yaml:2: log.log_json: "1": must be true or false

@@ -172,7 +172,7 @@ func TestReloadThatNeedsARestartFirst(t *testing.T) {
 	s := newStory(t, "--config s", files{"s": "log: {log_json: true}\n"})
 	s.write("s", "fleet: {pd_disaggregation: true}\nadmission: {prefill_max_inflight_requests_per_worker: 2}\n")
 	_, err := s.Reload()
-	want := `s:2: admission.prefill_max_inflight_requests_per_worker: "2": admission.prefill_max_inflight_requests_per_worker needs --pd-disaggregation: it bounds requests in prefill, and without disaggregation no worker has a prefill of its own (settings that need a restart are as they were at the start)`
+	want := `s:2: admission.prefill_max_inflight_requests_per_worker: "2": needs fleet.pd_disaggregation: true; it bounds requests in prefill, and without disaggregation no worker has a prefill of its own (settings that need a restart are as they were at the start)`
 	if fmt.Sprint(err) != want {
 		t.Errorf("got %v", err)
 	}

@@ -21,15 +21,33 @@ func (l *loader) validate() {
 	l.checkWorkers()
 }
 
-// named is how the user wrote a setting: the flag where it came from one, and
-// for a default, since that is what all three ways have in common.
-func (l *loader) named(path string) string {
-	if from := l.cfg.origins[path]; from.Kind == FromEnv {
-		return from.Name
-	} else if from.Kind == FromFile {
-		return path
+// named is a setting in words for whoever wrote another one at by: as it was
+// written itself, and where it was not, in the way in which that was.
+func (l *loader) named(path string, by Origin) string {
+	from := l.cfg.origins[path]
+	if from.Kind == FromDefault {
+		from.Kind = by.Kind
 	}
-	return "--" + schema().find(path).flag
+	o := schema().find(path)
+	switch {
+	case from.Kind == FromFile:
+		return path
+	case from.Kind == FromEnv && o.env != "":
+		return o.env
+	}
+	return "--" + o.flag
+}
+
+// on is a switch that is on, in the same words.
+func (l *loader) on(path string, by Origin) string {
+	name := l.named(path, by)
+	switch name {
+	case path:
+		return name + ": true"
+	case schema().find(path).env:
+		return name + "=true"
+	}
+	return name
 }
 
 // source is where a setting came from, for an Error.
@@ -46,13 +64,32 @@ func (l *loader) blame(path, format string, args ...any) {
 	l.fail(path, l.source(path), l.value(path), format, args...)
 }
 
+// good tells whether nothing is wrong with settings, so that checks of how they go
+// together mean something. A setting is wrong with its group as well, and one that
+// nothing else sets may be in a file that cannot be read.
 func (l *loader) good(paths ...string) bool {
 	for _, p := range paths {
-		if l.bad[p] {
+		if l.unread && !l.isSet(p) {
 			return false
+		}
+		for group := p; group != ""; {
+			if l.bad[group] {
+				return false
+			}
+			group = group[:max(strings.LastIndexByte(group, '.'), 0)]
 		}
 	}
 	return true
+}
+
+// blameOrder reports that the setting hi is less than lo; path is one of them.
+func (l *loader) blameOrder(path, lo, hi string) {
+	from := l.cfg.origins[path]
+	if path == hi {
+		l.blame(path, "must not be less than %s, which is %s", l.named(lo, from), l.value(lo))
+		return
+	}
+	l.blame(path, "must not be more than %s, which is %s", l.named(hi, from), l.value(hi))
 }
 
 func (l *loader) isSet(path string) bool { return l.cfg.origins[path].Kind != FromDefault }
@@ -79,10 +116,14 @@ func (l *loader) checkServer() {
 		if !l.isSet(path) {
 			path = "server.port"
 		}
-		l.blame(path, "clients and metrics cannot share one port: %s and %s are both %d", l.named("server.port"), l.named("server.prometheus_port"), s.Port)
+		other := "server.port"
+		if path == other {
+			other = "server.prometheus_port"
+		}
+		l.blame(path, "clients and metrics cannot share one port, and %s is the same", l.named(other, l.cfg.origins[path]))
 	}
 	if l.good("server.max_payload_size", "server.max_buffered_bytes") && l.isSet("server.max_payload_size") && s.MaxPayloadSize > s.MaxBufferedBytes {
-		l.blame("server.max_payload_size", "must not exceed %s, which is %s and bounds all bodies together", l.named("server.max_buffered_bytes"), formatBytes(s.MaxBufferedBytes))
+		l.blame("server.max_payload_size", "must not exceed %s, which is %s and bounds all bodies together", l.named("server.max_buffered_bytes", l.cfg.origins["server.max_payload_size"]), formatBytes(s.MaxBufferedBytes))
 	}
 }
 
@@ -102,7 +143,7 @@ func (l *loader) checkAdmission() {
 	)
 	a := l.cfg.Admission
 	if l.isSet(prio) {
-		l.blame(prio, "%s is not an option here, whatever its value: request classes do its job. A class is a queue of its own with an order, a weight and limits, and a request names its class in the header x-sluice-class. Leave the option out", l.named(prio))
+		l.blame(prio, "is not an option here, whatever its value: request classes do its job. A class is a queue of its own with an order, a weight and limits, and a request names its class in the header x-sluice-class. Leave the option out")
 	}
 	if !l.good(limit) {
 		return
@@ -110,16 +151,16 @@ func (l *loader) checkAdmission() {
 	if !a.Enabled() {
 		for _, path := range []string{size, timeout} {
 			if l.good(path) && l.isSet(path) {
-				l.blame(path, "%s needs a positive %s, which is %d: without that limit nothing waits for prefill", l.named(path), l.named(limit), a.PrefillMaxInflight)
+				l.blame(path, "needs a positive %s, which is %d: without that limit nothing waits for prefill", l.named(limit, l.cfg.origins[path]), a.PrefillMaxInflight)
 			}
 		}
 		return
 	}
 	if l.good("fleet.pd_disaggregation") && !l.cfg.Fleet.PDDisaggregation {
-		l.blame(limit, "%s needs %s: it bounds requests in prefill, and without disaggregation no worker has a prefill of its own", l.named(limit), l.named("fleet.pd_disaggregation"))
+		l.blame(limit, "needs %s; it bounds requests in prefill, and without disaggregation no worker has a prefill of its own", l.on("fleet.pd_disaggregation", l.cfg.origins[limit]))
 	}
 	if l.good(size, timeout) && a.PrefillQueueTimeout == 0 && a.PrefillQueueSize > 0 {
-		l.blame(timeout, "%s must be positive while %s is %d: nothing could wait in that queue. To refuse at once, set the size to 0", l.named(timeout), l.named(size), a.PrefillQueueSize)
+		l.blame(timeout, "must be positive while %s is %d: nothing could wait in that queue. To refuse at once, set the size to 0", l.named(size, l.cfg.origins[timeout]), a.PrefillQueueSize)
 	}
 }
 
@@ -131,9 +172,10 @@ func (l *loader) checkWaiting() {
 		switch {
 		case !l.isSet(path) || !l.good(path, limit):
 		case a.Enabled():
-			l.blame(path, "%s is not in force together with %s; prefill_queue_size and prefill_queue_timeout_secs are the bounds then", l.named(path), l.named(limit))
+			l.blame(path, "is not in force together with %s; prefill_queue_size and prefill_queue_timeout_secs are the bounds then", l.named(limit, l.cfg.origins[path]))
 		case l.cfg.Classes == nil && l.good(policyConfigPath, "admission.router_queue_threshold"):
-			l.blame(path, "%s needs classes (--router-policy-config, or --router-queue-threshold for one): without them nothing waits", l.named(path))
+			from := l.cfg.origins[path]
+			l.blame(path, "needs classes (%s, or %s for one): without them nothing waits", l.named(policyConfigPath, from), l.named("admission.router_queue_threshold", from))
 		}
 	}
 	lo, hi := "admission.client_max_queue_min_ms", "admission.client_max_queue_max_ms"
@@ -142,7 +184,7 @@ func (l *loader) checkWaiting() {
 		if !l.isSet(path) {
 			path = hi
 		}
-		l.blame(path, "%s must not be less than %s", l.named(hi), l.named(lo))
+		l.blameOrder(path, lo, hi)
 	}
 }
 
@@ -152,10 +194,10 @@ func (l *loader) checkConditional() {
 	const pd, topology, weight = "fleet.pd_disaggregation", "fleet.kv_transfer_topology", "fleet.kv_transfer_preferred_weight"
 	c, f := l.cfg.ConditionalDisagg, l.cfg.Fleet
 	if l.good(topology, pd) && f.KVTransferTopology != "off" && !f.PDDisaggregation {
-		l.blame(topology, "%s needs %s: without it no KV cache is transferred", l.named(topology), l.named(pd))
+		l.blame(topology, "needs %s; without it no KV cache is transferred", l.on(pd, l.cfg.origins[topology]))
 	}
 	if l.good(topology, weight) && l.isSet(weight) && f.KVTransferTopology != "preferred" {
-		l.blame(weight, "%s needs %s to be preferred; it is %s", l.named(weight), l.named(topology), f.KVTransferTopology)
+		l.blame(weight, "needs %s to be preferred; it is %s", l.named(topology, l.cfg.origins[weight]), f.KVTransferTopology)
 	}
 	if !l.good(enabled, pd) {
 		return
@@ -163,16 +205,17 @@ func (l *loader) checkConditional() {
 	if !c.Enabled {
 		schema().walk(func(o *option) {
 			if o.onlyWith == "conditional" && l.isSet(o.path) && l.good(o.path) {
-				l.blame(o.path, "%s needs %s", l.named(o.path), l.named(enabled))
+				l.blame(o.path, "needs %s", l.on(enabled, l.cfg.origins[o.path]))
 			}
 		})
 		return
 	}
 	if !f.PDDisaggregation {
-		l.blame(enabled, "%s needs %s: without it every request runs whole on one worker", l.named(enabled), l.named(pd))
+		l.blame(enabled, "needs %s; without it every request runs whole on one worker", l.on(pd, l.cfg.origins[enabled]))
 	}
 	if l.good(policy, busy, "admission.router_queue_threshold") && c.Policy != ConditionalISL && c.PrefillBusy == nil && l.cfg.Admission.RouterQueueThreshold == nil {
-		l.blame(policy, "needs %s or %s", l.named(busy), l.named("admission.router_queue_threshold"))
+		from := l.cfg.origins[policy]
+		l.blame(policy, "needs %s or %s", l.named(busy, from), l.named("admission.router_queue_threshold", from))
 	}
 }
 
@@ -188,14 +231,15 @@ func (l *loader) checkRest() {
 		if !l.isSet(path) {
 			path = "retry.retry_initial_backoff_ms"
 		}
-		l.blame(path, "%s must not be less than %s", l.named("retry.retry_max_backoff_ms"), l.named("retry.retry_initial_backoff_ms"))
+		l.blameOrder(path, "retry.retry_initial_backoff_ms", "retry.retry_max_backoff_ms")
 	}
 	if path := "server.trust_upstream_transfer_params"; c.Server.TrustUpstream && l.good(path, "fleet.pd_disaggregation") && c.Fleet.PDDisaggregation {
-		l.blame(path, "%s does not go with %s: there sluice itself sets these fields", l.named(path), l.named("fleet.pd_disaggregation"))
+		l.blame(path, "does not go with %s; there sluice itself sets these fields", l.on("fleet.pd_disaggregation", l.cfg.origins[path]))
 	}
 	for _, path := range []string{"routing.prefill_policy", "routing.decode_policy"} {
 		if l.good(path, "fleet.pd_disaggregation") && l.isSet(path) && !c.Fleet.PDDisaggregation {
-			l.blame(path, "%s needs %s; without it %s is the one policy", l.named(path), l.named("fleet.pd_disaggregation"), l.named("routing.policy"))
+			from := l.cfg.origins[path]
+			l.blame(path, "needs %s; without it %s is the one policy", l.on("fleet.pd_disaggregation", from), l.named("routing.policy", from))
 		}
 	}
 }
@@ -219,7 +263,7 @@ func (l *loader) checkWorkers() {
 			}
 		}
 		if l.good(path+".worker_type", "fleet.pd_disaggregation") {
-			l.checkMode(w, path, source, modeWrong)
+			l.checkMode(w, path, l.workers[i], modeWrong)
 		}
 		if w.BootstrapPort != BootstrapAuto && w.Type != WorkerPrefill && l.good(path+".worker_type") {
 			l.fail(path+".bootstrap_port", source, w.BootstrapPort.String(), "is only for prefill workers; this one is %s", w.Type)
@@ -249,21 +293,26 @@ func (l *loader) checkNames(w *Worker, path, source string) {
 
 // checkMode refuses workers whose role the mode has no use for; once for all
 // the workers of one flag.
-func (l *loader) checkMode(w *Worker, path, source string, told map[string]bool) {
+func (l *loader) checkMode(w *Worker, path string, from Origin, told map[string]bool) {
 	pd := l.cfg.Fleet.PDDisaggregation
 	if pd == (w.Type != WorkerRegular) {
 		return
 	}
+	source := from.String()
 	if told[source] {
 		return
 	}
 	told[source] = true
-	name := l.named("fleet.pd_disaggregation")
+	split, whole := "", ""
+	if from.Kind != FromFile { // there no flag makes the list
+		split, whole = " (--prefill, --decode)", " (--worker-urls)"
+	}
+	name := l.on("fleet.pd_disaggregation", from)
 	if pd {
-		l.fail(path+".worker_type", source, string(w.Type), "with %s every worker is prefill or decode (--prefill, --decode)", name)
+		l.fail(path+".worker_type", source, string(w.Type), "with %s every worker is prefill or decode%s", name, split)
 		return
 	}
-	l.fail(path+".worker_type", source, string(w.Type), "needs %s: without it every worker runs whole requests (--worker-urls)", name)
+	l.fail(path+".worker_type", source, string(w.Type), "needs %s; without it every worker runs whole requests%s", name, whole)
 }
 
 func (l *loader) checkTLS(w *Worker, path, source string) {

@@ -152,7 +152,11 @@ func (y *yamlReader) mapping(n *yaml.Node, g *group, root reflect.Value, prefix,
 			y.fail(keyPath, at.String(), "", "unknown key; a class file is given with --router-policy-config, and its keys can stand under admission")
 			return
 		}
-		y.fail(keyPath, at.String(), "", "%s", unknownKey(key, g))
+		meant := meantKey(key, g)
+		if meant != "" {
+			y.bad[prefix+meant] = true // what it was set to is not known
+		}
+		y.fail(keyPath, at.String(), "", "%s", unknownKey(key, meant))
 	})
 }
 
@@ -219,21 +223,33 @@ func (g *group) group(key string) *group {
 	return nil
 }
 
-func unknownKey(key string, g *group) string {
-	if key == "<<" {
+func unknownKey(key, meant string) string {
+	switch {
+	case key == "<<":
 		return "merge keys are not supported"
+	case meant != "":
+		return fmt.Sprintf("unknown key; did you mean %s?", meant)
 	}
-	// The same word elsewhere in the file's schema beats a similar one here.
+	return "unknown key"
+}
+
+// meantKey is the path that an unknown key of a group was most likely meant to
+// have, or "".
+func meantKey(key string, g *group) string {
+	if key == "<<" {
+		return ""
+	}
+	if n := suggest.Nearest(strings.ReplaceAll(key, "-", "_"), g.keys()); n != "" {
+		return join(g.path, n)
+	}
 	var elsewhere string
 	schema().walk(func(o *option) {
 		if o.key == strings.ReplaceAll(key, "-", "_") {
 			elsewhere = o.path
 		}
 	})
-	if n := suggest.Nearest(strings.ReplaceAll(key, "-", "_"), g.keys()); n != "" {
-		return fmt.Sprintf("unknown key; did you mean %s?", join(g.path, n))
-	} else if elsewhere != "" {
-		return fmt.Sprintf("unknown key; did you mean %s?", elsewhere)
+	if elsewhere != "" {
+		return elsewhere
 	}
 	// "level" under "log" is log_level.
 	short, full := []string{}, map[string]string{}
@@ -243,9 +259,9 @@ func unknownKey(key string, g *group) string {
 		}
 	}
 	if n := suggest.Nearest(key, short); n != "" {
-		return fmt.Sprintf("unknown key; did you mean %s?", join(g.path, full[n]))
+		return join(g.path, full[n])
 	}
-	return "unknown key"
+	return ""
 }
 
 // option sets one setting from its node. from is where the value stands.
