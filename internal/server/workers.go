@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/suggest"
+	"github.com/sluice-router/sluice/internal/telemetry"
 )
 
 // maxWorkerBody bounds the description of a worker, in bytes.
@@ -124,18 +128,76 @@ func (q *request) addWorker() {
 // here are refused: who sets them counts on them. The error says that the body does
 // not do what it is for: "describe a worker".
 func readStrict(body []byte, in any, does string) *openai.Error {
+	// What is no JSON object is told as on the routes that go on to the engines.
+	peeked, err := openai.Peek(openai.RouteOther, body, openai.PeekOptions{})
+	if err != nil {
+		return asError(err)
+	}
+	peeked.Release()
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
-	err := dec.Decode(in)
-	if err == nil {
-		if _, end := dec.Token(); end != io.EOF {
-			err = errors.New("there is something behind the object")
-		}
-	}
-	if err != nil {
-		return openai.InvalidRequest("", "the body does not %s: %s", does, strings.TrimPrefix(err.Error(), "json: "))
+	if err := dec.Decode(in); err != nil {
+		return openai.InvalidRequest("", "the body does not %s: %s", does, fieldProblem(err, in))
 	}
 	return nil
+}
+
+// fieldProblem is what a decoder of JSON says of a field, in the words of who wrote
+// it.
+func fieldProblem(err error, in any) string {
+	var typ *json.UnmarshalTypeError
+	if errors.As(err, &typ) && typ.Field != "" {
+		value, number, _ := strings.Cut(typ.Value, " ") // "number 1.5"
+		if number == "" {
+			number = map[string]string{"array": "an array", "object": "an object", "bool": "a boolean"}[value]
+		}
+		if number == "" {
+			number = "a " + value
+		}
+		what := typ.Field
+		name, _, _ := strings.Cut(what, ".")
+		if i := slices.Index(fieldNames(in), name); i >= 0 && reflect.TypeOf(in).Elem().Field(i).Type != typ.Type && typ.Type.Kind() == reflect.String {
+			what = "a value in " + name
+		}
+		return fmt.Sprintf("%s must be %s, not %s", what, jsonKind(typ.Type), number)
+	}
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if quoted, ok := strings.CutPrefix(text, "unknown field "); ok {
+		if name, err := strconv.Unquote(quoted); err == nil {
+			text = fmt.Sprintf("unknown field %q", telemetry.Clip(name))
+			if near := suggest.Nearest(strings.ReplaceAll(strings.ToLower(name), "-", "_"), fieldNames(in)); near != "" {
+				text += fmt.Sprintf("; did you mean %q?", near)
+			}
+		}
+	}
+	return text
+}
+
+// fieldNames are the names of the fields of the struct that in points to.
+func fieldNames(in any) []string {
+	t := reflect.TypeOf(in).Elem()
+	names := make([]string, t.NumField())
+	for i := range names {
+		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("json"), ",")
+	}
+	return names
+}
+
+// jsonKind names the values that a type is read from.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "an array of strings"
+	case reflect.Map:
+		return "an object of strings"
+	}
+	return "a " + t.String()
 }
 
 // readWorker reads the description of a worker.
@@ -181,7 +243,7 @@ func (s *Server) workerRole(name string) (admission.Role, *openai.Error) {
 		case "decode":
 			return admission.RoleDecode, nil
 		}
-		return 0, openai.InvalidRequest("worker_type", "worker_type must be prefill or decode: this router runs both phases apart (--pd-disaggregation)")
+		return 0, wrongRole(name, "prefill or decode: this router runs both phases apart (--pd-disaggregation)", "prefill", "decode")
 	}
 	switch name {
 	case "", "regular":
@@ -189,7 +251,19 @@ func (s *Server) workerRole(name string) (admission.Role, *openai.Error) {
 	case "prefill", "decode":
 		return 0, openai.InvalidRequest("worker_type", "worker_type must be regular: %s workers need --pd-disaggregation", name)
 	}
-	return 0, openai.InvalidRequest("worker_type", "worker_type must be regular, prefill or decode")
+	return 0, wrongRole(name, "regular, or absent: prefill and decode workers need --pd-disaggregation", "regular")
+}
+
+// wrongRole refuses a worker's type that is none of those there may be.
+func wrongRole(name, may string, roles ...string) *openai.Error {
+	if name == "" {
+		return openai.InvalidRequest("worker_type", "worker_type is missing; it must be %s", may)
+	}
+	text := fmt.Sprintf("worker_type is %q; it must be %s", telemetry.Clip(name), may)
+	if near := suggest.Nearest(strings.ToLower(name), roles); near != "" {
+		text += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return openai.InvalidRequest("worker_type", "%s", text)
 }
 
 func bootstrapPort(raw json.RawMessage) (int, error) {

@@ -108,10 +108,21 @@ func TestWorkerDescriptionsThatAreRefused(t *testing.T) {
 		{`{"url":"http://x","worker_type":"prefill","bootstrap_port":"8998"}`, "bootstrap_port", ""},
 		{`{"url":"http://x","worker_type":"decode","bootstrap_port":8998}`, "bootstrap_port", "prefill"},
 		{`{"url":"http://x","worker_type":"decode","priority":1}`, "", "priority"},
-		{`{"url":7}`, "", ""},
-		{`[]`, "", ""},
-		{``, "", ""},
-		{`{} {}`, "", ""},
+		{`{"url":"http://x","worker_type":"decode","model-id":"m"}`, "", `unknown field "model-id"; did you mean "model_id"?`},
+		{`{"url":"http://x","worker_tpye":"decode"}`, "", `unknown field "worker_tpye"; did you mean "worker_type"?`},
+		{`{"url":"http://x","worker_type":"Decode"}`, "worker_type", `worker_type is "Decode"; it must be prefill or decode`},
+		{`{"url":"http://x","worker_type":"Decode"}`, "worker_type", `did you mean "decode"?`},
+		{`{"url":"http://x","worker_type":"decode","block_size":"16"}`, "", "block_size must be a whole number, not a string"},
+		{`{"url":"http://x","worker_type":"decode","block_size":1.5}`, "", "block_size must be a whole number, not 1.5"},
+		{`{"url":"http://x","worker_type":"decode","labels":{"a":1}}`, "", "a value in labels must be a string, not a number"},
+		{`{"url":"http://x","worker_type":"decode","adapters":[1]}`, "", "a value in adapters must be a string, not a number"},
+		{`{"url":"http://x","worker_type":"decode","adapters":{}}`, "", "adapters must be an array of strings, not an object"},
+		{`{"url":7}`, "", "url must be a string, not a number"},
+		{`[]`, "", "the request body is an array; it must be a JSON object"},
+		{``, "", "the request body is empty; send a JSON object"},
+		{`url=http://x`, "", `the request body is not valid JSON: unexpected "u" at byte 0`},
+		{`{"url":"http://x"`, "", "ends unfinished"},
+		{`{} {}`, "", "more data after the JSON object"},
 		{`{"url":"http://x","worker_type":"decode"}]`, "", ""},
 	} {
 		e := r.do("POST", "/workers", tc.body).refused(t, 400, "invalid_request")
@@ -129,6 +140,10 @@ func TestAggregatedRouterTakesRegularWorkersOnly(t *testing.T) {
 	r := start(t, func(s *setup) { s.sim.Regular, s.late = 1, true })
 	e := r.do("POST", "/workers", `{"url":"http://x","worker_type":"decode"}`).refused(t, 400, "invalid_request")
 	if !strings.Contains(e.Message, "--pd-disaggregation") {
+		t.Errorf("message %s", e.Message)
+	}
+	e = r.do("POST", "/workers", `{"url":"http://x","worker_type":"boss"}`).refused(t, 400, "invalid_request")
+	if e.Message != `worker_type is "boss"; it must be regular, or absent: prefill and decode workers need --pd-disaggregation` {
 		t.Errorf("message %s", e.Message)
 	}
 	if got := r.status("POST", "/workers", fmt.Sprintf(`{"url":%q}`, r.sim.Regular(0).URL())); got != 202 {
