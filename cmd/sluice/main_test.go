@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // sluice runs a command line and returns its exit code and what it printed.
@@ -96,6 +99,12 @@ func TestHelpNamesEverything(t *testing.T) {
 	code, stdout, _ = sluice(t, nil, "serve", "--help")
 	if code != exitOK || !strings.Contains(stdout, "--prefill URL [PORT|none]") || strings.Contains(stdout, "priority-scheduler") {
 		t.Errorf("exit %d:\n%s", code, stdout)
+	}
+	// As docs/configuration.md has them.
+	for flag, choices := range config.FlagChoices() {
+		if !regexp.MustCompile(`(?m)^ +--` + flag + ` .* One of ` + strings.Join(choices, ", ") + `\.( \(default |$)`).MatchString(stdout) {
+			t.Errorf("the help of --%s does not say which values there are: %s", flag, choices)
+		}
 	}
 }
 

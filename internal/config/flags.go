@@ -74,7 +74,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 		r := &rawFlag{def: o.def, typ: o.flagType()}
 		f.options[o.path] = r
 		for _, name := range append([]string{o.flag}, o.aliases...) {
-			added := fs.VarPF(r, name, "", o.help)
+			added := fs.VarPF(r, name, "", o.flagHelp())
 			if r.typ == "bool" {
 				added.NoOptDefVal = "true"
 			}
@@ -82,6 +82,15 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 		}
 	})
 	return f
+}
+
+// flagHelp is the help with the values there are. Quotes would give the flag's
+// value another name.
+func (o *option) flagHelp() string {
+	if o.choices == nil {
+		return o.help
+	}
+	return o.help + " One of " + strings.Join(o.choices, ", ") + "."
 }
 
 func (o *option) flagType() string {
