@@ -1,8 +1,9 @@
 // Command sluice routes requests for large language models to a fleet of
 // engines, with a bounded, fair gate in front of prefill.
 //
-// Exit codes: 0 all right, 1 something failed, 2 the command line was not
-// understood, 130 and 143 a second signal ended "sluice serve" at once.
+// Exit codes: 0 all right, 1 the configuration is wrong or something failed, 2 the
+// command line cannot be read, 130 and 143 a second signal ended "sluice serve" at
+// once.
 package main
 
 import (

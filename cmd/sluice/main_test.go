@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sluice-router/sluice/internal/config"
@@ -28,11 +30,47 @@ func TestUsageErrors(t *testing.T) {
 		{"check-config a b", "sluice: accepts at most 1 arg(s), received 2\nsluice: see sluice check-config --help\n"},
 		{"check-config a --config b", "sluice: FILE and --config name the same thing; give one of them\nsluice: see sluice check-config --help\n"},
 		{"version 1", "sluice: unexpected argument \"1\"\nsluice: see sluice version --help\n"},
-		{"completion tcsh", "sluice: invalid argument \"tcsh\" for \"sluice completion\"\nsluice: see sluice completion --help\n"},
+		{"completion", "sluice: name a shell: bash, zsh or fish\nsluice: see sluice completion --help\n"},
+		{"completion tcsh", "sluice: there is no completion for \"tcsh\"; name a shell: bash, zsh or fish\nsluice: see sluice completion --help\n"},
+		{"completion bash zsh", "sluice: unexpected argument \"zsh\": name one shell\nsluice: see sluice completion --help\n"},
+		{"sim --regualr 1", "sluice: unknown flag: --regualr; did you mean --regular?\nsluice: see sluice sim --help\n"},
+		{"sim --policy random", "sluice: unknown flag: --policy\nsluice: see sluice sim --help\n"}, // it is one of serve's
+		{"demo --kep", "sluice: unknown flag: --kep; did you mean --keep?\nsluice: see sluice demo --help\n"},
 	} {
 		code, stdout, stderr := sluice(t, nil, strings.Fields(tc.args)...)
 		if code != exitUsage || stdout != "" || stderr != tc.want {
 			t.Errorf("%s: exit %d, %q\n got %s\nwant %s", tc.args, code, stdout, stderr, tc.want)
+		}
+	}
+}
+
+// A value that is wrong is no command line that cannot be read, whoever reads it.
+func TestWrongValues(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"serve --port x", "sluice: flag --port: server.port: \"x\": must be a whole number\n"},
+		{"sim --prefill x", "sluice: flag --prefill: \"x\": must be an integer\n"},
+		{"sim --prefill -1", "sluice: cannot simulate -1 prefill workers: the number must be 0 or more\n"},
+		{"sim --regular=-2", "sluice: cannot simulate -2 regular workers: the number must be 0 or more\n"},
+		{"sim --prefill 0 --decode 0", "sluice: cannot simulate a fleet of no workers: ask for prefill, decode or regular ones\n"},
+	} {
+		code, stdout, stderr := sluice(t, nil, strings.Fields(tc.args)...)
+		if code != exitFailure || stdout != "" || stderr != tc.want {
+			t.Errorf("%s: exit %d, %q\n got %s\nwant %s", tc.args, code, stdout, stderr, tc.want)
+		}
+	}
+}
+
+// The exit codes are an interface: supervisors and scripts go by them.
+func TestExitCodesAreDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(b), "\n## Exit codes\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	for _, code := range []int{exitOK, exitFailure, exitUsage, killedError{syscall.SIGINT}.ExitCode(), killedError{syscall.SIGTERM}.ExitCode()} {
+		if !strings.Contains(text, fmt.Sprintf("\n| %d |", code)) {
+			t.Errorf("docs/operations.md does not tell of the exit code %d", code)
 		}
 	}
 }

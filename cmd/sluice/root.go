@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -19,7 +20,10 @@ run whole requests, or prefill and decode apart. It decides when a request may s
 and where each phase runs.
 
   sluice demo                     see it work, without any engine
-  sluice serve --worker-urls http://10.0.0.1:30000`,
+  sluice serve --worker-urls http://10.0.0.1:30000
+
+Exit codes: 0 all right, 1 the configuration is wrong or something failed, 2 the
+command line cannot be read.`,
 		Args:              commandName,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -30,7 +34,12 @@ and where each phase runs.
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{cmd.CommandPath(), config.ExplainFlagError(err)}
+		var value *pflag.InvalidValueError
+		if errors.As(err, &value) {
+			// The flag is there and its value is wrong, which is told as serve tells it.
+			return fmt.Errorf("flag --%s: %q: %w", value.GetFlag().Name, value.GetValue(), value.Unwrap())
+		}
+		return &usageError{cmd.CommandPath(), config.ExplainFlagError(err, cmd.Flags())}
 	})
 	root.AddCommand(
 		newServe(environ),

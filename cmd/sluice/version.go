@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -49,6 +51,21 @@ func versionLine() string {
 	return fmt.Sprintf("sluice %s (%s%s, %s/%s)", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
+// shells are those that there is completion for.
+var shells = []string{"bash", "zsh", "fish"}
+
+func shellName(_ *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return errors.New("name a shell: bash, zsh or fish")
+	case len(args) > 1:
+		return fmt.Errorf("unexpected argument %q: name one shell", args[1])
+	case !slices.Contains(shells, args[0]):
+		return fmt.Errorf("there is no completion for %q; name a shell: bash, zsh or fish", args[0])
+	}
+	return nil
+}
+
 func newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
@@ -56,8 +73,8 @@ func newCompletion() *cobra.Command {
 		Example: `  source <(sluice completion bash)
   sluice completion zsh > "${fpath[1]}/_sluice"
   sluice completion fish > ~/.config/fish/completions/sluice.fish`,
-		ValidArgs: []string{"bash", "zsh", "fish"},
-		Args:      usage(cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)),
+		ValidArgs: shells,
+		Args:      usage(shellName),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root, out := cmd.Root(), cmd.OutOrStdout()
 			switch args[0] {

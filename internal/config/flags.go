@@ -265,19 +265,16 @@ func (l *loader) addWorkerWords(b *workerBuilder, flag int, words []string, from
 var unknownFlag = regexp.MustCompile(`^unknown flag: --(\S+)$`)
 
 // ExplainFlagError adds the flag that was probably meant to a parser's error
-// about one that does not exist.
-func ExplainFlagError(err error) error {
+// about one that fs does not have.
+func ExplainFlagError(err error, fs *pflag.FlagSet) error {
 	m := unknownFlag.FindStringSubmatch(err.Error())
 	if m == nil {
 		return err
 	}
-	names := []string{"config"}
-	for _, w := range workerFlags {
-		names = append(names, w.name)
-	}
-	schema().walk(func(o *option) {
-		if o.flag != "" {
-			names = append(names, o.flag)
+	var names []string
+	fs.VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
 		}
 	})
 	name, _, _ := strings.Cut(m[1], "=")

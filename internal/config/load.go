@@ -32,7 +32,7 @@ func Load(args, environ []string, readFile ReadFile) (*Config, []Warning, error)
 	fs.Usage = func() {}
 	flags := AddFlags(fs)
 	if err := fs.Parse(ExpandArgs(args)); err != nil {
-		return nil, nil, Errors{{Source: "command line", Message: ExplainFlagError(err).Error()}}
+		return nil, nil, Errors{{Source: "command line", Message: ExplainFlagError(err, fs).Error()}}
 	}
 	if fs.NArg() > 0 {
 		return nil, nil, Errors{{Source: "command line", Value: fs.Arg(0), Message: "unexpected argument"}}

@@ -32,11 +32,16 @@ func DefaultTiming() Timing {
 // "ready". With JSON a worker's line is an object with id, role, url and
 // bootstrap_port, the last one has ready and admin_url.
 func Run(ctx context.Context, o CommandOptions, out io.Writer) error {
+	for _, n := range []struct {
+		role   Role
+		number int
+	}{{Prefill, o.Prefill}, {Decode, o.Decode}, {Regular, o.Regular}} {
+		if n.number < 0 {
+			return fmt.Errorf("cannot simulate %d %s workers: the number must be 0 or more", n.number, n.role)
+		}
+	}
 	if o.Prefill+o.Decode+o.Regular == 0 {
 		return fmt.Errorf("cannot simulate a fleet of no workers: ask for prefill, decode or regular ones")
-	}
-	if o.Prefill < 0 || o.Decode < 0 || o.Regular < 0 {
-		return fmt.Errorf("cannot simulate %d prefill, %d decode and %d regular workers: want no negative numbers", o.Prefill, o.Decode, o.Regular)
 	}
 	if o.Load {
 		o.Worker.LogRequests, o.Worker.LogBodyBytes, o.Worker.HealthDelay = -1, -1, -1
