@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -114,13 +115,14 @@ func TestCase_B008_LoadLastsToTheLastByte(t *testing.T) {
 	if s := r.of(d); s.ActiveDecode != 1 || s.PendingDecode != 0 {
 		t.Errorf("while it streams: %+v", s)
 	}
-	d.SetTiming(sim.Timing{})
+	// One token takes no step: the engine goes on as slowly as it does for the stream.
+	one := strings.Replace(chatBody(streamed), `"max_tokens":3`, `"max_tokens":1`, 1)
 	for _, w := range []*sim.Worker{p, d} {
 		for _, f := range []sim.Fault{
 			{Status: 500}, {Status: 503}, {Do: sim.Reset, At: sim.AtBody}, {Do: sim.Reset, At: sim.AtEvent, After: 1}, {Kind: sim.Garbage},
 		} {
 			w.SetFault(f)
-			r.chat(streamed)
+			r.do(context.Background(), "/v1/chat/completions", one)
 			r.until("its own load is gone, the other's is not", func() bool {
 				if n := r.load(d); n < 1 {
 					t.Fatalf("the stream's own load is gone: %d", n)
