@@ -249,9 +249,9 @@ func TestScenarios(t *testing.T) {
 			t.Errorf("scenario %q twice", s.name)
 		}
 		names[s.name] = true
-	}
-	if !names[growthSmall] || !names[growthLarge] {
-		t.Errorf("no scenarios %s and %s", growthSmall, growthLarge)
+		if (s.kind == kindGrowth) != (s.few != size{}) {
+			t.Errorf("%s compares %v workers with %v", s.name, s.size, s.few)
+		}
 	}
 	n := 0
 	for _, g := range grouped(all) {
@@ -281,10 +281,13 @@ func TestReport(t *testing.T) {
 	}
 	cpu := func(x float64) sample { return sample{cpu: x, perSecond: 1000, total50: x / 100} }
 	first := func(x float64) sample { return sample{first50: x, first99: 2 * x} }
+	growth := of("growth/256", cpu(50), cpu(90), cpu(0), cpu(200), cpu(300), cpu(0), cpu(0), cpu(0), cpu(0))
+	growth.samples[withFew(ours)] = []sample{cpu(40), cpu(45), cpu(100)}
+	growth.samples[ours] = []sample{cpu(50), cpu(60), cpu(150)}
 	var b strings.Builder
 	write(&b, environment{date: "today"}, []*outcome{
 		of("pd-small/2", cpu(50), cpu(60), cpu(1000), cpu(200), cpu(240), cpu(2000), cpu(0), cpu(0), cpu(0)),
-		of("pd-small/256", cpu(90), cpu(400), cpu(0)),
+		growth,
 		of("first-1/2", first(0.3), first(0.9), first(0.1)),
 		of("streams-1000/2", sample{memory: 41}, sample{memory: 100}, sample{}),
 		of("idle/500", sample{memory: 50, cpu: 1}, sample{memory: 90, cpu: 7}, sample{}),
@@ -293,7 +296,8 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"| 2+2 | 32 | 1000 | 1000 | 1000 | 60 | 240 | 0.25 | ≤ 0.4 |",
 		"| pd-small/2: CPU per request, of smg's | 0.4 | 0.25 | yes |",
-		"| pd-small/256 against pd-small/2: CPU per request | 1.25 | 1.50 | no |",
+		"| 2+2, 256+256 | 45 | 60 | 1.33 |",
+		"| growth/256: CPU per request with 256+256 workers, of that with 2+2 | 1.25 | 1.33 | no |",
 		"| first-1/2: added first byte p50, of smg's | 0.5 | 0.25 | yes |",
 		"| streams-1000/2: KiB per silent stream | 40 | 41.00 | no |",
 		"| idle/500: % of a core at rest | 2 | 1.00 | yes |",

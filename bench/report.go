@@ -23,6 +23,7 @@ func write(w io.Writer, e environment, outcomes []*outcome) {
 	fmt.Fprint(w, "\nCPU is that of the router's process alone. Figures are medians of the rounds; ratios are taken within a\n"+
 		"round first. Absolute figures belong to this machine and hour; ratios travel.\n")
 	writeLoad(w, outcomes)
+	writeGrowth(w, outcomes)
 	writeFirst(w, outcomes)
 	writeMemory(w, outcomes)
 	writeGoals(w, outcomes)
@@ -79,6 +80,25 @@ func writeLoad(w io.Writer, outcomes []*outcome) {
 			fmt.Sprint(o.errors[ours] + o.violations[ours]), fmt.Sprint(o.errors[peer] + o.violations[peer])})
 	}
 	table(w, "Throughput and CPU per request", rows)
+}
+
+// writeGrowth compares many workers with few, of each round.
+func writeGrowth(w io.Writer, outcomes []*outcome) {
+	rows := [][]string{{"scenario", "workers", "sluice µs", "with many", "growth", "smg µs", "with many", "growth", "goal"}}
+	for _, o := range ofKind(outcomes, kindGrowth) {
+		row := []string{o.scenario.label(), o.scenario.few.String() + ", " + o.scenario.size.String()}
+		for _, name := range []string{ours, peer} {
+			cpu := func(x sample) float64 { return x.cpu }
+			row = append(row, number(o.median(withFew(name), cpu), 0), number(o.median(name, cpu), 0), number(o.growth(name), 2))
+		}
+		rows = append(rows, append(row, goal(goalGrowth)))
+	}
+	table(w, "Growth of CPU per request with the fleet", rows)
+}
+
+// growth is CPU per request with many workers as a part of that with few.
+func (o *outcome) growth(name string) float64 {
+	return o.over(name, withFew(name), func(many, few sample) float64 { return many.cpu / few.cpu })
 }
 
 func writeFirst(w io.Writer, outcomes []*outcome) {
@@ -140,10 +160,8 @@ func writeGoals(w io.Writer, outcomes []*outcome) {
 		rows = append(rows, []string{what, fmt.Sprint(limit), number(figure, 2), met})
 	}
 	cpu := func(x sample) float64 { return x.cpu }
-	byName := map[string]*outcome{}
 	for _, o := range outcomes {
 		s := o.scenario
-		byName[s.name] = o
 		switch {
 		case s.kind == kindLoad && s.goal > 0:
 			add(s.name+": CPU per request, of smg's", s.goal, o.ratio(cpu))
@@ -152,14 +170,13 @@ func writeGoals(w io.Writer, outcomes []*outcome) {
 			add(s.name+": added first byte p99, of smg's", s.goal, o.addedRatio(func(a, b sample) float64 { return a.first99 - b.first99 }))
 		case s.kind == kindStreams:
 			add(s.name+": KiB per silent stream", goalStreamKiB, o.median(ours, func(x sample) float64 { return x.memory }))
+		case s.kind == kindGrowth:
+			add(fmt.Sprintf("%s: CPU per request with %v workers, of that with %v", s.name, s.size, s.few), goalGrowth, o.growth(ours))
 		case s.kind == kindIdle && s.size.workers() < 1000:
 			add(s.name+": MB at rest", goalRestMB, o.median(ours, func(x sample) float64 { return x.memory }))
 		case s.kind == kindIdle:
 			add(s.name+": % of a core at rest", goalIdleCPU, o.median(ours, cpu))
 		}
-	}
-	if a, b := byName[growthLarge], byName[growthSmall]; a != nil && b != nil {
-		add(growthLarge+" against "+growthSmall+": CPU per request", goalGrowth, a.median(ours, cpu)/b.median(ours, cpu))
 	}
 	table(w, "Goals", rows)
 }

@@ -56,6 +56,7 @@ func (o *outcome) wrong() error {
 // stage is a running setup.
 type stage struct {
 	plan
+	spawner *spawner
 	sim     *simFleet
 	routers map[string]*router
 }
@@ -76,23 +77,11 @@ func (p *plan) run(ctx context.Context, s *spawner, all []scenario) ([]*outcome,
 }
 
 func (p *plan) runGroup(ctx context.Context, s *spawner, group []scenario) ([]*outcome, error) {
-	z := group[0].setup
-	p.logf("setup: %v workers, %s, %d in flight", z.size, z.policy, z.inflight)
-	f, err := startSim(ctx, s, p.bins[ours], p.otherCPUs, z.size)
+	st, stop, err := p.start(ctx, s, group[0].setup)
 	if err != nil {
 		return nil, err
 	}
-	defer f.proc.stop()
-	st := &stage{plan: *p, sim: f, routers: map[string]*router{}}
-	for _, name := range p.routers {
-		r, err := startRouter(ctx, s, name, p.bins[name], p.routerCPUs, f,
-			routerOptions{policy: z.policy, inflight: z.inflight, logLevel: p.logLevel})
-		if err != nil {
-			return nil, err
-		}
-		defer r.proc.stop()
-		st.routers[name] = r
-	}
+	defer stop()
 	var outcomes []*outcome
 	for _, sc := range group {
 		o := &outcome{scenario: sc, samples: map[string][]sample{}, errors: map[string]int{},
@@ -110,12 +99,45 @@ func (p *plan) runGroup(ctx context.Context, s *spawner, group []scenario) ([]*o
 	return outcomes, nil
 }
 
+// start starts the engines and the routers of a setup.
+func (p *plan) start(ctx context.Context, s *spawner, z setup) (_ *stage, stop func(), err error) {
+	p.logf("setup: %v workers, %s, %d in flight", z.size, z.policy, z.inflight)
+	st := &stage{plan: *p, spawner: s, routers: map[string]*router{}}
+	stop = func() {
+		for _, r := range st.routers {
+			r.proc.stop()
+		}
+		if st.sim != nil {
+			st.sim.proc.stop()
+		}
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	if st.sim, err = startSim(ctx, s, p.bins[ours], p.otherCPUs, z.size); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range p.routers {
+		st.routers[name], err = startRouter(ctx, s, name, p.bins[name], p.routerCPUs, st.sim,
+			routerOptions{policy: z.policy, inflight: z.inflight, logLevel: p.logLevel})
+		if err != nil {
+			delete(st.routers, name)
+			return nil, nil, err
+		}
+	}
+	return st, stop, nil
+}
+
 func (st *stage) measure(ctx context.Context, o *outcome) error {
 	switch o.scenario.kind {
 	case kindStreams:
 		return st.measureStreams(ctx, o)
 	case kindIdle:
 		return st.measureIdle(ctx, o)
+	case kindGrowth:
+		return st.measureGrowth(ctx, o)
 	}
 	return st.measureLoad(ctx, o)
 }
@@ -134,34 +156,70 @@ func (st *stage) measureLoad(ctx context.Context, o *outcome) error {
 	l := load{shape: sc.shape, clients: sc.clients, rate: sc.rate, warm: st.warm, window: st.window}
 	for round := range st.rounds {
 		for _, t := range targets {
-			before, err := st.sim.violations(ctx)
-			if err != nil {
+			if err := st.turn(ctx, o, l, t, t.name, round); err != nil {
 				return err
 			}
-			r, err := l.run(ctx, t)
-			if err != nil {
-				return err
-			}
-			after, err := st.sim.violations(ctx)
-			if err != nil {
-				return err
-			}
-			o.violations[t.name] += after - before
-			o.errors[t.name] += r.errors
-			if o.firstErr[t.name] == nil {
-				o.firstErr[t.name] = r.firstErr
-			}
-			x := sample{
-				perSecond: r.perSecond(), cpu: r.cpuPerRequest(), total50: ms(quantile(r.total, 0.5)),
-				first50: ms(quantile(r.first, 0.5)), first99: ms(quantile(r.first, 0.99)),
-			}
-			o.samples[t.name] = append(o.samples[t.name], x)
-			st.logf("%-18s round %d  %-7s %7.0f/s  %7.1f µs CPU  p50 %.3f ms  first byte p50 %.3f p99 %.3f ms",
-				sc.name, round+1, t.name, x.perSecond, x.cpu, x.total50, x.first50, x.first99)
 		}
 	}
 	if st.perf != "" {
 		return st.profile(ctx, sc, targets[0], l)
+	}
+	return nil
+}
+
+// turn is one window of one target, whose sample is kept under a name.
+func (st *stage) turn(ctx context.Context, o *outcome, l load, t target, name string, round int) error {
+	before, err := st.sim.violations(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := l.run(ctx, t)
+	if err != nil {
+		return err
+	}
+	after, err := st.sim.violations(ctx)
+	if err != nil {
+		return err
+	}
+	o.violations[t.name] += after - before
+	o.errors[t.name] += r.errors
+	if o.firstErr[t.name] == nil {
+		o.firstErr[t.name] = r.firstErr
+	}
+	x := sample{
+		perSecond: r.perSecond(), cpu: r.cpuPerRequest(), total50: ms(quantile(r.total, 0.5)),
+		first50: ms(quantile(r.first, 0.5)), first99: ms(quantile(r.first, 0.99)),
+	}
+	o.samples[name] = append(o.samples[name], x)
+	st.logf("%-18s round %d  %-7s %7.0f/s  %7.1f µs CPU  p50 %.3f ms  first byte p50 %.3f p99 %.3f ms",
+		o.scenario.name, round+1, name, x.perSecond, x.cpu, x.total50, x.first50, x.first99)
+	return nil
+}
+
+// withFew names the samples of a router before few workers.
+func withFew(name string) string { return name + " (few)" }
+
+// measureGrowth has the routers before a small fleet take turns with those before
+// the large one. Measured minutes apart, they would tell of the machine.
+func (st *stage) measureGrowth(ctx context.Context, o *outcome) error {
+	sc := o.scenario
+	few := sc.setup
+	few.size = sc.few
+	small, stop, err := st.plan.start(ctx, st.spawner, few)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	l := load{shape: sc.shape, clients: sc.clients, warm: st.warm, window: st.window}
+	for round := range st.rounds {
+		for _, name := range st.plan.routers {
+			if err := small.turn(ctx, o, l, small.routers[name].target(), withFew(name), round); err != nil {
+				return err
+			}
+			if err := st.turn(ctx, o, l, st.routers[name].target(), name, round); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ const (
 	kindStreams
 	// kindIdle: CPU and memory without requests. Fresh routers.
 	kindIdle
+	// kindGrowth: CPU per request, before few workers and before many in turn.
+	kindGrowth
 )
 
 // setup is what scenarios can share: engines and the routers before them.
@@ -34,6 +36,7 @@ type scenario struct {
 	rate    float64
 	step    time.Duration // between tokens
 	streams int           // open at the same time (kindStreams)
+	few     size          // what kindGrowth compares with
 	// goal is the most our figure may be: of the CPU per request (kindLoad) or
 	// the added time (kindFirst), as a part of the peer's. 0 is none; kindStreams
 	// and kindIdle have goals of their own.
@@ -45,11 +48,9 @@ const (
 	goalStreamKiB = 40.0
 	goalRestMB    = 30.0
 	goalIdleCPU   = 2.0 // percent of a core, with manyWorkers
-	// goalGrowth is the most that CPU per request with 256+256 workers may be
-	// of that with 2+2.
-	goalGrowth  = 1.25
-	growthSmall = "pd-small/2"
-	growthLarge = "pd-small/256"
+	// goalGrowth is the most that CPU per request with many workers may be of
+	// that with few.
+	goalGrowth = 1.25
 )
 
 const roundRobin, powerOfTwo = "round_robin", "power_of_two"
@@ -89,6 +90,7 @@ func scenarios() []scenario {
 		{name: "pd-small/256", what: "small", setup: pairs25, shape: small, clients: 32, goal: 0.4},
 		{name: "pd-stream/256", what: "streams of 16 events", setup: pairs25, shape: stream, clients: 32, goal: 0.4},
 		{name: "pd-small-p2c/256", what: "small, power of two", setup: with(pairs25, powerOfTwo, 0), shape: small, clients: 32, goal: 0.4},
+		{name: "growth/256", what: "small, with 2+2 and with 256+256 workers in turn", kind: kindGrowth, setup: pairs25, few: two, shape: small, clients: 32},
 		{name: "agg-small/2", what: "aggregated, small JSON answers", setup: whole, shape: small, clients: 32},
 		{name: "agg-stream/2", what: "aggregated, streams of 16 events", setup: whole, shape: stream, clients: 32},
 		{name: "streams-1000/2", what: "1000 silent PD streams", kind: kindStreams, setup: pairs, shape: stream, streams: 1000},
