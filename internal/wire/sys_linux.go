@@ -16,7 +16,7 @@ const maxVector = 1024
 // Read reads once without waiting. The end is io.EOF, nothing yet ErrWouldBlock.
 func Read(fd uintptr, p []byte) (int, error) {
 	for {
-		n, err := syscall.Read(int(fd), p)
+		n, err := read(int(fd), p)
 		switch {
 		case err == nil && n == 0 && len(p) > 0:
 			return 0, io.EOF
@@ -36,7 +36,7 @@ func Write(fd uintptr, bufs [][]byte) (int, error) {
 		var n int
 		var err error
 		if len(bufs) == 1 {
-			n, err = syscall.Write(int(fd), bufs[0])
+			n, err = write(int(fd), bufs[0])
 		} else {
 			n, err = unix.Writev(int(fd), bufs[:min(len(bufs), maxVector)])
 		}
