@@ -38,6 +38,8 @@ type conn struct {
 	readFn, writeFn func(uintptr) bool
 
 	state atomic.Int32
+	// isCut: cut was called.
+	isCut atomic.Bool
 	// inBody: the handler waits for bytes of its request's body.
 	inBody atomic.Bool
 
@@ -101,6 +103,7 @@ func (c *conn) closeIf(state int32) {
 // cut ends the connection whatever is under way. Callable from every goroutine. It
 // ends with a reset: an answer that ends with its connection must not look whole.
 func (c *conn) cut() {
+	c.isCut.Store(true) // first: a handler that hears of the end may take it for a good one
 	c.ctx.end(errConnClosed)
 	_ = c.sock.SetLinger(0)
 	_ = c.sock.Close()
@@ -405,7 +408,7 @@ func (c *conn) answer(p *Problem) (whole bool) {
 	} else {
 		c.srv.Handler.ServeHTTP(&x.resp, x.req)
 	}
-	return x.resp.finish()
+	return !c.isCut.Load() && x.resp.finish()
 }
 
 const (
