@@ -175,7 +175,7 @@ func (r *rig) block(w *sim.Worker, n int, headers ...string) *flight {
 		w.SetTiming(timing)
 		body = strings.Replace(body, `"max_tokens":1`, `"max_tokens":2,"stream":true`, 1)
 	} else {
-		w.SetFault(sim.Fault{Delay: time.Hour, Count: 1})
+		body = promptOf(n, `,"sim":{"delay":"1h"}`) // its own, so that no other request can have it instead
 	}
 	before := w.Stats().Requests // not those in flight: the one before may just be ending
 	f := r.fly(body, headers...)
