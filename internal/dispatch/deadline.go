@@ -3,6 +3,8 @@ package dispatch
 import (
 	"sync"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/mono"
 )
 
 // deadlines ends contexts that outlast their time, all with the same cause. It is
@@ -19,22 +21,14 @@ type deadlines struct {
 	timer       *time.Timer
 	// rings is when the timer does: never later than the first is due. Zero: it
 	// is not set.
-	rings instant
+	rings mono.Instant
 }
-
-// instant is a time since the program's start: a third of the size of a time.Time.
-type instant time.Duration
-
-var programStart = time.Now()
-
-func instantOf(t time.Time) instant    { return instant(t.Sub(programStart)) }
-func (m instant) until() time.Duration { return time.Duration(m) - time.Since(programStart) }
 
 // deadline is the time of one context, inside of what it belongs to. Its fields are
 // guarded by mu of the list that it is for.
 type deadline struct {
 	ctx        *legContext // nil: it is not in the list
-	at         instant
+	at         mono.Instant
 	prev, next *deadline
 	alone      *time.Timer // its own, if it never was in the list
 }
@@ -48,11 +42,11 @@ const maxSteps = 32
 func (l *deadlines) add(d *deadline, ctx *legContext, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.at = instantOf(at)
+	d.at = mono.Of(at)
 	before := l.last
 	for steps := 0; before != nil && before.at > d.at; steps++ {
 		if steps == maxSteps {
-			d.alone = time.AfterFunc(d.at.until(), func() { ctx.end(l.cause) })
+			d.alone = time.AfterFunc(d.at.Until(), func() { ctx.end(l.cause) })
 			return
 		}
 		before = before.prev
@@ -102,13 +96,13 @@ func (l *deadlines) unlinkLocked(d *deadline) {
 }
 
 // ringLocked sets the timer.
-func (l *deadlines) ringLocked(at instant) {
+func (l *deadlines) ringLocked(at mono.Instant) {
 	l.rings = at
 	if l.timer == nil {
-		l.timer = time.AfterFunc(at.until(), l.ring)
+		l.timer = time.AfterFunc(at.Until(), l.ring)
 		return
 	}
-	l.timer.Reset(at.until())
+	l.timer.Reset(at.Until())
 }
 
 // ring ends what is due.
@@ -127,7 +121,7 @@ func (l *deadlines) popDue() *legContext {
 	case d == nil:
 		l.rings = 0
 		return nil
-	case d.at.until() > 0:
+	case d.at.Until() > 0:
 		l.ringLocked(d.at)
 		return nil
 	}

@@ -155,8 +155,11 @@ func (r *relay) begin(length int) {
 }
 
 // pass hands a piece on, and flushes when everything that has arrived is passed.
-func (r *relay) pass(b []byte) *failure {
-	if f := r.out.write(b, r.scan.AtBoundary()); f != nil {
+func (r *relay) pass(b []byte) *failure { return r.passTo(b, r.scan.AtBoundary()) }
+
+// passTo is pass for bytes that end between two events or not, as boundary tells.
+func (r *relay) passTo(b []byte, boundary bool) *failure {
+	if f := r.out.write(b, boundary); f != nil {
 		return f
 	}
 	if body := r.resp.Body; body.Buffered() == 0 && !body.Done() {

@@ -120,7 +120,7 @@ func TestDeadlinesComeInTheirOrder(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			order = append(order, i)
-			if early := d[i].at.until(); early > 0 {
+			if early := d[i].at.Until(); early > 0 {
 				t.Errorf("%d came %s early", i, early)
 			}
 			wg.Done()

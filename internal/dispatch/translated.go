@@ -213,7 +213,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 			r.firstToken()
 			r.grow()
 			r.begin(-1)
-			if f := r.passEvents(out); f != nil {
+			if f := r.passTo(out, true); f != nil {
 				return f
 			}
 		}
@@ -225,17 +225,6 @@ func (r *relay) translated(ctx *legContext) *failure {
 			return nil
 		}
 	}
-}
-
-// passEvents hands whole events on.
-func (r *relay) passEvents(b []byte) *failure {
-	if f := r.out.write(b, true); f != nil {
-		return f
-	}
-	if body := r.resp.Body; body.Buffered() == 0 && !body.Done() {
-		return r.out.flush()
-	}
-	return nil
 }
 
 // translatedWhole is translated for one JSON answer.

@@ -294,12 +294,7 @@ func (c *conn) arm(deadline time.Time) {
 
 func (c *conn) readOnce() (int, error) {
 	if c.raw == nil {
-		p := c.dst
-		if p == nil {
-			c.in.Room()
-			p = c.in.B[c.in.W:]
-		}
-		return c.sock.Read(p)
+		return c.sock.Read(c.place())
 	}
 	c.readN = 0
 	if err := c.raw.Read(c.readFn); err != nil {
@@ -308,13 +303,17 @@ func (c *conn) readOnce() (int, error) {
 	return c.readN, c.readErr
 }
 
-func (c *conn) tryRead(fd uintptr) bool {
-	p := c.dst
-	if p == nil {
-		c.in.Room()
-		p = c.in.B[c.in.W:]
+// place is where the bytes of a read go.
+func (c *conn) place() []byte {
+	if c.dst != nil {
+		return c.dst
 	}
-	n, err := wire.Read(fd, p)
+	c.in.Room()
+	return c.in.B[c.in.W:]
+}
+
+func (c *conn) tryRead(fd uintptr) bool {
+	n, err := wire.Read(fd, c.place())
 	if err == wire.ErrWouldBlock {
 		if c.in.Len() == 0 {
 			c.in.Drop()

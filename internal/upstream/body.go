@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
@@ -23,8 +24,8 @@ type exchange struct {
 	limits  Limits
 	limited bool
 	reused  bool
-	start   instant       // of Do
-	sent    instant       // when the connection was at hand
+	start   mono.Instant  // of Do
+	sent    mono.Instant  // when the connection was at hand
 	base    int64         // bytes written to the connection before
 	wrote   chan struct{} // closed when the writing goroutine is done; nil without one
 
@@ -37,9 +38,9 @@ type exchange struct {
 	framing  framing
 	left     int64 // of a body framed by its length
 	chunks   wire.Chunks
-	form     error   // wrong framing behind the payload that is buffered
-	lastRead instant // kept with Limits.StreamIdle only
-	err      error   // sticky: io.EOF or an *Error
+	form     error        // wrong framing behind the payload that is buffered
+	lastRead mono.Instant // kept with Limits.StreamIdle only
+	err      error        // sticky: io.EOF or an *Error
 
 	// atomic
 	failed atomic.Pointer[writeFailure]
@@ -217,7 +218,7 @@ func (x *exchange) release(whole bool) {
 	if keep && x.failed.Load() == nil {
 		then := x.lastRead
 		if then == 0 {
-			then = clock()
+			then = mono.Now()
 		}
 		x.own.pool.put(c, then)
 		return

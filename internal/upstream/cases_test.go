@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/mono"
 )
 
 // A client that leaves before the answer began must end the engine's work, in both
@@ -156,7 +158,7 @@ func TestNothingArrivedBehindAClose(t *testing.T) {
 	}
 	body(t, resp)
 	o := e.t.(*own)
-	c := o.idleConn(clock())
+	c := o.idleConn(mono.Now())
 	c.unseen = false // looked at, and found well
 	close(closing)
 	<-closed
@@ -396,7 +398,7 @@ func TestAlarmsThatRingEarly(t *testing.T) {
 	for i, l := range []Limits{{}, {Header: time.Hour}, {}, {StreamIdle: time.Hour, Total: time.Hour}, {FirstByte: time.Hour}} {
 		if i > 0 {
 			c := e.t.(*own).pool.conns[0]
-			c.arm(clock()) // has rung by the time the connection is looked at
+			c.arm(mono.Now()) // has rung by the time the connection is looked at
 		}
 		go func() { step <- struct{}{} }()
 		resp, err := e.Do(context.Background(), &Request{Method: "GET", Path: "/", Limits: l})
@@ -406,7 +408,7 @@ func TestAlarmsThatRingEarly(t *testing.T) {
 		if p, err := resp.Body.Next(); string(p) != "o" || err != nil {
 			t.Fatal(i, string(p), err)
 		}
-		resp.Body.(*exchange).c.arm(clock())
+		resp.Body.(*exchange).c.arm(mono.Now())
 		go func() { step <- struct{}{} }()
 		if got := body(t, resp); got != "k" {
 			t.Error(i, got)
@@ -563,7 +565,7 @@ func TestIdleLimitIsCheckedAtUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		body(t, resp)
-		e.t.(*own).pool.conns[0].idleSince = clock().add(-DefaultIdleTimeout)
+		e.t.(*own).pool.conns[0].idleSince = mono.Now().Add(-DefaultIdleTimeout)
 	}
 	if st := e.Stats(); st.Reuses != 0 || st.Stale != 1 {
 		t.Errorf("stats %+v", st)

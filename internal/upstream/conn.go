@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
@@ -28,9 +29,9 @@ type conn struct {
 	readFn func(uintptr) bool // tryRead, bound once so that no read allocates it
 
 	// owned by the pool or by the reading goroutine
-	out       *outgoing // what is to be sent; nil: nothing, or it is somebody else's task
-	armed     instant   // the read deadline the socket has; zero: none
-	idleSince instant
+	out       *outgoing    // what is to be sent; nil: nothing, or it is somebody else's task
+	armed     mono.Instant // the read deadline the socket has; zero: none
+	idleSince mono.Instant
 
 	// atomic
 	written atomic.Int64 // bytes given to the socket since connect
@@ -152,7 +153,7 @@ func (c *conn) trySend(fd uintptr) error {
 		out.vec = wire.Consume(out.vec, n)
 		switch {
 		case err != nil:
-			return &writeFailure{err, clock()}
+			return &writeFailure{err, mono.Now()}
 		case n == 0:
 			return errFull
 		}
@@ -205,7 +206,7 @@ func (c *conn) writeOut() error {
 	}
 	c.dropOut()
 	if err != nil {
-		return &writeFailure{err, clock()}
+		return &writeFailure{err, mono.Now()}
 	}
 	return nil
 }
@@ -232,8 +233,8 @@ func (c *conn) readTLS(nowait bool) (int, error) {
 	}
 }
 
-func (c *conn) arm(deadline instant) {
-	_ = c.sock.SetReadDeadline(deadline.time()) // fails only if closed, as the read will
+func (c *conn) arm(deadline mono.Instant) {
+	_ = c.sock.SetReadDeadline(deadline.Time()) // fails only if closed, as the read will
 	c.armed = deadline
 }
 

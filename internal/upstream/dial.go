@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
@@ -31,21 +32,21 @@ func (e *Endpoint) dialer() *net.Dialer {
 
 // connect dials and, for https, shakes hands, all within the connect limit and
 // what is left of the total one.
-func (o *own) connect(ctx context.Context, start instant, total time.Duration) (*conn, *Error) {
+func (o *own) connect(ctx context.Context, start mono.Instant, total time.Duration) (*conn, *Error) {
 	e := o.ep
 	e.n.dials.Add(1)
 	limit, value := "", time.Duration(0)
-	var until instant
+	var until mono.Instant
 	if e.cfg.ConnectTimeout > 0 {
-		limit, value, until = LimitConnect, e.cfg.ConnectTimeout, clock().add(e.cfg.ConnectTimeout)
+		limit, value, until = LimitConnect, e.cfg.ConnectTimeout, mono.Now().Add(e.cfg.ConnectTimeout)
 	}
-	if total > 0 && (limit == "" || start.add(total) < until) {
-		limit, value, until = LimitTotal, total, start.add(total)
+	if total > 0 && (limit == "" || start.Add(total) < until) {
+		limit, value, until = LimitTotal, total, start.Add(total)
 	}
 	dctx := ctx
 	if limit != "" {
 		var cancel context.CancelFunc
-		dctx, cancel = context.WithDeadline(ctx, until.time())
+		dctx, cancel = context.WithDeadline(ctx, until.Time())
 		defer cancel()
 	}
 	// A dial needs more stack than all the rest. On a goroutine of its own it does

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
@@ -51,10 +52,10 @@ func (o *own) idle() int  { return o.pool.len() }
 // idleConn returns an unused connection that may be fit for use, or nil. One that
 // the engine has closed, or has written to unasked, is not used again; see
 // conn.fresh.
-func (o *own) idleConn(now instant) *conn {
+func (o *own) idleConn(now mono.Instant) *conn {
 	for {
 		c := o.pool.pop()
-		if c == nil || now.sub(c.idleSince) < o.pool.limit && c.fresh() {
+		if c == nil || now.Sub(c.idleSince) < o.pool.limit && c.fresh() {
 			return c
 		}
 		o.ep.n.stale.Add(1)
@@ -63,7 +64,7 @@ func (o *own) idleConn(now instant) *conn {
 }
 
 func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
-	start := clock()
+	start := mono.Now()
 	c := o.idleConn(start)
 	for {
 		if c == nil {
@@ -140,7 +141,7 @@ func (x *exchange) run(req *Request) *Error {
 	x.base = x.c.written.Load()
 	x.sent = x.start
 	if x.limited && !x.reused {
-		x.sent = clock() // the dial took its time
+		x.sent = mono.Now() // the dial took its time
 	}
 	x.load(req)
 	return x.readHead(req.Method)
@@ -191,7 +192,7 @@ func (x *exchange) sendBeside() {
 		out.drop()
 		c.writing.Store(false)
 		if err != nil {
-			x.failed.Store(&writeFailure{err, clock()})
+			x.failed.Store(&writeFailure{err, mono.Now()})
 			// Wakes the reader, which then waits for an answer a moment longer only.
 			_ = c.sock.SetReadDeadline(time.Now())
 		}
@@ -202,7 +203,7 @@ func (x *exchange) sendBeside() {
 // engine may have answered before it hung up, and the answer counts for more.
 type writeFailure struct {
 	err error
-	at  instant
+	at  mono.Instant
 }
 
 func (f *writeFailure) Error() string { return f.err.Error() }
@@ -270,12 +271,12 @@ func (x *exchange) fill(op Op) error {
 	c := x.c
 	for {
 		f := x.failed.Load()
-		var deadline instant
+		var deadline mono.Instant
 		if x.limited {
 			deadline, _, _ = x.deadline(op)
 		}
 		if f != nil {
-			if g := f.at.add(answerGrace); deadline == 0 || g < deadline {
+			if g := f.at.Add(answerGrace); deadline == 0 || g < deadline {
 				deadline = g
 			}
 		}
@@ -289,7 +290,7 @@ func (x *exchange) fill(op Op) error {
 		switch w, _ := err.(*writeFailure); {
 		case err == nil:
 			if x.limits.StreamIdle > 0 {
-				x.lastRead = clock()
+				x.lastRead = mono.Now()
 			}
 			return nil
 		case err == errFull:
@@ -303,7 +304,7 @@ func (x *exchange) fill(op Op) error {
 			c.dropOut()
 			continue
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) || deadline != 0 && clock() >= deadline {
+		if !errors.Is(err, os.ErrDeadlineExceeded) || deadline != 0 && mono.Now() >= deadline {
 			return err
 		}
 		c.arm(deadline)
@@ -311,10 +312,10 @@ func (x *exchange) fill(op Op) error {
 }
 
 // deadline is the limit that passes first in the phase op.
-func (x *exchange) deadline(op Op) (at instant, name string, value time.Duration) {
-	add := func(limit string, d time.Duration, from instant) {
+func (x *exchange) deadline(op Op) (at mono.Instant, name string, value time.Duration) {
+	add := func(limit string, d time.Duration, from mono.Instant) {
 		if d > 0 {
-			if t := from.add(d); name == "" || t < at {
+			if t := from.Add(d); name == "" || t < at {
 				at, name, value = t, limit, d
 			}
 		}

@@ -3,6 +3,8 @@ package upstream
 import (
 	"sync"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/mono"
 )
 
 // pool keeps an endpoint's unused connections warm. The one used last is used
@@ -43,7 +45,7 @@ func (p *pool) pop() *conn {
 
 // put keeps c, whose last answer ended cleanly and was read whole by then, or closes
 // it if there is no room.
-func (p *pool) put(c *conn, then instant) {
+func (p *pool) put(c *conn, then mono.Instant) {
 	c.in.Drop()
 	c.idleSince = then
 	p.mu.Lock()
@@ -72,9 +74,9 @@ func (p *pool) armLocked(d time.Duration) {
 // reap closes what has not been used for the idle limit.
 func (p *pool) reap() {
 	p.mu.Lock()
-	now := clock()
+	now := mono.Now()
 	i := 0
-	for i < len(p.conns) && now.sub(p.conns[i].idleSince) >= p.limit {
+	for i < len(p.conns) && now.Sub(p.conns[i].idleSince) >= p.limit {
 		i++
 	}
 	old := append([]*conn(nil), p.conns[:i]...)
@@ -83,7 +85,7 @@ func (p *pool) reap() {
 	p.conns = p.conns[:n]
 	p.armed = false
 	if n > 0 {
-		p.armLocked(p.limit - now.sub(p.conns[0].idleSince))
+		p.armLocked(p.limit - now.Sub(p.conns[0].idleSince))
 	}
 	p.mu.Unlock()
 	for _, c := range old {

@@ -20,18 +20,18 @@ func read(fd int, p []byte) (int, error) {
 	if len(p) == 0 || len(p) > shortIO {
 		return syscall.Read(fd, p)
 	}
-	n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
-	if errno != 0 {
-		return -1, errno
-	}
-	return int(n), nil
+	return untold(syscall.SYS_READ, fd, p)
 }
 
 func write(fd int, p []byte) (int, error) {
 	if len(p) == 0 || len(p) > shortIO {
 		return syscall.Write(fd, p)
 	}
-	n, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
+	return untold(syscall.SYS_WRITE, fd, p)
+}
+
+func untold(call uintptr, fd int, p []byte) (int, error) {
+	n, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
 	if errno != 0 {
 		return -1, errno
 	}
