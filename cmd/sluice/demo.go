@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,20 +27,58 @@ func newDemo() *cobra.Command {
 		Short: "Show the gate at work, with a simulated fleet in the same process",
 		Long: "Start a router and a simulated fleet in this process, on free ports of the loopback interface, send\n" +
 			"requests that overlap, show what the gate does with them, and check the results. It takes about\n" +
-			"17 seconds and exits with 1 if a result is wrong.",
+			"25 seconds and exits with 1 if a result is wrong, with 130 if it was stopped.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			o.Out = cmd.OutOrStdout()
-			f, ok := o.Out.(*os.File)
-			o.Live = ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+			o.Style = terminalStyle(o.Out, os.Getenv)
 			o.Start = startDemoRouter
-			return demo.Run(ctx, o)
+			err := demo.Run(ctx, o)
+			if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+				return errDemoStopped
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave the router running afterwards and say how to call it")
 	return cmd
+}
+
+// errDemoStopped is an end by Ctrl-C (or SIGTERM) before the demo was over.
+var errDemoStopped = stoppedError{}
+
+type stoppedError struct{}
+
+func (stoppedError) Error() string { return "stopped" }
+
+// ExitCode is that of a process which SIGINT ended.
+func (stoppedError) ExitCode() int { return 130 }
+
+// terminalStyle is how the demo may draw on out: a terminal is redrawn, colors
+// are left out where NO_COLOR is set (no-color.org), and characters outside ASCII
+// where the locale is known not to be UTF-8.
+func terminalStyle(out io.Writer, getenv func(string) string) demo.Style {
+	s := demo.Style{Unicode: true}
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToUpper(getenv(name)); v != "" {
+			s.Unicode = strings.Contains(v, "UTF-8") || strings.Contains(v, "UTF8")
+			break
+		}
+	}
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) || getenv("TERM") == "dumb" {
+		return s
+	}
+	s.Live, s.Color = true, getenv("NO_COLOR") == ""
+	s.Width = func() int {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
+			return w
+		}
+		return 80
+	}
+	return s
 }
 
 // readyWithin is how long a router may take to find its workers.
@@ -51,12 +91,14 @@ func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, e
 		"--pd-disaggregation", "--prefill", o.PrefillURL, strconv.Itoa(o.BootstrapPort), "--decode", o.DecodeURL,
 	}
 	var read config.ReadFile
+	if o.Slots > 0 {
+		args = append(args, "--prefill-max-inflight-requests-per-worker="+strconv.Itoa(o.Slots))
+	}
 	if o.Classes != "" {
 		args = append(args, "--router-policy-config=classes.yaml")
 		read = func(string) ([]byte, error) { return []byte(o.Classes), nil }
 	} else {
 		args = append(args,
-			"--prefill-max-inflight-requests-per-worker="+strconv.Itoa(o.Slots),
 			"--prefill-queue-size="+strconv.Itoa(o.QueueSize),
 			"--prefill-queue-timeout-secs="+strconv.Itoa(int(o.QueueTimeout/time.Second)))
 	}

@@ -1,10 +1,11 @@
 // Package demo shows the gate at work: a router and a simulated fleet in one
-// process, three short scenarios, and a check of what came out.
+// process, four short scenarios, and a check of what came out.
 //
 // The first two scenarios are those by which bounded prefill was first described:
 // one prefill worker that takes three seconds, an immediate decode worker, room
 // for one request in prefill, and three requests that overlap; what differs is
-// the queue in front. In the third decode is what is full.
+// the queue in front. In the third decode is what is full, in the fourth one
+// client floods another.
 package demo
 
 import (
@@ -36,15 +37,14 @@ type RouterOptions struct {
 	Slots         int
 	QueueSize     int
 	QueueTimeout  time.Duration
-	// Classes is a class file, in place of the three before.
+	// Classes is a class file, in place of QueueSize and QueueTimeout.
 	Classes string
 }
 
 // Options of Run.
 type Options struct {
 	Out io.Writer
-	// Live redraws a screen; otherwise what happens is told in lines.
-	Live bool
+	Style
 	// Keep leaves the last router running until the context ends.
 	Keep bool
 	// Start makes a router that is ready to serve.
@@ -67,12 +67,12 @@ func Run(ctx context.Context, o Options) error {
 	var kept *stage
 	all := scenarios(o.PrefillTime)
 	for i, s := range all {
-		_, _ = fmt.Fprintf(o.Out, "\n%d. %s\n%s\n", i+1, s.name, wrap(s.explain, 74))
+		_, _ = fmt.Fprintf(o.Out, "\n%d. %s\n%s\n", i+1, s.name, wrap(s.explain, min(o.width()-4, 76)))
 		st, err := s.start(ctx, o)
 		if err != nil {
 			return err
 		}
-		problems, err := s.run(ctx, o, st.router)
+		problems, err := s.run(ctx, o, st)
 		if err != nil {
 			st.close()
 			return err
@@ -93,7 +93,9 @@ func Run(ctx context.Context, o Options) error {
 	if wrong == 0 {
 		_, _ = fmt.Fprintln(o.Out, "\nAll results are as they must be.")
 	}
-	if kept != nil {
+	if kept == nil {
+		_, _ = fmt.Fprintln(o.Out, "\n\"sluice demo --keep\" leaves the last router running, to be called and looked at.")
+	} else {
 		keep(ctx, o.Out, kept.router)
 		kept.close()
 	}

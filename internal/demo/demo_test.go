@@ -10,8 +10,9 @@ import (
 func TestCheckFindsWhatIsWrong(t *testing.T) {
 	s := scenarios(3 * time.Second)[0]
 	good := func() *run {
-		r := &run{s: s, mostIn: 1, mostQueue: 1, order: []int{2, 1, 0}, reqs: make([]request, len(s.want))}
-		for i, w := range s.want {
+		r := &run{s: s, mostIn: 1, mostQueue: 1, order: []int{2, 1, 0}, reqs: make([]request, len(s.reqs))}
+		for i, q := range s.reqs {
+			w := q.want
 			r.reqs[i] = request{done: true, status: w.status, code: w.code, took: w.took, retry: "1"}
 		}
 		return r
@@ -34,8 +35,9 @@ func TestCheckFindsWhatIsWrong(t *testing.T) {
 		}
 	}
 	full := scenarios(3 * time.Second)[2]
-	over := &run{s: full, mostIn: 2, mostQueue: 2, blocks: full.blocks + 1, reqs: make([]request, len(full.want))}
-	for i, w := range full.want {
+	over := &run{s: full, mostIn: 2, mostQueue: 2, blocks: full.blocks + 1, reqs: make([]request, len(full.reqs))}
+	for i, q := range full.reqs {
+		w := q.want
 		over.reqs[i] = request{done: true, status: w.status, took: w.took}
 	}
 	if p := over.check(full.waits); len(p) != 1 || !strings.Contains(p[0], "KV blocks") {

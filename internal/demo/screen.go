@@ -6,94 +6,242 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
-// screen shows a scenario as it goes on: a block that is drawn over itself on a
-// terminal, a line for each change elsewhere.
+// Style is how the demo may draw.
+type Style struct {
+	// Live redraws a block of lines on a terminal; otherwise each change is told
+	// in a line.
+	Live bool
+	// Color allows colors, Unicode other characters than ASCII's.
+	Color, Unicode bool
+	// Width is the terminal's width in columns, asked again for each picture. Nil:
+	// 80.
+	Width func() int
+}
+
+func (s *Style) width() int {
+	if s.Width == nil {
+		return 80
+	}
+	return min(max(s.Width(), minWidth), maxWidth)
+}
+
+const (
+	minWidth, maxWidth = 24, 160
+	// drawEvery is the least time between two pictures.
+	drawEvery = 80 * time.Millisecond
+)
+
+// The phases of a request, in their order, with the character each is drawn by
+// in Unicode and in ASCII, and its color.
+type phase struct {
+	name        string
+	char, ascii string
+	color       string
+}
+
+var (
+	waiting    = phase{name: "waiting", char: "░", ascii: ".", color: "\x1b[33m"}
+	prefilling = phase{name: "prefill", char: "▓", ascii: "=", color: "\x1b[36m"}
+	decoding   = phase{name: "decode", char: "█", ascii: "#", color: "\x1b[32m"}
+)
+
+// screen shows a scenario as it goes on.
 type screen struct {
 	r     *run
 	out   io.Writer
-	live  bool
-	lines int
+	style Style
+	lines int // drawn last
 	drawn time.Time
-	last  string
+	told  []string // states, where each change is a line
 }
 
-func newScreen(o Options, r *run) *screen { return &screen{r: r, out: o.Out, live: o.Live} }
+func newScreen(o Options, r *run) *screen {
+	return &screen{r: r, out: o.Out, style: o.Style, told: make([]string, len(r.reqs))}
+}
 
-// states names where each request is. Served in order, the first that are not
-// answered are those in prefill.
-func (r *run) states() (states []string, text string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	left := r.inFlight
-	var parts []string
-	states = make([]string, len(r.reqs))
-	for i, q := range r.reqs {
-		switch {
-		case q.sent.IsZero():
-			states[i] = "not sent"
-		case q.done && q.err != nil:
-			states[i] = "failed"
-		case q.done:
-			states[i] = fmt.Sprintf("%d %s", q.status, q.code)
-		case left > 0:
-			left--
-			states[i] = r.s.where()
-		default:
-			states[i] = "waiting"
-		}
-		parts = append(parts, fmt.Sprintf("request %d: %s", i+1, strings.TrimSpace(states[i])))
+// state says where a request is. It needs run.mu.
+func (r *run) state(i int) string {
+	q := &r.reqs[i]
+	switch {
+	case q.sent.IsZero():
+		return "not sent"
+	case q.done && q.err != nil && r.stopped:
+		return "stopped"
+	case q.done && q.err != nil:
+		return "failed"
+	case q.done:
+		return strings.TrimSpace(fmt.Sprintf("%d %s", q.status, q.code))
+	case !q.decode.IsZero():
+		return "in decode"
+	case !q.prefill.IsZero():
+		return "in prefill"
+	case r.queued > 0:
+		return "waiting"
 	}
-	return states, fmt.Sprintf("%s %d   queued %d   %s", r.s.where(), r.inFlight, r.queued, strings.Join(parts, "   "))
+	return "sent"
 }
 
 func (s *screen) draw() {
-	states, text := s.r.states()
-	if !s.live {
-		if text != s.last {
-			s.last = text
-			_, _ = fmt.Fprintf(s.out, "   %5.1fs  %s\n", time.Since(s.r.start).Seconds(), text)
-		}
+	if !s.style.Live {
+		s.tell()
 		return
 	}
-	if time.Since(s.drawn) < 80*time.Millisecond {
-		return
+	if time.Since(s.drawn) >= drawEvery {
+		s.drawn = time.Now()
+		s.paint()
 	}
-	s.drawn = time.Now()
-	s.paint(states)
 }
 
-func (s *screen) paint(states []string) {
+func (s *screen) end() {
+	if s.style.Live {
+		s.paint()
+		return
+	}
+	s.tell()
+}
+
+// tell writes a line for each request whose state has changed.
+func (s *screen) tell() {
 	r := s.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.reqs {
+		state := r.state(i)
+		if state == s.told[i] || state == "not sent" || state == "sent" {
+			continue
+		}
+		s.told[i] = state
+		_, _ = fmt.Fprintf(s.out, "   %5.1fs  %s: %-28s (%s %d, waiting %d)\n", time.Since(r.start).Seconds(), r.s.reqs[i].who, state, r.s.where(), r.inFlight, r.queued)
+	}
+}
+
+// paint draws all lines over those drawn before.
+func (s *screen) paint() {
+	r, width := s.r, s.style.width()
 	r.mu.Lock()
 	var b strings.Builder
 	if s.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA", s.lines)
 	}
-	line := func(format string, args ...any) {
-		fmt.Fprintf(&b, "\x1b[2K   "+format+"\n", args...)
+	b.WriteString("\r\x1b[J") // what a resized terminal has wrapped goes too
+	s.line(&b, width, "", "%5.1fs  %s %d of %d  waiting %d%s", time.Since(r.start).Seconds(), r.s.where(), r.inFlight, r.s.inFlight, r.queued, r.blocksText())
+	s.line(&b, width, "", "%s", s.legend())
+	who := 0
+	for _, q := range r.s.reqs {
+		who = max(who, len(q.who))
 	}
-	line("%5.1fs   %s %s   queue %s%s", time.Since(r.start).Seconds(), r.s.where(), bar(r.inFlight, r.s.inFlight), bar(r.queued, max(r.s.router.QueueSize, r.s.queued)), r.blocksText())
-	for i, q := range r.reqs {
-		took := q.took
-		if !q.done && !q.sent.IsZero() {
-			took = time.Since(q.sent)
-		}
-		line("request %d  %s%-32s\x1b[0m %5.1fs  %s", i+1, colour(states[i], q.status), states[i], took.Seconds(), strings.Repeat("▪", min(int(took.Seconds()*2), 20)))
+	// What a line needs beside the bar: indent, name, time, the longest state.
+	cells := min(max(width-(3+who+2+2+7+2+minState), 6), 60)
+	for i := range r.reqs {
+		state := r.state(i)
+		bar, n := s.bar(i, cells)
+		text := fmt.Sprintf("%6.1fs  %s", r.age(i).Seconds(), state)
+		room := max(width-1-(3+who+2+n+2), 0)
+		fmt.Fprintf(&b, "   %-*s  %s%s  %s\n", who, r.s.reqs[i].who, bar, strings.Repeat(" ", cells-n), s.paintText(clip(text, room-(cells-n)), r.stateColor(i)))
 	}
-	s.lines = 1 + len(r.reqs)
+	s.lines = 2 + len(r.reqs)
 	r.mu.Unlock()
 	_, _ = io.WriteString(s.out, b.String())
 }
 
-func (s *screen) end() {
-	if s.live {
-		states, _ := s.r.states()
-		s.paint(states)
-		return
+// minState is the room for a state beside a bar; longer ones are cut on narrow
+// terminals.
+const minState = 28
+
+func (s *screen) line(b *strings.Builder, width int, color, format string, args ...any) {
+	b.WriteString(s.paintText(clip("   "+fmt.Sprintf(format, args...), width-1), color) + "\n")
+}
+
+// legend says what the characters of the bars mean.
+func (s *screen) legend() string {
+	var parts []string
+	for _, p := range []phase{waiting, prefilling, decoding} {
+		parts = append(parts, s.char(p)+" "+p.name)
 	}
-	s.draw()
+	return strings.Join(parts, "   ")
+}
+
+func (s *screen) char(p phase) string {
+	if s.style.Unicode {
+		return p.char
+	}
+	return p.ascii
+}
+
+// bar draws a request's life: what it waited, its prefill, its decode, a
+// character for each part of the scenario's length. It returns the number of
+// cells too. It needs run.mu.
+func (s *screen) bar(i, cells int) (text string, n int) {
+	r := s.r
+	q := &r.reqs[i]
+	if q.sent.IsZero() {
+		return "", 0
+	}
+	cell := max(r.s.length()*11/10/time.Duration(cells), time.Millisecond)
+	at := func(t time.Time) int { return int(t.Sub(r.start) / cell) }
+	end := q.sent.Add(r.age(i))
+	begin, stop := at(q.sent), min(at(end), cells)
+	var b strings.Builder
+	b.WriteString(strings.Repeat(" ", min(begin, cells)))
+	n = min(begin, cells)
+	for _, part := range []struct {
+		phase
+		until time.Time
+	}{{waiting, q.prefill}, {prefilling, q.decode}, {decoding, end}} {
+		until := stop
+		if !part.until.IsZero() {
+			until = min(at(part.until), stop)
+		}
+		if k := until - n; k > 0 {
+			b.WriteString(s.paintText(strings.Repeat(s.char(part.phase), k), part.color))
+			n = until
+		}
+		if part.until.IsZero() {
+			break
+		}
+	}
+	return b.String(), n
+}
+
+// age is how long a request has taken so far. It needs run.mu.
+func (r *run) age(i int) time.Duration {
+	q := &r.reqs[i]
+	if q.done || q.sent.IsZero() {
+		return q.took
+	}
+	return time.Since(q.sent)
+}
+
+// stateColor needs run.mu.
+func (r *run) stateColor(i int) string {
+	q := &r.reqs[i]
+	switch {
+	case !q.done:
+		return ""
+	case q.status == http.StatusOK:
+		return decoding.color
+	case q.err != nil && r.stopped:
+		return ""
+	}
+	return "\x1b[31m"
+}
+
+func (s *screen) paintText(text, color string) string {
+	if color == "" || !s.style.Color || text == "" {
+		return text
+	}
+	return color + text + "\x1b[0m"
+}
+
+// clip cuts text to n columns.
+func clip(text string, n int) string {
+	if utf8.RuneCountInString(text) <= n {
+		return text
+	}
+	return string([]rune(text)[:max(n, 0)])
 }
 
 // blocksText is how full decode is, where that is what the scenario is about.
@@ -101,42 +249,16 @@ func (r *run) blocksText() string {
 	if r.s.blocks == 0 {
 		return ""
 	}
-	return fmt.Sprintf("   KV blocks booked at most %d of %d", r.blocks, r.s.blocks)
-}
-
-func bar(n, of int) string {
-	n = min(n, of)
-	return "[" + strings.Repeat("█", n) + strings.Repeat("·", of-n) + "]"
-}
-
-func colour(state string, status int) string {
-	switch {
-	case status == http.StatusOK:
-		return "\x1b[32m"
-	case status != 0 || state == "failed":
-		return "\x1b[31m"
-	case state == "waiting":
-		return "\x1b[33m"
-	case strings.HasPrefix(state, "in "):
-		return "\x1b[36m"
-	}
-	return ""
+	return fmt.Sprintf("  KV blocks booked at most %d of %d", r.blocks, r.s.blocks)
 }
 
 // table prints the results.
-func (r *run) table(out io.Writer, waits time.Duration) {
-	_, _ = fmt.Fprintf(out, "\n   request  status  took     Retry-After  code\n")
+func (r *run) table(o Options, waits time.Duration) {
+	_, _ = fmt.Fprintf(o.Out, "\n   request    status  took     Retry-After  code\n")
 	for i, q := range r.reqs {
-		_, _ = fmt.Fprintf(out, "   %-7d  %-6d  %-7s  %-11s  %s\n", i+1, q.status, round(q.took), q.retry, q.code)
+		_, _ = fmt.Fprintf(o.Out, "   %-9s  %-6d  %-7s  %-11s  %s\n", r.s.reqs[i].who, q.status, round(q.took), q.retry, q.code)
 	}
-	_, _ = fmt.Fprintf(out, "   at most %d %s and %d queued%s; waits add up to %s; all over after %s\n",
-		r.mostIn, r.s.where(), r.mostQueue, strings.ReplaceAll(r.blocksText(), "   ", "; "), round(waits), round(r.longest()))
-}
-
-func (r *run) longest() time.Duration {
-	var end time.Duration
-	for _, q := range r.reqs {
-		end = max(end, q.sent.Add(q.took).Sub(r.reqs[0].sent))
-	}
-	return end
+	summary := fmt.Sprintf("At most %d %s and %d queued%s; waits add up to %s; all over after %s. %s",
+		r.mostIn, r.s.where(), r.mostQueue, strings.ReplaceAll(r.blocksText(), "  ", "; "), round(waits), round(r.longest()), r.s.lesson)
+	_, _ = io.WriteString(o.Out, wrap(summary, min(o.width()-4, 76)))
 }

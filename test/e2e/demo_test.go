@@ -17,14 +17,14 @@ func TestDemo(t *testing.T) {
 	if !ok {
 		t.Fatalf("the demo does not come to its end:\n%s", out)
 	}
-	for _, want := range []string{"in prefill 1   queued 2", "429 pd_prefill_queue_full", "429 pd_prefill_queue_timeout"} {
+	for _, want := range []string{"(in prefill 1, waiting 2)", "429 pd_prefill_queue_full", "429 pd_prefill_queue_timeout", "4. A flood"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in the demo's output", want)
 		}
 	}
 	for _, row := range []string{
-		`(?m)^ +1 +200 +3`, `(?m)^ +2 +429 +2(\.\d+)?s +\d+ +pd_prefill_queue_timeout$`, `(?m)^ +3 +429 +\S+ +\d+ +pd_prefill_queue_full$`,
-		`(?m)^ +2 +200 +6`, `(?m)^ +3 +200 +9`,
+		`(?m)^ +request 1 +200 +\d`, `(?m)^ +request 2 +429 +\S+ +\d+ +pd_prefill_queue_timeout$`, `(?m)^ +request 3 +429 +\S+ +\d+ +pd_prefill_queue_full$`,
+		`(?m)^ +request 3 +200 +\d`, `(?m)^ +long 6 +200 +\d`, `(?m)^ +short 3 +200 +\d`,
 	} {
 		if !regexp.MustCompile(row).MatchString(out) {
 			t.Errorf("no row of the tables is like %s", row)
@@ -53,5 +53,21 @@ func TestDemo(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out)
+	}
+}
+
+// Who stops the demo is not told that something failed.
+func TestDemoIsStopped(t *testing.T) {
+	t.Parallel()
+	p := spawn(t, nil, "demo")
+	if _, ok := p.stdout.wait(patience, p.done, func(line string) bool { return strings.Contains(line, "in prefill") }); !ok {
+		t.Fatalf("the demo does not begin:\n%s", p.stdout.String())
+	}
+	p.signal(syscall.SIGINT)
+	if code := p.exit(patience); code != 130 {
+		t.Errorf("exit code %d, want 130", code)
+	}
+	if out := p.stdout.String() + p.stderr.String(); strings.Contains(out, "failed") || strings.Contains(out, "canceled") || !strings.Contains(out, "stopped") {
+		t.Errorf("a stopped demo says:\n%s", out)
 	}
 }

@@ -1,0 +1,80 @@
+package demo
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// halfway is a run in the middle of the last scenario: one request is over, one in
+// prefill, the others wait.
+func halfway() *run {
+	all := scenarios(3 * time.Second)
+	s := all[len(all)-1]
+	now := time.Now()
+	start := now.Add(-1500 * time.Millisecond)
+	r := &run{s: s, start: start, reqs: make([]request, len(s.reqs)), inFlight: 1, queued: len(s.reqs) - 2}
+	for i := range r.reqs {
+		r.reqs[i].sent = start
+	}
+	r.reqs[0] = request{sent: start, prefill: start, decode: start.Add(time.Second), done: true, took: 1500 * time.Millisecond, status: 429, code: "pd_prefill_queue_timeout"}
+	r.reqs[1].prefill = start.Add(time.Second)
+	return r
+}
+
+func painted(style Style) string {
+	var out bytes.Buffer
+	newScreen(Options{Out: &out, Style: style}, halfway()).paint()
+	return out.String()
+}
+
+var colorCode = regexp.MustCompile("\x1b\\[[0-9;]*m")
+
+// A line that is wider than the terminal is wrapped by it, and the next picture is
+// then drawn in the wrong place.
+func TestLinesFitTheTerminal(t *testing.T) {
+	for width := minWidth; width <= 130; width++ {
+		for _, style := range []Style{{Live: true, Color: true, Unicode: true}, {Live: true}} {
+			style.Width = func() int { return width }
+			text := strings.TrimPrefix(painted(style), "\r\x1b[J")
+			for line := range strings.Lines(text) {
+				line = strings.TrimSuffix(colorCode.ReplaceAllString(line, ""), "\n")
+				if n := utf8.RuneCountInString(line); n >= width {
+					t.Fatalf("a line of %d characters at %d columns: %q", n, width, line)
+				}
+				if strings.Contains(line, "\x1b") {
+					t.Fatalf("an escape is cut in two: %q", line)
+				}
+			}
+		}
+	}
+}
+
+// Waiting and running must look different.
+func TestBarsShowPhases(t *testing.T) {
+	text := painted(Style{Live: true})
+	for _, want := range []string{`long 1 .* =+#+ `, `long 2 .* \.+=+ `, `long 3 .* \.+ .*waiting`} {
+		if !regexp.MustCompile(strings.ReplaceAll(want, ".* ", " *")).MatchString(text) {
+			t.Errorf("no line is like %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestStyles(t *testing.T) {
+	for _, c := range []struct{ color, unicode bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
+		t.Run(fmt.Sprintf("color %v unicode %v", c.color, c.unicode), func(t *testing.T) {
+			text := painted(Style{Live: true, Color: c.color, Unicode: c.unicode})
+			if got := colorCode.MatchString(text); got != c.color {
+				t.Errorf("colors: %v, want %v", got, c.color)
+			}
+			ascii := strings.IndexFunc(text, func(r rune) bool { return r > 0x7e }) < 0
+			if ascii == c.unicode {
+				t.Errorf("ASCII only: %v, want %v", ascii, !c.unicode)
+			}
+		})
+	}
+}
