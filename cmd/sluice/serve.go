@@ -275,6 +275,7 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 			Header: t.ResponseHeader, FirstByte: t.FirstByte, StreamIdle: t.StreamIdle,
 		},
 		KeepAlive:          cfg.Server.SSEKeepalive,
+		RefuseTools:        cfg.Server.UntranslatableTools == "refuse",
 		ClientWriteTimeout: t.ClientWrite,
 		PassAuthorization:  len(cfg.Auth.APIKeys) == 0 && cfg.Auth.WorkerAPIKey == "",
 		Classify:           classify.Options{MinQueue: cfg.Admission.ClientQueueMin, MaxQueue: cfg.Admission.ClientQueueMax},

@@ -39,16 +39,17 @@ type Config struct {
 
 // Server says what sluice listens on and bounds what clients send.
 type Server struct {
-	Host             string        `yaml:"host" default:"0.0.0.0" help:"Address or host name to serve clients on. Use :: for IPv4 and IPv6 together, 127.0.0.1 for this machine only."`
-	Port             int           `yaml:"port" default:"30000" range:"0:65535" help:"Port to serve clients on; 0 takes a free one."`
-	PrometheusHost   string        `yaml:"prometheus_host" default:"0.0.0.0" help:"Address or host name to serve /metrics on."`
-	PrometheusPort   int           `yaml:"prometheus_port" default:"29000" range:"0:65535" help:"Port to serve /metrics on; 0 takes a free one."`
-	MaxPayloadSize   int64         `yaml:"max_payload_size" default:"512MiB" unit:"bytes" range:"1:" help:"Largest request body; more is answered with 413. The default leaves room for prompts with images, and max_buffered_bytes bounds all of them together."`
-	MaxBufferedBytes int64         `yaml:"max_buffered_bytes" default:"2GiB" unit:"bytes" range:"1:" help:"Most bytes of request bodies held at one time, all requests together; more is answered with 503 (buffer_full)."`
-	SSEKeepalive     time.Duration `yaml:"sse_keepalive_secs" default:"15" unit:"secs" help:"An event stream silent for so long gets a comment line (on /v1/messages a ping event), so that proxies between do not cut it; 0: never."`
-	TrustUpstream    bool          `yaml:"trust_upstream_transfer_params" help:"Let clients set kv_transfer_params, ec_transfer_params, transfer_id, data-parallel ranks and the bootstrap fields, which are refused otherwise: for a sluice that serves another router, which has paired prefill and decode itself. Clients could then read each other's KV cache, so only trusted ones may reach it. Not with pd_disaggregation, where sluice sets these fields."`
-	DrainTimeout     time.Duration `yaml:"drain_timeout" default:"180" unit:"secs" alias:"shutdown-grace-period-secs" help:"After SIGTERM, how long waiting and running requests may go on before they are ended."`
-	PreDrainWait     time.Duration `yaml:"pre_drain_wait" default:"0" unit:"secs" help:"After SIGTERM, how long to go on taking requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10."`
+	Host                string        `yaml:"host" default:"0.0.0.0" help:"Address or host name to serve clients on. Use :: for IPv4 and IPv6 together, 127.0.0.1 for this machine only."`
+	Port                int           `yaml:"port" default:"30000" range:"0:65535" help:"Port to serve clients on; 0 takes a free one."`
+	PrometheusHost      string        `yaml:"prometheus_host" default:"0.0.0.0" help:"Address or host name to serve /metrics on."`
+	PrometheusPort      int           `yaml:"prometheus_port" default:"29000" range:"0:65535" help:"Port to serve /metrics on; 0 takes a free one."`
+	MaxPayloadSize      int64         `yaml:"max_payload_size" default:"512MiB" unit:"bytes" range:"1:" help:"Largest request body; more is answered with 413. The default leaves room for prompts with images, and max_buffered_bytes bounds all of them together."`
+	MaxBufferedBytes    int64         `yaml:"max_buffered_bytes" default:"2GiB" unit:"bytes" range:"1:" help:"Most bytes of request bodies held at one time, all requests together; more is answered with 503 (buffer_full)."`
+	SSEKeepalive        time.Duration `yaml:"sse_keepalive_secs" default:"15" unit:"secs" help:"An event stream silent for so long gets a comment line (on /v1/messages a ping event), so that proxies between do not cut it; 0: never."`
+	UntranslatableTools string        `yaml:"untranslatable_tools" choices:"drop|refuse" default:"drop" help:"What becomes of tools that SGLang pairs cannot be told of on /v1/messages and /v1/responses, all but functions of the client's: drop leaves them out and says so in X-Sluice-Note and the access log; refuse answers 400."`
+	TrustUpstream       bool          `yaml:"trust_upstream_transfer_params" help:"Let clients set kv_transfer_params, ec_transfer_params, transfer_id, data-parallel ranks and the bootstrap fields, which are refused otherwise: for a sluice that serves another router, which has paired prefill and decode itself. Clients could then read each other's KV cache, so only trusted ones may reach it. Not with pd_disaggregation, where sluice sets these fields."`
+	DrainTimeout        time.Duration `yaml:"drain_timeout" default:"180" unit:"secs" alias:"shutdown-grace-period-secs" help:"After SIGTERM, how long waiting and running requests may go on before they are ended."`
+	PreDrainWait        time.Duration `yaml:"pre_drain_wait" default:"0" unit:"secs" help:"After SIGTERM, how long to go on taking requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10."`
 }
 
 // Auth holds the keys sluice asks for and the one it presents.

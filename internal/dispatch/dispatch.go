@@ -51,6 +51,9 @@ type Options struct {
 	// KeepAlive is how long an event stream may be silent before it gets a
 	// comment. Zero: none.
 	KeepAlive time.Duration
+	// RefuseTools refuses tools that SGLang's pairs cannot be told of; else they are
+	// left out, with a note.
+	RefuseTools bool
 	// ClientWriteTimeout is how long one write to a client may take.
 	ClientWriteTimeout time.Duration
 	// PassAuthorization hands the client's key to engines: sluice asks for none
@@ -213,6 +216,8 @@ type Record struct {
 	Status int
 	// Reason is one of a closed set of words.
 	Reason string
+	// Note tells what of the request was left out; empty if nothing was.
+	Note string
 	// Err is for the log only.
 	Err   error
 	Usage openai.Usage

@@ -159,6 +159,7 @@ func (x *exchange) run() {
 // attempt runs the legs in the shape that the granted ranks' engines want.
 func (x *exchange) attempt() *failure {
 	if !x.pair || x.bypasses() {
+		x.passUntranslated()
 		return x.runAggregated()
 	}
 	pr := x.ticket.Prefill.Data().(*fleet.Rank)

@@ -16,7 +16,9 @@ import (
 const (
 	HeaderPrefillWorker = "X-Sluice-Prefill-Worker"
 	HeaderDecodeWorker  = "X-Sluice-Decode-Worker"
-	HeaderQueueMS       = "X-Sluice-Queue-Ms"
+	// HeaderNote tells what of the request was left out on its way to the engine.
+	HeaderNote    = "X-Sluice-Note"
+	HeaderQueueMS = "X-Sluice-Queue-Ms"
 )
 
 // tellQueued puts the time at the gate into the answer's header: whole

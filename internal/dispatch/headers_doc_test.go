@@ -92,7 +92,7 @@ func TestDocumentedRequestHeaders(t *testing.T) {
 // And of an engine's headers, and of sluice's own.
 func TestDocumentedAnswerHeaders(t *testing.T) {
 	rows := documented(t, "Headers of answers")
-	added := []string{HeaderPrefillWorker, HeaderDecodeWorker, HeaderQueueMS, HeaderRequestID, openai.ErrorCodeHeader,
+	added := []string{HeaderPrefillWorker, HeaderDecodeWorker, HeaderQueueMS, HeaderNote, HeaderRequestID, openai.ErrorCodeHeader,
 		"Retry-After", "Content-Type", "Content-Length", "Cache-Control", "X-Accel-Buffering", "Date", "Allow", "Location", "Www-Authenticate", "Connection"}
 	want := map[string]bool{"X-Sluice-*": true}
 	for h := range responseDrop {

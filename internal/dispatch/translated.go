@@ -41,7 +41,7 @@ func (x *exchange) translates() bool { return x.translated != nil && x.translate
 // planTranslation makes the chat body.
 func (x *exchange) planTranslation() *failure {
 	p := x.call.Peeked
-	o := translate.Options{ID: plainID(x.call.ID), Created: time.Now().Unix()}
+	o := translate.Options{ID: plainID(x.call.ID), Created: time.Now().Unix(), RefuseTools: x.d.opts.RefuseTools}
 	var (
 		body []byte
 		ex   translate.Exchange
@@ -96,14 +96,27 @@ func (x *exchange) translate() *failure {
 	}
 	if x.translated != nil {
 		x.translated.active = true
+		x.note(x.translated.exchange.Note())
 	}
 	return nil
 }
 
+// note tells what of the request was left out, in the answer's header and the access
+// log. It must not be called while keep-alives may be written.
+func (x *exchange) note(what string) {
+	x.call.Record.Note = what
+	if what == "" {
+		delete(x.w.Header(), HeaderNote)
+		return
+	}
+	x.setHeader(HeaderNote, what)
+}
+
 // passUntranslated begins an attempt at engines that speak the client's API.
 func (x *exchange) passUntranslated() {
-	if x.translated != nil {
+	if x.translates() {
 		x.translated.active = false
+		x.note("")
 	}
 }
 

@@ -162,6 +162,7 @@ func (q *request) access() {
 		ID: q.call.ID, Method: q.r.Method, Model: rec.Model, Prefill: rec.PrefillRank, Decode: rec.DecodeRank,
 		Attempts: rec.Attempts, Queued: rec.Queued, TTFT: rec.TTFT, Total: time.Since(q.call.Arrived),
 		Status: q.status(), Reason: q.reason, BytesIn: int64(q.length), BytesOut: q.out.bytes,
+		Note: rec.Note,
 	}
 	if line.Model == "" {
 		line.Model = q.model

@@ -184,7 +184,7 @@ func TestUntranslatableIsRefusedAtOnce(t *testing.T) {
 		{"/v1/messages", `{"model":"sim-model","messages":[{"role":"user","content":"hi"}]}`, "max_tokens"},
 		{"/v1/responses", `{"model":"sim-model","input":"hi","previous_response_id":"resp_1"}`, "previous_response_id"},
 		{"/v1/responses", `{"model":"sim-model","input":"hi","background":true}`, "background"},
-		{"/v1/responses", `{"model":"sim-model","input":"hi","tools":[{"type":"web_search"}]}`, "web_search"},
+		{"/v1/responses", `{"model":"sim-model","input":"hi","tools":[{"type":"web_search"}],"tool_choice":"required"}`, "web_search"},
 	} {
 		a := r.do("POST", tc.path, tc.body)
 		if a.status != 400 || !strings.Contains(a.body, tc.says) {

@@ -33,6 +33,8 @@ type AccessLine struct {
 	// BytesIn is the length of the body as far as it was read, BytesOut that of
 	// the answer's.
 	BytesIn, BytesOut int64
+	// Note tells what of the request was left out.
+	Note string
 	// Err is why it failed, if that is not the client's doing.
 	Err error
 	// Level is slog.LevelDebug for requests nobody wants a line of, such as
@@ -72,6 +74,7 @@ func (l *Log) Access(a *AccessLine) {
 	e.text("reason", a.Reason)
 	e.number("bytes_in", a.BytesIn)
 	e.number("bytes_out", a.BytesOut)
+	e.optional("note", a.Note)
 	if a.Err != nil {
 		e.text("error", Clip(a.Err.Error()))
 	}

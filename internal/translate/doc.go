@@ -37,6 +37,11 @@
 // refused with status 400 and the code "untranslatable". Unknown members of messages,
 // blocks, items and tools are left out.
 //
+// Both: what the system says, wherever it stands among the turns, becomes one leading
+// message, turns joined by an empty line, since chat templates refuse a second one or
+// one that is not the first. Tools other than functions of the client's are left out
+// with a note (Exchange.Note), or refused (Options.RefuseTools).
+//
 // Messages API: system blocks are joined by a line feed, one text block is a plain
 // string, and a tool without a description gets an empty one, so that the prompt is
 // the one SGLang's own route would make. Thinking of earlier turns becomes
@@ -52,8 +57,7 @@
 //
 // Responses API: nothing is stored, and the answer says so ("store":false). store
 // true, previous_response_id, conversation, background, prompt, item references,
-// truncation "auto" and tools other than functions are refused. Roles developer and
-// system both become system. Reasoning items become reasoning_content of the
+// truncation "auto" are refused. Roles developer and system are both the system's. Reasoning items become reasoning_content of the
 // assistant's message after them, those without text (encrypted) are left out.
 // reasoning.effort is reasoning_effort; summaries are not made, the engine's own
 // reasoning is told as reasoning_text. include takes message.output_text.logprobs and

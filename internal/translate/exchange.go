@@ -17,6 +17,9 @@ type Options struct {
 	// MaxOutputBytes bounds the output that a Responses stream keeps, because its
 	// last event repeats all of it; 0 is DefaultMaxOutputBytes.
 	MaxOutputBytes int
+	// RefuseTools refuses tools that the engine cannot be told of; else they are left
+	// out, and Exchange.Note says so.
+	RefuseTools bool
 }
 
 // DefaultMaxOutputBytes is 16 MiB: several million tokens.
@@ -35,6 +38,9 @@ func (o Options) withDefaults() Options {
 // Exchange is a request that was translated, and turns its answer back. It keeps
 // nothing of the request's body.
 type Exchange interface {
+	// Note tells what of the request was left out that the client may miss, in
+	// printable ASCII that fits a header; "" if nothing was.
+	Note() string
 	// Answer translates a whole answer with status 200. The error is an
 	// *EngineError if the answer tells one, else an *openai.Error with status 502.
 	Answer(chat []byte) ([]byte, error)

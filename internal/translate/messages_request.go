@@ -12,7 +12,11 @@ type Messages struct {
 	model        raw
 	stops        []string
 	omitThinking bool
+	note         string
 }
+
+// Note tells which tools were left out; see Exchange.
+func (m *Messages) Note() string { return m.note }
 
 var messagesFields = map[string]rule{
 	"model": handled, "messages": handled, "system": handled, "max_tokens": handled,
@@ -123,19 +127,11 @@ func (m *Messages) tools(c *chatBody, top object) error {
 	if err != nil {
 		return err
 	}
-	if !tools.isBlank() {
-		c.name("tools")
-		c.b = append(c.b, '[')
-		for i, v := range tools.elements() {
-			if i > 0 {
-				c.b = append(c.b, ',')
-			}
-			if err := appendMessagesTool(c, v, top.at.field("tools").element(i)); err != nil {
-				return err
-			}
-		}
-		c.b = append(c.b, ']')
+	list, err := c.tools(tools, top.at.field("tools"), m.opts.RefuseTools, appendMessagesTool)
+	if err != nil {
+		return err
 	}
+	m.note = list.note()
 	v := top.get("tool_choice")
 	if v == nil {
 		return nil
@@ -149,22 +145,25 @@ func (m *Messages) tools(c *chatBody, top object) error {
 	if err != nil {
 		return err
 	}
-	none := tools.isBlank()
+	none := list.none()
 	switch kind.text() {
 	case "auto", "none":
 		if !none { // without tools there is nothing to choose, and engines refuse to
 			c.field("tool_choice", kind)
 		}
 	case "any", "tool":
-		if none {
-			return bad(at, "asks for a tool, but there are no tools")
-		}
 		if kind.text() == "any" {
+			if err := list.need(at); err != nil {
+				return err
+			}
 			c.field("tool_choice", []byte(`"required"`))
 			break
 		}
 		name, err := choice.need("name")
 		if err != nil {
+			return err
+		}
+		if err := list.needNamed(at, name.text()); err != nil {
 			return err
 		}
 		c.name("tool_choice")
@@ -182,13 +181,48 @@ func (m *Messages) tools(c *chatBody, top object) error {
 	return nil
 }
 
-func appendMessagesTool(c *chatBody, v raw, at *path) error {
-	tool, err := readObject(v, at)
+// tools writes the functions among the request's tools, each by write.
+func (c *chatBody) tools(tools raw, at *path, refuse bool, write func(*chatBody, *toolList, object) error) (*toolList, error) {
+	l := &toolList{refuse: refuse}
+	if tools.isBlank() {
+		return l, nil
+	}
+	start, before := len(c.b), len(c.written)
+	c.name("tools")
+	c.b = append(c.b, '[')
+	for i, v := range tools.elements() {
+		tool, err := readObject(v, at.element(i))
+		if err != nil {
+			return nil, err
+		}
+		end := len(c.b)
+		c.b = append(c.b, commaIf(!l.none())...)
+		left := len(l.left)
+		if err := write(c, l, tool); err != nil {
+			return nil, err
+		}
+		if len(l.left) > left {
+			c.b = c.b[:end]
+			continue
+		}
+		l.told = append(l.told, v)
+		l.names = append(l.names, tool.get("name").text())
+	}
+	c.b = append(c.b, ']')
+	if l.none() {
+		c.b, c.written = c.b[:start], c.written[:before]
+	}
+	return l, nil
+}
+
+func appendMessagesTool(c *chatBody, l *toolList, tool object) error {
+	at := tool.at
+	kind, err := tool.str("type")
 	if err != nil {
 		return err
 	}
-	if kind := tool.get("type"); kind != nil && kind.text() != "custom" {
-		return unsupported(at.field("type"), "%s is a tool that the API's own servers run; only custom tools can be used here", clipName(string(kind)))
+	if kind != nil && kind.text() != "custom" {
+		return l.leave(tool, kind)
 	}
 	if !tool.get("input_examples").isBlank() {
 		return unsupported(at.field("input_examples"), "the engine behind this route cannot show them to the model")

@@ -101,7 +101,6 @@ func TestMessagesRequestRefusals(t *testing.T) {
 		{messagesHead + `[{"role":"assistant","content":[{"type":"redacted_thinking","data":"x"}]}]}`, "messages[0].content[0].type", codeUntranslatable},
 		{messagesHead + `[{"role":"assistant","content":[{"type":"server_tool_use"}]}]}`, "messages[0].content[0].type", codeUntranslatable},
 		{messagesHead + `[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"b","input":"{}"}]}]}`, "messages[0].content[0].input", "invalid_request"},
-		{with(`"tools":[{"type":"web_search_20250305","name":"web_search"}]`), "tools[0].type", codeUntranslatable},
 		{with(`"tools":[{"name":"f"}]`), "tools[0].input_schema", "invalid_request"},
 		{with(`"tools":[{"name":"f","input_schema":{},"input_examples":[{}]}]`), "tools[0].input_examples", codeUntranslatable},
 		{with(`"tools":[{"name":"f","input_schema":{},"allowed_callers":["code_execution_20250825"]}]`), "tools[0].allowed_callers[0]", codeUntranslatable},

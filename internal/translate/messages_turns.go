@@ -7,17 +7,13 @@ func (m *Messages) prompt(c *chatBody, top object) error {
 	switch {
 	case system == nil:
 	case system.isString():
-		if !system.isBlank() {
-			t.plain("system", system)
-		}
+		t.system(system)
 	case system.isArray():
 		text, err := systemText(system, at)
 		if err != nil {
 			return err
 		}
-		if !text.isBlank() {
-			t.plain("system", text)
-		}
+		t.system(text)
 	default:
 		return bad(at, "must be a string or an array, not %s", system.kind())
 	}
@@ -60,7 +56,7 @@ func systemText(blocks raw, at *path) (raw, error) {
 			texts = append(texts, text)
 		}
 	}
-	return joinTexts(texts), nil
+	return joinTexts(texts, `\n`), nil
 }
 
 func messagesTurn(t *turns, v raw, at *path) error {
@@ -81,7 +77,11 @@ func messagesTurn(t *turns, v raw, at *path) error {
 	content := msg.get("content")
 	switch {
 	case content.isString():
-		t.plain(role, content)
+		if role == "system" {
+			t.system(content)
+		} else {
+			t.plain(role, content)
+		}
 		return nil
 	case !content.isArray():
 		return bad(at.field("content"), "must be a string or an array, not %s", content.kind())
@@ -93,7 +93,7 @@ func messagesTurn(t *turns, v raw, at *path) error {
 		if err != nil {
 			return err
 		}
-		t.plain(role, text.or(`""`))
+		t.system(text)
 		return nil
 	case "assistant":
 		return assistantBlocks(t, content, at)

@@ -13,7 +13,12 @@ type Responses struct {
 	model    raw
 	echo     []byte // the response object's members that repeat the request
 	logprobs bool
+	note     string
+	told     []byte // the tools that the model was told of, while the request is read
 }
+
+// Note tells which tools were left out; see Exchange.
+func (r *Responses) Note() string { return r.note }
 
 var responsesFields = map[string]rule{
 	"model": handled, "input": handled, "instructions": handled, "tools": handled,
@@ -125,29 +130,23 @@ func (r *Responses) tools(c *chatBody, top object) error {
 	if err != nil {
 		return err
 	}
-	none := tools.isBlank()
-	if !none {
-		c.name("tools")
-		c.b = append(c.b, '[')
-		for i, v := range tools.elements() {
-			c.b = append(c.b, commaIf(i > 0)...)
-			if err := appendFunctionTool(c, v, top.at.field("tools").element(i)); err != nil {
-				return err
-			}
-		}
-		c.b = append(c.b, ']')
+	list, err := c.tools(tools, top.at.field("tools"), r.opts.RefuseTools, appendFunctionTool)
+	if err != nil {
+		return err
 	}
+	r.note = list.note()
+	r.told = list.appendOneLineList(nil)
 	parallel, err := top.boolean("parallel_tool_calls")
 	if err != nil {
 		return err
 	}
-	if !none {
+	if !list.none() {
 		c.field("parallel_tool_calls", parallel)
 	}
-	return r.toolChoice(c, top, none)
+	return r.toolChoice(c, top, list)
 }
 
-func (r *Responses) toolChoice(c *chatBody, top object, none bool) error {
+func (r *Responses) toolChoice(c *chatBody, top object, list *toolList) error {
 	choice, at := top.get("tool_choice"), top.at.field("tool_choice")
 	switch {
 	case choice == nil:
@@ -155,13 +154,13 @@ func (r *Responses) toolChoice(c *chatBody, top object, none bool) error {
 	case choice.isString():
 		switch choice.text() {
 		case "auto", "none":
-			if !none { // without tools there is nothing to choose, and engines refuse to
+			if !list.none() { // without tools there is nothing to choose, and engines refuse to
 				c.field("tool_choice", choice)
 			}
 			return nil
 		case "required":
-			if none {
-				return bad(at, "asks for a tool, but there are no tools")
+			if err := list.need(at); err != nil {
+				return err
 			}
 			c.field("tool_choice", choice)
 			return nil
@@ -183,25 +182,22 @@ func (r *Responses) toolChoice(c *chatBody, top object, none bool) error {
 	if err != nil {
 		return err
 	}
-	if none {
-		return bad(at, "asks for a tool, but there are no tools")
+	if err := list.needNamed(at, name.text()); err != nil {
+		return err
 	}
 	c.name("tool_choice")
 	c.b = append(append(append(c.b, `{"type":"function","function":{"name":`...), name...), '}', '}')
 	return nil
 }
 
-func appendFunctionTool(c *chatBody, v raw, at *path) error {
-	tool, err := readObject(v, at)
-	if err != nil {
-		return err
-	}
+func appendFunctionTool(c *chatBody, l *toolList, tool object) error {
+	at := tool.at
 	kind, err := tool.need("type")
 	if err != nil {
 		return err
 	}
 	if kind.text() != "function" {
-		return unsupported(at.field("type"), "tools of type %q are not run here; only functions can be used", clipName(kind.text()))
+		return l.leave(tool, kind)
 	}
 	for _, name := range []string{"defer_loading", "output_schema", "async"} {
 		if !tool.get(name).isBlank() {
@@ -312,6 +308,12 @@ func (r *Responses) include(c *chatBody, top object) error {
 		case "message.output_text.logprobs":
 			r.logprobs = true
 		case "reasoning.encrypted_content": // the reasoning is told in plain text
+		case "web_search_call.action.sources", "web_search_call.results", "file_search_call.results",
+			"code_interpreter_call.outputs", "computer_call_output.output.image_url":
+			// What these are part of is never in the answer, as the tools are left out.
+			if r.opts.RefuseTools {
+				return unsupported(top.at.field("include").element(i), "%s cannot be included here", clipName(string(v)))
+			}
 		default:
 			return unsupported(top.at.field("include").element(i), "%s cannot be included here", clipName(string(v)))
 		}
@@ -337,8 +339,13 @@ func (r *Responses) remember(top object) {
 		{"tools", "[]"}, {"top_logprobs", "0"}, {"top_p", "null"}, {"user", "null"},
 	} {
 		b = append(openai.AppendString(append(b, ','), f.name), ':')
+		if f.name == "tools" && r.told != nil {
+			b = append(b, r.told...)
+			continue
+		}
 		b = appendOneLine(b, top.get(f.name).or(f.instead))
 	}
+	r.told = nil
 	r.echo = append(b, `,"background":false,"previous_response_id":null,"store":false,"truncation":"disabled"`...)
 }
 

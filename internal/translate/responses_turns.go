@@ -7,9 +7,7 @@ func responsesPrompt(c *chatBody, top object) error {
 	if err != nil {
 		return err
 	}
-	if !instructions.isBlank() {
-		t.plain("system", instructions)
-	}
+	t.system(instructions)
 	input, at := top.get("input"), top.at.field("input")
 	switch {
 	case input == nil:
@@ -115,9 +113,10 @@ func (in *inputItems) message(item object) error {
 			return nil
 		}
 		return contentParts(&in.a.content, content, at)
-	case "user", "system":
-	case "developer":
-		role = "system" // chat templates know no other
+	case "system", "developer":
+		// The assistant's items before and after it are one turn still.
+		return systemContent(in.t, content, at)
+	case "user":
 	default:
 		return bad(item.at.field("role"), "%q is not known; use user, assistant, system or developer", clipName(role))
 	}
@@ -138,49 +137,85 @@ func (in *inputItems) message(item object) error {
 	return nil
 }
 
+// systemContent adds an item by the system or the developer to the leading message.
+func systemContent(t *turns, content raw, at *path) error {
+	if content.isString() {
+		t.system(content)
+		return nil
+	}
+	if !content.isArray() {
+		return bad(at, "must be a string or an array, not %s", content.kind())
+	}
+	var texts []raw
+	for i, v := range content.elements() {
+		var p parts
+		if err := contentPart(&p, v, at.element(i)); err != nil {
+			return err
+		}
+		if p.only != nil {
+			if !p.only.isBlank() {
+				texts = append(texts, p.only)
+			}
+			continue
+		}
+		t.system(joinTexts(texts, `\n`))
+		texts = nil
+		t.lead = append(t.lead, leadPart{part: p.b})
+	}
+	t.system(joinTexts(texts, `\n`))
+	return nil
+}
+
 func contentParts(p *parts, content raw, at *path) error {
 	if !content.isArray() {
 		return bad(at, "must be a string or an array, not %s", content.kind())
 	}
 	for i, v := range content.elements() {
-		part, kind, err := readBlock(v, at.element(i))
+		if err := contentPart(p, v, at.element(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func contentPart(p *parts, v raw, at *path) error {
+	part, kind, err := readBlock(v, at)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "input_text", "output_text", "text":
+		text, err := part.need("text")
 		if err != nil {
 			return err
 		}
-		switch kind {
-		case "input_text", "output_text", "text":
-			text, err := part.need("text")
-			if err != nil {
-				return err
-			}
-			p.text(text)
-		case "refusal":
-			text, err := part.need("refusal")
-			if err != nil {
-				return err
-			}
-			p.text(text)
-		case "input_image":
-			if part.get("file_id") != nil {
-				return unsupported(part.at.field("file_id"), "files are not stored here; send image_url")
-			}
-			url, err := part.need("image_url")
-			if err != nil {
-				return err
-			}
-			detail, err := part.str("detail")
-			if err != nil {
-				return err
-			}
-			p.open()
-			p.b = append(append(p.b, `{"type":"image_url","image_url":{"url":`...), url...)
-			if detail != nil {
-				p.b = append(append(p.b, `,"detail":`...), detail...)
-			}
-			p.b = append(p.b, '}', '}')
-		default:
-			return unsupported(part.at.field("type"), "content of type %q cannot be shown to the engine behind this route", clipName(kind))
+		p.text(text)
+	case "refusal":
+		text, err := part.need("refusal")
+		if err != nil {
+			return err
 		}
+		p.text(text)
+	case "input_image":
+		if part.get("file_id") != nil {
+			return unsupported(part.at.field("file_id"), "files are not stored here; send image_url")
+		}
+		url, err := part.need("image_url")
+		if err != nil {
+			return err
+		}
+		detail, err := part.str("detail")
+		if err != nil {
+			return err
+		}
+		p.open()
+		p.b = append(append(p.b, `{"type":"image_url","image_url":{"url":`...), url...)
+		if detail != nil {
+			p.b = append(append(p.b, `,"detail":`...), detail...)
+		}
+		p.b = append(p.b, '}', '}')
+	default:
+		return unsupported(part.at.field("type"), "content of type %q cannot be shown to the engine behind this route", clipName(kind))
 	}
 	return nil
 }

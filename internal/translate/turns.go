@@ -1,20 +1,74 @@
 package translate
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
-// turns writes the messages of a chat body.
+// turns writes the messages of a chat body. What is said by the system, wherever it
+// stands, becomes one message before all others: many chat templates refuse a second
+// one, and one that is not the first.
 type turns struct {
 	c     *chatBody
 	count int
+	start int        // where the first message stands in c.b
+	lead  []leadPart // what the system says, in order
+}
+
+// leadPart is a text of the system's, as a JSON string, or a part of another type.
+type leadPart struct {
+	text raw
+	part []byte
 }
 
 func beginTurns(c *chatBody) *turns {
 	c.name("messages")
 	c.b = append(c.b, '[')
-	return &turns{c: c}
+	return &turns{c: c, start: len(c.b)}
 }
 
-func (t *turns) end() { t.c.b = append(t.c.b, ']') }
+func (t *turns) end() {
+	if len(t.lead) > 0 {
+		b := append([]byte(`{"role":"system","content":`), t.leadContent()...)
+		b = append(b, '}')
+		if t.count > 0 {
+			b = append(b, ',')
+		}
+		t.c.b = slices.Insert(t.c.b, t.start, b...)
+	}
+	t.c.b = append(t.c.b, ']')
+}
+
+// system adds a text to what the system says.
+func (t *turns) system(text raw) {
+	if !text.isBlank() {
+		t.lead = append(t.lead, leadPart{text: text})
+	}
+}
+
+// leadContent is one string, an empty line between what were turns of their own. Only
+// parts of another type make it a list.
+func (t *turns) leadContent() []byte {
+	var all parts
+	texts := make([]raw, 0, len(t.lead))
+	flush := func() {
+		if len(texts) > 0 {
+			all.text(joinTexts(texts, `\n\n`))
+			texts = texts[:0]
+		}
+	}
+	for _, p := range t.lead {
+		if p.text != nil {
+			texts = append(texts, p.text)
+			continue
+		}
+		flush()
+		all.open()
+		all.b = append(all.b, p.part...)
+	}
+	flush()
+	return all.appendTo(nil)
+}
 
 // begin opens a message; the caller appends its other members and the '}'.
 func (t *turns) begin(role string) {
@@ -140,8 +194,8 @@ func (t *turns) tool(id, content raw, p *parts) {
 	t.c.b = append(b, '}')
 }
 
-// joinTexts joins texts into one JSON string, a line feed between.
-func joinTexts(texts []raw) raw {
+// joinTexts joins texts into one JSON string. between is spelled as inside quotes.
+func joinTexts(texts []raw, between string) raw {
 	switch len(texts) {
 	case 0:
 		return nil
@@ -152,5 +206,5 @@ func joinTexts(texts []raw) raw {
 	for i, t := range texts {
 		inner[i] = t.inner()
 	}
-	return append(append([]byte{'"'}, bytes.Join(inner, []byte(`\n`))...), '"')
+	return append(append([]byte{'"'}, bytes.Join(inner, []byte(between))...), '"')
 }
