@@ -92,10 +92,11 @@ func (r *rig) settled() {
 }
 
 // soon checks that what a leaving or a failure set off came at once. The bound
-// only tells "at once" from the seconds of a timeout on a machine that is busy.
+// only tells "at once" from a wait for a time limit: those of the rig are above
+// patience.
 func (r *rig) soon(what string, since time.Time) {
 	r.t.Helper()
-	if took := time.Since(since); took > 3*time.Second {
+	if took := time.Since(since); took > patience/2 {
 		r.t.Errorf("%s after %s", what, took)
 	}
 }

@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what must happen; it is never what a test measures.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // rig is a router without its front: the gate, a fleet of simulated workers and
 // a dispatcher behind a plain HTTP server.
@@ -93,7 +93,7 @@ func newRig(t *testing.T, o rigOptions) *rig {
 		t.Fatal(err)
 	}
 	if o.limits == (admission.Limits{}) {
-		o.limits = admission.Limits{QueueSize: 10_000, QueueTimeout: time.Minute}
+		o.limits = admission.Limits{QueueSize: 10_000, QueueTimeout: 2 * patience}
 	}
 	o.dispatch.PrefillSlots = o.limits.PrefillSlots > 0
 	if o.policy == "" {
@@ -104,7 +104,10 @@ func newRig(t *testing.T, o rigOptions) *rig {
 		t.Fatal(err)
 	}
 	if o.dispatch.RequestTimeout == 0 {
-		o.dispatch.RequestTimeout = time.Minute
+		o.dispatch.RequestTimeout = 2 * patience
+	}
+	if o.dispatch.PrefillGrace == 0 {
+		o.dispatch.PrefillGrace = 2 * patience // nothing that comes soon waits for it
 	}
 	o.dispatch.Retry = RetryOptions{Max: o.retries, Initial: time.Millisecond, Longest: 10 * time.Millisecond, Multiplier: 1.5}
 	if o.health == (fleet.HealthOptions{}) {

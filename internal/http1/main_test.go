@@ -81,9 +81,20 @@ func (r *rig) stop() {
 	if err := <-r.done; err != http.ErrServerClosed {
 		r.t.Errorf("Serve returned %v", err)
 	}
-	if a, c := r.accepted.Load(), r.closed.Load(); a != c {
-		r.t.Errorf("%d connections were accepted and %d closed", a, c)
+	r.allClosed()
+}
+
+// allClosed waits until every accepted connection was told as closed: what was cut
+// ends a little after the server does.
+func (r *rig) allClosed() {
+	r.t.Helper()
+	var a, c int64
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if a, c = r.accepted.Load(), r.closed.Load(); a == c {
+			return
+		}
 	}
+	r.t.Errorf("%d connections were accepted and %d closed", a, c)
 }
 
 func (r *rig) reported() []string {

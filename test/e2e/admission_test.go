@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// slack is what may come on top of a time on a machine that is busy.
-const slack = 1500 * time.Millisecond
-
-func about(t *testing.T, what string, got, want time.Duration) {
+// atLeast checks that something was waited for. How much later it came is a matter
+// of the machine; order and counts show that nobody waited for too much.
+func atLeast(t *testing.T, what string, got, want time.Duration) {
 	t.Helper()
-	if got < want-50*time.Millisecond || got > want+slack {
+	if got < want-50*time.Millisecond {
 		t.Errorf("%s took %s, want %s", what, got.Round(time.Millisecond), want)
 	}
 }
@@ -55,20 +54,20 @@ func TestAdmissionMetricsFromTheStart(t *testing.T) {
 // too long, the third finds the queue full.
 func TestQueueOfOne(t *testing.T) {
 	t.Parallel()
-	r := startRouter(t, startSim(t, "--prefill-time", "3s"), "--prefill-max-inflight-requests-per-worker", "1",
+	r := startRouter(t, startSim(t, "--prefill-time", "8s"), "--prefill-max-inflight-requests-per-worker", "1",
 		"--prefill-queue-size", "1", "--prefill-queue-timeout-secs", "2")
 	calls := inOrder(t, r, 2)
 	third := r.ask(brief)
 	third.refused(t, 429, "pd_prefill_queue_full")
-	if third.took > slack {
-		t.Errorf("the refusal of a full queue took %s", third.took)
+	if q, _ := r.accessLine(third.id)["queue_ms"].(float64); q > 100 {
+		t.Errorf("who found the queue full waited %v ms in it", q)
 	}
 	second := calls[1].wait(t)
 	second.refused(t, 429, "pd_prefill_queue_timeout")
-	about(t, "the wait in the queue", second.took, 2*time.Second)
+	atLeast(t, "the wait in the queue", second.took, 2*time.Second)
 	first := calls[0].wait(t)
 	first.good(t)
-	about(t, "the prefill", first.took, 3*time.Second)
+	atLeast(t, "the prefill", first.took, 8*time.Second)
 	for _, a := range []*answer{second, third} {
 		if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 1 || n > 60 {
 			t.Errorf("Retry-After %q, want 1 to 60", a.header.Get("Retry-After"))
@@ -88,26 +87,33 @@ func TestQueueOfOne(t *testing.T) {
 // All three are served, in the order they came, by one place in prefill.
 func TestQueueOfFour(t *testing.T) {
 	t.Parallel()
-	fleet := startSim(t, "--prefill-time", "3s")
-	r := startRouter(t, fleet, "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "4", "--prefill-queue-timeout-secs", "30")
+	fleet := startSim(t, "--prefill-time", "5s")
+	r := startRouter(t, fleet, "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "4", "--prefill-queue-timeout-secs", "60")
 	start := time.Now()
 	calls := inOrder(t, r, 3)
 	if a, q := r.metric(metricInflight), r.metric(metricQueued); a != 1 || q != 2 {
 		t.Errorf("%v in flight and %v queued, want 1 and 2", a, q)
 	}
-	var last time.Duration
+	var waits float64
 	for i, c := range calls {
 		a := c.wait(t)
 		a.good(t)
-		if i > 0 && a.took < last {
-			t.Errorf("request %d was over before the one in front of it", i+1)
+		ms, err := strconv.ParseFloat(a.header.Get("X-Sluice-Queue-Ms"), 64)
+		if err != nil {
+			t.Errorf("request %d: X-Sluice-Queue-Ms %v", i+1, err)
 		}
-		last = a.took
+		waits += ms / 1000
 	}
-	about(t, "all three", time.Since(start), 9*time.Second)
+	atLeast(t, "all three", time.Since(start), 15*time.Second)
 	r.idle()
-	if n, sum := r.metric(metricWaits), r.metric(metricWaitSum); n != 2 || sum < 7.5 || sum > 12 {
-		t.Errorf("%v waits add up to %v s, want 2 and 8 to 9 s", n, sum)
+	for i, leg := range fleet.requests("prefill-0") {
+		if leg.Header.Get("X-Request-Id") != calls[i].id {
+			t.Errorf("prefill's request %d is not the one that came as number %d", i+1, i+1)
+		}
+	}
+	// The metric and the answers tell of the same waits.
+	if n, sum := r.metric(metricWaits), r.metric(metricWaitSum); n != 2 || math.Abs(sum-waits) > 0.1 {
+		t.Errorf("%v waits add up to %v s, want 2 and %v s", n, sum, waits)
 	}
 	if s := fleet.stats("prefill-0"); s.PeakInflight != 1 || s.Requests != 3 {
 		t.Errorf("prefill had at most %d of %d requests at once, want 1 of 3", s.PeakInflight, s.Requests)

@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
 // leaveWithin is how soon the engines learn that a client has left. The bound of
 // the contract is 100 ms; a machine with other work needs more.
-const leaveWithin = 3 * time.Second
+const leaveWithin = soon
 
 // stage is where in its life a request is when its client leaves.
 type stage struct {

@@ -105,7 +105,7 @@ func TestDrainTimeoutEndsWhoIsLeft(t *testing.T) {
 	if code := r.exit(patience); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
-	if d := took(start); d < time.Second || d > 8*time.Second {
+	if d := took(start); d < time.Second || d > soon {
 		t.Errorf("the end took %s, want a little over 1s", d)
 	}
 	waiting.wait(t).refused(t, 503, "draining")
@@ -115,7 +115,7 @@ func TestDrainTimeoutEndsWhoIsLeft(t *testing.T) {
 	}
 	// The engines are told, so that they do not work for nobody.
 	for _, id := range []string{"prefill-0", "decode-0"} {
-		within(t, 5*time.Second, id+" is told", func() string {
+		within(t, soon, id+" is told", func() string {
 			if s := fleet.stats(id); s.Inflight != 0 {
 				return fmt.Sprintf("%+v", s)
 			}
@@ -147,7 +147,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 			if code := r.exit(patience); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
-			if d := took(start); d > 3*time.Second {
+			if d := took(start); d > soon {
 				t.Errorf("the end took %s", d)
 			}
 			if a := stuck.wait(t); a.whole() {

@@ -60,7 +60,12 @@ func run(m *testing.M) int {
 
 // patience is how long anything may take that takes no time on a machine with
 // nothing else to do.
-const patience = 30 * time.Second
+const patience = time.Minute
+
+// soon is a bound on what must come without waiting for a time limit. It only
+// tells "at once" from a wait for one of those, or for ever, so it is far above
+// what a busy machine takes, and below the time limits of the tests that use it.
+const soon = patience / 2
 
 // eventually waits until check returns "", which it asks again and again, since
 // what it asks is another process. What it returned last is in the failure.
