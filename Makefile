@@ -15,8 +15,9 @@ GOLANGCI_VERSION := v2.15.0
 
 all: build
 
+# Static: the binary starts in an empty image.
 build:
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice
 
 test:
 	$(GO) test -timeout 10m ./...

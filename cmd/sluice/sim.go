@@ -18,7 +18,9 @@ func newSim() *cobra.Command {
 		Short: "Run simulated engines",
 		Long: "Run simulated engines, SGLang's or vLLM's, strict about how prefill and decode pair. Each worker gets a line\n" +
 			"with its id, role, URL and bootstrap port; a last line begins with \"ready\". Ends on SIGINT or SIGTERM.\n" +
-			"All workers live in this process; faults are set through --admin (see docs/simulator.md).",
+			"All workers live in this process; faults are set through --admin, whose address answers GET / with its routes\n" +
+			"(docs/simulator.md, docs/rehearsals.md). POST /sim/workers/ID/fault takes key=value,key=value of these keys:\n\n" +
+			sim.FaultHelp,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)

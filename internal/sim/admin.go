@@ -31,6 +31,23 @@ func (f *Fleet) stopAdmin() {
 	}
 }
 
+// AdminHelp lists the routes of the admin API.
+const AdminHelp = `Admin API of the simulated engines. {id} is a worker's id, or "all".
+
+GET    /sim/workers                  all workers with their counters
+GET    /sim/workers/{id}             one of them
+GET    /sim/workers/{id}/requests    its last requests; ?bodies with their bodies, ?probes the health checks instead
+GET    /sim/violations               what a router must never do, and did
+POST   /sim/workers/{id}/fault       add a fault: key=value,key=value (or JSON)
+DELETE /sim/workers/{id}/fault       end all its faults
+POST   /sim/workers/{id}/timing      {"prefill_time":"3s","prefill_rate":0,"decode_step":"6ms",...}: what is left out is zero
+POST   /sim/workers/{id}/kill        the process is gone at once; /terminate: as by SIGTERM; /stop: after its requests
+POST   /sim/workers/{id}/restart     after kill, terminate or stop, at the same address
+POST   /sim/workers/{id}/freeze      it accepts and answers nothing; /thaw ends it
+POST   /sim/workers/{id}/refuse      it refuses connections; /admit ends it
+POST   /sim/workers/{id}/reset       forget requests and counters
+`
+
 // workerInfo is a worker as the admin API and the command show it.
 type workerInfo struct {
 	ID            string      `json:"id"`
@@ -194,6 +211,10 @@ func (f *Fleet) adminHandler() http.Handler {
 	} {
 		mux.HandleFunc("POST /sim/workers/{id}/"+name, each(func(w *Worker, _ []byte, _ *http.Request) error { return do(w) }))
 	}
+	mux.HandleFunc("GET /{$}", func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(rw, AdminHelp) // who asked may be gone
+	})
 	mux.HandleFunc("POST /sim/workers/{id}/stop", each(func(w *Worker, _ []byte, r *http.Request) error { return w.Stop(r.Context()) }))
 	return mux
 }

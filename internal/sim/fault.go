@@ -124,6 +124,26 @@ func (f *Fault) String() string {
 	return f.text
 }
 
+// FaultHelp lists the keys that ParseFault reads.
+const FaultHelp = `on=prefill|decode|regular   only workers of that role
+path=/health                only paths with that prefix; without it generation routes
+skip=N, count=N             let the first N pass; strike N of them (0: all)
+delay=2s                    between the request's body and the head of the answer; also
+                            accept_delay, first_byte, event_delay (before each event but the first)
+early_headers               send the head before the engine has run
+keep_alive=1s, comment=TEXT comments while the engine is silent
+status=503, body=TEXT       answer so instead of running; also body_size=N, early, header=Name:Value,
+                            retry_after=N, content_type=TYPE
+reset=POINT                 break the connection at accept, request, body, headers, event (with after=N
+                            events), inside an event, or the end; also close=, end=, freeze=
+write_size=N, write_pause=D write in pieces of N bytes, D apart
+kind=KIND                   garbage, truncated, chunk-line, huge-header, error-in-200, error-event,
+                            events-for-json, json-for-events, eof, surplus, 1xx
+echo                        answer 200 with the body of the request
+token=TEXT, output_tokens=N the output; token_size=N pads each token to N bytes
+event=TEXT                  write this instead of the engine's events
+`
+
 // ParseFault reads "key=value,key=value". The keys are on, path, skip, count,
 // accept_delay, delay, first_byte, event_delay, early_headers, keep_alive,
 // comment, status, body, body_size, early, header (Name:Value, repeatable),
