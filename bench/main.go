@@ -28,10 +28,10 @@ func main() {
 
 // options are the flags.
 type options struct {
-	sluice, peerSMG, scenario, out, logLevel string
-	quick, pin, list, perf                   bool
-	duration, warm                           time.Duration
-	rounds                                   int
+	sluice, peerSMG, haproxy, scenario, out, logLevel string
+	quick, pin, list, perf                            bool
+	duration, warm                                    time.Duration
+	rounds                                            int
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
@@ -40,6 +40,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.SetOutput(stderr)
 	f.StringVar(&o.sluice, "sluice", "", "the sluice `binary`; by default it is built")
 	f.StringVar(&o.peerSMG, "peer-smg", "", "also measure smg "+peerVersion+": its `command`, its virtual environment, or auto to install it under the temporary directory")
+	f.StringVar(&o.haproxy, "haproxy", "", "also measure HAProxy where workers run whole requests: its `command`, or auto for the one on PATH (Debian's package haproxy)")
 	f.StringVar(&o.scenario, "scenario", "", "only scenarios whose name this `regexp` matches")
 	f.StringVar(&o.out, "out", "", "write the tables to this `file` too")
 	f.BoolVar(&o.quick, "quick", false, "one short round: does it work, not what does it cost")
@@ -112,7 +113,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := p.prepare(ctx, o, dir); err != nil {
 		return err
 	}
-	e := describe(ctx, o)
+	e := p.describe(ctx, o)
 	outcomes, err := p.run(ctx, newSpawner(dir), chosen)
 	var report strings.Builder
 	write(&report, e, outcomes)
@@ -152,6 +153,13 @@ func (p *plan) prepare(ctx context.Context, o *options, dir string) error {
 		}
 		p.routers, p.bins[peer] = append(p.routers, peer), bin
 	}
+	if o.haproxy != "" {
+		bin, err := findProxy(o.haproxy)
+		if err != nil {
+			return err
+		}
+		p.routers, p.bins[proxy] = append(p.routers, proxy), bin
+	}
 	if !o.pin {
 		return nil
 	}
@@ -170,7 +178,7 @@ func (p *plan) prepare(ctx context.Context, o *options, dir string) error {
 	return bindAll(p.otherCPUs)
 }
 
-func describe(ctx context.Context, o *options) environment {
+func (p *plan) describe(ctx context.Context, o *options) environment {
 	git := func(args ...string) string {
 		out, err := exec.CommandContext(ctx, "git", args...).Output()
 		if err != nil {
@@ -195,6 +203,9 @@ func describe(ctx context.Context, o *options) environment {
 	}
 	if o.peerSMG != "" {
 		how += "; smg is " + peerVersion
+	}
+	if p.bins[proxy] != "" {
+		how += "; the proxy is " + proxyVersion(ctx, p.bins[proxy])
 	}
 	return environment{date: time.Now().UTC().Format("2006-01-02 15:04 UTC"), machine: machine(), cores: runtime.NumCPU(),
 		goVersion: runtime.Version(), commit: commit, load: loadAverage(), how: how}

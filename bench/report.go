@@ -23,6 +23,7 @@ func write(w io.Writer, e environment, outcomes []*outcome) {
 	fmt.Fprint(w, "\nCPU is that of the router's process alone. Figures are medians of the rounds; ratios are taken within a\n"+
 		"round first. Absolute figures belong to this machine and hour; ratios travel.\n")
 	writeLoad(w, outcomes)
+	writeProxy(w, outcomes)
 	writeGrowth(w, outcomes)
 	writeFirst(w, outcomes)
 	writeMemory(w, outcomes)
@@ -80,6 +81,30 @@ func writeLoad(w io.Writer, outcomes []*outcome) {
 			fmt.Sprint(o.errors[ours] + o.violations[ours]), fmt.Sprint(o.errors[peer] + o.violations[peer])})
 	}
 	table(w, "Throughput and CPU per request", rows)
+}
+
+// writeProxy compares with HAProxy, where that took part.
+func writeProxy(w io.Writer, outcomes []*outcome) {
+	rows := [][]string{{"scenario", "sluice /s", "haproxy /s", "smg /s", "sluice µs", "haproxy µs", "smg µs", "of haproxy", "added p50 ms", "haproxy ms", "wrong"}}
+	cpu := func(x sample) float64 { return x.cpu }
+	rate := func(x sample) float64 { return x.perSecond }
+	for _, o := range ofKind(outcomes, kindLoad) {
+		if len(o.samples[proxy]) == 0 {
+			continue
+		}
+		row := []string{o.scenario.label()}
+		for _, f := range []func(sample) float64{rate, cpu} {
+			for _, name := range []string{ours, proxy, peer} {
+				row = append(row, number(o.median(name, f), 0))
+			}
+		}
+		row = append(row, number(o.over(ours, proxy, func(a, b sample) float64 { return a.cpu / b.cpu }), 2))
+		for _, name := range []string{ours, proxy} {
+			row = append(row, number(o.over(name, direct, func(a, b sample) float64 { return a.total50 - b.total50 }), 2))
+		}
+		rows = append(rows, append(row, fmt.Sprint(o.errors[proxy])))
+	}
+	table(w, "Aggregated mode beside HAProxy", rows)
 }
 
 // writeGrowth compares many workers with few, of each round.

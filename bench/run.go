@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -103,7 +104,10 @@ func (p *plan) runGroup(ctx context.Context, s *spawner, group []scenario) ([]*o
 func (p *plan) start(ctx context.Context, s *spawner, z setup) (_ *stage, stop func(), err error) {
 	p.logf("setup: %v workers, %s, %d in flight", z.size, z.policy, z.inflight)
 	st := &stage{plan: *p, spawner: s, routers: map[string]*router{}}
-	stop = func() {
+	if z.size.regular == 0 {
+		st.plan.routers = slices.DeleteFunc(slices.Clone(p.routers), func(name string) bool { return name == proxy })
+	}
+	end := func() {
 		for _, r := range st.routers {
 			r.proc.stop()
 		}
@@ -113,21 +117,25 @@ func (p *plan) start(ctx context.Context, s *spawner, z setup) (_ *stage, stop f
 	}
 	defer func() {
 		if err != nil {
-			stop()
+			end()
 		}
 	}()
 	if st.sim, err = startSim(ctx, s, p.bins[ours], p.otherCPUs, z.size); err != nil {
 		return nil, nil, err
 	}
-	for _, name := range p.routers {
-		st.routers[name], err = startRouter(ctx, s, name, p.bins[name], p.routerCPUs, st.sim,
-			routerOptions{policy: z.policy, inflight: z.inflight, logLevel: p.logLevel})
+	for _, name := range st.plan.routers {
+		if name == proxy {
+			st.routers[name], err = startProxy(ctx, s, p.bins[name], p.routerCPUs, st.sim)
+		} else {
+			st.routers[name], err = startRouter(ctx, s, name, p.bins[name], p.routerCPUs, st.sim,
+				routerOptions{policy: z.policy, inflight: z.inflight, logLevel: p.logLevel})
+		}
 		if err != nil {
 			delete(st.routers, name)
 			return nil, nil, err
 		}
 	}
-	return st, stop, nil
+	return st, end, nil
 }
 
 func (st *stage) measure(ctx context.Context, o *outcome) error {
