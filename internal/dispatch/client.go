@@ -44,6 +44,7 @@ type clientWriter struct {
 	writeBy   time.Time // the write deadline in force
 	timer     *time.Timer
 	stopped   bool
+	owed      bool // the engine spoke, and nothing of it was passed: see owe
 
 	// scan follows the stream that is being relayed, if one is. Owned by the
 	// handler.
@@ -104,22 +105,61 @@ func (c *clientWriter) tick() {
 		return
 	}
 	idle := time.Since(c.lastWrite)
-	sign := []byte(comment)
-	if c.x.call.Route.Shape() == openai.ShapeAnthropic {
-		sign = []byte(ping) // what clients of that API know
-	}
-	if idle >= c.keepAlive && c.boundary && (c.sse || !c.committed) {
-		if !c.committed {
-			c.sse = true
-			c.x.setHeader("Content-Type", typeEventStream)
-			c.commitLocked(nil, -1)
-		}
-		if _, err := c.writeLocked(sign); err != nil || c.flushLocked() != nil {
+	if (idle >= c.keepAlive || c.owed) && c.boundary && (c.sse || !c.committed) {
+		if c.signLocked() != nil {
 			return // the handler learns it from its own write, or from its context
 		}
 		idle = 0
 	}
 	c.timer.Reset(max(c.keepAlive-idle, time.Millisecond))
+}
+
+// signLocked writes a sign of life, after which another attempt may still follow.
+func (c *clientWriter) signLocked() error {
+	if !c.committed {
+		c.sse = true
+		c.x.setHeader("Content-Type", typeEventStream)
+		c.commitLocked(nil, -1)
+	}
+	sign := []byte(comment)
+	if c.x.call.Route.Shape() == openai.ShapeAnthropic {
+		sign = []byte(ping) // what clients of that API know
+	}
+	if _, err := c.writeLocked(sign); err != nil {
+		return err
+	}
+	return c.flushLocked()
+}
+
+// echoDelay is how much longer than the engine a client's stream may be silent.
+const echoDelay = time.Second
+
+// echo tells the client that the engine spoke, though nothing that it said can be
+// passed, unless the client heard something just now.
+func (c *clientWriter) echo() *failure {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.boundary || c.committed && (!c.sse || time.Since(c.lastWrite) < echoDelay) {
+		return nil
+	}
+	if err := c.signLocked(); err != nil {
+		return unwritten(err)
+	}
+	return nil
+}
+
+// owe is echo for what may be passed shortly: the sign is written if nothing was
+// until echoDelay is over.
+func (c *clientWriter) owe() {
+	if c.keepAlive <= echoDelay {
+		return // it is soon enough, or not wanted
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.owed && !c.stopped && c.timer != nil {
+		c.owed = true
+		c.timer.Reset(echoDelay)
+	}
 }
 
 // begin sends the client its status and the engine's headers, unless a comment
@@ -183,6 +223,7 @@ func unwritten(err error) *failure {
 }
 
 func (c *clientWriter) writeLocked(b []byte) (int, error) {
+	c.owed = false
 	if c.timeout > 0 || c.keepAlive > 0 {
 		now := time.Now()
 		c.lastWrite = now
@@ -212,25 +253,24 @@ func (c *clientWriter) flushLocked() error {
 	return nil
 }
 
-// errorEvent ends an event stream with an error event; json is its data.
-func (c *clientWriter) errorEvent(json []byte) {
+// errorEvent ends an event stream with an error event; json is its data. It tells
+// whether the client was sent it.
+func (c *clientWriter) errorEvent(json []byte) bool {
 	var b []byte
 	if c.x.call.Route.Shape() == openai.ShapeAnthropic {
 		b = append(b, "event: error\n"...)
 	}
 	b = append(b, "data: "...)
 	b = append(b, json...)
-	c.lastEvent(append(b, "\n\n"...))
+	return c.lastEvent(append(b, "\n\n"...))
 }
 
 // lastEvent ends an event stream with an event. The one that the stream broke off
-// in is closed first.
-func (c *clientWriter) lastEvent(event []byte) {
+// in is closed first. It tells whether the client was sent it.
+func (c *clientWriter) lastEvent(event []byte) bool {
 	var b []byte
 	if c.scan != nil && c.begun {
 		b = c.scan.AppendClose(b)
 	}
-	if c.write(append(b, event...), true) == nil {
-		_ = c.flush() // the connection is cut next in any case
-	}
+	return c.write(append(b, event...), true) == nil && c.flush() == nil
 }

@@ -239,16 +239,24 @@ func (x *exchange) answer(f *failure) {
 	x.finish(f.reason, f)
 }
 
-// breakOff ends an answer that has begun: an error event where the form of the
-// answer has one, and the connection is cut in every case. No end marker.
+// breakOff ends an answer that has begun: with an error event where the form of the
+// answer has one, and without an end marker. The connection is cut, unless that event
+// ends a stream of the API: SDKs would raise the cut and not the failure.
 func (x *exchange) breakOff(f *failure) {
 	x.abort = true
 	if f.gone || !x.out.sse {
 		return
 	}
+	told := x.tellBroken(f)
+	ends := x.call.Route == openai.RouteMessages || x.call.Route == openai.RouteResponses
+	x.abort = !told || !ends
+}
+
+// tellBroken ends a stream with an event that tells of f, and tells whether the client
+// was sent it.
+func (x *exchange) tellBroken(f *failure) bool {
 	if f.status != 0 && isObject(f.body) && x.call.Route != openai.RouteResponses {
-		x.out.errorEvent(f.body) // in the engine's own words
-		return
+		return x.out.errorEvent(f.body) // in the engine's own words
 	}
 	e := f.local
 	switch {
@@ -259,10 +267,9 @@ func (x *exchange) breakOff(f *failure) {
 		e = openai.UpstreamFailed(x.legName(f.leg), "it failed while the answer was under way", f.err)
 	}
 	if x.call.Route == openai.RouteResponses {
-		x.out.lastEvent(x.failedResponse(e))
-		return
+		return x.out.lastEvent(x.failedResponse(e))
 	}
-	x.out.errorEvent(e.AppendJSON(nil, x.call.Route.Shape()))
+	return x.out.errorEvent(e.AppendJSON(nil, x.call.Route.Shape()))
 }
 
 // isObject tells whether b can stand as the data of one event.

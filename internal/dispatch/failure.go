@@ -49,6 +49,7 @@ const (
 	reasonWorkerDead     = "worker_dead"
 	reasonTransfer       = "kv_transfer"
 	reasonBufferFull     = "buffer_full"
+	reasonRouterLimit    = "router_limit"
 )
 
 // failure is why an attempt did not give the client its answer.

@@ -123,6 +123,12 @@ func (r *relay) bad(what string, err error) *failure {
 		local: openai.UpstreamFailed(r.x.legName(r.leg), what, err)}
 }
 
+// overLimit is an answer that passed a bound of the router's own: nobody is at fault,
+// and another attempt would end in the same way.
+func (r *relay) overLimit(what string) *failure {
+	return &failure{leg: r.leg, reason: reasonRouterLimit, local: openai.RouterLimit(what)}
+}
+
 // broken is the failure of an answer that broke off with err.
 func (r *relay) broken(ctx *legContext, err error) *failure {
 	f := r.x.legFailure(ctx, r.leg, r.rank, err)
@@ -195,6 +201,9 @@ func (r *relay) stream(ctx *legContext) *failure {
 			}
 			if (r.awaitsFirst() || r.onlyOpening(held, piece)) && len(held)+len(piece) < maxHeld {
 				held = append(held, piece...)
+				if r.scan.Events > 0 {
+					r.out.owe()
+				}
 				continue
 			}
 		}
@@ -242,13 +251,24 @@ func (r *relay) onlyOpening(held, piece []byte) bool {
 	if len(held) > 0 {
 		piece = append(held[:len(held):len(held)], piece...)
 	}
-	return bytes.Contains(piece, roleField) && (bytes.Contains(piece, emptyContent) || bytes.Contains(piece, nullContent))
+	return bytes.Contains(piece, roleField) && (bytes.Contains(piece, emptyContent) || bytes.Contains(piece, nullContent)) &&
+		!bytes.Contains(piece, functionField) && !hasText(piece, reasoningContent) && !hasText(piece, reasoning)
+}
+
+// hasText tells whether the field, with its colon, has a text that is not empty.
+func hasText(event, field []byte) bool {
+	_, value, ok := bytes.Cut(event, field)
+	return ok && len(value) > 1 && value[0] == '"' && value[1] != '"'
 }
 
 var (
 	roleField    = []byte(`"role":"assistant"`)
 	emptyContent = []byte(`"content":""`)
 	nullContent  = []byte(`"content":null`)
+
+	functionField    = []byte(`"function":`) // of a tool call
+	reasoningContent = []byte(`"reasoning_content":`)
+	reasoning        = []byte(`"reasoning":`)
 )
 
 // beforeFirst looks at what has come before the client was sent anything. An
@@ -436,7 +456,7 @@ func (r *relay) collectAnswer(ctx *legContext) ([]byte, *failure) {
 	b, err := collect(r.resp.Body, limit)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return nil, r.bad("its answer is larger than "+itoa(limit)+" bytes", err)
+		return nil, r.overLimit("the engine's answer is larger than " + itoa(limit) + " bytes")
 	case err != nil:
 		return nil, r.broken(ctx, err)
 	}

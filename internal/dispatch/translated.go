@@ -200,7 +200,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 		return r.translatedWhole(ctx)
 	}
 	t := r.x.translated
-	t.stream = t.exchange.Stream()
+	t.stream = t.exchange.Stream(r.x.estimate)
 	var out []byte
 	add := func(b []byte) { out = append(out, b...) }
 	for {
@@ -209,12 +209,14 @@ func (r *relay) translated(ctx *legContext) *failure {
 		if err != nil && err != io.EOF {
 			return r.broken(ctx, err)
 		}
-		end := err == io.EOF
+		end, spoke := err == io.EOF, false
 		if end {
 			err = t.stream.End(add)
 		} else {
 			r.rank.NoteProgress()
+			heard := r.scan.Events + r.scan.Comments
 			r.scan.Feed(piece)
+			spoke = r.scan.Events+r.scan.Comments > heard
 			err = t.stream.Feed(piece, add)
 		}
 		if !r.out.begun {
@@ -227,6 +229,13 @@ func (r *relay) translated(ctx *legContext) *failure {
 			r.grow()
 			r.begin(-1)
 			if f := r.passTo(out, true); f != nil {
+				return f
+			}
+		}
+		if spoke && len(out) == 0 && err == nil {
+			// A comment before the answer, thinking that is not told, or what waits for
+			// the end of another block.
+			if f := r.out.echo(); f != nil {
 				return f
 			}
 		}
@@ -263,6 +272,10 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 // untranslated is an answer that told an error, or was none. In a stream that has
 // begun the engine's error is told as the API tells it, and the stream is whole.
 func (r *relay) untranslated(err error) *failure {
+	var limit *translate.LimitError
+	if errors.As(err, &limit) {
+		return r.overLimit(limit.Message)
+	}
 	var told *translate.EngineError
 	if !errors.As(err, &told) {
 		f := r.bad("its answer cannot be translated", err)
@@ -287,7 +300,7 @@ func (r *relay) untranslated(err error) *failure {
 // failedResponse is the event that ends a stream of the Responses API with an
 // error.
 func (x *exchange) failedResponse(e *openai.Error) (event []byte) {
-	s := new(translate.Responses).Stream()
+	s := new(translate.Responses).Stream(0)
 	if x.translates() && x.translated.stream != nil {
 		s = x.translated.stream
 	}

@@ -41,6 +41,13 @@ func InvalidAPIKey() *Error {
 		Message: "the API key is missing or wrong; send it as \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""}
 }
 
+// RouterLimit is 500 router_limit: the answer passed a bound of the router's own, which
+// what names.
+func RouterLimit(what string) *Error {
+	return &Error{Status: http.StatusInternalServerError, Type: typeServer, Code: "router_limit",
+		Message: what + ", the most that the router takes here; ask for less at a time"}
+}
+
 // ModelNotFound is 404 model_not_found: no worker serves the model, whatever its
 // health.
 func ModelNotFound(model string) *Error {

@@ -237,7 +237,8 @@ func TestErrorsHaveTheFormOfTheAPI(t *testing.T) {
 	}
 }
 
-// A stream that breaks after it has begun ends with the API's own error event.
+// A stream that breaks after it has begun ends with the API's own error event, and
+// ends whole: SDKs raise a cut rather than the failure that they were told.
 func TestBrokenStreamsEndInTheFormOfTheAPI(t *testing.T) {
 	for _, mode := range []string{"pd", "aggregated"} {
 		t.Run(mode, func(t *testing.T) {
@@ -255,7 +256,8 @@ func TestBrokenStreamsEndInTheFormOfTheAPI(t *testing.T) {
 				if path == "/v1/responses" {
 					body = responsesBody
 				}
-				got := r.broken(path, streamed(body))
+				a := r.do("POST", path, streamed(body)) // fails where the end is a cut
+				got := a.body
 				last := got[strings.LastIndex(got, "event: "):]
 				if !strings.HasPrefix(last, want) || path == "/v1/responses" && !strings.HasPrefix(last, "event: response.failed\n") && !strings.HasPrefix(last, "event: error\ndata: {\"type\":\"error\",") {
 					t.Errorf("%s ended with %q", path, last)
@@ -279,19 +281,19 @@ func breaking(_ *sim.Worker, next http.Handler) http.Handler {
 	})
 }
 
-// broken reads a stream that is cut, and checks that it is.
-func (r *rig) broken(path, body string) string {
-	r.t.Helper()
-	resp, err := http.Post(r.url+path, "application/json", strings.NewReader(body))
+// A chat stream has no event for a failure that all clients know: the cut tells them.
+func TestBrokenChatStreamsAreCut(t *testing.T) {
+	r := start(t, nil)
+	r.sim.Decode(0).SetFault(sim.Fault{Do: "close", At: "event", After: 2})
+	resp, err := http.Post(r.url+"/v1/chat/completions", "application/json", strings.NewReader(streamed(chat)))
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }() // only read
 	b, err := io.ReadAll(resp.Body)
-	if err == nil {
-		r.t.Errorf("%s: the end of the stream does not tell that it broke: %q", path, b)
+	if got := string(b); err == nil || !strings.Contains(got[strings.LastIndex(got, "data: "):], `"error"`) || strings.Contains(got, "[DONE]") {
+		t.Errorf("%v: %q", err, got)
 	}
-	return string(b)
 }
 
 // Handling of clients that leave was added to chat only: on other routes the engines

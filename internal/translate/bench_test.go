@@ -10,11 +10,11 @@ func BenchmarkStreamEvent(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			s := x.Stream()
+			s := x.Stream(0)
 			write := func([]byte) {}
 			for i := range b.N {
 				if i%100000 == 0 {
-					s = x.Stream()
+					s = x.Stream(0)
 				}
 				if err := s.Feed(event, write); err != nil {
 					b.Fatal(err)

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/sluice-router/sluice/internal/openai"
 )
@@ -50,10 +51,22 @@ const (
 	finishAborted
 )
 
+// finishOf reads a finish reason: a word, or an object with the word as its type. Those
+// that are not known tell that the model has ended, as a stop does.
 func finishOf(v raw) finish {
-	switch v.text() {
-	case "":
+	word := v.text()
+	switch {
+	case v.isObject():
+		word = "stop"
+		for name, v := range v.members() {
+			if string(name) == "type" && v.isString() {
+				word = v.text()
+			}
+		}
+	case v.isBlank():
 		return finishNone
+	}
+	switch word {
 	case "length":
 		return finishLength
 	case "tool_calls", "function_call":
@@ -238,13 +251,16 @@ func (c *chatEvents) feed(piece []byte, chunk func(*chatAnswer) error, finished 
 		return c.err == nil && !c.done
 	}, comment)
 	if tooLong && c.err == nil {
-		c.err = malformed("an event of its stream is too long")
+		c.err = &LimitError{fmt.Sprintf("an event of the engine's stream is larger than %d bytes", c.frames.max)}
 	}
 	return c.err
 }
 
 func (c *chatEvents) take(data []byte, chunk func(*chatAnswer) error, finished func() error) error {
-	if bytes.Equal(bytes.TrimSpace(data), doneMarker) {
+	switch trimmed := bytes.TrimSpace(data); {
+	case len(trimmed) == 0:
+		return nil // it says nothing
+	case bytes.Equal(trimmed, doneMarker):
 		return c.close(finished)
 	}
 	v, ok := checked(data)

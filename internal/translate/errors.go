@@ -36,6 +36,16 @@ func (e *EngineError) AsError() *openai.Error {
 	return &openai.Error{Status: e.Status, Type: openAIType(e.Status), Code: "engine_error", Message: e.Message}
 }
 
+// LimitError is the end of an answer that passed a bound of the router's own. No engine
+// is at fault, and another would say as much.
+type LimitError struct {
+	// Message names the bound.
+	Message string
+}
+
+// Error is the message.
+func (e *LimitError) Error() string { return e.Message }
+
 // openAIType is the coarse type of an error that is told without one.
 func openAIType(status int) string {
 	switch {

@@ -15,7 +15,8 @@ type Options struct {
 	// openai.DefaultMaxEventBytes.
 	MaxEventBytes int
 	// MaxOutputBytes bounds the output that a Responses stream keeps, because its
-	// last event repeats all of it; 0 is DefaultMaxOutputBytes.
+	// last event repeats all of it, and what a Messages stream holds back while
+	// another block is open; 0 is DefaultMaxOutputBytes.
 	MaxOutputBytes int
 	// RefuseTools refuses tools that the engine cannot be told of; else they are left
 	// out, and Exchange.Note says so.
@@ -42,13 +43,16 @@ type Exchange interface {
 	// printable ASCII that fits a header; "" if nothing was.
 	Note() string
 	// Answer translates a whole answer with status 200. The error is an
-	// *EngineError if the answer tells one, else an *openai.Error with status 502.
+	// *EngineError if the answer tells one, a *LimitError if it passed a bound, else
+	// an *openai.Error with status 502: the engine sent what is no answer. What the
+	// model said is never an error.
 	Answer(chat []byte) ([]byte, error)
 	// AppendError appends the client's form of an engine's answer with any other
 	// status.
 	AppendError(dst []byte, status int, body []byte) []byte
-	// Stream begins the translation of an event stream.
-	Stream() Stream
+	// Stream begins the translation of an event stream. prompt is the router's own
+	// count of the prompt's tokens, told where the engine's is not known in time.
+	Stream(prompt int64) Stream
 }
 
 // Stream translates one event stream. What write gets are whole events, to be sent
@@ -56,8 +60,8 @@ type Exchange interface {
 // use.
 type Stream interface {
 	// Feed takes the next piece of the engine's stream, cut anywhere. An error ends
-	// the stream; it is not told to the client until Fail. It is an *EngineError if
-	// the stream told one, else an *openai.Error with status 502.
+	// the stream; it is not told to the client until Fail. It is one of those of
+	// Exchange.Answer.
 	Feed(piece []byte, write func([]byte)) error
 	// End is called at the end of the engine's stream. It is an error if the answer
 	// was cut short.

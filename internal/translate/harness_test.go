@@ -50,7 +50,7 @@ func tell(t *testing.T, x Exchange, pieces ...string) string {
 func tellErr(x Exchange, pieces ...string) (string, error) {
 	var out strings.Builder
 	write := func(b []byte) { out.Write(b) }
-	s := x.Stream()
+	s := x.Stream(0)
 	for _, p := range pieces {
 		if err := s.Feed([]byte(p), write); err != nil {
 			return out.String(), err

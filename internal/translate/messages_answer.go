@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"bytes"
 	"slices"
 	"strconv"
 
@@ -31,27 +30,25 @@ func (m *Messages) Answer(chat []byte) ([]byte, error) {
 		block()
 		b = append(append(append(b, `{"type":"text","text":`...), c.content...), '}')
 	}
+	calls := 0
 	for i := range c.calls {
 		call := &c.calls[i]
-		if call.name == nil {
-			return nil, malformed("its answer has a tool call without a name")
-		}
-		input, ok := toolInput(call.arguments)
-		if !ok && c.finish != finishLength {
-			// A tool must not run with arguments that nobody chose.
-			return nil, malformed("the model called a tool with arguments that are not a JSON object")
+		arguments, state := cutArguments(call.arguments)
+		if call.name == nil && state == argsNone {
+			continue
 		}
 		block()
 		b = append(b, `{"type":"tool_use","id":`...)
-		b = m.appendToolID(b, call.id, i)
-		b = append(append(b, `,"name":`...), call.name...)
-		b = append(append(append(b, `,"input":`...), input...), '}')
+		b = m.appendToolID(b, call.id, calls)
+		b = append(append(b, `,"name":`...), call.name.or(`""`)...)
+		b = append(append(append(b, `,"input":`...), toolInput(arguments)...), '}')
+		calls++
 	}
 	if count == 0 {
 		b = append(b, `{"type":"text","text":""}`...)
 	}
 	b = append(b, `],`...)
-	b = m.appendStop(b, c.finish, c.matched, len(c.calls) > 0)
+	b = m.appendStop(b, c.finish, c.matched, calls > 0)
 	b = append(b, `,"usage":{`...)
 	b = appendMessagesUsage(b, a.usage, true)
 	return append(b, '}', '}'), nil
@@ -71,20 +68,25 @@ func (m *Messages) appendToolID(b []byte, id raw, n int) []byte {
 	return openai.AppendString(b, "toolu_"+m.opts.ID+"_"+strconv.Itoa(n))
 }
 
-// toolInput is the object in a call's arguments; "{}" if there is none or it is not
-// whole.
-func toolInput(arguments raw) (input raw, ok bool) {
+// invalidJSON is the member of a call's input in which arguments are told that are no
+// object. The API's own guide suggests the name.
+const invalidJSON = "INVALID_JSON"
+
+// toolInput is the input of a call: the object in its arguments, an empty one if there
+// are none, else one with their text, so that a tool never runs with arguments that
+// nobody chose, and the model can be told what it wrote.
+func toolInput(arguments raw) raw {
 	if arguments == nil {
-		return raw("{}"), true
+		return raw("{}")
 	}
 	v, ok := checked(openai.AppendUnquoted(nil, arguments))
 	switch {
 	case ok && v.isObject():
-		return v, true
-	case ok && v.isNull(), len(bytes.TrimSpace(openai.AppendUnquoted(nil, arguments))) == 0:
-		return raw("{}"), true
+		return v
+	case ok && v.isNull():
+		return raw("{}")
 	}
-	return raw("{}"), false
+	return append(append(append(raw(`{"`), invalidJSON+`":`...), arguments...), '}')
 }
 
 // appendStop appends stop_reason and stop_sequence. A matched text is only told if it
@@ -94,13 +96,11 @@ func (m *Messages) appendStop(b []byte, f finish, matched raw, called bool) []by
 	switch f {
 	case finishLength:
 		reason = "max_tokens"
-	case finishTools:
-		reason = "tool_use"
 	case finishFilter:
 		reason = "refusal"
 	default:
 		switch {
-		case called: // a forced tool choice ends with "stop" on some engines
+		case called: // a forced tool choice ends with "stop" on some engines, and unknown words with calls
 			reason = "tool_use"
 		case matched != nil && slices.Contains(m.stops, matched.text()):
 			reason, sequence = "stop_sequence", matched

@@ -92,7 +92,7 @@ func (m *Messages) limits(c *chatBody, top object) error {
 	if len(m.stops) > 0 {
 		c.field("stop", stops)
 	}
-	if err := writeStream(c, top); err != nil {
+	if err := writeStream(c, top, true); err != nil {
 		return err
 	}
 	if v := top.get("metadata"); v != nil {
@@ -109,15 +109,20 @@ func (m *Messages) limits(c *chatBody, top object) error {
 	return nil
 }
 
-// writeStream asks for the token counts at a stream's end.
-func writeStream(c *chatBody, top object) error {
+// writeStream asks for the token counts at a stream's end, and for those so far in each
+// event where the client is told the prompt's in the first.
+func writeStream(c *chatBody, top object, continuous bool) error {
 	stream, err := top.boolean("stream")
 	if err != nil {
 		return err
 	}
 	c.field("stream", stream)
 	if stream.isTrue() {
-		c.field("stream_options", []byte(`{"include_usage":true}`))
+		options := `{"include_usage":true}`
+		if continuous {
+			options = `{"include_usage":true,"continuous_usage_stats":true}`
+		}
+		c.field("stream_options", []byte(options))
 	}
 	return nil
 }

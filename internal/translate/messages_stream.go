@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/sluice-router/sluice/internal/openai"
@@ -17,7 +18,8 @@ const (
 
 // messagesStream turns chat events into those of the Messages API: message_start,
 // then for each block content_block_start, content_block_delta..., content_block_stop,
-// then message_delta and message_stop. Blocks follow one another.
+// then message_delta and message_stop. Blocks follow one another, so that what comes
+// while a call is under way waits until its arguments have ended.
 type messagesStream struct {
 	m *Messages
 	chatEvents
@@ -26,14 +28,29 @@ type messagesStream struct {
 	created bool   // message_start was
 	failed  bool
 
+	prompt int64 // the router's own count
+
 	blocks int // how many were opened
 	open   blockKind
-	tools  toolCursor
+	call   *toolCall // of the open block, if it is a tool's
+	tools  int       // how many of the blocks are
+	table  callTable
+	// waiting are the blocks that come after the open one, held bytes of them in all.
+	// While there are any, the open block is a call whose arguments have not ended.
+	waiting []waitingBlock
+	held    int
+}
+
+// waitingBlock is a block that has begun while a call was open that may still grow.
+type waitingBlock struct {
+	kind blockKind
+	call *toolCall
+	text []byte // of another kind, as spelled inside quotes
 }
 
 // Stream begins a stream; see Exchange.
-func (m *Messages) Stream() Stream {
-	return &messagesStream{m: m, chatEvents: chatEvents{frames: frames{max: m.opts.MaxEventBytes}}}
+func (m *Messages) Stream(prompt int64) Stream {
+	return &messagesStream{m: m, prompt: prompt, table: callTable{max: m.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: m.opts.MaxEventBytes}}}
 }
 
 func (s *messagesStream) Started() bool { return s.started }
@@ -64,7 +81,7 @@ func (s *messagesStream) Fail(e *openai.Error, write func([]byte)) {
 	s.failed, s.started = true, true
 	s.out = e.AppendEvent(s.out, openai.ShapeAnthropic)
 	s.flush(write)
-	s.frames = frames{}
+	s.frames, s.waiting, s.table, s.call = frames{}, nil, callTable{}, nil
 }
 
 func (s *messagesStream) Ping(write func([]byte)) {
@@ -111,13 +128,16 @@ func (s *messagesStream) chunk(e *chatAnswer) error {
 		s.out = append(s.out, `,"message":`...)
 		s.out = s.m.appendHead(s.out, e.model)
 		s.out = append(s.out, `],"stop_reason":null,"stop_sequence":null,"usage":{`...)
-		s.out = appendMessagesUsage(s.out, e.usage, false)
+		told := e.usage
+		if told.prompt <= 0 {
+			told = chatUsage{prompt: s.prompt}
+		}
+		s.out = appendMessagesUsage(s.out, told, false)
 		s.eventClose("}}")
 	}
 	c := &e.choice
 	if c.reasoning != nil && !s.m.omitThinking {
-		s.enter(blockThinking)
-		s.delta(`{"type":"thinking_delta","thinking":`, c.reasoning)
+		s.say(blockThinking, c.reasoning)
 	}
 	// A call that is under way goes on before a text ends it.
 	wasTool := s.open == blockTool
@@ -127,22 +147,124 @@ func (s *messagesStream) chunk(e *chatAnswer) error {
 		}
 	}
 	if c.content != nil {
-		s.enter(blockText)
-		s.delta(`{"type":"text_delta","text":`, c.content)
+		s.say(blockText, c.content)
 	}
 	if !wasTool {
-		return s.callAll(c.calls)
+		if err := s.callAll(c.calls); err != nil {
+			return err
+		}
+	}
+	if s.held > s.m.opts.MaxOutputBytes {
+		return &LimitError{fmt.Sprintf("more than %d bytes of the engine's answer came before the arguments of a tool call had ended", s.m.opts.MaxOutputBytes)}
 	}
 	return nil
 }
 
+// say tells a text, or keeps it until the open call has ended.
+func (s *messagesStream) say(kind blockKind, text raw) {
+	if s.mayLeave() {
+		s.enter(kind)
+		s.delta(openDelta[kind], text.inner())
+		return
+	}
+	last := len(s.waiting) - 1
+	if last < 0 || s.waiting[last].kind != kind {
+		s.waiting = append(s.waiting, waitingBlock{kind: kind})
+		last++
+	}
+	w := &s.waiting[last]
+	w.text = append(w.text, text.inner()...)
+	s.held += len(text.inner())
+}
+
+// openDelta begins the delta of each kind.
+var openDelta = [...]string{
+	blockText:     `{"type":"text_delta","text":"`,
+	blockThinking: `{"type":"thinking_delta","thinking":"`,
+	blockTool:     `{"type":"input_json_delta","partial_json":"`,
+}
+
+// mayLeave tells whether nothing more is expected of the open block, and nothing waits.
+func (s *messagesStream) mayLeave() bool {
+	return len(s.waiting) == 0 && (s.open != blockTool || s.call.scan.state == argsWhole)
+}
+
 func (s *messagesStream) callAll(calls []chatCall) error {
 	for i := range calls {
-		if err := s.call(&calls[i]); err != nil {
+		if err := s.grow(&calls[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// grow takes a piece of a call.
+func (s *messagesStream) grow(p *chatCall) error {
+	known := len(s.table.calls)
+	c, err := s.table.see(p)
+	if c == nil {
+		return err
+	}
+	if len(s.table.calls) > known {
+		s.waiting = append(s.waiting, waitingBlock{kind: blockTool, call: c})
+	}
+	if p.arguments != nil {
+		told := c.scan.feed(p.arguments.inner())
+		if c.opened && c.scan.state != argsOther {
+			if len(told) > 0 {
+				s.delta(openDelta[blockTool], told)
+			}
+		} else {
+			c.held = append(c.held, told...)
+			s.held += len(told)
+		}
+	}
+	s.advance(false)
+	return nil
+}
+
+// advance opens the blocks that wait, as far as the ones before them have ended; all of
+// them at the end of the stream.
+func (s *messagesStream) advance(end bool) {
+	for len(s.waiting) > 0 {
+		w := s.waiting[0]
+		if !end && (s.open == blockTool && s.call.scan.state != argsWhole || w.call != nil && w.call.name == nil) {
+			return
+		}
+		s.waiting = s.waiting[1:]
+		if w.call == nil {
+			s.enter(w.kind)
+			s.held -= len(w.text)
+			s.delta(openDelta[w.kind], w.text)
+			continue
+		}
+		if w.call.uncallable() {
+			continue
+		}
+		s.begin(w.call)
+	}
+	s.waiting = nil
+}
+
+// begin opens a call's block and tells what was held of it.
+func (s *messagesStream) begin(c *toolCall) {
+	s.leave()
+	s.start(blockTool)
+	s.call, c.opened = c, true
+	s.out = append(s.out, `{"type":"tool_use","id":`...)
+	s.out = s.m.appendToolID(s.out, c.id, s.tools)
+	s.out = append(append(s.out, `,"name":`...), c.name.or(`""`)...)
+	s.eventClose(`,"input":{}}`)
+	s.tools++
+	if c.scan.state != argsOther && len(c.held) > 0 {
+		s.delta(openDelta[blockTool], c.held)
+		s.release(c)
+	}
+}
+
+func (s *messagesStream) release(c *toolCall) {
+	s.held -= len(c.held)
+	c.held = nil
 }
 
 // enter makes sure that a block of the kind is open.
@@ -172,85 +294,41 @@ func (s *messagesStream) leave() {
 	if s.open == blockNone {
 		return
 	}
-	s.open = blockNone
+	if c := s.call; s.open == blockTool && len(c.held) > 0 {
+		// Arguments that are not even the beginning of an object, all of them.
+		text := append(append(append(make(raw, 0, len(c.held)+2), '"'), c.held...), '"')
+		if input := toolInput(text); len(input) > len("{}") {
+			s.delta(openDelta[blockTool], rawOf(appendQuoted(nil, input)).inner())
+		}
+		s.release(c)
+	}
+	s.open, s.call = blockNone, nil
 	s.eventOpen("content_block_stop")
 	s.out = strconv.AppendInt(append(s.out, `,"index":`...), int64(s.blocks-1), 10)
 	s.eventClose("")
 }
 
-func (s *messagesStream) delta(open string, text raw) {
+// delta tells a piece of the open block; text is spelled as inside quotes.
+func (s *messagesStream) delta(open string, text []byte) {
 	s.eventOpen("content_block_delta")
 	s.out = strconv.AppendInt(append(s.out, `,"index":`...), int64(s.blocks-1), 10)
 	s.out = append(append(append(s.out, `,"delta":`...), open...), text...)
-	s.eventClose("}")
-}
-
-func (s *messagesStream) call(call *chatCall) error {
-	isNew, err := s.tools.see(call, s.open == blockTool)
-	if err != nil {
-		return err
-	}
-	if isNew {
-		s.leave()
-		s.start(blockTool)
-		s.out = append(s.out, `{"type":"tool_use","id":`...)
-		s.out = s.m.appendToolID(s.out, call.id, s.tools.count-1)
-		s.out = append(append(s.out, `,"name":`...), call.name...)
-		s.eventClose(`,"input":{}}`)
-	}
-	if call.arguments != nil {
-		s.delta(`{"type":"input_json_delta","partial_json":`, call.arguments)
-	}
-	return nil
+	s.eventClose(`"}`)
 }
 
 func (s *messagesStream) complete() error {
+	s.advance(true)
 	if s.blocks == 0 {
 		s.enter(blockText)
 	}
 	s.leave()
 	s.eventOpen("message_delta")
 	s.out = append(s.out, `,"delta":{`...)
-	s.out = s.m.appendStop(s.out, s.finish, s.matched, s.tools.count > 0)
+	s.out = s.m.appendStop(s.out, s.finish, s.matched, s.tools > 0)
 	s.out = append(s.out, `},"usage":{`...)
 	s.out = appendMessagesUsage(s.out, s.usage, true)
 	s.eventClose("}")
 	s.eventOpen("message_stop")
 	s.eventClose("")
 	return nil
-}
-
-// toolCursor follows the tool calls of a stream, one after another.
-type toolCursor struct {
-	count   int
-	current int64  // the index of the last one, -1 if it has none
-	id      string // its id, "" if it has none
-}
-
-// see takes a piece of a call and tells whether it begins a new one; open tells that
-// the last one can still grow. Calls that come in turns can't be told as blocks that
-// follow one another.
-func (t *toolCursor) see(call *chatCall, open bool) (isNew bool, err error) {
-	if call.id == nil && call.name == nil && call.arguments == nil {
-		return false, nil // it says nothing
-	}
-	isNew = t.count == 0 || call.index >= 0 && t.current >= 0 && call.index != t.current ||
-		call.id != nil && t.id != "" && call.id.text() != t.id ||
-		call.index < 0 && call.id == nil && call.name != nil
-	switch {
-	case !isNew && !open:
-		if call.arguments == nil {
-			return false, nil
-		}
-		return false, malformed("its stream goes on with a tool call that it had left")
-	case !isNew:
-		return false, nil
-	case call.name == nil:
-		return false, malformed("its stream has a tool call without a name")
-	case t.count > 0 && call.index >= 0 && call.index < t.current:
-		return false, malformed("its stream goes back to an earlier tool call")
-	}
-	t.count++
-	t.current, t.id = call.index, call.id.text()
-	return true, nil
 }

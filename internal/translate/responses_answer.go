@@ -32,6 +32,16 @@ type outItem struct {
 	logprobs raw
 	callID   raw
 	name     raw
+	cut      bool // a call whose arguments have not ended
+}
+
+// status is the item's in an answer that ended with whole; last tells that it is the
+// last item.
+func (i *outItem) status(whole string, last bool) string {
+	if last || i.cut && whole == statusIncomplete {
+		return whole
+	}
+	return statusCompleted
 }
 
 // Answer translates a whole chat answer; see Exchange.
@@ -41,6 +51,15 @@ func (r *Responses) Answer(chat []byte) ([]byte, error) {
 		return nil, err
 	}
 	c := &a.choice
+	calls := make([]outItem, 0, len(c.calls))
+	for _, call := range c.calls {
+		arguments, state := cutArguments(call.arguments)
+		if call.name == nil && state == argsNone {
+			continue
+		}
+		calls = append(calls, outItem{kind: itemCall, text: arguments, cut: state == argsOpen,
+			name: call.name.or(`""`), callID: r.callID(call.id, len(calls))})
+	}
 	list := make([]outItem, 0, 2+len(c.calls))
 	add := func(item outItem) {
 		item.id = r.appendItemID(nil, item.kind, len(list))
@@ -49,24 +68,17 @@ func (r *Responses) Answer(chat []byte) ([]byte, error) {
 	if c.reasoning != nil {
 		add(outItem{kind: itemReasoning, text: c.reasoning})
 	}
-	if c.content != nil || len(c.calls) == 0 {
+	if c.content != nil || len(calls) == 0 {
 		add(outItem{kind: itemMessage, text: c.content, logprobs: c.logprobs})
 	}
-	for i, call := range c.calls {
-		if call.name == nil {
-			return nil, malformed("its answer has a tool call without a name")
-		}
-		add(outItem{kind: itemCall, text: call.arguments, name: call.name, callID: r.callID(call.id, i)})
+	for _, call := range calls {
+		add(call)
 	}
 	status := c.finish.status()
 	var items []byte
 	for i := range list {
 		items = append(items, commaIf(i > 0)...)
-		its := statusCompleted
-		if i == len(list)-1 {
-			its = status
-		}
-		items = r.appendItem(items, &list[i], its)
+		items = r.appendItem(items, &list[i], list[i].status(status, i == len(list)-1))
 	}
 	return r.appendResponse(make([]byte, 0, len(r.echo)+len(items)+512), a.model, status, c.finish, items, a.usage, nil), nil
 }

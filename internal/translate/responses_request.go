@@ -103,7 +103,7 @@ func (r *Responses) limits(c *chatBody, top object) error {
 		}
 		c.field(f.chat, v)
 	}
-	if err := writeStream(c, top); err != nil {
+	if err := writeStream(c, top, false); err != nil {
 		return err
 	}
 	user, err := top.str("user")

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/sluice-router/sluice/internal/openai"
@@ -18,17 +19,27 @@ type responsesStream struct {
 	failed  bool
 	model   raw // a copy
 
-	items []byte // the items that are complete, rendered
-	count int    // how many were opened
-	open  outItem
-	text  []byte // the open item's text, as spelled inside quotes
-	logs  []byte // the open item's log probabilities, with commas
-	tools toolCursor
+	items []*liveItem // by their output_index
+	text  *liveItem   // the open one of a kind other than call
+	calls map[*toolCall]*liveItem
+	table callTable
+	kept  int // bytes of the items and of what calls hold
 }
 
-// Stream begins a stream; see Exchange.
-func (r *Responses) Stream() Stream {
-	return &responsesStream{r: r, chatEvents: chatEvents{frames: frames{max: r.opts.MaxEventBytes}}}
+// liveItem is an item of a stream. Several calls may be open at once.
+type liveItem struct {
+	outItem
+	index int
+	call  *toolCall
+	grown []byte // the text so far, as spelled inside quotes
+	logs  []byte // log probabilities so far, with commas
+	whole []byte // the item as it is told in the end, nil while it is open
+}
+
+// Stream begins a stream; see Exchange. This API tells the prompt's tokens at the end
+// only, as the engine counted them.
+func (r *Responses) Stream(int64) Stream {
+	return &responsesStream{r: r, table: callTable{max: r.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: r.opts.MaxEventBytes}}}
 }
 
 func (s *responsesStream) Started() bool { return s.started }
@@ -99,7 +110,7 @@ func (s *responsesStream) flush(write func([]byte)) {
 }
 
 func (s *responsesStream) release() {
-	s.frames, s.items, s.text, s.logs = frames{}, nil, nil, nil
+	s.frames, s.items, s.text, s.calls, s.table = frames{}, nil, nil, nil, callTable{}
 }
 
 func (s *responsesStream) eventOpen(name string) {
@@ -114,23 +125,30 @@ func (s *responsesStream) eventClose(tail string) {
 	s.out = append(append(s.out, tail...), '}', '\n', '\n')
 }
 
-// itemEvent begins an event about the open item.
-func (s *responsesStream) itemEvent(name string) {
+// itemEvent begins an event about an item.
+func (s *responsesStream) itemEvent(name string, item *liveItem) {
 	s.eventOpen(name)
-	s.out = append(append(s.out, `,"item_id":`...), s.open.id...)
-	s.outputIndex()
-	if s.open.kind != itemCall {
+	s.out = append(append(s.out, `,"item_id":`...), item.id...)
+	s.outputIndex(item)
+	if item.kind != itemCall {
 		s.out = append(s.out, `,"content_index":0`...)
 	}
 }
 
-func (s *responsesStream) outputIndex() {
-	s.out = strconv.AppendInt(append(s.out, `,"output_index":`...), int64(s.count-1), 10)
+func (s *responsesStream) outputIndex(item *liveItem) {
+	s.out = strconv.AppendInt(append(s.out, `,"output_index":`...), int64(item.index), 10)
 }
 
+// response tells the response object with the items that have ended.
 func (s *responsesStream) response(status string, e *openai.Error) {
+	var items []byte
+	for _, item := range s.items {
+		if item.whole != nil {
+			items = append(append(items, commaIf(len(items) > 0)...), item.whole...)
+		}
+	}
 	s.out = append(s.out, `,"response":`...)
-	s.out = s.r.appendResponse(s.out, s.model, status, s.finish, s.items, s.usage, e)
+	s.out = s.r.appendResponse(s.out, s.model, status, s.finish, items, s.usage, e)
 }
 
 func (s *responsesStream) chunk(e *chatAnswer) error {
@@ -149,26 +167,26 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 	}
 	c := &e.choice
 	if c.reasoning != nil {
-		s.enter(outItem{kind: itemReasoning})
-		s.grow(c.reasoning)
-		s.itemEvent("response.reasoning_text.delta")
+		item := s.enter(itemReasoning)
+		s.grow(item, c.reasoning.inner())
+		s.itemEvent("response.reasoning_text.delta", item)
 		s.out = append(append(s.out, `,"delta":`...), c.reasoning...)
 		s.eventClose("")
 	}
 	// A call that is under way goes on before a text ends it.
-	wasCall := s.open.kind == itemCall
+	wasCall := s.text == nil && len(s.items) > 0
 	if wasCall {
 		if err := s.callAll(c.calls); err != nil {
 			return err
 		}
 	}
 	if c.content != nil {
-		s.enter(outItem{kind: itemMessage})
-		s.grow(c.content)
-		s.itemEvent("response.output_text.delta")
+		item := s.enter(itemMessage)
+		s.grow(item, c.content.inner())
+		s.itemEvent("response.output_text.delta", item)
 		s.out = append(append(s.out, `,"delta":`...), c.content...)
 		s.out = append(s.out, `,"logprobs":`...)
-		s.out = appendOneLine(s.out, s.takeLogprobs(c.logprobs))
+		s.out = appendOneLine(s.out, s.takeLogprobs(item, c.logprobs))
 		s.eventClose("")
 	}
 	if !wasCall {
@@ -176,81 +194,134 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 			return err
 		}
 	}
-	if len(s.items)+len(s.text)+len(s.logs) > s.r.opts.MaxOutputBytes {
-		return malformed("its output is longer than the router keeps for the last event of a response")
+	if s.kept > s.r.opts.MaxOutputBytes {
+		return &LimitError{fmt.Sprintf("the engine's output is longer than the %d bytes that are kept for the last event of a response", s.r.opts.MaxOutputBytes)}
 	}
 	return nil
 }
 
-func (s *responsesStream) grow(text raw) { s.text = append(s.text, text.inner()...) }
+func (s *responsesStream) grow(item *liveItem, text []byte) {
+	item.grown = append(item.grown, text...)
+	s.kept += len(text)
+}
 
 // takeLogprobs keeps an array's elements for the item's end.
-func (s *responsesStream) takeLogprobs(v raw) raw {
+func (s *responsesStream) takeLogprobs(item *liveItem, v raw) raw {
 	if !s.r.logprobs || v.isBlank() {
 		return raw("[]")
 	}
-	if len(s.logs) > 0 {
-		s.logs = append(s.logs, ',')
+	before := len(item.logs)
+	if before > 0 {
+		item.logs = append(item.logs, ',')
 	}
-	s.logs = appendOneLine(s.logs, rawOf(v[1:len(v)-1]))
+	item.logs = appendOneLine(item.logs, rawOf(v[1:len(v)-1]))
+	s.kept += len(item.logs) - before
 	return v
 }
 
 func (s *responsesStream) callAll(calls []chatCall) error {
 	for i := range calls {
-		if err := s.call(&calls[i]); err != nil {
+		if err := s.growCall(&calls[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *responsesStream) call(call *chatCall) error {
-	isNew, err := s.tools.see(call, s.open.kind == itemCall)
-	if err != nil {
+// growCall takes a piece of a call. Each call has an item of its own from the moment its
+// name is known; several may be under way.
+func (s *responsesStream) growCall(p *chatCall) error {
+	c, err := s.table.see(p)
+	if c == nil {
 		return err
 	}
-	if isNew {
-		s.leave(statusCompleted)
-		id := s.r.callID(call.id, s.tools.count-1)
-		s.start(outItem{kind: itemCall, name: append(raw(nil), call.name...), callID: append(raw(nil), id...)})
+	var told []byte
+	if p.arguments != nil {
+		told = c.scan.feed(p.arguments.inner())
 	}
-	if call.arguments != nil {
-		s.grow(call.arguments)
-		s.itemEvent("response.function_call_arguments.delta")
-		s.out = append(append(s.out, `,"delta":`...), call.arguments...)
-		s.eventClose("")
+	item := s.calls[c]
+	if item == nil {
+		if c.name == nil {
+			c.held = append(c.held, told...)
+			s.kept += len(told)
+			return nil
+		}
+		item = s.beginCall(c)
+	}
+	s.tellArguments(item, told)
+	if c.scan.state == argsWhole && item.whole == nil && item.index < len(s.items)-1 {
+		s.leave(item, statusCompleted) // others have begun since
 	}
 	return nil
 }
 
-// enter makes sure that an item of the kind is open.
-func (s *responsesStream) enter(item outItem) {
-	if s.open.kind == item.kind {
+func (s *responsesStream) beginCall(c *toolCall) *liveItem {
+	s.leaveEnded()
+	if s.calls == nil {
+		s.calls = make(map[*toolCall]*liveItem)
+	}
+	item := s.start(outItem{kind: itemCall, name: c.name.or(`""`), callID: s.r.callID(c.id, len(s.calls))})
+	item.call = c
+	s.calls[c] = item
+	held := c.held
+	c.held = nil
+	s.kept -= len(held)
+	s.tellArguments(item, held)
+	return item
+}
+
+func (s *responsesStream) tellArguments(item *liveItem, told []byte) {
+	if len(told) == 0 {
 		return
 	}
-	s.leave(statusCompleted)
-	s.start(item)
+	s.grow(item, told)
+	s.itemEvent("response.function_call_arguments.delta", item)
+	s.out = append(append(append(s.out, `,"delta":"`...), told...), '"')
+	s.eventClose("")
 }
 
-func (s *responsesStream) start(item outItem) {
-	item.id = s.r.appendItemID(nil, item.kind, s.count)
-	s.open = item
-	s.count++
-	s.eventOpen("response.output_item.added")
-	s.outputIndex()
-	s.out = append(s.out, `,"item":`...)
-	s.out = s.r.appendItem(s.out, &s.open, statusInProgress)
-	s.eventClose("")
-	if item.kind != itemCall {
-		s.partEvent("response.content_part.added", raw(`""`), nil)
+// enter makes sure that an item of the kind is open.
+func (s *responsesStream) enter(kind itemKind) *liveItem {
+	if s.text == nil || s.text.kind != kind {
+		s.leaveEnded()
+		s.text = s.start(outItem{kind: kind})
+	}
+	return s.text
+}
+
+// leaveEnded ends the items that nothing more is expected of when another begins: a
+// text, and calls whose arguments have ended.
+func (s *responsesStream) leaveEnded() {
+	if s.text != nil {
+		s.leave(s.text, statusCompleted)
+		s.text = nil
+	}
+	if len(s.items) > 0 { // those before the last were ended as they came to their end
+		if last := s.items[len(s.items)-1]; last.whole == nil && last.call.scan.state == argsWhole {
+			s.leave(last, statusCompleted)
+		}
 	}
 }
 
-func (s *responsesStream) partEvent(name string, text, logprobs raw) {
-	s.itemEvent(name)
+func (s *responsesStream) start(o outItem) *liveItem {
+	o.id = s.r.appendItemID(nil, o.kind, len(s.items))
+	item := &liveItem{outItem: o, index: len(s.items)}
+	s.items = append(s.items, item)
+	s.eventOpen("response.output_item.added")
+	s.outputIndex(item)
+	s.out = append(s.out, `,"item":`...)
+	s.out = s.r.appendItem(s.out, &item.outItem, statusInProgress)
+	s.eventClose("")
+	if item.kind != itemCall {
+		s.partEvent("response.content_part.added", item, raw(`""`), nil)
+	}
+	return item
+}
+
+func (s *responsesStream) partEvent(name string, item *liveItem, text, logprobs raw) {
+	s.itemEvent(name, item)
 	s.out = append(s.out, `,"part":`...)
-	if s.open.kind == itemReasoning {
+	if item.kind == itemReasoning {
 		s.out = append(append(append(s.out, `{"type":"reasoning_text","text":`...), text...), '}')
 	} else {
 		s.out = s.r.appendTextPart(s.out, text, logprobs)
@@ -258,57 +329,70 @@ func (s *responsesStream) partEvent(name string, text, logprobs raw) {
 	s.eventClose("")
 }
 
-// leave completes the open item.
-func (s *responsesStream) leave(status string) {
-	item := &s.open
-	if item.kind == itemNone {
-		return
-	}
-	item.text = append(append(append(make(raw, 0, len(s.text)+2), '"'), s.text...), '"')
-	item.logprobs = append(append(append(make(raw, 0, len(s.logs)+2), '['), s.logs...), ']')
+// leave ends an open item.
+func (s *responsesStream) leave(item *liveItem, status string) {
+	item.text = append(append(append(make(raw, 0, len(item.grown)+2), '"'), item.grown...), '"')
+	item.logprobs = append(append(append(make(raw, 0, len(item.logs)+2), '['), item.logs...), ']')
 	switch item.kind {
 	case itemReasoning:
-		s.itemEvent("response.reasoning_text.done")
+		s.itemEvent("response.reasoning_text.done", item)
 		s.out = append(append(s.out, `,"text":`...), item.text...)
 		s.eventClose("")
 	case itemMessage:
-		s.itemEvent("response.output_text.done")
+		s.itemEvent("response.output_text.done", item)
 		s.out = append(append(s.out, `,"text":`...), item.text...)
 		s.out = append(append(s.out, `,"logprobs":`...), item.logprobs...)
 		s.eventClose("")
 	case itemCall:
-		s.itemEvent("response.function_call_arguments.done")
+		s.itemEvent("response.function_call_arguments.done", item)
 		s.out = append(append(s.out, `,"name":`...), item.name...)
 		s.out = append(append(s.out, `,"arguments":`...), item.text...)
 		s.eventClose("")
 	}
 	if item.kind != itemCall {
-		s.partEvent("response.content_part.done", item.text, item.logprobs)
+		s.partEvent("response.content_part.done", item, item.text, item.logprobs)
 	}
-	if len(s.items) > 0 {
-		s.items = append(s.items, ',')
-	}
-	at := len(s.items)
-	s.items = s.r.appendItem(s.items, item, status)
+	item.whole = s.r.appendItem(nil, &item.outItem, status)
+	s.kept += len(item.whole) - len(item.grown) - len(item.logs)
+	item.grown, item.logs, item.text, item.logprobs = nil, nil, nil, nil
 	s.eventOpen("response.output_item.done")
-	s.outputIndex()
-	s.out = append(append(s.out, `,"item":`...), s.items[at:]...)
+	s.outputIndex(item)
+	s.out = append(append(s.out, `,"item":`...), item.whole...)
 	s.eventClose("")
-	s.open, s.text, s.logs = outItem{}, shrink(s.text), s.logs[:0]
 }
 
 func (s *responsesStream) complete() error {
 	if !s.created {
 		return malformed("its stream ended before it began")
 	}
-	if s.count == 0 || s.open.kind == itemReasoning {
-		s.enter(outItem{kind: itemMessage}) // as in a whole answer, there is always one
+	for _, c := range s.table.calls {
+		if s.calls[c] == nil && !c.uncallable() {
+			s.beginCall(c) // it never got a name
+		}
+	}
+	if !s.answered() {
+		s.enter(itemMessage) // as in a whole answer, there is always one
 	}
 	status := s.finish.status()
-	s.leave(status)
+	for i, item := range s.items {
+		if item.whole == nil {
+			item.cut = item.call != nil && item.call.scan.state == argsOpen
+			s.leave(item, item.status(status, i == len(s.items)-1))
+		}
+	}
 	s.eventOpen("response." + status)
 	s.response(status, nil)
 	s.eventClose("")
 	s.release()
 	return nil
+}
+
+// answered tells whether there is an item other than reasoning.
+func (s *responsesStream) answered() bool {
+	for _, item := range s.items {
+		if item.kind != itemReasoning {
+			return true
+		}
+	}
+	return false
 }

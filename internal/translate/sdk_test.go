@@ -70,7 +70,7 @@ func serveTranslated(w http.ResponseWriter, req *http.Request) {
 	case strings.Contains(string(chat), `"model":"broken"`):
 		events = []string{`"delta":{"content":"Hello "}`, `{"error":{"message":"KV transfer failed","code":500}}`}
 	}
-	s := x.Stream()
+	s := x.Stream(0)
 	write := func(b []byte) { _, _ = w.Write(b) }
 	err = s.Feed([]byte(chatStream(events...)), write)
 	var told *EngineError

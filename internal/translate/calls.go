@@ -1,0 +1,229 @@
+package translate
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// maxCalls bounds the tool calls of one answer.
+const maxCalls = 1024
+
+// toolCall is one call of a stream, put together from pieces. Engines differ in what a
+// piece has: an index, an id, a name, all of them or none, and pieces of several calls
+// may come in turns.
+type toolCall struct {
+	index    int64 // -1 if none was told
+	n        int   // how many calls were before it
+	id, name raw   // copies, nil until they were told
+	scan     argScan
+	// held are arguments that could not be told yet, as spelled inside quotes.
+	held []byte
+	// opened: the client was told that the call began.
+	opened bool
+}
+
+// callTable finds the call that a piece belongs to.
+type callTable struct {
+	// max bounds ids and names together, in bytes.
+	max, size int
+	calls     []*toolCall
+}
+
+// see takes what a piece says of its call but for the arguments. It returns nil for one
+// that says nothing.
+func (t *callTable) see(p *chatCall) (*toolCall, error) {
+	if p.empty() {
+		return nil, nil
+	}
+	c := t.match(p)
+	if c == nil {
+		if len(t.calls) == maxCalls {
+			return nil, &LimitError{fmt.Sprintf("the engine's answer has more than %d tool calls", maxCalls)}
+		}
+		c = &toolCall{index: p.index, n: len(t.calls)}
+		t.calls = append(t.calls, c)
+	}
+	if c.id == nil && p.id != nil {
+		c.id = bytes.Clone(p.id)
+		t.size += len(c.id)
+	}
+	if c.name == nil && p.name != nil {
+		c.name = bytes.Clone(p.name)
+		t.size += len(c.name)
+	}
+	if t.size > t.max {
+		return nil, &LimitError{fmt.Sprintf("ids and names of the tool calls in the engine's answer are longer than %d bytes", t.max)}
+	}
+	return c, nil
+}
+
+// match returns nil for a piece that begins a call.
+func (t *callTable) match(p *chatCall) *toolCall {
+	if len(t.calls) == 0 {
+		return nil
+	}
+	last := t.calls[len(t.calls)-1]
+	if p.index < 0 && p.id == nil {
+		if p.name != nil && last.name != nil {
+			return nil
+		}
+		return last
+	}
+	for i := len(t.calls) - 1; i >= 0; i-- {
+		c := t.calls[i]
+		switch {
+		case p.id != nil && c.id != nil:
+			// One index for all calls is common, so is one id for none of them.
+			if bytes.Equal(p.id, c.id) && (p.index < 0 || c.index < 0 || p.index == c.index) {
+				return c
+			}
+		case p.index >= 0 && p.index == c.index:
+			return c
+		}
+	}
+	if p.index < 0 && last.id == nil && (p.name == nil || last.name == nil) {
+		return last // its id comes late
+	}
+	return nil
+}
+
+// empty tells a piece, or a call of a whole answer, that says nothing.
+func (p *chatCall) empty() bool { return p.id == nil && p.name == nil && p.arguments == nil }
+
+// uncallable tells a call of which no more than an id was told.
+func (c *toolCall) uncallable() bool { return c.name == nil && c.scan.state == argsNone }
+
+// argScan follows the arguments of a call to the end of their JSON object, without
+// judging whether they are valid.
+type argScan struct {
+	state     argState
+	depth     int
+	inString  bool
+	backslash bool
+}
+
+type argState uint8
+
+const (
+	argsNone  argState = iota // nothing but blanks
+	argsOpen                  // an object that has not ended
+	argsWhole                 // an object
+	argsOther                 // something else
+)
+
+// feed takes a piece as it is spelled inside the quotes of a JSON string and returns
+// what of it is to be told: neither blanks before the object nor anything after it.
+func (a *argScan) feed(piece []byte) []byte {
+	from := 0
+	for i := 0; i < len(piece); {
+		c, n := spelled(piece[i:])
+		switch a.state {
+		case argsNone:
+			switch c {
+			case ' ', '\t', '\r', '\n':
+				from = i + n
+			case '{':
+				a.state, a.depth = argsOpen, 1
+			default:
+				a.state = argsOther
+			}
+		case argsOpen:
+			if a.take(c); a.depth == 0 {
+				a.state = argsWhole
+				return piece[from : i+n]
+			}
+		case argsWhole:
+			return nil
+		case argsOther:
+			return piece[from:]
+		}
+		i += n
+	}
+	if a.state == argsWhole {
+		return nil
+	}
+	return piece[from:]
+}
+
+func (a *argScan) take(c byte) {
+	if a.inString {
+		switch {
+		case a.backslash:
+			a.backslash = false
+		case c == '\\':
+			a.backslash = true
+		case c == '"':
+			a.inString = false
+		}
+		return
+	}
+	switch c {
+	case '"':
+		a.inString = true
+	case '{', '[':
+		a.depth++
+	case '}', ']':
+		a.depth--
+	}
+}
+
+// spelled is the character at the beginning of a JSON string's inside, if it is ASCII,
+// and how many bytes spell it.
+func spelled(b []byte) (c byte, n int) {
+	if b[0] != '\\' || len(b) < 2 {
+		return b[0], 1
+	}
+	switch b[1] {
+	case 'n':
+		return '\n', 2
+	case 't':
+		return '\t', 2
+	case 'r':
+		return '\r', 2
+	case 'b', 'f':
+		return 0, 2
+	case 'u':
+		if len(b) < 6 {
+			return 0, len(b)
+		}
+		if b[2] != '0' || b[3] != '0' {
+			return 0, 6
+		}
+		v := hexDigit(b[4])<<4 | hexDigit(b[5])
+		if v >= 0x80 {
+			v = 0
+		}
+		return v, 6
+	}
+	return b[1], 2
+}
+
+func hexDigit(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10
+	}
+	return 0
+}
+
+// cutArguments is what is told of a whole call's arguments, as a stream would: a JSON
+// string, or nil.
+func cutArguments(arguments raw) (cut raw, state argState) {
+	if arguments == nil {
+		return nil, argsNone
+	}
+	var a argScan
+	inner := arguments.inner()
+	told := a.feed(inner)
+	if len(told) == len(inner) {
+		return arguments, a.state
+	}
+	if len(told) == 0 {
+		return nil, a.state
+	}
+	return append(append(append(make(raw, 0, len(told)+2), '"'), told...), '"'), a.state
+}
