@@ -180,6 +180,9 @@ type Call struct {
 	// Passing: the request runs whole on one worker of any role, and passes with
 	// its answer as it is.
 	Passing bool
+	// Form: the body is a form and goes with the client's Content-Type; NoBody:
+	// there is none. Otherwise it is JSON.
+	Form, NoBody bool
 	// Header is the client's.
 	Header http.Header
 	// Peeked is the request's body. It must stay unchanged until Free is called.

@@ -76,7 +76,10 @@ func passRequest(name string) bool {
 // legHeader is what an engine is sent for a client's header.
 func (x *exchange) legHeader(dst upstream.Header, engineID string) upstream.Header {
 	contentType := typeJSON
-	if x.call.Passing {
+	switch {
+	case x.call.NoBody:
+		contentType = ""
+	case x.call.Form:
 		contentType = x.call.Header.Get("Content-Type")
 	}
 	if contentType != "" {

@@ -1,11 +1,6 @@
 package server
 
 import (
-	"bytes"
-	"errors"
-	"io"
-	"mime"
-	"mime/multipart"
 	"net/http"
 	"strings"
 
@@ -69,61 +64,27 @@ func goodResponseID(id string) bool {
 	return id != "" && len(id) <= 256
 }
 
-// peekPassing reads what routing needs of a body that may be none, or a form.
+// peekPassing reads what routing needs of a body that may be none, or a form. Forms
+// are for the audio API: elsewhere engines would read them with rules of their own.
 func (q *request) peekPassing(body []byte) (*openai.Peeked, error) {
-	if len(body) == 0 && q.r.Method == http.MethodGet {
+	if len(body) == 0 && (q.r.Method == http.MethodGet || q.route.api == openai.RouteStoredResponse) {
+		q.call.NoBody = true
 		return openai.Opaque(q.route.api, body, ""), nil
 	}
-	kind, params, err := mime.ParseMediaType(q.r.Header.Get(headerContentType))
-	if err == nil && kind == "multipart/form-data" {
-		model, err := formModel(body, params["boundary"])
-		if err != nil {
-			return nil, err
-		}
-		return openai.Opaque(q.route.api, body, model), nil
+	types := q.r.Header[headerContentType]
+	if len(types) > 1 {
+		return nil, openai.InvalidRequest("", "the header Content-Type is there twice; send it once")
 	}
-	if q.route.api == openai.RouteStoredResponse && len(body) == 0 {
-		return openai.Opaque(q.route.api, body, ""), nil
+	if len(types) == 0 || !openai.IsMultipart(types[0]) {
+		return openai.Peek(q.route.api, body, q.s.peek)
 	}
-	return openai.Peek(q.route.api, body, q.s.peek)
-}
-
-const (
-	// maxFormParts bounds the parts of a form that are looked through for its model.
-	maxFormParts = 64
-	// maxFormModel bounds the name of a model in a form, in bytes.
-	maxFormModel = 16 << 10
-)
-
-// formModel is the field "model" of a form, "" if it has none. The rest of the form
-// is the engine's.
-func formModel(body []byte, boundary string) (string, error) {
-	broken := func(err error) error {
-		return openai.InvalidRequest("", "the request body is not a whole multipart form").WithCause(err)
+	if q.route.api != openai.RouteAudio {
+		return nil, openai.UnsupportedMediaType("the request body is a form; this route takes JSON (forms are for /v1/audio/*)")
 	}
-	if boundary == "" {
-		return "", broken(nil)
+	refuse := q.s.peek.Refuse
+	if refuse != 0 {
+		refuse = refuse.With(openai.FieldNVExt) // it asks sluice for facts, for which a form's answer has no place
 	}
-	r := multipart.NewReader(bytes.NewReader(body), boundary)
-	for range maxFormParts {
-		part, err := r.NextRawPart()
-		if errors.Is(err, io.EOF) {
-			return "", nil
-		}
-		if err != nil {
-			return "", broken(err)
-		}
-		if part.FormName() != "model" || part.FileName() != "" {
-			continue
-		}
-		v, err := io.ReadAll(io.LimitReader(part, maxFormModel+1))
-		if err != nil {
-			return "", broken(err)
-		}
-		if len(v) > maxFormModel {
-			return "", openai.InvalidRequest("model", "model is longer than %d bytes", maxFormModel)
-		}
-		return string(v), nil
-	}
-	return "", nil
+	q.call.Form = true
+	return openai.PeekForm(q.route.api, types[0], body, refuse)
 }

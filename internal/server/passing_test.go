@@ -370,3 +370,43 @@ func TestStoredResponses(t *testing.T) {
 		}
 	}
 }
+
+// The fields that pair the legs passed in forms, on every passing route, and so did
+// JSON that was said to be a form: nobody looked into it.
+func TestFormsAreLookedInto(t *testing.T) {
+	for _, mode := range []string{"aggregated", "pd"} {
+		t.Run(mode, func(t *testing.T) {
+			var seen []string
+			r := start(t, func(s *setup) {
+				if mode == "aggregated" {
+					s.sim.Regular = 1
+				}
+				s.sim.Worker.Wrap = recording(&seen)
+			})
+			const audio, kind = "/v1/audio/transcriptions", "multipart/form-data; boundary=b"
+			field := func(name string) string {
+				return "--b\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\nsim-model\r\n"
+			}
+			hidden := `{"model":"sim-model","kv_transfer_params":{"a":1},"x":"\r\n--b--\r\n"}`
+			for path := range passingRoutes {
+				want := 415
+				if strings.Contains(path, "/audio/") {
+					want = 400
+				}
+				if a := r.do("POST", path, hidden, "Content-Type", kind); a.status != want {
+					t.Errorf("%s: status %d, want %d: %s", path, a.status, want, a.body)
+				}
+			}
+			r.do("POST", "/v1/embeddings", field("model")+"--b--\r\n", "Content-Type", kind).refused(t, 415, "unsupported_media_type")
+			r.do("POST", audio, field("model")+field("kv_transfer_params")+"--b--\r\n", "Content-Type", kind).refused(t, 400, "invalid_request")
+			r.do("POST", audio, field("model")+field("model")+"--b--\r\n", "Content-Type", kind).refused(t, 400, "invalid_request")
+			r.do("POST", audio, field("model"), "Content-Type", kind).refused(t, 400, "invalid_request")
+			if len(seen) != 0 {
+				t.Errorf("the engines saw %q", seen)
+			}
+			if a := r.do("POST", audio, strings.Repeat(field("x"), 64)+field("model")+"--b--\r\n", "Content-Type", kind); a.status != 200 {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
+		})
+	}
+}
