@@ -1,0 +1,108 @@
+package dispatch
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// quietClient is a client's side of a clientWriter, without a server.
+func quietClient(route openai.Route) (*exchange, *httptest.ResponseRecorder) {
+	rec := httptest.NewRecorder()
+	x := &exchange{w: rec, call: &Call{Route: route, Peeked: &openai.Peeked{Stream: true}}, d: &Dispatcher{opts: Options{KeepAlive: 15 * time.Second}}}
+	x.out.init(x)
+	x.out.startKeepAlive()
+	return x, rec
+}
+
+// While an opening event was held back, the client heard nothing up to the keep-alive's
+// interval, though the engine had spoken.
+func TestWhatIsHeldBackIsOwedWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, rec := quietClient(openai.RouteChatCompletions)
+		time.Sleep(3 * time.Second)
+		x.out.owe()
+		time.Sleep(echoDelay - time.Millisecond)
+		synctest.Wait()
+		if rec.Body.Len() > 0 {
+			t.Errorf("a sign at once: %q", rec.Body)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if rec.Body.String() != comment || x.out.begun {
+			t.Errorf("after a second: %q, begun %t", rec.Body, x.out.begun)
+		}
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if rec.Body.String() != comment+comment {
+			t.Errorf("the keep-alive did not go on: %q", rec.Body)
+		}
+		x.out.owe()
+		if f := x.out.write([]byte("data: {}\n\n"), true); f != nil {
+			t.Fatal(f)
+		}
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		if !strings.HasSuffix(rec.Body.String(), "data: {}\n\n") {
+			t.Errorf("what was passed is owed still: %q", rec.Body)
+		}
+		x.out.stopKeepAlive()
+		x.out.owe()
+		before := rec.Body.Len()
+		time.Sleep(time.Hour)
+		if rec.Body.Len() > before {
+			t.Errorf("signs behind the end: %q", rec.Body)
+		}
+	})
+}
+
+// An engine's comments and thinking that is not told are echoed, once in a second.
+func TestEchoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, rec := quietClient(openai.RouteMessages)
+		defer x.out.stopKeepAlive()
+		for i, want := range []int{1, 1, 1, 1, 2, 2, 2, 2, 3} {
+			if f := x.out.echo(); f != nil {
+				t.Fatal(f)
+			}
+			if n := strings.Count(rec.Body.String(), ping); n != want || len(ping)*n != rec.Body.Len() {
+				t.Errorf("%d: %d pings, want %d: %q", i, n, want, rec.Body)
+			}
+			time.Sleep(echoDelay / 4)
+		}
+		if x.out.begun {
+			t.Error("no attempt can follow an echo")
+		}
+		if f := x.out.write([]byte("event: a\n"), false); f != nil {
+			t.Fatal(f)
+		}
+		time.Sleep(2 * echoDelay)
+		if f := x.out.echo(); f != nil || !strings.HasSuffix(rec.Body.String(), "event: a\n") {
+			t.Errorf("an echo inside an event: %q", rec.Body)
+		}
+	})
+}
+
+func TestOnlyOpening(t *testing.T) {
+	for event, want := range map[string]bool{
+		`{"role":"assistant","content":""}`:                                                                              true,
+		`{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}`:                                   true,
+		`{"role":"assistant","content":null,"reasoning_content":""}`:                                                     true,
+		`{"role":"assistant","content":"","function_call":null,"tool_calls":[]}`:                                         true,
+		`{"role":"assistant","content":null,"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":""}}]}`: false,
+		`{"role":"assistant","content":"","reasoning_content":"hm"}`:                                                     false,
+		`{"role":"assistant","content":null,"reasoning":"hm"}`:                                                           false,
+		`{"role":"assistant","content":"a"}`:                                                                             false,
+	} {
+		piece := []byte(`data: {"choices":[{"index":0,"delta":` + event + `,"finish_reason":null}]}` + "\n\n")
+		r := relay{x: &exchange{call: &Call{Route: openai.RouteChatCompletions}}}
+		r.scan.Feed(piece)
+		if got := r.onlyOpening(nil, piece); got != want {
+			t.Errorf("%s: %t", event, got)
+		}
+	}
+}
