@@ -185,6 +185,8 @@ var (
 	descDecode     = metric.Gauge("sluice_admission_decode_requests", "Calls booked on a rank that answers clients: pending until they are sent, active until they end.", "rank", "state")
 	descPrefill    = metric.Gauge("sluice_admission_prefill_tokens", "Uncached prompt tokens in prefill on a rank now.", "rank")
 	descBlocks     = metric.Gauge("sluice_admission_decode_blocks", "KV blocks booked on a rank: pending until the call is sent, active until it ends.", "rank", "state")
+	descBlocksCap  = metric.Gauge("sluice_admission_decode_blocks_capacity", "KV blocks that a rank has, to divide sluice_admission_decode_blocks by; absent where that is not known.", "rank")
+	descTokensCap  = metric.Gauge("sluice_admission_prefill_tokens_capacity", "Most prompt tokens that a rank computes in one step (max_num_batched_tokens), to divide sluice_admission_prefill_tokens by; absent where that is not known.", "rank")
 	descMissing    = metric.Gauge("sluice_admission_missing_capacity", "1: a class needs to know a capacity of a rank that did not tell it; the rank is judged by its requests.", "rank", "capacity")
 	descFences     = metric.Counter("sluice_admission_fences_total", "Fences set up, each of which keeps ranks for a request that would have starved.")
 	descFenced     = metric.Gauge("sluice_admission_fences", "Fences that stand now.")
@@ -200,7 +202,7 @@ func (*ledgerCollector) Metrics() metric.Descs {
 	return metric.Descs{
 		descInflight, descQueued, descDepth, descOldest, descQueueLimit,
 		descSlots, descSlotLimit, descDecode, descClosed, descMissed,
-		descTokens, descDeficit, descPrefill, descBlocks, descMissing, descFences, descFenced, descUnknown,
+		descTokens, descDeficit, descPrefill, descTokensCap, descBlocks, descBlocksCap, descMissing, descFences, descFenced, descUnknown,
 	}
 }
 
@@ -212,6 +214,7 @@ type rankGauges struct {
 	prefill, decode, regular       bool
 	slots, limit, pending, activeN int
 	tokens, pendingB, activeB      int64
+	tokensCap, blocksCap           int64
 	noTokens, noBlocks             bool
 }
 
@@ -274,6 +277,9 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if r.prefill || r.regular {
 			send(descPrefill, float64(r.tokens), r.id)
+			if r.tokensCap > 0 {
+				send(descTokensCap, float64(r.tokensCap), r.id)
+			}
 		}
 		if r.noTokens {
 			send(descMissing, 1, r.id, "max_num_batched_tokens")
@@ -282,6 +288,9 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 			send(descMissing, 1, r.id, "kv_blocks")
 		}
 		if r.decode {
+			if r.blocksCap > 0 {
+				send(descBlocksCap, float64(r.blocksCap), r.id)
+			}
 			send(descBlocks, float64(r.pendingB), r.id, "pending")
 			send(descBlocks, float64(r.activeB), r.id, "active")
 			send(descDecode, float64(r.pending), r.id, "pending")
@@ -315,6 +324,8 @@ func mergeRanks(s Stats) []*rankGauges {
 		g.tokens += r.PrefillTokens
 		g.pendingB += r.PendingBlocks
 		g.activeB += r.ActiveBlocks
+		g.tokensCap = max(g.tokensCap, r.Capacity.MaxBatchedTokens)
+		g.blocksCap = max(g.blocksCap, r.Capacity.KVBlocks)
 		g.noTokens = g.noTokens || r.MissingTokens
 		g.noBlocks = g.noBlocks || r.MissingBlocks
 	}

@@ -150,3 +150,35 @@ func TestMetricsSurviveOddRanks(t *testing.T) {
 		t.Fatal(text)
 	}
 }
+
+// TestCapacityIsAMetric keeps away booked blocks and tokens that nothing can be
+// divided by.
+func TestCapacityIsAMetric(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		m := NewMetrics(reg)
+		g := NewGate(Options{}, NewSystemClock(), m)
+		defer g.Close()
+		m.Watch(g)
+		for _, s := range []RankSpec{
+			{ID: "p", Role: RolePrefill, Models: []string{"m"}, Capacity: Capacity{MaxBatchedTokens: 8192}},
+			{ID: "d", Role: RoleDecode, Models: []string{"m"}, Capacity: Capacity{KVBlocks: 500}},
+			{ID: "unknown", Role: RoleDecode, Models: []string{"m"}},
+		} {
+			s.Worker = s.ID
+			g.Apply(Change{Op: AddRank, Rank: NewRank(s)})
+		}
+		text := exposition(t, reg)
+		for _, want := range []string{
+			`sluice_admission_prefill_tokens_capacity{rank="p"} 8192`,
+			`sluice_admission_decode_blocks_capacity{rank="d"} 500`,
+		} {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("no %s in\n%s", want, text)
+			}
+		}
+		if strings.Contains(text, `capacity{rank="unknown"}`) {
+			t.Error("a capacity that nobody knows is told")
+		}
+	})
+}

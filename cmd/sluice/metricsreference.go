@@ -73,12 +73,16 @@ var metricGroups = []metricGroup{
 		[]string{"sluice_prompt_"},
 	},
 	{
-		"Fleet", "What is wrong with workers and pairs of them. `GET /workers` says which.",
-		[]string{"sluice_ranks_", "sluice_workers_", "sluice_pairs_"},
+		"Fleet", "How workers are and what each did. `worker` is a worker's URL and `rank` that with `@RANK` under `--dp-aware`, as in `GET /workers`, `GET /admission` and the access log; `worker_id` is the id that answers carry in `X-Sluice-Prefill-Worker` and `X-Sluice-Decode-Worker`. The series of a worker end with it.",
+		[]string{"sluice_worker", "sluice_rank", "sluice_pairs_"},
 	},
 	{
 		"Server", "What the router itself has of what it is bounded by.",
 		[]string{"sluice_buffered_", "sluice_client_", "sluice_open_files_", "sluice_ready"},
+	},
+	{
+		"Program and configuration", "What runs, and what became of reloads.",
+		[]string{"sluice_build_", "sluice_config_"},
 	},
 	{
 		"Log", "",

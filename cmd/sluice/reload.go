@@ -16,13 +16,13 @@ import (
 // reload puts what has changed in the configuration's files in force: classes,
 // limits and thresholds.
 type reload struct {
-	reader *config.Reloader
+	reader atomic.Pointer[config.Reloader] // nil until startReload
 }
 
 // startReload reads the files again on SIGHUP, when their contents change, and
 // when a client orders it, until the returned function is called.
 func (r *router) startReload(ctx context.Context, reader *config.Reloader) (stop func()) {
-	r.reload.reader = reader
+	r.reload.reader.Store(reader)
 	ctx, cancel := context.WithCancel(ctx)
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -56,19 +56,21 @@ func (r *router) apply(c config.Change) error {
 
 // Reload implements server.Reloader.
 func (r *reload) Reload() error {
-	if r.reader == nil {
+	reader := r.reader.Load()
+	if reader == nil {
 		return errors.New("this router was started without files to read")
 	}
-	_, err := r.reader.Reload()
+	_, err := reader.Reload()
 	return err
 }
 
 // State implements server.Reloader.
 func (r *reload) State() server.ReloadState {
-	if r.reader == nil {
+	reader := r.reader.Load()
+	if reader == nil {
 		return server.ReloadState{Generation: 1}
 	}
-	st := r.reader.Status()
+	st := reader.Status()
 	out := server.ReloadState{Generation: st.Generation, Loaded: st.Loaded, Trigger: st.Trigger}
 	if st.Err != nil {
 		out.Error = st.Err.Error()

@@ -203,7 +203,8 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 		return nil, err
 	}
 	reg := telemetry.NewRegistry()
-	reg.MustRegister(log)
+	r := &router{log: log, registry: reg}
+	reg.MustRegister(log, &r.reload)
 	clock := admission.NewSystemClock()
 	gateMetrics := admission.NewMetrics(reg)
 	gate := admission.NewGate(admission.Options{
@@ -212,7 +213,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 		AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
 	}, clock, gateMetrics)
 	gateMetrics.Watch(gate)
-	r := &router{log: log, gate: gate, registry: reg}
+	r.gate = gate
 	r.classes.Store(cfg.Classes)
 	fo := fleetOptions(cfg, log)
 	fo.NeedsCapacity = r.classes.needCapacity

@@ -27,7 +27,17 @@ func newVersion() *cobra.Command {
 
 // versionLine names the version and what it was built from and with.
 func versionLine() string {
-	v, commit := version, ""
+	v, commit := built()
+	if commit != "" {
+		commit = "commit " + commit + ", "
+	}
+	return fmt.Sprintf("sluice %s (%s%s, %s/%s)", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// built is the version, and the commit it was built from; that is empty where the
+// build does not tell.
+func built() (v, commit string) {
+	v = version
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if v == "" && info.Main.Version != "" && info.Main.Version != "(devel)" {
 			v = info.Main.Version
@@ -42,13 +52,13 @@ func versionLine() string {
 			}
 		}
 		if commit != "" {
-			commit = "commit " + commit + dirty + ", "
+			commit += dirty
 		}
 	}
 	if v == "" {
 		v = "development"
 	}
-	return fmt.Sprintf("sluice %s (%s%s, %s/%s)", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return v, commit
 }
 
 // shells are those that there is completion for.

@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,6 +61,14 @@ type ReloadStatus struct {
 	// "request". The zero time: there was none.
 	Tried   time.Time
 	Trigger string
+	// Succeeded and Failed count the reloads; one that found nothing new succeeded.
+	// LastGood is when the last one succeeded, or the start.
+	Succeeded, Failed uint64
+	LastGood          time.Time
+	// Hash is the beginning of the SHA-256 over the contents of all files of the
+	// configuration in force, in hexadecimal; it tells whether two routers have read
+	// the same.
+	Hash string
 	// Err is why the last reload changed nothing; the last good configuration
 	// stays in force. Nil: it is what the files say.
 	Err error
@@ -107,8 +116,9 @@ func NewReloader(flags *Flags, environ []string, cfg *Config, warnings []Warning
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Reloader{flags: flags, environ: environ, opts: o, start: cfg, current: cfg}
-	r.status = ReloadStatus{Generation: 1, Loaded: o.Now(), Warnings: warnings}
 	r.taken = r.fingerprint(cfg)
+	now := o.Now()
+	r.status = ReloadStatus{Generation: 1, Loaded: now, LastGood: now, Warnings: warnings, Hash: hashName(r.taken)}
 	return r
 }
 
@@ -188,6 +198,9 @@ func (r *Reloader) fingerprint(cfg *Config) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
+// hashName is what people see of a fingerprint.
+func hashName(sum [sha256.Size]byte) string { return hex.EncodeToString(sum[:6]) }
+
 func (r *Reloader) reload(trigger string) (Change, error) {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
@@ -205,7 +218,11 @@ func (r *Reloader) reloadLocked(trigger string) (Change, error) {
 	}
 	status := r.status
 	status.Tried, status.Trigger, status.Err = r.opts.Now(), trigger, err
-	if err == nil {
+	if err != nil {
+		status.Failed++
+	} else {
+		status.Succeeded++
+		status.LastGood, status.Hash = status.Tried, hashName(r.taken)
 		status.Warnings = slices.Concat(warnings, change.Restart)
 		if change.Any() {
 			status.Generation++

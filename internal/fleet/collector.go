@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-router/sluice/admission"
@@ -8,6 +10,15 @@ import (
 )
 
 var (
+	upDesc = metric.Gauge("sluice_worker_up",
+		"1 while a worker is ready and given work, else 0.", "worker", "worker_id", "role")
+	stateDesc = metric.Gauge("sluice_worker_state",
+		"1 for the state that a worker is in, 0 for the others: pending (never seen healthy, or something keeps it from work), ready, unhealthy, draining.",
+		"worker", "worker_id", "role", "state")
+	workersDesc = metric.Gauge("sluice_workers",
+		"Registered workers by role and state.", "role", "state")
+	breakerDesc = metric.Gauge("sluice_rank_breaker_state",
+		"1 for the state that a rank's circuit breaker is in, 0 for the others: closed, open, half_open.", "rank", "role", "state")
 	missingDesc = metric.Gauge("sluice_ranks_missing_capacity",
 		"Registered ranks of which a capacity that classes go by is not known; they are taken to have room by their number of requests.",
 		"role", "capacity")
@@ -29,7 +40,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{missingDesc, silentDesc, barredDesc, barredTotalDesc}
+	return metric.Descs{upDesc, stateDesc, workersDesc, breakerDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -53,6 +64,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 	}
+	c.states(ch)
 	for _, s := range all {
 		ch <- missingDesc.Of(float64(n[s]), s.role.String(), s.capacity)
 	}
@@ -63,4 +75,65 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- silentDesc.Of(float64(silent))
 	ch <- barredDesc.Of(float64(barred))
 	ch <- barredTotalDesc.Of(float64(q.total.Load()))
+}
+
+// Statuses and breaker states in the order in which they are told.
+var (
+	allStatuses = [...]Status{StatusPending, StatusReady, StatusUnhealthy, StatusDraining}
+	allBreakers = [...]admission.Breaker{admission.BreakerClosed, admission.BreakerOpen, admission.BreakerHalfOpen}
+	allRoles    = [...]admission.Role{admission.RoleRegular, admission.RolePrefill, admission.RoleDecode}
+)
+
+// states tells how each worker and each breaker is. A worker that is gone has no
+// series any more.
+func (c collector) states(ch chan<- prometheus.Metric) {
+	type group struct {
+		role   admission.Role
+		status Status
+	}
+	type one struct {
+		w      *Worker
+		status Status
+	}
+	f := c.f
+	f.mu.Lock()
+	workers := make([]one, 0, len(f.workers))
+	for _, w := range f.workers {
+		workers = append(workers, one{w, w.statusLocked()})
+	}
+	f.mu.Unlock()
+
+	counts := map[group]int{}
+	for _, o := range workers {
+		counts[group{o.w.Role(), o.status}]++
+		url, role := label(o.w.URL()), o.w.Role().String()
+		ch <- upDesc.Of(one01(o.status == StatusReady), url, o.w.ID(), role)
+		for _, status := range allStatuses {
+			ch <- stateDesc.Of(one01(o.status == status), url, o.w.ID(), role, string(status))
+		}
+		for _, r := range o.w.Ranks() {
+			now, _ := r.breaker.get()
+			for _, state := range allBreakers {
+				ch <- breakerDesc.Of(one01(now == state), label(r.ID()), role, breakerLabel(state))
+			}
+		}
+	}
+	for _, role := range allRoles {
+		for _, status := range allStatuses {
+			ch <- workersDesc.Of(float64(counts[group{role, status}]), role.String(), string(status))
+		}
+	}
+}
+
+// breakerLabel is a state as it can stand in a query without quoting.
+func breakerLabel(b admission.Breaker) string { return strings.ReplaceAll(b.String(), "-", "_") }
+
+// label is text as Prometheus takes it.
+func label(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func one01(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

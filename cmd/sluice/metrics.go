@@ -1,0 +1,54 @@
+package main
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/metric"
+)
+
+var (
+	buildDesc = metric.Gauge("sluice_build_info",
+		"1; the labels tell what runs: the version, the commit it was built from, and Go's version.", "version", "commit", "go")
+	reloadsDesc = metric.Counter("sluice_config_reloads_total",
+		"Times that the configuration was read again, by what became of it: ok, or failed (the last good one stayed in force).", "result")
+	reloadOKDesc = metric.Gauge("sluice_config_last_reload_successful",
+		"0 when the last reload failed, so that the files hold what is not in force; else 1.")
+	reloadTimeDesc = metric.Gauge("sluice_config_last_success_timestamp_seconds",
+		"When the configuration was last read without an error, at the start or by a reload, in seconds since 1970.")
+	generationDesc = metric.Gauge("sluice_config_generation",
+		"Number of configurations that were in force so far; 1 is that of the start.")
+	configDesc = metric.Gauge("sluice_config_info",
+		"1; hash is over the contents of the configuration's files in force, to see whether routers have the same. Settings that need a restart may still be those of the start.", "hash")
+)
+
+// Metrics is of metric.Collector: what is told of the program and its configuration.
+func (r *reload) Metrics() metric.Descs {
+	return metric.Descs{buildDesc, reloadsDesc, reloadOKDesc, reloadTimeDesc, generationDesc, configDesc}
+}
+
+// Describe is of prometheus.Collector.
+func (r *reload) Describe(ch chan<- *prometheus.Desc) { r.Metrics().Describe(ch) }
+
+// Collect is of prometheus.Collector.
+func (r *reload) Collect(ch chan<- prometheus.Metric) {
+	version, commit := built()
+	ch <- buildDesc.Of(1, version, commit, runtime.Version())
+	reader := r.reader.Load()
+	st := config.ReloadStatus{Generation: 1}
+	if reader != nil {
+		st = reader.Status()
+		ch <- configDesc.Of(1, st.Hash)
+		ch <- reloadTimeDesc.Of(float64(st.LastGood.UnixMilli()) / 1000)
+	}
+	ch <- reloadsDesc.Of(float64(st.Succeeded), "ok")
+	ch <- reloadsDesc.Of(float64(st.Failed), "failed")
+	ok := 1.0
+	if st.Err != nil {
+		ok = 0
+	}
+	ch <- reloadOKDesc.Of(ok)
+	ch <- generationDesc.Of(float64(st.Generation))
+}

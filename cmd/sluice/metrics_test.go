@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-router/sluice/internal/config"
+)
+
+// TestReloadsAreMetrics keeps away a reload that failed and that nobody is
+// alerted of.
+func TestReloadsAreMetrics(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	put := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("admission: {prefill_max_inflight_requests_per_worker: 4}\nfleet: {pd_disaggregation: true}\n")
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	flags := config.AddFlags(fs)
+	if err := fs.Parse([]string{"--config", file}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, warnings, err := config.LoadFlags(flags, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r reload
+	r.reader.Store(config.NewReloader(flags, nil, cfg, warnings, config.ReloadOptions{Apply: func(config.Change) error { return nil }}))
+	check := func(ok, failed, good, generation string) {
+		t.Helper()
+		want := "# HELP sluice_config_generation " + "Number of configurations that were in force so far; 1 is that of the start.\n# TYPE sluice_config_generation gauge\nsluice_config_generation " + generation + "\n" +
+			"# HELP sluice_config_last_reload_successful 0 when the last reload failed, so that the files hold what is not in force; else 1.\n# TYPE sluice_config_last_reload_successful gauge\nsluice_config_last_reload_successful " + good + "\n" +
+			"# HELP sluice_config_reloads_total Times that the configuration was read again, by what became of it: ok, or failed (the last good one stayed in force).\n# TYPE sluice_config_reloads_total counter\n" +
+			`sluice_config_reloads_total{result="failed"} ` + failed + "\n" + `sluice_config_reloads_total{result="ok"} ` + ok + "\n"
+		if err := testutil.CollectAndCompare(&r, strings.NewReader(want), "sluice_config_generation", "sluice_config_last_reload_successful", "sluice_config_reloads_total"); err != nil {
+			t.Error(err)
+		}
+	}
+	check("0", "0", "1", "1")
+	before := r.reader.Load().Status().Hash
+
+	put("admission: {prefill_max_inflight_requests_per_worker: many}\n")
+	if r.Reload() == nil {
+		t.Fatal("a broken file is taken")
+	}
+	check("0", "1", "0", "1")
+	if now := r.reader.Load().Status().Hash; now != before {
+		t.Errorf("the hash of the files in force changed from %s to %s", before, now)
+	}
+
+	put("admission: {prefill_max_inflight_requests_per_worker: 5}\nfleet: {pd_disaggregation: true}\n")
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	check("1", "1", "1", "2")
+	if r.reader.Load().Status().Hash == before {
+		t.Error("other files have the same hash")
+	}
+}
