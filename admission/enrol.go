@@ -63,6 +63,9 @@ func (c *Core) enrol(r *Rank) {
 		}
 		r.pools = append(r.pools, p)
 		p.policy.RankAdded(r.index, r.id)
+		if p.passing != nil {
+			p.passing.RankAdded(r.index, r.id)
+		}
 	}
 	for _, t := range c.pinned {
 		t.matchRank(r, true)
@@ -95,6 +98,9 @@ func (c *Core) strike(r *Rank) {
 			p.load.leave(r.groupID)
 		}
 		p.policy.RankRemoved(r.index)
+		if p.passing != nil {
+			p.passing.RankRemoved(r.index)
+		}
 	}
 	for _, t := range c.pinned {
 		t.matchRank(r, false)

@@ -69,6 +69,7 @@ type Rank struct {
 	pending int // decode legs booked but not dispatched
 	active  int // decode legs dispatched
 	probes  int // requests granted in this half-open epoch
+	passed  int // requests that hold nothing
 
 	tokens        int64 // prefill tokens active
 	blocksPending int64 // KV blocks booked but not dispatched
@@ -118,6 +119,8 @@ type pool struct {
 	model  *model
 	role   Role
 	policy Policy
+	// passing chooses for requests that hold nothing; nil before the first.
+	passing Policy
 
 	members  bitmap
 	cand     bitmap
@@ -148,7 +151,7 @@ type model struct {
 	family *family
 	queues *profileQueue // of the model's profile, in the family
 	// free targets; they live as long as the model
-	targets [numShapes]*Target
+	targets [onPrefillOnly + 1]*Target
 	ranks   int
 	dead    bool
 }
@@ -288,7 +291,7 @@ func (c *Core) model(name string) *model {
 		p.grow(c.words, c.indexCap, len(c.groupNames))
 		m.pools[role] = p
 	}
-	for s := range numShapes {
+	for s := range onPrefillOnly + 1 {
 		m.targets[s] = &Target{model: m, shape: s, free: true}
 	}
 	c.models[name] = m

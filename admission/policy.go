@@ -35,6 +35,8 @@ type View struct {
 	pool  *pool
 	whole bool // set is all of the pool's ranks with room
 	group int  // all ranks are of this pairing group; -1: of any
+	// ranks are the core's, of choices in which passed requests count.
+	ranks []*Rank
 }
 
 // Len returns the number of ranks to choose from.
@@ -57,10 +59,17 @@ func (v *View) Next(i int) int { return v.set.next(i) }
 
 // Load returns the booked load of rank index i: requests in prefill for a
 // prefill rank, pending and active ones for the others, one unit a leg.
-func (v *View) Load(i int) int64 { return v.pool.load.load(i) }
+// Choices for passed requests count those, too.
+func (v *View) Load(i int) int64 {
+	l := v.pool.load.load(i)
+	if v.ranks != nil {
+		l += int64(v.ranks[i].passed)
+	}
+	return l
+}
 
 // Min returns the rank with the least booked load; among equals the one that
-// was booked least recently.
+// was booked least recently. It does not count passed requests.
 func (v *View) Min() int { return v.pool.load.min(v.set, v.n, v.group, v.pool.groups) }
 
 // PolicyFactory makes the policy of one pool.

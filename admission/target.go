@@ -147,7 +147,7 @@ func (t *Target) role(l Leg) Role {
 	switch {
 	case t.shape == Aggregated:
 		return RoleRegular
-	case t.shape == Disaggregated && l == PrefillLeg:
+	case t.shape == Disaggregated && l == PrefillLeg, t.shape == onPrefillOnly:
 		return RolePrefill
 	}
 	return RoleDecode
@@ -211,11 +211,9 @@ const maxIdleTargets = 256
 // resolve finds the target of a spec; nil when no rank serves the model. A
 // target that is not free must be given back with unref.
 func (c *Core) resolve(s TargetSpec) *Target {
-	m := c.models[s.Model]
-	if m == nil || m.ranks == 0 {
-		if m = c.models[""]; m == nil || m.ranks == 0 {
-			return nil
-		}
+	m := c.modelOf(s.Model)
+	if m == nil {
+		return nil
 	}
 	return c.intern(m, s)
 }

@@ -63,6 +63,10 @@ const (
 	// no prefill slot.
 	Bypass
 	numShapes
+
+	// onPrefillOnly is the shape of targets of requests that pass to a prefill
+	// rank and so never come to the gate; see Core.Pass.
+	onPrefillOnly = numShapes
 )
 
 func (s Shape) String() string {

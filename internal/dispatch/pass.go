@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/classify"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 )
@@ -42,52 +43,97 @@ func (x *exchange) pattern() string {
 
 // besideGate is a request that passes to a worker without a place at the gate:
 // where prefill and decode are apart, and it is neither. Tokenizing, say, holds no
-// KV cache and must not wait behind prompts. It goes to the decode worker with the
-// fewest calls, and to a prefill worker only where no decode worker has the route,
-// because the time of those is what the gate is there to guard.
+// KV cache and must not wait behind prompts. It goes to a decode worker, and to a
+// prefill worker only where no decode worker can take it, because the time of those
+// is what the gate is there to guard. Otherwise the rules are those of every
+// request: pins, labels, adapters, the policy.
 type besideGate struct {
-	pin   string // a worker's URL
-	tried []*fleet.Rank
+	spec admission.TargetSpec // what both roles are asked for, beside pins
+	// pinned: only those ranks or workers may serve it that pins name, by role.
+	pinned bool
+	pins   map[admission.Role]string
+	tried  []*admission.Rank
 }
+
+// besideRoles are the roles in the order in which they are asked.
+var besideRoles = [...]admission.Role{admission.RoleDecode, admission.RolePrefill}
 
 // besideTries bounds how many workers are asked for one request, and so how many
 // are found out not to have a route.
 const besideTries = 16
 
 // pinned is the worker that the client asks for, "" for none.
-func (x *exchange) pinned() string { return x.call.Header.Get(HeaderTargetWorker) }
+func (x *exchange) pinned() string {
+	want := x.call.Header.Get(HeaderTargetWorker)
+	if want == "" && !x.d.opts.Disaggregated {
+		want = x.call.Header.Get(HeaderTargetDecode)
+	}
+	return want
+}
 
-// planPassing finds the way of a request that is neither prefill nor decode.
-func (x *exchange) planPassing() *failure {
-	if !x.call.Passing || !x.d.opts.Disaggregated {
-		return nil
+// goesBeside tells whether the request needs no admission. A worker for whole
+// requests that stood among the others would be booked as ever.
+func (x *exchange) goesBeside(pool string) bool {
+	return x.call.Passing && x.d.opts.Disaggregated && !x.d.gate.Serves(pool, admission.RoleRegular)
+}
+
+// placeBeside is place for a request that needs no admission.
+func (x *exchange) placeBeside(spec admission.TargetSpec) *failure {
+	x.beside = &besideGate{pins: map[admission.Role]string{}}
+	x.call.Record.Model = x.pool
+	if f := x.labels(&spec); f != nil {
+		return f
+	}
+	// It waits for nobody and has no class, but what cannot be read is refused
+	// wherever it is sent.
+	headers := classify.Options{}
+	if _, bad := headers.Classify(&classify.Facts{Header: x.call.Header}); bad != nil {
+		return &failure{reason: reasonBadRequest, local: bad}
 	}
 	if x.call.Route == openai.RouteStoredResponse {
 		return &failure{reason: reasonBadRequest, local: noStoredResponse("no response is stored where prefill and decode are apart")}
 	}
-	list := x.d.fleet.Serving(x.pool)
-	if slices.ContainsFunc(list, func(s fleet.Serving) bool { return s.Worker.Role() == admission.RoleRegular }) {
-		return nil // a worker for whole requests stands among the others: it is booked as ever
+	if f := x.hints(x.call.Peeked); f != nil {
+		return f
 	}
-	if len(list) == 0 {
-		if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
-			return x.noWorkers()
-		}
-		return &failure{reason: reasonNoModel, local: openai.ModelNotFound(x.call.Peeked.Model)}
+	if !x.d.gate.Serves(x.pool, admission.RoleDecode) && !x.d.gate.Serves(x.pool, admission.RolePrefill) {
+		return x.notServed()
 	}
-	b := &besideGate{}
-	if want := x.pinned(); want != "" {
-		for _, role := range [...]admission.Role{admission.RolePrefill, admission.RoleDecode} {
-			if pin, _, ok := x.d.fleet.ResolvePin(want, role); ok && b.pin == "" {
-				b.pin, _, _ = admission.SplitRankID(pin)
-			}
-		}
-		if !slices.ContainsFunc(list, func(s fleet.Serving) bool { return s.Worker.URL() == b.pin }) {
-			return &failure{reason: reasonBadRequest,
-				local: openai.InvalidTarget(want, HeaderTargetWorker+" names no worker that serves the model asked for")}
-		}
+	x.beside.spec = spec
+	return x.pinBeside(spec.Model)
+}
+
+// pinBeside reads the headers that bind the request to a worker: of either role by
+// the first, of decode by the second. With one of each, as a client sends them with
+// all its requests, each holds for its role.
+func (x *exchange) pinBeside(model string) *failure {
+	b := x.beside
+	want, f := x.steering(HeaderTargetWorker)
+	if f != nil {
+		return f
 	}
-	x.beside = b
+	if want != "" {
+		role := admission.RolePrefill
+		if _, _, ok := x.d.fleet.ResolvePin(want, role); !ok {
+			role = admission.RoleDecode
+		}
+		pin, f := x.resolvePin(want, HeaderTargetWorker, role, model, "")
+		if f != nil {
+			return f
+		}
+		b.pins[role], b.pinned = pin, true
+	}
+	if want, f = x.steering(HeaderTargetDecode); want == "" || f != nil {
+		return f
+	}
+	pin, f := x.resolvePin(want, HeaderTargetDecode, admission.RoleDecode, model, admission.RoleDecode.String()+" ")
+	if f != nil {
+		return f
+	}
+	if other := b.pins[admission.RoleDecode]; other != "" && other != pin {
+		return twoPins(want)
+	}
+	b.pins[admission.RoleDecode], b.pinned = pin, true
 	return nil
 }
 
@@ -164,15 +210,18 @@ func (x *exchange) pinnedPool() (pool string, ok bool) {
 	return models[0], true
 }
 
-// servants are the ranks that the request may run on, as far as its model goes.
+// servants are the ranks that the request may run on, as far as its model and its
+// pins go.
 func (x *exchange) servants() []fleet.Serving {
 	return slices.DeleteFunc(x.d.fleet.Serving(x.pool), func(s fleet.Serving) bool {
 		role := s.Worker.Role()
 		if x.beside == nil {
 			return role != admission.RoleRegular
 		}
-		return role != admission.RoleDecode && role != admission.RolePrefill ||
-			x.beside.pin != "" && s.Worker.URL() != x.beside.pin || slices.Contains(x.beside.tried, s.Rank)
+		b := x.beside
+		pin := b.pins[role]
+		return !slices.Contains(besideRoles[:], role) || b.pinned && pin != s.Worker.URL() && pin != s.Rank.ID() ||
+			slices.ContainsFunc(b.tried, func(r *admission.Rank) bool { return r.Data() == s.Rank })
 	})
 }
 
@@ -215,39 +264,58 @@ func (x *exchange) routeElsewhere(f *failure) bool {
 	return false
 }
 
-// chooseBeside chooses a rank for a request beside the gate: the one with the
-// fewest calls of those that are ready, in decode before those in prefill.
-func (x *exchange) chooseBeside() (*fleet.Rank, *failure) {
-	var best *fleet.Rank
-	bestLoad, inDecode, unsure := 0, false, false
-	for _, s := range x.servants() {
-		if x.lacks(&s) {
+// chooseBeside chooses a rank for a request beside the gate, in decode before those
+// in prefill.
+func (x *exchange) chooseBeside() (*admission.Rank, *failure) {
+	b := x.beside
+	for _, role := range besideRoles {
+		pin := b.pins[role]
+		if b.pinned && pin == "" {
 			continue
 		}
-		unsure = true
-		decode := s.Worker.Role() == admission.RoleDecode
-		if !s.Ready || inDecode && !decode {
-			continue
+		spec := b.spec
+		spec.Pins[admission.DecodeLeg] = pin
+		if x.d.routes.any() {
+			able, all := x.able(role)
+			if len(able) == 0 {
+				continue
+			}
+			if !all {
+				spec.Allowed[admission.DecodeLeg] = able
+			}
 		}
-		load := s.Load()
-		if best == nil || decode && !inDecode || load < bestLoad {
-			best, bestLoad, inDecode = s.Rank, load, decode
+		if r := x.d.gate.Pass(spec, role, x.ticket.Hints[admission.DecodeLeg], b.tried...); r != nil {
+			return r, nil
 		}
 	}
-	switch {
-	case best != nil:
-		return best, nil
-	case unsure:
-		return nil, x.noWorkers()
+	for _, s := range x.servants() {
+		if !x.lacks(&s) {
+			return nil, x.noWorkers()
+		}
 	}
 	return nil, x.noRoute(nil)
+}
+
+// able are the workers of a role that may have the route.
+func (x *exchange) able(role admission.Role) (workers []string, all bool) {
+	all = true
+	for _, s := range x.servants() {
+		switch {
+		case s.Worker.Role() != role:
+		case x.lacks(&s):
+			all = false
+		default:
+			workers = append(workers, s.Worker.URL())
+		}
+	}
+	return workers, all
 }
 
 // runBeside runs a request that the gate does not see.
 func (x *exchange) runBeside() {
 	var last *failure
 	for {
-		rank, f := x.chooseBeside()
+		chosen, f := x.chooseBeside()
 		if f != nil {
 			if last != nil {
 				f = last
@@ -257,15 +325,14 @@ func (x *exchange) runBeside() {
 		}
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
+		rank := chosen.Data().(*fleet.Rank)
 		x.tellBeside(rank)
-		end := rank.BeginBeside()
-		f = x.runOn(rank)
-		end()
+		f = x.passTo(chosen, rank)
 		if f == nil {
 			x.finish(reasonOK, nil)
 			return
 		}
-		x.beside.tried = append(x.beside.tried, rank)
+		x.beside.tried = append(x.beside.tried, chosen)
 		again, atOnce := x.retryable(f)
 		if !again {
 			x.answer(f)
@@ -278,6 +345,12 @@ func (x *exchange) runBeside() {
 		}
 		last = f
 	}
+}
+
+// passTo sends the request to the rank that was chosen.
+func (x *exchange) passTo(chosen *admission.Rank, rank *fleet.Rank) *failure {
+	defer x.d.gate.EndPass(chosen)
+	return x.runOn(rank)
 }
 
 // tellBeside names the worker in the answer's header, as tellPlace does.

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
@@ -27,12 +28,8 @@ func (x *exchange) place() *failure {
 	if x.pair {
 		spec.Shape = admission.Disaggregated
 	}
-	if f := x.planPassing(); f != nil {
-		return f
-	}
-	if x.beside != nil {
-		x.call.Record.Model = model
-		return nil
+	if x.goesBeside(model) {
+		return x.placeBeside(spec)
 	}
 	if f := x.pins(&spec); f != nil {
 		return f
@@ -48,14 +45,13 @@ func (x *exchange) place() *failure {
 	}
 	target := x.d.gate.Resolve(spec)
 	if target == nil {
-		if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
-			return x.noWorkers()
-		}
-		return &failure{reason: reasonNoModel, local: openai.ModelNotFound(p.Model)}
+		return x.notServed()
 	}
 	x.ticket.Target = target
 	x.call.Record.Model = target.Model()
-	x.hints(p)
+	if f := x.hints(p); f != nil {
+		return f
+	}
 	if f := x.weigh(x.measured(), target.Model()); f != nil {
 		return f
 	}
@@ -96,6 +92,14 @@ func (x *exchange) noWorkers() *failure {
 		local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", x.d.fleet.HealthInterval())}
 }
 
+// notServed is the answer where nobody is known to serve the model.
+func (x *exchange) notServed() *failure {
+	if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
+		return x.noWorkers()
+	}
+	return &failure{reason: reasonNoModel, local: openai.ModelNotFound(x.call.Peeked.Model)}
+}
+
 // model is the name of the pool that serves the model asked for, and the LoRA
 // adapter if it is one.
 func (x *exchange) model(p *openai.Peeked) (pool, adapter string, f *failure) {
@@ -121,53 +125,86 @@ func (x *exchange) model(p *openai.Peeked) (pool, adapter string, f *failure) {
 		local: openai.InvalidRequest("model", "%d models are served here; say which one in the field \"model\" (GET /v1/models lists them)", n)}
 }
 
-// pins reads the headers that bind a leg to a worker.
+// steering is the value of a header that says where a request goes, "" for none. One
+// that is there twice with two values says nothing.
+func (x *exchange) steering(header string) (string, *failure) {
+	values := x.call.Header[header]
+	for _, v := range values {
+		if v != values[0] {
+			return "", &failure{reason: reasonBadRequest,
+				local: openai.InvalidRequest("", "the header %s is there twice with different values; send it once", header)}
+		}
+	}
+	if len(values) == 0 {
+		return "", nil
+	}
+	return values[0], nil
+}
+
+// pins reads the headers that bind a leg to a worker. On a worker that runs whole
+// requests both mean the same: answers name it as the one that decodes.
 func (x *exchange) pins(spec *admission.TargetSpec) *failure {
-	main, role := admission.DecodeLeg, admission.RoleRegular
+	main, role, kind := admission.DecodeLeg, admission.RoleRegular, admission.RoleRegular
 	if x.pair {
-		main, role = admission.PrefillLeg, admission.RolePrefill
+		main, role, kind = admission.PrefillLeg, admission.RolePrefill, admission.RoleDecode
 	}
 	if f := x.pin(spec, HeaderTargetWorker, main, role); f != nil {
 		return f
 	}
-	if !x.pair {
-		return nil
-	}
-	return x.pin(spec, HeaderTargetDecode, admission.DecodeLeg, admission.RoleDecode)
+	return x.pin(spec, HeaderTargetDecode, admission.DecodeLeg, kind)
 }
 
 func (x *exchange) pin(spec *admission.TargetSpec, header string, leg admission.Leg, role admission.Role) *failure {
-	want := x.call.Header.Get(header)
-	if want == "" {
-		return nil
+	want, f := x.steering(header)
+	if want == "" || f != nil {
+		return f
 	}
+	pin, f := x.resolvePin(want, header, role, spec.Model, role.String()+" ")
+	if f != nil {
+		return f
+	}
+	if other := spec.Pins[leg]; other != "" && other != pin {
+		return twoPins(want)
+	}
+	spec.Pins[leg] = pin
+	return nil
+}
+
+// resolvePin finds the worker of a pin; kind is what a message calls it.
+func (x *exchange) resolvePin(want, header string, role admission.Role, model, kind string) (string, *failure) {
 	pin, models, ok := x.d.fleet.ResolvePin(want, role)
 	if !ok {
-		return &failure{reason: reasonBadRequest,
-			local: openai.InvalidTarget(want, header+" names no "+role.String()+" worker; it takes a worker's index, URL, id, or URL@rank")}
+		return "", &failure{reason: reasonBadRequest,
+			local: openai.InvalidTarget(want, header+" names no "+kind+"worker; it takes a worker's index, URL, id, or URL@rank")}
 	}
-	for _, m := range models {
-		if m == spec.Model || m == "" {
-			spec.Pins[leg] = pin
-			return nil
-		}
+	if !slices.Contains(models, model) && !slices.Contains(models, "") {
+		return "", &failure{reason: reasonBadRequest,
+			local: openai.InvalidTarget(want, "that worker does not serve the model asked for")}
 	}
+	return pin, nil
+}
+
+func twoPins(want string) *failure {
 	return &failure{reason: reasonBadRequest,
-		local: openai.InvalidTarget(want, "that worker does not serve the model asked for")}
+		local: openai.InvalidTarget(want, HeaderTargetDecode+" and "+HeaderTargetWorker+" name different workers for the one that serves the request")}
 }
 
 // hints tells the policies what binds requests together: the routing key, else
 // the session, else the user.
-func (x *exchange) hints(p *openai.Peeked) {
-	key := x.call.Header.Get(HeaderRoutingKey)
+func (x *exchange) hints(p *openai.Peeked) *failure {
+	key, f := x.steering(HeaderRoutingKey)
+	if f != nil {
+		return f
+	}
 	if key == "" {
 		if key = p.SessionID(); key == "" {
 			key = p.User()
 		}
 	}
 	if key == "" {
-		return
+		return nil
 	}
 	h := admission.Hint{Key: policy.HashKey(key), HasKey: true}
 	x.ticket.Hints[admission.PrefillLeg], x.ticket.Hints[admission.DecodeLeg] = h, h
+	return nil
 }

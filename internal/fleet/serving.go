@@ -12,15 +12,6 @@ type Serving struct {
 	Rank   *Rank
 	// Ready: it could be given work now.
 	Ready bool
-
-	adm *admission.Rank
-}
-
-// Load is the number of calls that the rank has from this router, those beside
-// the gate included.
-func (s *Serving) Load() int {
-	l := s.Worker.fleet.gate.RankStats(s.adm)
-	return l.PrefillLegs + l.PendingDecode + l.ActiveDecode + int(s.Rank.beside.Load())
 }
 
 // Serving returns the ranks of a pool in the order of registration: those that are
@@ -45,17 +36,10 @@ func (f *Fleet) servingLocked(serves func(*Worker) bool) (found []Serving) {
 		for _, r := range w.Ranks() {
 			s := r.state
 			found = append(found, Serving{
-				Worker: w, Rank: r, adm: r.adm,
+				Worker: w, Rank: r,
 				Ready: s.Healthy && !s.Draining && s.Breaker != admission.BreakerOpen,
 			})
 		}
 	}
 	return found
-}
-
-// BeginBeside counts a call that the gate does not know of; end is to be called at
-// its end.
-func (r *Rank) BeginBeside() (end func()) {
-	r.beside.Add(1)
-	return func() { r.beside.Add(-1) }
 }

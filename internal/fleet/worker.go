@@ -231,9 +231,6 @@ type Rank struct {
 	id      string
 	breaker breaker
 
-	// atomic
-	beside atomic.Int64 // calls that the gate does not know of
-
 	// guarded by Fleet.mu
 	adm   *admission.Rank // its present registration at the gate, or a spare one
 	state admission.RankState

@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -53,6 +54,7 @@ type setup struct {
 	limits   admission.Limits
 	fleet    fleet.Options
 	dispatch dispatch.Options
+	policy   string // empty: round_robin
 	// late: the workers are not registered.
 	late bool
 	// unready: the rig does not wait until it is ready.
@@ -102,7 +104,7 @@ func start(t *testing.T, change func(*setup)) *rig {
 	log := telemetry.NewLog(telemetry.LogOptions{Out: r.log, Level: -4})
 	clock := admission.NewSystemClock()
 	reg := telemetry.NewRegistry()
-	newPolicy, err := policy.New(policy.RoundRobin, 1)
+	newPolicy, err := policy.New(cmp.Or(s.policy, policy.RoundRobin), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
