@@ -14,6 +14,7 @@ const (
 	HeaderTargetDecode  = "X-Sluice-Target-Decode"
 	HeaderRoutingKey    = "X-Smg-Routing-Key"
 	HeaderRequestID     = "X-Request-Id"
+	headerRequestIDA    = "Request-Id" // Anthropic's name for it
 	headerAuthorization = "Authorization"
 	headerAPIKey        = "X-Api-Key"
 )
@@ -46,7 +47,7 @@ var requestDropPrefix = []string{"X-Smg-", "X-Sluice-", "X-Override-", "X-Sgl-",
 var responseDrop = headerSet(
 	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "TE", "Trailer",
 	"Transfer-Encoding", "Upgrade", "Content-Length", "Date", "Server",
-	HeaderRequestID, "X-Smg-Error-Code", "Set-Cookie", "Alt-Svc", "Strict-Transport-Security",
+	HeaderRequestID, headerRequestIDA, "X-Smg-Error-Code", "Set-Cookie", "Alt-Svc", "Strict-Transport-Security",
 )
 
 func headerSet(names ...string) map[string]struct{} {

@@ -78,6 +78,32 @@ func (f *Fleet) Expecting() bool {
 // the order of registration. It does not depend on health.
 func (f *Fleet) Models() []ModelInfo { return f.names.Load().list }
 
+// Model returns what is known of a model, an adapter, or another name that requests
+// may give either by; ID is then the name asked for and Root the model that it
+// stands for.
+func (f *Fleet) Model(name string) (ModelInfo, bool) {
+	t := f.names.Load()
+	listed := func(id string) (ModelInfo, bool) {
+		i := slices.IndexFunc(t.list, func(m ModelInfo) bool { return m.ID == id })
+		if i < 0 {
+			return ModelInfo{}, false
+		}
+		return t.list[i], true
+	}
+	if m, ok := listed(name); ok {
+		return m, true
+	}
+	pool, adapter := f.Resolve(name)
+	if adapter != "" {
+		pool = adapter
+	}
+	m, ok := listed(pool)
+	if ok {
+		m.Root, m.ID = m.ID, name
+	}
+	return m, ok
+}
+
 // soleLocked finds the only model that workers name for themselves; unknown
 // workers take it for theirs.
 func (f *Fleet) soleLocked() (sole string, n int) {

@@ -180,12 +180,17 @@ func (e *Error) anthropicType() string {
 	return "invalid_request_error"
 }
 
-// WriteResponse answers a request with the error: status, headers, body. Nothing may
-// have been written before.
+// WriteResponse answers a request with the error: status, headers, body, which in
+// Anthropic's shape repeats the header X-Request-Id. Nothing may have been written
+// before.
 func (e *Error) WriteResponse(w http.ResponseWriter, shape Shape) error {
-	body := e.AppendJSON(make([]byte, 0, 512), shape)
-	body = append(body, '\n')
 	h := w.Header()
+	body := e.AppendJSON(make([]byte, 0, 512), shape)
+	if id := h["X-Request-Id"]; shape == ShapeAnthropic && len(id) == 1 {
+		body = append(body[:len(body)-1], `,"request_id":`...)
+		body = append(AppendString(body, id[0]), '}')
+	}
+	body = append(body, '\n')
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set(ErrorCodeHeader, e.Code)

@@ -26,6 +26,7 @@ const (
 	reasonNoRoute       = "route_not_found"
 	reasonMethod        = "method_not_allowed"
 	reasonNoWorker      = "worker_not_found"
+	reasonNoModel       = "model_not_found"
 	reasonTooManyFiles  = "too_many_connections"
 	reasonInternal      = "internal_error"
 	reasonNotReady      = "not_ready"
@@ -39,6 +40,7 @@ const (
 	codeTooManyFiles    = "too_many_connections"
 	tooManyRetryAfter   = time.Second
 	headerRequestID     = "X-Request-Id"
+	headerRequestIDA    = "Request-Id" // Anthropic's name for it
 	headerConnection    = "Connection"
 	contentTypeJSON     = "application/json"
 	contentTypeText     = "text/plain; charset=utf-8"

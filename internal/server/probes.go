@@ -2,7 +2,6 @@ package server
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
@@ -56,40 +55,4 @@ func (s *Server) notReady() (why string, missing []string) {
 		return "", nil
 	}
 	return "no " + strings.Join(missing, " and no ") + " worker can take a request now", missing
-}
-
-// models lists what the workers said they serve. It asks nobody, so that no
-// worker can stall it.
-func (q *request) models() {
-	q.reason = reasonOK
-	b := []byte(`{"object":"list","data":[`)
-	for i, m := range q.s.opts.Fleet.Models() {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, `{"id":`...)
-		b = openai.AppendString(b, m.ID)
-		b = append(b, `,"object":"model","created":`...)
-		b = strconv.AppendInt(b, m.Created, 10)
-		b = append(b, `,"owned_by":`...)
-		owner := m.OwnedBy
-		if owner == "" {
-			owner = "sluice"
-		}
-		b = openai.AppendString(b, owner)
-		if m.Root != "" {
-			b = append(b, `,"root":`...)
-			b = openai.AppendString(b, m.Root)
-		}
-		if m.Parent != "" {
-			b = append(b, `,"parent":`...)
-			b = openai.AppendString(b, m.Parent)
-		}
-		if m.MaxModelLen > 0 {
-			b = append(b, `,"max_model_len":`...)
-			b = strconv.AppendInt(b, m.MaxModelLen, 10)
-		}
-		b = append(b, '}')
-	}
-	q.json(http.StatusOK, append(b, ']', '}'))
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/dispatch"
@@ -126,7 +127,18 @@ func (q *request) limitWrite() {
 // write answers with an error of our own.
 func (q *request) write(e *openai.Error) {
 	q.limitWrite()
-	_ = e.WriteResponse(&q.out, q.api().Shape()) // a client that left is not told
+	_ = e.WriteResponse(&q.out, q.shape()) // a client that left is not told
+}
+
+// shape is the form of the API that the client speaks: the route's, and where both
+// APIs have the path, or none has, that of the SDK.
+func (q *request) shape() openai.Shape {
+	if q.route == nil || q.route.both {
+		if len(q.r.Header[headerAnthropicVersion]) > 0 || strings.HasPrefix(q.r.URL.Path, pathMessages+"/") {
+			return openai.ShapeAnthropic
+		}
+	}
+	return q.api().Shape()
 }
 
 func (q *request) api() openai.Route {

@@ -413,3 +413,112 @@ func TestCase_B164_HungWorkerStallsNobodyElse(t *testing.T) {
 		c.read().refused(t, 504, "upstream_timeout")
 	}
 }
+
+// SDKs ask for one model by its path; ids have slashes in them, escaped or not.
+func TestOneModel(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 2
+		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"m0", "org/m 1"}[i] }
+	})
+	r.waitFor("both models", func() bool { return strings.Count(r.do("GET", "/v1/models", "").body, `"object":"model"`) == 2 })
+	for _, path := range []string{"org/m%201", "org%2Fm%201", "org%2fm%201"} {
+		a := r.do("GET", "/v1/models/"+path, "")
+		if a.status != 200 || !strings.HasPrefix(a.body, `{"id":"org/m 1","object":"model","created":`) {
+			t.Errorf("%s: status %d: %s", path, a.status, a.body)
+		}
+		head := r.do("HEAD", "/v1/models/"+path, "")
+		if head.status != 200 || head.body != "" {
+			t.Errorf("HEAD %s: status %d: %s", path, head.status, head.body)
+		}
+	}
+	for _, path := range []string{"m", "m0/", "m0/x", "org", "..", "%00", "M0", strings.Repeat("x", 4000)} {
+		e := r.do("GET", "/v1/models/"+path, "").refused(t, 404, "model_not_found")
+		if e.Param == nil || *e.Param != "model" {
+			t.Errorf("%s: %+v", path, e)
+		}
+	}
+	if a := r.do("DELETE", "/v1/models/m0", ""); a.status != 405 || a.header.Get("Allow") != "GET, HEAD" {
+		t.Errorf("status %d, %v", a.status, a.header)
+	}
+}
+
+// Anthropic's SDKs have the list in a form of their own, with pages.
+func TestModelsInAnthropicsForm(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Regular = 3
+		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"m0", "m1", "m2"}[i] }
+	})
+	r.waitFor("the models", func() bool { return strings.Count(r.do("GET", "/v1/models", "").body, `"object":"model"`) == 3 })
+	f := func(query, ids string, more bool) {
+		t.Helper()
+		a := r.do("GET", "/v1/models"+query, "", "anthropic-version", "2023-06-01")
+		var page struct {
+			Data []struct {
+				Type, ID, DisplayName string
+				CreatedAt             time.Time `json:"created_at"`
+			}
+			HasMore bool    `json:"has_more"`
+			FirstID *string `json:"first_id"`
+			LastID  *string `json:"last_id"`
+		}
+		if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != 200 || a.header.Get("Request-Id") != a.header.Get("X-Request-Id") {
+			t.Fatalf("%s: status %d, %v: %s", query, a.status, err, a.body)
+		}
+		var got []string
+		for _, m := range page.Data {
+			if m.Type != "model" || m.CreatedAt.IsZero() {
+				t.Errorf("%s: not a model: %+v", query, m)
+			}
+			got = append(got, m.ID)
+		}
+		if strings.Join(got, " ") != ids || page.HasMore != more || (page.FirstID == nil) != (len(got) == 0) || len(got) > 0 && (*page.FirstID != got[0] || *page.LastID != got[len(got)-1]) {
+			t.Errorf("%s: %s, want %s, more %t", query, a.body, ids, more)
+		}
+	}
+	f("", "m0 m1 m2", false)
+	f("?limit=2", "m0 m1", true)
+	f("?limit=2&after_id=m1", "m2", false)
+	f("?limit=1&before_id=m2", "m1", true)
+	f("?before_id=m1", "m0", false)
+	f("?after_id=m2", "", false)
+	f("?after_id=gone", "", false)
+	for _, query := range []string{"?limit=0", "?limit=x", "?limit=1001"} {
+		if a := r.do("GET", "/v1/models"+query, "", "anthropic-version", "2023-06-01"); a.status != 400 || !strings.Contains(a.body, `"type":"error"`) {
+			t.Errorf("%s: status %d: %s", query, a.status, a.body)
+		}
+	}
+	if a := r.do("GET", "/v1/models/m1", "", "anthropic-version", "2023-06-01"); a.status != 200 || !strings.HasPrefix(a.body, `{"type":"model","id":"m1"`) {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+}
+
+// Anthropic's SDKs read the request's id from a header and a member of their own.
+func TestRequestIDInAnthropicsForm(t *testing.T) {
+	r := start(t, nil)
+	messages := func(stream string) string { return messagesBody[:len(messagesBody)-1] + stream + "}" }
+	for _, tc := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"POST", "/v1/messages", messages(""), 200},
+		{"POST", "/v1/messages", messages(`,"stream":true`), 200},
+		{"POST", "/v1/messages", strings.Replace(messages(""), "sim-model", "other", 1), 404},
+		{"POST", "/v1/messages", "{", 400},
+		{"POST", "/v1/messages/count_tokens", "{", 400},
+		{"GET", "/v1/messages", "", 405},
+		{"POST", "/v1/messages/batches", "{}", 404},
+		{"GET", "/v1/models/other", "", 404},
+		{"POST", "/v1/complete", "{}", 404},
+	} {
+		a := r.do(tc.method, tc.path, tc.body, "X-Request-Id", "id-7", "anthropic-version", "2023-06-01")
+		if a.status != tc.status || a.header.Get("Request-Id") != "id-7" || a.header.Get("X-Request-Id") != "id-7" {
+			t.Errorf("%s: status %d, want %d, %v", tc.path, a.status, tc.status, a.header)
+		}
+		if isError := strings.HasPrefix(a.body, `{"type":"error",`) && strings.HasSuffix(strings.TrimSpace(a.body), `,"request_id":"id-7"}`); isError != (tc.status != 200) {
+			t.Errorf("%s: %s", tc.path, a.body)
+		}
+	}
+	if a := r.do("POST", "/v1/chat/completions", chat); a.header.Get("Request-Id") != "" {
+		t.Errorf("%v", a.header)
+	}
+}

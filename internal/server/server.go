@@ -59,6 +59,8 @@ type route struct {
 	// varies.
 	passing bool
 	pattern string
+	// both: OpenAI's and Anthropic's API have the path.
+	both bool
 	// quiet: nobody wants an access line.
 	quiet bool
 }
@@ -99,11 +101,12 @@ const (
 	pathGenerate        = "/generate"
 	pathResponses       = "/v1/responses"
 	pathMessages        = "/v1/messages"
+	pathModels          = "/v1/models"
 	pathWorkers         = "/workers"
 	pathMetrics         = "/metrics" // on a port of its own
 )
 
-// newRoutes is the table of all paths but /workers/{id} and /v1/responses/{id}.
+// newRoutes is the table of all paths but /workers/{id}, /v1/models/{id} and /v1/responses/{id}.
 func (s *Server) newRoutes() map[string]*route {
 	get := func(name string, a access, serve func(*request)) *route {
 		return &route{name: name, access: map[string]access{http.MethodGet: a}, allow: []string{http.MethodGet, http.MethodHead}, serve: serve}
@@ -123,7 +126,7 @@ func (s *Server) newRoutes() map[string]*route {
 		pathResponses:       post(openai.RouteResponses),
 		pathMessages:        post(openai.RouteMessages),
 
-		"/v1/models": get("models", client, (*request).models),
+		pathModels: get("models", client, (*request).models),
 
 		"/health":    probe((*request).alive),
 		"/livez":     probe((*request).alive),
@@ -147,6 +150,7 @@ func (s *Server) newRoutes() map[string]*route {
 			serve:  (*request).workers,
 		},
 	}
+	routes[pathModels].both = true
 	for path, api := range passingRoutes {
 		routes[path] = passing(api, http.MethodPost, "")
 	}
@@ -169,6 +173,9 @@ func (s *Server) match(path string) *route {
 	if id, ok := strings.CutPrefix(path, pathWorkers+"/"); ok && id != "" {
 		return workerRoute
 	}
+	if id, ok := strings.CutPrefix(path, pathModels+"/"); ok && id != "" {
+		return modelRoute
+	}
 	if rest, ok := strings.CutPrefix(path, pathResponses+"/"); ok {
 		return matchResponse(rest)
 	}
@@ -181,7 +188,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.begin()
 	defer q.finish()
 	path := r.URL.Path
-	if q.route = s.match(path); q.route == nil {
+	q.route = s.match(path)
+	if q.shape() == openai.ShapeAnthropic {
+		q.raw.Header()[headerRequestIDA] = q.id[:]
+	}
+	if q.route == nil {
 		q.refuse(s.noRoute(path), reasonNoRoute)
 		return
 	}
