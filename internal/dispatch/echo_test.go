@@ -19,6 +19,13 @@ func quietClient(route openai.Route) (*exchange, *httptest.ResponseRecorder) {
 	return x, rec
 }
 
+// heard is what the client has.
+func heard(x *exchange, rec *httptest.ResponseRecorder) string {
+	x.out.mu.Lock()
+	defer x.out.mu.Unlock()
+	return rec.Body.String()
+}
+
 // While an opening event was held back, the client heard nothing up to the keep-alive's
 // interval, though the engine had spoken.
 func TestWhatIsHeldBackIsOwedWithinASecond(t *testing.T) {
@@ -28,18 +35,18 @@ func TestWhatIsHeldBackIsOwedWithinASecond(t *testing.T) {
 		x.out.owe()
 		time.Sleep(echoDelay - time.Millisecond)
 		synctest.Wait()
-		if rec.Body.Len() > 0 {
-			t.Errorf("a sign at once: %q", rec.Body)
+		if heard(x, rec) != "" {
+			t.Errorf("a sign at once: %q", heard(x, rec))
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		if rec.Body.String() != comment || x.out.begun {
-			t.Errorf("after a second: %q, begun %t", rec.Body, x.out.begun)
+		if heard(x, rec) != comment || x.out.begun {
+			t.Errorf("after a second: %q, begun %t", heard(x, rec), x.out.begun)
 		}
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
-		if rec.Body.String() != comment+comment {
-			t.Errorf("the keep-alive did not go on: %q", rec.Body)
+		if heard(x, rec) != comment+comment {
+			t.Errorf("the keep-alive did not go on: %q", heard(x, rec))
 		}
 		x.out.owe()
 		if f := x.out.write([]byte("data: {}\n\n"), true); f != nil {
@@ -47,15 +54,15 @@ func TestWhatIsHeldBackIsOwedWithinASecond(t *testing.T) {
 		}
 		time.Sleep(14 * time.Second)
 		synctest.Wait()
-		if !strings.HasSuffix(rec.Body.String(), "data: {}\n\n") {
-			t.Errorf("what was passed is owed still: %q", rec.Body)
+		if !strings.HasSuffix(heard(x, rec), "data: {}\n\n") {
+			t.Errorf("what was passed is owed still: %q", heard(x, rec))
 		}
 		x.out.stopKeepAlive()
 		x.out.owe()
-		before := rec.Body.Len()
+		before := heard(x, rec)
 		time.Sleep(time.Hour)
-		if rec.Body.Len() > before {
-			t.Errorf("signs behind the end: %q", rec.Body)
+		if heard(x, rec) != before {
+			t.Errorf("signs behind the end: %q", heard(x, rec))
 		}
 	})
 }
@@ -69,8 +76,8 @@ func TestEchoes(t *testing.T) {
 			if f := x.out.echo(); f != nil {
 				t.Fatal(f)
 			}
-			if n := strings.Count(rec.Body.String(), ping); n != want || len(ping)*n != rec.Body.Len() {
-				t.Errorf("%d: %d pings, want %d: %q", i, n, want, rec.Body)
+			if n := strings.Count(heard(x, rec), ping); n != want || len(ping)*n != len(heard(x, rec)) {
+				t.Errorf("%d: %d pings, want %d: %q", i, n, want, heard(x, rec))
 			}
 			time.Sleep(echoDelay / 4)
 		}
@@ -81,8 +88,8 @@ func TestEchoes(t *testing.T) {
 			t.Fatal(f)
 		}
 		time.Sleep(2 * echoDelay)
-		if f := x.out.echo(); f != nil || !strings.HasSuffix(rec.Body.String(), "event: a\n") {
-			t.Errorf("an echo inside an event: %q", rec.Body)
+		if f := x.out.echo(); f != nil || !strings.HasSuffix(heard(x, rec), "event: a\n") {
+			t.Errorf("an echo inside an event: %q", heard(x, rec))
 		}
 	})
 }

@@ -201,9 +201,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 			}
 			if (r.awaitsFirst() || r.onlyOpening(held, piece)) && len(held)+len(piece) < maxHeld {
 				held = append(held, piece...)
-				if r.scan.Events > 0 {
-					r.out.owe()
-				}
+				r.out.owe()
 				continue
 			}
 		}

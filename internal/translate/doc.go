@@ -53,7 +53,8 @@
 // message by the assistant is continued only if the client also sends the engines'
 // continue_final_message. context_management is left out: nothing is cleared.
 // input_tokens of the answer does not count cached tokens, as in that API. In a
-// stream the input's tokens are known at its end and told in message_delta.
+// stream the engine is asked for its counts in each event, so that message_start can
+// tell the prompt's.
 //
 // Responses API: nothing is stored, and the answer says so ("store":false). store
 // true, previous_response_id, conversation, background, prompt, item references,
@@ -62,4 +63,15 @@
 // reasoning.effort is reasoning_effort; summaries are not made, the engine's own
 // reasoning is told as reasoning_text. include takes message.output_text.logprobs and
 // reasoning.encrypted_content (without effect: the reasoning is in plain text).
+//
+// # What the model said
+//
+// Nothing that a model says is an error: the engine did its part. Arguments of a tool
+// call are told from the beginning of their JSON object to its end. Pieces of calls may
+// come in turns (callTable): a Responses stream tells each under its output index, a
+// Messages stream opens a block when the one before it has ended. Arguments that are no
+// object are wrapped where a Messages answer needs one (toolInput). Unknown finish
+// reasons are a stop. What ends an answer is an error that the engine told
+// (EngineError), bytes that are no chat answer, or a bound of the router's own
+// (LimitError).
 package translate
