@@ -243,7 +243,7 @@ const (
 type Worker struct {
 	// URL is canonical: lower-case scheme and host, no default port, no
 	// trailing slash.
-	URL                 string            `yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one."`
+	URL                 string            `yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one. A final /v1 is left out, with a warning: it belongs to the paths of requests."`
 	Type                WorkerType        `yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
 	BootstrapPort       BootstrapPort     `yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
 	Backend             string            `yaml:"backend" choices:"auto|sglang|vllm" defaultdoc:"auto" help:"The engine it runs; auto finds out."`

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 var (
@@ -23,8 +25,10 @@ func redactURL(s string) string {
 
 // CanonicalURL checks the base URL of a worker and returns its one spelling:
 // lower-case scheme and host, IPv6 in its short form, no default port, no
-// trailing slash. Two URLs mean the same worker when these are equal. The error
-// says what is wrong and does not repeat the URL.
+// trailing slash, and no "/v1" at the end, which belongs to the paths of requests.
+// It is the spelling of [upstream.ParseBaseURL], by which workers are known while
+// sluice runs: two URLs mean the same worker when these are equal. The error says
+// what is wrong and does not repeat the URL.
 func CanonicalURL(raw string) (string, error) {
 	if len(raw) > 2048 {
 		return "", errors.New("is longer than 2048 bytes")
@@ -68,8 +72,16 @@ func CanonicalURL(raw string) (string, error) {
 	if _, err := url.PathUnescape(path); err != nil {
 		return "", errors.New("has a wrong % escape in its path")
 	}
-	return scheme + "://" + host + strings.TrimRight(path, "/"), nil
+	base, err := upstream.ParseBaseURL(scheme + "://" + host + path)
+	if err != nil {
+		return "", fmt.Errorf("cannot be used: %w", errors.Unwrap(err))
+	}
+	return base.String(), nil
 }
+
+// endsInV1 tells whether the path of a URL ends in "/v1", as the base URLs of
+// OpenAI's clients do.
+func endsInV1(raw string) bool { return strings.HasSuffix(strings.TrimRight(raw, "/"), "/v1") }
 
 func canonicalAuthority(scheme, authority string) (string, error) {
 	host, port := authority, ""

@@ -1,6 +1,11 @@
 package config
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/upstream"
+)
 
 // TestCase_B136_OneSpellingOfIPv6 keeps away worker URLs that are invalid for
 // IPv6 addresses: they are bracketed, in one form, and a bare one is refused
@@ -31,10 +36,14 @@ func TestCase_B137_OneWorkerWhateverTheSlash(t *testing.T) {
 		{"https://a:443", "https://a"},
 		{"https://a:80", "https://a:80"},
 		{"http://a:08080", "http://a:8080"},
-		{"http://a/v1/", "http://a/v1"},
+		{"http://a/v1/", "http://a"},
+		{"http://a/v1", "http://a"},
+		{"http://a/base/v1/v1", "http://a/base"},
+		{"http://a/v1/base", "http://a/v1/base"},
+		{"http://a/v10", "http://a/v10"},
 		{"http://a/V1%2Fx/y", "http://a/V1%2Fx/y"},
 		{"http://10.0.0.1:30000", "http://10.0.0.1:30000"},
-		{"http://my_host.svc.", "http://my_host.svc."},
+		{"http://my_host.svc.", "http://my_host.svc"},
 	})
 }
 
@@ -70,12 +79,27 @@ func checkURLs(t *testing.T, table [][2]string) {
 		got, err := CanonicalURL(tc[0])
 		if err != nil {
 			got = "!" + err.Error()
+		} else if base, err := upstream.ParseBaseURL(tc[0]); err != nil || base.String() != got {
+			t.Errorf("the fleet knows %q as %q (%v), want %q", tc[0], base, err, got)
 		} else if again, err := CanonicalURL(got); again != got {
 			t.Errorf("CanonicalURL(%q) = %q, and of that %q, %v", tc[0], got, again, err)
 		}
 		if got != tc[1] {
 			t.Errorf("CanonicalURL(%q) = %q, want %q", tc[0], got, tc[1])
 		}
+	}
+}
+
+// TestBaseURLOfClients keeps away two workers that replace each other for ever: a
+// base URL with and without the /v1 of OpenAI's clients is one engine.
+func TestBaseURLOfClients(t *testing.T) {
+	c, warnings, err := Load(words("--worker-urls http://a:1/v1 http://b:1"), nil, nil)
+	want := "[flag --worker-urls: workers[0].url: ends in /v1, which belongs to the paths of requests; http://a:1 is taken as the engine's base URL]"
+	if err != nil || fmt.Sprint(warnings) != want || c.Workers[0].URL != "http://a:1" {
+		t.Errorf("%v, warnings %v, want %s", err, warnings, want)
+	}
+	if _, _, err := Load(words("--worker-urls http://a:1/v1 http://a:1"), nil, nil); err == nil {
+		t.Error("http://a:1/v1 and http://a:1 pass for two workers")
 	}
 }
 

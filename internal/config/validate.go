@@ -254,6 +254,9 @@ func (l *loader) checkWorkers() {
 			if canonical, err := CanonicalURL(w.URL); err != nil {
 				l.fail(path+".url", source, w.URL, "%v", err)
 			} else {
+				if endsInV1(w.URL) {
+					l.warn(path+".url", source, "ends in /v1, which belongs to the paths of requests; %s is taken as the engine's base URL", canonical)
+				}
 				w.URL = canonical
 				if j, twice := first[canonical]; twice {
 					l.fail(path+".url", source, w.URL, "is the same worker as workers[%d] (%s)", j, l.workers[j])
