@@ -57,8 +57,8 @@
 // tell the prompt's.
 //
 // Responses API: nothing is stored, and the answer says so ("store":false). store
-// true, previous_response_id, conversation, background, prompt, item references,
-// truncation "auto" are refused. Roles developer and system are both the system's. Reasoning items become reasoning_content of the
+// true, previous_response_id, conversation, background, prompt, item references
+// and truncation "auto" are refused. Roles developer and system are both the system's. Reasoning items become reasoning_content of the
 // assistant's message after them, those without text (encrypted) are left out.
 // reasoning.effort is reasoning_effort; summaries are not made, the engine's own
 // reasoning is told as reasoning_text. include takes message.output_text.logprobs and

@@ -104,7 +104,10 @@ func readEvents(t *testing.T, stream string) []event {
 	t.Helper()
 	var events []event
 	for _, block := range strings.Split(strings.TrimSuffix(stream, "\n\n"), "\n\n") {
-		if strings.HasPrefix(block, ":") {
+		for strings.HasPrefix(block, ":") {
+			_, block, _ = strings.Cut(block, "\n")
+		}
+		if block == "" {
 			continue
 		}
 		lines := strings.Split(block, "\n")

@@ -95,10 +95,11 @@ func (s *responsesStream) Ping(write func([]byte)) {
 	s.flush(write)
 }
 
-// comment passes on an engine's own keep-alive, unless it would be the first of all.
+// comment passes on an engine's own keep-alive, unless it would be the first of all. No
+// empty line is behind it: that would be an empty event to some clients.
 func (s *responsesStream) comment() {
 	if s.started {
-		s.out = append(s.out, ": keep-alive\n\n"...)
+		s.out = append(s.out, ": keep-alive\n"...)
 	}
 }
 

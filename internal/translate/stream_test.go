@@ -326,7 +326,7 @@ func TestKeepAlives(t *testing.T) {
 		}
 		want := "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 		if _, ok := x.(*Responses); ok {
-			want = ": keep-alive\n\n"
+			want = ": keep-alive\n"
 		}
 		if got := out.String(); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, want) || strings.Count(got, want) != 2 || !strings.Contains(got, "_start\n") && !strings.Contains(got, ".created\n") {
 			t.Errorf("got %s", got)
