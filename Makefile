@@ -76,12 +76,14 @@ fuzz:
 		done; \
 	done
 
-# The references of all settings and of all metrics, from the code that defines them.
+# The references of all settings, metrics and clients' methods, from the code that defines them.
 docs:
 	$(GO) run ./cmd/sluice config-reference > docs/configuration.md.tmp
 	mv docs/configuration.md.tmp docs/configuration.md
 	$(GO) run ./cmd/sluice metrics-reference > docs/metrics.md.tmp
 	mv docs/metrics.md.tmp docs/metrics.md
+	$(GO) run ./cmd/sluice clients-reference > docs/clients.md.tmp
+	mv docs/clients.md.tmp docs/clients.md
 
 clean:
 	rm -rf bin

@@ -50,6 +50,7 @@ command line cannot be read.`,
 		newCompletion(),
 		newReference(),
 		newMetricsReference(),
+		newClientsReference(),
 	)
 	return root
 }

@@ -212,7 +212,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	default:
 		q.out.Header()["Allow"] = []string{strings.Join(q.route.allow, ", ")}
-		q.refuse(methodNotAllowed(r.Method, path, q.route.allow), reasonMethod)
+		e := methodNotAllowed(r.Method, path, q.route.allow)
+		if hint := byDesign(path); hint != "" {
+			e.Message += "; " + hint
+		}
+		q.refuse(e, reasonMethod)
 		return
 	}
 	if e, reason := s.authorize(r, access); e != nil {
