@@ -246,6 +246,10 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 
 func fleetOptions(cfg *config.Config, log *telemetry.Log) fleet.Options {
 	h, b := cfg.Health, cfg.CircuitBreaker
+	grace := h.BusyGrace
+	if grace == 0 {
+		grace = -1 // none, where 0 is the default
+	}
 	return fleet.Options{
 		Upstream: upstream.Config{
 			APIKey:         cfg.Auth.WorkerAPIKey.Reveal(),
@@ -256,7 +260,7 @@ func fleetOptions(cfg *config.Config, log *telemetry.Log) fleet.Options {
 		DPAware: cfg.Fleet.DPAware,
 		Health: fleet.HealthOptions{
 			Disabled: h.Disabled, Endpoint: h.Endpoint, Interval: h.Interval, Timeout: h.Timeout,
-			FailureThreshold: h.FailureThreshold, SuccessThreshold: h.SuccessThreshold,
+			FailureThreshold: h.FailureThreshold, SuccessThreshold: h.SuccessThreshold, BusyGrace: grace,
 		},
 		Breaker: fleet.BreakerOptions{
 			Disabled: b.Disabled, FailureThreshold: b.FailureThreshold, SuccessThreshold: b.SuccessThreshold,

@@ -193,6 +193,7 @@ type Health struct {
 	Timeout          time.Duration `yaml:"health_check_timeout_secs" default:"5" unit:"secs" range:"0.01:" help:"A check that takes longer has failed."`
 	FailureThreshold int           `yaml:"health_failure_threshold" default:"3" range:"1:1000" help:"Failed checks in a row that make a worker unhealthy."`
 	SuccessThreshold int           `yaml:"health_success_threshold" default:"2" range:"1:1000" help:"Good checks in a row that make it healthy again."`
+	BusyGrace        time.Duration `yaml:"worker_busy_grace_secs" default:"120" unit:"secs" range:"0:" help:"How long a worker that has requests may fail its check without a byte from it, as long as it answers a route that needs no scheduler. It is suspect meanwhile. 0: no such grace."`
 }
 
 // Retry sets the further attempts after a failure.

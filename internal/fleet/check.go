@@ -10,9 +10,8 @@ import (
 
 // prober asks workers. Tests put their own in its place.
 type prober interface {
-	// check asks whether w is well. suspect: its last answers leave a doubt
-	// whether it is there at all, which is to be settled first.
-	check(ctx context.Context, w *Worker, suspect bool) checkup
+	// check asks whether w is well.
+	check(ctx context.Context, w *Worker, l look) checkup
 	// facts asks w about itself.
 	facts(ctx context.Context, w *Worker) *Facts
 	// loads asks w for its load; nil if it did not tell. never: it has no such
@@ -36,11 +35,15 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 		return
 	}
 	w.checking = true
-	suspect := w.vitals.seen && w.vitals.suspect()
+	l := look{
+		working: w.vitals.seen && w.vitals.healthy, suspect: w.vitals.seen && w.vitals.suspect(),
+		proofs: f.opts.Health.FailureThreshold - w.vitals.deadFails, doubt: func(why string) { f.doubt(w, why) },
+	}
+	w.moved = w.life.Load().sign.Swap(false)
 	doubt := w.vitals.suspect() || w.Facts().incomplete
 	stale, away := f.factsStaleLocked(w, now), !w.vitals.healthy
 	f.mu.Unlock()
-	f.lanes.start(doubt, func() { f.check(w, suspect, stale, away) })
+	f.lanes.start(doubt, func() { f.check(w, l, stale, away) })
 }
 
 // factsStaleLocked tells whether w is to be asked about itself, if it is well:
@@ -52,10 +55,10 @@ func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 
 // check asks w and judges the answers. It runs on a goroutine of its own. stale:
 // what is known of it is to be read again; away: it was not healthy.
-func (f *Fleet) check(w *Worker, suspect, stale, away bool) {
+func (f *Fleet) check(w *Worker, l look, stale, away bool) {
 	c := checkup{health: answerOK, alive: answerOK}
 	if !f.opts.Health.Disabled {
-		c = f.prober.check(w.ctx, w, suspect)
+		c = f.prober.check(w.ctx, w, l)
 	}
 	var facts *Facts
 	if stale && c.health == answerOK {
@@ -155,6 +158,29 @@ func (f *Fleet) logTransfers(w *Worker) {
 	f.log.Info("KV cache arrives at the decode worker again", "worker", w.spec.URL, "id", w.id)
 }
 
+// doubt notes that a check of w, which goes on, has failed so far.
+func (f *Fleet) doubt(w *Worker, why string) {
+	now := f.clock.Now()
+	f.mu.Lock()
+	before := w.vitals
+	if !w.gone && !w.draining {
+		w.vitals.doubt(now, why)
+	}
+	after := w.vitals
+	f.mu.Unlock()
+	f.logDoubt(w, before, after, now)
+}
+
+// logDoubt tells once when a worker becomes suspect, and when that ends.
+func (f *Fleet) logDoubt(w *Worker, before, after vitals, now admission.Instant) {
+	switch {
+	case after.doubted && !before.doubted:
+		f.log.Warn("worker is suspect: it fails its check", "worker", w.spec.URL, "id", w.id, "why", after.doubtWhy)
+	case before.doubted && !after.doubted:
+		f.log.Info("worker is not suspect any more", "worker", w.spec.URL, "id", w.id, "after", now.Sub(before.since).Round(time.Millisecond))
+	}
+}
+
 // judge takes the outcome of a check into account and sets the next.
 func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	now := f.clock.Now()
@@ -167,7 +193,8 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	}
 	before, held := w.vitals, w.heldLocked()
 	life := w.life.Load()
-	s := signs{progress: life.sign.Swap(false)}
+	s := signs{during: life.sign.Swap(false)}
+	s.progress = s.during || w.moved
 	if c.health == answerBusy {
 		s.requests = f.requestsLocked(w) > 0
 	}
@@ -216,6 +243,7 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	}
 	warnings := w.warnings()
 	f.mu.Unlock()
+	f.logDoubt(w, before, after, now)
 	f.logCheck(w, before, after, facts != nil && (held || !before.healthy), warnings)
 	f.logPairing(news)
 }

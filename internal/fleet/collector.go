@@ -15,6 +15,8 @@ var (
 	stateDesc = metric.Gauge("sluice_worker_state",
 		"1 for the state that a worker is in, 0 for the others: pending (never seen healthy, or something keeps it from work), ready, unhealthy, draining.",
 		"worker", "worker_id", "role", "state")
+	suspectDesc = metric.Gauge("sluice_worker_suspect",
+		"1 from a worker's first failed check until a good one, unless bytes come from it meanwhile, else 0. It may still be given work.", "worker", "worker_id", "role")
 	workersDesc = metric.Gauge("sluice_workers",
 		"Registered workers by role and state.", "role", "state")
 	breakerDesc = metric.Gauge("sluice_rank_breaker_state",
@@ -40,7 +42,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, workersDesc, breakerDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
+	return metric.Descs{upDesc, stateDesc, suspectDesc, workersDesc, breakerDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -92,14 +94,15 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		status Status
 	}
 	type one struct {
-		w      *Worker
-		status Status
+		w       *Worker
+		status  Status
+		suspect bool
 	}
 	f := c.f
 	f.mu.Lock()
 	workers := make([]one, 0, len(f.workers))
 	for _, w := range f.workers {
-		workers = append(workers, one{w, w.statusLocked()})
+		workers = append(workers, one{w, w.statusLocked(), w.vitals.doubted})
 	}
 	f.mu.Unlock()
 
@@ -108,6 +111,7 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		counts[group{o.w.Role(), o.status}]++
 		url, role := label(o.w.URL()), o.w.Role().String()
 		ch <- upDesc.Of(one01(o.status == StatusReady), url, o.w.ID(), role)
+		ch <- suspectDesc.Of(one01(o.suspect), url, o.w.ID(), role)
 		for _, status := range allStatuses {
 			ch <- stateDesc.Of(one01(o.status == status), url, o.w.ID(), role, string(status))
 		}

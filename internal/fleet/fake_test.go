@@ -30,6 +30,8 @@ type fakeProber struct {
 	mute     map[string]error
 	probed   map[string]int
 	moon     map[string]*mooncake
+	// hangs are workers that do not answer some of what they are asked.
+	hangs map[string]*hang
 	// loadLost: no answer about it, for once.
 	loadLost bool
 }
@@ -44,7 +46,7 @@ func newFakeProber() *fakeProber {
 	return &fakeProber{
 		up: map[string]checkup{}, delay: map[string]time.Duration{}, said: map[string]*Facts{},
 		asked: map[string]int{}, at: map[string]time.Time{}, load: map[string]*loads{},
-		connects: map[string]string{}, mute: map[string]error{}, probed: map[string]int{}, moon: map[string]*mooncake{},
+		hangs: map[string]*hang{}, connects: map[string]string{}, mute: map[string]error{}, probed: map[string]int{}, moon: map[string]*mooncake{},
 	}
 }
 
@@ -60,6 +62,40 @@ func (p *fakeProber) says(url string, f *Facts) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.said[url] = f
+}
+
+// hang is how a worker answers in time: after a delay, never if that is negative.
+type hang struct{ health, alive time.Duration }
+
+func (h *hang) check(ctx context.Context, o *HealthOptions, l look) checkup {
+	after := func(d time.Duration, late answer) func(context.Context) reply {
+		return func(ctx context.Context) reply {
+			r := reply{answer: late, slow: true, why: "no answer in time"}
+			if d >= 0 && d < o.Timeout {
+				r = reply{answer: answerOK}
+			} else {
+				d = o.Timeout
+			}
+			select {
+			case <-time.After(d):
+				return r
+			case <-ctx.Done():
+				return reply{}
+			}
+		}
+	}
+	if !l.working {
+		return vanished
+	}
+	return sideBySide(ctx, o, l, after(h.health, answerBusy), after(h.alive, answerGone))
+}
+
+func (p *fakeProber) hang(url string, h *hang) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hangs[url] = h; h == nil {
+		delete(p.hangs, url)
+	}
 }
 
 func (p *fakeProber) takes(url string, d time.Duration) {
@@ -80,8 +116,12 @@ func (p *fakeProber) last(url string) time.Time {
 	return p.at[url]
 }
 
-func (p *fakeProber) check(ctx context.Context, w *Worker, _ bool) checkup {
+func (p *fakeProber) check(ctx context.Context, w *Worker, l look) checkup {
 	p.mu.Lock()
+	if how, ok := p.hangs[w.URL()]; ok {
+		p.mu.Unlock()
+		return how.check(ctx, &w.fleet.opts.Health, l)
+	}
 	c, ok := p.up[w.URL()]
 	d := p.delay[w.URL()]
 	p.asked[w.URL()]++

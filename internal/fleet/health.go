@@ -29,6 +29,8 @@ type checkup struct {
 	// alive is of the probe that needs no scheduler; answerNone when it was not
 	// needed.
 	alive answer
+	// proofs is how many of those probes failed, 0 for one.
+	proofs int
 	// why tells what failed, for people.
 	why string
 	// trouble tells what is wrong with the way in which the worker is registered:
@@ -51,12 +53,22 @@ type vitals struct {
 	lastSign  admission.Instant // of progress or health
 	why       string            // of the last failure, empty when all is well
 	trouble   string            // of the last check, as in checkup
+
+	// doubted: it failed its last check, or fails the one that runs, and that is
+	// not explained by work that goes on. since and doubtWhy are of the first
+	// failure. Only for workers that were seen.
+	doubted  bool
+	since    admission.Instant
+	doubtWhy string
 }
 
 // signs are what else is known of a worker when a check is judged.
 type signs struct {
-	// progress: bytes came from it since the last check.
+	// progress: bytes came from it since the last check was over.
 	progress bool
+	// during: they came since this check began. Only that proves that it lives
+	// where the check waited for several probes.
+	during bool
 	// requests: some are on it.
 	requests bool
 }
@@ -73,10 +85,10 @@ func (v *vitals) judge(now admission.Instant, c checkup, s signs, o *HealthOptio
 	}
 	if v.seen {
 		switch {
-		case s.progress || c.alive == answerOK || c.alive == answerDenied || c.health == answerOK:
+		case s.during, s.progress && c.proofs < 2, c.alive == answerOK || c.alive == answerDenied || c.health == answerOK:
 			v.deadFails = 0
 		case c.alive != answerNone:
-			v.deadFails++
+			v.deadFails += max(c.proofs, 1)
 		}
 	}
 	switch c.health {
@@ -112,6 +124,18 @@ func (v *vitals) judge(now admission.Instant, c checkup, s signs, o *HealthOptio
 		v.tries = 0
 	} else {
 		v.tries++
+	}
+	if c.health == answerOK || v.excused && s.progress {
+		v.doubted = false
+	} else {
+		v.doubt(now, c.why)
+	}
+}
+
+// doubt takes a failure into account of which it is not yet known what it means.
+func (v *vitals) doubt(now admission.Instant, why string) {
+	if v.seen && !v.doubted {
+		v.doubted, v.since, v.doubtWhy = true, now, why
 	}
 }
 

@@ -51,6 +51,7 @@ func TestVitals(t *testing.T) {
 				now = now.Add(time.Second)
 				var s signs
 				word, s.progress = strings.CutSuffix(word, "+")
+				s.during = s.progress
 				word, s.requests = strings.CutSuffix(word, "r")
 				c := map[string]checkup{
 					"ok": {health: answerOK, alive: answerOK}, "busy": {health: answerBusy, alive: answerOK},

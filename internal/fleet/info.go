@@ -47,6 +47,9 @@ type Info struct {
 	Reason string `json:"reason,omitempty"`
 	// Busy: it failed its last check and that was forgiven.
 	Busy bool `json:"busy,omitempty"`
+	// Suspect tells of a worker that failed its last check, or fails the one that
+	// runs, though it is not known yet, or was only found out, what is wrong.
+	Suspect *SuspectInfo `json:"suspect,omitempty"`
 	// Dead: it does not answer at all.
 	Dead bool `json:"dead,omitempty"`
 	// MissingRoutes are information routes it does not have.
@@ -55,6 +58,24 @@ type Info struct {
 	MissingCapacity []string   `json:"missing_capacity,omitempty"`
 	Warnings        []string   `json:"warnings,omitempty"`
 	Ranks           []RankInfo `json:"ranks"`
+}
+
+// SuspectInfo tells since when a worker fails its checks without work that would
+// explain it, and how the first of them failed.
+type SuspectInfo struct {
+	Since   time.Time `json:"since"`
+	ForSecs float64   `json:"for_secs"`
+	Why     string    `json:"why"`
+}
+
+// suspectLocked is nil for a worker that is not suspect.
+func (w *Worker) suspectLocked(now admission.Instant) *SuspectInfo {
+	v := &w.vitals
+	if !v.doubted {
+		return nil
+	}
+	d := now.Sub(v.since).Round(time.Millisecond)
+	return &SuspectInfo{Since: time.Now().Add(-d).UTC().Round(time.Millisecond), ForSecs: d.Seconds(), Why: v.doubtWhy}
 }
 
 // RankInfo is one rank of a worker in Info.
@@ -186,6 +207,7 @@ func (w *Worker) infoLocked(place int) Info {
 	for _, r := range w.past {
 		i.Load += w.fleet.gate.RankStats(r).Load()
 	}
+	i.Suspect = w.suspectLocked(now)
 	i.Barred = w.fleet.barredLocked(w, now)
 	i.Breaker = worst.String()
 	return i

@@ -22,38 +22,42 @@ const (
 // are those of its requests.
 type httpProber struct{ opts *HealthOptions }
 
-func (p *httpProber) check(ctx context.Context, w *Worker, suspect bool) checkup {
-	if suspect {
+func (p *httpProber) check(ctx context.Context, w *Worker, l look) checkup {
+	health := func(ctx context.Context) reply { return p.health(ctx, w) }
+	alive := func(ctx context.Context) reply { return p.alive(ctx, w) }
+	if l.working {
+		return sideBySide(ctx, p.opts, l, health, alive)
+	}
+	if l.suspect {
 		// It is asked first for what costs it least: a worker that does not
 		// answer at all need not be asked how it is.
-		if alive, why, wrong := p.alive(ctx, w); alive != answerOK && alive != answerDenied {
+		if r := alive(ctx); r.answer != answerOK && r.answer != answerDenied {
 			health := answerGone
-			if alive == answerNone {
+			if r.answer == answerNone {
 				health = answerNone
 			}
-			return checkup{health: health, alive: alive, why: why, trouble: wrong}
+			return checkup{health: health, alive: r.answer, why: r.why, trouble: r.trouble}
 		}
 	}
-	health, noConn, why, wrong := p.health(ctx, w)
-	c := checkup{health: health, why: why, trouble: wrong}
+	h := health(ctx)
+	c := checkup{health: h.answer, why: h.why, trouble: h.trouble}
 	switch {
-	case health == answerOK, health == answerDenied, suspect:
+	case h.answer == answerOK, h.answer == answerDenied, l.suspect:
 		c.alive = answerOK
-	case noConn:
+	case h.noConn:
 		c.alive = answerGone // the other probe would fare no better
-	case health == answerBusy, health == answerGone:
-		var also string
-		if c.alive, also, _ = p.alive(ctx, w); c.alive == answerBusy || c.alive == answerGone {
+	case h.answer == answerBusy, h.answer == answerGone:
+		r := alive(ctx)
+		if c.alive = r.answer; c.alive == answerBusy || c.alive == answerGone {
 			c.health = answerGone
-			c.why += "; " + also
+			c.why += "; " + r.why
 		}
 	}
 	return c
 }
 
-// health asks the health route. noConn tells that not even a connection came
-// about.
-func (p *httpProber) health(ctx context.Context, w *Worker) (a answer, noConn bool, why, wrong string) {
+// health asks the health route.
+func (p *httpProber) health(ctx context.Context, w *Worker) reply {
 	path := p.opts.Endpoint
 	status, err := p.get(ctx, w, path, false, nil)
 	if err == nil && status == 404 && w.base.Path != "" {
@@ -62,29 +66,29 @@ func (p *httpProber) health(ctx context.Context, w *Worker) (a answer, noConn bo
 	}
 	if err != nil {
 		var e *upstream.Error
-		noConn = errors.As(err, &e) && (e.Op == upstream.OpDial || e.Op == upstream.OpTLS)
+		noConn := errors.As(err, &e) && (e.Op == upstream.OpDial || e.Op == upstream.OpTLS)
 		switch {
 		case !upstream.EngineFault(err):
-			return answerNone, false, err.Error(), ""
+			return reply{answer: answerNone, why: err.Error()}
 		case e.Timeout() && !noConn && e.Limit != upstream.LimitDeadPeer:
-			return answerBusy, false, err.Error(), ""
+			return reply{answer: answerBusy, slow: true, why: err.Error()}
 		}
-		return answerGone, noConn, err.Error(), trouble(err)
+		return reply{answer: answerGone, noConn: noConn, why: err.Error(), trouble: trouble(err)}
 	}
 	switch {
 	case status/100 == 2, status == 404, status == 405, status == 501:
-		return answerOK, false, "", ""
+		return reply{answer: answerOK}
 	case status == 401, status == 403:
-		why = fmt.Sprintf("%s answers %d: the worker refuses the key", path, status)
-		return answerDenied, false, why, why + "; set its api_key"
+		why := fmt.Sprintf("%s answers %d: the worker refuses the key", path, status)
+		return reply{answer: answerDenied, why: why, trouble: why + "; set its api_key"}
 	}
-	return answerBusy, false, fmt.Sprintf("%s answers %d", path, status), ""
+	return reply{answer: answerBusy, why: fmt.Sprintf("%s answers %d", path, status)}
 }
 
 // alive asks a route that needs no scheduler, only the engine's front. Whether
 // the route exists does not matter. vLLM's /health is one: it answers at once, and
 // 503 when the engine behind it has died.
-func (p *httpProber) alive(ctx context.Context, w *Worker) (a answer, why, wrong string) {
+func (p *httpProber) alive(ctx context.Context, w *Worker) reply {
 	path := "/model_info"
 	if w.vllm() {
 		path = "/health"
@@ -92,15 +96,16 @@ func (p *httpProber) alive(ctx context.Context, w *Worker) (a answer, why, wrong
 	status, err := p.get(ctx, w, path, false, nil)
 	switch {
 	case err != nil && !upstream.EngineFault(err):
-		return answerNone, err.Error(), ""
+		return reply{answer: answerNone, why: err.Error()}
 	case err != nil:
-		return answerGone, err.Error(), trouble(err)
+		var e *upstream.Error
+		return reply{answer: answerGone, slow: errors.As(err, &e) && e.Timeout(), why: err.Error(), trouble: trouble(err)}
 	case status == 502, status == 503, status == 504: // something in front of it
-		return answerBusy, fmt.Sprintf("%s answers %d", path, status), ""
+		return reply{answer: answerBusy, why: fmt.Sprintf("%s answers %d", path, status)}
 	case status == 401, status == 403:
-		return answerDenied, "", ""
+		return reply{answer: answerDenied}
 	}
-	return answerOK, "", ""
+	return reply{answer: answerOK}
 }
 
 var probeHeader = upstream.Header{{Name: "Accept", Value: "*/*"}, {Name: "User-Agent", Value: "sluice-check"}}

@@ -364,7 +364,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := quick
-			o.Endpoint = "/health"
+			o.Endpoint, o.FailureThreshold = "/health", 2
 			p := &httpProber{opts: &o}
 			spec, base, err := WorkerSpec{URL: tc.url}.check()
 			if err != nil {
@@ -377,10 +377,14 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 			defer ep.Close()
 			w := &Worker{spec: spec, base: base, endpoint: ep}
 			w.know(noFacts)
-			if c := p.check(t.Context(), w, false); c.health != tc.health || c.alive != tc.alive || (c.why == "") != (c.health == answerOK) {
+			if c := p.check(t.Context(), w, look{}); c.health != tc.health || c.alive != tc.alive || (c.why == "") != (c.health == answerOK) {
 				t.Errorf("check %+v, want health %d, alive %d", c, tc.health, tc.alive)
 			}
-			if c := p.check(t.Context(), w, true); c.health != tc.suspect {
+			beside := p.check(t.Context(), w, look{working: true, proofs: 2})
+			if beside.health != tc.health || beside.alive != tc.alive || (beside.why == "") != (beside.health == answerOK) {
+				t.Errorf("check of one that is given work %+v, want health %d, alive %d", beside, tc.health, tc.alive)
+			}
+			if c := p.check(t.Context(), w, look{suspect: true}); c.health != tc.suspect {
 				t.Errorf("check in doubt %+v, want health %d", c, tc.suspect)
 			}
 		})

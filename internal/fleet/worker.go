@@ -65,6 +65,7 @@ type Worker struct {
 	// the prefill workers of its model.
 	adopted    string
 	vitals     vitals
+	moved      bool // bytes came between the last check and the one that runs
 	draining   bool
 	drainSince admission.Instant
 	gone       bool // in no list, asked nothing
