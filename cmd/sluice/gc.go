@@ -10,11 +10,15 @@ import (
 // A router's live heap is a few megabytes, and each request leaves some kilobytes
 // of garbage. The runtime's default then collects tens of times a second, which
 // was 10 % of all CPU time. So a small heap may grow by collectEvery before it is
-// collected; a large one by its own size, as usual.
+// collected. A large one may grow by its own size, as usual, but not by more than
+// garbageRoom and a part of it: what requests hold is bounded by
+// --max-buffered-bytes, and garbage as large again would be memory beside that.
 const (
 	collectEvery = 12 << 20
+	garbageRoom  = 16 << 20
+	garbagePart  = 16
 	maxGCPercent = 400
-	minGCPercent = 100
+	minGCPercent = 5
 )
 
 // tuneGC keeps the collector at that, unless GOGC says what the operator wants.
@@ -37,7 +41,17 @@ func gcPercent(live uint64) int {
 	if live == 0 {
 		return maxGCPercent
 	}
-	return int(min(max(collectEvery*100/live, minGCPercent), maxGCPercent))
+	growth := max(collectEvery, min(live, garbageRoom+live/garbagePart))
+	return int(min(max(growth*100/live, minGCPercent), maxGCPercent))
+}
+
+// limitMemory makes the collector work harder before the process holds more than
+// bytes, unless GOMEMLIMIT says what the operator wants. It is a second line: requests
+// are refused long before.
+func limitMemory(bytes int64) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(bytes)
+	}
 }
 
 // afterEachGC calls f after each collection: when the collector finds an object

@@ -13,5 +13,9 @@ func TestGCPercent(t *testing.T) {
 	f(1<<20, maxGCPercent)
 	f(6<<20, 200)
 	f(12<<20, 100)
-	f(1<<30, minGCPercent)
+	f(16<<20, 100)
+	// 64 MiB beside what requests hold: a large heap grows by a part of it.
+	f(128<<20, 18)
+	f(1<<30, 7)
+	f(16<<30, 6)
 }

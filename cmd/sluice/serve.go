@@ -84,6 +84,7 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 	if err != nil {
 		return err
 	}
+	limitMemory(r.server.MemoryBound())
 	if err := r.server.Listen(ctx); err != nil {
 		r.close()
 		return err

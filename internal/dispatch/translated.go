@@ -41,6 +41,10 @@ func (x *exchange) translates() bool { return x.translated != nil && x.translate
 // planTranslation makes the chat body.
 func (x *exchange) planTranslation() *failure {
 	p := x.call.Peeked
+	// Before it is made: the copy is about as large as the original.
+	if f := x.reserveCopy(len(p.Body)); f != nil {
+		return f
+	}
 	o := translate.Options{ID: plainID(x.call.ID), Created: time.Now().Unix(), RefuseTools: x.d.opts.RefuseTools}
 	var (
 		body []byte
@@ -52,9 +56,9 @@ func (x *exchange) planTranslation() *failure {
 	} else {
 		body, ex, err = wrap(translate.ResponsesRequest(p.Body, o))
 	}
-	if err == nil && x.call.Reserve != nil {
-		if full := x.call.Reserve(cap(body)); full != nil {
-			return &failure{reason: reasonBufferFull, local: full}
+	if more := cap(body) - len(p.Body); more > 0 {
+		if f := x.reserveCopy(more); f != nil {
+			return f
 		}
 	}
 	var chat *openai.Peeked
@@ -69,6 +73,17 @@ func (x *exchange) planTranslation() *failure {
 		return f
 	}
 	x.translated = &translation{exchange: ex, peeked: chat}
+	return nil
+}
+
+// reserveCopy takes memory for a copy of the body into account.
+func (x *exchange) reserveCopy(bytes int) *failure {
+	if x.call.Reserve == nil {
+		return nil
+	}
+	if full := x.call.Reserve(bytes); full != nil {
+		return &failure{reason: reasonBufferFull, local: full}
+	}
 	return nil
 }
 

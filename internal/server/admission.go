@@ -226,7 +226,6 @@ func (q *request) busyThreshold() {
 	gate := q.s.opts.Gate
 	if q.r.Method == http.MethodPost {
 		body, ok := q.smallBody()
-		defer q.free()
 		if !ok {
 			return
 		}
@@ -243,18 +242,20 @@ func (q *request) busyThreshold() {
 }
 
 // smallBody reads the body of a route of our own; it answers what is wrong with
-// it.
+// it. These bodies are outside the account: an operator can add a worker while
+// requests hold all of it. They are bounded by maxWorkerBody.
 func (q *request) smallBody() ([]byte, bool) {
 	q.maxBody = min(q.maxBody, maxWorkerBody)
-	if p := q.readBody(); p != nil {
-		if p.answer == nil {
-			q.reason = p.reason
-		} else {
-			q.refuse(p.answer, p.reason)
-		}
-		return nil, false
+	body, p := q.readSmall()
+	switch {
+	case p == nil:
+		return body, true
+	case p.answer == nil:
+		q.reason = p.reason
+	default:
+		q.refuse(p.answer, p.reason)
 	}
-	return q.buf.b[:q.length], true
+	return nil, false
 }
 
 func clone[T any](p *T) *T {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,35 +21,44 @@ type bodyProblem struct {
 	answer *openai.Error // nil: the client is gone
 }
 
+// announced looks at what the head tells of the body. more is false where nothing
+// is to be read.
+func (q *request) announced() (more bool, p *bodyProblem) {
+	if enc := contentEncoding(q.r.Header); enc != "" {
+		return false, &bodyProblem{reasonEncoding, unsupportedEncoding(enc)}
+	}
+	if q.r.ContentLength > q.maxBody {
+		return false, q.tooLarge()
+	}
+	if q.r.ContentLength == 0 {
+		q.bodyDone = true
+		return false, nil
+	}
+	return true, nil
+}
+
 // readBody reads the body whole into a buffer.
 func (q *request) readBody() *bodyProblem {
 	s, n := q.s, q.r.ContentLength
-	if enc := contentEncoding(q.r.Header); enc != "" {
-		return &bodyProblem{reasonEncoding, unsupportedEncoding(enc)}
+	if more, p := q.announced(); !more {
+		return p
 	}
-	if n > q.maxBody {
-		return q.tooLarge()
-	}
-	first := min(n, firstBuffer)
+	// What is announced is a promise: it gets addresses, and memory as it comes.
+	most := n
 	if n < 0 {
-		first = firstUnknown
+		most = q.maxBody + 1
 	}
-	if q.buf = s.buffers.get(first); q.buf == nil {
+	var ok bool
+	if q.buf, ok = s.buffers.get(pageBytes, min(most, maxPromised)); !ok {
 		return &bodyProblem{reasonBufferFull, openai.BufferFull(s.opts.MaxBuffered)}
-	}
-	if n == 0 {
-		q.bodyDone = true
-		return nil
 	}
 	q.bodyBegun = true
 	in := deadlineReader{q: q, rc: http.NewResponseController(q.raw)}
 	for {
-		if q.length == len(q.buf.b) {
-			if p := q.grow(n); p != nil {
-				return p
-			}
+		if p := q.grow(most); p != nil {
+			return p
 		}
-		m, err := in.read(q.buf.b[q.length:])
+		m, err := in.read(q.buf.b[q.length:q.buf.room])
 		q.length += m
 		if int64(q.length) > q.maxBody {
 			return q.tooLarge()
@@ -56,9 +66,36 @@ func (q *request) readBody() *bodyProblem {
 		switch {
 		case err == io.EOF:
 			q.bodyDone = true
+			s.buffers.shrink(&q.buf, q.length)
 			return nil
 		case err != nil:
 			return in.problem(err)
+		}
+	}
+}
+
+// readSmall reads a body outside the account.
+func (q *request) readSmall() ([]byte, *bodyProblem) {
+	if more, p := q.announced(); !more {
+		return nil, p
+	}
+	q.bodyBegun = true
+	in := deadlineReader{q: q, rc: http.NewResponseController(q.raw)}
+	body := make([]byte, 0, 1<<10)
+	for {
+		body = slices.Grow(body, 1)
+		m, err := in.read(body[len(body):cap(body)])
+		body = body[:len(body)+m]
+		q.length = len(body)
+		if int64(q.length) > q.maxBody {
+			return nil, q.tooLarge()
+		}
+		switch {
+		case err == io.EOF:
+			q.bodyDone = true
+			return body, nil
+		case err != nil:
+			return nil, in.problem(err)
 		}
 	}
 }
@@ -71,23 +108,24 @@ func (q *request) tooLarge() *bodyProblem {
 	return &bodyProblem{reasonTooLarge, e}
 }
 
-// grow makes room for what comes after the buffer is full: four times as much,
-// never more than the body can have.
-func (q *request) grow(announced int64) *bodyProblem {
+// maxStep is the most memory a body gets before it is filled, in bytes.
+const maxStep = 1 << 20
+
+// grow makes room for the next read: four times what came, at most maxStep more,
+// never more than the body can have. A buffer that is half full is left alone.
+func (q *request) grow(most int64) *bodyProblem {
 	have := int64(q.length)
-	want := 4 * have
-	if announced >= 0 {
-		want = min(want, max(announced, have+1))
-	} else {
-		want = min(want, q.maxBody+1)
+	want := max(min(max(4*have, pageBytes), have+maxStep, most), have+1)
+	if left := q.buf.room - have; left > 0 && (left >= most-have || left >= (want-have)/2) {
+		return nil
 	}
-	larger := q.s.buffers.get(max(want, have+1))
-	if larger == nil {
+	whole := min(most, maxPromised)
+	if have >= maxPromised/2 {
+		whole = most // it has come that far
+	}
+	if !q.s.buffers.grow(&q.buf, q.length, want, whole) {
 		return &bodyProblem{reasonBufferFull, openai.BufferFull(q.s.opts.MaxBuffered)}
 	}
-	copy(larger.b, q.buf.b[:q.length])
-	q.s.buffers.put(q.buf)
-	q.buf = larger
 	return nil
 }
 

@@ -86,11 +86,10 @@ func (q *request) free() {
 		q.call.Peeked = nil
 		p.Release()
 	}
-	if q.buf != nil {
-		q.s.buffers.put(q.buf)
-		q.buf = nil
+	if q.buf.b != nil {
+		q.s.buffers.put(&q.buf)
 	}
-	q.s.buffers.release(q.reserved)
+	q.s.buffers.releaseHeap(q.reserved)
 	q.reserved = 0
 }
 

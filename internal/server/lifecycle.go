@@ -55,6 +55,10 @@ func (s *Server) Run(ctx context.Context) error {
 	go serve("clients", func() error { return s.main.Serve(s.listener) })
 	go serve("metrics", func() error { return s.scrapes.Serve(s.metricsListener) })
 
+	trimming, stopTrimming := context.WithCancel(context.Background())
+	defer stopTrimming()
+	go s.buffers.trim(trimming)
+
 	running := 2
 	var failed error
 	select {

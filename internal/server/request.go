@@ -34,7 +34,7 @@ type request struct {
 
 	// maxBody bounds the body, in bytes.
 	maxBody int64
-	buf     *buffer
+	buf     buffer
 	length  int // of the body, in buf
 	// reserved are bytes of copies of the body.
 	reserved int64

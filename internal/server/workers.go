@@ -96,7 +96,6 @@ func (q *request) accepted(w *fleet.Worker) {
 
 func (q *request) addWorker() {
 	body, ok := q.smallBody()
-	defer q.free()
 	if !ok {
 		return
 	}

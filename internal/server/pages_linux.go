@@ -1,0 +1,31 @@
+//go:build linux && !race
+
+package server
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// pagesReturn: the pages of a block go back to the system while its addresses stay.
+const pagesReturn = true
+
+// mapBlock takes n bytes of addresses beside the collector's heap, nil if there are
+// none. A page is memory once it was written to. They are never unmapped: who reads
+// a body that was given up reads zeros or another body, and does not end the process.
+func mapBlock(n int64) []byte {
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil
+	}
+	b := unsafe.Slice((*byte)(p), n)
+	// A huge page would be 2 MiB of memory for one byte. A kernel without them says
+	// that it does not know the advice.
+	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
+	return b
+}
+
+// dropPages gives the memory of b, which begins and ends with a page, back to the
+// system.
+func dropPages(b []byte) { _ = unix.Madvise(b, unix.MADV_DONTNEED) } // fails only for what is not mapped
