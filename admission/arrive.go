@@ -91,6 +91,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		c.refuseLate(now, t, LimitClassWait, q.lackFor(lack), t.classLimit, out)
 		return
 	}
+	t.lacked = q.lackFor(lack)
 	c.enqueue(now, t, pair)
 	if t.lane.head() == t {
 		t.reconsidered = true // it was decided just now
@@ -240,7 +241,8 @@ func (c *Core) refuse(now Instant, t *Ticket, why Reason, lack Resource, limit i
 	}
 	t.refusal = &Refusal{
 		Reason: why, Resource: lack, Class: t.class.Name, Limit: limit, Depth: depth, Waited: t.waited,
-		RetryAfter: c.retryAfter(now, t, why, lack, depth, rate),
+		PrefillSlots: c.limits.PrefillSlots > 0,
+		RetryAfter:   c.retryAfter(now, t, why, lack, depth, rate),
 	}
 	c.decide(t, stateRefused, out)
 }

@@ -94,7 +94,7 @@ func TestMetricsByClass(t *testing.T) {
 			`sluice_admission_received_total{class="gold"} 2`,
 			`sluice_admission_dispatches_total{class="gold"} 1`,
 			`sluice_admission_dispatches_total{class="f-all"} 1`,
-			`sluice_admission_rejections_total{class="gold",reason="class_queue_full"} 1`,
+			`sluice_admission_rejections_total{class="gold",reason="policy_class_queue_full"} 1`,
 			`sluice_admission_backpressure_total{class="gold",limit="requests"} 1`,
 			`sluice_admission_prefill_tokens{rank="p"} 64`,
 			`sluice_admission_decode_blocks{rank="d",state="pending"} 4`,

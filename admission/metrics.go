@@ -22,7 +22,9 @@ import (
 //
 // The series smg_pd_prefill_admission_* are those of SMG's per-worker prefill
 // limits, by their exact names and reasons; they speak of disaggregated
-// requests. All series without a rank in their labels are there from the start.
+// requests. All series without a rank
+// in their labels are there from the start, but for waits that ended otherwise than
+// with a grant.
 type Metrics struct {
 	// immutable
 	prefillWait    prometheus.Histogram
@@ -43,10 +45,12 @@ type Metrics struct {
 
 // classSeries are the series of one class, resolved once.
 type classSeries struct {
-	waits      [numResults]prometheus.Observer
+	// waits are made when they are first needed: a histogram has twenty series, and
+	// most classes never see most outcomes.
+	waits      [numResults]atomic.Pointer[prometheus.Observer]
 	received   prometheus.Counter
 	dispatches prometheus.Counter
-	rejects    [numReasons]prometheus.Counter
+	rejects    [numResults]prometheus.Counter // nil: not an outcome of a refusal
 	pressure   map[LimitKind]prometheus.Counter
 }
 
@@ -62,11 +66,11 @@ func (m *Metrics) class(name string) *classSeries {
 		dispatches: m.dispatches.WithLabelValues(name),
 		pressure:   map[LimitKind]prometheus.Counter{},
 	}
-	s.waits[resultGranted] = m.waits.WithLabelValues(name, "granted")
-	s.waits[resultCanceled] = m.waits.WithLabelValues(name, "canceled")
-	for r := reasonNone + 1; r < numReasons; r++ {
-		s.waits[r] = m.waits.WithLabelValues(name, r.String())
-		s.rejects[r] = m.rejects.WithLabelValues(name, r.String())
+	m.wait(s, name, resultGranted)
+	for r := range numResults {
+		if r != resultGranted && r != resultCanceled {
+			s.rejects[r] = m.rejects.WithLabelValues(name, resultName(r))
+		}
 	}
 	for _, k := range limitKinds {
 		s.pressure[k] = m.pressure.WithLabelValues(name, string(k))
@@ -78,12 +82,50 @@ func (m *Metrics) class(name string) *classSeries {
 // waitBuckets reach from a grant at once to the longest sensible queue timeout.
 var waitBuckets = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300}
 
-// Results of an Acquire, for the outcome label: granted, canceled, or a reason.
+// Results of an Acquire, for the outcome label: granted, canceled, or the code of a
+// refusal; the Reasons come first.
 const (
 	resultGranted  = int(reasonNone)
-	resultCanceled = int(numReasons)
-	numResults     = int(numReasons) + 1
+	resultCanceled = int(numReasons) + iota - 1
+	resultPrefillQueueFull
+	resultPrefillQueueTimeout
+	numResults
 )
+
+func resultName(result int) string {
+	switch result {
+	case resultGranted:
+		return "granted"
+	case resultCanceled:
+		return "canceled"
+	case resultPrefillQueueFull:
+		return codePrefillQueueFull
+	case resultPrefillQueueTimeout:
+		return codePrefillQueueTimeout
+	}
+	return Reason(result).code()
+}
+
+// result is that of Refusal.Code.
+func (r *Refusal) result() int {
+	switch r.Code() {
+	case codePrefillQueueFull:
+		return resultPrefillQueueFull
+	case codePrefillQueueTimeout:
+		return resultPrefillQueueTimeout
+	}
+	return int(r.Reason)
+}
+
+// wait is the histogram of one class and result.
+func (m *Metrics) wait(k *classSeries, class string, result int) prometheus.Observer {
+	if o := k.waits[result].Load(); o != nil {
+		return *o
+	}
+	o := m.waits.WithLabelValues(class, resultName(result)) // the same for all who come here at once
+	k.waits[result].Store(&o)
+	return o
+}
 
 // NewMetrics registers the metrics of one gate. It panics when reg already has
 // them.
@@ -104,7 +146,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sluice_admission_wait_seconds",
-		Help:    "Seconds at the gate of every request, and how it ended: granted, canceled (the client left), or the reason of a refusal.",
+		Help:    "Seconds at the gate of every request, and how it ended: granted, canceled (the client left), or the code of a refusal.",
 		Buckets: waitBuckets,
 	}, []string{"class", "outcome"})
 	m.received = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -117,7 +159,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}, []string{"class"})
 	m.rejects = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_rejections_total",
-		Help: "Requests that the gate refused, by reason.",
+		Help: "Requests that the gate refused, by the code that the client was told.",
 	}, []string{"class", "reason"})
 	m.pressure = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_backpressure_total",
@@ -142,7 +184,8 @@ func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
 	if t.wasQueue && disaggregated {
 		m.prefillWait.Observe(wait.Seconds())
 	}
-	k := m.class(t.ClassName())
+	class := t.ClassName()
+	k := m.class(class)
 	if !t.Retry {
 		k.received.Inc()
 	}
@@ -154,8 +197,8 @@ func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
 		result = resultCanceled
 	case Refused:
 		why := t.refusal.Reason
-		result = int(why)
-		k.rejects[why].Inc()
+		result = t.refusal.result()
+		k.rejects[result].Inc()
 		if why == QueueFull || why == ClassQueueFull {
 			if c := k.pressure[t.refusal.LimitKind]; c != nil {
 				c.Inc()
@@ -165,7 +208,7 @@ func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
 			c.Inc()
 		}
 	}
-	k.waits[result].Observe(wait.Seconds())
+	m.wait(k, class, result).Observe(wait.Seconds())
 }
 
 // ledgerCollector reads the gate when it is scraped.

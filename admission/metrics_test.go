@@ -125,7 +125,7 @@ func TestMetricsOfAggregatedRequests(t *testing.T) {
 	text := exposition(t, reg)
 	for _, line := range []string{
 		`smg_pd_prefill_admission_rejections_total{reason="unavailable"} 0`,
-		`sluice_admission_rejections_total{class="default",reason="no_workers"} 1`,
+		`sluice_admission_rejections_total{class="default",reason="no_available_workers"} 1`,
 		`sluice_admission_dispatches_total{class="default"} 1`,
 		`sluice_admission_wait_seconds_count{class="default",outcome="granted"} 1`,
 		`sluice_admission_decode_requests{rank="r1",state="pending"} 1`,

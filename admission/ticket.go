@@ -65,6 +65,7 @@ type Ticket struct {
 	queuedAt Instant // start of the present wait
 	waited   time.Duration
 	wasQueue bool // the last Acquire had to wait
+	lacked   Resource
 	refusal  *Refusal
 	wake     chan struct{}
 	ended    bool // Close was called
@@ -114,6 +115,10 @@ func (t *Ticket) Waited() time.Duration { return t.waited }
 
 // Queued tells whether the last Acquire had to wait.
 func (t *Ticket) Queued() bool { return t.wasQueue }
+
+// Lacked returns what the request, or the head of its queue, lacked when it last
+// began to wait; ResourceNone if it never did.
+func (t *Ticket) Lacked() Resource { return t.lacked }
 
 // ClassName returns the class that the request was given when it first came to
 // the gate; it may change with a reload while it waits.

@@ -149,6 +149,22 @@ const (
 	numReasons
 )
 
+// code is the code that clients are told, but for a queue in front of prefill slots;
+// see [Refusal.Code].
+func (r Reason) code() string {
+	switch r {
+	case DeadlineExceeded:
+		return "queue_deadline_exceeded"
+	case NoWorkers:
+		return "no_available_workers"
+	case ClassQueueFull:
+		return "policy_class_queue_full"
+	case AllOverloaded:
+		return "all_workers_overloaded"
+	}
+	return r.String()
+}
+
 func (r Reason) String() string {
 	switch r {
 	case reasonNone:
@@ -259,6 +275,8 @@ type Refusal struct {
 	Limit int64
 	// Current is what had been reached of it, for QueueFull and ClassQueueFull.
 	Current int64
+	// PrefillSlots: requests in prefill were bounded when it was refused.
+	PrefillSlots bool
 	// Depth is the number of requests that waited when this one was refused,
 	// without it.
 	Depth int
@@ -267,6 +285,25 @@ type Refusal struct {
 	// RetryAfter is when a repeated request may fare better; it is at least
 	// a second and at most a minute.
 	RetryAfter time.Duration
+}
+
+// Codes of a queue in front of prefill slots, which are those of SMG.
+const (
+	codePrefillQueueFull    = "pd_prefill_queue_full"
+	codePrefillQueueTimeout = "pd_prefill_queue_timeout"
+)
+
+// Code is the word for the refusal, the same towards the client, in the log and in
+// metrics. It is of a closed set.
+func (r *Refusal) Code() string {
+	switch {
+	case !r.PrefillSlots || r.LimitKind == LimitBytes:
+	case r.Reason == QueueFull:
+		return codePrefillQueueFull
+	case r.Reason == QueueTimeout:
+		return codePrefillQueueTimeout
+	}
+	return r.Reason.code()
 }
 
 func (r *Refusal) Error() string {

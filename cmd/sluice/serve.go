@@ -74,7 +74,7 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 	// write to the broken pipe then ends a Go process, unless the signal is
 	// ignored; the log counts what it drops.
 	signal.Ignore(syscall.SIGPIPE)
-	log := telemetry.NewLog(telemetry.LogOptions{Out: stderr, Level: level, JSON: cfg.Log.JSON})
+	log := telemetry.NewLog(telemetry.LogOptions{Out: stderr, Level: level, JSON: cfg.Log.JSON, Access: telemetry.AccessMode(cfg.Log.Access)})
 	defer log.Close(logFlush)
 	for _, w := range warnings {
 		log.Warn("configuration", "warning", w.String())

@@ -64,8 +64,9 @@ type Auth struct {
 
 // Log says what is logged and in which form.
 type Log struct {
-	Level string `yaml:"log_level" default:"info" choices:"debug|info|warn|error" help:"Least level that is logged."`
-	JSON  bool   `yaml:"log_json" default:"false" help:"Log one JSON object a line instead of text."`
+	Level  string `yaml:"log_level" default:"info" choices:"debug|info|warn|error" help:"Least level that is logged."`
+	Access string `yaml:"access_log" default:"all" choices:"all|failures|off" help:"Which requests have a line in the log. failures: those that sluice or an engine failed, and those that were refused for want of room, which are logged at warn; the others are at info. Probes and reads of /workers and /admission are at debug."`
+	JSON   bool   `yaml:"log_json" default:"false" help:"Log one JSON object a line instead of text."`
 }
 
 // Fleet holds what is true of all engines together.

@@ -204,9 +204,16 @@ type Call struct {
 
 // Record is what the access log and the metrics tell of a request.
 type Record struct {
-	Model                   string
+	Model string
+	// PrefillRank and DecodeRank are the URLs of the last attempt's ranks,
+	// PrefillName and DecodeName what clients are told of them; "@rank" follows each
+	// for one data-parallel rank.
 	PrefillRank, DecodeRank string
+	PrefillName, DecodeName string
 	Attempts                int
+	// Class is the policy class, empty of what never came to the gate. Resource is
+	// what it waited for or was refused for.
+	Class, Resource string
 	// Queued is the time at the gate, over all attempts.
 	Queued time.Duration
 	// TTFT is the time from arrival to the first byte of the answer's content; 0
@@ -219,12 +226,25 @@ type Record struct {
 	Status int
 	// Reason is one of a closed set of words.
 	Reason string
+	// Code is the code that the client was told, where that is another word.
+	Code string
 	// Note tells what of the request was left out; empty if nothing was.
 	Note string
 	// Err is for the log only.
 	Err   error
 	Usage openai.Usage
 	Bytes int64
+}
+
+// ranks tells on which ranks the last attempt runs; nil: there is none of that kind.
+func (r *Record) ranks(prefill, decode *fleet.Rank) {
+	r.PrefillRank, r.PrefillName, r.DecodeRank, r.DecodeName = "", "", "", ""
+	if prefill != nil {
+		r.PrefillRank, r.PrefillName = prefill.ID(), prefill.Name()
+	}
+	if decode != nil {
+		r.DecodeRank, r.DecodeName = decode.ID(), decode.Name()
+	}
 }
 
 // StatusClientGone is recorded for a client that left before it got a status.

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -125,7 +126,7 @@ func (x *exchange) run() {
 				// what the engine said.
 				f = last
 			}
-			x.call.Record.Queued = x.ticket.Waited()
+			x.noteWait(err)
 			x.tellQueued()
 			x.answer(f)
 			return
@@ -133,7 +134,7 @@ func (x *exchange) run() {
 		x.tellPlace()
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
-		x.call.Record.Queued = x.ticket.Waited()
+		x.noteWait(nil)
 		f := x.attempt()
 		if f == nil {
 			x.learn()
@@ -278,11 +279,26 @@ func isObject(b []byte) bool {
 	return len(b) > 1 && b[0] == '{' && b[len(b)-1] == '}' && !bytes.ContainsAny(b, "\r\n")
 }
 
+// noteWait records what the gate made of the request; err is a refusal, or nil.
+func (x *exchange) noteWait(err error) {
+	rec, t := &x.call.Record, &x.ticket
+	rec.Queued, rec.Class = t.Waited(), t.ClassName()
+	lacked := t.Lacked()
+	var r *admission.Refusal
+	if err != nil && errors.As(err, &r) && r.Resource != admission.ResourceNone {
+		lacked = r.Resource
+	}
+	if lacked != admission.ResourceNone {
+		rec.Resource = lacked.String()
+	}
+}
+
 func (x *exchange) finish(reason string, f *failure) {
 	rec := &x.call.Record
 	rec.Reason = reason
 	if f != nil {
 		rec.Err = f
+		rec.Reason, rec.Code = f.word()
 	}
 	x.d.metrics.observe(x.call, time.Since(x.call.Arrived))
 }

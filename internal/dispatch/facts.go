@@ -37,7 +37,7 @@ func (x *exchange) tellPlace() {
 		return
 	}
 	if r := x.ticket.Prefill; r != nil {
-		x.setHeader(HeaderPrefillWorker, workerName(r.Data().(*fleet.Rank)))
+		x.setHeader(HeaderPrefillWorker, r.Data().(*fleet.Rank).Name())
 	}
 	x.tellDecode()
 }
@@ -46,15 +46,8 @@ func (x *exchange) tellPlace() {
 // while prefill ran. The header must be the caller's alone.
 func (x *exchange) tellDecode() {
 	if r := x.ticket.Decode; r != nil {
-		x.setHeader(HeaderDecodeWorker, workerName(r.Data().(*fleet.Rank)))
+		x.setHeader(HeaderDecodeWorker, r.Data().(*fleet.Rank).Name())
 	}
-}
-
-func workerName(r *fleet.Rank) string {
-	if r.DPRank() < 0 {
-		return r.Worker().ID()
-	}
-	return r.Worker().ID() + "@" + itoa(r.DPRank())
 }
 
 // wanted are the facts that the client wants in its answer, under "nvext" as the

@@ -32,15 +32,15 @@ const (
 	reasonClientGone     = "client_gone"
 	reasonQueueFull      = "queue_full"
 	reasonQueueTimeout   = "queue_timeout"
-	reasonOverloaded     = "overloaded"
-	reasonClassQueueFull = "class_queue_full"
-	reasonDeadline       = "deadline"
-	reasonNoWorkers      = "no_workers"
+	reasonOverloaded     = "all_workers_overloaded"
+	reasonClassQueueFull = "policy_class_queue_full"
+	reasonDeadline       = "queue_deadline_exceeded"
+	reasonNoWorkers      = "no_available_workers"
 	reasonDraining       = "draining"
-	reasonBadRequest     = "bad_request"
+	reasonBadRequest     = "invalid_request"
 	reasonNoModel        = "model_not_found"
 	reasonNoRoute        = "route_not_found"
-	reasonTimeout        = "request_timeout"
+	reasonTimeout        = "upstream_timeout"
 	reasonUpstreamTime   = "upstream_timeout"
 	reasonUpstream       = "upstream_failed"
 	reasonEngineStatus   = "engine_status"
@@ -96,6 +96,19 @@ func (f *failure) Error() string {
 		return f.local.Error()
 	}
 	return http.StatusText(f.status)
+}
+
+// word is the reason as it is logged and counted: the code that the client is told.
+// Of an engine's failures the reason says more; code is then the client's.
+func (f *failure) word() (reason, code string) {
+	if f.local == nil || f.local.Code == "" || f.gone {
+		return f.reason, ""
+	}
+	switch f.reason {
+	case reasonEngineStatus, reasonEngineError, reasonBrokenOff, reasonWorkerDead, reasonTransfer:
+		return f.reason, f.local.Code
+	}
+	return f.local.Code, ""
 }
 
 // own tells whether the failure is the leg's own doing: neither an echo of the

@@ -59,7 +59,7 @@ func (x *exchange) runFan() *failure {
 		copies: make([]fanCopy, n), outcomes: make(chan fanOutcome, 2*n),
 		merger: x.fan.Stream(0),
 	}
-	x.call.Record.PrefillRank, x.call.Record.DecodeRank = r.pr.ID(), r.dr.ID()
+	x.call.Record.ranks(r.pr, r.dr)
 	r.relay = relay{x: x, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, output: x.counter(r.dr)}
 	for k := range r.copies {
 		r.copies[k].bodies = x.newBodies(r.pr, r.dr, k)

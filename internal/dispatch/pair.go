@@ -183,7 +183,7 @@ func (x *exchange) runPair() *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	rec := &x.call.Record
-	rec.PrefillRank, rec.DecodeRank = pr.ID(), dr.ID()
+	rec.ranks(pr, dr)
 
 	legs := &pairLegs{bodies: x.newBodies(pr, dr, 0)}
 	prefill, decode := &legs.prefill, &legs.decode
@@ -370,9 +370,10 @@ func (x *exchange) runAggregated() *failure {
 // runOn sends the whole request to one rank.
 func (x *exchange) runOn(rank *fleet.Rank) *failure {
 	rec := &x.call.Record
-	rec.PrefillRank, rec.DecodeRank = "", rank.ID()
 	if rank.Worker().Role() == admission.RolePrefill {
-		rec.PrefillRank, rec.DecodeRank = rank.ID(), ""
+		rec.ranks(rank, nil)
+	} else {
+		rec.ranks(nil, rank)
 	}
 	b := x.emptyBodies()
 	b.header = x.legHeader(b.header[:0], x.engineID(0))

@@ -361,7 +361,7 @@ func (x *exchange) tellBeside(rank *fleet.Rank) {
 	}
 	delete(x.w.Header(), HeaderDecodeWorker)
 	delete(x.w.Header(), HeaderPrefillWorker)
-	x.setHeader(name, workerName(rank))
+	x.setHeader(name, rank.Name())
 }
 
 // passed relays an answer of which nothing is known.

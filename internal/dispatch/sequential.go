@@ -43,7 +43,7 @@ type seqLegs struct {
 func (x *exchange) runSequential() *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
-	x.call.Record.PrefillRank, x.call.Record.DecodeRank = pr.ID(), dr.ID()
+	x.call.Record.ranks(pr, dr)
 	legs := &seqLegs{bodies: x.emptyBodies()}
 	legs.bodies.header = x.legHeader(legs.bodies.header[:0], x.engineID(0))
 	legs.prefillCtx.follow(&x.ctx.legContext)
@@ -161,7 +161,7 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 	if dr.Alive().Err() != nil && t.MoveDecode() { // lost while prefill ran
 		dr = t.Decode.Data().(*fleet.Rank)
 	}
-	x.call.Record.DecodeRank = dr.ID()
+	x.call.Record.DecodeRank, x.call.Record.DecodeName = dr.ID(), dr.Name()
 	if params != nil && time.Since(legs.answered) > x.d.opts.HandOffMaxAge {
 		x.d.metrics.handOff(t.Prefill.Data().(*fleet.Rank).Connector(), handOffStale)
 		return &failure{leg: admission.DecodeLeg, rank: dr, dead: true, reason: reasonTransfer,

@@ -230,6 +230,7 @@ type Rank struct {
 	worker  *Worker
 	dp, dps int // dp is -1 for a whole worker
 	id      string
+	name    string
 	breaker breaker
 
 	// guarded by Fleet.mu
@@ -240,9 +241,10 @@ type Rank struct {
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {
-	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, breaker: breaker{opts: &w.fleet.opts.Breaker}}
+	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, name: w.id, breaker: breaker{opts: &w.fleet.opts.Breaker}}
 	if dp >= 0 {
 		r.id += "@" + strconv.Itoa(dp)
+		r.name += "@" + strconv.Itoa(dp)
 	}
 	return r
 }
@@ -252,6 +254,10 @@ func (r *Rank) Worker() *Worker { return r.worker }
 
 // ID returns the worker's URL, with "@rank" for one data-parallel rank.
 func (r *Rank) ID() string { return r.id }
+
+// Name returns the worker's id, with "@rank" for one data-parallel rank: what
+// clients may be told, since it holds no address.
+func (r *Rank) Name() string { return r.name }
 
 // DPRank returns the data-parallel rank, or -1 when the worker is scheduled as
 // a whole.

@@ -81,6 +81,7 @@ type (
 	}
 	rankDoc struct {
 		ID            string      `json:"id"`
+		WorkerID      string      `json:"worker_id"`
 		Role          string      `json:"role"`
 		Models        []string    `json:"models"`
 		Candidate     bool        `json:"candidate"`
@@ -147,8 +148,14 @@ func (q *request) admission() {
 	for i := range st.Queues {
 		doc.Queues = append(doc.Queues, queueOf(&st.Queues[i]))
 	}
+	ids := map[string]string{}
+	for _, w := range q.s.opts.Fleet.List() {
+		ids[w.URL()] = w.ID()
+	}
 	for i := range st.Ranks {
-		doc.Ranks = append(doc.Ranks, rankOf(&st.Ranks[i]))
+		rank := rankOf(&st.Ranks[i])
+		rank.WorkerID = ids[st.Ranks[i].Worker]
+		doc.Ranks = append(doc.Ranks, rank)
 	}
 	if r := q.s.opts.Reload; r != nil {
 		state := r.State()

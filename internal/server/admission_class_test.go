@@ -104,8 +104,8 @@ func TestNeverQueuesIsRefusedByBothPools(t *testing.T) {
 		check("prefill_tokens")
 		full.leave()
 		for name, want := range map[string]float64{
-			`sluice_admission_rejections_total{class="never",reason="class_queue_full"}`:  2,
-			`sluice_admission_rejections_total{class="normal",reason="class_queue_full"}`: 0,
+			`sluice_admission_rejections_total{class="never",reason="policy_class_queue_full"}`:  2,
+			`sluice_admission_rejections_total{class="normal",reason="policy_class_queue_full"}`: 0,
 		} {
 			if got := r.metric(name); got != want {
 				t.Errorf("%s is %v, want %v", name, got, want)

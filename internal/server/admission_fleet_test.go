@@ -259,7 +259,7 @@ func TestBusyThreshold(t *testing.T) {
 	if d := r.rank("decode"); !d.Overloaded || r.rank("prefill").Overloaded {
 		t.Errorf("rank %+v", d)
 	}
-	if n := r.metric(`sluice_admission_rejections_total{class="normal",reason="all_overloaded"}`); n != 1 {
+	if n := r.metric(`sluice_admission_rejections_total{class="normal",reason="all_workers_overloaded"}`); n != 1 {
 		t.Errorf("%v rejections counted", n)
 	}
 	// One that is refused changes nothing of those in force, nor does a good one

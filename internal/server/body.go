@@ -200,6 +200,9 @@ const (
 // "100 Continue" is not sent it.
 func (q *request) refuse(e *openai.Error, reason string) {
 	q.reason = reason
+	if e.Code != "" {
+		q.reason = e.Code // one word in the log, in metrics and towards the client
+	}
 	q.err = e.Cause
 	if q.bodyDone || q.r.Body == nil || q.r.Body == http.NoBody {
 		q.write(e)

@@ -324,7 +324,7 @@ func TestBadInput(t *testing.T) {
 	if n := len(r.sim.Prefill(0).Requests()); n != 0 {
 		t.Errorf("prefill saw %d of them", n)
 	}
-	if got := r.metric(`sluice_requests_total{reason="bad_request",route="chat_completions",status="400"}`); got != 40 {
+	if got := r.metric(`sluice_requests_total{reason="invalid_request",route="chat_completions",status="400"}`); got != 40 {
 		t.Errorf("%v bad requests are counted, want 40", got)
 	}
 }

@@ -65,9 +65,9 @@ func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 	e := &openai.Error{Status: p.Status, Type: typeInvalidRequest, Code: headCode(p.Status), Message: p.Message}
 	out := reply{ResponseWriter: w}
 	_ = e.WriteResponse(&out, openai.ShapeOpenAI) // a client that left is not told
-	s.opts.Requests.Refused(openai.RouteOther, p.Status, reasonBadRequest)
+	s.opts.Requests.Refused(openai.RouteOther, p.Status, e.Code)
 	s.log.Access(&telemetry.AccessLine{
-		ID: id, Method: "-", Route: "-", Level: slog.LevelInfo, Total: time.Since(start), Status: p.Status, Reason: reasonBadRequest, Err: e, BytesOut: out.bytes,
+		ID: id, Method: "-", Route: "-", Level: slog.LevelInfo, Total: time.Since(start), Status: p.Status, Reason: e.Code, Err: e, BytesOut: out.bytes,
 	})
 }
 

@@ -113,6 +113,7 @@ func start(t *testing.T, change func(*setup)) *rig {
 	gm.Watch(r.gate)
 	s.fleet.Log = log.Logger
 	r.fleet = fleet.New(r.gate, s.fleet, clock)
+	reg.MustRegister(fleet.NewCollector(r.fleet))
 	s.dispatch.Disaggregated, s.dispatch.PrefillSlots = pd, s.limits.PrefillSlots > 0
 	requests := dispatch.NewMetrics(reg)
 	o := &s.server

@@ -29,6 +29,8 @@ type request struct {
 	err    error
 	// counted: dispatch has counted the request.
 	counted bool
+	// key is the name of the key that was presented; empty: it has none.
+	key string
 	// model is what was asked for, where it came to that.
 	model string
 
@@ -168,12 +170,37 @@ func (q *request) count() {
 	q.s.opts.Requests.Refused(q.api(), q.status(), q.reason)
 }
 
+// failed tells whether the request is one that an operator looks for: sluice or an
+// engine failed it, there was no room for it, or its answer broke off. What is wrong
+// with the request itself is the client's.
+func (q *request) failed(status int) bool {
+	switch {
+	case status >= 500:
+		return true
+	case status == http.StatusTooManyRequests:
+		return q.reason != reasonEngineStatus
+	case status < 400:
+		return q.reason != reasonOK && q.reason != reasonClientGone
+	}
+	return false
+}
+
+// peer is an address without its port.
+func peer(addr string) string {
+	if i := strings.LastIndexByte(addr, ':'); i > 0 {
+		addr = addr[:i]
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(addr, "["), "]")
+}
+
 func (q *request) access() {
 	rec := &q.call.Record
 	line := telemetry.AccessLine{
-		ID: q.call.ID, Method: q.r.Method, Model: rec.Model, Prefill: rec.PrefillRank, Decode: rec.DecodeRank,
+		ID: q.call.ID, Method: q.r.Method, Client: peer(q.r.RemoteAddr), Key: q.key,
+		Model: rec.Model, Class: rec.Class, Resource: rec.Resource,
+		Prefill: rec.PrefillRank, PrefillID: rec.PrefillName, Decode: rec.DecodeRank, DecodeID: rec.DecodeName,
 		Attempts: rec.Attempts, Queued: rec.Queued, TTFT: rec.TTFT, Total: time.Since(q.call.Arrived),
-		Status: q.status(), Reason: q.reason, BytesIn: int64(q.length), BytesOut: q.out.bytes,
+		Status: q.status(), Reason: q.reason, Code: rec.Code, BytesIn: int64(q.length), BytesOut: q.out.bytes,
 		Note: rec.Note,
 	}
 	if line.Model == "" {
@@ -187,6 +214,12 @@ func (q *request) access() {
 		line.Level = slog.LevelDebug
 	default:
 		line.Route = q.route.name
+		if q.route.watched && line.Status < 400 && (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) {
+			line.Level = slog.LevelDebug
+		}
+	}
+	if line.Level == slog.LevelInfo && q.failed(line.Status) {
+		line.Level = slog.LevelWarn
 	}
 	if line.Status >= 500 || rec.Status == http.StatusOK && q.reason != reasonOK && q.reason != reasonClientGone {
 		line.Err = q.err

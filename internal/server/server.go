@@ -61,8 +61,9 @@ type route struct {
 	pattern string
 	// both: OpenAI's and Anthropic's API have the path.
 	both bool
-	// quiet: nobody wants an access line.
-	quiet bool
+	// quiet: nobody wants an access line. watched: nor of reads that went well, which
+	// somebody repeats all the time.
+	quiet, watched bool
 }
 
 // New makes a server that does not listen yet.
@@ -116,6 +117,10 @@ func (s *Server) newRoutes() map[string]*route {
 		r.quiet = true
 		return r
 	}
+	watched := func(r *route) *route {
+		r.watched = true
+		return r
+	}
 	post := func(api openai.Route) *route {
 		return &route{name: api.String(), access: map[string]access{http.MethodPost: client}, allow: []string{http.MethodPost}, serve: (*request).infer, api: api}
 	}
@@ -134,20 +139,22 @@ func (s *Server) newRoutes() map[string]*route {
 		"/readyz":    probe((*request).ready),
 		"/readiness": probe((*request).ready),
 
-		"/admission":        get("admission", readOnly, (*request).admission),
+		"/admission":        watched(get("admission", readOnly, (*request).admission)),
 		"/admission/reload": {name: "reload", access: map[string]access{http.MethodPost: admin}, allow: []string{http.MethodPost}, serve: (*request).reload},
 		"/busy_threshold": {
-			name:   "busy_threshold",
-			access: map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
-			allow:  []string{http.MethodGet, http.MethodHead, http.MethodPost},
-			serve:  (*request).busyThreshold,
+			watched: true,
+			name:    "busy_threshold",
+			access:  map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
+			allow:   []string{http.MethodGet, http.MethodHead, http.MethodPost},
+			serve:   (*request).busyThreshold,
 		},
 
 		pathWorkers: {
-			name:   "workers",
-			access: map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
-			allow:  []string{http.MethodGet, http.MethodHead, http.MethodPost},
-			serve:  (*request).workers,
+			watched: true,
+			name:    "workers",
+			access:  map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
+			allow:   []string{http.MethodGet, http.MethodHead, http.MethodPost},
+			serve:   (*request).workers,
 		},
 	}
 	routes[pathModels].both = true
@@ -159,10 +166,11 @@ func (s *Server) newRoutes() map[string]*route {
 
 // workerRoute is /workers/{id}.
 var workerRoute = &route{
-	name:   "worker",
-	access: map[string]access{http.MethodGet: readOnly, http.MethodDelete: admin},
-	allow:  []string{http.MethodGet, http.MethodHead, http.MethodDelete},
-	serve:  (*request).worker,
+	watched: true,
+	name:    "worker",
+	access:  map[string]access{http.MethodGet: readOnly, http.MethodDelete: admin},
+	allow:   []string{http.MethodGet, http.MethodHead, http.MethodDelete},
+	serve:   (*request).worker,
 }
 
 // match finds the route of a path, nil if there is none.

@@ -21,15 +21,25 @@ type AccessLine struct {
 	// Route is the route's name, or the path of a request that matched none.
 	Route string
 	Model string
-	// Prefill and Decode are the ranks of the last attempt; a request that ran
-	// whole on one rank has it in Decode.
-	Prefill, Decode string
-	Attempts        int
+	// Client is the address of the connection's other end, without its port; Key the
+	// name of the key that was presented, if it has one.
+	Client, Key string
+	// Class is the policy class, Resource what the request waited for or was refused
+	// for.
+	Class, Resource string
+	// Prefill and Decode are the ranks of the last attempt, by URL; a request that ran
+	// whole on one rank has it in Decode. PrefillID and DecodeID are the ids that the
+	// answer's header told the client.
+	Prefill, Decode     string
+	PrefillID, DecodeID string
+	Attempts            int
 	// Queued is the time at the gate, TTFT that to the first byte of content,
 	// Total that from arrival to the last byte.
 	Queued, TTFT, Total time.Duration
 	Status              int
 	Reason              string
+	// Code is the code that the client was told, where that is another word.
+	Code string
 	// BytesIn is the length of the body as far as it was read, BytesOut that of
 	// the answer's.
 	BytesIn, BytesOut int64
@@ -47,7 +57,7 @@ type AccessLine struct {
 // The line is put together here rather than by slog, in slog's two forms: there
 // is one for each request, and this takes a quarter of the time.
 func (l *Log) Access(a *AccessLine) {
-	if l.w == nil || !l.Enabled(context.Background(), a.Level) {
+	if l.w == nil || a.Level < l.access || !l.Enabled(context.Background(), a.Level) {
 		return
 	}
 	e := lines.Get().(*line)
@@ -57,21 +67,28 @@ func (l *Log) Access(a *AccessLine) {
 	e.text("id", a.ID)
 	e.text("method", Clip(a.Method))
 	e.text("route", Clip(a.Route))
+	e.optional("client", a.Client)
+	e.optional("key", a.Key)
 	e.optional("model", a.Model)
+	e.optional("class", a.Class)
 	e.optional("prefill", a.Prefill)
+	e.optional("prefill_id", a.PrefillID)
 	e.optional("decode", a.Decode)
+	e.optional("decode_id", a.DecodeID)
 	if a.Attempts > 0 {
 		e.number("attempts", int64(a.Attempts))
 	}
 	if a.Attempts > 0 || a.Queued > 0 {
 		e.millis("queue_ms", a.Queued)
 	}
+	e.optional("resource", a.Resource)
 	if a.TTFT > 0 {
 		e.millis("ttft_ms", a.TTFT)
 	}
 	e.millis("total_ms", a.Total)
 	e.number("status", int64(a.Status))
 	e.text("reason", a.Reason)
+	e.optional("code", a.Code)
 	e.number("bytes_in", a.BytesIn)
 	e.number("bytes_out", a.BytesOut)
 	e.optional("note", a.Note)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,8 @@ type LogOptions struct {
 	Level slog.Level
 	// JSON writes one object a line instead of text.
 	JSON bool
+	// Access says which requests have a line. Empty: AccessAll.
+	Access AccessMode
 	// MaxPending bounds the lines that wait to be written, in bytes. 0:
 	// DefaultMaxPending.
 	MaxPending int
@@ -27,12 +30,43 @@ type Log struct {
 	*slog.Logger
 	w       *asyncWriter // nil: the log goes nowhere
 	json    bool
+	access  slog.Level // the least level of a request's line
 	dropped metric.Desc
+}
+
+// AccessMode says which requests have an access line.
+type AccessMode string
+
+// The modes.
+const (
+	AccessAll      AccessMode = "all"
+	AccessFailures AccessMode = "failures" // what is logged at slog.LevelWarn
+	AccessOff      AccessMode = "off"
+)
+
+// least is the least level of the lines that are written.
+func (m AccessMode) least() slog.Level {
+	switch m {
+	case AccessFailures:
+		return slog.LevelWarn
+	case AccessOff:
+		return slog.Level(math.MaxInt)
+	}
+	return slog.Level(math.MinInt)
+}
+
+// seconds tells times in JSON as a number of seconds, which slog would write in
+// nanoseconds; text says "1.5s".
+func seconds(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+	}
+	return a
 }
 
 // NewLog makes a log. Close it, or its last lines may be lost.
 func NewLog(o LogOptions) *Log {
-	l := &Log{json: o.JSON, dropped: metric.Counter("sluice_log_lines_dropped_total",
+	l := &Log{json: o.JSON, access: o.Access.least(), dropped: metric.Counter("sluice_log_lines_dropped_total",
 		"Log lines that were dropped because the output took no more.")}
 	made := make(chan struct{})
 	l.w = newAsyncWriter(o.Out, o.MaxPending, func(n uint64) {
@@ -42,6 +76,7 @@ func NewLog(o LogOptions) *Log {
 	ho := &slog.HandlerOptions{Level: o.Level}
 	var h slog.Handler
 	if o.JSON {
+		ho.ReplaceAttr = seconds
 		h = slog.NewJSONHandler(l.w, ho)
 	} else {
 		h = slog.NewTextHandler(l.w, ho)
@@ -89,7 +124,7 @@ func ParseLevel(s string) (slog.Level, error) {
 		return slog.LevelDebug, nil
 	case "info":
 		return slog.LevelInfo, nil
-	case "warn":
+	case "warn", "warning":
 		return slog.LevelWarn, nil
 	case "error":
 		return slog.LevelError, nil

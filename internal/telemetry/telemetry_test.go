@@ -143,6 +143,33 @@ func TestAccessLine(t *testing.T) {
 	}
 }
 
+// TestAccessModes: each mode writes the lines that its name says, whatever the log's
+// level.
+func TestAccessModes(t *testing.T) {
+	for mode, want := range map[AccessMode]int{"": 3, AccessAll: 3, AccessFailures: 1, AccessOff: 0} {
+		var out bytes.Buffer
+		l := NewLog(LogOptions{Out: &out, Level: slog.LevelDebug, Access: mode})
+		for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
+			l.Access(&AccessLine{ID: "a", Level: level})
+		}
+		l.Close(10 * time.Second)
+		if got := strings.Count(out.String(), "\n"); got != want {
+			t.Errorf("mode %q: %d lines, want %d", mode, got, want)
+		}
+	}
+}
+
+// TestTimesInJSON: slog would write nanoseconds, which nobody reads as such.
+func TestTimesInJSON(t *testing.T) {
+	var out bytes.Buffer
+	l := NewLog(LogOptions{Out: &out, JSON: true})
+	l.Info("a", "timeout", 1500*time.Millisecond)
+	l.Close(10 * time.Second)
+	if !strings.Contains(out.String(), `"timeout":1.5}`) {
+		t.Error(out.String())
+	}
+}
+
 // Whatever a client calls itself, a line stays one line of its form.
 func TestAccessLineOfHostileText(t *testing.T) {
 	hostile := "a\"b\\c=d e\n\x00\x7f\xff\u2028💧" + strings.Repeat("x", 300)

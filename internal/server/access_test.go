@@ -1,0 +1,120 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// field is the value of one field of a line of the log in text, "" if it has none.
+func field(line, name string) string {
+	_, v, _ := strings.Cut(line, " "+name+"=")
+	v, _, _ = strings.Cut(v, " ")
+	return v
+}
+
+// TestAccessLineOfARefusal keeps away a refusal of which the log tells neither the
+// class nor what was lacking, in another word than the client's, and at a level
+// that production does not log.
+func TestAccessLineOfARefusal(t *testing.T) {
+	r := startClasses(t, classes(
+		admission.Class{Name: "normal", DecodeBusyFrac: ptr(0.5), PrefillBusyFrac: ptr(0.1)},
+		admission.Class{Name: "never", DecodeBusyFrac: ptr(0.5), RequestLimitPerWorker: ptr(0.0)},
+	), func(s *setup) { s.sim.Regular = 1 })
+	w := r.sim.Regular(0)
+	full := r.block(w, 101)
+	waited := r.fly(promptOf(10, ""), withID, "waited")
+	r.waitDepth("normal", 1)
+	full.leave()
+	waited.good(t)
+	full = r.block(w, 450)
+	r.do("POST", completions, promptOf(100, ""), append(class("never"), withID, "refused")...).refusal(t, 429, "policy_class_queue_full")
+	full.leave()
+
+	want := map[string]map[string]string{
+		"refused": {"level": "WARN", "class": "never", "resource": "decode_blocks", "status": "429", "reason": "policy_class_queue_full", "client": "127.0.0.1"},
+		"waited":  {"level": "INFO", "class": "normal", "resource": "prefill_tokens", "status": "200", "reason": "ok", "decode": w.URL(), "client": "127.0.0.1"},
+	}
+	for id, fields := range want {
+		line := r.line(id)
+		for name, v := range fields {
+			if got := field(line, name); got != v {
+				t.Errorf("%s: %s is %q, want %q in %s", id, name, got, v, line)
+			}
+		}
+	}
+	if got := r.metric(`sluice_requests_total{reason="policy_class_queue_full",route="completions",status="429"}`); got != 1 {
+		t.Errorf("the metric counts %v by the client's word", got)
+	}
+}
+
+// TestOneWorkerHasOneName keeps away the dictionary between what a client was told
+// and what log and metrics say, which is gone when the worker is.
+func TestOneWorkerHasOneName(t *testing.T) {
+	r := start(t, nil)
+	a := r.do("POST", "/v1/chat/completions", chat, withID, "named")
+	line := r.line("named")
+	for leg, header := range map[string]string{"prefill": "X-Sluice-Prefill-Worker", "decode": "X-Sluice-Decode-Worker"} {
+		id := a.header.Get(header)
+		if id == "" || strings.Contains(id, "127.0.0.1") {
+			t.Fatalf("%s is %q", header, id)
+		}
+		url := field(line, leg)
+		if got := field(line, leg+"_id"); got != id {
+			t.Errorf("the log calls the %s worker %q, the client was told %q", leg, got, id)
+		}
+		if got := r.metric(`sluice_worker_up{role="` + leg + `",worker="` + url + `",worker_id="` + id + `"}`); got != 1 {
+			t.Errorf("no metric has both names of the %s worker", leg)
+		}
+		if doc := r.do("GET", "/admission", "").body; !strings.Contains(doc, `"id":"`+url+`","worker_id":"`+id+`"`) {
+			t.Errorf("/admission has not both names of the %s worker: %s", leg, doc)
+		}
+	}
+}
+
+// TestReadsOfOperatorsAreNotLoggedAtInfo keeps away a log that fills with whoever
+// watches it.
+func TestReadsOfOperatorsAreNotLoggedAtInfo(t *testing.T) {
+	r := start(t, nil)
+	for path, level := range map[string]string{
+		"/workers": "DEBUG", "/admission": "DEBUG", "/busy_threshold": "DEBUG", "/livez": "DEBUG", "/readyz": "DEBUG",
+		"/v1/models": "INFO", "/workers/nobody": "INFO", "/nowhere": "INFO",
+	} {
+		id := "read" + strings.ReplaceAll(path, "/", "-")
+		r.do("GET", path, "", withID, id)
+		if got := field(r.line(id), "level"); got != level {
+			t.Errorf("GET %s is logged at %s, want %s", path, got, level)
+		}
+	}
+}
+
+// TestFailuresAreLoggedAtWarn: what an engine failed is seen where only warnings
+// are, and a client's own mistake is not there.
+func TestFailuresAreLoggedAtWarn(t *testing.T) {
+	r := start(t, nil)
+	r.do("POST", "/v1/chat/completions", "{", withID, "mistake")
+	for _, w := range r.sim.Workers() {
+		w.Kill()
+	}
+	if a := r.do("POST", "/v1/chat/completions", chat, withID, "broken"); a.status < 500 {
+		t.Fatalf("status %d without an engine", a.status)
+	}
+	for id, level := range map[string]string{"mistake": "INFO", "broken": "WARN"} {
+		if line := r.line(id); field(line, "level") != level {
+			t.Errorf("want level %s in %s", level, line)
+		}
+	}
+}
+
+func TestPeer(t *testing.T) {
+	for addr, want := range map[string]string{"10.0.0.1:80": "10.0.0.1", "[::1]:80": "::1", "[fe80::1%eth0]:1": "fe80::1%eth0", "": "", "@": "@"} {
+		if got := peer(addr); got != want {
+			t.Errorf("peer(%q) is %q, want %q", addr, got, want)
+		}
+	}
+}
+
+// withID names a request of these tests.
+const withID = "X-Request-Id"
+
