@@ -117,4 +117,3 @@ func TestPeer(t *testing.T) {
 
 // withID names a request of these tests.
 const withID = "X-Request-Id"
-
