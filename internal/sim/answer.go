@@ -130,6 +130,11 @@ func (a *writer) text(b []byte, from, to int) []byte {
 	return b
 }
 
+// logs appends the logprobs of tokens from..to, if they were asked for.
+func (a *writer) logs(b []byte, from, to int) []byte {
+	return a.req.logs.value(b, a.req.api, from, to, func(k int) []byte { return a.text(nil, k, k+1) })
+}
+
 func (a *writer) openAIHead() []byte {
 	b := []byte(`{"id":`)
 	b = appendQuoted(b, a.req.rid)
@@ -168,7 +173,8 @@ func (a *writer) event(s *sequence) error {
 			return a.generated(b, s, s.produced == s.out)
 		case completions:
 			b = append(a.choice(b, s), `"text":"`...)
-			b = append(a.text(b, s.produced-1, s.produced), `","logprobs":null,"finish_reason":`...)
+			b = append(a.text(b, s.produced-1, s.produced), `","logprobs":`...)
+			b = append(a.logs(b, s.produced-1, s.produced), `,"finish_reason":`...)
 			if s.produced == s.out {
 				b = append(append(append(b, '"'), s.finish...), '"')
 			} else {
@@ -178,7 +184,8 @@ func (a *writer) event(s *sequence) error {
 		}
 		b = append(a.choice(b, s), `"delta":{"role":null,"content":"`...)
 		b = a.text(b, s.produced-1, s.produced)
-		return append(b, `"},"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}`...)
+		b = a.logs(append(b, `"},"logprobs":`...), s.produced-1, s.produced)
+		return append(b, `,"finish_reason":null,"matched_stop":null}],"usage":null}`...)
 	})
 	if err == nil && s.produced == s.out && a.req.api == chat {
 		err = a.last(s)
@@ -257,7 +264,7 @@ func (a *writer) whole(seqs []*sequence) error {
 			b = append(b, `,"text":"`...)
 			b = append(a.text(b, 0, s.produced), '"')
 		}
-		b = append(b, `,"logprobs":null,"finish_reason":"`...)
+		b = append(a.logs(append(b, `,"logprobs":`...), 0, s.produced), `,"finish_reason":"`...)
 		b = append(append(b, s.finish...), `","matched_stop":null}`...)
 	}
 	b = append(b, "],"...)

@@ -85,7 +85,8 @@ type WorkerOptions struct {
 	// 16.
 	PageSize int
 	// Pooling makes a worker serve embeddings, rerank, score, classify and
-	// pooling, which answer 404 otherwise.
+	// pooling, which answer 404 otherwise; a regular SGLang worker always serves
+	// rerank.
 	Pooling bool
 	// Tokenizer makes an SGLang worker serve /tokenize and /detokenize, with and
 	// without /v1; a vLLM worker always does.
@@ -93,7 +94,8 @@ type WorkerOptions struct {
 
 	// Responses makes an SGLang worker serve /v1/responses, /v1/messages and
 	// /v1/messages/count_tokens; they know no bootstrap fields, so that prefill
-	// and decode workers refuse them. A vLLM worker always serves them.
+	// and decode workers refuse them. A vLLM worker always serves them, and so
+	// does a regular SGLang worker.
 	Responses bool
 
 	// Connector is how a vLLM worker hands KV on. Default NIXL for prefill and

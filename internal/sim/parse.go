@@ -38,7 +38,8 @@ type request struct {
 	n           int
 	rid         string
 	maxTokens   int // -1: not given
-	logprob     bool
+	logprob     bool // return_logprob
+	logs        logprobs
 	prompts     []int // token counts, one per prompt
 	batched     bool  // the prompt came as a list of prompts
 	hosts       []string
@@ -198,6 +199,13 @@ func parseRequest(a api, body []byte) (*request, error) {
 			if a == generate {
 				r.logprob = v.Kind() == 't' || (v.Kind() == '[' && bytes.Contains(v, []byte("true")))
 			}
+		case "logprobs", "top_logprobs":
+			if a == generate {
+				continue
+			}
+			if err := r.logs.field(a, name, v); err != nil {
+				return nil, err
+			}
 		case "bootstrap_host":
 			if r.hosts, err = list(v, func(v jsontext.Value) (string, error) { return str(name, v) }); err != nil {
 				return nil, err
@@ -254,6 +262,9 @@ func parseRequest(a api, body []byte) (*request, error) {
 	}
 	if _, err := d.ReadToken(); err != io.EOF {
 		return nil, invalidf("", "the body goes on after its JSON object")
+	}
+	if err := r.logs.check(a); err != nil {
+		return nil, err
 	}
 	if r.routedRank == nil {
 		r.routedRank = deprecatedRank

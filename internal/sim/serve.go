@@ -30,12 +30,17 @@ func newWorker(f *Fleet, role Role, i int, o WorkerOptions) *Worker {
 	if o.Backend == VLLM {
 		w.routes, w.runs = w.vllmRoutes(), vllmRuns
 	}
-	if o.Backend == SGLang && o.Responses {
+	if w.translates() {
 		w.runs = maps.Clone(generationRoutes)
 		w.runs["/v1/responses"], w.runs["/v1/messages"] = responses, messages
 	}
 	w.plainRoutes()
 	return w
+}
+
+// translates tells whether an SGLang worker has the routes of the other APIs.
+func (w *Worker) translates() bool {
+	return w.opt.Backend == SGLang && (w.opt.Responses || w.role == Regular)
 }
 
 // generationRoutes run the engine.

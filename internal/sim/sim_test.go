@@ -325,3 +325,46 @@ func TestRegular(t *testing.T) {
 }
 
 func newPipe() (io.Reader, io.Writer) { return io.Pipe() }
+
+// What clients found missing: the other APIs and rerank on a regular SGLang worker,
+// embeddings in base64, and logprobs.
+func TestWhatClientsAskFor(t *testing.T) {
+	for _, backend := range []Backend{SGLang, VLLM} {
+		f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: backend, Pooling: true}})
+		c, ctx := client(t), testContext(t)
+		url := f.Regular(0).URL()
+		const chatBody = `{"model":"sim-model","messages":[{"role":"user","content":"x"}],"max_tokens":2`
+		for _, x := range []struct {
+			path, body string
+			status     int
+			want       string
+		}{
+			{"/v1/responses", `{"model":"sim-model","input":"x"}`, 200, `"object":"response"`},
+			{"/v1/messages", chatBody + `}`, 200, `"type":"message"`},
+			{"/v1/messages/count_tokens", chatBody + `}`, 200, `"input_tokens":`},
+			{"/v1/rerank", `{"model":"sim-model","query":"a","documents":["b","c"]}`, 200, `"index":`},
+			{"/v1/embeddings", `{"model":"sim-model","input":"x","encoding_format":"base64"}`, 200, `"embedding":"`},
+			{"/v1/embeddings", `{"model":"sim-model","input":"x","encoding_format":"float"}`, 200, `"embedding":[0`},
+			{"/v1/embeddings", `{"model":"sim-model","input":"x","encoding_format":"hex"}`, 400, `encoding_format`},
+			{"/v1/chat/completions", chatBody + `,"logprobs":true,"top_logprobs":2}`, 200, `"top_logprobs":[{"token":`},
+			{"/v1/chat/completions", chatBody + `,"logprobs":true}`, 200, `"logprobs":{"content":[{"token":`},
+			{"/v1/chat/completions", chatBody + `,"logprobs":false}`, 200, `"logprobs":null`},
+			{"/v1/chat/completions", chatBody + `,"logprobs":true,"top_logprobs":2,"stream":true}`, 200, `"token":"alt1","logprob":-1.5,"bytes":[97,108,116,49]}`},
+			{"/v1/chat/completions", chatBody + `,"top_logprobs":2}`, 400, `logprobs`},
+			{"/v1/chat/completions", chatBody + `,"logprobs":true,"top_logprobs":21}`, 400, `top_logprobs`},
+			{"/v1/chat/completions", chatBody + `,"logprobs":3}`, 400, `logprobs`},
+			{"/v1/completions", `{"model":"sim-model","prompt":"x","max_tokens":2,"logprobs":0}`, 200, `"token_logprobs":[-0.5,-0.5],"tokens":["`},
+			{"/v1/completions", `{"model":"sim-model","prompt":"x","max_tokens":2,"logprobs":2,"stream":true}`, 200, `"alt1":-1.5}]}`},
+			{"/v1/completions", `{"model":"sim-model","prompt":"x","max_tokens":2,"logprobs":-1}`, 400, `logprobs`},
+		} {
+			got := post(ctx, c, url+x.path, x.body)
+			if got.status != x.status || !strings.Contains(got.body, x.want) {
+				t.Errorf("%v %s %s: %d %s\nwant %d %s", backend, x.path, x.body, got.status, got.body, x.status, x.want)
+			}
+		}
+		got := post(ctx, c, url+"/v1/completions", `{"model":"sim-model","prompt":"x","max_tokens":3,"logprobs":1,"stream":true}`)
+		if backend == SGLang && !strings.Contains(got.body, `{"text_offset":[6],`) {
+			t.Errorf("offsets do not go on from event to event: %s", got.body)
+		}
+	}
+}

@@ -171,7 +171,7 @@ type plainRoute func(body []byte, h http.Header) (int, []byte)
 // plainRoutes sets up those the worker has.
 func (w *Worker) plainRoutes() {
 	vllm := w.opt.Backend == VLLM
-	if vllm || w.opt.Responses {
+	if vllm || w.translates() {
 		w.plain["/v1/messages/count_tokens"] = w.countTokens
 	}
 	if vllm || w.opt.Tokenizer {
@@ -179,6 +179,9 @@ func (w *Worker) plainRoutes() {
 		if !vllm {
 			w.plain["/v1/tokenize"], w.plain["/v1/detokenize"] = w.tokenizeRoute, w.detokenizeRoute
 		}
+	}
+	if w.role == Regular && !vllm {
+		w.plain["/v1/rerank"] = w.rerank // by a language model
 	}
 	if !w.opt.Pooling {
 		return

@@ -60,6 +60,11 @@ func (v *vwriter) text(b []byte, s *sequence, from, to int) []byte {
 	return b
 }
 
+// logs appends the logprobs of tokens from..to, if they were asked for.
+func (v *vwriter) logs(b []byte, s *sequence, from, to int) []byte {
+	return v.req.logs.value(b, v.req.api, from, to, func(k int) []byte { return v.text(nil, s, k, k+1) })
+}
+
 func (v *vwriter) counts() (prompt, out int) {
 	for i, s := range v.seqs {
 		if i%v.req.n == 0 {
@@ -111,7 +116,8 @@ func (v *vwriter) token(s *sequence) error {
 	if v.req.api == completions {
 		return v.o.event(func(b []byte) []byte {
 			b = append(append(append(b, v.head...), `{"index":`...), strconv.Itoa(s.index)...)
-			b = append(v.text(append(b, `,"text":"`...), s, s.produced-1, s.produced), `","logprobs":null,"finish_reason":`...)
+			b = append(v.text(append(b, `,"text":"`...), s, s.produced-1, s.produced), `","logprobs":`...)
+			b = append(v.logs(b, s, s.produced-1, s.produced), `,"finish_reason":`...)
 			if b = v.finish(b, s, last); !last {
 				b = append(b, `,"stop_reason":null`...)
 			}
@@ -125,7 +131,8 @@ func (v *vwriter) token(s *sequence) error {
 	}
 	return v.o.event(func(b []byte) []byte {
 		b = append(v.choice(b, s), `"content":"`...)
-		b = append(v.text(b, s, s.produced-1, s.produced), `"},"logprobs":null,"finish_reason":`...)
+		b = append(v.text(b, s, s.produced-1, s.produced), `"},"logprobs":`...)
+		b = append(v.logs(b, s, s.produced-1, s.produced), `,"finish_reason":`...)
 		return append(v.print(append(v.finish(b, s, last), `,"token_ids":null}]`...), last && !v.req.usage), '}')
 	})
 }
@@ -202,7 +209,7 @@ func (v *vwriter) whole() []byte {
 		} else {
 			b = append(v.text(append(b, `"text":"`...), s, 0, s.produced), '"')
 		}
-		b = append(v.finish(append(b, `,"logprobs":null,"finish_reason":`...), s, true), `,"token_ids":null`...)
+		b = append(v.finish(append(v.logs(append(b, `,"logprobs":`...), s, 0, s.produced), `,"finish_reason":`...), s, true), `,"token_ids":null`...)
 		if v.req.api == completions {
 			b = append(b, `,"prompt_logprobs":null,"prompt_token_ids":null`...)
 		}

@@ -2,7 +2,10 @@ package sim
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"net/http"
 	"sort"
 	"strconv"
@@ -165,6 +168,27 @@ func pooledUsage(b []byte, tokens int) []byte {
 	return fmt.Appendf(b, `"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":0,"prompt_tokens_details":null}}`, tokens, tokens)
 }
 
+// vector appends an embedding: a list of numbers, or packed the little-endian
+// 32-bit floats in base64.
+func vector(b []byte, hash uint64, packed bool) []byte {
+	const size = 8
+	if packed {
+		var raw []byte
+		for k := range uint64(size) {
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(share01(mix(hash, k)))))
+		}
+		return append(base64.StdEncoding.AppendEncode(append(b, '"'), raw), '"')
+	}
+	b = append(b, '[')
+	for k := range uint64(size) {
+		if k > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendFloat(b, share01(mix(hash, k)), 'f', 6, 64)
+	}
+	return append(b, ']')
+}
+
 func (w *Worker) embeddings(body []byte, h http.Header) (int, []byte) {
 	f, e := w.plainBody(body)
 	if e != nil {
@@ -174,6 +198,13 @@ func (w *Worker) embeddings(body []byte, h http.Header) (int, []byte) {
 	if !ok {
 		return w.refused(badRequestf("body.input", "Field required"))
 	}
+	packed := false
+	if v := f["encoding_format"]; v != nil && v.Kind() != 'n' {
+		format, err := str("encoding_format", v)
+		if packed = format == "base64"; err != nil || !packed && format != "float" {
+			return w.refused(badRequestf("body.encoding_format", "Input should be 'float' or 'base64'"))
+		}
+	}
 	tokens := 0
 	b := append(w.pooled("embd", h, true), `,"data":[`...)
 	for i, t := range texts {
@@ -182,14 +213,7 @@ func (w *Worker) embeddings(body []byte, h http.Header) (int, []byte) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = fmt.Appendf(b, `{"index":%d,"object":"embedding","embedding":[`, i)
-		for k := range uint64(8) {
-			if k > 0 {
-				b = append(b, ',')
-			}
-			b = strconv.AppendFloat(b, share01(mix(p.hash, k)), 'f', 6, 64)
-		}
-		b = append(b, "]}"...)
+		b = append(vector(fmt.Appendf(b, `{"index":%d,"object":"embedding","embedding":`, i), p.hash, packed), '}')
 	}
 	return 200, pooledUsage(append(b, "],"...), tokens)
 }

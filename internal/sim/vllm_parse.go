@@ -171,6 +171,11 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 		default:
 			r.maxTokens = int(n)
 		}
+	case "logprobs", "top_logprobs":
+		if r.api != chat && r.api != completions {
+			return nil
+		}
+		return r.logs.field(r.api, name, v)
 	case "temperature":
 		if v.Kind() != '0' && !null {
 			return wrongType(name, "number")
@@ -277,6 +282,8 @@ func (p *vparser) finish() error {
 		return invalidf("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
 	case r.api != completions && r.api != responses && !p.spoken:
 		return badRequestf(vfield("messages"), "Field required")
+	case r.logs.check(r.api) != nil:
+		return r.logs.check(r.api)
 	case p.options && !r.stream:
 		return invalidf("stream_options", "Stream options can only be defined when `stream=True`. (parameter=stream_options)")
 	case r.api == chat && len(p.speech.body) == 0:
