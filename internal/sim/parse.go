@@ -37,7 +37,7 @@ type request struct {
 	usage       bool // stream_options.include_usage
 	n           int
 	rid         string
-	maxTokens   int // -1: not given
+	maxTokens   int  // -1: not given
 	logprob     bool // return_logprob
 	logs        logprobs
 	prompts     []int // token counts, one per prompt
