@@ -161,6 +161,10 @@ func (x *exchange) requestLine(h *head, line string) *Problem {
 	case version == "HTTP/1.0":
 		h.old = true
 		r.Proto, r.ProtoMinor = "HTTP/1.0", 0
+	case otherVersion(version) && version[len("HTTP/")] == '1':
+		// A later version of the same major one is spoken as the latest known here:
+		// RFC 9110, section 2.5.
+		r.Proto, r.ProtoMinor = "HTTP/1.1", 1
 	case otherVersion(version):
 		return &Problem{http.StatusHTTPVersionNotSupported, "the version of HTTP spoken here is 1.1"}
 	default:

@@ -49,7 +49,8 @@ func TestHeads(t *testing.T) {
 		{"no digits", "GET / HTTP/one", host, 400},
 		{"more digits", "GET / HTTP/1.10", host, 400},
 		{"0.9", "GET / HTTP/0.9", host, 505},
-		{"1.2", "GET / HTTP/1.2", host, 505},
+		{"1.2", "GET / HTTP/1.2", host, 200},
+		{"1.2 without a host", "GET / HTTP/1.2", "", 400},
 		{"2.0", "PRI * HTTP/2.0", "", 505},
 		{"TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "", 400},
 

@@ -101,6 +101,14 @@ func (s *Server) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 	if !isLoopback(r.RemoteAddr) {
 		return forbidden("this route changes the fleet: without --admin-api-key it answers on the loopback interface only"), reasonForbidden
 	}
+	// A proxy that adds no header at all still speaks HTTP/1.0, as nginx does where
+	// nothing is set, or passes on the name that its client used.
+	if r.ProtoMinor == 0 && r.ProtoMajor == 1 {
+		return forbidden("this route changes the fleet: without --admin-api-key it does not answer HTTP/1.0, which proxies speak"), reasonForbidden
+	}
+	if !isLoopbackName(r.Host) {
+		return forbidden("this route changes the fleet: without --admin-api-key it answers requests to localhost or 127.0.0.1 only, not by another name of this machine (the header Host)"), reasonForbidden
+	}
 	for name := range r.Header {
 		if fromElsewhere(name) {
 			return forbidden("this route changes the fleet: without --admin-api-key it answers neither web pages nor proxies (the request has the header " + name + ")"), reasonForbidden
@@ -118,6 +126,20 @@ func isLoopback(remoteAddr string) bool {
 		return false
 	}
 	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// isLoopbackName tells whether a Host header, with a port or without, names this
+// machine for itself only.
+func isLoopbackName(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	return err == nil && ip.Unmap().IsLoopback()
 }
 

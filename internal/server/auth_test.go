@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -158,7 +159,7 @@ func TestWithoutAdminKeyOnlyThisMachineChangesTheFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.RemoteAddr = addr
+		req.RemoteAddr, req.Host = addr, "localhost:1"
 		if !want { // no header makes anybody local
 			req.Header.Set("X-Real-Ip", "127.0.0.1")
 			req.Header.Set("Host", "localhost")
@@ -166,6 +167,30 @@ func TestWithoutAdminKeyOnlyThisMachineChangesTheFleet(t *testing.T) {
 		e, _ := r.srv.authorize(req, admin)
 		if (e == nil) != want || e != nil && (e.Status != 403 || !strings.Contains(e.Message, "loopback")) {
 			t.Errorf("%q: %v", addr, e)
+		}
+	}
+}
+
+// A proxy on this machine that adds no header made everybody local: nginx speaks
+// HTTP/1.0 where nothing else is set, others pass the name on that was asked for.
+func TestWithoutAdminKeyHeadersOfAQuietProxyAreNotLocal(t *testing.T) {
+	r := start(t, nil)
+	const body = `{"url":"http://127.0.0.1:9","worker_type":"decode"}`
+	for host, want := range map[string]int{
+		"localhost": 202, "LOCALHOST:80": 202, "sluice.localhost:1": 202, "localhost.": 202, "127.0.0.1:30000": 202, "127.1.2.3": 202, "[::1]:30000": 202, "[::1]": 202,
+		"router.example": 403, "localhost.example": 403, "10.0.0.1": 403, "notlocalhost": 403,
+	} {
+		for _, version := range []string{"1.1", "1.0"} {
+			status := want
+			if version == "1.0" {
+				status = 403
+			}
+			c := r.dial()
+			c.send(fmt.Sprintf("POST /workers HTTP/%s\r\nHost: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", version, host, len(body), body))
+			if a := c.read(); a.status != status {
+				t.Errorf("HTTP/%s, Host %s: status %d, want %d: %s", version, host, a.status, status, a.body)
+			}
+			_ = c.Close()
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
@@ -133,12 +132,57 @@ func readStrict(body []byte, in any, does string) *openai.Error {
 		return asError(err)
 	}
 	peeked.Release()
+	if problem := checkNames(json.NewDecoder(bytes.NewReader(body)), fieldNames(in)); problem != "" {
+		return openai.InvalidRequest("", "the body does not %s: %s", does, problem)
+	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(in); err != nil {
 		return openai.InvalidRequest("", "the body does not %s: %s", does, fieldProblem(err, in))
 	}
 	return nil
+}
+
+// checkNames reads one value, whose objects may have each name once, and at the top
+// only those of known, spelled so: package json takes any case, and the last of two.
+// known is nil for what lies deeper.
+func checkNames(d *json.Decoder, known []string) (problem string) {
+	t, err := d.Token()
+	if err != nil {
+		return err.Error()
+	}
+	seen := map[string]bool{}
+	for open, ok := t.(json.Delim); ok && d.More(); {
+		if open == '{' {
+			t, err := d.Token()
+			name, isName := t.(string)
+			if err != nil || !isName {
+				return "it is not valid JSON"
+			}
+			if seen[name] {
+				return fmt.Sprintf("the field %q is there twice; send it once", telemetry.Clip(name))
+			}
+			seen[name] = true
+			if known != nil && !slices.Contains(known, name) {
+				return unknownField(name, known)
+			}
+		}
+		if problem := checkNames(d, nil); problem != "" {
+			return problem
+		}
+	}
+	if _, ok := t.(json.Delim); ok {
+		_, _ = d.Token() // the end of what was open; the body was found to be JSON
+	}
+	return ""
+}
+
+func unknownField(name string, known []string) string {
+	text := fmt.Sprintf("unknown field %q", telemetry.Clip(name))
+	if near := suggest.Nearest(strings.ReplaceAll(strings.ToLower(name), "-", "_"), known); near != "" {
+		text += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return text
 }
 
 // fieldProblem is what a decoder of JSON says of a field, in the words of who wrote
@@ -160,16 +204,7 @@ func fieldProblem(err error, in any) string {
 		}
 		return fmt.Sprintf("%s must be %s, not %s", what, jsonKind(typ.Type), number)
 	}
-	text := strings.TrimPrefix(err.Error(), "json: ")
-	if quoted, ok := strings.CutPrefix(text, "unknown field "); ok {
-		if name, err := strconv.Unquote(quoted); err == nil {
-			text = fmt.Sprintf("unknown field %q", telemetry.Clip(name))
-			if near := suggest.Nearest(strings.ReplaceAll(strings.ToLower(name), "-", "_"), fieldNames(in)); near != "" {
-				text += fmt.Sprintf("; did you mean %q?", near)
-			}
-		}
-	}
-	return text
+	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
 // fieldNames are the names of the fields of the struct that in points to.

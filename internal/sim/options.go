@@ -92,8 +92,7 @@ type WorkerOptions struct {
 	// without /v1; a vLLM worker always does.
 	Tokenizer bool
 
-	// Responses makes an SGLang worker serve /v1/responses, /v1/messages and
-	// /v1/messages/count_tokens; they know no bootstrap fields, so that prefill
+	// Responses makes an SGLang worker serve /v1/responses and /v1/messages; they know no bootstrap fields, so that prefill
 	// and decode workers refuse them. A vLLM worker always serves them, and so
 	// does a regular SGLang worker.
 	Responses bool

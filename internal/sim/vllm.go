@@ -171,9 +171,7 @@ type plainRoute func(body []byte, h http.Header) (int, []byte)
 // plainRoutes sets up those the worker has.
 func (w *Worker) plainRoutes() {
 	vllm := w.opt.Backend == VLLM
-	if vllm || w.translates() {
-		w.plain["/v1/messages/count_tokens"] = w.countTokens
-	}
+	w.plain["/v1/messages/count_tokens"] = w.countTokens
 	if vllm || w.opt.Tokenizer {
 		w.plain["/tokenize"], w.plain["/detokenize"] = w.tokenizeRoute, w.detokenizeRoute
 		if !vllm {
