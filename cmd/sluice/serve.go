@@ -288,7 +288,9 @@ func dispatchOptions(cfg *config.Config) dispatch.Options {
 		TrackOutput:        cfg.Admission.TrackOutputBlocks,
 		ReserveTokens:      int64(cfg.Admission.ReserveOutputTokens), OverloadStatus: cfg.Admission.OverloadStatus,
 		Topology: topology(cfg.Fleet.KVTransferTopology), TopologyWeight: cfg.Fleet.KVTransferPreferredWeight,
-		Bypass: bypassOptions(cfg.ConditionalDisagg),
+		Bypass:             bypassOptions(cfg.ConditionalDisagg),
+		FailWithoutHandOff: cfg.Fleet.KVHandOffMissing == "fail",
+		HandOffMaxAge:      cfg.Fleet.KVHandOffMaxAge,
 		Retry: dispatch.RetryOptions{
 			Max: r.MaxRetries, Initial: r.InitialBackoff, Longest: r.MaxBackoff,
 			Multiplier: r.BackoffMultiplier, Jitter: r.JitterFactor,

@@ -253,3 +253,19 @@ func TestEmptyFiles(t *testing.T) {
 		mustLoad(t, "--config s.yaml", nil, files{"s.yaml": text})
 	}
 }
+
+// Nothing is known to be cached, so that no prompt is short enough to skip prefill: who
+// asks for that is told.
+func TestBypassByLengthWarns(t *testing.T) {
+	base := []string{"--pd-disaggregation", "--conditional-disagg-enabled"}
+	for policy, warns := range map[string]bool{"": true, "isl_bounding": true, "isl_or_load": true, "prefill_load": false} {
+		args := append(base[:len(base):len(base)], "--conditional-disagg-prefill-busy-threshold", "0.5")
+		if policy != "" {
+			args = append(args, "--conditional-disagg-policy", policy)
+		}
+		_, warnings, err := Load(args, nil, nil)
+		if got := strings.Contains(fmt.Sprint(warnings), "no request skips prefill by its length"); err != nil || got != warns {
+			t.Errorf("%q: %v %v", policy, warnings, err)
+		}
+	}
+}

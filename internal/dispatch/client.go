@@ -26,19 +26,17 @@ type clientWriter struct {
 	timeout   time.Duration
 	keepAlive time.Duration // zero: no comments
 
-	// committed: a status was sent. Changed under mu by both goroutines; the
-	// handler reads it when no timer runs.
-	committed bool
 	// begun: some of the answer was sent, more than comments: no attempt can
 	// follow. Changed by the handler.
 	begun bool
 	// status is what the answer begins with. Zero: 200.
 	status int
-	// sse: the answer has the form of an event stream.
-	sse bool
 
 	mu sync.Mutex
-	// guarded by mu
+	// guarded by mu; the handler also reads them without it when no timer runs, once
+	// stopKeepAlive has returned.
+	committed bool // a status was sent
+	sse       bool // the answer has the form of an event stream
 	boundary  bool // the stream is between events: a comment may stand here
 	lastWrite time.Time
 	writeBy   time.Time // the write deadline in force
@@ -101,6 +99,11 @@ const ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 func (c *clientWriter) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil {
+			c.x.logPanic("a keep-alive comment", p) // the request ends without comments
+		}
+	}()
 	if c.stopped {
 		return
 	}
@@ -163,17 +166,30 @@ func (c *clientWriter) owe() {
 }
 
 // begin sends the client its status and the engine's headers, unless a comment
-// has done so. From here on no attempt can follow.
-func (c *clientWriter) begin(resp *upstream.Response, length int) {
+// has done so. From here on no attempt can follow. sse tells whether the answer is an
+// event stream, scan follows it; may be nil. It does nothing and returns false where a
+// comment has begun an event stream and the answer is none.
+func (c *clientWriter) begin(resp *upstream.Response, length int, sse bool, scan *openai.EventScanner) bool {
 	if c.begun {
-		return
+		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.begun = true
+	if c.committed && c.sse && !sse {
+		return false
+	}
+	c.begun, c.sse, c.scan = true, sse, scan
 	if !c.committed {
 		c.commitLocked(resp, length)
 	}
+	return true
+}
+
+// hasCommitted tells whether a status was sent, while the timer may run.
+func (c *clientWriter) hasCommitted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.committed
 }
 
 func (c *clientWriter) commitLocked(resp *upstream.Response, length int) {
@@ -203,15 +219,19 @@ func (c *clientWriter) commitLocked(resp *upstream.Response, length int) {
 
 // write sends b. boundary tells whether a comment may follow it.
 func (c *clientWriter) write(b []byte, boundary bool) *failure {
-	c.mu.Lock()
-	n, err := c.writeLocked(b)
-	c.boundary = boundary
-	c.mu.Unlock()
+	n, err := c.writeAt(b, boundary)
 	c.x.call.Record.Bytes += int64(n)
 	if err != nil {
 		return unwritten(err)
 	}
 	return nil
+}
+
+func (c *clientWriter) writeAt(b []byte, boundary bool) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.boundary = boundary
+	return c.writeLocked(b)
 }
 
 // unwritten is the failure of a write to a client. Inlined, it would double the
@@ -237,13 +257,16 @@ func (c *clientWriter) writeLocked(b []byte) (int, error) {
 }
 
 func (c *clientWriter) flush() *failure {
-	c.mu.Lock()
-	err := c.flushLocked()
-	c.mu.Unlock()
-	if err != nil {
+	if err := c.flushed(); err != nil {
 		return unwritten(err)
 	}
 	return nil
+}
+
+func (c *clientWriter) flushed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.flushLocked()
 }
 
 func (c *clientWriter) flushLocked() error {

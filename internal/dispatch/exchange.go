@@ -216,6 +216,7 @@ func (x *exchange) answer(f *failure) {
 	switch {
 	case f.told:
 	case x.out.committed:
+		rec.Status = x.out.status // a comment may have begun it
 		x.breakOff(f)
 	case f.gone:
 		// One that only closed its side would read an answer of nothing, with

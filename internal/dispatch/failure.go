@@ -50,6 +50,7 @@ const (
 	reasonTransfer       = "kv_transfer"
 	reasonBufferFull     = "buffer_full"
 	reasonRouterLimit    = "router_limit"
+	reasonInternal       = "internal_error"
 )
 
 // failure is why an attempt did not give the client its answer.

@@ -120,14 +120,18 @@ func (x *exchange) runFan() *failure {
 
 func (r *fanRun) runPrefill(ctx *legContext, k int) {
 	c := &r.copies[k]
-	f := r.x.runPrefill(ctx, r.pr, r.x.request(c.bodies, admission.PrefillLeg), &c.prefill)
+	f := r.x.guarded(admission.PrefillLeg, func() *failure {
+		return r.x.runPrefill(ctx, r.pr, r.x.request(c.bodies, admission.PrefillLeg), &c.prefill)
+	})
 	r.report(k, admission.PrefillLeg, r.pr, f)
 	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
 }
 
 func (r *fanRun) runDecode(ctx *legContext, k int) {
 	c := &r.copies[k]
-	f := r.decode(ctx, k, r.x.request(c.bodies, admission.DecodeLeg))
+	f := r.x.guarded(admission.DecodeLeg, func() *failure {
+		return r.decode(ctx, k, r.x.request(c.bodies, admission.DecodeLeg))
+	})
 	r.report(k, admission.DecodeLeg, r.dr, f)
 	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
 }
@@ -232,8 +236,9 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 			r.relay.grow()
 		}
 		b = r.relay.first(b)
-		r.relay.begin(-1)
-		f = r.relay.pass(b)
+		if f = r.relay.begin(-1); f == nil {
+			f = r.relay.pass(b)
+		}
 	})
 	if f == nil && err != nil {
 		f = r.mergeFailure(err)

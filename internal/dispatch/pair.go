@@ -243,7 +243,9 @@ func (x *exchange) pairFailed(legs *pairLegs, pr, dr *fleet.Rank, f *failure) *f
 func (x *exchange) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
 	defer x.d.running.Done()
 	defer x.unhold()
-	f := x.runPrefill(&legs.prefillCtx, pr, x.request(legs.bodies, admission.PrefillLeg), &legs.prefill)
+	f := x.guarded(admission.PrefillLeg, func() *failure {
+		return x.runPrefill(&legs.prefillCtx, pr, x.request(legs.bodies, admission.PrefillLeg), &legs.prefill)
+	})
 	legs.prefillDead.Stop()
 	x.ticket.EndPrefill()
 	report(pr, f)

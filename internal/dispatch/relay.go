@@ -110,9 +110,9 @@ func (r *relay) wrongForm(contentType string) *failure {
 		return r.bad("it sent an event stream where one JSON answer was asked for", nil)
 	case asked && isJSON(contentType):
 		return r.bad("it sent one JSON answer where an event stream was asked for", nil)
-	case asked && !r.sse && (!isLines(contentType) || r.out.committed):
+	case asked && !r.sse && (!isLines(contentType) || r.out.hasCommitted()):
 		// Passed on, it would end without an end marker and look whole.
-		return r.bad("it sent something else where an event stream was asked for", nil)
+		return r.bad(notAStream, nil)
 	}
 	return nil
 }
@@ -145,20 +145,25 @@ func (r *relay) firstToken() {
 	}
 }
 
-// begin sends the client its status.
-func (r *relay) begin(length int) {
-	if r.sse {
-		r.out.sse = true
-		if !r.x.translates() { // what is written there are whole events
-			r.out.scan = &r.scan
-		}
+// begin sends the client its status. It refuses an answer that is no event stream
+// where a comment has begun one meanwhile: that may come between the head of the
+// answer, which wrongForm saw, and its first byte.
+func (r *relay) begin(length int) *failure {
+	var scan *openai.EventScanner
+	if r.sse && !r.x.translates() { // what is written there are whole events
+		scan = &r.scan
 	}
-	r.out.begin(r.resp, length)
+	if !r.out.begin(r.resp, length, r.sse, scan) {
+		return r.bad(notAStream, nil)
+	}
 	r.x.call.Record.Status = r.out.status
 	if r.frees && r.resp.Body.RequestSent() {
 		r.x.freeBody()
 	}
+	return nil
 }
+
+const notAStream = "it sent something else where an event stream was asked for"
 
 // pass hands a piece on, and flushes when everything that has arrived is passed.
 func (r *relay) pass(b []byte) *failure { return r.passTo(b, r.scan.AtBoundary()) }
@@ -213,7 +218,9 @@ func (r *relay) stream(ctx *legContext) *failure {
 			if r.x.wanted.any() {
 				piece, held = r.first(append(held, piece...)), nil
 			}
-			r.begin(-1)
+			if f := r.begin(-1); f != nil {
+				return f
+			}
 			if len(held) > 0 {
 				if f := r.out.write(held, false); f != nil {
 					return f
@@ -291,7 +298,9 @@ func (r *relay) streamEnd(held []byte) *failure {
 			f.reason = reasonBrokenOff
 			return f
 		}
-		r.begin(-1)
+		if f := r.begin(-1); f != nil {
+			return f
+		}
 		if f := r.out.write(held, r.scan.AtBoundary()); f != nil {
 			return f
 		}
@@ -327,7 +336,9 @@ func (r *relay) lines(ctx *legContext) *failure {
 		}
 		r.rank.NoteProgress()
 		r.firstToken()
-		r.begin(-1)
+		if f := r.begin(-1); f != nil {
+			return f
+		}
 		if f := r.pass(piece); f != nil {
 			return f
 		}
@@ -360,7 +371,9 @@ func (r *relay) plain(ctx *legContext) *failure {
 		}
 		if !r.out.begun {
 			r.firstToken()
-			r.begin(int(r.resp.ContentLength))
+			if f := r.begin(int(r.resp.ContentLength)); f != nil {
+				return f
+			}
 			if f := r.out.write(held, false); f != nil {
 				return f
 			}
@@ -391,7 +404,9 @@ func (r *relay) whole(b []byte) *failure {
 	if r.x.wanted.any() {
 		b = r.x.withFacts(b)
 	}
-	r.begin(len(b))
+	if f := r.begin(len(b)); f != nil {
+		return f
+	}
 	return r.out.write(b, false)
 }
 
@@ -424,7 +439,16 @@ func (r *relay) merged(ctx *legContext, prefill *prefillLeg) *failure {
 // breaks meanwhile: prefill would wait for it in vain.
 func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 	readable := make(chan error, 1)
-	go func() { readable <- r.resp.Body.WaitReadable() }()
+	go func() {
+		err := errPanicked
+		defer func() {
+			if p := recover(); p != nil {
+				r.x.logPanic("the wait for decode", p)
+			}
+			readable <- err
+		}()
+		err = r.resp.Body.WaitReadable()
+	}()
 	var err error
 	select {
 	case <-prefill.done.wait():
@@ -492,14 +516,18 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		}
 		r.firstToken()
 		first := r.first(out)
-		r.begin(-1)
+		if f := r.begin(-1); f != nil {
+			return f
+		}
 		if f := r.pass(first); f != nil {
 			return f
 		}
 	}
 	out = out[:0]
 	if stream.Close(add); len(out) > 0 {
-		r.begin(-1)
+		if f := r.begin(-1); f != nil {
+			return f
+		}
 		if f := r.out.write(out, false); f != nil {
 			return f
 		}

@@ -33,7 +33,7 @@ type seqLegs struct {
 	prefillCtx  legContext
 	prefillDead fleet.Watcher
 	decode      answerLeg
-	answered    time.Time // when prefill had answered
+	answered    time.Time // when prefill began to answer
 	moved       bool      // decode was moved once
 }
 
@@ -135,6 +135,10 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 	bad := func(what string, err error) *failure {
 		return &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", what, err)}
 	}
+	// The engine's lease of what it hands over runs from here at the latest, however
+	// slowly the rest of its answer comes. What is wrong with the body is seen next.
+	_ = resp.Body.WaitReadable()
+	legs.answered = time.Now()
 	answer, err := collect(resp.Body, x.d.opts.MaxLogprobBody)
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -147,8 +151,7 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 			return nil, bad("it answered with status 200 and an error: "+message, nil)
 		}
 	}
-	legs.answered = time.Now()
-	x.call.Record.Prefill = legs.answered.Sub(start)
+	x.call.Record.Prefill = time.Since(start)
 	x.d.metrics.prefillLeg(x.call.Record.Prefill)
 	return answer, nil
 }

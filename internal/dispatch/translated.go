@@ -242,7 +242,9 @@ func (r *relay) translated(ctx *legContext) *failure {
 		if len(out) > 0 {
 			r.firstToken()
 			r.grow()
-			r.begin(-1)
+			if f := r.begin(-1); f != nil {
+				return f
+			}
 			if f := r.passTo(out, true); f != nil {
 				return f
 			}
@@ -280,7 +282,9 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 		x.call.Record.Usage = u
 	}
 	r.firstToken()
-	r.begin(len(answer))
+	if f := r.begin(len(answer)); f != nil {
+		return f
+	}
 	return r.out.write(answer, false)
 }
 

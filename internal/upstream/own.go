@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -184,8 +185,7 @@ func (x *exchange) sendBeside() {
 	x.wrote = make(chan struct{})
 	go func() {
 		defer close(x.wrote)
-		rest := net.Buffers(out.vec)
-		n, err := rest.WriteTo(c.nc)
+		n, err := writeRest(c.nc, out.vec)
 		if !c.tls {
 			c.written.Add(n)
 		}
@@ -197,6 +197,18 @@ func (x *exchange) sendBeside() {
 			_ = c.sock.SetReadDeadline(time.Now())
 		}
 	}()
+}
+
+// writeRest makes a panic an error of this request: on a goroutine of its own it would
+// end the process.
+func writeRest(w io.Writer, vec [][]byte) (n int64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic while sending the request: %v", p)
+		}
+	}()
+	rest := net.Buffers(vec)
+	return rest.WriteTo(w)
 }
 
 // writeFailure is why and when sending ended early. It is only noted at first: the

@@ -188,7 +188,10 @@ func (f *simFleet) flags() []string {
 	for _, w := range f.workers {
 		switch w.Role {
 		case "prefill":
-			out = append(out, "--prefill", w.URL, fmt.Sprint(w.BootstrapPort))
+			out = append(out, "--prefill", w.URL)
+			if w.BootstrapPort != 0 {
+				out = append(out, fmt.Sprint(w.BootstrapPort))
+			}
 		case "decode":
 			out = append(out, "--decode", w.URL)
 		default:
