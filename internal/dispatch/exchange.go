@@ -32,8 +32,9 @@ type exchange struct {
 	beside     *besideGate // set for requests that need no admission
 	pool       string      // of the gate: the model asked for
 	prompt     tokens.Prompt
-	estimate   int64 // of the prompt's tokens, without copies
-	expected   int64 // the most output tokens of a leg, where growth is tracked
+	estimate   int64         // of the prompt's tokens, without copies
+	began      time.Duration // from the arrival to the start of the last attempt
+	expected   int64         // the most output tokens of a leg, where growth is tracked
 	attempts   int
 	wanted     wanted
 	retried500 bool
@@ -135,6 +136,7 @@ func (x *exchange) run() {
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
 		x.noteWait(nil)
+		x.began = time.Since(x.call.Arrived)
 		f := x.attempt()
 		if f == nil {
 			x.learn()
@@ -302,4 +304,11 @@ func (x *exchange) finish(reason string, f *failure) {
 		rec.Reason, rec.Code = f.word()
 	}
 	x.d.metrics.observe(x.call, time.Since(x.call.Arrived))
+	if rec.TTFT > 0 {
+		for _, r := range [...]*admission.Rank{x.ticket.Prefill, x.ticket.Decode} {
+			if r != nil {
+				r.Data().(*fleet.Rank).NoteFirstToken(rec.TTFT - x.began)
+			}
+		}
+	}
 }

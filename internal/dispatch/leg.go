@@ -99,14 +99,18 @@ func (x *exchange) eventFailure(leg admission.Leg, rank *fleet.Rank, data []byte
 	}
 }
 
-// report tells the rank's breaker how a leg ended.
+// report tells the rank's breaker and its worker's meter how a leg ended.
 func report(rank *fleet.Rank, f *failure) {
 	switch {
 	case rank == nil:
 	case f == nil:
 		rank.ReportSuccess()
+		rank.NoteLeg(fleet.LegOK)
 	case f.charge():
 		rank.ReportFailure()
+		rank.NoteLeg(fleet.LegFailed)
+	default:
+		rank.NoteLeg(fleet.LegOther)
 	}
 }
 

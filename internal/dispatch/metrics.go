@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
 )
@@ -25,6 +26,7 @@ type Metrics struct {
 
 	promptTokens, completionTokens prometheus.Counter
 
+	models       modelMetrics
 	tokenMetrics *tokens.Metrics
 
 	byRoute [numRoutes]routeMetrics
@@ -33,11 +35,21 @@ type Metrics struct {
 // routeMetrics are the children of one route, resolved once.
 type routeMetrics struct {
 	inflight prometheus.Gauge
-	duration prometheus.Observer
-	ttft     prometheus.Observer
-	// answered counts the requests that ended well; nil until there is one, so that
-	// routes that nobody uses have no series.
-	answered atomic.Pointer[prometheus.Counter]
+	// The others are nil until there is something to tell, so that routes that nobody
+	// uses have no series. answered counts the requests that ended well.
+	duration, ttft atomic.Pointer[prometheus.Observer]
+	answered       atomic.Pointer[prometheus.Counter]
+}
+
+// observe takes a time of a route.
+func observe(child *atomic.Pointer[prometheus.Observer], of *prometheus.HistogramVec, r openai.Route, d time.Duration) {
+	o := child.Load()
+	if o == nil {
+		made := of.WithLabelValues(r.String()) // the same for all who come here at once
+		o = &made
+		child.Store(o)
+	}
+	(*o).Observe(d.Seconds())
 }
 
 const numRoutes = int(openai.NumRoutes)
@@ -77,11 +89,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}, []string{"kind"})
 	m.promptTokens, m.completionTokens = tokenCounts.WithLabelValues("prompt"), tokenCounts.WithLabelValues("completion")
 	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, tokenCounts, m.handOffs)
+	m.models.init(reg)
 	m.tokenMetrics = tokens.NewMetrics(reg)
 	for r := range m.byRoute {
 		name := openai.Route(r).String()
 		by := &m.byRoute[r]
-		by.inflight, by.duration, by.ttft = m.inflight.WithLabelValues(name), m.duration.WithLabelValues(name), m.ttft.WithLabelValues(name)
+		by.inflight = m.inflight.WithLabelValues(name)
 	}
 	return m
 }
@@ -92,16 +105,22 @@ func (m *Metrics) end(r openai.Route)   { m.byRoute[r].inflight.Dec() }
 func (m *Metrics) handOff(connector, outcome string) {
 	m.handOffs.WithLabelValues(connector, outcome).Inc()
 }
-func (m *Metrics) retry(reason string)           { m.retries.WithLabelValues(reason).Inc() }
-func (m *Metrics) prefillLeg(took time.Duration) { m.prefill.Observe(took.Seconds()) }
+func (m *Metrics) retry(reason string) { m.retries.WithLabelValues(reason).Inc() }
+func (m *Metrics) prefillLeg(rank *fleet.Rank, took time.Duration) {
+	m.prefill.Observe(took.Seconds())
+	rank.NotePrefill(took)
+}
 
 func (m *Metrics) observe(c *Call, took time.Duration) {
 	rec := &c.Record
 	by := &m.byRoute[c.Route]
 	m.ended(c.Route, rec)
-	by.duration.Observe(took.Seconds())
+	observe(&by.duration, m.duration, c.Route, took)
 	if rec.TTFT > 0 {
-		by.ttft.Observe(rec.TTFT.Seconds())
+		observe(&by.ttft, m.ttft, c.Route, rec.TTFT)
+	}
+	if rec.Class != "" {
+		m.models.observe(rec)
 	}
 	m.queue.Observe(rec.Queued.Seconds())
 	if n := rec.Usage.PromptTokens; n > 0 {

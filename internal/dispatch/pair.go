@@ -344,7 +344,7 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 		leg.logprobs = m
 	}
 	leg.took = time.Since(start)
-	x.d.metrics.prefillLeg(leg.took)
+	x.d.metrics.prefillLeg(rank, leg.took)
 	return nil
 }
 

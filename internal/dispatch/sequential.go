@@ -152,7 +152,7 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 		}
 	}
 	x.call.Record.Prefill = time.Since(start)
-	x.d.metrics.prefillLeg(x.call.Record.Prefill)
+	x.d.metrics.prefillLeg(pr, x.call.Record.Prefill)
 	return answer, nil
 }
 

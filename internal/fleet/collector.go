@@ -21,6 +21,17 @@ var (
 		"Registered workers by role and state.", "role", "state")
 	breakerDesc = metric.Gauge("sluice_rank_breaker_state",
 		"1 for the state that a rank's circuit breaker is in, 0 for the others: closed, open, half_open.", "rank", "role", "state")
+	legsDesc = metric.Counter("sluice_worker_requests_total",
+		"Requests to a worker that ended (each leg of a request by itself, further attempts too): ok; failed, by the engine's fault; other, which says nothing against it (a client's fault, an engine that is busy, a request that was cancelled).",
+		"worker", "role", "outcome")
+	prefillsDesc = metric.Counter("sluice_worker_prefills_total",
+		"Prefill legs on a worker that succeeded, to divide sluice_worker_prefill_seconds_total by.", "worker")
+	prefillTimeDesc = metric.Counter("sluice_worker_prefill_seconds_total",
+		"Seconds of the prefill legs on a worker that succeeded, from sending to the end of the answer, all together.", "worker")
+	firstsDesc = metric.Counter("sluice_worker_first_tokens_total",
+		"Requests on a worker that came to a first token, to divide sluice_worker_first_token_seconds_total by. One with prefill and decode apart counts at both.", "worker", "role")
+	firstTimeDesc = metric.Counter("sluice_worker_first_token_seconds_total",
+		"Seconds from the start of the attempt that answered to the first token, all together; the time at the gate is not in it.", "worker", "role")
 	missingDesc = metric.Gauge("sluice_ranks_missing_capacity",
 		"Registered ranks of which a capacity that classes go by is not known; they are taken to have room by their number of requests.",
 		"role", "capacity")
@@ -42,7 +53,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, suspectDesc, workersDesc, breakerDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
+	return metric.Descs{upDesc, stateDesc, suspectDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -115,6 +126,16 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		for _, status := range allStatuses {
 			ch <- stateDesc.Of(one01(o.status == status), url, o.w.ID(), role, string(status))
 		}
+		m := &o.w.meter
+		for outcome := range m.legs {
+			ch <- legsDesc.Of(float64(m.legs[outcome].Load()), url, role, LegOutcome(outcome).String())
+		}
+		if o.w.Role() == admission.RolePrefill {
+			ch <- prefillsDesc.Of(float64(m.prefill.n.Load()), url)
+			ch <- prefillTimeDesc.Of(m.prefill.seconds(), url)
+		}
+		ch <- firstsDesc.Of(float64(m.first.n.Load()), url, role)
+		ch <- firstTimeDesc.Of(m.first.seconds(), url, role)
 		for _, r := range o.w.Ranks() {
 			now, _ := r.breaker.get()
 			for _, state := range allBreakers {

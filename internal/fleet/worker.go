@@ -55,6 +55,7 @@ type Worker struct {
 	mooncake  atomic.Pointer[mooncake]
 	queried   atomic.Int64 // instant of the last RefreshMooncake
 	transfers transfers
+	meter     meter
 
 	// owned by the check that runs
 	asks    int // times it was asked for its connector
