@@ -197,12 +197,22 @@ type Call struct {
 	// Reserve takes memory for a further copy of the body into account, until Free is
 	// called; its error tells that there is too little. It may be nil.
 	Reserve func(bytes int) *openai.Error
+	// Files counts the connections that the request opens to engines. It may be nil.
+	Files Files
 	// ID is the request's id: given back, sent to the engines and logged.
 	ID string
 	// Arrived is when the request's head was read.
 	Arrived time.Time
 	// Record is filled in by Serve.
 	Record Record
+}
+
+// Files counts the files of this process, so that none is opened that others need.
+type Files interface {
+	// TakeFiles counts n connections before they are opened, until GiveFiles. It is
+	// false, and counts none, if there are not enough files.
+	TakeFiles(n int) bool
+	GiveFiles(n int)
 }
 
 // Record is what the access log and the metrics tell of a request.

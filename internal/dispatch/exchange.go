@@ -36,6 +36,7 @@ type exchange struct {
 	began      time.Duration // from the arrival to the start of the last attempt
 	expected   int64         // the most output tokens of a leg, where growth is tracked
 	attempts   int
+	files      int // that are counted for its legs, until nobody has a share of it
 	wanted     wanted
 	retried500 bool
 	// handedOver: decode goes by KV cache that prefill handed over, so that its
@@ -80,6 +81,9 @@ func (x *exchange) leave() {
 // unref lets go of the ticket; the last one closes it.
 func (x *exchange) unref() {
 	if x.refs.Add(-1) == 0 {
+		if x.files > 0 {
+			x.call.Files.GiveFiles(x.files)
+		}
 		x.ticket.Close()
 	}
 }
@@ -159,8 +163,29 @@ func (x *exchange) run() {
 	}
 }
 
+// takeFiles counts the connections of an attempt before they are opened. What an
+// earlier attempt has counted is counted still.
+func (x *exchange) takeFiles() *failure {
+	n := 1
+	if x.pair {
+		n = 2 * max(x.fan.Copies, 1)
+	}
+	if x.call.Files == nil || n <= x.files {
+		return nil
+	}
+	if !x.call.Files.TakeFiles(n - x.files) {
+		x.setHeader("Connection", "close") // it has a file too
+		return &failure{reason: reasonTooManyFiles, local: outOfFiles(nil)}
+	}
+	x.files = n
+	return nil
+}
+
 // attempt runs the legs in the shape that the granted ranks' engines want.
 func (x *exchange) attempt() *failure {
+	if f := x.takeFiles(); f != nil {
+		return f
+	}
 	if !x.pair || x.bypasses() {
 		x.passUntranslated()
 		return x.runAggregated()

@@ -49,6 +49,7 @@ const (
 	reasonWorkerDead     = "worker_dead"
 	reasonTransfer       = "kv_transfer"
 	reasonBufferFull     = "buffer_full"
+	reasonTooManyFiles   = "too_many_connections"
 	reasonRouterLimit    = "router_limit"
 	reasonInternal       = "internal_error"
 )

@@ -313,6 +313,10 @@ func (x *exchange) able(role admission.Role) (workers []string, all bool) {
 
 // runBeside runs a request that the gate does not see.
 func (x *exchange) runBeside() {
+	if f := x.takeFiles(); f != nil {
+		x.answer(f)
+		return
+	}
 	var last *failure
 	for {
 		chosen, f := x.chooseBeside()

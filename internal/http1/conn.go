@@ -20,7 +20,8 @@ import (
 const (
 	stateNew    int32 = iota // nothing has come yet
 	stateIdle                // between requests
-	stateActive              // from the first byte of a request to the end of its answer
+	stateHead                // from the first byte of a request to the end of its head
+	stateActive              // from there to the end of the answer
 	stateClosed              // closed from outside while nothing was under way
 )
 
@@ -38,6 +39,13 @@ type conn struct {
 	readFn, writeFn func(uintptr) bool
 
 	state atomic.Int32
+	// since is when it began to wait for a request or for its head, in nanoseconds of
+	// the system's clock.
+	since atomic.Int64
+	// refuseAll: it is one too many. Set before serve.
+	refuseAll bool
+	// held is what is counted for the head, in bytes.
+	held int
 	// isCut: cut was called.
 	isCut atomic.Bool
 	// inBody: the handler waits for bytes of its request's body.
@@ -70,6 +78,7 @@ func newConn(s *Server, sock *net.TCPConn) (*conn, error) {
 		c.raw = raw
 	}
 	c.readFn, c.writeFn, c.peek.c = c.tryRead, c.tryWrite, c
+	c.waitsSince(time.Now())
 	return c, nil
 }
 
@@ -93,11 +102,13 @@ func (c *conn) interrupt() { _ = c.sock.SetReadDeadline(time.Unix(1, 0)) } // a 
 func (c *conn) gone() { c.ctx.end(ErrClientGone) }
 
 // closeIf closes a connection that is in a state in which nothing is under way.
-// Callable from every goroutine.
-func (c *conn) closeIf(state int32) {
-	if c.state.CompareAndSwap(state, stateClosed) {
-		_ = c.sock.Close()
+// It tells whether it did. Callable from every goroutine.
+func (c *conn) closeIf(state int32) bool {
+	if !c.state.CompareAndSwap(state, stateClosed) {
+		return false
 	}
+	_ = c.sock.Close()
+	return true
 }
 
 // cut ends the connection whatever is under way. Callable from every goroutine. It
@@ -112,11 +123,18 @@ func (c *conn) cut() {
 // serve serves one request after another.
 func (c *conn) serve() {
 	defer c.end()
+	if c.refuseAll {
+		defer c.srv.refusing.Add(-1)
+		c.refuse(tooMany())
+		return
+	}
 	limit := c.srv.HeaderTimeout // of a connection that is new
 	for {
 		head, p, err := c.readHead(limit)
 		switch {
 		case err != nil:
+			return
+		case !c.beginRequest():
 			return
 		case p == nil:
 			p = c.x.begin(head)
@@ -153,6 +171,7 @@ func (c *conn) end() {
 	}
 	c.x.free()
 	c.in.Drop()
+	c.holdHead(0)
 	_ = c.sock.Close()
 	c.srv.forget(c)
 }
@@ -195,7 +214,7 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 	scanned, skipped := 0, 0
 	for begun := false; ; {
 		if begun = begun || c.skipLines(&skipped); begun {
-			if c.state.Load() != stateActive && !c.activate() {
+			if c.state.Load() != stateHead && !c.beginHead() {
 				return "", nil, errConnClosed
 			}
 			b := c.in.B[c.in.R:c.in.W]
@@ -203,36 +222,48 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 				return "", malformed("this is TLS, but plain HTTP is spoken on this port: use http://, or put in front what ends TLS"), nil
 			}
 			if n := wire.HeadEnd(b, &scanned); n >= 0 && n <= c.srv.MaxHeaderBytes {
+				if !c.holdHead(n) {
+					return "", headFull(), nil
+				}
 				c.in.R += n
 				return string(b[:n]), nil, nil
 			}
 			if len(b) > c.srv.MaxHeaderBytes {
 				return "", headTooLarge(c.srv.MaxHeaderBytes), nil
 			}
+			if !c.holdHead(len(c.in.B)) {
+				return "", headFull(), nil
+			}
 			if !started {
 				started, deadline, limit = true, time.Time{}, c.srv.HeaderTimeout
 			}
 		}
 		if deadline.IsZero() {
-			deadline = time.Now().Add(limit)
+			now := time.Now()
+			c.waitsSince(now)
+			deadline = now.Add(limit)
 		}
 		switch err := c.fill(deadline); {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded) && begun:
-			return "", &Problem{http.StatusRequestTimeout, "the request's head did not come within " + c.srv.HeaderTimeout.String()}, nil
+			return "", &Problem{Status: http.StatusRequestTimeout, Message: "the request's head did not come within " + c.srv.HeaderTimeout.String()}, nil
 		case err == io.EOF && begun:
-			return "", &Problem{http.StatusBadRequest, "the request's head is cut off"}, nil
+			return "", &Problem{Status: http.StatusBadRequest, Message: "the request's head is cut off"}, nil
 		default:
 			return "", nil, err
 		}
 	}
 }
 
-// activate says that a request is under way, unless the connection was closed
+// beginHead says that a request is under way, unless the connection was closed
 // meanwhile.
-func (c *conn) activate() bool {
-	return c.state.CompareAndSwap(stateIdle, stateActive) || c.state.CompareAndSwap(stateNew, stateActive)
+func (c *conn) beginHead() bool {
+	return c.state.CompareAndSwap(stateIdle, stateHead) || c.state.CompareAndSwap(stateNew, stateHead)
 }
+
+// beginRequest says that a request is going to be answered. It is false if the
+// connection was closed meanwhile.
+func (c *conn) beginRequest() bool { return c.state.CompareAndSwap(stateHead, stateActive) }
 
 // fill reads more into the buffer, which is given back while nothing is in it and
 // nothing comes.
@@ -360,7 +391,7 @@ func (c *conn) tryWrite(fd uintptr) bool {
 
 // refuse answers what is no request.
 func (c *conn) refuse(p *Problem) {
-	if c.state.Load() != stateActive && !c.activate() {
+	if c.state.Load() != stateActive && !(c.beginHead() && c.beginRequest()) {
 		return
 	}
 	c.x.beginRefusal()
@@ -385,6 +416,7 @@ func (c *conn) handle() bool {
 		return false
 	}
 	x.reset()
+	c.holdHead(0)
 	return true
 }
 

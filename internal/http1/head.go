@@ -27,10 +27,10 @@ type head struct {
 }
 
 func headTooLarge(bound int) *Problem {
-	return &Problem{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the request's head is larger than %d bytes", bound)}
+	return &Problem{Status: http.StatusRequestHeaderFieldsTooLarge, Message: fmt.Sprintf("the request's head is larger than %d bytes", bound)}
 }
 
-func malformed(what string) *Problem { return &Problem{http.StatusBadRequest, what} }
+func malformed(what string) *Problem { return &Problem{Status: http.StatusBadRequest, Message: what} }
 
 // parse reads a whole head into the request. Messages hold nothing of a header's
 // value: it may be a secret.
@@ -47,7 +47,7 @@ func (x *exchange) parse(s string) (head, *Problem) {
 			break
 		}
 		if n == maxHeaderLines {
-			return h, &Problem{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the request's head has more than %d lines", maxHeaderLines)}
+			return h, &Problem{Status: http.StatusRequestHeaderFieldsTooLarge, Message: fmt.Sprintf("the request's head has more than %d lines", maxHeaderLines)}
 		}
 		i := strings.IndexByte(line, ':')
 		if i < 0 || !wire.ValidToken(line[:i]) {
@@ -109,7 +109,7 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 		case h.chunked:
 			return false, malformed("there are several transfer codings")
 		case !wire.EqualFold([]byte(value), "chunked"): // ASCII only: in Unicode, a Kelvin sign folds to k
-			return false, &Problem{http.StatusNotImplemented, "the only transfer coding known here is chunked"}
+			return false, &Problem{Status: http.StatusNotImplemented, Message: "the only transfer coding known here is chunked"}
 		}
 		h.chunked = true
 		return false, nil
@@ -117,7 +117,7 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 		h.close = h.close || wire.HasToken([]byte(value), "close")
 	case "Expect":
 		if !wire.EqualFold([]byte(value), "100-continue") {
-			return false, &Problem{http.StatusExpectationFailed, "the only expectation known here is 100-continue"}
+			return false, &Problem{Status: http.StatusExpectationFailed, Message: "the only expectation known here is 100-continue"}
 		}
 		h.expect = true
 	case "Trailer":
@@ -166,7 +166,7 @@ func (x *exchange) requestLine(h *head, line string) *Problem {
 		// RFC 9110, section 2.5.
 		r.Proto, r.ProtoMinor = "HTTP/1.1", 1
 	case otherVersion(version):
-		return &Problem{http.StatusHTTPVersionNotSupported, "the version of HTTP spoken here is 1.1"}
+		return &Problem{Status: http.StatusHTTPVersionNotSupported, Message: "the version of HTTP spoken here is 1.1"}
 	default:
 		return malformed("the request line is malformed")
 	}

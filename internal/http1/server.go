@@ -31,6 +31,15 @@ type Server struct {
 	// Accepted, if not nil, is called with each new connection, Closed with each
 	// that ends.
 	Accepted, Closed func(*net.TCPConn)
+	// Crowded, if not nil, is asked after each accept whether there are too many
+	// connections. Then the one is closed that has waited longest without a request
+	// under way; if there is none, the new one is refused with 503.
+	Crowded func() bool
+	// Reserve and Release, if not nil, count the memory in bytes of heads that are
+	// longer than a few KiB, until their request is over. A head for which Reserve
+	// returns false is refused with 503.
+	Reserve func(bytes int) bool
+	Release func(bytes int)
 	// Report is told what went wrong with accepting, and panics of handlers.
 	Report func(what string, err any)
 
@@ -39,6 +48,8 @@ type Server struct {
 	// draining: answers end their connections.
 	draining atomic.Bool
 	watch    watcher
+	refusing atomic.Int32 // connections that are told that they are one too many
+	victims  []victim     // of the goroutine that accepts
 
 	mu sync.Mutex
 	// guarded by mu
@@ -55,6 +66,9 @@ const cutGrace = 5 * time.Second
 type Problem struct {
 	Status  int
 	Message string // for the client
+	// Connections: the connection is one too many. Of others with status 503, the
+	// head had no room.
+	Connections bool
 }
 
 // ErrClientGone is the cause of contexts that end because the client left.
@@ -82,6 +96,10 @@ func (s *Server) Serve(l *net.TCPListener) error {
 		}
 		if listenerBroken(err) {
 			return err
+		}
+		if outOfFiles(err) && s.evict(nil) {
+			time.Sleep(time.Millisecond) // its goroutine closes it
+			continue
 		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		s.Report("cannot accept a connection", err)
@@ -135,6 +153,9 @@ func (s *Server) serveConn(sock *net.TCPConn) {
 		s.Accepted(sock)
 	}
 	s.watch.add(c)
+	if !s.makeRoom(c) {
+		c.closeIf(stateNew)
+	}
 	go c.serve()
 }
 
@@ -193,8 +214,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = l.Close()
 	}
 	for _, c := range s.all() {
-		c.closeIf(stateIdle)
-		c.closeIf(stateNew)
+		_ = c.closeIf(stateIdle)
+		_ = c.closeIf(stateNew)
 	}
 	var err error
 	select {

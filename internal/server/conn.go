@@ -52,8 +52,11 @@ func (s *Server) newClients() *http1.Server {
 				setUserTimeout(c, s.opts.WriteTimeout)
 			}
 		},
-		Closed: func(*net.TCPConn) { s.conns.Add(-1) },
-		Report: func(what string, err any) { s.log.Warn(what, "error", fmt.Sprint(err)) },
+		Closed:  func(*net.TCPConn) { s.conns.Add(-1) },
+		Crowded: s.crammed,
+		Reserve: func(n int) bool { return s.buffers.reserve(int64(n)) },
+		Release: func(n int) { s.buffers.releaseHeap(int64(n)) },
+		Report:  func(what string, err any) { s.log.Warn(what, "error", fmt.Sprint(err)) },
 	}
 }
 
@@ -62,7 +65,10 @@ func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 	start := time.Now()
 	id := requestID(nil)
 	w.Header()[headerRequestID] = []string{id}
-	e := &openai.Error{Status: p.Status, Type: typeInvalidRequest, Code: headCode(p.Status), Message: p.Message}
+	e := &openai.Error{Status: p.Status, Type: typeInvalidRequest, Code: headCode(p), Message: p.Message}
+	if p.Status == http.StatusServiceUnavailable {
+		e.Type, e.RetryAfter = typeServerError, tooManyRetryAfter
+	}
 	out := reply{ResponseWriter: w}
 	_ = e.WriteResponse(&out, openai.ShapeOpenAI) // a client that left is not told
 	s.opts.Requests.Refused(openai.RouteOther, p.Status, e.Code)
@@ -72,8 +78,13 @@ func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 }
 
 // headCode is the code of an error about a request's head.
-func headCode(status int) string {
-	switch status {
+func headCode(p *http1.Problem) string {
+	switch p.Status {
+	case http.StatusServiceUnavailable:
+		if p.Connections {
+			return codeTooManyFiles
+		}
+		return reasonBufferFull
 	case http.StatusRequestTimeout:
 		return codeBodyTimeout
 	case http.StatusExpectationFailed:

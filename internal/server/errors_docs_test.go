@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/sluice-router/sluice/internal/http1"
 )
 
 // sources are the files of a package beside its tests.
@@ -241,8 +243,8 @@ func TestDocumentedErrorCodes(t *testing.T) {
 		}
 	}
 	for _, status := range []int{400, 408, 417, 431, 501, 505} {
-		if row := rows[headCode(status)]; row == nil || row[0] != strconv.Itoa(status) {
-			t.Errorf("the code %s has the status %d, docs/http.md says %v", headCode(status), status, row)
+		if row := rows[headCode(&http1.Problem{Status: status})]; row == nil || row[0] != strconv.Itoa(status) {
+			t.Errorf("the code %s has the status %d, docs/http.md says %v", headCode(&http1.Problem{Status: status}), status, row)
 		}
 	}
 }

@@ -16,6 +16,7 @@ func (q *request) infer() {
 	}
 	defer s.leave()
 	if s.crowded() {
+		s.tellCrowded()
 		q.out.Header().Set(headerConnection, "close")
 		q.refuse(tooManyFiles(), reasonTooManyFiles)
 		return
@@ -64,7 +65,7 @@ func (q *request) read() bool {
 }
 
 func (q *request) dispatch() {
-	c := &q.call
+	c, s := &q.call, q.s
 	c.Route = q.route.api
 	c.Method, c.Passing, c.Pattern = q.r.Method, q.route.passing, q.route.pattern
 	c.Path = q.r.URL.Path
@@ -72,11 +73,11 @@ func (q *request) dispatch() {
 		c.Path += "?" + q.r.URL.RawQuery
 	}
 	c.Header = q.r.Header
-	c.Free, c.Reserve = q.free, q.reserve
+	c.Free, c.Reserve, c.Files = q.free, q.reserve, s
 	// Dispatch counts the request, also when it ends it with a panic.
 	q.counted = true
 	defer func() { q.reason, q.err = c.Record.Reason, c.Record.Err }()
-	q.s.opts.Dispatcher.Serve(&q.out, q.r, c)
+	s.opts.Dispatcher.Serve(&q.out, q.r, c)
 }
 
 // free lets go of the body. It is called once, perhaps after the handler has

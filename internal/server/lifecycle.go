@@ -26,6 +26,7 @@ func (s *Server) Listen(ctx context.Context) error {
 		return err
 	}
 	s.listener, s.metricsListener = l, m
+	s.tellFiles()
 	return nil
 }
 

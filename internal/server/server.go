@@ -23,6 +23,7 @@ type Server struct {
 	routes    map[string]*route
 	main      *http1.Server
 	scrapes   *http.Server
+	scrapers  *scrapers
 	// base is the parent of all requests' contexts; end ends it.
 	base context.Context
 	end  context.CancelCauseFunc
@@ -34,8 +35,11 @@ type Server struct {
 
 	// atomic
 	conns  atomic.Int64 // clients' connections
+	legs   atomic.Int64 // engines' connections that running requests take
 	active atomic.Int64 // requests that may reach dispatch
 	phase  atomic.Int32
+	// when it was last told that files are short, and how often that was so since
+	crowdedAt, crowdedMore atomic.Int64
 
 	idle chan struct{} // of one: active fell to 0 during a drain
 }
@@ -83,8 +87,11 @@ func New(o Options) (*Server, error) {
 		s.peek.Refuse = 0
 	}
 	s.main = s.newClients()
+	s.scrapers = newScrapers(maxScrapers(s.opts.MaxFiles))
 	s.scrapes = &http.Server{
-		Handler:           s.metricsHandler(),
+		Handler:           s.scrapers.busy(s.metricsHandler()),
+		ConnContext:       s.scrapers.accepted,
+		ConnState:         s.scrapers.changed,
 		ReadHeaderTimeout: s.opts.HeaderTimeout,
 		IdleTimeout:       s.opts.IdleTimeout,
 		WriteTimeout:      writeLimit,
@@ -257,16 +264,4 @@ func (s *Server) leave() {
 		default:
 		}
 	}
-}
-
-// crowded tells whether another request could take the last files this process
-// may have open. Probes and metrics are to be answered even then.
-func (s *Server) crowded() bool {
-	legs := int64(1)
-	if s.opts.Disaggregated {
-		legs = 2
-	}
-	limit := int64(s.opts.MaxFiles)
-	reserve := max(limit/10, 32)
-	return s.conns.Load()+legs*s.active.Load() > limit-reserve
 }

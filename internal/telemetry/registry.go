@@ -151,12 +151,36 @@ const (
 )
 
 // MetricsHandler answers scrapes of g. A metric that cannot be collected leaves
-// the others readable and is logged.
+// the others readable and is logged. A scraper that leaves is one line at debug.
 func MetricsHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(g, promhttp.HandlerOpts{
+	return http.TimeoutHandler(scrapes(g, log), scrapeTimeout, "the metrics could not be collected within "+scrapeTimeout.String()+"\n")
+}
+
+func scrapes(g prometheus.Gatherer, log *slog.Logger) http.Handler {
+	page := promhttp.HandlerFor(g, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: maxScrapes,
-		Timeout:             scrapeTimeout,
 	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out := &scrapeWriter{ResponseWriter: w}
+		page.ServeHTTP(out, r)
+		if out.err != nil {
+			log.Debug("a scrape of the metrics was cut off", "client", r.RemoteAddr, "error", out.err)
+		}
+	})
+}
+
+// scrapeWriter takes what cannot be sent any more, as each family would be told of
+// otherwise.
+type scrapeWriter struct {
+	http.ResponseWriter
+	err error // the first one
+}
+
+func (w *scrapeWriter) Write(b []byte) (int, error) {
+	if w.err == nil {
+		_, w.err = w.ResponseWriter.Write(b)
+	}
+	return len(b), nil
 }

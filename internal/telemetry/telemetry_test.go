@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -240,5 +241,21 @@ func BenchmarkAccess(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		l.Access(&a)
+	}
+}
+
+// brokenWriter is a client that left.
+type brokenWriter struct{ http.ResponseWriter }
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A scraper that leaves was a warning for each family of metrics.
+func TestACutScrapeIsOneLine(t *testing.T) {
+	var out strings.Builder
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	scrapes(NewRegistry(), log).ServeHTTP(brokenWriter{httptest.NewRecorder()}, r)
+	if n := strings.Count(out.String(), "\n"); n != 1 || strings.Contains(out.String(), "WARN") {
+		t.Errorf("%d lines: %s", n, out.String())
 	}
 }

@@ -1,0 +1,117 @@
+package http1
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/wire"
+)
+
+// maxVictims is how many idle connections one look through all of them finds, so
+// that a flood of new ones does not cost a look each.
+const maxVictims = 64
+
+// victim is a connection that may be closed, unless it has done something since.
+type victim struct {
+	c     *conn
+	since int64
+}
+
+// evict closes the connection that has waited longest without a request under way:
+// for its first, for the next, or for the rest of a head. It is false where there is
+// none but c. It is called by the goroutine that accepts.
+func (s *Server) evict(but *conn) bool {
+	for range 2 {
+		for len(s.victims) > 0 {
+			v := s.victims[0]
+			s.victims = s.victims[1:]
+			if v.c != but && v.c.since.Load() == v.since && v.c.closeWaiting() {
+				return true
+			}
+		}
+		s.victims = s.findVictims(but)
+	}
+	return false
+}
+
+// findVictims returns the connections that have waited longest, those first.
+func (s *Server) findVictims(but *conn) []victim {
+	var all []victim
+	s.mu.Lock()
+	for c := range s.conns {
+		if state := c.state.Load(); c != but && state != stateActive && state != stateClosed {
+			all = append(all, victim{c, c.since.Load()})
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b victim) int { return int(min(max(a.since-b.since, -1), 1)) })
+	if len(all) > maxVictims {
+		all = slices.Clone(all[:maxVictims]) // the rest must not be held by them
+	}
+	return all
+}
+
+// makeRoom is called with each connection that was accepted. It is false if the
+// connection is one too many and was closed.
+func (s *Server) makeRoom(c *conn) bool {
+	if s.Crowded == nil || !s.Crowded() || s.evict(c) {
+		return true
+	}
+	if s.refusing.Add(1) > maxRefusing {
+		s.refusing.Add(-1)
+		return false
+	}
+	c.refuseAll = true
+	return true
+}
+
+// maxRefusing is how many connections are told at one time that there are too many.
+const maxRefusing = 8
+
+// tooMany is what a connection is told that is one too many.
+func tooMany() *Problem {
+	return &Problem{Status: http.StatusServiceUnavailable, Connections: true,
+		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and none of them is idle; try again shortly"}
+}
+
+// outOfFiles tells an error of accepting that closing another connection mends.
+func outOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// waitsSince notes that the connection waits from now on.
+func (c *conn) waitsSince(now time.Time) { c.since.Store(now.UnixNano()) }
+
+// closeWaiting closes the connection if no request is under way on it.
+func (c *conn) closeWaiting() bool {
+	return c.closeIf(stateIdle) || c.closeIf(stateNew) || c.closeIf(stateHead)
+}
+
+// freeHead is how long a head may be that is not counted, in bytes: as long as the
+// buffer that each connection may have.
+const freeHead = wire.BufSize
+
+// holdHead counts n bytes for the head that is read or served. It is false if there is
+// no room for them.
+func (c *conn) holdHead(n int) bool {
+	if n <= freeHead {
+		n = 0
+	}
+	switch more := n - c.held; {
+	case more > 0 && c.srv.Reserve != nil && !c.srv.Reserve(more):
+		return false
+	case more < 0 && c.srv.Release != nil:
+		c.srv.Release(-more)
+	}
+	c.held = n
+	return true
+}
+
+// headFull is what a client is told whose head has no room.
+func headFull() *Problem {
+	return &Problem{Status: http.StatusServiceUnavailable,
+		Message: "the router holds as much of requests as it may (--max-buffered-bytes), and this request's head has no room; try again shortly"}
+}

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"fmt"
+	"time"
+)
+
+// Files, sockets among them, that this process may have open, from the first one on:
+//
+//	requests    up to limit-reserve: beyond, requests that would go to an engine are
+//	            refused with 503
+//	probes      up to limit-spare: beyond, each new connection of a client closes the
+//	            one that has waited longest without a request
+//	the rest    the port for metrics, checks of workers, the log, files that are read
+//
+// A request counts its client's connection, and those to engines from when it is about
+// to open them: one that waits holds none.
+
+// reserve is what requests leave free.
+func reserve(limit int64) int64 { return max(limit/10, 32) }
+
+// spare is what clients' connections leave free, probes among them.
+func spare(limit int64) int64 { return max(limit/20, 26) }
+
+// maxScrapers is how many connections the port for metrics may have.
+func maxScrapers(limit int) int { return int(min(max(reserve(int64(limit))/8, 4), 64)) }
+
+// goodFor is about how many requests at once a limit on files is good for.
+func goodFor(limit int64, legs int64) int64 { return max(limit-reserve(limit), 0) / (1 + legs) }
+
+// manyRequests is how many make a limit on files no reason for a warning.
+const manyRequests = 1000
+
+// legsOf is how many connections to engines an ordinary request has.
+func (s *Server) legsOf() int64 {
+	if s.opts.Disaggregated {
+		return 2
+	}
+	return 1
+}
+
+// tellFiles warns of a small limit on files, at the start.
+func (s *Server) tellFiles() {
+	limit := int64(s.opts.MaxFiles)
+	if n := goodFor(limit, s.legsOf()); n < manyRequests {
+		s.log.Warn(fmt.Sprintf("%d files may be open (ulimit -n): good for about %d requests at once", limit, n))
+	}
+}
+
+// inUse is how many files clients and their requests have.
+func (s *Server) inUse() int64 { return s.conns.Load() + s.legs.Load() }
+
+// crowded tells whether another request could take the last files.
+func (s *Server) crowded() bool {
+	limit := int64(s.opts.MaxFiles)
+	return s.inUse() > limit-reserve(limit)
+}
+
+// crammed tells whether another connection takes files from more than requests.
+func (s *Server) crammed() bool {
+	limit := int64(s.opts.MaxFiles)
+	return s.inUse() > limit-spare(limit)
+}
+
+// TakeFiles counts n connections that are about to be opened to engines, until
+// GiveFiles. It is false, and counts none, if there are not that many files left.
+func (s *Server) TakeFiles(n int) bool {
+	s.legs.Add(int64(n))
+	if s.crowded() {
+		s.legs.Add(-int64(n))
+		s.tellCrowded()
+		return false
+	}
+	return true
+}
+
+// GiveFiles counts n connections no more.
+func (s *Server) GiveFiles(n int) { s.legs.Add(-int64(n)) }
+
+// crowdedEvery is how often the log tells that requests are refused for want of files.
+const crowdedEvery = time.Minute
+
+// tellCrowded logs that requests are refused, once in a while.
+func (s *Server) tellCrowded() {
+	now := time.Now().UnixNano()
+	last := s.crowdedAt.Load()
+	if last != 0 && now-last < int64(crowdedEvery) || !s.crowdedAt.CompareAndSwap(last, now) {
+		s.crowdedMore.Add(1)
+		return
+	}
+	s.log.Warn("requests are refused: almost all files that may be open (ulimit -n) are", "limit", s.opts.MaxFiles,
+		"clients", s.conns.Load(), "engines", s.legs.Load(), "refused_since_last_told", s.crowdedMore.Swap(0))
+}
