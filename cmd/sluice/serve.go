@@ -222,15 +222,12 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	reg.MustRegister(fleet.NewCollector(r.fleet))
 	requests := dispatch.NewMetrics(reg)
 	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatchOptions(cfg), requests, log.Logger)
-	keys := make([]string, 0, len(cfg.Auth.APIKeys))
-	for _, k := range cfg.Auth.APIKeys {
-		keys = append(keys, k.Reveal())
-	}
+	keys, keyNames, adminKey := keysOf(cfg)
 	s, t := cfg.Server, cfg.Timeouts
 	r.server, err = server.New(server.Options{
 		Addr: s.Addr(), MetricsAddr: s.PrometheusAddr(),
 		Disaggregated: cfg.Fleet.PDDisaggregation,
-		APIKeys:       keys, AdminKey: cfg.Auth.AdminAPIKey.Reveal(),
+		APIKeys:       keys, KeyNames: keyNames, AdminKey: adminKey,
 		TrustTransferParams: s.TrustUpstream,
 		MaxPayload:          s.MaxPayloadSize, MaxBuffered: s.MaxBufferedBytes,
 		HeaderTimeout: t.ClientHeader, BodyIdleTimeout: t.ClientBody, RequestTimeout: t.Request,

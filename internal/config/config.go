@@ -32,6 +32,10 @@ type Config struct {
 	// none of these.
 	Classes *admission.Classes `yaml:"-"`
 
+	// KeyNames are the names of Auth.APIKeys, in their order, where those come from a
+	// file; "" for a key without a name. It may be shorter than the keys.
+	KeyNames []string `yaml:"-"`
+
 	origins map[string]Origin
 	// classes is where Classes stand: the origin of each of their paths.
 	classes map[string]Origin
@@ -54,10 +58,10 @@ type Server struct {
 
 // Auth holds the keys sluice asks for and the one it presents.
 type Auth struct {
-	APIKeys          []Secret `yaml:"api_key" help:"Keys clients must present, any one of them; none: clients are not asked. Never passed on to engines. Give two while changing from one to the other: the flag twice, the variable with a space between, the file a list."`
-	APIKeyFile       string   `yaml:"api_key_file" fileof:"api_key" help:"File with the clients' keys, one a line."`
-	AdminAPIKey      Secret   `yaml:"admin_api_key" help:"Key for routes that change the fleet or the limits. None: those routes answer on the loopback interface only."`
-	AdminAPIKeyFile  string   `yaml:"admin_api_key_file" fileof:"admin_api_key" help:"File with the admin key."`
+	APIKeys          []Secret `yaml:"api_key" reload:"true" help:"Keys clients must present, any one of them; none: clients are not asked. Never passed on to engines. Give two while changing from one to the other: the flag twice, the variable with a space between, the file a list."`
+	APIKeyFile       string   `yaml:"api_key_file" reload:"true" fileof:"api_key" help:"File with the clients' keys, one a line: KEY, or NAME:KEY, whose name (1 to 64 of A-Z a-z 0-9 _ . -) the access log and sluice_key_requests_total tell. A line is NAME:KEY if what stands before its first colon can be a name; write :KEY for a key without a name that has a colon in it."`
+	AdminAPIKey      Secret   `yaml:"admin_api_key" reload:"true" help:"Key for routes that change the fleet or the limits. None: those routes answer on the loopback interface only."`
+	AdminAPIKeyFile  string   `yaml:"admin_api_key_file" reload:"true" fileof:"admin_api_key" help:"File with the admin key."`
 	WorkerAPIKey     Secret   `yaml:"worker_api_key" help:"Key presented to engines that have none of their own (workers[].api_key)."`
 	WorkerAPIKeyFile string   `yaml:"worker_api_key_file" fileof:"worker_api_key" help:"File with the key presented to engines."`
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -195,6 +196,8 @@ func (l *loader) readSecret(path, source string, key *option, v reflect.Value, f
 		return
 	}
 	n := 0
+	named := key.path == "auth.api_key"
+	var names []string
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)
 		if line == "" {
@@ -204,6 +207,14 @@ func (l *loader) readSecret(path, source string, key *option, v reflect.Value, f
 			l.fail(path, source, file, "holds more than one line")
 			return
 		}
+		if named {
+			name, secret, err := namedKey(line)
+			if err != nil {
+				l.fail(path, source, file, "line %d %v", n, err)
+				return
+			}
+			names, line = append(names, name), secret
+		}
 		if err := key.setText(v, line); err != nil {
 			l.fail(path, source, file, "line %d %v", n, err)
 			return
@@ -212,6 +223,35 @@ func (l *loader) readSecret(path, source string, key *option, v reflect.Value, f
 	if n == 0 {
 		l.fail(path, source, file, "holds no key")
 	}
+	if named {
+		l.cfg.KeyNames = names
+	}
+}
+
+// namedKey takes a line of a file of keys apart: KEY, NAME:KEY, or :KEY for a key
+// with a colon in it. The error does not repeat the line.
+func namedKey(line string) (name, key string, err error) {
+	before, after, colon := strings.Cut(line, ":")
+	switch {
+	case !colon || before != "" && !goodKeyName(before):
+		return "", line, nil
+	case strings.TrimSpace(after) == "":
+		return "", "", errors.New("has a name and no key behind its colon; write NAME:KEY, or KEY")
+	}
+	return before, strings.TrimSpace(after), nil
+}
+
+// maxKeyName bounds the name of a key, in bytes.
+const maxKeyName = 64
+
+func goodKeyName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxKeyName
 }
 
 // fillIn gives settings that follow others their values.

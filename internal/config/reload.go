@@ -25,13 +25,14 @@ type Change struct {
 	Old, New *Config
 	// Classes, Limits and Thresholds tell what differs: the policy classes; the
 	// bounds of the gate; its reject thresholds.
-	Classes, Limits, Thresholds bool
+	// Keys: the keys of clients or of operators.
+	Classes, Limits, Thresholds, Keys bool
 	// Restart are the settings that differ too and keep their old values in New.
 	Restart []Warning
 }
 
 // Any tells whether anything in force changes.
-func (c Change) Any() bool { return c.Classes || c.Limits || c.Thresholds }
+func (c Change) Any() bool { return c.Classes || c.Limits || c.Thresholds || c.Keys }
 
 // ReloadOptions of a [Reloader].
 type ReloadOptions struct {
@@ -118,7 +119,7 @@ func NewReloader(flags *Flags, environ []string, cfg *Config, warnings []Warning
 	r := &Reloader{flags: flags, environ: environ, opts: o, start: cfg, current: cfg}
 	r.taken = r.fingerprint(cfg)
 	now := o.Now()
-	r.status = ReloadStatus{Generation: 1, Loaded: now, LastGood: now, Warnings: warnings, Hash: hashName(r.taken)}
+	r.status = ReloadStatus{Generation: 1, Loaded: now, LastGood: now, Warnings: warnings, Hash: r.hash(cfg)}
 	return r
 }
 
@@ -163,7 +164,8 @@ func (r *Reloader) Reload() (Change, error) { return r.reload("request") }
 
 // watches tells whether there is a file that can change.
 func (r *Reloader) watches() bool {
-	return r.start.File != "" || r.start.Admission.RouterPolicyConfig != ""
+	a := &r.start.Auth
+	return r.start.File != "" || r.start.Admission.RouterPolicyConfig != "" || a.APIKeyFile != "" || a.AdminAPIKeyFile != ""
 }
 
 // look reloads when the files have changed and stopped changing.
@@ -183,8 +185,19 @@ func (r *Reloader) look() {
 
 // fingerprint is of what the files hold now, or of why they cannot be read.
 func (r *Reloader) fingerprint(cfg *Config) [sha256.Size]byte {
+	return r.digest(cfg.File, cfg.Admission.RouterPolicyConfig, cfg.Auth.APIKeyFile, cfg.Auth.AdminAPIKeyFile)
+}
+
+// hash is what people see: of the files without keys in them of their own, so that it
+// helps nobody to guess one.
+func (r *Reloader) hash(cfg *Config) string {
+	sum := r.digest(cfg.File, cfg.Admission.RouterPolicyConfig)
+	return hex.EncodeToString(sum[:6])
+}
+
+func (r *Reloader) digest(names ...string) [sha256.Size]byte {
 	h := sha256.New()
-	for _, name := range []string{cfg.File, cfg.Admission.RouterPolicyConfig} {
+	for _, name := range names {
 		if name == "" {
 			continue
 		}
@@ -197,9 +210,6 @@ func (r *Reloader) fingerprint(cfg *Config) [sha256.Size]byte {
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
-
-// hashName is what people see of a fingerprint.
-func hashName(sum [sha256.Size]byte) string { return hex.EncodeToString(sum[:6]) }
 
 func (r *Reloader) reload(trigger string) (Change, error) {
 	r.reloading.Lock()
@@ -222,7 +232,7 @@ func (r *Reloader) reloadLocked(trigger string) (Change, error) {
 		status.Failed++
 	} else {
 		status.Succeeded++
-		status.LastGood, status.Hash = status.Tried, hashName(r.taken)
+		status.LastGood, status.Hash = status.Tried, r.hash(change.New)
 		status.Warnings = slices.Concat(warnings, change.Restart)
 		if change.Any() {
 			status.Generation++
@@ -240,14 +250,15 @@ func (r *Reloader) reloadLocked(trigger string) (Change, error) {
 		r.logErrors(trigger, err)
 		return Change{Old: r.current, New: r.current}, err
 	}
-	if change.New.Admission.RouterPolicyConfig != change.Old.Admission.RouterPolicyConfig {
-		r.taken = r.fingerprint(r.current) // another class file
+	if o, n := change.Old, change.New; n.Admission.RouterPolicyConfig != o.Admission.RouterPolicyConfig ||
+		n.Auth.APIKeyFile != o.Auth.APIKeyFile || n.Auth.AdminAPIKeyFile != o.Auth.AdminAPIKeyFile {
+		r.taken = r.fingerprint(r.current) // another file
 	}
 	for _, w := range change.Restart {
 		r.opts.Log.Warn("reload", "trigger", trigger, "warning", w.String())
 	}
 	r.opts.Log.Info("reload", "trigger", trigger, "classes", change.Classes, "limits", change.Limits,
-		"thresholds", change.Thresholds, "generation", status.Generation)
+		"thresholds", change.Thresholds, "keys", change.Keys, "generation", status.Generation)
 	return change, nil
 }
 
@@ -273,13 +284,33 @@ func (r *Reloader) load() (Change, []Warning, error) {
 	next := *r.start
 	next.origins = maps.Clone(r.start.origins)
 	next.Classes, next.classes = loaded.Classes, loaded.classes
+	next.KeyNames = loaded.KeyNames
+	change.Keys = !slices.Equal(r.current.KeyNames, loaded.KeyNames)
+	// Whether keys are asked for at all is settled at the start: a slip in a file must
+	// not open a router, and engines get the keys of clients that are asked for none.
+	asked := map[string]bool{}
+	for _, path := range []string{"auth.api_key", "auth.admin_api_key"} {
+		o := schema().find(path)
+		was, is := reflect.ValueOf(r.current).Elem().FieldByIndex(o.index), reflect.ValueOf(loaded).Elem().FieldByIndex(o.index)
+		if asked[path] = was.IsZero() != is.IsZero(); asked[path] {
+			change.Restart = append(change.Restart, Warning{Path: path, Source: loaded.place(o), Message: "whether there is a key at all has changed; a restart is needed for that"})
+			asked[path+"_file"] = true
+			if path == "auth.api_key" {
+				next.KeyNames, change.Keys = r.current.KeyNames, false
+			}
+		}
+	}
 	to, from, old := reflect.ValueOf(&next).Elem(), reflect.ValueOf(loaded).Elem(), reflect.ValueOf(r.current).Elem()
 	schema().walk(func(o *option) {
 		was, is := old.FieldByIndex(o.index), from.FieldByIndex(o.index)
 		differs := !reflect.DeepEqual(was.Interface(), is.Interface())
+		if asked[o.path] {
+			to.FieldByIndex(o.index).Set(was)
+			return
+		}
 		if !o.reload {
 			if differs {
-				change.Restart = append(change.Restart, Warning{Path: o.path, Source: loaded.Origin(o.path).String(), Message: "has changed; a restart is needed for that"})
+				change.Restart = append(change.Restart, Warning{Path: o.path, Source: loaded.place(o), Message: "has changed; a restart is needed for that"})
 			}
 			return
 		}
@@ -290,6 +321,9 @@ func (r *Reloader) load() (Change, []Warning, error) {
 			delete(next.origins, o.path)
 		}
 		switch o.key {
+		case "api_key", "admin_api_key":
+			change.Keys = change.Keys || differs
+		case "api_key_file", "admin_api_key_file":
 		case "router_policy_config", "router_queue_threshold", "router_queue_policy", "allow_lcfs":
 		case "active_decode_blocks_threshold", "active_prefill_tokens_threshold", "active_prefill_tokens_threshold_frac":
 			change.Thresholds = change.Thresholds || differs
@@ -311,6 +345,17 @@ func (r *Reloader) load() (Change, []Warning, error) {
 		return Change{}, warnings, l.errs
 	}
 	return change, warnings, nil
+}
+
+// place says where a setting comes from; that of a key that was read from a file is
+// where the file was named.
+func (c *Config) place(o *option) string {
+	if _, ok := c.origins[o.path]; !ok && o.secret() {
+		if from, ok := c.origins[o.path+"_file"]; ok {
+			return from.String()
+		}
+	}
+	return c.Origin(o.path).String()
 }
 
 // readRegular refuses what cannot be read twice.

@@ -117,3 +117,32 @@ func TestPeer(t *testing.T) {
 
 // withID names a request of these tests.
 const withID = "X-Request-Id"
+
+// TestNamesOfKeys: who sends a request is seen, the key is not, and keys are replaced
+// while the router runs.
+func TestNamesOfKeys(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.server.APIKeys, s.server.KeyNames = []string{"secret-1", "secret-2"}, []string{"team-a"}
+	})
+	ask := func(id, key string) int {
+		return r.do("POST", "/v1/chat/completions", chat, withID, id, "Authorization", "Bearer "+key).status
+	}
+	if got := []int{ask("named", "secret-1"), ask("nameless", "secret-2"), ask("wrong", "secret-3")}; got[0] != 200 || got[1] != 200 || got[2] != 401 {
+		t.Fatalf("statuses %v", got)
+	}
+	for id, name := range map[string]string{"named": "team-a", "nameless": "", "wrong": ""} {
+		if got := field(r.line(id), "key"); got != name {
+			t.Errorf("the key of %s is called %q, want %q", id, got, name)
+		}
+	}
+	if n := r.metric(`sluice_key_requests_total{key="team-a"}`); n != 1 {
+		t.Errorf("%v requests with the key", n)
+	}
+	r.srv.SetKeys([]string{"secret-3"}, []string{"team-b"}, "")
+	if got := []int{ask("old", "secret-1"), ask("new", "secret-3")}; got[0] != 401 || got[1] != 200 {
+		t.Errorf("statuses %v after the change", got)
+	}
+	if p := r.metricsPage(); strings.Contains(p, "team-a") || !strings.Contains(p, `sluice_key_requests_total{key="team-b"} 1`) || strings.Contains(p+r.log.String(), "secret-") {
+		t.Error("a series outlives its key, or a key is told")
+	}
+}

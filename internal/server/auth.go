@@ -9,32 +9,69 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
 // keySet are keys of which one must be presented. They are kept and compared as
 // hashes, so that neither their length nor their beginning can be found out by
 // timing.
-type keySet [][sha256.Size]byte
+type keySet []keyEntry
 
-func newKeySet(keys ...string) keySet {
-	var s keySet
-	for _, k := range keys {
-		if k != "" {
-			s = append(s, sha256.Sum256([]byte(k)))
+type keyEntry struct {
+	sum  [sha256.Size]byte
+	name string // empty: it has none
+	used prometheus.Counter
+}
+
+// keyring are the keys in force, which a reload replaces whole. The requests that are
+// under way go on.
+type keyring struct{ clients, admins keySet }
+
+// SetKeys puts other keys in force. names are those of the clients' keys, in their
+// order; it may be shorter.
+func (s *Server) SetKeys(clients, names []string, admin string) {
+	ring := &keyring{}
+	inUse := map[string]bool{}
+	for i, k := range clients {
+		if k == "" {
+			continue
+		}
+		e := keyEntry{sum: sha256.Sum256([]byte(k))}
+		if i < len(names) && names[i] != "" {
+			e.name = names[i]
+			e.used = s.keyUses.WithLabelValues(e.name)
+			inUse[e.name] = true
+		}
+		ring.clients = append(ring.clients, e)
+	}
+	if admin != "" {
+		ring.admins = keySet{{sum: sha256.Sum256([]byte(admin))}}
+	}
+	if old := s.keys.Swap(ring); old != nil {
+		for _, e := range old.clients {
+			if e.name != "" && !inUse[e.name] {
+				s.keyUses.DeleteLabelValues(e.name)
+			}
 		}
 	}
-	return s
 }
 
-func (s keySet) has(key string) bool {
+// find is the entry of a key, nil if it is none of them.
+func (s keySet) find(key string) *keyEntry {
 	sum := sha256.Sum256([]byte(key))
-	found := 0
+	at := -1
 	for i := range s {
-		found |= subtle.ConstantTimeCompare(sum[:], s[i][:])
+		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], s[i].sum[:]), i, at)
 	}
-	return found == 1
+	if at < 0 {
+		return nil
+	}
+	return &s[at]
 }
+
+func (s keySet) has(key string) bool { return s.find(key) != nil }
 
 // bearer is the key a request presents, or "".
 func bearer(h http.Header) string {
@@ -50,14 +87,16 @@ func bearer(h http.Header) string {
 	return strings.TrimSpace(v[len(scheme):])
 }
 
-// presents tells whether a request has one of the keys, as the clients of either
-// API send it: as a bearer or as x-api-key.
-func (s keySet) presents(h http.Header) bool {
-	if s.has(bearer(h)) {
-		return true
+// presented is the key that a request has, as the clients of either API send it: as a
+// bearer or as x-api-key; nil if that is none of them.
+func (s keySet) presented(h http.Header) *keyEntry {
+	if e := s.find(bearer(h)); e != nil {
+		return e
 	}
-	values := h["X-Api-Key"]
-	return len(values) == 1 && s.has(strings.TrimSpace(values[0]))
+	if values := h["X-Api-Key"]; len(values) == 1 {
+		return s.find(strings.TrimSpace(values[0]))
+	}
+	return nil
 }
 
 // access is who may use a route.
@@ -71,17 +110,26 @@ const (
 )
 
 // authorize returns why the request may not go on, or nil.
-func (s *Server) authorize(r *http.Request, a access) (*openai.Error, string) {
+func (q *request) authorize(a access) (*openai.Error, string) {
+	s, r := q.s, q.r
+	keys := s.keys.Load()
 	switch a {
 	case open:
 		return nil, ""
 	case admin:
-		return s.authorizeAdmin(r)
+		return keys.authorizeAdmin(r)
 	}
-	if len(s.keys) == 0 {
+	if len(keys.clients) == 0 {
 		return nil, ""
 	}
-	if s.keys.presents(r.Header) || a == readOnly && s.adminKeys.has(bearer(r.Header)) {
+	if e := keys.clients.presented(r.Header); e != nil {
+		if e.name != "" {
+			q.key = e.name
+			e.used.Inc()
+		}
+		return nil, ""
+	}
+	if a == readOnly && keys.admins.has(bearer(r.Header)) {
 		return nil, ""
 	}
 	return openai.InvalidAPIKey(), reasonBadKey
@@ -91,9 +139,9 @@ func (s *Server) authorize(r *http.Request, a access) (*openai.Error, string) {
 // clients of this machine may, judged by the connection and not by what the
 // request says of itself. A browser on this machine carries out the wishes of
 // any web page, and a proxy those of anybody: neither counts as being here.
-func (s *Server) authorizeAdmin(r *http.Request) (*openai.Error, string) {
-	if len(s.adminKeys) > 0 {
-		if s.adminKeys.has(bearer(r.Header)) {
+func (k *keyring) authorizeAdmin(r *http.Request) (*openai.Error, string) {
+	if len(k.admins) > 0 {
+		if k.admins.has(bearer(r.Header)) {
 			return nil, ""
 		}
 		return adminKeyAsked(), reasonBadKey
@@ -114,7 +162,7 @@ func (s *Server) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 			return forbidden("this route changes the fleet: without --admin-api-key it answers neither web pages nor proxies (the request has the header " + name + ")"), reasonForbidden
 		}
 	}
-	if len(s.keys) > 0 && !s.keys.has(bearer(r.Header)) {
+	if len(k.clients) > 0 && !k.clients.has(bearer(r.Header)) {
 		return openai.InvalidAPIKey(), reasonBadKey
 	}
 	return nil, ""

@@ -164,7 +164,7 @@ func TestWithoutAdminKeyOnlyThisMachineChangesTheFleet(t *testing.T) {
 			req.Header.Set("X-Real-Ip", "127.0.0.1")
 			req.Header.Set("Host", "localhost")
 		}
-		e, _ := r.srv.authorize(req, admin)
+		e, _ := (&request{s: r.srv, r: req}).authorize(admin)
 		if (e == nil) != want || e != nil && (e.Status != 403 || !strings.Contains(e.Message, "loopback")) {
 			t.Errorf("%q: %v", addr, e)
 		}

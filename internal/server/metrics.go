@@ -16,7 +16,11 @@ func (s *Server) registerMetrics(reg prometheus.Registerer) {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
+	s.keyUses = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_key_requests_total", Help: "Requests that presented a key that has a name (--api-key-file), on any route that asks for one.",
+	}, []string{"key"})
 	reg.MustRegister(
+		s.keyUses,
 		gauge("sluice_buffered_bytes", "Bytes of memory that request bodies hold now.",
 			func() float64 { return float64(s.buffers.used.Load()) }),
 		gauge("sluice_buffered_bytes_limit", "Most bytes of memory that all request bodies together may hold (--max-buffered-bytes).",

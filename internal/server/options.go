@@ -21,8 +21,10 @@ type Options struct {
 	// APIKeys are the keys of which a client must present one; none: clients
 	// are not asked. AdminKey is the key of routes that change the fleet; "":
 	// those answer clients on this machine only.
-	APIKeys  []string
-	AdminKey string
+	// KeyNames are the names of APIKeys in their order, "" for none; it may be shorter.
+	// SetKeys changes all three.
+	APIKeys, KeyNames []string
+	AdminKey          string
 
 	// TrustTransferParams lets clients set the fields by which engines hand KV
 	// cache over: they are routers that have paired the engines themselves. Not

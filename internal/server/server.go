@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluice-router/sluice/internal/http1"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/telemetry"
@@ -15,15 +17,13 @@ import (
 // Server answers clients. Make one with New, then Listen and Run it.
 type Server struct {
 	// immutable
-	opts      Options
-	peek      openai.PeekOptions
-	keys      keySet
-	adminKeys keySet
-	log       *telemetry.Log
-	routes    map[string]*route
-	main      *http1.Server
-	scrapes   *http.Server
-	scrapers  *scrapers
+	opts     Options
+	peek     openai.PeekOptions
+	log      *telemetry.Log
+	routes   map[string]*route
+	main     *http1.Server
+	scrapes  *http.Server
+	scrapers *scrapers
 	// base is the parent of all requests' contexts; end ends it.
 	base context.Context
 	end  context.CancelCauseFunc
@@ -33,7 +33,10 @@ type Server struct {
 	// set by Listen
 	listener, metricsListener *net.TCPListener
 
+	keyUses *prometheus.CounterVec // immutable
+
 	// atomic
+	keys   atomic.Pointer[keyring]
 	conns  atomic.Int64 // clients' connections
 	legs   atomic.Int64 // engines' connections that running requests take
 	active atomic.Int64 // requests that may reach dispatch
@@ -76,11 +79,12 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		opts: o, log: o.Log, keys: newKeySet(o.APIKeys...), adminKeys: newKeySet(o.AdminKey),
+		opts: o, log: o.Log,
 		buffers: buffers{limit: o.MaxBuffered}, idle: make(chan struct{}, 1),
 	}
 	s.base, s.end = context.WithCancelCause(context.Background())
 	s.registerMetrics(o.Registry)
+	s.SetKeys(o.APIKeys, o.KeyNames, o.AdminKey)
 	s.routes = s.newRoutes()
 	s.peek.Refuse = openai.ControlledFields
 	if o.TrustTransferParams && !o.Disaggregated {
@@ -234,7 +238,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.refuse(e, reasonMethod)
 		return
 	}
-	if e, reason := s.authorize(r, access); e != nil {
+	if e, reason := q.authorize(access); e != nil {
 		if e.Status == http.StatusUnauthorized {
 			q.out.Header()["Www-Authenticate"] = []string{"Bearer"}
 		}

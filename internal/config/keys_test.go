@@ -1,0 +1,96 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestNamedKeys(t *testing.T) {
+	long := strings.Repeat("n", 64)
+	for line, want := range map[string][2]string{
+		"key":              {"", "key"},
+		"team-a:key":       {"team-a", "key"},
+		"a.b_c-1: key":     {"a.b_c-1", "key"},
+		"team:ke:y":        {"team", "ke:y"},
+		":ke:y":            {"", "ke:y"},
+		"no name:key":      {"", "no name:key"},
+		long + ":key":      {long, "key"},
+		long + "n:key":     {"", long + "n:key"},
+		"ümlaut:key":       {"", "ümlaut:key"},
+		"http://a.b/c:key": {"http", "//a.b/c:key"},
+	} {
+		name, key, err := namedKey(line)
+		if err != nil || name != want[0] || key != want[1] {
+			t.Errorf("%q is %q, %q, %v; want %q", line, name, key, err, want)
+		}
+	}
+	for _, line := range []string{"team:", ":", "team: "} {
+		if _, _, err := namedKey(line); err == nil {
+			t.Errorf("%q is taken", line)
+		}
+	}
+}
+
+// TestReloadOfKeys keeps away a restart for each change of a key, and a slip in the
+// file that leaves no key, or an open router.
+func TestReloadOfKeys(t *testing.T) {
+	s := newStory(t, "--api-key-file keys", files{"keys": "a:one\ntwo\n"})
+	check := func(changes int, names string, keys ...Secret) {
+		t.Helper()
+		c := s.Current()
+		if len(s.applied) != changes || strings.Join(c.KeyNames, ",") != names || !slices.Equal(c.Auth.APIKeys, keys) {
+			t.Errorf("%d changes, names %q, %d keys; want %d, %q, %d", len(s.applied), c.KeyNames, len(c.Auth.APIKeys), changes, names, len(keys))
+		}
+	}
+	check(0, "a,", "one", "two")
+	hash := s.Status().Hash
+	for i, text := range []string{"a:three\n", "b:three\n"} {
+		s.write("keys", text)
+		if c, err := s.Reload(); err != nil || !c.Keys || c.Limits || c.Classes {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		check(i+1, text[:1], "three")
+	}
+	for _, bad := range []string{"", "\n", "b:\n"} {
+		s.write("keys", bad)
+		_, err := s.Reload()
+		if err == nil {
+			t.Errorf("%q is taken", bad)
+		} else if strings.Contains(err.Error(), "three") {
+			t.Errorf("the error has a key in it: %v", err)
+		}
+		check(2, "b", "three")
+	}
+	s.write("keys")
+	if _, err := s.Reload(); err == nil {
+		t.Error("a file that is gone is taken")
+	}
+	check(2, "b", "three")
+	if st := s.Status(); st.Failed != 4 || st.Succeeded != 2 || st.Generation != 3 || st.Hash != hash {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestReloadNeverOpensTheRouter: keys that are taken away whole stay.
+func TestReloadNeverOpensTheRouter(t *testing.T) {
+	s := newStory(t, "--config f", files{"f": "auth: {api_key: [one]}\n"})
+	s.write("f", "log: {log_level: debug}\n")
+	c, err := s.Reload()
+	if err != nil || c.Keys || len(s.Current().Auth.APIKeys) != 1 {
+		t.Errorf("%+v, %v: %d keys", c, err, len(s.Current().Auth.APIKeys))
+	}
+	if !slices.ContainsFunc(c.Restart, func(w Warning) bool { return w.Path == "auth.api_key" }) {
+		t.Errorf("nothing is said of it: %v", c.Restart)
+	}
+}
+
+// TestPlaceOfAChangedKey: the file was named by a flag, and not by default.
+func TestPlaceOfAChangedKey(t *testing.T) {
+	s := newStory(t, "--worker-api-key-file k --config f", files{"k": "one\n", "f": "log: {}\n"})
+	s.write("k", "two\n")
+	c, err := s.Reload()
+	if err != nil || len(c.Restart) != 1 || !strings.Contains(c.Restart[0].String(), "--worker-api-key-file") {
+		t.Errorf("%v, %v", c.Restart, err)
+	}
+}
