@@ -59,6 +59,16 @@ func (s *Server) Run(ctx context.Context) error {
 	trimming, stopTrimming := context.WithCancel(context.Background())
 	defer stopTrimming()
 	go s.buffers.trim(trimming)
+	watching, stopWatching := context.WithCancel(context.Background())
+	watched := make(chan struct{})
+	defer func() {
+		stopWatching()
+		<-watched
+	}()
+	go func() {
+		defer close(watched)
+		(&closedWatch{gate: s.opts.Gate, log: s.log.Logger}).run(watching)
+	}()
 
 	running := 2
 	var failed error
