@@ -20,30 +20,40 @@ type victim struct {
 	since int64
 }
 
-// evict closes the connection that has waited longest without a request under way:
-// for its first, for the next, or for the rest of a head. It is false where there is
-// none but c. It is called by the goroutine that accepts.
-func (s *Server) evict(but *conn) bool {
-	for range 2 {
-		for len(s.victims) > 0 {
-			v := s.victims[0]
-			s.victims = s.victims[1:]
-			if v.c != but && v.c.since.Load() == v.since && v.c.closeWaiting() {
-				return true
+// restTime is how long a connection must have waited to be closed for another one: the
+// request of one that was just made is on its way.
+const restTime = time.Second
+
+// CloseIdle closes up to n connections, of those without a request under way the ones
+// that have waited longest: for their first, for the next, or for the rest of a head.
+// It returns how many it closed; they may be counted a moment longer.
+func (s *Server) CloseIdle(n int) (closed int) {
+	s.evicting.Lock()
+	defer s.evicting.Unlock()
+	for closed < n {
+		if len(s.victims) == 0 {
+			if s.victims = s.findVictims(); len(s.victims) == 0 {
+				return closed
 			}
 		}
-		s.victims = s.findVictims(but)
+		v := s.victims[0]
+		s.victims = s.victims[1:]
+		if v.c.since.Load() == v.since && v.c.closeWaiting() {
+			closed++
+		}
 	}
-	return false
+	return closed
 }
 
 // findVictims returns the connections that have waited longest, those first.
-func (s *Server) findVictims(but *conn) []victim {
+func (s *Server) findVictims() []victim {
+	before := time.Now().Add(-restTime).UnixNano()
 	var all []victim
 	s.mu.Lock()
 	for c := range s.conns {
-		if state := c.state.Load(); c != but && state != stateActive && state != stateClosed {
-			all = append(all, victim{c, c.since.Load()})
+		since := c.since.Load()
+		if state := c.state.Load(); since < before && state != stateActive && state != stateClosed {
+			all = append(all, victim{c, since})
 		}
 	}
 	s.mu.Unlock()
@@ -55,10 +65,23 @@ func (s *Server) findVictims(but *conn) []victim {
 }
 
 // makeRoom is called with each connection that was accepted. It is false if the
-// connection is one too many and was closed.
+// connection is one too many and is to be closed without a word.
+//
+// Where none can be closed, the next ones wait in the kernel: those that have just come
+// are answered in a moment, and those that stay silent have soon waited long enough. If
+// neither happens, requests under way have all there is, and new ones are refused.
 func (s *Server) makeRoom(c *conn) bool {
-	if s.Crowded == nil || !s.Crowded() || s.evict(c) {
+	if s.Crowded == nil || !s.Crowded() || s.CloseIdle(1) > 0 || !s.Full() {
 		return true
+	}
+	for wait := time.Now().Add(restTime); time.Now().After(s.stuckUntil) && time.Now().Before(wait); {
+		time.Sleep(fullPause)
+		if s.CloseIdle(1) > 0 || !s.Full() || s.isClosed() {
+			return true
+		}
+	}
+	if time.Now().After(s.stuckUntil) {
+		s.stuckUntil = time.Now().Add(restTime)
 	}
 	if s.refusing.Add(1) > maxRefusing {
 		s.refusing.Add(-1)
@@ -67,6 +90,9 @@ func (s *Server) makeRoom(c *conn) bool {
 	c.refuseAll = true
 	return true
 }
+
+// fullPause is how often it is looked whether there is room again.
+const fullPause = 5 * time.Millisecond
 
 // maxRefusing is how many connections are told at one time that there are too many.
 const maxRefusing = 8

@@ -31,10 +31,11 @@ type Server struct {
 	// Accepted, if not nil, is called with each new connection, Closed with each
 	// that ends.
 	Accepted, Closed func(*net.TCPConn)
-	// Crowded, if not nil, is asked after each accept whether there are too many
-	// connections. Then the one is closed that has waited longest without a request
-	// under way; if there is none, the new one is refused with 503.
-	Crowded func() bool
+	// Crowded and Full, if not nil, are asked after each accept. While there is a
+	// crowd, the connection is closed that has waited longest without a request under
+	// way. If there is none and all is full, connections wait a moment to be taken in,
+	// or are refused with 503.
+	Crowded, Full func() bool
 	// Reserve and Release, if not nil, count the memory in bytes of heads that are
 	// longer than a few KiB, until their request is over. A head for which Reserve
 	// returns false is refused with 503.
@@ -49,7 +50,12 @@ type Server struct {
 	draining atomic.Bool
 	watch    watcher
 	refusing atomic.Int32 // connections that are told that they are one too many
-	victims  []victim     // of the goroutine that accepts
+	// stuckUntil: till then new connections are refused at once if all is full. Of the
+	// goroutine that accepts.
+	stuckUntil time.Time
+
+	evicting sync.Mutex
+	victims  []victim // guarded by evicting
 
 	mu sync.Mutex
 	// guarded by mu
@@ -97,7 +103,7 @@ func (s *Server) Serve(l *net.TCPListener) error {
 		if listenerBroken(err) {
 			return err
 		}
-		if outOfFiles(err) && s.evict(nil) {
+		if outOfFiles(err) && s.CloseIdle(1) > 0 {
 			time.Sleep(time.Millisecond) // its goroutine closes it
 			continue
 		}

@@ -53,7 +53,8 @@ func (s *Server) newClients() *http1.Server {
 			}
 		},
 		Closed:  func(*net.TCPConn) { s.conns.Add(-1) },
-		Crowded: s.crammed,
+		Crowded: s.crowded,
+		Full:    s.full,
 		Reserve: func(n int) bool { return s.buffers.reserve(int64(n)) },
 		Release: func(n int) { s.buffers.releaseHeap(int64(n)) },
 		Report:  func(what string, err any) { s.log.Warn(what, "error", fmt.Sprint(err)) },

@@ -7,10 +7,10 @@ import (
 
 // Files, sockets among them, that this process may have open, from the first one on:
 //
-//	requests    up to limit-reserve: beyond, requests that would go to an engine are
-//	            refused with 503
-//	probes      up to limit-spare: beyond, each new connection of a client closes the
-//	            one that has waited longest without a request
+//	requests    up to limit-reserve: beyond, connections without a request are closed,
+//	            those first that have waited longest; where there is none, requests
+//	            that would go to an engine are refused with 503
+//	probes      up to limit-spare: beyond, new connections wait or are refused
 //	the rest    the port for metrics, checks of workers, the log, files that are read
 //
 // A request counts its client's connection, and those to engines from when it is about
@@ -50,23 +50,37 @@ func (s *Server) tellFiles() {
 // inUse is how many files clients and their requests have.
 func (s *Server) inUse() int64 { return s.conns.Load() + s.legs.Load() }
 
-// crowded tells whether another request could take the last files.
-func (s *Server) crowded() bool {
+// over is how many files more than requests may have are in use.
+func (s *Server) over() int {
 	limit := int64(s.opts.MaxFiles)
-	return s.inUse() > limit-reserve(limit)
+	return int(s.inUse() - (limit - reserve(limit)))
 }
 
-// crammed tells whether another connection takes files from more than requests.
-func (s *Server) crammed() bool {
+// crowded tells whether requests have all the files that they may have.
+func (s *Server) crowded() bool { return s.over() > 0 }
+
+// full tells whether another connection takes files from more than requests.
+func (s *Server) full() bool {
 	limit := int64(s.opts.MaxFiles)
 	return s.inUse() > limit-spare(limit)
 }
 
+// admits tells whether there are files for a request that has come. Connections
+// without one give way.
+func (s *Server) admits() bool {
+	if !s.crowded() || s.main.CloseIdle(1) > 0 {
+		return true
+	}
+	s.tellCrowded()
+	return false
+}
+
 // TakeFiles counts n connections that are about to be opened to engines, until
-// GiveFiles. It is false, and counts none, if there are not that many files left.
+// GiveFiles. It is false, and counts none, if there are not that many files left and
+// not that many connections without a request.
 func (s *Server) TakeFiles(n int) bool {
 	s.legs.Add(int64(n))
-	if s.crowded() {
+	if over := s.over(); over > 0 && s.main.CloseIdle(min(over, n)) < min(over, n) {
 		s.legs.Add(-int64(n))
 		s.tellCrowded()
 		return false

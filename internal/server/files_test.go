@@ -58,6 +58,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 				t.Errorf("liveness %d", got)
 			}
 			r.waitFor("idle connections to end", func() bool { return r.srv.conns.Load() <= 100-spare(100)+1 })
+			r.waitFor("a request beside idle connections", func() bool { return r.status("POST", "/v1/embeddings", `{"input":"x"}`) != 503 })
 			if _, err := running.r.ReadByte(); err != nil {
 				t.Errorf("the running request ended: %v", err)
 			}

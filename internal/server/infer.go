@@ -15,8 +15,7 @@ func (q *request) infer() {
 		return
 	}
 	defer s.leave()
-	if s.crowded() {
-		s.tellCrowded()
+	if !s.admits() {
 		q.out.Header().Set(headerConnection, "close")
 		q.refuse(tooManyFiles(), reasonTooManyFiles)
 		return
