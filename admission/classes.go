@@ -353,7 +353,11 @@ func (v *classChecker) notNegative(path string, f *float64) {
 // part checks a number in (0, 1].
 func (v *classChecker) part(path string, f *float64) {
 	if f != nil && !(*f > 0 && *f <= 1) {
-		v.fail(path, formatNumber(*f), "must be more than 0 and at most 1")
+		hint := ""
+		if *f >= 10 && *f <= 100 {
+			hint = "; write " + formatNumber(*f/100) + " for " + formatNumber(*f) + " %"
+		}
+		v.fail(path, formatNumber(*f), "must be more than 0 and at most 1%s", hint)
 	}
 }
 

@@ -40,6 +40,10 @@ with the rest.`,
 		if err != nil {
 			return err
 		}
+		// A class file may well be checked by itself.
+		if missing := missingWorkers(cfg); missing != "" && (cfg.File != "" || len(cfg.Workers) > 0) {
+			printLines(cmd.ErrOrStderr(), "sluice: warning: ", missing)
+		}
 		return cfg.WriteEffective(cmd.OutOrStdout())
 	}
 	return cmd

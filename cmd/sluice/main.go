@@ -27,8 +27,9 @@ func main() {
 
 // run is main without the process: it returns the exit code.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	root := newRoot(environ)
-	root.SetArgs(expandArgs(args))
+	args = expandArgs(args)
+	root := newRoot(environ, args)
+	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)

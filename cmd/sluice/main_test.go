@@ -24,6 +24,9 @@ func sluice(t *testing.T, environ []string, args ...string) (code int, stdout, s
 func TestUsageErrors(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"srve", "sluice: unknown command \"srve\"; did you mean serve?\nsluice: see sluice --help\n"},
+		{"serve --prot 1 --service-discovery --selector app=x --port --enable-igw --queue-timeout-secs 3 --encode=x",
+			"sluice: unknown flag: --prot; did you mean --port?\nsluice: unknown flag: --service-discovery\nsluice: unknown flag: --selector\n" +
+				"sluice: unknown flag: --queue-timeout-secs\nsluice: unknown flag: --encode\nsluice: see sluice serve --help\n"},
 		{"serve --prot 1", "sluice: unknown flag: --prot; did you mean --port?\nsluice: see sluice serve --help\n"},
 		{"serve now", "sluice: unexpected argument \"now\"\nsluice: see sluice serve --help\n"},
 		{"serve --port", "sluice: flag needs an argument: --port\nsluice: see sluice serve --help\n"},
@@ -97,7 +100,7 @@ func TestCheckConfig(t *testing.T) {
 	write(t, bad, "server: {port: x}\nlog: {level: warn}\n")
 
 	code, stdout, stderr := sluice(t, []string{"SLUICE_LOG_LEVEL=error"}, "check-config", good, "--prefill", "http://p", "8998")
-	if code != exitOK || stderr != "" {
+	if code != exitOK || stderr != "sluice: warning: no decode worker is known yet, so that nothing can be served: add one with POST /workers, or name it with --decode\n" {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
 	for _, line := range []string{

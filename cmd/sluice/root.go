@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-func newRoot(environ []string) *cobra.Command {
+func newRoot(environ, args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sluice",
 		Short: "A router for LLM inference fleets with a bounded, fair gate in front of prefill",
@@ -39,7 +39,7 @@ command line cannot be read.`,
 			// The flag is there and its value is wrong, which is told as serve tells it.
 			return fmt.Errorf("flag --%s: %q: %w", value.GetFlag().Name, value.GetValue(), value.Unwrap())
 		}
-		return &usageError{cmd.CommandPath(), config.ExplainFlagError(err, cmd.Flags())}
+		return &usageError{cmd.CommandPath(), config.ExplainFlagError(err, cmd.Flags(), args)}
 	})
 	root.AddCommand(
 		newServe(environ),

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -264,9 +266,10 @@ func (l *loader) addWorkerWords(b *workerBuilder, flag int, words []string, from
 
 var unknownFlag = regexp.MustCompile(`^unknown flag: --(\S+)$`)
 
-// ExplainFlagError adds the flag that was probably meant to a parser's error
-// about one that fs does not have.
-func ExplainFlagError(err error, fs *pflag.FlagSet) error {
+// ExplainFlagError adds the flag that was probably meant to a parser's error about
+// one that fs does not have, and tells all others among args that fs does not have,
+// one a line: the parser stops at the first.
+func ExplainFlagError(err error, fs *pflag.FlagSet, args []string) error {
 	m := unknownFlag.FindStringSubmatch(err.Error())
 	if m == nil {
 		return err
@@ -277,9 +280,44 @@ func ExplainFlagError(err error, fs *pflag.FlagSet) error {
 			names = append(names, f.Name)
 		}
 	})
-	name, _, _ := strings.Cut(m[1], "=")
-	if n := suggest.Nearest(strings.ReplaceAll(name, "_", "-"), names); n != "" {
-		return fmt.Errorf("%w; did you mean --%s?", err, n)
+	first, _, _ := strings.Cut(m[1], "=")
+	all := []string{first}
+	for _, name := range unknownFlags(args, fs) {
+		if !slices.Contains(all, name) && len(all) < maxErrors {
+			all = append(all, name)
+		}
 	}
-	return err
+	errs := make([]error, len(all))
+	for i, name := range all {
+		errs[i] = fmt.Errorf("unknown flag: --%s", name)
+		if n := suggest.Nearest(strings.ReplaceAll(name, "_", "-"), names); n != "" {
+			errs[i] = fmt.Errorf("%w; did you mean --%s?", errs[i], n)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unknownFlags are the flags among args that fs does not have. The word behind one is
+// taken for its value where it does not begin with a dash.
+func unknownFlags(args []string, fs *pflag.FlagSet) []string {
+	var unknown []string
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			break
+		}
+		name, ok := strings.CutPrefix(arg, "--")
+		if !ok {
+			continue
+		}
+		name, _, valued := strings.Cut(name, "=")
+		switch f := fs.Lookup(name); {
+		case name == "help" || name == "version":
+		case f == nil:
+			unknown = append(unknown, name)
+		case !valued && f.NoOptDefVal == "":
+			i++ // its value
+		}
+	}
+	return unknown
 }

@@ -32,8 +32,9 @@ func Load(args, environ []string, readFile ReadFile) (*Config, []Warning, error)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	flags := AddFlags(fs)
-	if err := fs.Parse(ExpandArgs(args)); err != nil {
-		return nil, nil, Errors{{Source: "command line", Message: ExplainFlagError(err, fs).Error()}}
+	words := ExpandArgs(args)
+	if err := fs.Parse(words); err != nil {
+		return nil, nil, Errors{{Source: "command line", Message: ExplainFlagError(err, fs, words).Error()}}
 	}
 	if fs.NArg() > 0 {
 		return nil, nil, Errors{{Source: "command line", Value: fs.Arg(0), Message: "unexpected argument"}}

@@ -326,6 +326,9 @@ func (o *option) parseString(v reflect.Value, text string) error {
 		}
 	}
 	if o.choices != nil {
+		if o.key == "log_level" && text == "warning" {
+			text = "warn" // its name in Python and in SMG
+		}
 		if !slices.Contains(o.choices, text) {
 			return choiceError(o, text)
 		}
@@ -391,7 +394,11 @@ func (o *option) inRange(f float64) error {
 	case math.IsInf(o.lo, -1):
 		return fmt.Errorf("must be %s%s or less", formatDecimal(o.hi), unit)
 	}
-	return fmt.Errorf("must be from %s to %s%s", formatDecimal(o.lo), formatDecimal(o.hi), unit)
+	err := fmt.Errorf("must be from %s to %s%s", formatDecimal(o.lo), formatDecimal(o.hi), unit)
+	if o.hi == 1 && unit == "" && f >= 10 && f <= 100 && o.typ != reflect.TypeFor[int]() {
+		err = fmt.Errorf("%w; write %s for %s %%", err, formatDecimal(f/100), formatDecimal(f))
+	}
+	return err
 }
 
 func parseWhole(s string) (int64, error) {

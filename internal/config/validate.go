@@ -233,6 +233,12 @@ func (l *loader) checkRest() {
 	if path := "health.health_check_endpoint"; l.good(path) && !endpointPath.MatchString(c.Health.Endpoint) {
 		l.blame(path, "must be a path that begins with /")
 	}
+	if path := "health.health_check_timeout_secs"; !c.Health.Disabled && l.good(path, "health.health_check_interval_secs") && c.Health.Timeout > c.Health.Interval {
+		if !l.isSet(path) {
+			path = "health.health_check_interval_secs"
+		}
+		l.warn(path, l.source(path), "a check may take %s and the next is due after %s, so that a worker that hangs is found later than the interval says; keep the timeout at or below the interval", c.Health.Timeout, c.Health.Interval)
+	}
 	if l.good("retry.retry_initial_backoff_ms", "retry.retry_max_backoff_ms") && c.Retry.InitialBackoff > c.Retry.MaxBackoff {
 		path := "retry.retry_max_backoff_ms"
 		if !l.isSet(path) {

@@ -153,6 +153,10 @@ func (y *yamlReader) mapping(n *yaml.Node, g *group, root reflect.Value, prefix,
 			return
 		}
 		meant := meantKey(key, g)
+		if meant == "" && root.Type() == y.root.Type() && path == "" && key != "<<" {
+			y.fail(keyPath, at.String(), "", "%s", unknownGroup(key, g))
+			return
+		}
 		if meant != "" {
 			y.bad[prefix+meant] = true // what it was set to is not known
 		}
@@ -221,6 +225,21 @@ func (g *group) group(key string) *group {
 		}
 	}
 	return nil
+}
+
+// unknownGroup tells what there is where a key is none of the file's groups.
+func unknownGroup(key string, g *group) string {
+	switch key {
+	case "prefill", "decode", "regular", "worker_urls":
+		return "unknown key; workers are listed under workers, each with its worker_type: prefill, decode or regular"
+	}
+	var names []string
+	for _, k := range g.keys() {
+		if g.group(k) != nil || g.option(k) != nil {
+			names = append(names, k)
+		}
+	}
+	return "unknown key; there are " + strings.Join(names, ", ")
 }
 
 func unknownKey(key, meant string) string {
