@@ -199,6 +199,9 @@ type Call struct {
 	Reserve func(bytes int) *openai.Error
 	// Files counts the connections that the request opens to engines. It may be nil.
 	Files Files
+	// Memory counts answers that are collected before they are passed on. It may be
+	// nil.
+	Memory Memory
 	// ID is the request's id: given back, sent to the engines and logged.
 	ID string
 	// Arrived is when the request's head was read.
@@ -213,6 +216,14 @@ type Files interface {
 	// false, and counts none, if there are not enough files.
 	TakeFiles(n int) bool
 	GiveFiles(n int)
+}
+
+// Memory counts memory that a request holds, in bytes.
+type Memory interface {
+	// ReserveMemory counts n bytes until ReleaseMemory. It is false, and counts none,
+	// if there is no room.
+	ReserveMemory(n int) bool
+	ReleaseMemory(n int)
 }
 
 // Record is what the access log and the metrics tell of a request.

@@ -54,6 +54,8 @@ type exchange struct {
 	// refs counts who may still use the ticket, bodyRefs who may still send the
 	// body: the handler and, if there is one, a prefill leg.
 	refs, bodyRefs atomic.Int32
+	// answers is the memory of answers that is counted, in bytes.
+	answers atomic.Int64
 	// bodies are those of all attempts so far: a list that grows in the handler
 	// and is given back by the last who lets go of the body.
 	bodies *pairBodies
@@ -83,6 +85,9 @@ func (x *exchange) unref() {
 	if x.refs.Add(-1) == 0 {
 		if x.files > 0 {
 			x.call.Files.GiveFiles(x.files)
+		}
+		if n := x.answers.Load(); n > 0 {
+			x.call.Memory.ReleaseMemory(int(n))
 		}
 		x.ticket.Close()
 	}

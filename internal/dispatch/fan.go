@@ -197,8 +197,10 @@ func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure 
 	}
 	defer one.resp.Body.Close()
 	if !r.x.call.Peeked.Stream {
-		b, err := collect(one.resp.Body, r.x.d.opts.MaxLogprobBody)
+		b, err := r.x.collect(one.resp.Body, r.x.d.opts.MaxLogprobBody)
 		switch {
+		case err == errNoRoom:
+			return r.x.noRoom()
 		case errors.Is(err, errTooLarge):
 			return one.bad("its answer is larger than "+itoa(r.x.d.opts.MaxLogprobBody)+" bytes", err)
 		case err != nil:

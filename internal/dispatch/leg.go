@@ -45,7 +45,10 @@ func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
 // larger is not passed on in part, because half an error object is none.
 func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
 	limit := x.d.opts.MaxErrorBody
-	body, err := collect(resp.Body, limit)
+	body, err := x.collect(resp.Body, limit)
+	if err == errNoRoom {
+		return x.noRoom()
+	}
 	if err != nil {
 		if errors.Is(err, errTooLarge) {
 			return &failure{leg: leg, rank: rank, err: err, reason: reasonUpstream,
@@ -68,9 +71,10 @@ func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet
 var errTooLarge = errors.New("larger than allowed")
 
 // collect reads a body to its end, at most limit bytes. It closes the body when
-// there is more.
-func collect(b upstream.Body, limit int) ([]byte, error) {
+// there is more, or when there is no memory for it: errNoRoom.
+func (x *exchange) collect(b upstream.Body, limit int) ([]byte, error) {
 	var out []byte
+	held := collected{x: x}
 	for {
 		piece, err := b.Next()
 		if err == io.EOF {
@@ -82,6 +86,10 @@ func collect(b upstream.Body, limit int) ([]byte, error) {
 		if len(out)+len(piece) > limit {
 			_ = b.Close()
 			return out, errTooLarge
+		}
+		if !held.hold(len(out) + len(piece)) {
+			_ = b.Close()
+			return out, errNoRoom
 		}
 		out = append(out, piece...)
 	}

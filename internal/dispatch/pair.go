@@ -292,6 +292,7 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	var scan openai.EventScanner
 	scan.SkipUsage = true
 	var head, kept []byte
+	keptHeld := collected{x: x}
 	if !sse {
 		buf := headPool.Get().(*[maxHead]byte)
 		defer headPool.Put(buf)
@@ -316,6 +317,9 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 			if len(kept)+len(piece) > x.d.opts.MaxLogprobBody {
 				return &failure{leg: admission.PrefillLeg, rank: rank, err: errTooLarge, reason: reasonUpstream,
 					local: openai.UpstreamFailed("prefill", "its logprobs are larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", nil)}
+			}
+			if !keptHeld.hold(len(kept) + len(piece)) {
+				return x.noRoom()
 			}
 			kept = append(kept, piece...)
 		}

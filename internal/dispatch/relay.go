@@ -350,6 +350,7 @@ func (r *relay) lines(ctx *legContext) *failure {
 func (r *relay) plain(ctx *legContext) *failure {
 	bound := r.x.d.opts.MaxBufferedAnswer
 	var held []byte
+	counted := collected{x: r.x}
 	for {
 		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
@@ -362,8 +363,8 @@ func (r *relay) plain(ctx *legContext) *failure {
 		if len(held) == 0 && int64(len(piece)) == r.resp.ContentLength && len(piece) <= bound {
 			return r.whole(piece) // as it lies in the connection's buffer
 		}
-		if !r.out.begun && len(held)+len(piece) <= bound {
-			if held == nil && r.resp.ContentLength <= int64(bound) {
+		if !r.out.begun && len(held)+len(piece) <= bound && counted.hold(len(held)+len(piece)) {
+			if held == nil && r.resp.ContentLength <= int64(bound) && counted.hold(int(r.resp.ContentLength)) {
 				held = make([]byte, 0, max(r.resp.ContentLength, 0))
 			}
 			held = append(held, piece...)
@@ -475,10 +476,12 @@ func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 // collectAnswer collects an answer that is changed before it is passed on.
 func (r *relay) collectAnswer(ctx *legContext) ([]byte, *failure) {
 	limit := r.x.d.opts.MaxLogprobBody
-	b, err := collect(r.resp.Body, limit)
+	b, err := r.x.collect(r.resp.Body, limit)
 	switch {
 	case errors.Is(err, errTooLarge):
 		return nil, r.overLimit("the engine's answer is larger than " + itoa(limit) + " bytes")
+	case err == errNoRoom:
+		return nil, r.x.noRoom()
 	case err != nil:
 		return nil, r.broken(ctx, err)
 	}

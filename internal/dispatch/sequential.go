@@ -139,8 +139,10 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 	// slowly the rest of its answer comes. What is wrong with the body is seen next.
 	_ = resp.Body.WaitReadable()
 	legs.answered = time.Now()
-	answer, err := collect(resp.Body, x.d.opts.MaxLogprobBody)
+	answer, err := x.collect(resp.Body, x.d.opts.MaxLogprobBody)
 	switch {
+	case err == errNoRoom:
+		return nil, x.noRoom()
 	case errors.Is(err, errTooLarge):
 		return nil, bad("its answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", err)
 	case err != nil:

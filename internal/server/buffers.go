@@ -342,3 +342,10 @@ const (
 func (s *Server) MemoryBound() int64 {
 	return s.opts.MaxBuffered + baseBytes + connBytes*int64(s.opts.MaxFiles)
 }
+
+// ReserveMemory counts n bytes of the heap until ReleaseMemory. It is false, and counts
+// none, if that would be over the limit.
+func (s *Server) ReserveMemory(n int) bool { return s.buffers.reserve(int64(n)) }
+
+// ReleaseMemory counts n bytes no more, once the collector has freed them.
+func (s *Server) ReleaseMemory(n int) { s.buffers.releaseHeap(int64(n)) }

@@ -99,9 +99,7 @@ func TestFilesAreCountedBeforeTheyAreOpened(t *testing.T) {
 		}
 	}
 	r.waitFor("the count", func() bool { return r.srv.legs.Load() == 0 })
-	if log := r.log.String(); !strings.Contains(log, "requests are refused") {
-		t.Error("the log does not tell")
-	}
+	r.waitFor("the log", func() bool { return strings.Contains(r.log.String(), "requests are refused") })
 }
 
 func TestGoodFor(t *testing.T) {

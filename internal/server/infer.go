@@ -72,7 +72,7 @@ func (q *request) dispatch() {
 		c.Path += "?" + q.r.URL.RawQuery
 	}
 	c.Header = q.r.Header
-	c.Free, c.Reserve, c.Files = q.free, q.reserve, s
+	c.Free, c.Reserve, c.Files, c.Memory = q.free, q.reserve, s, s
 	// Dispatch counts the request, also when it ends it with a panic.
 	q.counted = true
 	defer func() { q.reason, q.err = c.Record.Reason, c.Record.Err }()
