@@ -44,6 +44,9 @@ func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
 // statusFailure reads an engine's error answer. The body is bounded; one that is
 // larger is not passed on in part, because half an error object is none.
 func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
+	if resp.Status == statusNotFound && rank != nil {
+		rank.LookAgain() // it may not serve any more what it was sent
+	}
 	limit := x.d.opts.MaxErrorBody
 	body, err := x.collect(resp.Body, limit)
 	if err == errNoRoom {

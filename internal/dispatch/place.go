@@ -97,6 +97,7 @@ func (x *exchange) notServed() *failure {
 	if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
 		return x.noWorkers()
 	}
+	x.d.fleet.LookForNames()
 	return &failure{reason: reasonNoModel, local: openai.ModelNotFound(x.call.Peeked.Model)}
 }
 

@@ -28,6 +28,7 @@ type loads struct {
 	// what only vLLM's tell: 0 and empty when not told. external counts what came
 	// from other engines in tokens and bytes; it only grows while the engine lives.
 	blockSize     int64
+	started       float64 // as in Facts
 	cacheType     string
 	external      float64
 	tellsExternal bool

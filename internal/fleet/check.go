@@ -17,6 +17,9 @@ type prober interface {
 	// loads asks w for its load; nil if it did not tell. never: it has no such
 	// route.
 	loads(ctx context.Context, w *Worker, vllm bool) (l *loads, never bool)
+	// changed asks cheaply whether w is another engine than before, or serves
+	// something else.
+	changed(ctx context.Context, w *Worker, before *Facts) bool
 	// connector asks a vLLM prefill worker of which f is known how it hands KV
 	// cache over. An error may pass; note is for people.
 	connector(ctx context.Context, w *Worker, f *Facts) (name, note string, err error)
@@ -47,10 +50,15 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 }
 
 // factsStaleLocked tells whether w is to be asked about itself, if it is well:
-// at first, again when that failed, after it was away, and now and then.
+// at first, again when that failed, after it was away or failed a check, when it
+// showed signs of being another one, and now and then.
 func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 	facts := w.Facts()
-	return !facts.read || facts.incomplete || w.heldLocked() || !w.vitals.healthy || now.Sub(w.factsAt) >= factsEvery
+	if !facts.read || facts.incomplete || w.heldLocked() || !w.vitals.healthy {
+		return true
+	}
+	age := now.Sub(w.factsAt)
+	return age >= factsEvery || age >= f.opts.Health.Interval/2 && (w.stale || w.vitals.suspect())
 }
 
 // check asks w and judges the answers. It runs on a goroutine of its own. stale:
@@ -68,15 +76,37 @@ func (f *Fleet) check(w *Worker, l look, stale, away bool) {
 		facts = f.prober.facts(ctx, w)
 		f.addLoads(ctx, w, facts)
 		cancel()
-		f.addConnector(w, facts, away)
+		f.addConnector(w, facts, away || facts.another(w.Facts()))
 		facts.read = true
 	}
 	f.judge(w, c, facts)
-	if facts == nil && c.health == answerOK && !w.Facts().noLoads {
+	if facts == nil && c.health == answerOK {
 		// After the judgement, which nothing may hold up.
-		l, _ := f.prober.loads(w.ctx, w, w.vllm())
-		f.keepLoads(w, l)
+		f.watch(w)
 	}
+}
+
+// watch reads the load of a worker that is well, and looks whether it is still the
+// engine that it was. If not, the next check, which begins soon, reads everything.
+func (f *Fleet) watch(w *Worker) {
+	facts := w.Facts()
+	stale := false
+	if !facts.noLoads {
+		l, never := f.prober.loads(w.ctx, w, w.vllm())
+		f.keepLoads(w, l)
+		stale = never || l != nil && facts.toldAnother(l)
+	}
+	if !stale && !f.prober.changed(w.ctx, w, facts) {
+		return
+	}
+	now := f.clock.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w.Facts() != facts || w.gone || w.draining {
+		return
+	}
+	w.stale = true
+	f.sched.advance(w.event, max(now, w.factsAt.Add(f.opts.Health.Interval/2)))
 }
 
 // addLoads adds the capacities that only /v1/loads tells. One that fails for once
@@ -216,11 +246,15 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	}
 	var changes []admission.Change
 	var news []pairingNews
+	exchanged := false
 	// What it said before counts more than what it could not say now.
 	if facts != nil && (!facts.incomplete || !w.Facts().read || w.Facts().incomplete) {
 		old := w.Facts()
 		w.know(facts)
-		w.factsAt = now
+		w.factsAt, w.stale = now, false
+		if exchanged = facts.another(old); exchanged {
+			f.exchangedLocked(w, now, &changes)
+		}
 		if w.factTries++; !w.unready() {
 			w.factTries = 0
 		}
@@ -238,14 +272,48 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}
-	if !f.opts.Health.Disabled || w.Facts().incomplete {
-		f.sched.set(w.event, now.Add(f.jitterLocked(f.pauseLocked(w))))
-	}
+	f.sched.set(w.event, now.Add(f.jitterLocked(f.pauseLocked(w))))
 	warnings := w.warnings()
 	f.mu.Unlock()
+	if exchanged {
+		f.log.Info("worker is another engine than before; what was known of it is read anew", "worker", w.spec.URL, "id", w.id)
+		w.endpoint.CloseIdle()
+	}
 	f.logDoubt(w, before, after, now)
 	f.logCheck(w, before, after, facts != nil && (held || !before.healthy), warnings)
 	f.logPairing(news)
+}
+
+// exchangedLocked forgets what was learned of the engine that was at w's address
+// before: what its breakers and pairs hold against it, and which routes it lacks.
+func (f *Fleet) exchangedLocked(w *Worker, now admission.Instant, changes *[]admission.Change) {
+	f.generation++
+	w.generation.Store(f.generation)
+	w.transfers.forget()
+	for _, r := range w.Ranks() {
+		if r.breaker.elapse(now, true) {
+			f.sched.drop(r.event)
+		}
+	}
+	f.unbarLocked(w, changes)
+	f.forgetPairsLocked(w.Ranks())
+}
+
+// LookForNames has the workers asked what they serve, within a check interval and
+// at most once in one: somebody asked for a name that nobody is known to serve.
+func (f *Fleet) LookForNames() {
+	now, every := f.clock.Now(), f.opts.Health.Interval
+	last := f.sought.Load()
+	if last != 0 && now.Sub(admission.Instant(last)) < every || !f.sought.CompareAndSwap(last, int64(now)) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.workers {
+		if w.vitals.healthy && !w.draining {
+			f.sched.advance(w.event, now.Add(time.Duration(f.rand.Float64()*float64(every))))
+		}
+	}
 }
 
 // pauseLocked is the time to the next check of w; see maxIdleRate.

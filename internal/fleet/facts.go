@@ -69,6 +69,14 @@ type Facts struct {
 	infoLost bool
 	// noLoads: it has no /v1/loads.
 	noLoads bool
+	// mark is what tells this engine from another at the same address, apart from
+	// what stands in the other fields: see markOf. Zero: nothing.
+	mark uint64
+	// oldInfo: it has /get_server_info and no /server_info.
+	oldInfo bool
+	// started is when a vLLM engine's process began, in seconds since 1970. Zero:
+	// not told.
+	started float64
 	// asked: its connector was asked for, not told.
 	asked bool
 	// note is what the question for the connector found, for people.
@@ -99,13 +107,24 @@ func (f *Facts) names() []string {
 // concernSelf tells whether what is new since the old facts is no other worker's
 // business: nothing of what it serves and how it is paired.
 func (f *Facts) concernSelf(old *Facts) bool {
+	return f.read == old.read && f.Backend == old.Backend && f.Connector == old.Connector && f.CacheType == old.CacheType &&
+		f.ServedName == old.ServedName && f.ModelPath == old.ModelPath && f.DPSize == old.DPSize && f.sameNames(old)
+}
+
+// another tells whether the facts are hardly those of the engine that the old ones
+// were of: its process is another one, or of another kind, or was set up in another
+// way. A list of models that grew is no sign of that.
+func (f *Facts) another(old *Facts) bool {
+	return old.read && (f.mark != old.mark || f.started != old.started || f.Backend != old.Backend)
+}
+
+// sameNames tells whether both list the same models and adapters.
+func (f *Facts) sameNames(old *Facts) bool {
 	same := func(a, b ModelInfo) bool {
 		a.Created = b.Created // some engines make it up for each answer
 		return a == b
 	}
-	return f.read == old.read && f.Backend == old.Backend && f.Connector == old.Connector && f.CacheType == old.CacheType &&
-		f.ServedName == old.ServedName && f.ModelPath == old.ModelPath && f.DPSize == old.DPSize &&
-		slices.EqualFunc(f.Models, old.Models, same) && slices.EqualFunc(f.Adapters, old.Adapters, same)
+	return slices.EqualFunc(f.Models, old.Models, same) && slices.EqualFunc(f.Adapters, old.Adapters, same)
 }
 
 // lenient reads fields of a JSON object one by one, so that one of an odd shape
@@ -181,6 +200,7 @@ func (f *Facts) addServerInfo(body []byte) error {
 	if err := json.Unmarshal(body, &l); err != nil {
 		return err
 	}
+	f.mark = markOf(body)
 	if l["vllm_config"] != nil {
 		f.addVLLMInfo(l)
 		return nil

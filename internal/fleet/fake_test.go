@@ -30,6 +30,7 @@ type fakeProber struct {
 	mute     map[string]error
 	probed   map[string]int
 	moon     map[string]*mooncake
+	looks    int // for changes, at all workers
 	// hangs are workers that do not answer some of what they are asked.
 	hangs map[string]*hang
 	// loadLost: no answer about it, for once.
@@ -148,6 +149,14 @@ func (p *fakeProber) facts(_ context.Context, w *Worker) *Facts {
 		return &c
 	}
 	return &Facts{}
+}
+
+func (p *fakeProber) changed(ctx context.Context, w *Worker, before *Facts) bool {
+	now := p.facts(ctx, w)
+	p.mu.Lock()
+	p.looks++
+	p.mu.Unlock()
+	return !now.sameNames(before) || now.mark != before.mark
 }
 
 func (p *fakeProber) loads(_ context.Context, w *Worker, _ bool) (*loads, bool) {

@@ -35,7 +35,8 @@ type Fleet struct {
 	cancel context.CancelFunc
 
 	// atomic
-	names atomic.Pointer[names]
+	names  atomic.Pointer[names]
+	sought atomic.Int64 // instant of the last LookForNames
 
 	mu sync.Mutex
 	// guarded by mu
@@ -136,7 +137,8 @@ func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.E
 	}
 	now := f.clock.Now()
 	f.generation++
-	w := &Worker{fleet: f, spec: spec, base: base, endpoint: ep, generation: f.generation, added: now}
+	w := &Worker{fleet: f, spec: spec, base: base, endpoint: ep, added: now}
+	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
 	w.know(noFacts)

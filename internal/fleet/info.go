@@ -171,7 +171,7 @@ func (w *Worker) infoLocked(place int) Info {
 	i := Info{
 		ID: w.id, URL: w.spec.URL, WorkerType: w.spec.Role.String(), IsHealthy: w.vitals.healthy,
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
-		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.generation, Version: facts.Version,
+		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.Generation(), Version: facts.Version,
 		Reason: w.vitals.why, Busy: w.vitals.excused, Dead: w.vitals.dead,
 		Connector: w.Connector(), Pairing: w.pairing, Transfer: w.transfers.state(), MaxModelLen: facts.maxModelLen(),
 		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(),

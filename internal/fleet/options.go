@@ -71,9 +71,9 @@ const (
 	// maxIdleRate bounds the checks begun in a second of workers that are well and
 	// have no requests, so that a fleet of any size is idle cheaply: a check costs
 	// half a millisecond, most of it for a new connection, since engines close
-	// idle ones after 5 s. With more than interval × rate workers, 125 by default,
-	// those are checked less often.
-	maxIdleRate = 25
+	// idle ones after 5 s. With more than interval × rate workers, 185 by default,
+	// those are checked less often: 1,000 are looked at within 30 s.
+	maxIdleRate = 37
 	// hurryPause is the least time between two checks of a worker that fails
 	// requests.
 	hurryPause = time.Second

@@ -197,6 +197,7 @@ func (p *httpProber) ask(ctx context.Context, w *Worker, f *Facts, take func([]b
 		case status/100 == 2:
 			f.answered = true
 			if err := take(body); err == nil {
+				f.oldInfo = f.oldInfo || path == "/get_server_info"
 				return true
 			}
 			f.warn("%s answers with something else than expected", path)

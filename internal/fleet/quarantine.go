@@ -219,6 +219,21 @@ func (f *Fleet) forgetPairsLocked(ranks []*Rank) {
 	}
 }
 
+// unbarLocked ends the bars of w's pairs at the gate.
+func (f *Fleet) unbarLocked(w *Worker, changes *[]admission.Change) {
+	q := &f.quarantine
+	if q.suspects.Load() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, x := range q.pairs {
+		if x.barred && (x.key.p.worker == w || x.key.d.worker == w) {
+			*changes = append(*changes, admission.Change{Op: admission.UnbarPair, Rank: x.key.p.adm, Other: x.key.d.adm})
+		}
+	}
+}
+
 // rebarLocked bars the pairs of ranks that were registered at the gate anew; the
 // gate forgot them with the earlier registration.
 func (f *Fleet) rebarLocked(ranks []*Rank, changes *[]admission.Change) {

@@ -42,6 +42,13 @@ func (t *transfers) read(moved float64) (turned bool) {
 	return turned
 }
 
+// forget begins anew with another engine. The check that runs calls it.
+func (t *transfers) forget() {
+	t.known = false
+	t.silent.Store(false)
+	t.moving.Store(false)
+}
+
 // state is what Info tells.
 func (t *transfers) state() string {
 	switch {

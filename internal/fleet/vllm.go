@@ -34,6 +34,9 @@ func readMetrics(body []byte) (*loads, error) {
 		}
 		rest, ok := bytes.CutPrefix(line, []byte("vllm:"))
 		if !ok {
+			if at, ok := bytes.CutPrefix(line, []byte("process_start_time_seconds ")); ok {
+				_, l.started, _ = readSample(at)
+			}
 			continue
 		}
 		end := bytes.IndexAny(rest, "{ ")
@@ -295,7 +298,7 @@ func (f *Facts) vllm(w *Worker) bool {
 
 // addLoads takes from an answer about the load what does not change.
 func (f *Facts) addLoads(l *loads) {
-	f.loads = l.shares
+	f.loads, f.started = l.shares, l.started
 	if l.blockSize > 0 { // vLLM
 		f.PageSize, f.CacheType = l.blockSize, l.cacheType
 		f.DPSize = len(l.shares)
@@ -304,7 +307,7 @@ func (f *Facts) addLoads(l *loads) {
 
 // keepLoads takes it from what was known before.
 func (f *Facts) keepLoads(before *Facts) {
-	f.loads = before.loads
+	f.loads, f.started = before.loads, before.started
 	if before.Backend == DialectVLLM || f.Backend == DialectVLLM {
 		f.PageSize, f.CacheType, f.DPSize = before.PageSize, before.CacheType, before.DPSize
 	}

@@ -39,23 +39,23 @@ type Worker struct {
 	life  atomic.Pointer[life]
 
 	// immutable
-	id         string
-	spec       WorkerSpec
-	base       upstream.BaseURL
-	generation uint64
-	ctx        context.Context // ends when nothing may be asked of it any more
-	cancel     context.CancelFunc
-	event      *event // the next check, or look at its drain
+	id     string
+	spec   WorkerSpec
+	base   upstream.BaseURL
+	ctx    context.Context // ends when nothing may be asked of it any more
+	cancel context.CancelFunc
+	event  *event // the next check, or look at its drain
 
 	// atomic
-	ranks     atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
-	judged    atomic.Int64            // instant of the last judged check
-	loads     atomic.Pointer[loads]   // the last answer about its load
-	push      atomic.Pointer[PushPeer]
-	mooncake  atomic.Pointer[mooncake]
-	queried   atomic.Int64 // instant of the last RefreshMooncake
-	transfers transfers
-	meter     meter
+	generation atomic.Uint64
+	ranks      atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
+	judged     atomic.Int64            // instant of the last judged check
+	loads      atomic.Pointer[loads]   // the last answer about its load
+	push       atomic.Pointer[PushPeer]
+	mooncake   atomic.Pointer[mooncake]
+	queried    atomic.Int64 // instant of the last RefreshMooncake
+	transfers  transfers
+	meter      meter
 
 	// owned by the check that runs
 	asks    int // times it was asked for its connector
@@ -77,6 +77,7 @@ type Worker struct {
 	past       []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsAt    admission.Instant // when they were last read whole
 	checking   bool
+	stale      bool     // it showed signs of being another engine than its facts are of
 	factTries  int      // times its facts were read and did not suffice for work
 	pairing    []string // what keeps it from being paired, for people
 }
@@ -193,8 +194,9 @@ func (w *Worker) Spec() WorkerSpec { return w.spec }
 // Endpoint carries requests to the worker.
 func (w *Worker) Endpoint() *upstream.Endpoint { return w.endpoint }
 
-// Generation counts registrations of the whole fleet; a later one is larger.
-func (w *Worker) Generation() uint64 { return w.generation }
+// Generation counts registrations of the whole fleet, and engines that took
+// another's place at their address; a later one is larger.
+func (w *Worker) Generation() uint64 { return w.generation.Load() }
 
 // Facts returns what the worker said about itself; never nil, empty until it
 // was asked.
@@ -296,5 +298,14 @@ func (r *Rank) ReportFailure() {
 	if r.breaker.failure(now) {
 		w.fleet.breakerChanged(r)
 	}
+	r.LookAgain()
+}
+
+// LookAgain has the worker checked soon: something says that it may not be what it
+// was, as an engine's 404 for a model that it was sent for. Many calls are one
+// check a second.
+func (r *Rank) LookAgain() {
+	w := r.worker
+	now := w.fleet.clock.Now()
 	w.fleet.sched.advance(w.event, max(now, admission.Instant(w.judged.Load()).Add(hurryPause)))
 }

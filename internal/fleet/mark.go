@@ -1,0 +1,110 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"hash/maphash"
+)
+
+var markSeed = maphash.MakeSeed()
+
+// markOf sums up an answer of /server_info, without reading it as JSON: all of it
+// but internal_states, which has loads, and of these the capacities. SGLang's has
+// every argument, among them a random seed that each process draws for itself.
+func markOf(body []byte) uint64 {
+	var h maphash.Hash
+	h.SetSeed(markSeed)
+	from, to := section(body, `"internal_states"`)
+	_, _ = h.Write(body[:from])
+	for rest := body[from:to]; ; {
+		i := bytes.Index(rest, []byte(`"token_capacity"`))
+		if i < 0 {
+			break
+		}
+		rest = rest[i:]
+		end := bytes.IndexAny(rest, ",}")
+		if end < 0 {
+			break
+		}
+		_, _ = h.Write(rest[:end])
+		rest = rest[end:]
+	}
+	_, _ = h.Write(body[to:])
+	return max(h.Sum64(), 1)
+}
+
+// section finds the array that follows a name in JSON; from = to = len(body) when
+// there is none.
+func section(body []byte, name string) (from, to int) {
+	i := bytes.Index(body, []byte(name))
+	if i < 0 {
+		return len(body), len(body)
+	}
+	depth, quoted := 0, false
+	for j := i + len(name); j < len(body); j++ {
+		switch c := body[j]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			j++
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			if depth--; depth <= 0 {
+				return i, j + 1
+			}
+		}
+	}
+	return i, len(body)
+}
+
+// changed takes a cheap look at whether w is still the engine that it said it is,
+// and serves what it said. What does not answer now tells nothing.
+func (p *httpProber) changed(ctx context.Context, w *Worker, before *Facts) bool {
+	ctx, cancel := context.WithTimeout(ctx, loadsTimeout)
+	defer cancel()
+	var body []byte
+	status, err := p.get(ctx, w, "/v1/models", false, &body)
+	if err != nil || status/100 != 2 && status != 404 {
+		return false
+	}
+	now := &Facts{}
+	if status != 404 {
+		_ = now.addModels(body) // what is no list names nothing
+	}
+	if !now.sameNames(before) {
+		return true
+	}
+	if before.vllm(w) {
+		return false // its loads tell
+	}
+	path := "/server_info"
+	if before.oldInfo {
+		path = "/get_server_info"
+	}
+	body = nil
+	switch status, err = p.get(ctx, w, path, false, &body); {
+	case err != nil:
+		return false
+	case status/100 == 2:
+		return markOf(body) != before.mark
+	case status == 404:
+		return before.mark != 0
+	}
+	return false
+}
+
+// toldAnother tells whether an answer about the load is another engine's than the
+// one that the facts are of.
+func (f *Facts) toldAnother(l *loads) bool {
+	if l.started != f.started || len(l.shares) != len(f.loads) {
+		return true
+	}
+	for i, s := range l.shares {
+		if s != f.loads[i] {
+			return true
+		}
+	}
+	return false
+}
