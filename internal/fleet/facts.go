@@ -267,7 +267,10 @@ func (w *Worker) warnings() []string {
 	if f.Mode != "" && f.Mode != want {
 		warn("it is registered as %s, but says disaggregation_mode %q", w.spec.Role, f.Mode)
 	}
-	if len(f.names()) == 0 && w.spec.ModelID == "" && w.fleet.opts.ModelID == "" {
+	switch {
+	case w.astray != "":
+		list = append(list, w.astray)
+	case len(f.names()) == 0 && w.setModel() == "":
 		warn("it does not say which model it serves; set model_id")
 	}
 	if !f.answered && !f.incomplete && len(f.Missing) > 1 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ func TestCase_B029_StartsWithDeadWorkers(t *testing.T) {
 	inBubble(t, Options{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
+		b.prober.says(urlB, serves("m"))
 		wa, wb := b.add(WorkerSpec{URL: urlA}), b.add(WorkerSpec{URL: urlB})
 		synctest.Wait()
 		if wa.Status() != StatusReady || wb.Status() != StatusPending {
@@ -443,14 +445,15 @@ func TestModelNames(t *testing.T) {
 		}
 		sole("", 0)
 		// Nobody knows the model of the only worker: it serves whatever is asked.
-		b.add(WorkerSpec{URL: urlA})
+		wa := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
 		b.wantModels(map[string]string{urlA: ""})
 		sole("", 1)
 		if b.acquire("anything") == nil {
 			t.Error("no grant of an unknown model")
 		}
-		// Another one says what it serves: the first is taken for the same.
+		// Another one says what it serves: the first may serve something else, and
+		// gets nothing until it says so.
 		b.prober.says(urlB, &Facts{
 			Models:    []ModelInfo{{ID: "base"}, {ID: "base-2"}},
 			Adapters:  []ModelInfo{{ID: "lora", Parent: "base-2"}, {ID: "lora-2", Parent: "?"}},
@@ -458,7 +461,10 @@ func TestModelNames(t *testing.T) {
 		})
 		b.add(WorkerSpec{URL: urlB})
 		synctest.Wait()
-		b.wantModels(map[string]string{urlA: "base", urlB: "base,base-2"})
+		b.wantModels(map[string]string{urlB: "base,base-2"})
+		if i := wa.Info(); i.Status != StatusPending || !strings.Contains(i.Reason, "set model_id") {
+			t.Errorf("a worker that names no model beside one that does: %+v", i)
+		}
 		pool("base", "base")
 		pool("base-2", "base-2")
 		pool("lora", "base-2")
@@ -469,11 +475,11 @@ func TestModelNames(t *testing.T) {
 		if b.gate.Resolve(admission.TargetSpec{Model: "other"}) != nil {
 			t.Error("a model that nobody serves has a pool")
 		}
-		// A second model: the first worker could be either.
+		// A second model.
 		b.add(WorkerSpec{URL: urlC, ModelID: "named"})
 		synctest.Wait()
-		b.wantModels(map[string]string{urlA: "", urlB: "base,base-2", urlC: "named"})
-		sole("", 3)
+		b.wantModels(map[string]string{urlB: "base,base-2", urlC: "named"})
+		sole("", 2)
 		var ids []string
 		for _, m := range b.Models() {
 			ids = append(ids, m.ID)
@@ -483,8 +489,44 @@ func TestModelNames(t *testing.T) {
 		}
 		// It goes, and all is as it was.
 		b.Remove(urlC)
-		b.wantModels(map[string]string{urlA: "base", urlB: "base,base-2"})
+		b.wantModels(map[string]string{urlB: "base,base-2"})
 		sole("base", 1)
+		// The first is the only one again.
+		b.Remove(urlB)
+		b.pass(time.Second)
+		b.wantModels(map[string]string{urlA: ""})
+		if wa.Status() != StatusReady {
+			t.Errorf("status %s", wa.Status())
+		}
+	})
+}
+
+// TestSetModelThatTheEngineDoesNotKnow keeps away the engine's 404 for a name that
+// the list shows, and the engine's own name, which it does not show.
+func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
+	inBubble(t, Options{}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		vllm := serves("own")
+		vllm.Backend = DialectVLLM
+		b.prober.says(urlA, vllm)
+		b.prober.says(urlB, serves("own")) // SGLang looks at no name
+		wa, wb := b.add(WorkerSpec{URL: urlA, ModelID: "alias"}), b.add(WorkerSpec{URL: urlB, ModelID: "alias-2"})
+		synctest.Wait()
+		if i := wa.Info(); i.Status != StatusPending || !strings.Contains(i.Reason, `"own"`) || !slices.Contains(i.Warnings, i.Reason) {
+			t.Errorf("vLLM under a name it does not know: %+v", i)
+		}
+		if wb.Status() != StatusReady {
+			t.Errorf("SGLang under a name it does not know: %+v", wb.Info())
+		}
+		b.wantModels(map[string]string{urlB: "alias-2"})
+		if list := b.Models(); len(list) != 1 || list[0].ID != "alias-2" || b.acquire("own") != nil {
+			t.Errorf("models %v", list)
+		}
+		vllm = serves("own", "alias")
+		vllm.Backend = DialectVLLM
+		b.prober.says(urlA, vllm)
+		b.pass(2 * DefaultHealthInterval)
+		b.wantModels(map[string]string{urlA: "alias", urlB: "alias-2"})
 	})
 }
 

@@ -156,7 +156,7 @@ func (w *Worker) statusLocked() Status {
 	switch {
 	case w.draining || w.gone:
 		return StatusDraining
-	case w.vitals.healthy && w.heldLocked():
+	case w.vitals.healthy && (w.heldLocked() || w.astray != ""):
 		return StatusPending
 	case w.vitals.healthy:
 		return StatusReady
@@ -207,6 +207,7 @@ func (w *Worker) infoLocked(place int) Info {
 	for _, r := range w.past {
 		i.Load += w.fleet.gate.RankStats(r).Load()
 	}
+	i.Reason = orElse(i.Reason, w.astray)
 	i.Suspect = w.suspectLocked(now)
 	i.Barred = w.fleet.barredLocked(w, now)
 	i.Breaker = worst.String()

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -104,32 +105,40 @@ func (f *Fleet) Model(name string) (ModelInfo, bool) {
 	return m, ok
 }
 
-// soleLocked finds the only model that workers name for themselves; unknown
-// workers take it for theirs.
-func (f *Fleet) soleLocked() (sole string, n int) {
-	for _, w := range f.workers {
-		if w.draining {
-			continue
-		}
-		names := w.ownNames()
-		switch {
-		case len(names) == 0 || n > 0 && names[0] == sole:
-		case n == 0:
-			sole, n = names[0], 1
-		default:
-			return "", 2
-		}
-	}
-	return sole, n
+// namedLocked tells whether some worker is known to serve a model by its name.
+func (f *Fleet) namedLocked() bool {
+	return slices.ContainsFunc(f.workers, func(w *Worker) bool { return !w.draining && len(w.ownNames()) > 0 })
 }
+
+// lostLocked tells for people why it is not known what w serves, empty if it is:
+// "not known" is not "fits". alone: no worker tells what it serves.
+func (w *Worker) lostLocked(alone bool) string {
+	facts := w.Facts()
+	if w.unknown {
+		if alone || !w.vitals.seen {
+			return ""
+		}
+		return "it does not say which model it serves, while others do: it gets no requests; set model_id"
+	}
+	// vLLM answers 404 to a name that it does not list; SGLang looks at none.
+	id := w.setModel()
+	if id == "" || len(facts.Models) == 0 || !facts.vllm(w) {
+		return ""
+	}
+	is := func(m ModelInfo) bool { return m.ID == id }
+	if slices.ContainsFunc(facts.Models, is) || slices.ContainsFunc(facts.Adapters, is) {
+		return ""
+	}
+	return fmt.Sprintf("its model_id is %q, which the engine does not serve; it lists %q: it gets no requests. Set one of these, or start it with --served-model-name", id, facts.Models[0].ID)
+}
+
+// setModel is the model that the operator named for w, empty for none.
+func (w *Worker) setModel() string { return orElse(w.spec.ModelID, w.fleet.opts.ModelID) }
 
 // ownNames are the pools a worker says it belongs to, none if it says nothing.
 func (w *Worker) ownNames() []string {
-	switch {
-	case w.spec.ModelID != "":
-		return []string{w.spec.ModelID}
-	case w.fleet.opts.ModelID != "":
-		return []string{w.fleet.opts.ModelID}
+	if id := w.setModel(); id != "" {
+		return []string{id}
 	}
 	return w.Facts().names()
 }
@@ -146,11 +155,17 @@ func (f *Fleet) publishLocked() {
 		}
 	}
 	for _, w := range f.workers {
+		if w.astray != "" {
+			continue
+		}
 		for _, name := range w.ownNames() {
 			t.pool[name] = name
 		}
 	}
 	for _, w := range f.workers {
+		if w.astray != "" {
+			continue
+		}
 		own, facts := w.ownNames(), w.Facts()
 		if !w.draining && !facts.read && len(own) == 0 && !w.vitals.seen {
 			t.unseen = append(t.unseen, w.added.Add(expectFor))
@@ -184,11 +199,13 @@ func (f *Fleet) publishLocked() {
 				t.pool[name] = pool
 			}
 		}
-		for _, m := range facts.Models {
-			alias(m.ID, own[0])
+		if w.setModel() == "" { // a name that the operator set is the only one
+			for _, m := range facts.Models {
+				alias(m.ID, own[0])
+			}
+			alias(facts.ServedName, own[0])
+			alias(facts.ModelPath, own[0])
 		}
-		alias(facts.ServedName, own[0])
-		alias(facts.ModelPath, own[0])
 		adapter := func(a ModelInfo) {
 			base := own[0]
 			if slices.Contains(own, a.Parent) {

@@ -7,18 +7,15 @@ import (
 )
 
 // settleAllLocked brings the gate in line with what is known: w after something
-// about it changed (nil: a worker went), and those whose model depends on the
-// others'. News are to be logged.
+// about it changed (nil: a worker went), and those whose place depends on the
+// others. News are to be logged.
 func (f *Fleet) settleAllLocked(w *Worker, changes *[]admission.Change) (news []pairingNews) {
-	sole, n := f.soleLocked()
-	if n != 1 {
-		sole = ""
-	}
+	alone := !f.namedLocked()
 	if w != nil {
 		if w.adopts() {
 			w.adoptLocked(f.offeredLocked())
 		}
-		f.settleLocked(w, sole, changes)
+		f.settleLocked(w, alone, changes)
 	}
 	var offers offered
 	for _, o := range f.workers {
@@ -33,24 +30,23 @@ func (f *Fleet) settleAllLocked(w *Worker, changes *[]admission.Change) (news []
 			adopted = o.adoptLocked(offers)
 		}
 		if adopted || o.unknown {
-			f.settleLocked(o, sole, changes)
+			f.settleLocked(o, alone, changes)
 		}
 	}
 	f.publishLocked()
 	return f.pairingLocked()
 }
 
-// settleLocked works out what of w the gate must learn. sole is the model of a
-// worker that names none, empty for the pool of unknown models.
-func (f *Fleet) settleLocked(w *Worker, sole string, changes *[]admission.Change) {
+// settleLocked works out what of w the gate must learn. alone: no worker tells what
+// it serves, so that one that does not either serves whatever is asked for.
+func (f *Fleet) settleLocked(w *Worker, alone bool, changes *[]admission.Change) {
 	if w.draining {
 		f.statesLocked(w, changes)
 		return
 	}
 	models := w.ownNames()
-	if w.unknown = len(models) == 0; w.unknown && sole != "" {
-		models = []string{sole}
-	}
+	w.unknown = len(models) == 0
+	w.astray = w.lostLocked(alone)
 	dps := 1
 	if f.opts.DPAware {
 		if dps = w.spec.DPSize; dps == 0 {
@@ -59,8 +55,8 @@ func (f *Fleet) settleLocked(w *Worker, sole string, changes *[]admission.Change
 	}
 	ranks := w.Ranks()
 	// A worker that nobody has seen and whose model nobody knows belongs nowhere
-	// yet.
-	in := !w.unknown || w.vitals.seen
+	// yet, and one that may serve something else than what is asked for nowhere.
+	in := w.astray == "" && (!w.unknown || w.vitals.seen)
 	facts := w.rankFacts(models)
 	if len(ranks) == dps && w.inGate == in && slices.Equal(models, w.models) {
 		f.factsLocked(w, facts, changes)

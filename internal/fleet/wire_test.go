@@ -222,7 +222,7 @@ func TestCase_B140_BasePath(t *testing.T) {
 				w.WriteHeader(404)
 			}
 		})
-		w := mustAdd(t, f, WorkerSpec{URL: srv.URL + "/base"})
+		w := mustAdd(t, f, WorkerSpec{URL: srv.URL + "/base", ModelID: "sim-model"})
 		ready(t, w)
 		close(sick)
 		until(t, "the root's route is asked", func() bool { return w.Status() == StatusUnhealthy })

@@ -73,6 +73,7 @@ type Worker struct {
 	added      admission.Instant
 	models     []string          // of its ranks at the gate
 	unknown    bool              // the models are not its own words: it has told none
+	astray     string            // why it is kept from work because of its model
 	inGate     bool              // its ranks are registered there
 	past       []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsAt    admission.Instant // when they were last read whole
