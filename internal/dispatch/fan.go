@@ -102,6 +102,7 @@ func (x *exchange) runFan() *failure {
 	decodes.Wait()
 	x.out.stopKeepAlive()
 	t.EndDecode()
+	r.relay.count()
 	if f == nil {
 		f = r.finish()
 	}
@@ -232,7 +233,13 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 	defer r.mu.Unlock()
 	r.relay.resp = resp
 	err := r.merger.Feed(k, piece, func(b []byte) {
-		r.relay.scan.Feed(b)
+		if f != nil {
+			return // an event before it ended the stream
+		}
+		if r.relay.scan.Feed(b); r.relay.scan.Aborted {
+			f = r.relay.aborted(b[:r.relay.scan.AbortAt])
+			return
+		}
 		if r.relay.scan.DataEvents > 0 {
 			r.relay.firstToken()
 			r.relay.grow()
@@ -262,7 +269,6 @@ func (r *fanRun) endOf(k int) *failure {
 // finish answers the client once all copies are whole.
 func (r *fanRun) finish() *failure {
 	if r.x.call.Peeked.Stream {
-		r.x.call.Record.Usage = r.relay.scan.Usage
 		return nil
 	}
 	answers := make([][]byte, len(r.copies))

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/translate"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -122,6 +123,21 @@ func report(rank *fleet.Rank, f *failure) {
 		rank.NoteLeg(fleet.LegFailed)
 	default:
 		rank.NoteLeg(fleet.LegOther)
+	}
+}
+
+// abortFailure is an engine's word, in an answer of status 200, that it gave the
+// request up: the error that it stands for.
+func (x *exchange) abortFailure(leg admission.Leg, rank *fleet.Rank, a openai.Abort) *failure {
+	if a.Message == "" {
+		a.Message = "the engine gave the request up"
+	}
+	told := translate.EngineError{Status: a.Status, Message: a.Message}
+	body := told.AsError().AppendJSON(nil, openai.ShapeOpenAI)
+	return &failure{
+		leg: leg, rank: rank, status: a.Status, body: body, contentType: typeJSON,
+		reason:   reasonEngineError,
+		transfer: x.pair && engine.SGLangTransferFailure(a.Status, []byte(a.Message)),
 	}
 }
 

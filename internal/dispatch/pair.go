@@ -292,6 +292,7 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	var scan openai.EventScanner
 	scan.SkipUsage = true
 	var head, kept []byte
+	var last byte
 	keptHeld := collected{x: x}
 	if !sse {
 		buf := headPool.Get().(*[maxHead]byte)
@@ -307,11 +308,16 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 			return x.legFailure(ctx, admission.PrefillLeg, rank, err)
 		}
 		if sse {
-			if scan.Feed(piece); scan.Errors > 0 {
+			if scan.Feed(piece); scan.Aborted {
+				return x.abortFailure(admission.PrefillLeg, rank, scan.Abort)
+			} else if scan.Errors > 0 {
 				return x.eventFailure(admission.PrefillLeg, rank, scan.LastError)
 			}
 		} else {
 			head = append(head, piece[:min(len(piece), cap(head)-len(head))]...)
+			if t := bytes.TrimRight(piece, " \t\r\n"); len(t) > 0 {
+				last = t[len(t)-1]
+			}
 		}
 		if keep {
 			if len(kept)+len(piece) > x.d.opts.MaxLogprobBody {
@@ -334,6 +340,12 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 		return bad("its event stream ended without its end marker")
 	case !sse && !startsJSON(head):
 		return bad("its answer is no JSON")
+	case !sse && last != '}' && last != ']':
+		return bad("its answer broke off")
+	}
+	if a, given := openai.ReadAbort(head); given {
+		// Decode would go on with KV that is not there.
+		return x.abortFailure(admission.PrefillLeg, rank, a)
 	}
 	if _, message, isError := openai.ReadErrorObject(head); isError {
 		// Decode would wait for KV that never comes.
@@ -354,7 +366,7 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 
 // maxHead is how much is kept of the start of a plain answer of a prefill leg, to
 // see an error in it.
-const maxHead = 512
+const maxHead = 4 << 10
 
 var headPool = sync.Pool{New: func() any { return new([maxHead]byte) }}
 

@@ -46,6 +46,7 @@ func (x *exchange) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Req
 		return f
 	}
 	defer r.resp.Body.Close()
+	defer r.count()
 	r.frees = true
 	switch {
 	case x.call.Passing:
@@ -60,6 +61,25 @@ func (x *exchange) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Req
 		return r.lines(ctx)
 	}
 	return r.plain(ctx)
+}
+
+// count records the tokens that a stream told of, however it ended.
+func (r *relay) count() {
+	if r.scan.HasUsage {
+		r.x.call.Record.Usage = r.scan.Usage
+	}
+}
+
+// aborted ends a stream at the event in which the engine gives the request up: what
+// came before it is passed if some of the answer was; else another attempt may follow.
+func (r *relay) aborted(before []byte) *failure {
+	f := r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
+	if r.out.begun && len(before) > 0 {
+		if gone := r.out.write(before, r.scan.AtBoundary()); gone != nil {
+			return gone
+		}
+	}
+	return f
 }
 
 // openAnswer sends the leg and returns when the head of a usable answer is in,
@@ -199,7 +219,9 @@ func (r *relay) stream(ctx *legContext) *failure {
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
-		r.scan.Feed(piece)
+		if r.scan.Feed(piece); r.scan.Aborted {
+			return r.aborted(piece[:r.scan.AbortAt])
+		}
 		if !r.out.begun {
 			if f := r.beforeFirst(); f != nil {
 				return f
@@ -292,6 +314,15 @@ func (r *relay) beforeFirst() *failure {
 
 // streamEnd judges a stream that ended without a fault of the connection.
 func (r *relay) streamEnd(held []byte) *failure {
+	if missing := r.scan.Close(nil); len(missing) > 0 {
+		if r.out.begun {
+			if f := r.out.write(missing, true); f != nil {
+				return f
+			}
+		} else {
+			held = append(held, missing...)
+		}
+	}
 	if !r.out.begun {
 		if len(held) == 0 || r.scan.Errors == 0 && !(r.scan.Finished && r.scan.AtBoundary()) {
 			f := r.bad("its event stream ended before the first content", nil)
@@ -305,7 +336,6 @@ func (r *relay) streamEnd(held []byte) *failure {
 			return f
 		}
 	}
-	r.x.call.Record.Usage = r.scan.Usage
 	switch {
 	case r.scan.Errors > 0:
 		// The engine's own error event has passed; the stream is whole, the
@@ -329,12 +359,22 @@ func (r *relay) lines(ctx *legContext) *failure {
 			if !r.out.begun {
 				return r.bad("its answer is empty", nil)
 			}
+			if r.scan.Errors > 0 {
+				f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
+				f.told = true
+				return f
+			}
 			return nil
 		}
 		if err != nil {
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
+		if r.sse {
+			if r.scan.Feed(piece); r.scan.Aborted {
+				return r.aborted(piece[:r.scan.AbortAt])
+			}
+		}
 		r.firstToken()
 		if f := r.begin(-1); f != nil {
 			return f
@@ -349,7 +389,7 @@ func (r *relay) lines(ctx *legContext) *failure {
 // that breaks off is told as an error and can be tried elsewhere.
 func (r *relay) plain(ctx *legContext) *failure {
 	bound := r.x.d.opts.MaxBufferedAnswer
-	var held []byte
+	var held, tail []byte
 	counted := collected{x: r.x}
 	for {
 		piece, err := r.resp.Body.Next()
@@ -378,20 +418,45 @@ func (r *relay) plain(ctx *legContext) *failure {
 			if f := r.out.write(held, false); f != nil {
 				return f
 			}
-			held = nil
+			tail, held = append(tail, held[max(0, len(held)-maxTail):]...), nil
+		}
+		if tail = append(tail, piece...); openai.LooseAbort(tail) {
+			return r.x.abortFailure(r.leg, r.rank, openai.Abort{Status: http.StatusServiceUnavailable})
+		}
+		if n := len(tail) - maxTail; n > 0 {
+			tail = append(tail[:0], tail[n:]...)
 		}
 		if f := r.pass(piece); f != nil {
 			return f
 		}
 	}
 	if r.out.begun {
+		if u, ok := openai.LooseUsage(tail); ok {
+			r.x.call.Record.Usage = u
+		}
 		return nil
 	}
 	return r.whole(held)
 }
 
+// maxTail is how much is looked into of the end of an answer that is too large to be
+// collected: there are its token counts and how it ended.
+const maxTail = 4 << 10
+
 // whole sends a collected answer.
 func (r *relay) whole(b []byte) *failure {
+	if r.resp != nil && r.resp.ContentLength < 0 && isJSON(r.resp.Get("Content-Type")) && r.resp.Get("Content-Encoding") == "" && !openai.WholeJSON(b) {
+		// Nothing told its length, so that one that just stopped looks like an end.
+		f := r.bad("its answer is no JSON, or broke off", nil)
+		f.reason = reasonBrokenOff
+		return f
+	}
+	if a, given := openai.ReadAbort(b); given {
+		if u, ok := openai.ReadUsage(b); ok {
+			r.x.call.Record.Usage = u
+		}
+		return r.x.abortFailure(r.leg, r.rank, a)
+	}
 	if !r.x.call.Passing && !startsJSON(b) && r.resp.Get("Content-Encoding") == "" {
 		return r.bad("its answer is no JSON", nil)
 	}
@@ -504,15 +569,21 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
-		r.scan.Feed(piece)
+		before := piece
+		if r.scan.Feed(piece); r.scan.Aborted {
+			before = piece[:r.scan.AbortAt]
+		}
 		out = out[:0]
-		if err := stream.Feed(piece, add); err != nil {
+		if err := stream.Feed(before, add); err != nil {
 			return r.bad(unmergeable, err)
 		}
 		if !r.out.begun {
 			if f := r.beforeFirst(); f != nil {
 				return f
 			}
+		}
+		if r.scan.Aborted {
+			return r.aborted(out)
 		}
 		if len(out) == 0 {
 			continue

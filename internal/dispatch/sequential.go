@@ -148,6 +148,12 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 	case err != nil:
 		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
 	}
+	if resp.ContentLength < 0 && !openai.WholeJSON(answer) {
+		return nil, bad("its answer is no JSON, or broke off", nil)
+	}
+	if a, given := openai.ReadAbort(answer); given {
+		return nil, x.abortFailure(admission.PrefillLeg, pr, a)
+	}
 	if x.call.Route != openai.RouteResponses {
 		if _, message, isError := openai.ReadErrorObject(answer); isError {
 			return nil, bad("it answered with status 200 and an error: "+message, nil)

@@ -230,7 +230,9 @@ func (r *relay) translated(ctx *legContext) *failure {
 		} else {
 			r.rank.NoteProgress()
 			heard := r.scan.Events + r.scan.Comments
-			r.scan.Feed(piece)
+			if r.scan.Feed(piece); r.scan.Aborted {
+				piece = piece[:r.scan.AbortAt]
+			}
 			spoke = r.scan.Events+r.scan.Comments > heard
 			err = t.stream.Feed(piece, add)
 		}
@@ -238,6 +240,14 @@ func (r *relay) translated(ctx *legContext) *failure {
 			if f := r.beforeFirst(); f != nil {
 				return f
 			}
+		}
+		if r.scan.Aborted {
+			if r.out.begun && len(out) > 0 {
+				if f := r.out.write(out, true); f != nil {
+					return f
+				}
+			}
+			return r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
 		}
 		if len(out) > 0 {
 			r.firstToken()
@@ -260,7 +270,6 @@ func (r *relay) translated(ctx *legContext) *failure {
 		case err != nil:
 			return r.untranslated(err)
 		case end:
-			r.x.call.Record.Usage = r.scan.Usage
 			return nil
 		}
 	}
@@ -274,12 +283,15 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 		return f
 	}
 	r.rank.NoteProgress()
+	if u, ok := openai.ReadUsage(b); ok {
+		x.call.Record.Usage = u
+	}
+	if a, given := openai.ReadAbort(b); given {
+		return x.abortFailure(r.leg, r.rank, a)
+	}
 	answer, err := x.translated.exchange.Answer(b)
 	if err != nil {
 		return r.untranslated(err)
-	}
-	if u, ok := openai.ReadUsage(b); ok {
-		x.call.Record.Usage = u
 	}
 	r.firstToken()
 	if f := r.begin(len(answer)); f != nil {

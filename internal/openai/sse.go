@@ -33,6 +33,12 @@ type EventScanner struct {
 	Errors int
 	// LastError is a copy of the first 2 KiB of the last error's data.
 	LastError []byte
+	// Aborted: an event says that the engine gave the request up, see ReadAbort; Abort is
+	// what it says. The scanner then follows no further, as if the event had not come:
+	// AbortAt is where it begins in the piece, 0 if it began before.
+	Aborted bool
+	Abort   Abort
+	AbortAt int
 	// TooLong counts events that were not looked into for their length.
 	TooLong int
 	// Usage is the last token counts seen.
@@ -56,6 +62,8 @@ type EventScanner struct {
 	data      []byte
 	buf       []byte
 	name      eventName
+	// began is where the event begins in the piece, 0 if before.
+	began int
 }
 
 type eventName uint8
@@ -64,6 +72,7 @@ const (
 	nameOther eventName = iota
 	nameError
 	nameEnd
+	nameFailed
 )
 
 // Reset makes the scanner ready for another stream; its buffers and bounds stay.
@@ -85,9 +94,11 @@ func (e *EventScanner) AtBoundary() bool { return !e.midLine && !e.inEvent }
 
 // Feed takes the next piece of the stream. The piece is not kept.
 func (e *EventScanner) Feed(piece []byte) {
-	if len(piece) == 0 {
+	if len(piece) == 0 || e.Aborted {
 		return
 	}
+	midLine, inEvent, lastCR, all := e.midLine, e.inEvent, e.lastCR, len(piece)
+	e.began = 0
 	if e.lastCR {
 		e.lastCR = false
 		if piece[0] == '\n' {
@@ -109,6 +120,9 @@ func (e *EventScanner) Feed(piece []byte) {
 				next++
 			}
 		}
+		if !e.inEvent && !e.midLine {
+			e.began = all - len(piece)
+		}
 		if e.midLine {
 			e.keepLine(line)
 			whole, lost := e.line, e.lineLost
@@ -116,6 +130,14 @@ func (e *EventScanner) Feed(piece []byte) {
 			e.takeLine(whole, lost, true)
 		} else {
 			e.takeLine(line, false, false)
+		}
+		if e.Aborted {
+			if e.AbortAt = e.began; e.began == 0 {
+				e.midLine, e.inEvent, e.lastCR = midLine, inEvent, lastCR
+			} else {
+				e.lastCR = false
+			}
+			return
 		}
 		piece = piece[next:]
 	}
@@ -181,8 +203,10 @@ func (e *EventScanner) takeLine(line []byte, lost, reused bool) {
 		switch string(value) {
 		case "error":
 			e.name = nameError
-		case "message_stop", "response.completed", "response.failed", "response.incomplete", "response.cancelled":
+		case "message_stop", "response.completed", "response.incomplete", "response.cancelled":
 			e.name = nameEnd
+		case "response.failed":
+			e.name = nameFailed
 		}
 	}
 }
@@ -257,17 +281,53 @@ func (e *EventScanner) inspect() {
 		e.Done, e.Finished = true, true
 		return
 	}
-	if e.name == nameError || bytes.Contains(data, errorWord) && e.tellsError(data) {
+	errorInside := bytes.Contains(data, errorWord)
+	if e.name == nameError || e.name == nameFailed || errorInside && e.tellsError(data) {
 		e.Errors++
+		e.Finished = e.Finished || e.name == nameFailed
+		e.count(data)
 		e.LastError = append(e.LastError[:0], data[:min(len(data), maxLastError)]...)
 		return
 	}
+	e.count(data)
+	if errorInside || bytes.Contains(data, abortWord) {
+		if e.Abort, e.Aborted = ReadAbort(data); e.Aborted {
+			return
+		}
+	}
 	e.DataEvents++
+}
+
+// count reads the token counts of an event.
+func (e *EventScanner) count(data []byte) {
 	if !e.SkipUsage && bytes.Contains(data, usageWord) {
 		if u, ok := ReadUsage(data); ok {
 			e.Usage, e.HasUsage = u, true
 		}
 	}
+}
+
+// Close is called at the end of a stream: one that ends with the end marker is
+// finished, though no empty line is behind it. It appends what is missing of that.
+func (e *EventScanner) Close(dst []byte) []byte {
+	line, data := e.line, e.data
+	if !e.midLine {
+		line = nil
+	} else if e.inEvent || e.lineLost {
+		return dst
+	} else {
+		var ok bool
+		if data, ok = bytes.CutPrefix(line, []byte("data:")); !ok {
+			return dst
+		}
+	}
+	if !e.AtBoundary() && bytes.Equal(bytes.TrimSpace(data), doneMarker) {
+		dst = e.AppendClose(dst)
+		e.Events++
+		e.Done, e.Finished = true, true
+		e.midLine, e.inEvent, e.hasData = false, false, false
+	}
+	return dst
 }
 
 // tellsError looks for a top-level "error" that is not null, or the flat form

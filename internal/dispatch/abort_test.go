@@ -1,0 +1,159 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+const (
+	token     = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n"
+	abortLast = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"abort\"}],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}\n\n"
+	abortJSON = `{"choices":[{"index":0,"message":{"content":"half"},"finish_reason":"stop"},{"index":1,"message":{},"finish_reason":"error"}]}`
+)
+
+// write answers with the pieces, each flushed.
+func write(w http.ResponseWriter, contentType string, pieces ...string) {
+	w.Header().Set("Content-Type", contentType)
+	for _, p := range pieces {
+		fmt.Fprint(w, p)
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+// An engine that gives a request up says so in the finish reason of a 200. Before
+// anything was sent it is a failure like any other; later the stream does not look
+// well ended.
+func TestAbortsInAnswers(t *testing.T) {
+	t.Parallel()
+	t.Run("nothing sent", func(t *testing.T) {
+		for _, extra := range []string{"", streamed} {
+			var calls atomic.Int32
+			r := newRig(t, rigOptions{retries: 2, breaker: noBreaker, sim: sim.Options{Regular: 2, Worker: answering(
+				func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+					if calls.Add(1) > 1 {
+						return false
+					}
+					if extra == "" {
+						write(w, "application/json", abortJSON)
+					} else {
+						write(w, typeEventStream, abortLast+doneEvent)
+					}
+					return true
+				})}})
+			if a := r.chat(extra); a.status != 200 || a.err != nil || strings.Contains(a.body, "abort") || strings.Contains(a.body, "half") {
+				t.Errorf("%d %v %s", a.status, a.err, a.body)
+			}
+			if rec := r.waitRecord(0); rec.Attempts != 2 {
+				t.Errorf("%d attempts", rec.Attempts)
+			}
+		}
+	})
+	t.Run("begun", func(t *testing.T) {
+		r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: answering(
+			func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+				write(w, typeEventStream, token+token, token+abortLast+doneEvent)
+				return true
+			})}})
+		a := r.chat(streamed)
+		if a.status != 200 || a.err == nil || strings.Contains(a.body, "DONE") || strings.Contains(a.body, `"abort"`) ||
+			strings.Count(a.body, `"content":"a"`) != 3 || !strings.Contains(a.body, `"error"`) {
+			t.Errorf("%d %v %s", a.status, a.err, a.body)
+		}
+		if rec := r.waitRecord(0); rec.Reason != reasonEngineError || rec.Err == nil || rec.Usage.PromptTokens != 7 {
+			t.Errorf("recorded %+v", rec)
+		}
+	})
+	t.Run("a large answer", func(t *testing.T) {
+		r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: answering(
+			func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+				write(w, "application/json", `{"choices":[{"index":0,"message":{"content":"`+strings.Repeat("x", 3<<20)+`"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":8}}`)
+				return true
+			})}})
+		if a := r.chat(""); a.status != 200 || a.err != nil {
+			t.Errorf("%d %v", a.status, a.err)
+		}
+		if rec := r.waitRecord(0); rec.Usage.PromptTokens != 7 || rec.Usage.CompletionTokens != 8 {
+			t.Errorf("recorded %+v", rec.Usage)
+		}
+	})
+}
+
+// Decode would go on with KV cache that is not there.
+func TestPrefillThatAnswersWithAnAbort(t *testing.T) {
+	t.Parallel()
+	const meta = `{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"prompt is too long","status_code":400}}}`
+	for name, c := range map[string]struct {
+		path, body, contentType, answer string
+		status                          int
+	}{
+		"generate":      {"/generate", `{"text":"x","sampling_params":{"max_new_tokens":5}}`, "application/json", meta, 400},
+		"generate sse":  {"/generate", `{"text":"x","stream":true}`, typeEventStream, "data: " + meta + "\n\n" + doneEvent, 400},
+		"chat":          {"/v1/chat/completions", chatBody(""), "application/json", abortJSON, 500},
+		"chat streamed": {"/v1/chat/completions", chatBody(streamed), typeEventStream, abortLast + doneEvent, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			closed := make(chan struct{})
+			r := newRig(t, pd(rigOptions{breaker: noBreaker, sim: sim.Options{Worker: answering(
+				func(worker *sim.Worker, w http.ResponseWriter, req *http.Request) bool {
+					if worker.Role() == sim.Prefill {
+						write(w, c.contentType, c.answer)
+					} else {
+						_, _ = io.Copy(io.Discard, req.Body) // only then a server sees its client leave
+						<-req.Context().Done()
+						close(closed)
+					}
+					return true
+				})}}))
+			a := r.do(context.Background(), c.path, c.body)
+			if a.status != c.status || c.status == 400 && !strings.Contains(a.body, "prompt is too long") {
+				t.Errorf("%d %v %s", a.status, a.err, a.body)
+			}
+			<-closed
+		})
+	}
+}
+
+// An answer without a length that just stops looks like an end.
+func TestAnswersWithoutALength(t *testing.T) {
+	t.Parallel()
+	for whole, end := range map[bool]string{true: `"}}]}`, false: ""} {
+		r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1, Worker: answering(
+			func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+				w.Header().Set("Transfer-Encoding", "identity") // ends with its connection
+				write(w, "application/json", `{"choices":[{"index":0,"message":{"content":"a`+end)
+				return true
+			})}})
+		a := r.chat("")
+		rec := r.waitRecord(0)
+		if whole && (a.status != 200 || a.err != nil) || !whole && (a.status != 502 || rec.Reason != reasonBrokenOff) {
+			t.Errorf("whole %v: %d %v %s, %s", whole, a.status, a.err, a.body, rec.Reason)
+		}
+	}
+}
+
+// The end marker as the last bytes of a stream is its end, without an empty line too.
+func TestEndMarkerWithoutAnEmptyLine(t *testing.T) {
+	t.Parallel()
+	for _, last := range []string{"data: [DONE]", "data: [DONE]\n"} {
+		r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: answering(
+			func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+				write(w, typeEventStream, token, last)
+				return true
+			})}})
+		a := r.chat(streamed)
+		if a.err != nil || a.body != token+doneEvent {
+			t.Errorf("%v %q", a.err, a.body)
+		}
+		if rec := r.waitRecord(0); rec.Reason != reasonOK {
+			t.Errorf("%s %v", rec.Reason, rec.Err)
+		}
+	}
+}
