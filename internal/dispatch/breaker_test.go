@@ -104,19 +104,26 @@ func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
 // closed.
 func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{health: rarely,
+	r := newRig(t, pd(rigOptions{health: rarely, sim: sim.Options{Prefill: 2},
 		breaker: fleet.BreakerOptions{FailureThreshold: 2, SuccessThreshold: 2, OpenFor: 2 * time.Second, Probes: 1}}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
 	p.SetFault(sim.Fault{Status: 500, Count: 2})
+	pinned := func() answer {
+		return r.do(t.Context(), "/v1/chat/completions", chatBody(""), HeaderTargetWorker, p.URL())
+	}
 	for range 2 {
-		if a := r.chat(""); a.status != 500 {
+		if a := pinned(); a.status != 500 {
+			t.Errorf("got %d %s", a.status, a.body)
+		}
+		// The other one is well, so it is not the requests.
+		if a := r.do(t.Context(), "/v1/chat/completions", chatBody(""), HeaderTargetWorker, r.sim.Prefill(1).URL()); a.status != 200 {
 			t.Errorf("got %d %s", a.status, a.body)
 		}
 	}
 	r.until("the breaker is open", func() bool { return r.of(p).State.Breaker == admission.BreakerOpen })
 	r.settled()
 	before := asked(d)
-	if a := r.chat(""); a.status != 503 || a.code() != "no_available_workers" || a.header.Get("Retry-After") == "" {
+	if a := pinned(); a.status != 503 || a.code() != "no_available_workers" || a.header.Get("Retry-After") == "" {
 		t.Errorf("while it is open: %d %s %v", a.status, a.body, a.header)
 	}
 	if n := asked(d) - before; n != 0 {
@@ -124,7 +131,7 @@ func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
 	}
 	r.until("the breaker is half open", func() bool { return r.of(p).State.Breaker == admission.BreakerHalfOpen })
 	for range 2 {
-		if a := r.chat(""); a.status != 200 {
+		if a := pinned(); a.status != 200 {
 			t.Errorf("a probe: %d %s", a.status, a.body)
 		}
 	}
@@ -132,7 +139,8 @@ func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
 	r.settled()
 }
 
-// Half-open let every request through to a worker that hangs.
+// Half-open let every request through to a worker that hangs. The last worker of a
+// role gets one at a time.
 func TestHalfOpenAdmitsFew(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{health: rarely, sim: sim.Options{Regular: 1},
@@ -147,10 +155,10 @@ func TestHalfOpenAdmitsFew(t *testing.T) {
 		_, leave := r.begin("/v1/chat/completions", chatBody(""))
 		leaves = append(leaves, leave)
 	}
-	r.until("the others wait", func() bool { return r.gate.Waiting() == 18 })
-	r.wait(w, "the probes are there", func(s sim.Stats) bool { return s.Inflight >= 2 })
-	if n := w.Stats().Inflight; n != 2 {
-		t.Errorf("%d requests are at the worker, want the 2 probes", n)
+	r.until("the others wait", func() bool { return r.gate.Waiting() == 19 })
+	r.wait(w, "the probes are there", func(s sim.Stats) bool { return s.Inflight >= 1 })
+	if n := w.Stats().Inflight; n != 1 {
+		t.Errorf("%d requests are at the worker, want the one probe", n)
 	}
 	for _, leave := range leaves {
 		leave()

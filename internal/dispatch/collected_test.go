@@ -33,7 +33,7 @@ func TestCollectedAnswersAreCounted(t *testing.T) {
 	if c.hold(2 << 20) {
 		t.Error("there is room beyond the limit")
 	}
-	if f := x.noRoom(); f.charge() || f.local.Status != 503 {
+	if f := x.noRoom(); blames[f.blame()].charge != chargeNone || f.local.Status != 503 {
 		t.Errorf("%+v", f)
 	}
 	x.unref()

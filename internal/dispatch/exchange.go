@@ -39,6 +39,7 @@ type exchange struct {
 	files      int // that are counted for its legs, until nobody has a share of it
 	wanted     wanted
 	retried500 bool
+	verdicts   verdicts
 	// handedOver: decode goes by KV cache that prefill handed over, so that its
 	// failure may be that of the way between.
 	handedOver bool
@@ -333,6 +334,7 @@ func (x *exchange) finish(reason string, f *failure) {
 		rec.Err = f
 		rec.Reason, rec.Code = f.word()
 	}
+	x.settle(f)
 	x.d.metrics.observe(x.call, time.Since(x.call.Arrived))
 	if rec.TTFT > 0 {
 		for _, r := range [...]*admission.Rank{x.ticket.Prefill, x.ticket.Decode} {

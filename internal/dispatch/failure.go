@@ -3,12 +3,14 @@ package dispatch
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/upstream"
+	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // Causes with which contexts are ended. The one that a failed call carries tells
@@ -87,6 +89,9 @@ type failure struct {
 	dead bool
 	// noRoute: the worker does not have the route.
 	noRoute bool
+	// ours: the router itself ended it, by a limit of its own or because it cannot
+	// tell the client what the model said. Nobody is charged, nothing tried again.
+	ours bool
 }
 
 // Error makes a failure loggable.
@@ -116,19 +121,6 @@ func (f *failure) word() (reason, code string) {
 // own tells whether the failure is the leg's own doing: neither an echo of the
 // other leg nor a report of a broken hand-off.
 func (f *failure) own() bool { return f != nil && !f.echo && !f.transfer }
-
-// outcome is what the fleet's breakers learn of it.
-func (f *failure) charge() bool {
-	if f.rank == nil || f.echo || f.transfer || f.gone || f.dead || f.unproven {
-		return false
-	}
-	if f.status != 0 {
-		// Client faults pass, 429 and 503 say "busy": neither is a fault of the
-		// engine (sgl-project/sglang#25811, #39464).
-		return f.status >= 500 && f.status != http.StatusServiceUnavailable && f.status != http.StatusNotImplemented
-	}
-	return f.local == nil || f.local.Status >= 500
-}
 
 // legFailure turns the error of a call into a failure of that leg.
 func (x *exchange) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, err error) *failure {
@@ -169,6 +161,9 @@ func (x *exchange) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ra
 		}
 		if !upstream.EngineFault(err) {
 			f.rank = nil
+		}
+		if ue.Kind == upstream.KindTooLarge && ue.Op == upstream.OpHeader {
+			return limitFailure(leg, rank, "the engine's answer cannot be taken: "+limitText(ue))
 		}
 		f.reason = reasonUpstream
 		if ue.Kind == upstream.KindLocal {
@@ -230,6 +225,21 @@ func outOfFiles(err error) *openai.Error {
 	e := &openai.Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "too_many_connections", RetryAfter: time.Second,
 		Message: "the router is out of sockets or files (ulimit -n); try again shortly"}
 	return e.WithCause(err)
+}
+
+// limitFailure is an answer that passed a limit of the router's own: nobody is at
+// fault, and another attempt would end in the same way.
+func limitFailure(leg admission.Leg, rank *fleet.Rank, what string) *failure {
+	return &failure{leg: leg, rank: rank, ours: true, reason: reasonRouterLimit, local: openai.RouterLimit(what)}
+}
+
+// limitText says which bound of the router an engine's answer passed, without an
+// address.
+func limitText(e *upstream.Error) string {
+	if errors.Is(e.Err, wire.ErrTooLarge) {
+		return strings.ReplaceAll(e.Err.Error(), ": "+wire.ErrTooLarge.Error(), "")
+	}
+	return "its head is larger than allowed"
 }
 
 func limitNoun(limit string) string {

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -29,7 +28,6 @@ type fanRun struct {
 	grace       deadline // of the prefill legs, once decode is over
 	// outcomes has each leg's as it ends, nil for a good one.
 	outcomes chan fanOutcome
-	charged  [2]atomic.Bool // by leg
 
 	mu sync.Mutex // the answers meet here
 	// guarded by mu
@@ -124,7 +122,7 @@ func (r *fanRun) runPrefill(ctx *legContext, k int) {
 	f := r.x.guarded(admission.PrefillLeg, func() *failure {
 		return r.x.runPrefill(ctx, r.pr, r.x.request(c.bodies, admission.PrefillLeg), &c.prefill)
 	})
-	r.report(k, admission.PrefillLeg, r.pr, f)
+	r.report(k, r.pr, f)
 	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
 }
 
@@ -133,17 +131,16 @@ func (r *fanRun) runDecode(ctx *legContext, k int) {
 	f := r.x.guarded(admission.DecodeLeg, func() *failure {
 		return r.decode(ctx, k, r.x.request(c.bodies, admission.DecodeLeg))
 	})
-	r.report(k, admission.DecodeLeg, r.dr, f)
+	r.report(k, r.dr, f)
 	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
 }
 
 // report tells the rank's breaker how a leg ended: for all copies once, because
 // they are one request, which must neither open a breaker alone nor close it.
-func (r *fanRun) report(k int, leg admission.Leg, rank *fleet.Rank, f *failure) {
-	if f == nil && k > 0 || f != nil && f.charge() && r.charged[leg].Swap(true) {
-		return
+func (r *fanRun) report(k int, rank *fleet.Rank, f *failure) {
+	if f != nil || k == 0 {
+		r.x.report(rank, f)
 	}
-	report(rank, f)
 }
 
 // collect waits until every decode leg is over, and ends all legs at the first
@@ -203,7 +200,7 @@ func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure 
 		case err == errNoRoom:
 			return r.x.noRoom()
 		case errors.Is(err, errTooLarge):
-			return one.bad("its answer is larger than "+itoa(r.x.d.opts.MaxLogprobBody)+" bytes", err)
+			return one.overLimit("the engine's answer is larger than " + itoa(r.x.d.opts.MaxLogprobBody) + " bytes")
 		case err != nil:
 			return one.broken(ctx, err)
 		}
@@ -260,7 +257,9 @@ func (r *fanRun) endOf(k int) *failure {
 	defer r.mu.Unlock()
 	if err := r.merger.End(k); err != nil {
 		f := r.mergeFailure(err)
-		f.reason = reasonBrokenOff
+		if !f.ours {
+			f.reason = reasonBrokenOff
+		}
 		return f
 	}
 	return nil
@@ -291,7 +290,10 @@ func (r *fanRun) finish() *failure {
 // engine told in one of them.
 func (r *fanRun) mergeFailure(err error) *failure {
 	var e *openai.FanError
-	if !errors.As(err, &e) || !e.Told {
+	if errors.As(err, &e) && e.Limit {
+		return r.relay.overLimit("the answer of one of the samples cannot be merged: " + e.Reason)
+	}
+	if e == nil || !e.Told {
 		return r.relay.bad("the answers of its samples cannot be merged", err)
 	}
 	if e.Status == 0 {

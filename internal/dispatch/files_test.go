@@ -17,7 +17,7 @@ func TestOutOfFilesIsNoEnginesFault(t *testing.T) {
 	if f.local.Status != http.StatusServiceUnavailable || f.local.Code != "too_many_connections" || f.local.RetryAfter <= 0 {
 		t.Errorf("%+v", f.local)
 	}
-	if f.charge() {
+	if blames[f.blame()].charge != chargeNone {
 		t.Error("somebody is charged")
 	}
 	if again, _ := x.retryable(f); again {

@@ -187,6 +187,7 @@ func (r *rig) close() {
 func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 	route := map[string]openai.Route{
 		"/v1/chat/completions": openai.RouteChatCompletions, "/v1/completions": openai.RouteCompletions, "/generate": openai.RouteGenerate,
+		"/v1/embeddings": openai.RouteEmbeddings,
 	}[req.URL.Path]
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -209,7 +210,7 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		p.Release()
 	}
 	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: free,
-		ID: r.requestID(), Arrived: time.Now()}
+		ID: r.requestID(), Arrived: time.Now(), Passing: route == openai.RouteEmbeddings}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })

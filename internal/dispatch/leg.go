@@ -42,8 +42,9 @@ func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
 	return r
 }
 
-// statusFailure reads an engine's error answer. The body is bounded; one that is
-// larger is not passed on in part, because half an error object is none.
+// statusFailure reads an engine's error answer. What its status says counts however
+// the rest of it comes: one whose body breaks off, or is larger than the router takes,
+// is passed on cut.
 func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
 	if resp.Status == statusNotFound && rank != nil {
 		rank.LookAgain() // it may not serve any more what it was sent
@@ -53,23 +54,29 @@ func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet
 	if err == errNoRoom {
 		return x.noRoom()
 	}
-	if err != nil {
-		if errors.Is(err, errTooLarge) {
-			return &failure{leg: leg, rank: rank, err: err, reason: reasonUpstream,
-				local: openai.UpstreamFailed(x.legName(leg), "it answered with status "+itoa(resp.Status)+" and an error body larger than "+itoa(limit)+" bytes", nil)}
-		}
+	if err != nil && ctx.ended() != nil {
 		return x.legFailure(ctx, leg, rank, err)
 	}
 	if resp.Status < 400 {
 		return &failure{leg: leg, rank: rank, reason: reasonUpstream,
 			local: openai.UpstreamFailed(x.legName(leg), "it answered with the unexpected status "+itoa(resp.Status), nil)}
 	}
-	return &failure{
+	f := &failure{
 		leg: leg, rank: rank, status: resp.Status, body: body,
 		contentType: resp.Get("Content-Type"), retryAfter: resp.Get("Retry-After"),
 		reason:   reasonEngineStatus,
 		transfer: x.pair && engine.SGLangTransferFailure(resp.Status, body),
 	}
+	if err != nil {
+		why := "it broke off"
+		if errors.Is(err, errTooLarge) {
+			why = "it is larger than the " + itoa(limit) + " bytes that the router takes"
+			f.ours = true
+		}
+		f.err = err
+		f.body, f.contentType = openai.CutError(resp.Status, body, why), typeJSON
+	}
+	return f
 }
 
 var errTooLarge = errors.New("larger than allowed")
@@ -108,21 +115,6 @@ func (x *exchange) eventFailure(leg admission.Leg, rank *fleet.Rank, data []byte
 		leg: leg, rank: rank, status: status, body: body, contentType: typeJSON,
 		reason:   reasonEngineError,
 		transfer: x.pair && engine.SGLangTransferFailure(status, body),
-	}
-}
-
-// report tells the rank's breaker and its worker's meter how a leg ended.
-func report(rank *fleet.Rank, f *failure) {
-	switch {
-	case rank == nil:
-	case f == nil:
-		rank.ReportSuccess()
-		rank.NoteLeg(fleet.LegOK)
-	case f.charge():
-		rank.ReportFailure()
-		rank.NoteLeg(fleet.LegFailed)
-	default:
-		rank.NoteLeg(fleet.LegOther)
 	}
 }
 

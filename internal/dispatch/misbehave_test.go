@@ -22,9 +22,6 @@ func TestMisbehavingEngines(t *testing.T) {
 		{"garbage", sim.Fault{Kind: sim.Garbage}, "not valid HTTP", 0},
 		{"truncated", sim.Fault{Kind: sim.Truncated}, "before its answer was whole", 1},
 		{"endless chunk line", sim.Fault{Kind: sim.ChunkLine}, "", 0},
-		{"huge header", sim.Fault{Kind: sim.HugeHeader}, "larger than allowed", 0},
-		{"5 MB error body", sim.Fault{Status: 500, BodySize: 5 << 20}, "larger than 1048576 bytes", 0},
-		{"5 MB of a client's error", sim.Fault{Status: 400, BodySize: 5 << 20}, "larger than 1048576 bytes", 0},
 		{"error object in a 200", sim.Fault{Kind: sim.ErrorInside200}, "simulated engine failure", 1},
 		{"nothing in a 200", sim.Fault{Status: 200, Body: "\n"}, "no JSON", 1},
 		{"a page in a 200", sim.Fault{Status: 200, Body: "<html>come back later</html>"}, "no JSON", 1},
@@ -82,8 +79,6 @@ func TestMisbehavingPrefill(t *testing.T) {
 		{"garbage", sim.Fault{Kind: sim.Garbage}, 502, "not valid HTTP"},
 		{"truncated", sim.Fault{Kind: sim.Truncated}, 502, "before its answer was whole"},
 		{"endless chunk line", sim.Fault{Kind: sim.ChunkLine}, 502, ""},
-		{"huge header", sim.Fault{Kind: sim.HugeHeader}, 502, "larger than allowed"},
-		{"5 MB error body", sim.Fault{Status: 500, BodySize: 5 << 20}, 502, "larger than 1048576 bytes"},
 		{"error object in a 200", sim.Fault{Kind: sim.ErrorInside200}, 502, "simulated engine failure"},
 		{"error object in a 200, byte by byte", sim.Fault{Kind: sim.ErrorInside200, WriteSize: 1}, 502, "simulated engine failure"},
 		{"error event", sim.Fault{Kind: sim.ErrorEvent, WriteSize: 1}, 500, "simulated engine failure"},
@@ -104,6 +99,59 @@ func TestMisbehavingPrefill(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What passes a limit of the router's own is nobody's fault, and is not tried again:
+// a client's error that repeats its prompt of a megabyte closed the fleet.
+func TestLimitsOfTheRouterChargeNobody(t *testing.T) {
+	t.Parallel()
+	long := `{"error":{"message":"the prompt \u00e4 ` + strings.Repeat("is too long ", 200_000) + `"}}`
+	for _, tc := range []struct {
+		name   string
+		fault  sim.Fault
+		status int
+		words  string
+	}{
+		{"head", sim.Fault{Kind: sim.HugeHeader}, 500, "over the bound of 65536 bytes"},
+		{"error body", sim.Fault{Status: 500, BodySize: 5 << 20}, 500, "larger than the 1048576 bytes"},
+		{"error body of an engine that is busy", sim.Fault{Status: 503, BodySize: 5 << 20}, 503, "larger than the 1048576 bytes"},
+		{"client's error", sim.Fault{Status: 400, Body: long}, 400, "the prompt ä is too long"},
+		{"client's error without JSON", sim.Fault{Status: 422, Body: strings.Repeat("no ", 500_000)}, 422, "no no no"},
+	} {
+		for on := range 2 {
+			t.Run(tc.name+[]string{"/prefill", "/decode"}[on], func(t *testing.T) {
+				both(t, func(t *testing.T, extra string) {
+					r := newRig(t, pd(rigOptions{retries: 3, breaker: firstFault, sim: sim.Options{Prefill: 2, Decode: 2}}))
+					for _, w := range r.sim.Workers()[2*on : 2*on+2] {
+						w.SetFault(tc.fault)
+					}
+					a := r.chat(extra)
+					if a.status != tc.status || !strings.Contains(a.body, tc.words) || len(a.body) > 8<<10 || a.code() == "upstream_failed" {
+						t.Errorf("got %d %.500s %v", a.status, a.body, a.err)
+					}
+					r.settled()
+					r.charged()
+					if n := r.waitRecord(0).Attempts; n != 1 {
+						t.Errorf("%d attempts", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A client's error is one however its body ends.
+func TestBrokenErrorBodyKeepsItsStatus(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, rigOptions{retries: 3, breaker: firstFault, sim: sim.Options{Regular: 2}})
+	for _, w := range r.sim.Workers() {
+		w.SetFault(sim.Fault{Status: 400, Body: `{"error":{"message":"bad prompt, and so on"}}`, Do: sim.Close, At: sim.AtInside})
+	}
+	if a := r.chat(""); a.status != 400 {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	r.settled()
+	r.charged()
 }
 
 // What is unusual but right passes.

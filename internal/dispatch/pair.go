@@ -207,7 +207,7 @@ func (x *exchange) runPair() *failure {
 	if f != nil {
 		return x.pairFailed(legs, pr, dr, f)
 	}
-	report(dr, nil)
+	x.report(dr, nil)
 	x.reportPair(pr, dr, nil)
 	pctx.unfollow()
 	if x.letPrefillFinish(&prefill.done, pctx, &legs.grace) {
@@ -231,7 +231,7 @@ func (x *exchange) pairFailed(legs *pairLegs, pr, dr *fleet.Rank, f *failure) *f
 	legs.prefillCtx.end(errAttemptOver)
 	legs.prefillCtx.unfollow()
 	<-prefill.done.wait()
-	report(dr, f)
+	x.report(dr, f)
 	if pf := prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {
 		f = pf
 	}
@@ -248,7 +248,7 @@ func (x *exchange) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
 	})
 	legs.prefillDead.Stop()
 	x.ticket.EndPrefill()
-	report(pr, f)
+	x.report(pr, f)
 	x.freeRooms(legs.bodies)
 	legs.prefill.f = f
 	if f != nil && !f.echo {
@@ -321,8 +321,7 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 		}
 		if keep {
 			if len(kept)+len(piece) > x.d.opts.MaxLogprobBody {
-				return &failure{leg: admission.PrefillLeg, rank: rank, err: errTooLarge, reason: reasonUpstream,
-					local: openai.UpstreamFailed("prefill", "its logprobs are larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", nil)}
+				return limitFailure(admission.PrefillLeg, rank, "the prefill's answer, which is kept for its logprobs, is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes")
 			}
 			if !keptHeld.hold(len(kept) + len(piece)) {
 				return x.noRoom()
@@ -410,7 +409,7 @@ func (x *exchange) runOn(rank *fleet.Rank) *failure {
 	f := x.runAnswer(leg, rank, x.request(b, admission.DecodeLeg), nil)
 	x.ticket.EndDecode()
 	x.noteRoute(rank, f)
-	report(rank, f)
+	x.report(rank, f)
 	return f
 }
 

@@ -150,21 +150,14 @@ func (x *exchange) narrow(spec *admission.TargetSpec) *failure {
 	if f := x.sticky(); f != nil {
 		return f
 	}
-	if x.pinned() != "" || !x.d.routes.any() {
+	if x.pinned() != "" || !x.picky() {
 		return nil
 	}
-	list := x.servants()
-	var able []string
-	for _, s := range list {
-		if !x.lacks(&s) {
-			able = append(able, s.Worker.URL())
-		}
-	}
-	switch {
-	case len(able) == len(list):
-	case len(able) == 0:
+	able, all := x.able(admission.RoleRegular)
+	if len(able) == 0 {
 		return x.noRoute(nil)
-	default:
+	}
+	if !all {
 		spec.Allowed[admission.DecodeLeg] = able
 	}
 	return nil
@@ -275,7 +268,7 @@ func (x *exchange) chooseBeside() (*admission.Rank, *failure) {
 		}
 		spec := b.spec
 		spec.Pins[admission.DecodeLeg] = pin
-		if x.d.routes.any() {
+		if x.picky() {
 			able, all := x.able(role)
 			if len(able) == 0 {
 				continue
@@ -296,19 +289,31 @@ func (x *exchange) chooseBeside() (*admission.Rank, *failure) {
 	return nil, x.noRoute(nil)
 }
 
-// able are the workers of a role that may have the route.
+// picky tells whether some worker may be worse at the route than others.
+func (x *exchange) picky() bool {
+	return x.d.routes.any() || x.call.Passing && x.d.fleet.RoutesFail()
+}
+
+// able are the workers of a role that may have the route. Those that keep failing at
+// it are left out as long as there are others.
 func (x *exchange) able(role admission.Role) (workers []string, all bool) {
-	all = true
+	var failing []string
+	lacking := false
 	for _, s := range x.servants() {
 		switch {
 		case s.Worker.Role() != role:
 		case x.lacks(&s):
-			all = false
+			lacking = true
+		case x.call.Passing && s.Rank.RouteOpen(x.pattern()):
+			failing = append(failing, s.Worker.URL())
 		default:
 			workers = append(workers, s.Worker.URL())
 		}
 	}
-	return workers, all
+	if len(workers) == 0 {
+		return failing, !lacking
+	}
+	return workers, !lacking && len(failing) == 0
 }
 
 // runBeside runs a request that the gate does not see.

@@ -146,7 +146,7 @@ func (r *relay) bad(what string, err error) *failure {
 // overLimit is an answer that passed a bound of the router's own: nobody is at fault,
 // and another attempt would end in the same way.
 func (r *relay) overLimit(what string) *failure {
-	return &failure{leg: r.leg, reason: reasonRouterLimit, local: openai.RouterLimit(what)}
+	return limitFailure(r.leg, r.rank, what)
 }
 
 // broken is the failure of an answer that broke off with err.
@@ -574,7 +574,9 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 			before = piece[:r.scan.AbortAt]
 		}
 		out = out[:0]
-		if err := stream.Feed(before, add); err != nil {
+		if err := stream.Feed(before, add); errors.Is(err, openai.ErrLimit) {
+			return r.overLimit("an event of the engine's stream is larger than " + itoa(r.x.d.opts.MaxLogprobBody) + " bytes")
+		} else if err != nil {
 			return r.bad(unmergeable, err)
 		}
 		if !r.out.begun {

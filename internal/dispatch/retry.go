@@ -3,12 +3,8 @@ package dispatch
 import (
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"time"
-
-	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // RetryOptions bound further attempts. Names and defaults of the options are the
@@ -29,67 +25,6 @@ func (o *RetryOptions) backoff(n int) time.Duration {
 	d = min(d, float64(max(o.Longest, 0)))
 	d *= 1 + o.Jitter*(2*rand.Float64()-1)
 	return time.Duration(max(d, 0))
-}
-
-// retryable tells whether another attempt may help after f, and whether it may
-// start without a pause.
-//
-// Before any byte reached the client: after transport errors, after an engine's
-// 502, 503 and 504, and once after its 500, which is how engines report a broken
-// KV transfer. A request that fails everywhere must not be carried to everyone,
-// and a client's own fault is the same everywhere.
-func (x *exchange) retryable(f *failure) (again, atOnce bool) {
-	o := &x.d.opts.Retry
-	if f.noRoute {
-		return x.routeElsewhere(f), true
-	}
-	if x.out.begun || f.gone || f.rank == nil || x.attempts > o.Max {
-		return false, false
-	}
-	if f.dead {
-		return true, true
-	}
-	switch f.status {
-	case 0:
-		if f.local == nil || f.local.Status >= 500 && !isConnectLevel(f) {
-			return false, false
-		}
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-	case http.StatusInternalServerError:
-		if x.retried500 {
-			return false, false
-		}
-		x.retried500 = true
-	default:
-		return false, false
-	}
-	return x.d.budget.take(), false
-}
-
-// isConnectLevel tells transport errors from limits that passed while an engine
-// worked: to wait as long again elsewhere helps nobody.
-func isConnectLevel(f *failure) bool {
-	if f.reason == reasonUpstreamTime {
-		var ue *upstream.Error
-		return asUpstream(f.err, &ue) && ue.Limit == upstream.LimitConnect
-	}
-	return f.reason == reasonUpstream || f.reason == reasonBrokenOff
-}
-
-// prepareRetry excludes who failed, in its role only; both after a hand-off that
-// broke without either owning it.
-func (x *exchange) prepareRetry(f *failure) {
-	t := &x.ticket
-	t.Retry = true
-	switch {
-	case f.transfer && t.Prefill != nil:
-		t.Exclude.Add(admission.PrefillLeg, t.Prefill)
-		t.Exclude.Add(admission.DecodeLeg, t.Decode)
-	case f.leg == admission.PrefillLeg:
-		t.Exclude.Add(admission.PrefillLeg, t.Prefill)
-	default:
-		t.Exclude.Add(admission.DecodeLeg, t.Decode)
-	}
 }
 
 // pause waits for d. It tells whether it did, because ctx may end first.

@@ -92,7 +92,7 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 	defer legs.prefillDead.Stop()
 
 	answer, f := x.prefillAnswer(pr, legs)
-	report(pr, f)
+	x.report(pr, f)
 	if f != nil || !engine.HandsOver(connector) {
 		return nil, f
 	}
@@ -144,7 +144,7 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 	case err == errNoRoom:
 		return nil, x.noRoom()
 	case errors.Is(err, errTooLarge):
-		return nil, bad("its answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes", err)
+		return nil, limitFailure(admission.PrefillLeg, pr, "the prefill's answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes")
 	case err != nil:
 		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
 	}
@@ -199,11 +199,11 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 		x.reportPair(t.Prefill.Data().(*fleet.Rank), dr, f)
 	}
 	if f != nil && x.mayMove(f, legs, params) {
-		report(dr, f)
+		x.report(dr, f)
 		return f // the holds stay for the move
 	}
 	t.EndDecode()
-	report(dr, f)
+	x.report(dr, f)
 	return f
 }
 

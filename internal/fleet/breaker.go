@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,14 +34,29 @@ func (o *BreakerOptions) setDefaults() {
 	setDefault(&o.Probes, 3)
 }
 
+// Charge is how sure it is that a failure was the engine's fault.
+type Charge int
+
+const (
+	// Proven: the engine could not even be reached, or another rank served the
+	// request that failed here.
+	Proven Charge = iota
+	// Unproven: nobody else tried the request. It may be the request's own fault, so
+	// a breaker opens by such failures only while the other ranks of its role do not
+	// have them too.
+	Unproven
+)
+
 // breaker is the state machine of one rank's circuit breaker. Closed, it counts
 // failures; at the threshold it opens; after OpenFor it is half-open and lets a
-// few requests try; then it closes, or opens again at the first failure. With its
-// options it is ready for use.
+// few requests try; then it closes, or opens again at the first proven failure.
+// With its options it is ready for use.
 //
 // A success takes one failure back. So a rank that fails everything opens after
 // the threshold, however much it served well before, and one that fails a few in
 // a hundred never does, however many requests it has.
+//
+// Whether it may open at all is not its own business: see Fleet.trip.
 type breaker struct {
 	// immutable
 	opts *BreakerOptions
@@ -48,17 +64,26 @@ type breaker struct {
 	// marked is set unless it is closed and counts no failure: the ordinary success
 	// looks at nothing else.
 	marked atomic.Bool
+	// good is the moment of the last success, since any rank of the fleet failed.
+	good atomic.Int64
 
 	mu sync.Mutex
 	// guarded by mu
 	state     admission.Breaker
-	failures  []admission.Instant // those that count, oldest first
-	successes int                 // while half-open
-	until     admission.Instant   // end of being open
+	failures  []failure         // those that count, oldest first, as many as the threshold
+	since     admission.Instant // when the present run of failures began
+	successes int               // while half-open
+	until     admission.Instant // end of being open
+	alone     bool              // half-open as the last candidate: one probe at a time
 }
 
-// success and failure tell how a request ended, and return whether the state
-// changed.
+// failure is one that counts.
+type failure struct {
+	at     admission.Instant
+	charge Charge
+}
+
+// success tells that a request went well, and returns whether the state changed.
 func (b *breaker) success() bool {
 	if !b.marked.Load() {
 		return false
@@ -80,29 +105,65 @@ func (b *breaker) success() bool {
 	return false
 }
 
-func (b *breaker) failure(now admission.Instant) bool {
+// failure counts one, and returns whether that is one too many.
+func (b *breaker) failure(now admission.Instant, c Charge) (trips bool) {
 	if b.opts.Disabled {
 		return false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch b.state {
-	case admission.BreakerClosed:
-		b.marked.Store(true)
-		old := 0
-		for old < len(b.failures) && now.Sub(b.failures[old]) >= b.opts.Window {
-			old++
-		}
-		b.failures = append(b.failures[:0], b.failures[old:]...)
-		if b.failures = append(b.failures, now); len(b.failures) < b.opts.FailureThreshold {
-			return false
-		}
-	case admission.BreakerOpen:
+	if b.state == admission.BreakerOpen {
 		return false // a request from before it opened
 	}
-	b.set(admission.BreakerOpen)
-	b.until = now.Add(b.opts.OpenFor)
-	return true
+	b.marked.Store(true)
+	old := 0
+	for old < len(b.failures) && (now.Sub(b.failures[old].at) >= b.opts.Window || len(b.failures)-old >= b.opts.FailureThreshold) {
+		old++
+	}
+	if n := len(b.failures); n == 0 || now.Sub(b.failures[n-1].at) >= b.opts.Window {
+		b.since = now
+	}
+	b.failures = append(append(b.failures[:0], b.failures[old:]...), failure{now, c})
+	if b.state == admission.BreakerHalfOpen {
+		// A request that fails everywhere must not hold it open.
+		return c == Proven || len(b.failures) >= min(b.opts.SuccessThreshold, b.opts.FailureThreshold)
+	}
+	return len(b.failures) >= b.opts.FailureThreshold
+}
+
+// count is how many failures count, how many of them are proven, and when they
+// began.
+func (b *breaker) count(now admission.Instant) (all, proven int, since admission.Instant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.failures {
+		if now.Sub(f.at) < b.opts.Window {
+			all++
+			if f.charge == Proven {
+				proven++
+			}
+		}
+	}
+	return all, proven, b.since
+}
+
+// open opens it, or makes it half-open at once if it is the last candidate. It
+// returns whether the state changed.
+func (b *breaker) open(now admission.Instant, last bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := b.state
+	if before == admission.BreakerOpen {
+		return false
+	}
+	if last {
+		b.set(admission.BreakerHalfOpen)
+		b.alone = true
+	} else {
+		b.set(admission.BreakerOpen)
+		b.until = now.Add(b.opts.OpenFor)
+	}
+	return b.state != before
 }
 
 // elapse makes an open breaker half-open when its time has come. early does not
@@ -119,7 +180,7 @@ func (b *breaker) elapse(now admission.Instant, early bool) bool {
 
 // set needs mu.
 func (b *breaker) set(s admission.Breaker) {
-	b.state = s
+	b.state, b.alone = s, false
 	b.failures, b.successes = b.failures[:0], 0
 	b.marked.Store(s != admission.BreakerClosed)
 }
@@ -129,4 +190,109 @@ func (b *breaker) get() (admission.Breaker, admission.Instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.state, b.until
+}
+
+// probes is the most requests at once while it is half-open.
+func (b *breaker) probes() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.alone {
+		return 1
+	}
+	return b.opts.Probes
+}
+
+// trip opens the breaker of a rank that has had one failure too many, with two
+// exceptions. The last candidate of a role stays a candidate, half-open: a closed
+// service helps nobody. And failures that nobody proved open nothing while the
+// other ranks of the role have them too: then it is the requests that are at
+// fault, and they would close one rank after another.
+func (f *Fleet) trip(r *Rank, now admission.Instant) {
+	f.mu.Lock()
+	all, proven, since := r.breaker.count(now)
+	others, well := f.peersLocked(r, now, all/wellShare, since)
+	changed := false
+	if others == 0 || well || proven >= f.opts.Breaker.FailureThreshold || proven > 0 && r.breaker.halfOpen() {
+		changed = r.breaker.open(now, others == 0)
+	}
+	f.mu.Unlock()
+	if changed {
+		f.breakerChanged(r)
+	}
+}
+
+// wellShare: a peer that has at most this part of a rank's failures does not have
+// them too.
+const wellShare = 4
+
+// peersLocked counts the other candidates that could do what r does, for the model
+// that has the fewest of them, and tells whether one is well: it has at most so many
+// failures, and has served a request since.
+func (f *Fleet) peersLocked(r *Rank, now admission.Instant, most int, since admission.Instant) (others int, well bool) {
+	models := r.worker.models
+	if len(models) == 0 {
+		models = []string{""}
+	}
+	for i, model := range models {
+		n := 0
+		for _, w := range f.workers {
+			if w.spec.Role != r.worker.spec.Role || !w.inGate || !slices.Contains(w.models, model) && len(w.models) > 0 {
+				continue
+			}
+			for _, other := range w.Ranks() {
+				if other == r {
+					continue
+				}
+				// Not other.state: what a breaker has just become is told to it later.
+				if s := f.stateLocked(other); !s.Healthy || s.Draining || s.Breaker == admission.BreakerOpen {
+					continue
+				}
+				n++
+				if all, _, _ := other.breaker.count(now); all <= most && admission.Instant(other.breaker.good.Load()) > since {
+					well = true
+				}
+			}
+		}
+		if i == 0 || n < others {
+			others = n
+		}
+	}
+	return others, well
+}
+
+func (b *breaker) halfOpen() bool {
+	s, _ := b.get()
+	return s == admission.BreakerHalfOpen
+}
+
+// reviveLocked makes open breakers half-open at once where they have become those of
+// the last candidates of their role, because the others went.
+func (f *Fleet) reviveLocked(now admission.Instant, changes *[]admission.Change) {
+	for _, w := range f.workers {
+		if !w.inGate || w.draining || !w.vitals.healthy {
+			continue
+		}
+		for _, r := range w.Ranks() {
+			if s, _ := r.breaker.get(); s != admission.BreakerOpen {
+				continue
+			}
+			if others, _ := f.peersLocked(r, now, 0, now); others == 0 && r.breaker.revive() {
+				f.sched.drop(r.event)
+				f.statesLocked(w, changes)
+				f.log.Warn("breaker", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "no other rank is left")
+			}
+		}
+	}
+}
+
+// revive makes an open breaker that of a last candidate.
+func (b *breaker) revive() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state != admission.BreakerOpen {
+		return false
+	}
+	b.set(admission.BreakerHalfOpen)
+	b.alone = true
+	return true
 }

@@ -18,6 +18,11 @@ func TestBreaker(t *testing.T) {
 		{"late answers do not matter while open", "fffsssfff", "ccooooooo"},
 		{"closes after successes", "fff.....!ssff", "ccoooooohhccc"},
 		{"opens again at the first failure", "fff.....!sf", "ccoooooohho"},
+		{"not at the first that nobody proved", "fff.....!uss", "ccoooooohhhc"},
+		{"but at as many as would have closed it", "fff.....!uu", "ccoooooohho"},
+		{"the last candidate is half-open at once", "lllss", "cchhc"},
+		{"and stays so", "llllll", "cchhhh"},
+		{"until others are there", "lllf", "ccho"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := &BreakerOptions{FailureThreshold: 3, SuccessThreshold: 2, OpenFor: 5 * time.Second, Window: 10 * time.Second}
@@ -30,7 +35,11 @@ func TestBreaker(t *testing.T) {
 				changed := false
 				switch c {
 				case 'f':
-					changed = b.failure(now)
+					changed = b.failure(now, Proven) && b.open(now, false)
+				case 'u':
+					changed = b.failure(now, Unproven) && b.open(now, false)
+				case 'l': // a failure of the last candidate
+					changed = b.failure(now, Proven) && b.open(now, true)
 				case 's':
 					changed = b.success()
 				case '.':
@@ -54,7 +63,7 @@ func TestBreaker(t *testing.T) {
 func TestBreakerDisabled(t *testing.T) {
 	b := &breaker{opts: &BreakerOptions{Disabled: true}}
 	for range 100 {
-		if b.failure(0) {
+		if b.failure(0, Proven) {
 			t.Fatal("it opened")
 		}
 	}

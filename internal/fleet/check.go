@@ -269,6 +269,9 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	} else {
 		f.statesLocked(w, &changes)
 	}
+	if before.healthy && !after.healthy {
+		f.reviveLocked(now, &changes)
+	}
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}

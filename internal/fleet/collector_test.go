@@ -49,7 +49,7 @@ func TestStatesAreMetrics(t *testing.T) {
 		}
 		before := scrape()
 		for range 10 {
-			other.Ranks()[0].ReportFailure()
+			other.Ranks()[0].ReportFailure(Proven)
 		}
 		after := scrape()
 		for _, c := range []struct{ text, want string }{
@@ -58,7 +58,7 @@ func TestStatesAreMetrics(t *testing.T) {
 			{before, `sluice_workers{role="prefill",state="ready"} 0`},
 			{before, `sluice_worker_state{role="decode",state="unhealthy",worker="` + w.URL() + `",worker_id="` + w.ID() + `"} 1`},
 			{before, `sluice_rank_breaker_state{rank="` + urlB + `",role="decode",state="open"} 0`},
-			{after, `sluice_rank_breaker_state{rank="` + urlB + `",role="decode",state="open"} 1`},
+			{after, `sluice_rank_breaker_state{rank="` + urlB + `",role="decode",state="half_open"} 1`}, // the last of its role
 			{after, `sluice_rank_breaker_state{rank="` + urlB + `",role="decode",state="closed"} 0`},
 		} {
 			if !strings.Contains(c.text, c.want+"\n") {

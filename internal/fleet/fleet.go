@@ -35,8 +35,10 @@ type Fleet struct {
 	cancel context.CancelFunc
 
 	// atomic
-	names  atomic.Pointer[names]
-	sought atomic.Int64 // instant of the last LookForNames
+	names      atomic.Pointer[names]
+	sought     atomic.Int64 // instant of the last LookForNames
+	routesFail atomic.Bool  // see RoutesFail
+	failed     atomic.Bool  // a rank was ever charged: peers' successes are worth a moment
 
 	mu sync.Mutex
 	// guarded by mu
@@ -211,6 +213,7 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 	w.cancel()
 	var changes []admission.Change
 	news := f.settleAllLocked(w, &changes)
+	f.reviveLocked(now, &changes)
 	f.gate.Apply(changes...)
 	f.logPairing(news)
 	f.log.Info("worker is removed", "worker", w.spec.URL, "id", w.id)

@@ -539,9 +539,9 @@ func TestCase_B146_KnownModelWithoutHealthyWorkers(t *testing.T) {
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
 		for range 10 {
-			w.Ranks()[0].ReportFailure()
+			w.Ranks()[0].ReportFailure(Proven)
 		}
-		b.wantCandidates()
+		b.wantCandidates(urlA) // the last one stays, half-open
 		b.prober.set(vanished, urlA)
 		b.pass(time.Minute)
 		b.wantCandidates()
@@ -561,24 +561,28 @@ func TestCase_B146_KnownModelWithoutHealthyWorkers(t *testing.T) {
 // request which is never sent, or never closes.
 func TestCase_B018_BreakerTurnsByItself(t *testing.T) {
 	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
-		b.prober.set(well, urlA)
+		b.prober.set(well, urlA, urlB)
 		w := b.add(WorkerSpec{URL: urlA})
+		b.add(WorkerSpec{URL: urlB}) // else the breaker would not open at all
 		synctest.Wait()
 		rank := w.Ranks()[0]
 		open := func() {
 			t.Helper()
 			for range 10 {
-				rank.ReportFailure()
+				rank.ReportFailure(Proven)
 			}
-			b.wantCandidates()
+			b.wantCandidates(urlB)
 			if w.Info().Breaker != "open" {
 				t.Errorf("breaker %s", w.Info().Breaker)
 			}
 		}
 		open()
 		b.pass(59 * time.Second)
-		b.wantCandidates()
+		b.wantCandidates(urlB)
 		b.pass(2 * time.Second)
+		b.wantCandidates(urlA, urlB)
+		b.Remove(urlB)
+		b.pass(time.Second)
 		b.wantCandidates(urlA)
 		var probes []*admission.Ticket
 		for range 3 {
@@ -598,12 +602,14 @@ func TestCase_B018_BreakerTurnsByItself(t *testing.T) {
 			t.Errorf("breaker %s after three successes", w.Info().Breaker)
 		}
 		// A worker that was away and is back need not wait.
+		b.add(WorkerSpec{URL: urlB})
+		synctest.Wait()
 		open()
 		b.prober.set(vanished, urlA)
 		b.pass(20 * time.Second)
 		b.prober.set(well, urlA)
 		b.pass(10 * time.Second)
-		b.wantCandidates(urlA)
+		b.wantCandidates(urlA, urlB)
 		if w.Info().Breaker != "half-open" {
 			t.Errorf("breaker %s after the recovery", w.Info().Breaker)
 		}
@@ -698,7 +704,7 @@ func TestFailedRequestsHurryTheCheck(t *testing.T) {
 		b.pass(time.Minute)
 		b.prober.set(vanished, urlA)
 		for range 3 {
-			w.Ranks()[0].ReportFailure()
+			w.Ranks()[0].LookAgain()
 			b.pass(2 * time.Second)
 		}
 		if w.Status() != StatusUnhealthy {
@@ -706,7 +712,7 @@ func TestFailedRequestsHurryTheCheck(t *testing.T) {
 		}
 		n := b.prober.count(urlA)
 		for range 1000 { // a storm of failures is no storm of checks
-			w.Ranks()[0].ReportFailure()
+			w.Ranks()[0].LookAgain()
 			b.pass(5 * time.Millisecond)
 		}
 		if n = b.prober.count(urlA) - n; n > 6 {

@@ -157,7 +157,7 @@ func (f *Fleet) stateLocked(r *Rank) admission.RankState {
 	b, _ := r.breaker.get()
 	return admission.RankState{
 		Healthy: r.worker.vitals.healthy && !r.worker.heldLocked(), Draining: r.worker.draining,
-		Breaker: b, Probes: f.opts.Breaker.Probes,
+		Breaker: b, Probes: r.breaker.probes(),
 	}
 }
 

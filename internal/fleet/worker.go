@@ -236,6 +236,7 @@ type Rank struct {
 	id      string
 	name    string
 	breaker breaker
+	routes  routeBreakers // of requests that pass through, by route
 
 	// guarded by Fleet.mu
 	adm   *admission.Rank // its present registration at the gate, or a spare one
@@ -285,21 +286,24 @@ func (r *Rank) NoteProgress() { r.worker.NoteProgress() }
 
 // ReportSuccess tells the rank's breaker that a leg on it went well.
 func (r *Rank) ReportSuccess() {
+	if f := r.worker.fleet; f.failed.Load() {
+		r.breaker.good.Store(int64(f.clock.Now()))
+	}
 	if r.breaker.success() {
 		r.worker.fleet.breakerChanged(r)
 	}
 }
 
 // ReportFailure tells the rank's breaker that a leg failed by the engine's
-// fault. The caller leaves out what proves nothing: faults of the client, 429
-// and overload answers, legs that were cancelled. The worker is checked soon.
-func (r *Rank) ReportFailure() {
-	w := r.worker
-	now := w.fleet.clock.Now()
-	if r.breaker.failure(now) {
-		w.fleet.breakerChanged(r)
+// fault, as far as can be known. The caller leaves out what proves nothing: faults
+// of the client, 429 and overload answers, legs that were cancelled, requests that
+// failed in the same way elsewhere. It charges a rank once for a request.
+func (r *Rank) ReportFailure(c Charge) {
+	f := r.worker.fleet
+	f.failed.Store(true)
+	if now := f.clock.Now(); r.breaker.failure(now, c) {
+		f.trip(r, now)
 	}
-	r.LookAgain()
 }
 
 // LookAgain has the worker checked soon: something says that it may not be what it

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"errors"
 	"fmt"
 	"math"
 )
@@ -129,7 +130,9 @@ type FanError struct {
 	// Told: the engine itself told an error. Status is its code if that is an HTTP
 	// status of an error, else 0; Message its text, Data the start of its JSON; both
 	// are at most 2 KiB.
-	Told    bool
+	Told bool
+	// Limit: a bound of the merger's was passed, which is no fault of the engine.
+	Limit   bool
 	Status  int
 	Message string
 	Data    []byte
@@ -138,6 +141,19 @@ type FanError struct {
 // Error is the copy and the reason, without the engine's text.
 func (e *FanError) Error() string {
 	return fmt.Sprintf("cannot merge the answer of copy %d: %s", e.Copy, e.Reason)
+}
+
+// Is makes a passed bound an ErrLimit.
+func (e *FanError) Is(target error) bool { return target == ErrLimit && e.Limit }
+
+// ErrLimit is what an error is, by errors.Is, that tells of a bound of the router's
+// own: no engine is at fault.
+var ErrLimit = errors.New("over a limit of the router")
+
+func fanLimit(k int, format string, args ...any) *FanError {
+	e := fanFault(k, format, args...)
+	e.Limit = true
+	return e
 }
 
 func fanFault(k int, format string, args ...any) *FanError {

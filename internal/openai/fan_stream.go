@@ -103,7 +103,7 @@ func (m *StreamMerger) Feed(k int, piece []byte, out func([]byte)) error {
 		case frameEvent:
 			m.fault = m.event(k, src)
 		case frameTooLong:
-			m.fault = fanFault(k, "an event is longer than %d bytes", m.max)
+			m.fault = fanLimit(k, "an event is longer than %d bytes", m.max)
 		}
 	}
 	if len(m.out) > 0 {
@@ -185,7 +185,7 @@ func (m *StreamMerger) keepUsage(k int, src *fanSource, event []byte, usage Span
 		return nil
 	}
 	if usage.Len() > maxFanUsage {
-		return fanFault(k, "its usage has %d bytes, more than %d", usage.Len(), maxFanUsage)
+		return fanLimit(k, "its usage has %d bytes, more than %d", usage.Len(), maxFanUsage)
 	}
 	src.usage = append(src.usage[:0], event[usage.Start:usage.End]...)
 	if m.usageEvent == nil || k <= m.usageFrom {

@@ -277,7 +277,7 @@ func (l *LogprobStream) Feed(piece []byte, out func([]byte)) error {
 
 func (l *LogprobStream) keep(b []byte) error {
 	if l.max > 0 && len(l.line)+len(b) > l.max {
-		return fmt.Errorf("cannot merge logprobs into an event of more than %d bytes", l.max)
+		return fmt.Errorf("an event into which logprobs are to be merged is longer than %d bytes: %w", l.max, ErrLimit)
 	}
 	l.line = append(l.line, b...)
 	return nil

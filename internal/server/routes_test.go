@@ -323,21 +323,30 @@ func TestCase_B146_KnownModelWithoutUsableWorkerIs503(t *testing.T) {
 	r.do("POST", "/v1/chat/completions", strings.Replace(chat, "sim-model", "m9", 1)).refused(t, 404, "model_not_found")
 }
 
-// With open breakers, as with sick workers: they are known, and come back.
+// With open breakers workers are known, and come back. The last one is not closed.
 func TestCase_B146_OpenBreakersAre503(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
 		s.fleet.Breaker.FailureThreshold = 1
 	})
-	for _, w := range r.sim.Workers() {
-		w.SetFault(sim.Fault{Status: 500})
+	bad, last := r.sim.Regular(0), r.sim.Regular(1)
+	to := func(w *sim.Worker) answer {
+		return r.do("POST", "/v1/chat/completions", chat, "X-SMG-Target-Worker", w.URL())
 	}
+	bad.SetFault(sim.Fault{Status: 500})
 	for range 2 {
+		if a := to(bad); a.status != 500 {
+			t.Fatalf("status %d, want the worker's own 500", a.status)
+		}
+		to(last)
+	}
+	to(bad).refused(t, 503, "no_available_workers")
+	last.SetFault(sim.Fault{Status: 500})
+	for range 3 {
 		if got := r.status("POST", "/v1/chat/completions", chat); got != 500 {
-			t.Fatalf("status %d, want the workers' own 500", got)
+			t.Errorf("status %d, want that of the last worker", got)
 		}
 	}
-	r.do("POST", "/v1/chat/completions", chat).refused(t, 503, "no_available_workers")
 }
 
 func TestCase_B150_B151_SeriesAreBounded(t *testing.T) {

@@ -1,0 +1,81 @@
+package fleet
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// routeBreakers are the breakers of a rank's routes that pass through (embeddings,
+// rerank, tokenize …), each by itself: what fails at one says nothing about chat, so
+// it must not close the rank, nor another of these routes. The gate knows nothing of
+// them; who chooses a rank asks Rank.RouteOpen.
+type routeBreakers struct {
+	some atomic.Bool // a failure was ever counted
+
+	mu     sync.Mutex
+	routes map[string]*breaker // guarded by mu
+}
+
+// maxRouteBreakers bounds the routes of a rank; there are fewer.
+const maxRouteBreakers = 32
+
+// RouteOpen tells whether requests of a route that passes through should go to
+// other ranks, where there are any: their breaker is open.
+func (r *Rank) RouteOpen(route string) bool {
+	if !r.routes.some.Load() {
+		return false
+	}
+	r.routes.mu.Lock()
+	b := r.routes.routes[route]
+	r.routes.mu.Unlock()
+	if b == nil {
+		return false
+	}
+	b.elapse(r.worker.fleet.clock.Now(), false)
+	s, _ := b.get()
+	return s == admission.BreakerOpen
+}
+
+// RoutesFail tells whether any request that passes through ever failed by an engine's
+// fault, so that RouteOpen is worth asking.
+func (f *Fleet) RoutesFail() bool { return f.routesFail.Load() }
+
+// ReportRouteSuccess and ReportRouteFailure are ReportSuccess and ReportFailure for
+// a route that passes through.
+func (r *Rank) ReportRouteSuccess(route string) {
+	if !r.routes.some.Load() {
+		return
+	}
+	r.routes.mu.Lock()
+	b := r.routes.routes[route]
+	r.routes.mu.Unlock()
+	if b != nil {
+		b.success()
+	}
+}
+
+// ReportRouteFailure counts a failure of a route; see ReportRouteSuccess.
+func (r *Rank) ReportRouteFailure(route string, c Charge) {
+	f := r.worker.fleet
+	if f.opts.Breaker.Disabled {
+		return
+	}
+	q := &r.routes
+	q.mu.Lock()
+	b := q.routes[route]
+	if b == nil && len(q.routes) < maxRouteBreakers {
+		if q.routes == nil {
+			q.routes = map[string]*breaker{}
+		}
+		b = &breaker{opts: &f.opts.Breaker}
+		q.routes[route] = b
+		q.some.Store(true)
+		f.routesFail.Store(true)
+	}
+	q.mu.Unlock()
+	if now := f.clock.Now(); b != nil && b.failure(now, c) && b.open(now, false) {
+		f.log.Warn("breaker of a route", "rank", r.id, "route", route, "state", admission.BreakerOpen.String())
+	}
+}
