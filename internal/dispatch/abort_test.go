@@ -157,3 +157,39 @@ func TestEndMarkerWithoutAnEmptyLine(t *testing.T) {
 		}
 	}
 }
+
+// A vLLM prefill leg neither fails on a forced tool call, nor does a decode leg with
+// fetched KV cache get asked for log probabilities of the prompt.
+func TestVLLMLegsAreNotAskedForTheImpossible(t *testing.T) {
+	t.Parallel()
+	var prefills, bad atomic.Int32
+	o := answering(func(worker *sim.Worker, w http.ResponseWriter, req *http.Request) bool {
+		body, _ := io.ReadAll(req.Body)
+		req.Body = io.NopCloser(strings.NewReader(string(body)))
+		b := string(body)
+		if worker.Role() == sim.Prefill {
+			prefills.Add(1)
+			if strings.Contains(b, `"required"`) {
+				http.Error(w, `{"error":{"message":"cannot parse"}}`, 400)
+				return true
+			}
+		} else if strings.Contains(b, "prompt_logprobs") && strings.Contains(b, "kv_transfer_params") {
+			bad.Add(1)
+		}
+		return false
+	})
+	o.Backend = sim.VLLM
+	r := newRig(t, pd(rigOptions{sim: sim.Options{Worker: o}}))
+	for _, extra := range []string{"", streamed} {
+		if a := r.chat(extra + `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`); a.status != 200 || a.err != nil {
+			t.Errorf("%d %v %s", a.status, a.err, a.body)
+		}
+	}
+	before := prefills.Load()
+	if a := r.chat(`,"prompt_logprobs":1`); a.status != 200 || a.err != nil {
+		t.Errorf("%d %v %s", a.status, a.err, a.body)
+	}
+	if bad.Load() != 0 || before < 2 || prefills.Load() != before {
+		t.Errorf("%d prefill legs before and %d after, %d bad decode legs", before, prefills.Load(), bad.Load())
+	}
+}

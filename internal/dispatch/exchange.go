@@ -234,10 +234,11 @@ func (x *exchange) attemptVLLM(pr *fleet.Rank) *failure {
 }
 
 // oneSequence tells whether the request is for one sample of one prompt. Blocks
-// that are handed over can be fetched once, and those of one prompt only.
+// that are handed over can be fetched once, and those of one prompt only. What asks for
+// log probabilities of its prompt is no such request: decode must compute it itself.
 func (x *exchange) oneSequence() bool {
 	p := x.call.Peeked
-	return p.N == 1 && p.BatchSize == 1
+	return p.N == 1 && p.BatchSize == 1 && !engine.WantsPromptLogprobs(p)
 }
 
 // answer tells the client what went wrong: by status and body if nothing was

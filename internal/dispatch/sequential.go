@@ -93,6 +93,12 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 
 	answer, f := x.prefillAnswer(pr, legs)
 	x.report(pr, f)
+	if f != nil && f.status == http.StatusBadRequest && engine.ForcesTool(p) {
+		// An engine that takes no free choice of tools. What is really wrong with the
+		// request decode says too.
+		x.d.metrics.handOff(connector, handOffRecompute)
+		return nil, nil
+	}
 	if f != nil || !engine.HandsOver(connector) {
 		return nil, f
 	}

@@ -75,9 +75,43 @@ func VLLMPrefill(s *openai.Splicer, p *openai.Peeked, params []byte) {
 			s.SetInt(openai.FieldMaxCompletionTokens, 1)
 		}
 	}
+	if auto := freeToolChoice(p); auto != "" {
+		s.SetRaw(openai.FieldToolChoice, []byte(auto))
+	}
 	if params != nil {
 		s.SetRaw(openai.FieldKVTransferParams, params)
 	}
+}
+
+// ForcesTool tells whether the request forces a tool call. The one token of a prefill
+// leg is none: engines fail to parse it, so that the leg's copy leaves the choice to
+// the model. The tools stay, and with them the prompt: only "none" may change that.
+func ForcesTool(p *openai.Peeked) bool { return freeToolChoice(p) != "" }
+
+// freeToolChoice is the tool_choice in place of one that forces; empty if none does.
+func freeToolChoice(p *openai.Peeked) string {
+	raw := p.Raw(openai.FieldToolChoice)
+	if p.Route == openai.RouteMessages {
+		if kind, _ := openai.RawField(raw, "type"); string(kind) == `"any"` || string(kind) == `"tool"` {
+			return `{"type":"auto"}`
+		}
+		return ""
+	}
+	if string(raw) == `"required"` || len(raw) > 0 && raw[0] == '{' {
+		return `"auto"`
+	}
+	return ""
+}
+
+// WantsPromptLogprobs tells whether the request asks for log probabilities of its
+// prompt. A decode engine that fetched the prompt's KV cache cannot have them, and may
+// die of being asked (vllm-project/vllm#50792).
+func WantsPromptLogprobs(p *openai.Peeked) bool {
+	kind := p.FieldKind(openai.FieldPromptLogprobs)
+	if kind != openai.KindAbsent && kind != openai.KindNull {
+		return true
+	}
+	return p.Route == openai.RouteCompletions && string(p.Raw(openai.FieldEcho)) == "true"
 }
 
 // VLLMDecode adds what the prefill answered to the client's body, byte for byte.

@@ -19,6 +19,8 @@ const (
 	FieldLogprobs
 	FieldEcho
 	FieldUseBeamSearch
+	FieldPromptLogprobs
+	FieldToolChoice
 
 	FieldMessages
 	FieldTools
@@ -71,6 +73,8 @@ var fieldNames = [numFields]string{
 	FieldReturnLogprob:       "return_logprob",
 	FieldLogprobs:            "logprobs",
 	FieldEcho:                "echo",
+	FieldPromptLogprobs:      "prompt_logprobs",
+	FieldToolChoice:          "tool_choice",
 	FieldUseBeamSearch:       "use_beam_search",
 	FieldMessages:            "messages",
 	FieldTools:               "tools",
