@@ -40,6 +40,7 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 	w.checking = true
 	l := look{
 		working: w.vitals.seen && w.vitals.healthy, suspect: w.vitals.seen && w.vitals.suspect(),
+		paced:  f.idlePauseLocked(w) > 0,
 		proofs: f.opts.Health.FailureThreshold - w.vitals.deadFails, doubt: func(why string) { f.doubt(w, why) },
 	}
 	w.moved = w.life.Load().sign.Swap(false)
@@ -91,7 +92,12 @@ func (f *Fleet) check(w *Worker, l look, stale, away bool) {
 func (f *Fleet) watch(w *Worker) {
 	facts := w.Facts()
 	stale := false
-	if !facts.noLoads {
+	f.mu.Lock()
+	paced := f.idlePauseLocked(w) > 0
+	f.mu.Unlock()
+	// The load of an SGLang worker that has none from here is no news worth a request
+	// where there are many of them.
+	if !facts.noLoads && (!paced || w.vllm()) {
 		l, never := f.prober.loads(w.ctx, w, w.vllm())
 		f.keepLoads(w, l)
 		stale = never || l != nil && facts.toldAnother(l)
@@ -325,11 +331,17 @@ func (f *Fleet) pauseLocked(w *Worker) time.Duration {
 	if w.vitals.healthy && w.heldLocked() {
 		return min(firstRetry, d)
 	}
+	return max(d, f.idlePauseLocked(w))
+}
+
+// idlePauseLocked is the least pause between two checks of w, if it is well and has
+// no requests; else 0.
+func (f *Fleet) idlePauseLocked(w *Worker) time.Duration {
 	idle := time.Duration(len(f.workers)) * time.Second / maxIdleRate
-	if d < idle && w.vitals.healthy && !w.vitals.suspect() && f.requestsLocked(w) == 0 {
+	if idle > f.opts.Health.Interval && w.vitals.healthy && !w.vitals.suspect() && f.requestsLocked(w) == 0 {
 		return idle
 	}
-	return d
+	return 0
 }
 
 // jitterLocked changes d by up to a tenth, so that checks do not march in step.

@@ -78,7 +78,8 @@
 // listed in Info and counted by a metric; the gate then goes by the number of
 // requests.
 //
-// The load that engines report is read after each good check and kept with its
+// The load that engines report is read after each good check (but of idle SGLang
+// workers in fleets so large that these are checked less often) and kept with its
 // age. It decides nothing here.
 //
 // # Locks

@@ -13,6 +13,9 @@ type look struct {
 	working bool
 	// suspect: its last checks leave a doubt whether it is there at all.
 	suspect bool
+	// paced: it has no requests and is looked at less often for the sake of its many
+	// neighbours. A good check then must not cost a second connection.
+	paced bool
 	// proofs is the number of failed probes that make it dead.
 	proofs int
 	// doubt, unless nil, is told of a failure while the check goes on.
@@ -53,8 +56,11 @@ func sideBySide(ctx context.Context, o *HealthOptions, l look, health, alive fun
 	ask(healths, health)
 	unit := min(o.Interval, o.Timeout)
 	start := min(unit/headStartOf, maxHeadStart)
-	if l.suspect {
+	switch {
+	case l.suspect:
 		start = 0
+	case l.paced:
+		start = unit / 2
 	}
 	timer := time.NewTimer(start)
 	defer timer.Stop()
