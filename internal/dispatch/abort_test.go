@@ -193,3 +193,32 @@ func TestVLLMLegsAreNotAskedForTheImpossible(t *testing.T) {
 		t.Errorf("%d prefill legs before and %d after, %d bad decode legs", before, prefills.Load(), bad.Load())
 	}
 }
+
+// An engine that still has the attempt before refuses a second request of its id.
+func TestRIDIsMarkedInFurtherAttempts(t *testing.T) {
+	t.Parallel()
+	for rid, want := range map[string]string{`"c"`: `"rid":"r1-c"`, `["a","b"]`: `"rid":["r1-a","r1-b"]`} {
+		var first, calls atomic.Int32
+		var second atomic.Value
+		r := newRig(t, rigOptions{retries: 1, breaker: noBreaker, sim: sim.Options{Regular: 2, Worker: answering(
+			func(_ *sim.Worker, w http.ResponseWriter, req *http.Request) bool {
+				body, _ := io.ReadAll(req.Body)
+				if strings.Contains(string(body), `"rid":`+rid) {
+					first.Add(1)
+				}
+				if calls.Add(1) == 1 {
+					http.Error(w, "{}", 503)
+					return true
+				}
+				second.Store(string(body))
+				write(w, "application/json", `{"choices":[]}`)
+				return true
+			})}})
+		if a := r.chat(`,"rid":` + rid); a.status != 200 {
+			t.Errorf("%d %v %s", a.status, a.err, a.body)
+		}
+		if got, _ := second.Load().(string); first.Load() != 1 || !strings.Contains(got, want) {
+			t.Errorf("%d first, then %s", first.Load(), got)
+		}
+	}
+}

@@ -28,6 +28,34 @@ func (x *exchange) engineID(k int) string {
 	return id
 }
 
+// markRID marks the client's own rid of a further attempt as the request id's header is:
+// an engine that still has the attempt before refuses a second one of the same id.
+func (x *exchange) markRID(s *openai.Splicer, p *openai.Peeked) {
+	if x.attempts < 2 {
+		return
+	}
+	mark := "r" + itoa(x.attempts-1) + "-"
+	switch p.FieldKind(openai.FieldRID) {
+	case openai.KindString:
+		if id, ok := p.Str(openai.FieldRID); ok {
+			s.SetString(openai.FieldRID, mark+id)
+		}
+	case openai.KindArray:
+		var ids []string
+		if !unmarshal(p.Raw(openai.FieldRID), &ids) {
+			return // the engine says what is wrong with it
+		}
+		list := []byte{'['}
+		for i, id := range ids {
+			if i > 0 {
+				list = append(list, ',')
+			}
+			list = openai.AppendString(list, mark+id)
+		}
+		s.SetRaw(openai.FieldRID, append(list, ']'))
+	}
+}
+
 // request is what a leg sends. It lies in b.
 func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
 	r := &b.requests[leg]

@@ -112,6 +112,7 @@ func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
 	begin := func(s *openai.Splicer) {
 		s.Reset(p)
 		x.fan.Edit(s, k)
+		x.markRID(s, p)
 		engine.SGLangBootstrap(s, p, at, b.rooms)
 	}
 	s := &b.splicers[0]
@@ -396,6 +397,9 @@ func (x *exchange) runOn(rank *fleet.Rank) *failure {
 	b.header = x.legHeader(b.header[:0], x.engineID(0))
 	s := &b.splicers[0]
 	s.Reset(x.call.Peeked)
+	if !x.call.Passing {
+		x.markRID(s, x.call.Peeked)
+	}
 	if rank.DPRank() >= 0 && !x.call.Passing {
 		s.SetInt(openai.FieldRoutedDPRank, int64(rank.DPRank()))
 	}
