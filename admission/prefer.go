@@ -94,13 +94,19 @@ func (p *preferences) best(set, group bitmap) (s subset, ok bool) {
 	return subset{}, false
 }
 
-// keep adds to dst the members of set and group that are in s.
-func (p *preferences) keep(dst, set, group bitmap, s subset) {
-	for w, word := range set {
-		if group != nil {
-			word &= group[w]
+// keep adds to dst the members of set and group that are in a subset of that weight,
+// the heaviest that best found. Several subsets may weigh the same.
+func (p *preferences) keep(dst, set, group bitmap, weight int) {
+	for _, s := range p.subsets {
+		if s.weight != weight {
+			continue
 		}
-		dst[w] |= word & p.word(s, w)
+		for w, word := range set {
+			if group != nil {
+				word &= group[w]
+			}
+			dst[w] |= word & p.word(s, w)
+		}
 	}
 }
 
@@ -136,7 +142,7 @@ func (c *Core) preferPrefill(t *Ticket) {
 				most = sum
 				clear(c.scratchU)
 			}
-			pp.keep(c.scratchU, c.scratchP, g, p)
+			pp.keep(c.scratchU, c.scratchP, g, p.weight)
 		}
 	}
 	consider(c.groupsOf(target), 0)
@@ -156,14 +162,14 @@ func (c *Core) preferDecode(t *Ticket, pr *Rank) {
 	if t.Target.topology == TopologyPreferred {
 		dom := c.domains[pr.domainID]
 		if near, ok := pd.best(c.scratchD, dom); ok && near.weight+t.Target.topologyWeight() >= far {
-			pd.keep(c.scratchU, c.scratchD, dom, near)
+			pd.keep(c.scratchU, c.scratchD, dom, near.weight)
 			if near.weight+t.Target.topologyWeight() > far {
 				c.scratchD.copyFrom(c.scratchU)
 				return
 			}
 		}
 	}
-	pd.keep(c.scratchU, c.scratchD, nil, s)
+	pd.keep(c.scratchU, c.scratchD, nil, s.weight)
 	c.scratchD.copyFrom(c.scratchU)
 }
 
@@ -172,6 +178,6 @@ func (c *Core) preferSingle(t *Ticket) {
 	pd := &t.Target.prefer[DecodeLeg]
 	s, _ := pd.best(c.scratchD, nil)
 	clear(c.scratchU)
-	pd.keep(c.scratchU, c.scratchD, nil, s)
+	pd.keep(c.scratchU, c.scratchD, nil, s.weight)
 	c.scratchD.copyFrom(c.scratchU)
 }
