@@ -176,20 +176,6 @@ endprefill c => d granted p1 d1
 `)
 }
 
-// Ranks that are liked for different labels of the same weight are equal: the less
-// loaded one is chosen, not the one that has the label named first.
-func TestEqualPreferencesAreEqual(t *testing.T) {
-	story(t, `
-limits slots=9 queue=10 timeout=30s
-add p1 prefill
-add d1 decode labels=zone:a
-add d2 decode labels=gpu:b
-arrive a dprefer=zone:a*1,gpu:b*1 => a granted p1 d1
-arrive b dprefer=zone:a*1,gpu:b*1 => b granted p1 d2
-arrive c dprefer=zone:a*1,gpu:b*1 => c granted p1 d1
-`)
-}
-
 // A class that does not queue is refused by a full decode pool exactly as by a
 // full prefill pool, and told when what it lacked will come free.
 func TestNeverQueue(t *testing.T) {
