@@ -240,9 +240,12 @@ type Record struct {
 	Class, Resource string
 	// Queued is the time at the gate, over all attempts.
 	Queued time.Duration
-	// TTFT is the time from arrival to the first byte of the answer's content; 0
-	// if there was none.
+	// TTFT is the time from arrival to the first output token, or to the end of an
+	// answer that does not stream; 0 if there was none.
 	TTFT time.Duration
+	// TPOT is the time per output token of a stream after its first; 0 if it had less
+	// than two.
+	TPOT time.Duration
 	// Prefill is the length of the prefill leg that succeeded, if it was over
 	// before the answer was.
 	Prefill time.Duration

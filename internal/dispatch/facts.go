@@ -108,7 +108,11 @@ func (x *exchange) appendFacts(b []byte, over bool) []byte {
 		if over {
 			b = appendMS(append(b, `,"total_time_ms":`...), time.Since(arrived))
 		} else {
-			b = appendMS(append(b, `,"ttft_ms":`...), x.call.Record.TTFT)
+			ttft := x.call.Record.TTFT
+			if ttft == 0 { // an opening event, which engines send with the first token
+				ttft = time.Since(arrived)
+			}
+			b = appendMS(append(b, `,"ttft_ms":`...), ttft)
 		}
 		b = append(b, '}')
 	}

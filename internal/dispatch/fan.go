@@ -237,10 +237,7 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 			f = r.relay.aborted(b[:r.relay.scan.AbortAt])
 			return
 		}
-		if r.relay.scan.DataEvents > 0 {
-			r.relay.firstToken()
-			r.relay.grow()
-		}
+		r.relay.tokens()
 		b = r.relay.first(b)
 		if f = r.relay.begin(-1); f == nil {
 			f = r.relay.pass(b)

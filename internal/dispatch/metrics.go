@@ -69,7 +69,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "sluice_request_duration_seconds", Help: "Seconds from a request's arrival to the last byte of its answer.", Buckets: latencyBuckets,
 		}, []string{"route"}),
 		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sluice_time_to_first_token_seconds", Help: "Seconds from a request's arrival to the first byte of content, of those that had one.", Buckets: latencyBuckets,
+			Name: "sluice_time_to_first_token_seconds", Help: "Seconds from a request's arrival to its first output token (text, reasoning, a piece of a tool call; an opening event has none), or to the end of an answer that does not stream, of those that had one.", Buckets: latencyBuckets,
 		}, []string{"route"}),
 		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "sluice_queue_wait_seconds", Help: "Seconds a request spent at the gate, over all its attempts.", Buckets: latencyBuckets,

@@ -15,6 +15,7 @@ import (
 type modelMetrics struct {
 	requests *prometheus.CounterVec
 	ttft     *prometheus.HistogramVec
+	tpot     *prometheus.HistogramVec
 
 	// series are those that were needed so far; the map is never changed.
 	series atomic.Pointer[map[modelClass]*modelSeries]
@@ -27,11 +28,14 @@ type modelClass struct{ model, class string }
 type modelSeries struct {
 	outcomes [numOutcomes]prometheus.Counter
 	ttft     prometheus.Observer
+	tpot     prometheus.Observer
 }
 
 // maxModelSeries bounds the models and classes with series of their own, should
 // somebody exchange workers and classes all the time; the rest is told as "other".
 const maxModelSeries = 1000
+
+var tpotBuckets = []float64{.001, .0025, .005, .01, .015, .02, .03, .04, .05, .075, .1, .15, .2, .3, .5, 1, 2.5}
 
 // Outcomes of requests, as operators count them against their objectives.
 const (
@@ -55,8 +59,13 @@ func (m *modelMetrics) init(reg prometheus.Registerer) {
 		Help:    "Seconds from a request's arrival to its first token, of those that had one, by model and class.",
 		Buckets: latencyBuckets,
 	}, []string{"model", "class"})
+	m.tpot = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "sluice_time_per_output_token_seconds",
+		Help:    "Seconds per output token of streams after their first token, of those that had two, by model and class: from the first token to the last, divided by the tokens (as the engine reports them, else the events that have one) less one; of a request for several samples, per sample.",
+		Buckets: tpotBuckets,
+	}, []string{"model", "class"})
 	m.series.Store(&map[modelClass]*modelSeries{})
-	reg.MustRegister(m.requests, m.ttft)
+	reg.MustRegister(m.requests, m.ttft, m.tpot)
 }
 
 // observe counts a request that is over.
@@ -69,6 +78,9 @@ func (m *modelMetrics) observe(rec *Record) {
 	s.outcomes[rec.outcome()].Inc()
 	if rec.TTFT > 0 {
 		s.ttft.Observe(rec.TTFT.Seconds())
+	}
+	if rec.TPOT > 0 {
+		s.tpot.Observe(rec.TPOT.Seconds())
 	}
 }
 
@@ -86,7 +98,7 @@ func (m *modelMetrics) add(k modelClass) *modelSeries {
 		}
 	}
 	model, class := strings.ToValidUTF8(k.model, "\uFFFD"), strings.ToValidUTF8(k.class, "\uFFFD")
-	s := &modelSeries{ttft: m.ttft.WithLabelValues(model, class)}
+	s := &modelSeries{ttft: m.ttft.WithLabelValues(model, class), tpot: m.tpot.WithLabelValues(model, class)}
 	for i := range s.outcomes {
 		s.outcomes[i] = m.requests.WithLabelValues(model, class, outcomeNames[i])
 	}

@@ -27,6 +27,10 @@ type relay struct {
 	frees  bool
 	scan   openai.EventScanner
 	output tokens.OutputCounter
+	// tokenEvents are the events with tokens so far; lastToken is when the last came,
+	// from the request's arrival.
+	tokenEvents int
+	lastToken   time.Duration
 }
 
 // answerLeg is the leg that answers the client, run by the handler.
@@ -63,10 +67,13 @@ func (x *exchange) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Req
 	return r.plain(ctx)
 }
 
-// count records the tokens that a stream told of, however it ended.
+// count records the tokens that a stream told of and their pace, however it ended.
 func (r *relay) count() {
 	if r.scan.HasUsage {
 		r.x.call.Record.Usage = r.scan.Usage
+	}
+	if r.tokenEvents > 0 {
+		r.x.call.Record.TPOT = r.pace()
 	}
 }
 
@@ -158,6 +165,33 @@ func (r *relay) broken(ctx *legContext, err error) *failure {
 	return f
 }
 
+// tokens takes note of the output that has come of an event stream.
+func (r *relay) tokens() {
+	if r.scan.TokenEvents > r.tokenEvents {
+		r.tokenEvents = r.scan.TokenEvents
+		r.firstToken()
+		r.lastToken = time.Since(r.x.call.Arrived)
+	}
+	if r.scan.DataEvents > 0 {
+		r.grow()
+	}
+}
+
+// pace is the time per output token of a stream, of each sequence in it; 0 if it had
+// less than two tokens.
+func (r *relay) pace() time.Duration {
+	tokens := int64(r.tokenEvents)
+	if r.scan.HasUsage {
+		tokens = max(tokens, r.scan.Usage.CompletionTokens)
+	}
+	tokens /= int64(max(r.x.ticket.Legs, 1))
+	if r.tokenEvents < 2 || tokens < 2 {
+		return 0
+	}
+	return max(r.lastToken-r.x.call.Record.TTFT, 1) / time.Duration(tokens-1)
+}
+
+// firstToken is called when output of the model has come, and when a whole answer has.
 func (r *relay) firstToken() {
 	if rec := &r.x.call.Record; rec.TTFT == 0 {
 		rec.TTFT = time.Since(r.x.call.Arrived)
@@ -232,10 +266,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 				continue
 			}
 		}
-		if r.scan.DataEvents > 0 {
-			r.firstToken()
-			r.grow()
-		}
+		r.tokens()
 		if !r.out.begun {
 			if r.x.wanted.any() {
 				piece, held = r.first(append(held, piece...)), nil
@@ -590,7 +621,7 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		if len(out) == 0 {
 			continue
 		}
-		r.firstToken()
+		r.tokens()
 		first := r.first(out)
 		if f := r.begin(-1); f != nil {
 			return f

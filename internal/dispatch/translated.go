@@ -249,9 +249,8 @@ func (r *relay) translated(ctx *legContext) *failure {
 			}
 			return r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
 		}
+		r.tokens()
 		if len(out) > 0 {
-			r.firstToken()
-			r.grow()
 			if f := r.begin(-1); f != nil {
 				return f
 			}

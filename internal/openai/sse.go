@@ -17,12 +17,15 @@ const DefaultMaxEventBytes = 1 << 20
 type EventScanner struct {
 	// MaxEventBytes is the bound of what is kept; 0 is DefaultMaxEventBytes.
 	MaxEventBytes int
-	// SkipUsage saves the search for token counts.
+	// SkipUsage saves the search for tokens and their counts.
 	SkipUsage bool
 
 	// Events counts complete events with data, the end marker and errors included;
 	// DataEvents those without the two; Comments the comment lines.
 	Events, DataEvents, Comments int
+	// TokenEvents counts data events that have output of the model in them, exactly up
+	// to the first and closely from there on.
+	TokenEvents int
 	// Done: the end marker "data: [DONE]" was seen as the whole data of an event.
 	Done bool
 	// Finished: the end marker, or an event that ends a stream of the Messages or
@@ -69,7 +72,9 @@ type EventScanner struct {
 type eventName uint8
 
 const (
-	nameOther eventName = iota
+	nameNone eventName = iota
+	nameOther
+	nameDelta // a piece of output of the Messages or Responses API
 	nameError
 	nameEnd
 	nameFailed
@@ -207,11 +212,19 @@ func (e *EventScanner) takeLine(line []byte, lost, reused bool) {
 			e.name = nameEnd
 		case "response.failed":
 			e.name = nameFailed
+		case "message_delta": // of what ends the message
+		default:
+			if bytes.HasSuffix(value, deltaSuffix) {
+				e.name = nameDelta
+			}
 		}
 	}
 }
 
-var colon = []byte{':'}
+var (
+	colon       = []byte{':'}
+	deltaSuffix = []byte("delta")
+)
 
 func (e *EventScanner) takeData(value []byte, lost, reused bool) {
 	switch {
@@ -252,7 +265,7 @@ func (e *EventScanner) endEvent() {
 		e.Events++
 		e.inspect()
 	}
-	e.inEvent, e.hasData, e.dataOwned, e.dataLost, e.data, e.name = false, false, false, false, nil, nameOther
+	e.inEvent, e.hasData, e.dataOwned, e.dataLost, e.data, e.name = false, false, false, false, nil, nameNone
 	if cap(e.buf) > 64<<10 {
 		e.buf = nil // long events are rare; idle streams are many
 	}
@@ -289,22 +302,28 @@ func (e *EventScanner) inspect() {
 		e.LastError = append(e.LastError[:0], data[:min(len(data), maxLastError)]...)
 		return
 	}
-	e.count(data)
+	usage := e.count(data)
 	if errorInside || bytes.Contains(data, abortWord) {
 		if e.Abort, e.Aborted = ReadAbort(data); e.Aborted {
 			return
 		}
 	}
 	e.DataEvents++
+	if !e.SkipUsage {
+		e.noteToken(usage)
+	}
 }
 
-// count reads the token counts of an event.
-func (e *EventScanner) count(data []byte) {
-	if !e.SkipUsage && bytes.Contains(data, usageWord) {
-		if u, ok := ReadUsage(data); ok {
-			e.Usage, e.HasUsage = u, true
-		}
+// count reads the token counts of an event, and tells whether it has such.
+func (e *EventScanner) count(data []byte) bool {
+	if e.SkipUsage || !bytes.Contains(data, usageWord) {
+		return false
 	}
+	u, ok := ReadUsage(data)
+	if ok {
+		e.Usage, e.HasUsage = u, true
+	}
+	return ok
 }
 
 // Close is called at the end of a stream: one that ends with the end marker is

@@ -33,7 +33,7 @@ type AccessLine struct {
 	Prefill, Decode     string
 	PrefillID, DecodeID string
 	Attempts            int
-	// Queued is the time at the gate, TTFT that to the first byte of content,
+	// Queued is the time at the gate, TTFT that to the first output token,
 	// Total that from arrival to the last byte.
 	Queued, TTFT, Total time.Duration
 	Status              int
