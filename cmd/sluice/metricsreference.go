@@ -54,7 +54,7 @@ type metricGroup struct {
 var metricGroups = []metricGroup{
 	{
 		"Requests", "What became of requests, how long they took, what they cost. `route` is the API (`chat_completions`, …; `other` is any path without one of its own), never a path of a client's.",
-		[]string{"sluice_request", "sluice_key_", "sluice_model_", "sluice_time_to_first_token_", "sluice_queue_wait_", "sluice_prefill_leg_", "sluice_retries_", "sluice_kv_handoffs_", "sluice_tokens_"},
+		[]string{"sluice_request", "sluice_key_", "sluice_model_", "sluice_time_", "sluice_queue_wait_", "sluice_prefill_leg_", "sluice_retries_", "sluice_kv_handoffs_", "sluice_tokens_"},
 	},
 	{
 		"Admission", "What the gate lets in, keeps waiting and refuses, and why. `class` is a configured class, or `default`; without classes that is the only one.",
