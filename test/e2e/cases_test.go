@@ -204,7 +204,8 @@ func TestCase_B016_B017_WhatIsNoFaultOpensNoBreaker(t *testing.T) {
 // for ever; defilantech/LLMKube#453).
 func TestCase_B018_B019_BreakerOpensAndCloses(t *testing.T) {
 	t.Parallel()
-	fleet := startSim(t)
+	// The last worker of a role is never closed, so there are two.
+	fleet := startSim(t, "--prefill", "2")
 	r := startRouter(t, fleet, "--disable-retries", "--cb-failure-threshold", "5", "--cb-timeout-duration-secs", "1", "--cb-success-threshold", "2", "--disable-health-check")
 	fleet.fault("prefill-0", "status=500")
 	eventually(t, "the breaker opens", func() string {
@@ -216,7 +217,7 @@ func TestCase_B018_B019_BreakerOpensAndCloses(t *testing.T) {
 	})
 	before := fleet.stats("decode-0").Requests
 	if r.worker("prefill-0").Breaker == "open" {
-		a := r.ask(brief)
+		a := r.ask(brief, "X-SMG-Target-Worker", fleet.worker("prefill-0").URL)
 		if r.worker("prefill-0").Breaker == "open" {
 			a.refused(t, 503, "no_available_workers")
 			if n := fleet.stats("decode-0").Requests; n != before {

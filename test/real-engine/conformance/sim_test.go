@@ -25,10 +25,6 @@ var known = map[string]string{
 	"responses, nothing":             "the same",
 	"messages, nothing":              "the same",
 	"chat, much too long":            "a text of more than 8 characters a token of the context is refused uncounted",
-	"chat, logprobs":                 "there are no logprobs",
-	"chat, logprobs streamed":        "the same",
-	"completions, logprobs":          "the same",
-	"completions, logprobs streamed": "the same",
 	"responses, prefill streamed":    "the last event has kv_transfer_params",
 	"detokenize":                     "the numbers mean nothing to it, since it has no tokenizer",
 }
