@@ -67,8 +67,8 @@ func startProxy(ctx context.Context, s *spawner, bin string, cpus []int, f *simF
 	}
 	r := &router{name: proxy, proc: proc, addr: addr}
 	err = proc.await(ctx, time.Minute, func(ctx context.Context) error {
-		var any map[string]any
-		return ask(ctx, "GET", "http://"+addr+"/v1/models", "", &any)
+		var models map[string]any
+		return ask(ctx, "GET", "http://"+addr+"/v1/models", "", &models)
 	})
 	if err != nil {
 		proc.stop()

@@ -207,7 +207,7 @@ func TestRIDIsMarkedInFurtherAttempts(t *testing.T) {
 					first.Add(1)
 				}
 				if calls.Add(1) == 1 {
-					http.Error(w, "{}", 503)
+					http.Error(w, "{}", http.StatusServiceUnavailable)
 					return true
 				}
 				second.Store(string(body))

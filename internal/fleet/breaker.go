@@ -38,10 +38,10 @@ func (o *BreakerOptions) setDefaults() {
 type Charge int
 
 const (
-	// Proven: the engine could not even be reached, or another rank served the
+	// Proven is for an engine that could not even be reached, or where another rank served the
 	// request that failed here.
 	Proven Charge = iota
-	// Unproven: nobody else tried the request. It may be the request's own fault, so
+	// Unproven is where nobody else tried the request. It may be the request's own fault, so
 	// a breaker opens by such failures only while the other ranks of its role do not
 	// have them too.
 	Unproven

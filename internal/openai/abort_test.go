@@ -83,7 +83,7 @@ func TestLooseUsageAndWholeJSON(t *testing.T) {
 	if u, ok := LooseUsage([]byte(tail)); !ok || u.PromptTokens != 5 || u.CompletionTokens != 6 {
 		t.Errorf("%+v %v", u, ok)
 	}
-	for in, want := range map[string]bool{"": false, "{}": true, " [1] \n": true, `{"a":`: false, `{"a":1}}`: false, `{"a":"b`: false} {
+	for in, want := range map[string]bool{"": false, "{}": true, "[1]\n": true, `{"a":`: false, `{"a":1}}`: false, `{"a":"b`: false} {
 		if WholeJSON([]byte(in)) != want {
 			t.Errorf("%q", in)
 		}

@@ -329,14 +329,10 @@ func (e *EventScanner) count(data []byte) bool {
 // Close is called at the end of a stream: one that ends with the end marker is
 // finished, though no empty line is behind it. It appends what is missing of that.
 func (e *EventScanner) Close(dst []byte) []byte {
-	line, data := e.line, e.data
-	if !e.midLine {
-		line = nil
-	} else if e.inEvent || e.lineLost {
-		return dst
-	} else {
+	data := e.data
+	if e.midLine {
 		var ok bool
-		if data, ok = bytes.CutPrefix(line, []byte("data:")); !ok {
+		if data, ok = bytes.CutPrefix(e.line, []byte("data:")); !ok || e.inEvent || e.lineLost {
 			return dst
 		}
 	}

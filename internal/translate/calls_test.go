@@ -157,7 +157,6 @@ func rawEvents(t fataler, stream string) (events []event) {
 // modelCall is a call as a model makes it: its arguments may be anything.
 type modelCall struct {
 	id, name, arguments string
-	object              bool // the arguments are a string on their way
 }
 
 var modelCalls = rapid.Custom(func(t *rapid.T) modelCall {

@@ -154,8 +154,6 @@ func cuts(stream string, r *rand.Rand) [][]string {
 	return all
 }
 
-func asError(err error, e **openai.Error) bool { return errors.As(err, e) }
-
 func refusal(t *testing.T, err error) *openai.Error {
 	t.Helper()
 	var e *openai.Error
