@@ -154,7 +154,7 @@ func classFleet(t *testing.T) *sim.Fleet {
 
 func serveClasses(t *testing.T, f *sim.Fleet, args ...string) *process {
 	t.Helper()
-	p := serve(t, append([]string{"--pd-disaggregation", "--prefill", f.Prefill(0).URL(), fmt.Sprint(f.Prefill(0).BootstrapPort()), "--decode", f.Decode(0).URL()}, args...)...)
+	p := serve(t, append([]string{"--pd-disaggregation", "--reserve-output-tokens", "0", "--prefill", f.Prefill(0).URL(), fmt.Sprint(f.Prefill(0).BootstrapPort()), "--decode", f.Decode(0).URL()}, args...)...)
 	p.ready()
 	p.until("capacities", func(s gateState) bool {
 		return len(s.Ranks) == 2 && s.Ranks[0].Capacity.Blocks > 0 && s.Ranks[1].Capacity.Blocks > 0

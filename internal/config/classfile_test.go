@@ -340,7 +340,7 @@ func TestClassSettingsInForce(t *testing.T) {
 		{"", func(c *Config) any {
 			a := c.Admission
 			return fmt.Sprint(a.MaxWaiting, a.MaxWaitingBytes, a.MaxWait, a.StarvationGuard, a.AssumedMaxRequests, a.OverloadStatus, a.TrackOutputBlocks, a.ReserveOutputTokens, a.ClientQueueMin, a.ClientQueueMax)
-		}, "10000 1073741824 1m0s 5s 64 429 false 0 0s 0s"},
+		}, "10000 1073741824 1m0s 5s 64 429 false auto 0s 0s"},
 		{pd + "--router-conditional-disagg --conditional-disagg-policy isl_or_load --router-queue-threshold 3 --conditional-disagg-decode-busy-threshold 0.8", func(c *Config) any { return c.ConditionalDisagg },
 			ConditionalDisagg{Enabled: true, Policy: ConditionalISLOrLoad, EffISL: 2048, EffISLRatio: 0.7, PrefillBusy: ptr(3.0), DecodeBusy: ptr(0.8)}},
 		{"--config w.yaml", func(c *Config) any { return c.Workers }, []Worker{{URL: "http://a", Type: WorkerRegular, Labels: map[string]string{"pool": "x", "n": "1"},

@@ -136,7 +136,8 @@ type Admission struct {
 	AssumedMaxRequests  int           `yaml:"assumed_max_requests" default:"64" range:"1:1000000" help:"A worker whose capacity a class needs and nobody knows has room while it has fewer requests than its max_running_requests, or than this where that is not known either."`
 	OverloadStatus      int           `yaml:"overload_status" choices:"429|529" default:"429" help:"Status of what a class limit, a deadline or a reject threshold refuses."`
 	TrackOutputBlocks   bool          `yaml:"track_output_blocks" default:"false" alias:"router-track-output-blocks" help:"Book the KV blocks of generated tokens too, as they come."`
-	ReserveOutputTokens int           `yaml:"reserve_output_tokens" default:"0" range:"0:" help:"Tokens of output to find room for before a request starts, besides its prompt."`
+	ReserveOutputTokens OutputReserve `yaml:"reserve_output_tokens" default:"auto" help:"Tokens of output of each leg to find room for before a request starts, besides its prompt. auto: the smaller of the request's max_tokens and of what four of five answers of its model do not exceed (256 until 50 are known), at most reserve_output_cap; an answer that outgrows it books KV blocks as it grows. 0: none."`
+	ReserveOutputCap    int           `yaml:"reserve_output_cap" default:"2048" range:"1:16777216" help:"Most tokens of output that reserve_output_tokens auto books before a request starts."`
 	ClientQueueMin      time.Duration `yaml:"client_max_queue_min_ms" default:"0" unit:"ms" help:"Shortest wait a client can bound itself to with the header x-sluice-max-queue-ms; less counts as this."`
 	ClientQueueMax      time.Duration `yaml:"client_max_queue_max_ms" default:"0" unit:"ms" help:"Longest such wait; more counts as this. 0: the other limits alone."`
 

@@ -86,3 +86,32 @@ func (p *BootstrapPort) UnmarshalText(text []byte) error {
 	*p = BootstrapPort(n)
 	return nil
 }
+
+// OutputReserve is how many tokens of output are booked before a request starts,
+// or ReserveAuto.
+type OutputReserve int64
+
+// ReserveAuto books what is learned of the model's answers.
+const ReserveAuto OutputReserve = -1
+
+func (r OutputReserve) String() string {
+	if r == ReserveAuto {
+		return "auto"
+	}
+	return strconv.FormatInt(int64(r), 10)
+}
+
+// UnmarshalText reads a number of tokens or auto.
+func (r *OutputReserve) UnmarshalText(text []byte) error {
+	s := string(text)
+	if strings.EqualFold(s, "auto") {
+		*r = ReserveAuto
+		return nil
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		return fmt.Errorf("must be a whole number of tokens, or auto")
+	}
+	*r = OutputReserve(n)
+	return nil
+}

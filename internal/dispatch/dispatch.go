@@ -74,6 +74,11 @@ type Options struct {
 	// tokens of each leg beforehand.
 	TrackOutput   bool
 	ReserveTokens int64
+	// ReserveAuto reserves, instead of ReserveTokens, what the answers of the
+	// model are expected to have, at most max_tokens and ReserveCap. What an
+	// answer has beyond that is booked as it grows, whatever TrackOutput says.
+	ReserveAuto bool
+	ReserveCap  int64
 	// Topology is what the two ranks of a pair have to do with each other's
 	// KV-transfer domain, TopologyWeight what a preference counts for.
 	Topology       admission.Topology
@@ -123,6 +128,8 @@ type Dispatcher struct {
 	budget  *retryBudget
 	// estimator counts prompts' tokens. It is the only one of its gate.
 	estimator *tokens.Estimator
+	// outputs learns how long answers are, for ReserveAuto.
+	outputs *tokens.OutputLearner
 	// routes are those that workers turned out not to have.
 	routes *routeMemory
 
@@ -146,7 +153,7 @@ func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options,
 	d := &Dispatcher{
 		opts: o, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
 		rooms: engine.NewRooms(), budget: newRetryBudget(),
-		estimator: tokens.NewEstimator(0, m.tokenMetrics), routes: newRouteMemory(clock),
+		estimator: tokens.NewEstimator(0, m.tokenMetrics), outputs: tokens.NewOutputLearner(0), routes: newRouteMemory(clock),
 		limits: deadlines{cause: errRequestTimeout}, graces: deadlines{cause: errDecodeOver},
 	}
 	d.prefillSlots.Store(o.PrefillSlots)

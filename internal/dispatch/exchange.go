@@ -35,6 +35,7 @@ type exchange struct {
 	estimate   int64         // of the prompt's tokens, without copies
 	began      time.Duration // from the arrival to the start of the last attempt
 	expected   int64         // the most output tokens of a leg, where growth is tracked
+	output     int64         // tokens of the answer so far, where it is followed
 	attempts   int
 	files      int // that are counted for its legs, until nobody has a share of it
 	wanted     wanted

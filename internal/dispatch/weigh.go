@@ -43,12 +43,28 @@ func (x *exchange) weigh(p *openai.Peeked, pool string) *failure {
 	}
 	t.Legs = p.Samples()
 	t.PromptTokens = x.estimate * int64(max(x.fan.Copies, 1))
-	t.ReserveTokens = o.ReserveTokens
+	t.ReserveTokens = x.reserve(p, pool)
 	t.Bytes = int64(len(p.Body))
 	if o.TrackOutput {
 		x.expected = p.MaxTokens
 	}
 	return nil
+}
+
+// reserve returns the tokens of output to find room for in each leg.
+func (x *exchange) reserve(p *openai.Peeked, pool string) int64 {
+	o := &x.d.opts
+	if !o.ReserveAuto {
+		return o.ReserveTokens
+	}
+	if x.call.Passing { // answers with no tokens
+		return 0
+	}
+	n := min(x.d.outputs.Expect(pool), o.ReserveCap)
+	if p.MaxTokens >= 0 {
+		n = min(n, p.MaxTokens)
+	}
+	return n
 }
 
 // labels reads the labels that ranks must have, or had better have, out of
@@ -103,8 +119,12 @@ func readLabels(h http.Header, name string) ([]admission.Preference, *failure) {
 	return out, nil
 }
 
-// learn tells the estimator what the engine counted.
+// learn tells the estimators what the engine counted.
 func (x *exchange) learn() {
+	if x.d.opts.ReserveAuto && !x.call.Passing {
+		n := max(x.call.Record.Usage.CompletionTokens, x.output)
+		x.d.outputs.Observe(x.ticket.Target.Model(), n/int64(max(x.ticket.Legs, 1)))
+	}
 	if u := x.call.Record.Usage; u.PromptTokens > 0 && !x.call.Passing {
 		x.d.estimator.Observe(x.ticket.Target.Model(), &x.prompt, x.estimate, u)
 	}
@@ -113,7 +133,7 @@ func (x *exchange) learn() {
 // counter follows the growth of the answer of this attempt, in KV blocks of the
 // rank that decodes it.
 func (x *exchange) counter(rank *fleet.Rank) tokens.OutputCounter {
-	if !x.d.opts.TrackOutput {
+	if o := &x.d.opts; !o.TrackOutput && (!o.ReserveAuto || x.call.Passing) {
 		return tokens.OutputCounter{}
 	}
 	t := &x.ticket
@@ -128,6 +148,7 @@ func (r *relay) grow() {
 	if n := r.output.Seen(r.scan.DataEvents, r.scan.Usage.CompletionTokens); n > 0 {
 		r.x.ticket.Grow(n)
 	}
+	r.x.output = r.output.Tokens()
 }
 
 // refusal tells the client in the API's words what the gate refused, and why.

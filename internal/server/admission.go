@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -79,6 +80,12 @@ type (
 		BlockSize        int64 `json:"block_size,omitempty"`
 		MaxRunning       int64 `json:"max_running_requests,omitempty"`
 	}
+	doubtDoc struct {
+		Waiting    int64 `json:"waiting"`
+		Running    int64 `json:"running"`
+		UsedTokens int64 `json:"used_tokens"`
+		AgeMS      int64 `json:"age_ms"`
+	}
 	rankDoc struct {
 		ID            string      `json:"id"`
 		WorkerID      string      `json:"worker_id"`
@@ -98,6 +105,9 @@ type (
 		Fenced        bool        `json:"fenced,omitempty"`
 		Missing       []string    `json:"missing_capacity,omitempty"`
 		Barred        []string    `json:"barred_pairs,omitempty"`
+		// Doubt is what the engine reports where requests wait in it although
+		// the rank has room by what is booked.
+		Doubt *doubtDoc `json:"doubt,omitempty"`
 	}
 )
 
@@ -149,12 +159,17 @@ func (q *request) admission() {
 		doc.Queues = append(doc.Queues, queueOf(&st.Queues[i]))
 	}
 	ids := map[string]string{}
-	for _, w := range q.s.opts.Fleet.List() {
-		ids[w.URL()] = w.ID()
+	reported := map[string]*fleet.ReportedInfo{}
+	for _, w := range q.s.opts.Fleet.Infos() { // under one lock, however many there are
+		ids[w.URL] = w.ID
+		for _, r := range w.Ranks {
+			reported[r.ID] = r.Reported
+		}
 	}
 	for i := range st.Ranks {
 		rank := rankOf(&st.Ranks[i])
 		rank.WorkerID = ids[st.Ranks[i].Worker]
+		rank.Doubt = doubtOf(&st.Ranks[i], reported[rank.ID])
 		doc.Ranks = append(doc.Ranks, rank)
 	}
 	if r := q.s.opts.Reload; r != nil {
@@ -198,6 +213,18 @@ func rankOf(r *admission.RankStats) rankDoc {
 		d.Missing = append(d.Missing, "total_kv_blocks")
 	}
 	return d
+}
+
+// doubtOf returns what speaks against the room of a rank: its engine reports
+// requests that wait in it. Nil: nothing.
+func doubtOf(r *admission.RankStats, reported *fleet.ReportedInfo) *doubtDoc {
+	if !r.Room || reported == nil || reported.Waiting <= 0 {
+		return nil
+	}
+	return &doubtDoc{
+		Waiting: reported.Waiting, Running: reported.Running, UsedTokens: reported.UsedTokens,
+		AgeMS: int64(reported.AgeSeconds * 1000),
+	}
 }
 
 // reload reads the configuration again.
