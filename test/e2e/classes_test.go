@@ -98,7 +98,8 @@ func startClasses(t *testing.T, fleet *simFleet, classes string) (r *router, fil
 	if err := os.WriteFile(file, []byte(classes), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r = startRouter(t, fleet, "--router-policy-config", file)
+	// Blocks are told by the prompts alone.
+	r = startRouter(t, fleet, "--router-policy-config", file, "--reserve-output-tokens", "0")
 	r.waitGate("capacities", func(d gateDoc) bool {
 		for _, k := range d.Ranks {
 			if k.Capacity.Blocks != 100 {
