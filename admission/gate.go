@@ -425,6 +425,17 @@ func (g *Gate) PoolLoad(model string, role Role) PoolLoad {
 	return PoolLoad{}
 }
 
+// NoWorkerWait is how long a request may wait while no worker could serve it; 0
+// once arrivals are refused.
+func (g *Gate) NoWorkerWait() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.core.noArrivals || g.core.noWaits {
+		return 0
+	}
+	return g.core.limits.NoWorkerWait
+}
+
 // StopArrivals refuses new requests from now on; see [Core.StopArrivals].
 func (g *Gate) StopArrivals() {
 	g.mu.Lock()

@@ -119,7 +119,7 @@ func (x *exchange) freeBody() {
 // run places the request and makes attempts until one has answered the client or
 // none may follow.
 func (x *exchange) run() {
-	if f := x.place(); f != nil {
+	if f := x.placeOrWait(); f != nil {
 		x.answer(f)
 		return
 	}

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
@@ -59,6 +60,27 @@ func (x *exchange) place() *failure {
 	return nil
 }
 
+// lookAgain is how often a request that waits for the first worker to tell its
+// models looks whether one has.
+const lookAgain = 50 * time.Millisecond
+
+// placeOrWait places the request. While no worker has told its models there is no
+// queue to wait in, so that it waits here, as long as no_worker_wait_secs allows
+// and until the router stops.
+func (x *exchange) placeOrWait() *failure {
+	f := x.place()
+	for waited := time.Duration(0); f != nil && f.reason == reasonNoWorkers; waited += lookAgain {
+		if _, n := x.d.fleet.SolePool(); n > 0 && waited == 0 || waited >= x.d.gate.NoWorkerWait() {
+			return f
+		}
+		if !pause(&x.ctx, lookAgain) {
+			return x.clientEnd(x.ctx.ended())
+		}
+		f = x.place()
+	}
+	return f
+}
+
 // planFan says how a request for several samples goes to SGLang. What SGLang
 // cannot serve is refused at once, unless there are engines that may.
 func (x *exchange) planFan(p *openai.Peeked) *failure {
@@ -88,8 +110,11 @@ func (d *Dispatcher) speaks(dialect string) bool {
 // noWorkers is the answer while workers are expected that nobody has seen yet:
 // the model may be theirs.
 func (x *exchange) noWorkers() *failure {
-	return &failure{reason: reasonNoWorkers,
-		local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", x.d.fleet.HealthInterval())}
+	again := x.d.fleet.HealthInterval()
+	if _, served := x.d.fleet.SolePool(); served == 0 {
+		again = time.Second // at the start: workers tell their models as soon as they are up
+	}
+	return &failure{reason: reasonNoWorkers, local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", again)}
 }
 
 // notServed is the answer where nobody is known to serve the model.
