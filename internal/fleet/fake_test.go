@@ -71,14 +71,12 @@ type hang struct{ health, alive time.Duration }
 func (h *hang) check(ctx context.Context, o *HealthOptions, l look) checkup {
 	after := func(d time.Duration, late answer) func(context.Context) reply {
 		return func(ctx context.Context) reply {
-			r := reply{answer: late, slow: true, why: "no answer in time"}
+			r, wait := reply{answer: late, slow: true, why: "no answer in time"}, o.Timeout
 			if d >= 0 && d < o.Timeout {
-				r = reply{answer: answerOK}
-			} else {
-				d = o.Timeout
+				r, wait = reply{answer: answerOK}, d
 			}
 			select {
-			case <-time.After(d):
+			case <-time.After(wait):
 				return r
 			case <-ctx.Done():
 				return reply{}
