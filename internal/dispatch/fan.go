@@ -194,6 +194,7 @@ func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure 
 		return f
 	}
 	defer one.resp.Body.Close()
+	one.takesCached(&r.copies[k].prefill.cached)
 	if !r.x.call.Peeked.Stream {
 		b, err := r.x.collect(one.resp.Body, r.x.d.opts.MaxLogprobBody)
 		switch {
@@ -204,7 +205,7 @@ func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure 
 		case err != nil:
 			return one.broken(ctx, err)
 		}
-		r.copies[k].answer = b
+		r.copies[k].answer = one.wholeWithCached(b)
 		return nil
 	}
 	for {
@@ -229,6 +230,10 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.relay.resp = resp
+	one := &r.copies[k].relay
+	if one.cached != nil {
+		piece = one.splice.Splice(piece, one.cached.told.Load()-1)
+	}
 	err := r.merger.Feed(k, piece, func(b []byte) {
 		if f != nil {
 			return // an event before it ended the stream

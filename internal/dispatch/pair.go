@@ -26,6 +26,8 @@ type prefillLeg struct {
 	took time.Duration // of a leg that succeeded
 	// logprobs are set if the leg succeeded and the client's answer needs them.
 	logprobs *openai.LogprobMerger
+	// cached may be read before.
+	cached prefillCached
 }
 
 // pairLegs are the two legs of one attempt.
@@ -188,6 +190,7 @@ func (x *exchange) runPair() *failure {
 
 	legs := &pairLegs{bodies: x.newBodies(pr, dr, 0)}
 	prefill, decode := &legs.prefill, &legs.decode
+	prefill.cached.leg = &prefill.done
 	pctx, dctx := &legs.prefillCtx, &decode.ctx
 	pctx.follow(&x.ctx.legContext)
 	dctx.follow(&x.ctx.legContext)
@@ -291,7 +294,6 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	keep := x.wantsLogprobs()
 	sse := isEventStream(resp.Get("Content-Type"))
 	var scan openai.EventScanner
-	scan.SkipUsage = true
 	var head, kept []byte
 	var last byte
 	keptHeld := collected{x: x}
@@ -313,6 +315,8 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 				return x.abortFailure(admission.PrefillLeg, rank, scan.Abort)
 			} else if scan.Errors > 0 {
 				return x.eventFailure(admission.PrefillLeg, rank, scan.LastError)
+			} else if scan.HasUsage {
+				leg.cached.tell(scan.Usage)
 			}
 		} else {
 			head = append(head, piece[:min(len(piece), cap(head)-len(head))]...)
@@ -350,6 +354,11 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	if _, message, isError := openai.ReadErrorObject(head); isError {
 		// Decode would wait for KV that never comes.
 		return bad("it answered with status 200 and an error: " + message)
+	}
+	if u, ok := openai.ReadUsage(head); ok {
+		leg.cached.tell(u)
+	} else if u, ok := openai.ReadUsage(kept); ok {
+		leg.cached.tell(u)
 	}
 	if keep {
 		m, err := openai.NewLogprobMerger(kept)

@@ -27,6 +27,9 @@ type relay struct {
 	frees  bool
 	scan   openai.EventScanner
 	output tokens.OutputCounter
+	// cached is what the prefill leg told, nil if nothing is changed.
+	cached *prefillCached
+	splice openai.CachedSplicer
 	// tokenEvents are the events with tokens so far; lastToken is when the last came,
 	// from the request's arrival.
 	tokenEvents int
@@ -38,6 +41,8 @@ type answerLeg struct {
 	ctx   legContext
 	dead  fleet.Watcher
 	relay relay
+	// cached is what the prefill leg before told; nil: there was none.
+	cached *prefillCached
 }
 
 // runAnswer sends the leg that answers the client and relays its answer. pair is
@@ -52,6 +57,11 @@ func (x *exchange) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Req
 	defer r.resp.Body.Close()
 	defer r.count()
 	r.frees = true
+	if pair != nil {
+		r.takesCached(&pair.prefill.cached)
+	} else if leg.cached != nil {
+		r.takesCached(leg.cached)
+	}
 	switch {
 	case x.call.Passing:
 		return r.passed(ctx)
@@ -253,9 +263,11 @@ func (r *relay) stream(ctx *legContext) *failure {
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
+		told, within := r.scan.UsageEvents, !r.scan.AtBoundary()
 		if r.scan.Feed(piece); r.scan.Aborted {
 			return r.aborted(piece[:r.scan.AbortAt])
 		}
+		piece = r.withCached(piece, told, within)
 		if !r.out.begun {
 			if f := r.beforeFirst(); f != nil {
 				return f
@@ -498,6 +510,7 @@ func (r *relay) whole(b []byte) *failure {
 		r.x.call.Record.Usage = u
 	}
 	r.firstToken()
+	b = r.wholeWithCached(b)
 	if r.x.wanted.any() {
 		b = r.x.withFacts(b)
 	}
@@ -600,10 +613,11 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
-		before := piece
+		before, told, within := piece, r.scan.UsageEvents, !r.scan.AtBoundary()
 		if r.scan.Feed(piece); r.scan.Aborted {
 			before = piece[:r.scan.AbortAt]
 		}
+		before = r.withCached(before, told, within)
 		out = out[:0]
 		if err := stream.Feed(before, add); errors.Is(err, openai.ErrLimit) {
 			return r.overLimit("an event of the engine's stream is larger than " + itoa(r.x.d.opts.MaxLogprobBody) + " bytes")

@@ -35,6 +35,7 @@ type seqLegs struct {
 	decode      answerLeg
 	answered    time.Time // when prefill began to answer
 	moved       bool      // decode was moved once
+	cached      prefillCached
 }
 
 // runSequential runs prefill first and hands what it answers to decode, as vLLM
@@ -99,13 +100,19 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 		x.d.metrics.handOff(connector, handOffRecompute)
 		return nil, nil
 	}
-	if f != nil || !engine.HandsOver(connector) {
+	if f != nil {
 		return nil, f
+	}
+	u, _ := openai.ReadUsage(answer)
+	if !engine.HandsOver(connector) {
+		legs.cached.tell(u)
+		return nil, nil
 	}
 	params, err := engine.VLLMHandOff(answer)
 	switch {
 	case err == nil:
 		x.d.metrics.handOff(connector, handOffDone)
+		legs.cached.tell(u)
 		return params, nil
 	case errors.Is(err, engine.ErrBadHandOff):
 		x.d.metrics.handOff(connector, handOffBad)
@@ -195,6 +202,7 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 		dr.NoteHandOff()
 	}
 	t.StartDecode()
+	legs.decode.cached = &legs.cached
 	f := x.runAnswer(&legs.decode, dr, x.request(legs.bodies, admission.DecodeLeg), nil)
 	if f != nil && params != nil && f.status == http.StatusInternalServerError && !x.out.begun {
 		// This is how vLLM tells that it could not fetch the blocks; which end is

@@ -230,11 +230,12 @@ func (r *relay) translated(ctx *legContext) *failure {
 		} else {
 			r.rank.NoteProgress()
 			heard := r.scan.Events + r.scan.Comments
+			told, within := r.scan.UsageEvents, !r.scan.AtBoundary()
 			if r.scan.Feed(piece); r.scan.Aborted {
 				piece = piece[:r.scan.AbortAt]
 			}
 			spoke = r.scan.Events+r.scan.Comments > heard
-			err = t.stream.Feed(piece, add)
+			err = t.stream.Feed(r.withCached(piece, told, within), add)
 		}
 		if !r.out.begun {
 			if f := r.beforeFirst(); f != nil {
@@ -288,7 +289,7 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 	if a, given := openai.ReadAbort(b); given {
 		return x.abortFailure(r.leg, r.rank, a)
 	}
-	answer, err := x.translated.exchange.Answer(b)
+	answer, err := x.translated.exchange.Answer(r.wholeWithCached(b))
 	if err != nil {
 		return r.untranslated(err)
 	}

@@ -47,6 +47,8 @@ type EventScanner struct {
 	// Usage is the last token counts seen.
 	Usage    Usage
 	HasUsage bool
+	// UsageEvents counts the events that told token counts.
+	UsageEvents int
 
 	started bool
 	// lastCR: the last byte was '\r', so that a '\n' next belongs to it.
@@ -322,6 +324,7 @@ func (e *EventScanner) count(data []byte) bool {
 	u, ok := ReadUsage(data)
 	if ok {
 		e.Usage, e.HasUsage = u, true
+		e.UsageEvents++
 	}
 	return ok
 }
