@@ -141,8 +141,15 @@ func closedName(r admission.Resource) string {
 
 // admission tells what the gate holds and why it waits.
 func (q *request) admission() {
+	// The reload first: what it tells is in force is in the gate then.
+	var reload *ReloadState
+	if r := q.s.opts.Reload; r != nil {
+		state := r.State()
+		reload = &state
+	}
 	st := q.s.opts.Gate.Snapshot()
 	doc := admissionDoc{
+		Reload: reload,
 		Limits: limitsDoc{
 			PrefillSlots: st.Limits.PrefillSlots, QueueSize: st.Limits.QueueSize, QueueTimeoutMS: ms(st.Limits.QueueTimeout),
 			MaxWaitingBytes: st.Limits.MaxWaitingBytes, GuardMS: ms(st.Limits.StarvationGuard),
@@ -171,10 +178,6 @@ func (q *request) admission() {
 		rank.WorkerID = ids[st.Ranks[i].Worker]
 		rank.Doubt = doubtOf(&st.Ranks[i], reported[rank.ID])
 		doc.Ranks = append(doc.Ranks, rank)
-	}
-	if r := q.s.opts.Reload; r != nil {
-		state := r.State()
-		doc.Reload = &state
 	}
 	q.document(http.StatusOK, &doc)
 }
