@@ -87,7 +87,7 @@ const readyWithin = 20 * time.Second
 // startDemoRouter starts the same router that serve runs.
 func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, error) {
 	args := []string{
-		"--host=127.0.0.1", "--port=0", "--prometheus-host=127.0.0.1", "--prometheus-port=0", "--drain-timeout=1",
+		"--host=127.0.0.1", "--port=0", "--prometheus-host=127.0.0.1", "--prometheus-port=0", "--pre-drain-wait=0", "--drain-timeout=1",
 		"--pd-disaggregation", "--prefill", o.PrefillURL, strconv.Itoa(o.BootstrapPort), "--decode", o.DecodeURL,
 	}
 	var read config.ReadFile

@@ -56,7 +56,7 @@ var servingLine = regexp.MustCompile(`msg"?[=:]"?serving.* ?"?address"?[=:]"?([^
 // serve starts "sluice serve" and waits until it says that it serves.
 func serve(t *testing.T, args ...string) *process {
 	t.Helper()
-	args = append([]string{"serve", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0",
+	args = append([]string{"serve", "--pre-drain-wait", "0", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0",
 		"--health-check-interval-secs", "0.1"}, args...)
 	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000)}
 	p.cmd.Env = append(os.Environ(), asSluice+"=1")

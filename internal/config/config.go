@@ -53,7 +53,7 @@ type Server struct {
 	UntranslatableTools string        `yaml:"untranslatable_tools" choices:"drop|refuse" default:"drop" help:"What becomes of tools that SGLang pairs cannot be told of on /v1/messages and /v1/responses, all but functions of the client's: drop leaves them out and says so in X-Sluice-Note and the access log; refuse answers 400."`
 	TrustUpstream       bool          `yaml:"trust_upstream_transfer_params" help:"Let clients set kv_transfer_params, ec_transfer_params, transfer_id, data-parallel ranks and the bootstrap fields, which are refused otherwise: for a sluice that serves another router, which has paired prefill and decode itself. Clients could then read each other's KV cache, so only trusted ones may reach it. Not with pd_disaggregation, where sluice sets these fields."`
 	DrainTimeout        time.Duration `yaml:"drain_timeout" default:"180" unit:"secs" alias:"shutdown-grace-period-secs" help:"After SIGTERM, how long waiting and running requests may go on before they are ended."`
-	PreDrainWait        time.Duration `yaml:"pre_drain_wait" default:"0" unit:"secs" help:"After SIGTERM, how long to go on taking requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10."`
+	PreDrainWait        time.Duration `yaml:"pre_drain_wait" default:"5" unit:"secs" help:"After SIGTERM or SIGINT, how long to go on taking requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10; without either, 0."`
 }
 
 // Auth holds the keys sluice asks for and the one it presents.

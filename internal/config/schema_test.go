@@ -71,7 +71,7 @@ func TestPublicNames(t *testing.T) {
 		"priority-scheduler-enabled": "false", "pd-disaggregation": "false", "policy": "power_of_two", "prefill-policy": "", "decode-policy": "",
 		"host": "0.0.0.0", "port": "30000", "prometheus-host": "0.0.0.0", "prometheus-port": "29000", "request-timeout-secs": "1800",
 		"max-payload-size": "512MiB", "log-level": "info", "log-json": "false", "api-key": "", "worker-api-key": "", "admin-api-key": "",
-		"dp-aware": "false", "no-worker-wait-secs": "0", "drain-timeout": "180", "pre-drain-wait": "0",
+		"dp-aware": "false", "no-worker-wait-secs": "0", "drain-timeout": "180", "pre-drain-wait": "5",
 		"health-failure-threshold": "3", "health-success-threshold": "2", "health-check-timeout-secs": "5", "health-check-interval-secs": "5",
 		"health-check-endpoint": "/health", "disable-health-check": "false",
 		"retry-max-retries": "5", "retry-initial-backoff-ms": "50", "retry-max-backoff-ms": "30000", "retry-backoff-multiplier": "1.5",

@@ -168,7 +168,7 @@ func TestBlockedStderr(t *testing.T) {
 	}
 	defer reader.Close()
 	fleet := startSim(t)
-	args := append([]string{"serve", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--log-json", "--log-level", "debug"}, quickHealth...)
+	args := append([]string{"serve", "--pre-drain-wait", "0", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--log-json", "--log-level", "debug"}, quickHealth...)
 	r := &router{fleet: fleet, process: spawnWith(t, func(cmd *exec.Cmd) { cmd.Stderr = writer }, nil, append(args, fleet.flags()...)...)}
 	_ = writer.Close()
 	t.Cleanup(r.finish)
@@ -228,7 +228,7 @@ func TestClosedStderr(t *testing.T) {
 	}
 	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "1")
 	ports := freePorts(t, 2)
-	args := []string{"serve", "--host", "127.0.0.1", "--port", ports[0], "--prometheus-host", "127.0.0.1", "--prometheus-port", ports[1]}
+	args := []string{"serve", "--pre-drain-wait", "0", "--host", "127.0.0.1", "--port", ports[0], "--prometheus-host", "127.0.0.1", "--prometheus-port", ports[1]}
 	r := &router{fleet: fleet, addr: "127.0.0.1:" + ports[0], metrics: "127.0.0.1:" + ports[1]}
 	r.process = spawnWith(t, func(cmd *exec.Cmd) { cmd.Stderr = writer }, nil, append(append(args, quickHealth...), fleet.flags()...)...)
 	_, _ = writer.Close(), reader.Close()

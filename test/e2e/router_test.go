@@ -42,7 +42,7 @@ func startRouter(t testing.TB, fleet *simFleet, args ...string) *router {
 // launchRouter starts a router and waits until it listens.
 func launchRouter(t testing.TB, fleet *simFleet, prepare func(*exec.Cmd), prefix []string, args ...string) *router {
 	t.Helper()
-	base := append([]string{"serve", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--log-json"}, quickHealth...)
+	base := append([]string{"serve", "--pre-drain-wait", "0", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--log-json"}, quickHealth...)
 	r := &router{process: spawnWith(t, prepare, prefix, append(base, args...)...), fleet: fleet}
 	line, ok := r.stderr.wait(patience, r.done, func(line string) bool { return strings.Contains(line, `"msg":"serving"`) })
 	if !ok {
