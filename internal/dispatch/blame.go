@@ -267,7 +267,17 @@ func (x *exchange) chargeLocked(rank *fleet.Rank, how fleet.Charge) {
 		rank.ReportRouteFailure(x.pattern(), how)
 		return
 	}
-	rank.ReportFailure(how)
+	// What could go nowhere else is no measure of a rank beside its peers.
+	if how == fleet.Unproven && x.bound() {
+		return
+	}
+	rank.ReportFailure(how, x.ticket.Hints[admission.DecodeLeg].Key)
+}
+
+// bound tells whether the client has named a worker.
+func (x *exchange) bound() bool {
+	h := x.call.Header
+	return h.Get(HeaderTargetWorker) != "" || h.Get(HeaderTargetDecode) != ""
 }
 
 // serves tells the rank's breaker, and its worker's meter, of a leg that went well.

@@ -477,6 +477,11 @@ func (r *relay) plain(ctx *legContext) *failure {
 		if u, ok := openai.LooseUsage(tail); ok {
 			r.x.call.Record.Usage = u
 		}
+		if r.resp.ContentLength < 0 && r.resp.Get("Content-Encoding") == "" && !r.x.call.Passing && !endsJSON(tail) {
+			f := r.bad("its answer broke off", nil)
+			f.reason = reasonBrokenOff
+			return f
+		}
 		return nil
 	}
 	return r.whole(held)
@@ -486,9 +491,16 @@ func (r *relay) plain(ctx *legContext) *failure {
 // collected: there are its token counts and how it ended.
 const maxTail = 4 << 10
 
+// endsJSON tells whether b ends as the JSON of an answer does.
+func endsJSON(b []byte) bool {
+	b = bytes.TrimRight(b, " \t\r\n")
+	return len(b) > 0 && (b[len(b)-1] == '}' || b[len(b)-1] == ']')
+}
+
 // whole sends a collected answer.
 func (r *relay) whole(b []byte) *failure {
-	if r.resp != nil && r.resp.ContentLength < 0 && isJSON(r.resp.Get("Content-Type")) && r.resp.Get("Content-Encoding") == "" && !openai.WholeJSON(b) {
+	asJSON := r.resp != nil && (isJSON(r.resp.Get("Content-Type")) || !r.x.call.Passing && startsJSON(b))
+	if r.resp != nil && r.resp.ContentLength < 0 && asJSON && r.resp.Get("Content-Encoding") == "" && !openai.WholeJSON(b) {
 		// Nothing told its length, so that one that just stopped looks like an end.
 		f := r.bad("its answer is no JSON, or broke off", nil)
 		f.reason = reasonBrokenOff

@@ -72,6 +72,7 @@ type breaker struct {
 	state     admission.Breaker
 	failures  []failure         // those that count, oldest first, as many as the threshold
 	since     admission.Instant // when the present run of failures began
+	closed    admission.Instant // when it closed last, or the rank came
 	successes int               // while half-open
 	until     admission.Instant // end of being open
 	alone     bool              // half-open as the last candidate: one probe at a time
@@ -81,10 +82,11 @@ type breaker struct {
 type failure struct {
 	at     admission.Instant
 	charge Charge
+	key    uint64 // what binds its request to others, 0 for nothing
 }
 
 // success tells that a request went well, and returns whether the state changed.
-func (b *breaker) success() bool {
+func (b *breaker) success(now func() admission.Instant) bool {
 	if !b.marked.Load() {
 		return false
 	}
@@ -99,14 +101,17 @@ func (b *breaker) success() bool {
 	case admission.BreakerHalfOpen:
 		if b.successes++; b.successes >= b.opts.SuccessThreshold {
 			b.set(admission.BreakerClosed)
+			b.closed = now()
 			return true
 		}
 	}
 	return false
 }
 
-// failure counts one, and returns whether that is one too many.
-func (b *breaker) failure(now admission.Instant, c Charge) (trips bool) {
+// failure counts one, and returns whether that is one too many. Of requests that
+// are bound together by a key, by which they may all come here, an unproven one
+// counts once.
+func (b *breaker) failure(now admission.Instant, c Charge, key uint64) (trips bool) {
 	if b.opts.Disabled {
 		return false
 	}
@@ -114,6 +119,9 @@ func (b *breaker) failure(now admission.Instant, c Charge) (trips bool) {
 	defer b.mu.Unlock()
 	if b.state == admission.BreakerOpen {
 		return false // a request from before it opened
+	}
+	if c == Unproven && key != 0 && slices.ContainsFunc(b.failures, func(f failure) bool { return f.key == key && now.Sub(f.at) < b.opts.Window }) {
+		return false
 	}
 	b.marked.Store(true)
 	old := 0
@@ -123,7 +131,7 @@ func (b *breaker) failure(now admission.Instant, c Charge) (trips bool) {
 	if n := len(b.failures); n == 0 || now.Sub(b.failures[n-1].at) >= b.opts.Window {
 		b.since = now
 	}
-	b.failures = append(append(b.failures[:0], b.failures[old:]...), failure{now, c})
+	b.failures = append(append(b.failures[:0], b.failures[old:]...), failure{now, c, key})
 	if b.state == admission.BreakerHalfOpen {
 		// A request that fails everywhere must not hold it open.
 		return c == Proven || len(b.failures) >= min(b.opts.SuccessThreshold, b.opts.FailureThreshold)
@@ -226,8 +234,8 @@ func (f *Fleet) trip(r *Rank, now admission.Instant) {
 const wellShare = 4
 
 // peersLocked counts the other candidates that could do what r does, for the model
-// that has the fewest of them, and tells whether one is well: it has at most so many
-// failures, and has served a request since.
+// that has the fewest of them, and tells whether one is well: it was there all the
+// time since then, has at most so many failures, and has served a request.
 func (f *Fleet) peersLocked(r *Rank, now admission.Instant, most int, since admission.Instant) (others int, well bool) {
 	models := r.worker.models
 	if len(models) == 0 {
@@ -248,7 +256,7 @@ func (f *Fleet) peersLocked(r *Rank, now admission.Instant, most int, since admi
 					continue
 				}
 				n++
-				if all, _, _ := other.breaker.count(now); all <= most && admission.Instant(other.breaker.good.Load()) > since {
+				if all, _, _ := other.breaker.count(now); all <= most && other.breaker.closedSince() <= since && admission.Instant(other.breaker.good.Load()) > since {
 					well = true
 				}
 			}
@@ -258,6 +266,13 @@ func (f *Fleet) peersLocked(r *Rank, now admission.Instant, most int, since admi
 		}
 	}
 	return others, well
+}
+
+// closedSince is when it closed last, or the rank came.
+func (b *breaker) closedSince() admission.Instant {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
 }
 
 func (b *breaker) halfOpen() bool {

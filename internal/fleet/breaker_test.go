@@ -35,13 +35,13 @@ func TestBreaker(t *testing.T) {
 				changed := false
 				switch c {
 				case 'f':
-					changed = b.failure(now, Proven) && b.open(now, false)
+					changed = b.failure(now, Proven, 0) && b.open(now, false)
 				case 'u':
-					changed = b.failure(now, Unproven) && b.open(now, false)
+					changed = b.failure(now, Unproven, 0) && b.open(now, false)
 				case 'l': // a failure of the last candidate
-					changed = b.failure(now, Proven) && b.open(now, true)
+					changed = b.failure(now, Proven, 0) && b.open(now, true)
 				case 's':
-					changed = b.success()
+					changed = b.success(func() admission.Instant { return 0 })
 				case '.':
 					now = now.Add(time.Second)
 				case '!':
@@ -63,7 +63,7 @@ func TestBreaker(t *testing.T) {
 func TestBreakerDisabled(t *testing.T) {
 	b := &breaker{opts: &BreakerOptions{Disabled: true}}
 	for range 100 {
-		if b.failure(0, Proven) {
+		if b.failure(0, Proven, 0) {
 			t.Fatal("it opened")
 		}
 	}
@@ -73,7 +73,7 @@ func TestBreakerOrdinarySuccessIsFree(t *testing.T) {
 	o := &BreakerOptions{}
 	o.setDefaults()
 	b := &breaker{opts: o}
-	if n := testing.AllocsPerRun(100, func() { b.success() }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { b.success(func() admission.Instant { return 0 }) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

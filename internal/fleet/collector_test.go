@@ -49,7 +49,7 @@ func TestStatesAreMetrics(t *testing.T) {
 		}
 		before := scrape()
 		for range 10 {
-			other.Ranks()[0].ReportFailure(Proven)
+			other.Ranks()[0].ReportFailure(Proven, 0)
 		}
 		after := scrape()
 		for _, c := range []struct{ text, want string }{

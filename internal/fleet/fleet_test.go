@@ -539,7 +539,7 @@ func TestCase_B146_KnownModelWithoutHealthyWorkers(t *testing.T) {
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
 		for range 10 {
-			w.Ranks()[0].ReportFailure(Proven)
+			w.Ranks()[0].ReportFailure(Proven, 0)
 		}
 		b.wantCandidates(urlA) // the last one stays, half-open
 		b.prober.set(vanished, urlA)
@@ -569,7 +569,7 @@ func TestCase_B018_BreakerTurnsByItself(t *testing.T) {
 		open := func() {
 			t.Helper()
 			for range 10 {
-				rank.ReportFailure(Proven)
+				rank.ReportFailure(Proven, 0)
 			}
 			b.wantCandidates(urlB)
 			if w.Info().Breaker != "open" {

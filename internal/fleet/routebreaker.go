@@ -52,7 +52,7 @@ func (r *Rank) ReportRouteSuccess(route string) {
 	b := r.routes.routes[route]
 	r.routes.mu.Unlock()
 	if b != nil {
-		b.success()
+		b.success(r.worker.fleet.clock.Now)
 	}
 }
 
@@ -75,7 +75,7 @@ func (r *Rank) ReportRouteFailure(route string, c Charge) {
 		f.routesFail.Store(true)
 	}
 	q.mu.Unlock()
-	if now := f.clock.Now(); b != nil && b.failure(now, c) && b.open(now, false) {
+	if now := f.clock.Now(); b != nil && b.failure(now, c, 0) && b.open(now, false) {
 		f.log.Warn("breaker of a route", "rank", r.id, "route", route, "state", admission.BreakerOpen.String())
 	}
 }

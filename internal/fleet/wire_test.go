@@ -488,7 +488,7 @@ func TestCase_B162_ManyAtOnce(t *testing.T) {
 			for _, w := range f.List() {
 				for _, r := range w.Ranks() {
 					r.NoteProgress()
-					r.ReportFailure(Proven)
+					r.ReportFailure(Proven, 0)
 					r.ReportSuccess()
 					_ = r.Alive().Err()
 				}

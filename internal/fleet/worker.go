@@ -246,7 +246,7 @@ type Rank struct {
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {
-	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, name: w.id, breaker: breaker{opts: &w.fleet.opts.Breaker}}
+	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, name: w.id, breaker: breaker{opts: &w.fleet.opts.Breaker, closed: w.fleet.clock.Now()}}
 	if dp >= 0 {
 		r.id += "@" + strconv.Itoa(dp)
 		r.name += "@" + strconv.Itoa(dp)
@@ -289,7 +289,7 @@ func (r *Rank) ReportSuccess() {
 	if f := r.worker.fleet; f.failed.Load() {
 		r.breaker.good.Store(int64(f.clock.Now()))
 	}
-	if r.breaker.success() {
+	if r.breaker.success(r.worker.fleet.clock.Now) {
 		r.worker.fleet.breakerChanged(r)
 	}
 }
@@ -297,11 +297,12 @@ func (r *Rank) ReportSuccess() {
 // ReportFailure tells the rank's breaker that a leg failed by the engine's
 // fault, as far as can be known. The caller leaves out what proves nothing: faults
 // of the client, 429 and overload answers, legs that were cancelled, requests that
-// failed in the same way elsewhere. It charges a rank once for a request.
-func (r *Rank) ReportFailure(c Charge) {
+// failed in the same way elsewhere. It charges a rank once for a request. key is what
+// binds the request to others (a session, a routing key), 0 for nothing.
+func (r *Rank) ReportFailure(c Charge, key uint64) {
 	f := r.worker.fleet
 	f.failed.Store(true)
-	if now := f.clock.Now(); r.breaker.failure(now, c) {
+	if now := f.clock.Now(); r.breaker.failure(now, c, key) {
 		f.trip(r, now)
 	}
 }
