@@ -361,6 +361,15 @@ func TestTheFirstEventTellsThePrompt(t *testing.T) {
 			t.Errorf("%s: %s", c.usage, out.String())
 		}
 	}
+
+	// An engine that tells no usage at all: SDKs take what comes last.
+	var out strings.Builder
+	if err := x.Stream(77).Feed([]byte(chatStream(`"delta":{"content":"a"},"finish_reason":"stop"`)), func(b []byte) { out.Write(b) }); err != nil {
+		t.Fatal(err)
+	}
+	if _, end, _ := strings.Cut(out.String(), "event: message_delta"); !strings.Contains(end, `"usage":{"input_tokens":77,"output_tokens":0`) {
+		t.Error(out.String())
+	}
 }
 
 // Bounds of the router's own are told apart from what engines do wrong.

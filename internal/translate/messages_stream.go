@@ -326,7 +326,11 @@ func (s *messagesStream) complete() error {
 	s.out = append(s.out, `,"delta":{`...)
 	s.out = s.m.appendStop(s.out, s.finish, s.matched, s.tools > 0)
 	s.out = append(s.out, `},"usage":{`...)
-	s.out = appendMessagesUsage(s.out, s.usage, true)
+	told := s.usage
+	if told.prompt <= 0 {
+		told.prompt = s.prompt // SDKs would put a 0 over what message_start told
+	}
+	s.out = appendMessagesUsage(s.out, told, true)
 	s.eventClose("}")
 	s.eventOpen("message_stop")
 	s.eventClose("")
