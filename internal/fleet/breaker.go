@@ -66,6 +66,8 @@ type breaker struct {
 	marked atomic.Bool
 	// good is the moment of the last success, since any rank of the fleet failed.
 	good atomic.Int64
+	// bad is the moment of the last failure that was counted, whatever came after it.
+	bad atomic.Int64
 
 	mu sync.Mutex
 	// guarded by mu
@@ -124,6 +126,7 @@ func (b *breaker) failure(now admission.Instant, c Charge, key uint64) (trips bo
 		return false
 	}
 	b.marked.Store(true)
+	b.bad.Store(int64(now))
 	old := 0
 	for old < len(b.failures) && (now.Sub(b.failures[old].at) >= b.opts.Window || len(b.failures)-old >= b.opts.FailureThreshold) {
 		old++
@@ -139,20 +142,21 @@ func (b *breaker) failure(now admission.Instant, c Charge, key uint64) (trips bo
 	return len(b.failures) >= b.opts.FailureThreshold
 }
 
-// count is how many failures count, how many of them are proven, and when they
-// began.
-func (b *breaker) count(now admission.Instant) (all, proven int, since admission.Instant) {
+// run is the present run of failures: how many of those that count are proven, when
+// it began, and the moment of the first that counts.
+func (b *breaker) run(now admission.Instant) (proven int, since, first admission.Instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	first = now
 	for _, f := range b.failures {
 		if now.Sub(f.at) < b.opts.Window {
-			all++
+			first = min(first, f.at)
 			if f.charge == Proven {
 				proven++
 			}
 		}
 	}
-	return all, proven, b.since
+	return proven, b.since, first
 }
 
 // open opens it, or makes it half-open at once if it is the last candidate. It
@@ -217,8 +221,8 @@ func (b *breaker) probes() int {
 // fault, and they would close one rank after another.
 func (f *Fleet) trip(r *Rank, now admission.Instant) {
 	f.mu.Lock()
-	all, proven, since := r.breaker.count(now)
-	others, well := f.peersLocked(r, now, all/wellShare, since)
+	proven, since, first := r.breaker.run(now)
+	others, well := f.peersLocked(r, since, first)
 	changed := false
 	if others == 0 || well || proven >= f.opts.Breaker.FailureThreshold || proven > 0 && r.breaker.halfOpen() {
 		changed = r.breaker.open(now, others == 0)
@@ -229,20 +233,18 @@ func (f *Fleet) trip(r *Rank, now admission.Instant) {
 	}
 }
 
-// wellShare: a peer that has at most this part of a rank's failures does not have
-// them too.
-const wellShare = 4
-
 // peersLocked counts the other candidates that could do what r does, for the model
-// that has the fewest of them, and tells whether one is well: it was there all the
-// time since then, has at most so many failures, and has served a request.
-func (f *Fleet) peersLocked(r *Rank, now admission.Instant, most int, since admission.Instant) (others int, well bool) {
+// that has the fewest of them, and tells whether at least half of them are well while
+// r fails: they were there all the time since its run of failures began, have served
+// a request since, and have failed none since the first of its failures that counts.
+// Requests that fail everywhere come to all of them.
+func (f *Fleet) peersLocked(r *Rank, since, first admission.Instant) (others int, well bool) {
 	models := r.worker.models
 	if len(models) == 0 {
 		models = []string{""}
 	}
 	for i, model := range models {
-		n := 0
+		n, good := 0, 0
 		for _, w := range f.workers {
 			if w.spec.Role != r.worker.spec.Role || !w.inGate || !slices.Contains(w.models, model) && len(w.models) > 0 {
 				continue
@@ -256,13 +258,14 @@ func (f *Fleet) peersLocked(r *Rank, now admission.Instant, most int, since admi
 					continue
 				}
 				n++
-				if all, _, _ := other.breaker.count(now); all <= most && other.breaker.closedSince() <= since && admission.Instant(other.breaker.good.Load()) > since {
-					well = true
+				b := &other.breaker
+				if b.closedSince() <= since && admission.Instant(b.good.Load()) > since && admission.Instant(b.bad.Load()) < first {
+					good++
 				}
 			}
 		}
 		if i == 0 || n < others {
-			others = n
+			others, well = n, n > 0 && 2*good >= n
 		}
 	}
 	return others, well
@@ -291,7 +294,7 @@ func (f *Fleet) reviveLocked(now admission.Instant, changes *[]admission.Change)
 			if s, _ := r.breaker.get(); s != admission.BreakerOpen {
 				continue
 			}
-			if others, _ := f.peersLocked(r, now, 0, now); others == 0 && r.breaker.revive() {
+			if others, _ := f.peersLocked(r, now, now); others == 0 && r.breaker.revive() {
 				f.sched.drop(r.event)
 				f.statesLocked(w, changes)
 				f.log.Warn("breaker", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "no other rank is left")
