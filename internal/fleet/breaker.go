@@ -169,8 +169,7 @@ func (b *breaker) open(now admission.Instant, last bool) bool {
 		return false
 	}
 	if last {
-		b.set(admission.BreakerHalfOpen)
-		b.alone = true
+		b.halfOpenAlone()
 	} else {
 		b.set(admission.BreakerOpen)
 		b.until = now.Add(b.opts.OpenFor)
@@ -195,6 +194,12 @@ func (b *breaker) set(s admission.Breaker) {
 	b.state, b.alone = s, false
 	b.failures, b.successes = b.failures[:0], 0
 	b.marked.Store(s != admission.BreakerClosed)
+}
+
+// halfOpenAlone makes it half-open as that of the last candidate. It needs mu.
+func (b *breaker) halfOpenAlone() {
+	b.set(admission.BreakerHalfOpen)
+	b.alone = true
 }
 
 // get returns the state and, when open, its end.
@@ -310,7 +315,6 @@ func (b *breaker) revive() bool {
 	if b.state != admission.BreakerOpen {
 		return false
 	}
-	b.set(admission.BreakerHalfOpen)
-	b.alone = true
+	b.halfOpenAlone()
 	return true
 }
