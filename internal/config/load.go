@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -278,4 +279,11 @@ func (l *loader) fillIn() {
 	if c.Server.MaxPayloadSize > c.Server.MaxBufferedBytes {
 		c.Server.MaxPayloadSize = c.Server.MaxBufferedBytes
 	}
+}
+
+var userinfo = regexp.MustCompile(`//[^/]*@`)
+
+// redactURL hides the password of a URL in a message.
+func redactURL(s string) string {
+	return userinfo.ReplaceAllString(s, "//"+hidden+"@")
 }

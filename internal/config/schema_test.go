@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"reflect"
 	"strings"
@@ -14,12 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
-
-// canBeAsked tells whether net/http can make a request for the URL.
-func canBeAsked(url string) error {
-	_, err := http.NewRequest(http.MethodGet, url+"/health", nil)
-	return err
-}
 
 func TestEverySettingIsDeclaredWell(t *testing.T) {
 	flags, paths := map[string]string{"config": "config"}, map[string]bool{}

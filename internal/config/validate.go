@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // validate checks what one value cannot show by itself. Settings that are
@@ -106,7 +108,7 @@ func (l *loader) checkServer() {
 		bare := strings.TrimSuffix(strings.TrimPrefix(*h.host, "["), "]")
 		if net.ParseIP(bare) != nil {
 			*h.host = bare
-		} else if !hostWord.MatchString(*h.host) {
+		} else if !workerurl.IsHostName(*h.host) {
 			l.blame(h.path, "must be an address or a host name, without a port")
 		}
 	}
@@ -264,10 +266,11 @@ func (l *loader) checkWorkers() {
 		w := &l.cfg.Workers[i]
 		path, source := fmt.Sprintf("workers[%d]", i), l.workers[i].String()
 		if w.URL != "" {
-			if canonical, err := CanonicalURL(w.URL); err != nil {
+			if parsed, err := workerurl.Parse(w.URL); err != nil {
 				l.fail(path+".url", source, w.URL, "%v", err)
 			} else {
-				if endsInV1(w.URL) {
+				canonical := parsed.String()
+				if workerurl.EndsInV1(w.URL) {
 					l.warn(path+".url", source, "ends in /v1, which belongs to the paths of requests; %s is taken as the engine's base URL", canonical)
 				}
 				w.URL = canonical

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/upstream"
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // ErrClosed is returned when a worker is added to a fleet that was closed.
@@ -129,7 +130,7 @@ func (f *Fleet) Add(ctx context.Context, spec WorkerSpec) (w *Worker, created bo
 
 // addLocked registers spec. ep is a new endpoint for it, nil to use the one of
 // the worker that has the URL now.
-func (f *Fleet) addLocked(spec WorkerSpec, base upstream.BaseURL, ep *upstream.Endpoint) (*Worker, bool, error) {
+func (f *Fleet) addLocked(spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint) (*Worker, bool, error) {
 	if f.closed {
 		return nil, false, ErrClosed
 	}
@@ -280,13 +281,13 @@ func (f *Fleet) lookupLocked(name string) *Worker {
 	if w := f.byID[name]; w != nil {
 		return w
 	}
-	if len(name) > maxURLLen {
+	if len(name) > workerurl.MaxLen {
 		return nil
 	}
 	if w := f.byURL[name]; w != nil {
 		return w
 	}
-	base, err := upstream.ParseBaseURL(name)
+	base, err := workerurl.ParseLoose(name)
 	if err != nil {
 		return nil
 	}

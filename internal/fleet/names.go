@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // names is what requests need to find their pool. Immutable; replaced when a
@@ -236,7 +237,7 @@ func (f *Fleet) publishLocked() {
 // of the latter with "@rank". The pin is what the gate takes; models are the
 // pools that the worker belongs to, [""] when that is not known.
 func (f *Fleet) ResolvePin(want string, role admission.Role) (pin string, models []string, ok bool) {
-	if len(want) > maxURLLen {
+	if len(want) > workerurl.MaxLen {
 		return "", nil, false
 	}
 	f.mu.Lock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/upstream"
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // Options of a fleet. The zero value works.
@@ -130,7 +131,7 @@ const (
 
 // WorkerSpec is what is registered.
 type WorkerSpec struct {
-	// URL is the engine's base URL in any spelling; see upstream.ParseBaseURL.
+	// URL is the engine's base URL in any spelling that workerurl.Parse takes.
 	URL  string
 	Role admission.Role
 	// ModelID names the model it serves. Empty: Options.ModelID, else what the
@@ -179,7 +180,6 @@ func (e *SpecError) Error() string {
 func (e *SpecError) Unwrap() error { return e.Err }
 
 const (
-	maxURLLen   = 2048
 	maxNameLen  = 512 // of models, labels
 	maxLabels   = 64
 	maxDPSize   = 1024
@@ -192,13 +192,10 @@ const (
 
 // check refuses what no worker can be, and returns the spec in its one
 // spelling.
-func (s WorkerSpec) check() (WorkerSpec, upstream.BaseURL, error) {
-	if len(s.URL) > maxURLLen {
-		return s, upstream.BaseURL{}, &SpecError{"url", fmt.Errorf("it is longer than %d bytes", maxURLLen)}
-	}
-	base, err := upstream.ParseBaseURL(s.URL)
+func (s WorkerSpec) check() (WorkerSpec, workerurl.URL, error) {
+	base, err := workerurl.Parse(s.URL)
 	if err != nil {
-		return s, base, &SpecError{"url", err}
+		return s, base, &SpecError{"url", fmt.Errorf("it %w", err)}
 	}
 	s.URL = base.String()
 	switch s.Role {

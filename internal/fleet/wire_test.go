@@ -250,9 +250,6 @@ func TestCase_B136_IPv6(t *testing.T) {
 	if host, _, _ := w.Bootstrap(); host != "[::1]" {
 		t.Errorf("bootstrap host %s", host)
 	}
-	if bare := mustAdd(t, f, WorkerSpec{URL: "::1"}); bare.URL() != "http://[::1]" {
-		t.Errorf("bare address: %s", bare.URL())
-	}
 }
 
 // TestCase_B138_TLSHoldsForChecks keeps away checks and look-ups that do not

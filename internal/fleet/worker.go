@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/upstream"
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // Status is where a worker is in its life.
@@ -41,7 +42,7 @@ type Worker struct {
 	// immutable
 	id     string
 	spec   WorkerSpec
-	base   upstream.BaseURL
+	base   workerurl.URL
 	ctx    context.Context // ends when nothing may be asked of it any more
 	cancel context.CancelFunc
 	event  *event // the next check, or look at its drain

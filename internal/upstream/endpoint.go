@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/wire"
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // Defaults of Config.
@@ -41,7 +43,7 @@ type TLS struct {
 
 // Config is one engine with its transport settings. It prints without its key.
 type Config struct {
-	URL string // see ParseBaseURL
+	URL string // see workerurl.ParseLoose
 	TLS TLS
 	// APIKey is sent as "Authorization: Bearer …".
 	APIKey string
@@ -79,6 +81,19 @@ func (c Config) String() string {
 	return fmt.Sprintf("upstream(%s http2=%t%s)", redact(c.URL), c.HTTP2, key)
 }
 
+// redact hides what may be a password in a URL that could not be read.
+func redact(s string) string {
+	i := strings.Index(s, "://")
+	at := strings.LastIndexByte(s, '@')
+	if at < 0 {
+		return s
+	}
+	if i < 0 || i > at {
+		return "…" + s[at:]
+	}
+	return s[:i+3] + "…" + s[at:]
+}
+
 // GoString keeps the key out of %#v.
 func (c Config) GoString() string { return c.String() }
 
@@ -108,7 +123,7 @@ func (c *Config) setDefaults() {
 }
 
 // tlsConfig is nil for http.
-func (c *Config) tlsConfig(b BaseURL) (*tls.Config, error) {
+func (c *Config) tlsConfig(b workerurl.URL) (*tls.Config, error) {
 	if b.Scheme != "https" {
 		return nil, nil
 	}
@@ -179,16 +194,16 @@ type Endpoint struct {
 
 	// immutable
 	addr string
-	base BaseURL
+	base workerurl.URL
 	cfg  Config
 }
 
 // NewEndpoint checks cfg and makes an endpoint. It does not connect: an engine may
 // be down.
 func NewEndpoint(cfg Config) (*Endpoint, error) {
-	base, err := ParseBaseURL(cfg.URL)
+	base, err := workerurl.ParseLoose(cfg.URL)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot use %q as an engine's URL: it %w", redact(cfg.URL), err)
 	}
 	cfg.setDefaults()
 	if !wire.ValidValue(cfg.APIKey) {
@@ -208,7 +223,7 @@ func NewEndpoint(cfg Config) (*Endpoint, error) {
 }
 
 // Base is the engine's canonical URL.
-func (e *Endpoint) Base() BaseURL { return e.base }
+func (e *Endpoint) Base() workerurl.URL { return e.base }
 
 // Do sends req and returns when the head of the response is in, whatever its
 // status. The error is an *[Error]. When ctx ends, before or after Do returned,

@@ -93,7 +93,7 @@ func (t *netHTTP) do(ctx context.Context, req *Request) (*Response, error) {
 	})
 
 	hr := (&http.Request{
-		Method: req.Method, URL: u, Host: e.base.authority(),
+		Method: req.Method, URL: u, Host: e.base.Authority(),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: make(http.Header, len(req.Header)+2),
 	}).WithContext(inner)

@@ -38,7 +38,7 @@ func newOwn(e *Endpoint, tc *tls.Config) *own {
 	if o.dial == nil {
 		o.dial = e.dialer().DialContext
 	}
-	o.lines = " HTTP/1.1\r\nHost: " + e.base.authority() + "\r\n"
+	o.lines = " HTTP/1.1\r\nHost: " + e.base.Authority() + "\r\n"
 	if o.keyed = e.cfg.APIKey != ""; o.keyed {
 		o.lines += "Authorization: Bearer " + e.cfg.APIKey + "\r\n"
 	}
