@@ -145,7 +145,7 @@ func (u *URL) setAuthority(authority string) error {
 }
 
 func (u *URL) setPath(path string) error {
-	parsed, err := url.Parse(path)
+	parsed, err := url.Parse("http://host" + path) // a path that begins with // would be a host
 	if err != nil {
 		return errors.New("has a wrong % escape in its path")
 	}
