@@ -33,7 +33,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	if m := t.Target.model; m.dead {
 		// The last rank left after the target was resolved; others may have
 		// come since.
-		if c.models[m.name] == nil && c.limits.NoWorkerWait <= 0 {
+		if c.models[m.name] == nil && c.noWorkerWait(t) <= 0 {
 			c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
 			return
 		}
@@ -42,7 +42,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	}
 	f := t.Target.model.family
 	pair := c.hasPair(t.Target)
-	if !pair && c.limits.NoWorkerWait <= 0 {
+	if !pair && c.noWorkerWait(t) <= 0 {
 		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
 		return
 	}
@@ -151,6 +151,11 @@ func (c *Core) timeLeft(t *Ticket) time.Duration {
 	return c.limits.QueueTimeout - t.waited
 }
 
+// noWorkerWait is how long t may wait without a candidate.
+func (c *Core) noWorkerWait(t *Ticket) time.Duration {
+	return c.limits.NoWorkerWait - min(max(t.NoWorkerWaited, 0), c.limits.NoWorkerWait)
+}
+
 func (c *Core) enqueue(now Instant, t *Ticket, pair bool) {
 	t.state, t.wasQueue = stateQueued, true
 	t.queuedAt = now
@@ -159,7 +164,7 @@ func (c *Core) enqueue(now Instant, t *Ticket, pair bool) {
 		t.limitAt = now.Add(left)
 	}
 	if !pair {
-		t.lostAt = now.Add(c.limits.NoWorkerWait)
+		t.lostAt = now.Add(c.noWorkerWait(t))
 	}
 	t.setWake()
 	t.queuedRaw = min(max(t.PromptTokens, 0), maxAmount)

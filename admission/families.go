@@ -20,7 +20,7 @@ func (c *Core) recheckTarget(now Instant, t *Target) {
 			w.setWake()
 			c.deadlines.fix(w)
 		case c.limits.NoWorkerWait > 0:
-			w.lostAt = now.Add(c.limits.NoWorkerWait)
+			w.lostAt = now.Add(c.noWorkerWait(w))
 			w.setWake()
 			c.deadlines.fix(w)
 		default:

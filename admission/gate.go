@@ -425,15 +425,12 @@ func (g *Gate) PoolLoad(model string, role Role) PoolLoad {
 	return PoolLoad{}
 }
 
-// NoWorkerWait is how long a request may wait while no worker could serve it; 0
-// once arrivals are refused.
-func (g *Gate) NoWorkerWait() time.Duration {
+// NoWorkerWait is how long a request may wait while no worker could serve it.
+// stopping: arrivals are refused, so that it may not wait at all.
+func (g *Gate) NoWorkerWait() (wait time.Duration, stopping bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.core.noArrivals || g.core.noWaits {
-		return 0
-	}
-	return g.core.limits.NoWorkerWait
+	return g.core.limits.NoWorkerWait, g.core.noArrivals || g.core.noWaits
 }
 
 // StopArrivals refuses new requests from now on; see [Core.StopArrivals].

@@ -249,7 +249,7 @@ func (s *storyteller) run(f []string) (string, error) {
 		}
 		t := &Ticket{
 			Target: target, Legs: number("legs"), PromptTokens: int64(number("tokens")), ReserveTokens: int64(number("reserve")),
-			Bytes: int64(number("bytes")), Class: opt["class"], StrictPriority: number("prio"),
+			Bytes: int64(number("bytes")), Class: opt["class"], StrictPriority: number("prio"), NoWorkerWaited: duration("before"),
 		}
 		if opt["uncached"] != "" {
 			t.CachedTokens = t.PromptTokens - int64(number("uncached"))

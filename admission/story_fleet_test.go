@@ -71,6 +71,24 @@ sleep 1s => b refused no_workers worker depth=0 waited=7s retry=9s at 7s
 `)
 }
 
+// What a request waited for a worker before it came to the gate is part of the same
+// time; both used to have the whole of it.
+func TestNoWorkerWaitBeforeTheGateCounts(t *testing.T) {
+	story(t, `
+limits slots=1 queue=5 timeout=60s nowait=3s health=9s
+`+pair+`
+set p1 down
+arrive a before=2s => a queued
+arrive b before=3s => b refused no_workers worker depth=1 waited=0s retry=9s
+sleep 1s => a refused no_workers worker depth=0 waited=1s retry=9s at 1s
+arrive c before=1s => c queued
+set p1 up => c granted p1 d1
+arrive d before=1s => d queued
+set p1 down
+sleep 2s => d refused no_workers worker depth=0 waited=2s retry=9s at 3s
+`)
+}
+
 // Replacing a worker is one step: nobody is ended in between, a pin by URL
 // follows the new generation, and holds on the old one end there.
 func TestReplacedWorker(t *testing.T) {

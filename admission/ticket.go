@@ -19,6 +19,9 @@ type Ticket struct {
 	// Deadline bounds the wait beside the limits' own timeout: the client's
 	// patience. Zero: none.
 	Deadline Instant
+	// NoWorkerWaited is what the request waited for a worker before it came to the
+	// gate. It is taken off Limits.NoWorkerWait.
+	NoWorkerWaited time.Duration
 	// Retry marks a further attempt of a request that was admitted before. It
 	// keeps its first arrival, is not refused by the queue's bound, and is
 	// refused with RetryRefused where it would have to wait but may not.

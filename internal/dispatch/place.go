@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
 )
@@ -60,24 +61,35 @@ func (x *exchange) place() *failure {
 	return nil
 }
 
-// lookAgain is how often a request that waits for the first worker to tell its
-// models looks whether one has.
+// lookAgain is how often a request that waits for workers to tell their models looks
+// whether they have.
 const lookAgain = 50 * time.Millisecond
 
-// placeOrWait places the request. While no worker has told its models there is no
-// queue to wait in, so that it waits here, as long as no_worker_wait_secs allows
-// and until the router stops.
+// placeOrWait places the request. While it is not known which workers serve its
+// model there is no queue to wait in, so that it waits here, as long as
+// no_worker_wait_secs allows and until the router stops. What it waited here is
+// taken off what it may wait for a candidate at the gate.
 func (x *exchange) placeOrWait() *failure {
 	f := x.place()
-	for waited := time.Duration(0); f != nil && f.reason == reasonNoWorkers; waited += lookAgain {
-		if _, n := x.d.fleet.SolePool(); n > 0 && waited == 0 || waited >= x.d.gate.NoWorkerWait() {
+	if f == nil || f.reason != reasonNoWorkers {
+		return f
+	}
+	began := mono.Now()
+	for f != nil && f.reason == reasonNoWorkers {
+		limit, stopping := x.d.gate.NoWorkerWait()
+		waited := mono.Now().Sub(began)
+		switch {
+		case stopping:
+			return &failure{reason: reasonDraining, local: openai.Draining()}
+		case waited >= limit:
 			return f
 		}
-		if !pause(&x.ctx, lookAgain) {
+		if !pause(&x.ctx, min(lookAgain, limit-waited)) {
 			return x.clientEnd(x.ctx.ended())
 		}
 		f = x.place()
 	}
+	x.ticket.NoWorkerWaited = mono.Now().Sub(began)
 	return f
 }
 
@@ -137,8 +149,14 @@ func (x *exchange) model(p *openai.Peeked) (pool, adapter string, f *failure) {
 			return "", "", &failure{reason: reasonBadRequest,
 				local: openai.InvalidRequest("model", "model is empty; name one, or leave the field out where only one is served")}
 		}
+		if x.d.fleet.Undecided() && !x.d.fleet.Listed(p.Model) {
+			return "", "", x.noWorkers()
+		}
 		pool, adapter = x.d.fleet.Resolve(p.Model)
 		return pool, adapter, nil
+	}
+	if x.d.fleet.Undecided() {
+		return "", "", &failure{reason: reasonNoWorkers, local: openai.ModelUndecided(time.Second)}
 	}
 	sole, n := x.d.fleet.SolePool()
 	switch n {

@@ -43,7 +43,8 @@ type Fleet struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	workers    []*Worker // in the order of registration; a replaced one keeps its place
+	workers    []*Worker         // in the order of registration; a replaced one keeps its place
+	begun      admission.Instant // when the first worker was registered
 	byID       map[string]*Worker
 	byURL      map[string]*Worker
 	retired    map[*Worker]struct{} // replaced, with an endpoint of their own that still has requests
@@ -149,6 +150,9 @@ func (f *Fleet) addLocked(spec WorkerSpec, base workerurl.URL, ep *upstream.Endp
 	var changes []admission.Change
 	if old == nil {
 		w.id = f.newIDLocked(spec.URL)
+		if len(f.workers) == 0 {
+			f.begun = now
+		}
 		f.workers = append(f.workers, w)
 	} else {
 		w.id = old.id

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/workerurl"
@@ -24,7 +25,10 @@ type names struct {
 	// unseen are workers that may yet turn out to serve anything, with the time
 	// until which that is expected.
 	unseen []admission.Instant
-	list   []ModelInfo
+	// undecided is until when some worker that has named no model so far may name
+	// one with its first checks. Zero: there is none.
+	undecided admission.Instant
+	list      []ModelInfo
 }
 
 // Pool returns the name of the gate's pool that serves a model, adapter or
@@ -74,6 +78,27 @@ func (f *Fleet) Expecting() bool {
 	}
 	now := f.clock.Now()
 	return slices.ContainsFunc(t.unseen, func(until admission.Instant) bool { return now < until })
+}
+
+// Undecided tells whether it is open which model a request means that names none, or
+// one that no worker lists: several workers were registered together, and one of them
+// has named no model yet but may with its first checks. It is over once that worker
+// had the time to fail as many checks as make one unhealthy, so that a worker that is
+// down refuses nobody for long. A worker that comes later changes nothing before it
+// has named its model: a fleet that grows keeps serving.
+func (f *Fleet) Undecided() bool {
+	until := f.names.Load().undecided
+	return until != 0 && f.clock.Now() < until
+}
+
+// Listed tells whether a worker lists the model, adapter or alias.
+func (f *Fleet) Listed(model string) bool {
+	t := f.names.Load()
+	if _, ok := t.pool[model]; ok {
+		return true
+	}
+	_, adapter := f.Resolve(model)
+	return adapter != ""
 }
 
 // Models returns what the workers serve, base models and adapters, each once, in
@@ -163,7 +188,20 @@ func (f *Fleet) publishLocked() {
 			t.pool[name] = name
 		}
 	}
+	staying := 0
 	for _, w := range f.workers {
+		if !w.draining {
+			staying++
+		}
+	}
+	// The time that checks of a worker take to find that it does not answer.
+	firstChecks := time.Duration(f.opts.Health.FailureThreshold) * (f.opts.Health.Interval + f.opts.Health.Timeout)
+	for _, w := range f.workers {
+		silent := len(w.ownNames()) == 0 && (!w.vitals.seen || w.Facts().incomplete)
+		together := w.added.Sub(f.begun) <= firstChecks
+		if silent && together && staying > 1 && !w.draining {
+			t.undecided = max(t.undecided, w.added.Add(firstChecks))
+		}
 		if w.astray != "" {
 			continue
 		}
