@@ -2,10 +2,17 @@ package admission
 
 // choose looks for ranks with room for t and sets them; it books nothing. It
 // returns what is lacking, or ResourceNone.
-func (c *Core) choose(t *Ticket) Resource {
+func (c *Core) choose(t *Ticket) Resource { return c.find(t, true) }
+
+// hasRoom tells whether choose would find ranks for t. It asks no policy and
+// changes nothing.
+func (c *Core) hasRoom(t *Ticket) bool { return c.find(t, false) == ResourceNone }
+
+// find is choose; without pick no ranks are chosen where there is room.
+func (c *Core) find(t *Ticket, pick bool) Resource {
 	m := t.Target.model
 	if t.Target.shape != Disaggregated {
-		return c.chooseSingle(t, m.pools[t.Target.role(DecodeLeg)])
+		return c.findSingle(t, m.pools[t.Target.role(DecodeLeg)], pick)
 	}
 	p, d := m.pools[RolePrefill], m.pools[RoleDecode]
 	if p.roomN == 0 || d.roomN == 0 {
@@ -27,7 +34,7 @@ func (c *Core) choose(t *Ticket) Resource {
 	c.viewP = View{set: p.room, n: p.roomN, pool: p, whole: true, group: -1}
 	c.viewD = View{set: d.room, n: d.roomN, pool: d, whole: true, group: -1}
 	if t.Target.free && t.Exclude.empty() && sole && x == nil && len(c.bars) == 0 {
-		return c.chooseFree(t, p, d)
+		return c.findFree(t, p, d, pick)
 	}
 	avoid := c.avoid(t, p, d)
 	cl := t.class
@@ -47,7 +54,9 @@ func (c *Core) choose(t *Ticket) Resource {
 	if !c.restrict(t.Target, &t.Exclude, avoid) {
 		return c.lackOfPair(t, p, d)
 	}
-	c.pick(t, p, d, sole, avoid)
+	if pick {
+		c.pick(t, p, d, sole, avoid)
+	}
 	return ResourceNone
 }
 
@@ -88,9 +97,8 @@ func (c *Core) follow(t *Ticket, pr *Rank, avoid legSet) {
 	}
 }
 
-// chooseFree is choose for a request that any pair of the model's ranks may
-// serve.
-func (c *Core) chooseFree(t *Ticket, p, d *pool) Resource {
+// findFree is find for a request that any pair of the model's ranks may serve.
+func (c *Core) findFree(t *Ticket, p, d *pool, pick bool) Resource {
 	cl := t.class
 	if i := cl.prefillGate; i >= 0 {
 		ok := c.prefillGates[i].ok
@@ -113,6 +121,9 @@ func (c *Core) chooseFree(t *Ticket, p, d *pool) Resource {
 		if n < d.roomN {
 			c.viewD = View{set: c.scratchD, n: n, pool: d, group: -1}
 		}
+	}
+	if !pick {
+		return ResourceNone
 	}
 	t.Prefill = c.ranks[p.policy.Pick(&c.viewP, t.Hints[PrefillLeg])]
 	t.Decode = c.ranks[d.policy.Pick(&c.viewD, t.Hints[DecodeLeg])]
@@ -271,9 +282,9 @@ func (c *Core) singles(t *Ticket, p *pool) bool {
 	return !s.empty()
 }
 
-// chooseSingle is choose for a request that needs one rank: aggregated, or
+// findSingle is find for a request that needs one rank: aggregated, or
 // prefilled where it decodes. Both thresholds of its class are judged there.
-func (c *Core) chooseSingle(t *Ticket, p *pool) Resource {
+func (c *Core) findSingle(t *Ticket, p *pool, pick bool) Resource {
 	none := ResourceRegular
 	if p.role == RoleDecode {
 		none = ResourceDecode
@@ -313,10 +324,13 @@ func (c *Core) chooseSingle(t *Ticket, p *pool) Resource {
 				return ResourceFence
 			}
 		}
-		if t.Target.prefers {
+		if pick && t.Target.prefers {
 			c.preferSingle(t)
 		}
 		*v = View{set: s, n: s.count(), pool: p, group: -1}
+	}
+	if !pick {
+		return ResourceNone
 	}
 	t.Decode = c.ranks[p.policy.Pick(v, t.Hints[DecodeLeg])]
 	return ResourceNone

@@ -128,7 +128,7 @@ func (c *Core) extract(now Instant, t *Ticket) bool {
 }
 
 func (q *classQueue) newHead(l *lane) {
-	l.since = 0
+	l.since, l.heldUp = 0, 0
 	q.all.fix(l)
 	if l.blocked() {
 		q.unblock(l)

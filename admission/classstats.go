@@ -33,6 +33,12 @@ type ClassStats struct {
 	Short []RankShortage
 	// Fenced: a fence is kept for the head, or for another of the class.
 	Fenced bool
+	// HeldUp is how many of the waiters could start now but for a blocked head that
+	// needs other ranks than they do, in strict order; of 256 that are looked at.
+	// HeldUpFor is for how long the head has held up anybody, by looks a second
+	// apart. Snapshot tells both.
+	HeldUp    int
+	HeldUpFor time.Duration
 	// EstimatedWait is how long a new arrival would wait at the pace of the last
 	// half minute; zero when the pace is not known or nobody waits.
 	EstimatedWait time.Duration
@@ -102,6 +108,7 @@ func (c *Core) classStats(now Instant, q *classQueue, short bool) ClassStats {
 	if !short {
 		return s
 	}
+	s.HeldUp, s.HeldUpFor = c.heldUpStats(now, q)
 	p, d := c.fenceable(h)
 	for l, r := range [...]*Rank{p, d} {
 		if r == nil {

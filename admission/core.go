@@ -273,6 +273,7 @@ func (c *Core) Advance(now Instant, out *[]*Ticket) {
 			}
 			c.wake(f, nil)
 			c.missed += uint64(c.drain(now, f, out))
+			c.noteHeldUp(now, f)
 		}
 	}
 	if c.waiting == 0 {

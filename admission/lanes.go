@@ -20,6 +20,7 @@ type lane struct {
 	pos     [numLaneHeaps]int // in the heaps of the class; -1: not in it
 	lack    Resource          // why the head cannot start, when it is known to be blocked
 	since   Instant           // since when the head is blocked; 0: it is not known to be
+	heldUp  Instant           // since when it is known to hold up others that could start; 0: it is not
 	granted uint64            // grants of the family at that time
 	widePos int               // in the wide lanes of the class; -1: not in them
 	parks   [maxParks]park    // of a blocked lane that is not wide

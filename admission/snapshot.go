@@ -109,10 +109,10 @@ func (c *Core) rankStats(r *Rank) RankStats {
 	return s
 }
 
-// Stats describes the core's state, but for ClassStats.Short.
+// Stats describes the core's state, but for ClassStats.Short and HeldUp.
 func (c *Core) Stats(now Instant) Stats { return c.stats(now, false) }
 
-// Snapshot is Stats with what the heads lack. It looks at every rank for every
+// Snapshot is Stats with what the heads lack and whom they hold up. It looks at every rank for every
 // class that waits.
 func (c *Core) Snapshot(now Instant) Stats { return c.stats(now, true) }
 
@@ -174,7 +174,7 @@ func (g *Gate) Snapshot() Stats {
 	return g.core.Snapshot(max(now, g.last))
 }
 
-// Stats describes the gate's state, but for ClassStats.Short.
+// Stats describes the gate's state, but for ClassStats.Short and HeldUp.
 func (g *Gate) Stats() Stats {
 	now := g.clock.Now()
 	g.mu.Lock()

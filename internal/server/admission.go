@@ -66,6 +66,13 @@ type (
 		Fenced       bool          `json:"fenced"`
 		EstimatedMS  int64         `json:"estimated_wait_ms"`
 		Never        bool          `json:"never_queues,omitempty"`
+		// HeldUp: a blocked head stands before others that could start.
+		HeldUp *heldUpDoc `json:"held_up,omitempty"`
+	}
+	heldUpDoc struct {
+		Requests int    `json:"requests"`
+		ForMS    int64  `json:"for_ms"`
+		Remedy   string `json:"remedy"`
 	}
 	shortageDoc struct {
 		Rank     string `json:"rank"`
@@ -110,6 +117,10 @@ type (
 		Doubt *doubtDoc `json:"doubt,omitempty"`
 	}
 )
+
+// heldUpRemedy is the option by which a blocked head holds up only those that need
+// the same workers.
+const heldUpRemedy = "--queue-order lanes"
 
 // ReloadState is what became of the last reload of the configuration.
 type ReloadState struct {
@@ -193,6 +204,9 @@ func queueOf(f *admission.QueueStats) queueDoc {
 			Profile: c.Profile, Class: c.Class, Depth: c.Depth, Lanes: c.Lanes, RawTokens: c.RawTokens, CachedTokens: c.CachedTokens,
 			HeadMS: ms(c.HeadWait), OldestMS: ms(c.OldestWait), Deficit: c.Deficit, ClosedBy: closedName(c.ClosedBy),
 			Fenced: c.Fenced, EstimatedMS: ms(c.EstimatedWait), Never: c.Never,
+		}
+		if c.HeldUp > 0 {
+			one.HeldUp = &heldUpDoc{Requests: c.HeldUp, ForMS: ms(c.HeldUpFor), Remedy: heldUpRemedy}
 		}
 		for _, s := range c.Short {
 			one.Short = append(one.Short, shortageDoc{Rank: s.Rank, Role: s.Role.String(), Resource: s.Resource.String(), Short: s.Short, Of: s.Of})

@@ -93,6 +93,9 @@ func (c *closedWatch) tell(closed time.Duration) {
 					break
 				}
 			}
+			if k.HeldUp > 0 {
+				attrs = append(attrs, slog.Group("held_up", "requests", k.HeldUp, "for", k.HeldUpFor.Round(time.Millisecond), "remedy", heldUpRemedy))
+			}
 			c.log.Warn("the gate is closed", attrs...)
 		}
 	}

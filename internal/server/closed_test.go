@@ -17,7 +17,7 @@ func (g *heldGate) Waiting() int { return g.n }
 func (g *heldGate) Snapshot() admission.Stats {
 	return admission.Stats{Queues: []admission.QueueStats{{Models: []string{"m"}, Depth: g.n, Classes: []admission.ClassStats{
 		{Class: "idle"},
-		{Class: "long", Depth: g.n, OldestWait: 19600 * time.Millisecond, ClosedBy: admission.ResourceDecodeBlocks,
+		{Class: "long", Depth: g.n, HeldUp: 3, HeldUpFor: 7 * time.Second, OldestWait: 19600 * time.Millisecond, ClosedBy: admission.ResourceDecodeBlocks,
 			Short: []admission.RankShortage{{Rank: "http://d", Shortage: admission.Shortage{Resource: admission.ResourceDecodeBlocks, Short: 836, Of: 8000}}}},
 	}}}}
 }
@@ -53,7 +53,7 @@ func TestClosedGateIsTold(t *testing.T) {
 	}
 	got := pass(time.Second)
 	for _, want := range []string{"level=WARN", "for=30s", "models=[m]", "class=long", "resource=decode_blocks", "waiting=40", "oldest=19.6s",
-		"short.rank=http://d", "short.by=836", "short.of=8000"} {
+		"short.rank=http://d", "short.by=836", "short.of=8000", "held_up.requests=3", "held_up.for=7s", `held_up.remedy="--queue-order lanes"`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in %s", want, got)
 		}

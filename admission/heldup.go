@@ -1,0 +1,63 @@
+package admission
+
+import "time"
+
+// In strict order the head of a class's queue blocks all behind it, also those
+// that need other ranks and could start at once. That is the order's promise, and
+// what it costs is told: how many are held up so, and for how long.
+
+// heldUpLooks is at how many waiters of a queue one count looks at most.
+const heldUpLooks = 256
+
+// heldUp counts the waiters of q that could start now if their head, which is
+// blocked, did not stand in front of them, and that would not with [OrderLanes]:
+// those that need other ranks than the head. It stops at most. Each is judged for
+// itself: the room there is may be enough for fewer.
+func (c *Core) heldUp(q *classQueue, most int) int {
+	l := q.all.top()
+	if c.laned || l == nil || l.since == 0 || len(l.h) < 2 {
+		return 0
+	}
+	n, head := 0, l.head()
+	for _, t := range l.h[1:min(len(l.h), heldUpLooks+1)] {
+		if n == most {
+			break
+		}
+		if (t.Target != head.Target || !t.Exclude.equal(&head.Exclude)) && c.hasRoom(t) {
+			n++
+		}
+	}
+	return n
+}
+
+// noteHeldUp keeps the time since which heads of f hold up others. It is called
+// once a second, so that the time may be up to a second too short.
+func (c *Core) noteHeldUp(now Instant, f *family) {
+	if c.laned {
+		return
+	}
+	for _, p := range f.profiles {
+		if p.waiting == 0 {
+			continue
+		}
+		for _, q := range p.classes {
+			switch l := q.all.top(); {
+			case l == nil:
+			case c.heldUp(q, 1) == 0:
+				l.heldUp = 0
+			case l.heldUp == 0:
+				l.heldUp = max(now, 1)
+			}
+		}
+	}
+}
+
+// heldUpStats is what ClassStats tells of q.
+func (c *Core) heldUpStats(now Instant, q *classQueue) (n int, since time.Duration) {
+	if n = c.heldUp(q, heldUpLooks); n > 0 {
+		if l := q.all.top(); l.heldUp != 0 {
+			since = now.Sub(l.heldUp)
+		}
+	}
+	return n, since
+}
