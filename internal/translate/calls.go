@@ -13,7 +13,7 @@ const maxCalls = 1024
 // may come in turns.
 type toolCall struct {
 	index    int64 // -1 if none was told
-	n        int   // how many calls were before it
+	only     bool  // told as function_call
 	id, name raw   // copies, nil until they were told
 	scan     argScan
 	// held are arguments that could not be told yet, as spelled inside quotes.
@@ -32,15 +32,15 @@ type callTable struct {
 // see takes what a piece says of its call but for the arguments. It returns nil for one
 // that says nothing.
 func (t *callTable) see(p *chatCall) (*toolCall, error) {
-	if p.empty() {
-		return nil, nil
+	if p.empty() || p.only && len(t.calls) > 0 && !t.calls[0].only {
+		return nil, nil // nothing, or what tool_calls say too
 	}
 	c := t.match(p)
 	if c == nil {
 		if len(t.calls) == maxCalls {
-			return nil, &LimitError{fmt.Sprintf("the engine's answer has more than %d tool calls", maxCalls)}
+			return nil, tooManyCalls()
 		}
-		c = &toolCall{index: p.index, n: len(t.calls)}
+		c = &toolCall{index: p.index, only: p.only}
 		t.calls = append(t.calls, c)
 	}
 	if c.id == nil && p.id != nil {
@@ -63,6 +63,9 @@ func (t *callTable) match(p *chatCall) *toolCall {
 		return nil
 	}
 	last := t.calls[len(t.calls)-1]
+	if p.only {
+		return last
+	}
 	if p.index < 0 && p.id == nil {
 		if p.name != nil && last.name != nil {
 			return nil
@@ -85,6 +88,10 @@ func (t *callTable) match(p *chatCall) *toolCall {
 		return last // its id comes late
 	}
 	return nil
+}
+
+func tooManyCalls() *LimitError {
+	return &LimitError{fmt.Sprintf("the engine's answer has more than %d tool calls", maxCalls)}
 }
 
 // empty tells a piece, or a call of a whole answer, that says nothing.

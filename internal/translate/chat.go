@@ -19,7 +19,8 @@ type chatAnswer struct {
 type chatChoice struct {
 	there     bool
 	content   raw // a string that is not empty, or nil
-	reasoning raw // the same
+	refusal   raw // the same, and so is reasoning
+	reasoning raw
 	calls     []chatCall
 	logprobs  raw // the array of the content's tokens, or nil
 	finish    finish
@@ -31,6 +32,8 @@ type chatChoice struct {
 type chatCall struct {
 	index               int64 // -1 is not told
 	id, name, arguments raw
+	// only: it came as the API's older function_call, of which an answer has one.
+	only bool
 }
 
 // chatUsage is token counts, -1 where they are not told.
@@ -39,14 +42,15 @@ type chatUsage struct {
 	prompt, completion, cached, thinking int64
 }
 
-// finish is why a choice ended.
+// finish is why a choice ended, the worse the greater. Of several that a stream tells
+// the worst counts: a stop after all does not make a cut answer whole.
 type finish uint8
 
 const (
 	finishNone finish = iota
 	finishStop
-	finishLength
 	finishTools
+	finishLength
 	finishFilter
 	finishAborted
 )
@@ -132,10 +136,17 @@ func (c *chatChoice) read(v raw) {
 }
 
 func (c *chatChoice) message(v raw) {
+	var only chatCall
 	for name, v := range v.members() {
 		switch string(name) {
 		case "content":
-			c.content = someText(v)
+			if c.content = someText(v); c.content == nil && !v.isBlank() {
+				c.parts(v)
+			}
+		case "refusal":
+			if s := someText(v); s != nil {
+				c.refusal = s
+			}
 		case "reasoning_content", "reasoning":
 			if s := someText(v); s != nil {
 				c.reasoning = s
@@ -144,7 +155,60 @@ func (c *chatChoice) message(v raw) {
 			for _, v := range v.elements() {
 				c.calls = append(c.calls, readCall(v))
 			}
+		case "function_call":
+			only = chatCall{index: -1, only: true}
+			only.function(v)
 		}
+	}
+	if len(c.calls) == 0 && !only.empty() {
+		c.calls = append(c.calls, only)
+	}
+}
+
+// parts reads content that is a list, or one part of it. Texts follow one another as
+// they do in a stream.
+func (c *chatChoice) parts(v raw) {
+	var content, refusal, reasoning []raw
+	take := func(v raw) {
+		if s := someText(v); s != nil {
+			content = append(content, s)
+			return
+		}
+		for name, v := range v.members() {
+			list := &content
+			switch string(name) {
+			case "text", "content":
+			case "refusal":
+				list = &refusal
+			case "thinking", "reasoning": // a text, or a list of parts with texts
+				list = &reasoning
+				for _, v := range v.elements() {
+					for name, v := range v.members() {
+						if s := someText(v); string(name) == "text" && s != nil {
+							reasoning = append(reasoning, s)
+						}
+					}
+				}
+			default:
+				continue
+			}
+			if s := someText(v); s != nil {
+				*list = append(*list, s)
+			}
+		}
+	}
+	if v.isObject() {
+		take(v)
+	}
+	for _, v := range v.elements() {
+		take(v)
+	}
+	c.content = joinTexts(content, "")
+	if len(refusal) > 0 {
+		c.refusal = joinTexts(refusal, "")
+	}
+	if len(reasoning) > 0 {
+		c.reasoning = joinTexts(reasoning, "")
 	}
 }
 
@@ -157,20 +221,25 @@ func readCall(v raw) chatCall {
 		case "id":
 			call.id = someText(v)
 		case "function":
-			for name, v := range v.members() {
-				switch string(name) {
-				case "name":
-					call.name = someText(v)
-				case "arguments":
-					call.arguments = someText(v)
-					if v.isObject() { // some parsers forget to make it a string
-						call.arguments = appendQuoted(nil, v)
-					}
-				}
-			}
+			call.function(v)
 		}
 	}
 	return call
+}
+
+// function reads the name and the arguments.
+func (p *chatCall) function(v raw) {
+	for name, v := range v.members() {
+		switch string(name) {
+		case "name":
+			p.name = someText(v)
+		case "arguments":
+			p.arguments = someText(v)
+			if v.isObject() { // some parsers forget to make it a string
+				p.arguments = appendQuoted(nil, v)
+			}
+		}
+	}
 }
 
 func (u *chatUsage) read(v raw) {
@@ -221,6 +290,8 @@ func readWhole(body []byte) (*chatAnswer, error) {
 	switch {
 	case !a.choice.there:
 		return nil, malformed("its answer has no choices")
+	case len(a.choice.calls) > maxCalls:
+		return nil, tooManyCalls()
 	case a.choice.finish == finishAborted:
 		return nil, newEngineError(0, "the engine gave the request up")
 	}
@@ -279,7 +350,7 @@ func (c *chatEvents) take(data []byte, chunk func(*chatAnswer) error, finished f
 		c.matched = append(c.matched[:0], e.choice.matched...)
 	}
 	if e.choice.finish != finishNone {
-		if c.finish = e.choice.finish; c.finish == finishAborted {
+		if c.finish = max(c.finish, e.choice.finish); c.finish == finishAborted {
 			return newEngineError(0, "the engine gave the request up")
 		}
 	}

@@ -71,7 +71,7 @@
 // come in turns (callTable): a Responses stream tells each under its output index, a
 // Messages stream opens a block when the one before it has ended. Arguments that are no
 // object are wrapped where a Messages answer needs one (toolInput). Unknown finish
-// reasons are a stop. What ends an answer is an error that the engine told
+// reasons are a stop, and of several the worst counts. A refusal is a text of its own. What ends an answer is an error that the engine told
 // (EngineError), bytes that are no chat answer, or a bound of the router's own
 // (LimitError).
 package translate

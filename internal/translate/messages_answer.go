@@ -26,9 +26,11 @@ func (m *Messages) Answer(chat []byte) ([]byte, error) {
 		b = append(append(b, `{"type":"thinking","thinking":`...), c.reasoning...)
 		b = append(b, `,"signature":""}`...)
 	}
-	if c.content != nil {
-		block()
-		b = append(append(append(b, `{"type":"text","text":`...), c.content...), '}')
+	for _, text := range []raw{c.content, c.refusal} {
+		if text != nil {
+			block()
+			b = append(append(append(b, `{"type":"text","text":`...), text...), '}')
+		}
 	}
 	calls := 0
 	for i := range c.calls {
@@ -48,7 +50,7 @@ func (m *Messages) Answer(chat []byte) ([]byte, error) {
 		b = append(b, `{"type":"text","text":""}`...)
 	}
 	b = append(b, `],`...)
-	b = m.appendStop(b, c.finish, c.matched, calls > 0)
+	b = m.appendStop(b, c.finish.withRefusal(c.refusal != nil), c.matched, calls > 0)
 	b = append(b, `,"usage":{`...)
 	b = appendMessagesUsage(b, a.usage, true)
 	return append(b, '}', '}'), nil
@@ -87,6 +89,15 @@ func toolInput(arguments raw) raw {
 		return raw("{}")
 	}
 	return append(append(append(raw(`{"`), invalidJSON+`":`...), arguments...), '}')
+}
+
+// withRefusal is the finish of an answer in which the model may have refused: in this
+// API that is a reason to stop. One that was cut in the middle of it was cut.
+func (f finish) withRefusal(refused bool) finish {
+	if refused && f != finishLength {
+		return finishFilter
+	}
+	return f
 }
 
 // appendStop appends stop_reason and stop_sequence. A matched text is only told if it

@@ -12,6 +12,7 @@ type blockKind uint8
 const (
 	blockNone blockKind = iota
 	blockText
+	blockRefusal // a text too, but one of its own
 	blockThinking
 	blockTool
 )
@@ -27,6 +28,7 @@ type messagesStream struct {
 	started bool   // something was written
 	created bool   // message_start was
 	failed  bool
+	refused bool // the model refused in so many words
 
 	prompt int64 // the router's own count
 
@@ -149,6 +151,10 @@ func (s *messagesStream) chunk(e *chatAnswer) error {
 	if c.content != nil {
 		s.say(blockText, c.content)
 	}
+	if c.refusal != nil {
+		s.refused = true
+		s.say(blockRefusal, c.refusal)
+	}
 	if !wasTool {
 		if err := s.callAll(c.calls); err != nil {
 			return err
@@ -180,6 +186,7 @@ func (s *messagesStream) say(kind blockKind, text raw) {
 // openDelta begins the delta of each kind.
 var openDelta = [...]string{
 	blockText:     `{"type":"text_delta","text":"`,
+	blockRefusal:  `{"type":"text_delta","text":"`,
 	blockThinking: `{"type":"thinking_delta","thinking":"`,
 	blockTool:     `{"type":"input_json_delta","partial_json":"`,
 }
@@ -274,10 +281,10 @@ func (s *messagesStream) enter(kind blockKind) {
 	}
 	s.leave()
 	s.start(kind)
-	if kind == blockText {
-		s.out = append(s.out, `{"type":"text","text":""}`...)
-	} else {
+	if kind == blockThinking {
 		s.out = append(s.out, `{"type":"thinking","thinking":"","signature":""}`...)
+	} else {
+		s.out = append(s.out, `{"type":"text","text":""}`...)
 	}
 	s.eventClose("")
 }
@@ -324,7 +331,7 @@ func (s *messagesStream) complete() error {
 	s.leave()
 	s.eventOpen("message_delta")
 	s.out = append(s.out, `,"delta":{`...)
-	s.out = s.m.appendStop(s.out, s.finish, s.matched, s.tools > 0)
+	s.out = s.m.appendStop(s.out, s.finish.withRefusal(s.refused), s.matched, s.tools > 0)
 	s.out = append(s.out, `},"usage":{`...)
 	told := s.usage
 	if told.prompt <= 0 {

@@ -24,16 +24,24 @@ const (
 	statusFailed     = "failed"
 )
 
-// outItem is one output item; its texts are JSON strings.
+// outItem is one output item.
 type outItem struct {
-	kind     itemKind
-	id       []byte // with its quotes
-	text     raw    // the text, or the arguments
-	logprobs raw
-	callID   raw
-	name     raw
-	cut      bool // a call whose arguments have not ended
+	kind  itemKind
+	id    []byte // with its quotes
+	parts []byte // the parts of its content, with commas
+	// Of a call, as JSON strings.
+	arguments, callID, name raw
+	cut                     bool // its arguments have not ended
 }
+
+// partKind is a kind of a part of an item's content.
+type partKind uint8
+
+const (
+	partReasoning partKind = iota
+	partText
+	partRefusal
+)
 
 // status is the item's in an answer that ended with whole; last tells that it is the
 // last item.
@@ -57,7 +65,7 @@ func (r *Responses) Answer(chat []byte) ([]byte, error) {
 		if call.name == nil && state == argsNone {
 			continue
 		}
-		calls = append(calls, outItem{kind: itemCall, text: arguments, cut: state == argsOpen,
+		calls = append(calls, outItem{kind: itemCall, arguments: arguments, cut: state == argsOpen,
 			name: call.name.or(`""`), callID: r.callID(call.id, len(calls))})
 	}
 	list := make([]outItem, 0, 2+len(c.calls))
@@ -66,10 +74,18 @@ func (r *Responses) Answer(chat []byte) ([]byte, error) {
 		list = append(list, item)
 	}
 	if c.reasoning != nil {
-		add(outItem{kind: itemReasoning, text: c.reasoning})
+		add(outItem{kind: itemReasoning, parts: r.appendPart(nil, partReasoning, c.reasoning, nil)})
 	}
-	if c.content != nil || len(calls) == 0 {
-		add(outItem{kind: itemMessage, text: c.content, logprobs: c.logprobs})
+	if c.content != nil || c.refusal != nil || len(calls) == 0 {
+		message := outItem{kind: itemMessage}
+		if c.content != nil || c.refusal == nil {
+			message.parts = r.appendPart(nil, partText, c.content, c.logprobs)
+		}
+		if c.refusal != nil {
+			message.parts = append(message.parts, commaIf(message.parts != nil)...)
+			message.parts = r.appendPart(message.parts, partRefusal, c.refusal, nil)
+		}
+		add(message)
 	}
 	for _, call := range calls {
 		add(call)
@@ -110,25 +126,26 @@ func (r *Responses) appendItem(b []byte, item *outItem, status string) []byte {
 	switch item.kind {
 	case itemReasoning:
 		b = append(b, `,"type":"reasoning","summary":[],"content":[`...)
-		if item.text != nil {
-			b = append(append(append(b, `{"type":"reasoning_text","text":`...), item.text...), '}')
-		}
-		b = append(b, ']')
+		b = append(append(b, item.parts...), ']')
 	case itemMessage:
 		b = append(b, `,"type":"message","role":"assistant","content":[`...)
-		if item.text != nil || status != statusInProgress {
-			b = r.appendTextPart(b, item.text, item.logprobs)
-		}
-		b = append(b, ']')
+		b = append(append(b, item.parts...), ']')
 	case itemCall:
 		b = append(append(b, `,"type":"function_call","call_id":`...), item.callID...)
 		b = append(append(b, `,"name":`...), item.name...)
-		b = append(append(b, `,"arguments":`...), item.text.or(`""`)...)
+		b = append(append(b, `,"arguments":`...), item.arguments.or(`""`)...)
 	}
 	return append(append(append(b, `,"status":"`...), status...), '"', '}')
 }
 
-func (r *Responses) appendTextPart(b []byte, text, logprobs raw) []byte {
+// appendPart appends a part of an item's content; text is a JSON string or nil.
+func (r *Responses) appendPart(b []byte, kind partKind, text, logprobs raw) []byte {
+	switch kind {
+	case partReasoning:
+		return append(append(append(b, `{"type":"reasoning_text","text":`...), text.or(`""`)...), '}')
+	case partRefusal:
+		return append(append(append(b, `{"type":"refusal","refusal":`...), text.or(`""`)...), '}')
+	}
 	b = append(append(b, `{"type":"output_text","text":`...), text.or(`""`)...)
 	b = append(b, `,"annotations":[],"logprobs":`...)
 	if !r.logprobs {

@@ -31,7 +31,9 @@ type liveItem struct {
 	outItem
 	index int
 	call  *toolCall
-	grown []byte // the text so far, as spelled inside quotes
+	part  int // content_index of the open part
+	open  partKind
+	grown []byte // the open part's text or a call's arguments so far, as spelled inside quotes
 	logs  []byte // log probabilities so far, with commas
 	whole []byte // the item as it is told in the end, nil while it is open
 }
@@ -132,7 +134,7 @@ func (s *responsesStream) itemEvent(name string, item *liveItem) {
 	s.out = append(append(s.out, `,"item_id":`...), item.id...)
 	s.outputIndex(item)
 	if item.kind != itemCall {
-		s.out = append(s.out, `,"content_index":0`...)
+		s.out = strconv.AppendInt(append(s.out, `,"content_index":`...), int64(item.part), 10)
 	}
 }
 
@@ -168,7 +170,7 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 	}
 	c := &e.choice
 	if c.reasoning != nil {
-		item := s.enter(itemReasoning)
+		item := s.enter(partReasoning)
 		s.grow(item, c.reasoning.inner())
 		s.itemEvent("response.reasoning_text.delta", item)
 		s.out = append(append(s.out, `,"delta":`...), c.reasoning...)
@@ -182,12 +184,19 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 		}
 	}
 	if c.content != nil {
-		item := s.enter(itemMessage)
+		item := s.enter(partText)
 		s.grow(item, c.content.inner())
 		s.itemEvent("response.output_text.delta", item)
 		s.out = append(append(s.out, `,"delta":`...), c.content...)
 		s.out = append(s.out, `,"logprobs":`...)
 		s.out = appendOneLine(s.out, s.takeLogprobs(item, c.logprobs))
+		s.eventClose("")
+	}
+	if c.refusal != nil {
+		item := s.enter(partRefusal)
+		s.grow(item, c.refusal.inner())
+		s.itemEvent("response.refusal.delta", item)
+		s.out = append(append(s.out, `,"delta":`...), c.refusal...)
 		s.eventClose("")
 	}
 	if !wasCall {
@@ -281,11 +290,21 @@ func (s *responsesStream) tellArguments(item *liveItem, told []byte) {
 	s.eventClose("")
 }
 
-// enter makes sure that an item of the kind is open.
-func (s *responsesStream) enter(kind itemKind) *liveItem {
-	if s.text == nil || s.text.kind != kind {
+// enter makes sure that an item with a part of the kind is open.
+func (s *responsesStream) enter(part partKind) *liveItem {
+	kind := itemMessage
+	if part == partReasoning {
+		kind = itemReasoning
+	}
+	switch {
+	case s.text == nil || s.text.kind != kind:
 		s.leaveEnded()
 		s.text = s.start(outItem{kind: kind})
+		s.openPart(s.text, part)
+	case s.text.open != part:
+		s.leavePart(s.text)
+		s.text.part++
+		s.openPart(s.text, part)
 	}
 	return s.text
 }
@@ -313,53 +332,70 @@ func (s *responsesStream) start(o outItem) *liveItem {
 	s.out = append(s.out, `,"item":`...)
 	s.out = s.r.appendItem(s.out, &item.outItem, statusInProgress)
 	s.eventClose("")
-	if item.kind != itemCall {
-		s.partEvent("response.content_part.added", item, raw(`""`), nil)
-	}
 	return item
 }
 
-func (s *responsesStream) partEvent(name string, item *liveItem, text, logprobs raw) {
+func (s *responsesStream) openPart(item *liveItem, kind partKind) {
+	item.open = kind
+	s.partEvent("response.content_part.added", item, s.r.appendPart(nil, kind, nil, nil))
+}
+
+func (s *responsesStream) partEvent(name string, item *liveItem, part []byte) {
 	s.itemEvent(name, item)
-	s.out = append(s.out, `,"part":`...)
-	if item.kind == itemReasoning {
-		s.out = append(append(append(s.out, `{"type":"reasoning_text","text":`...), text...), '}')
-	} else {
-		s.out = s.r.appendTextPart(s.out, text, logprobs)
+	s.out = append(append(s.out, `,"part":`...), part...)
+	s.eventClose("")
+}
+
+// leavePart ends the open part.
+func (s *responsesStream) leavePart(item *liveItem) {
+	text := quoted(item.grown)
+	var logprobs raw
+	switch item.open {
+	case partReasoning:
+		s.itemEvent("response.reasoning_text.done", item)
+		s.out = append(append(s.out, `,"text":`...), text...)
+	case partText:
+		logprobs = append(append(append(make(raw, 0, len(item.logs)+2), '['), item.logs...), ']')
+		s.itemEvent("response.output_text.done", item)
+		s.out = append(append(s.out, `,"text":`...), text...)
+		s.out = append(append(s.out, `,"logprobs":`...), logprobs...)
+	case partRefusal:
+		s.itemEvent("response.refusal.done", item)
+		s.out = append(append(s.out, `,"refusal":`...), text...)
 	}
 	s.eventClose("")
+	part := s.r.appendPart(nil, item.open, text, logprobs)
+	s.partEvent("response.content_part.done", item, part)
+	s.kept += len(part) - len(item.grown) - len(item.logs)
+	item.grown, item.logs = nil, nil
+	item.parts = append(append(item.parts, commaIf(item.parts != nil)...), part...)
 }
 
 // leave ends an open item.
 func (s *responsesStream) leave(item *liveItem, status string) {
-	item.text = append(append(append(make(raw, 0, len(item.grown)+2), '"'), item.grown...), '"')
-	item.logprobs = append(append(append(make(raw, 0, len(item.logs)+2), '['), item.logs...), ']')
-	switch item.kind {
-	case itemReasoning:
-		s.itemEvent("response.reasoning_text.done", item)
-		s.out = append(append(s.out, `,"text":`...), item.text...)
-		s.eventClose("")
-	case itemMessage:
-		s.itemEvent("response.output_text.done", item)
-		s.out = append(append(s.out, `,"text":`...), item.text...)
-		s.out = append(append(s.out, `,"logprobs":`...), item.logprobs...)
-		s.eventClose("")
-	case itemCall:
+	before := len(item.parts) + len(item.grown)
+	if item.kind == itemCall {
+		item.arguments = quoted(item.grown)
 		s.itemEvent("response.function_call_arguments.done", item)
 		s.out = append(append(s.out, `,"name":`...), item.name...)
-		s.out = append(append(s.out, `,"arguments":`...), item.text...)
+		s.out = append(append(s.out, `,"arguments":`...), item.arguments...)
 		s.eventClose("")
-	}
-	if item.kind != itemCall {
-		s.partEvent("response.content_part.done", item, item.text, item.logprobs)
+	} else {
+		s.leavePart(item)
+		before = len(item.parts)
 	}
 	item.whole = s.r.appendItem(nil, &item.outItem, status)
-	s.kept += len(item.whole) - len(item.grown) - len(item.logs)
-	item.grown, item.logs, item.text, item.logprobs = nil, nil, nil, nil
+	s.kept += len(item.whole) - before
+	item.grown, item.parts, item.arguments = nil, nil, nil
 	s.eventOpen("response.output_item.done")
 	s.outputIndex(item)
 	s.out = append(append(s.out, `,"item":`...), item.whole...)
 	s.eventClose("")
+}
+
+// quoted is a text, spelled as inside quotes, as a JSON string.
+func quoted(text []byte) raw {
+	return append(append(append(make(raw, 0, len(text)+2), '"'), text...), '"')
 }
 
 func (s *responsesStream) complete() error {
@@ -372,7 +408,7 @@ func (s *responsesStream) complete() error {
 		}
 	}
 	if !s.answered() {
-		s.enter(itemMessage) // as in a whole answer, there is always one
+		s.enter(partText) // as in a whole answer, there is always one
 	}
 	status := s.finish.status()
 	for i, item := range s.items {

@@ -86,14 +86,13 @@ func TestStreamEqualsWholeAnswer(t *testing.T) {
 }
 
 // replayMessages puts a message together from its events, as an SDK does.
-func replayMessages(t *testing.T, stream string) string {
-	t.Helper()
+func replayMessages(t fataler, stream string) string {
 	var message map[string]any
 	inputs := map[int]string{}
 	block := func(e event) map[string]any {
 		return message["content"].([]any)[int(e.data["index"].(float64))].(map[string]any)
 	}
-	for _, e := range readEvents(t, stream) {
+	for _, e := range rawEvents(t, stream) {
 		switch e.name {
 		case "message_start":
 			message = e.data["message"].(map[string]any)
@@ -113,7 +112,7 @@ func replayMessages(t *testing.T, stream string) string {
 			if in := inputs[int(e.data["index"].(float64))]; in != "" {
 				var v any
 				if err := json.Unmarshal([]byte(in), &v); err != nil {
-					t.Fatal(err)
+					t.Fatalf("%v:\n%s", err, stream)
 				}
 				block(e)["input"] = v
 			}
@@ -133,7 +132,7 @@ func replayMessages(t *testing.T, stream string) string {
 	}
 	b, err := json.Marshal(message)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v:\n%s", err, stream)
 	}
 	return string(b)
 }

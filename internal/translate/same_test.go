@@ -1,0 +1,213 @@
+package translate
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// streamedAndWhole has an answer told in both ways and returns what a client has in the
+// end: the message or the response as JSON, which must be the same.
+func streamedAndWhole(t fataler, route openai.Route, request, whole, stream string) string {
+	_, x, err := translate(route, request, testOptions)
+	if err != nil {
+		t.Fatalf("%s: %v", request, err)
+	}
+	answer, err := x.Answer([]byte(whole))
+	if err != nil {
+		t.Fatalf("%s: %v", whole, err)
+	}
+	out, err := tellErr(x, stream)
+	if err != nil {
+		t.Fatalf("%s: %v", stream, err)
+	}
+	replay := replayResponses
+	if route == openai.RouteMessages {
+		replay = replayMessages
+	}
+	assembled := replay(t, out)
+	if got, want := canonical(t, assembled), canonical(t, string(answer)); got != want {
+		t.Fatalf("streamed %s\nwhole    %s\nof %s\nand %s\n%s", got, want, stream, whole, out)
+	}
+	return canonical(t, string(answer))
+}
+
+// wholeLike is a whole answer with one choice and with what an event of a stream has else.
+func wholeLike(choice, event string) string {
+	return strings.Replace(event, `"choices":[]`, `"choices":[{"index":0,`+choice+`}]`, 1)
+}
+
+func canonical(t fataler, s string) string {
+	var v any
+	if err := json.Unmarshal([]byte(s), &v); err != nil {
+		t.Fatalf("%s: %v", s, err)
+	}
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+// replayResponses puts a response together from its events as an SDK does, and holds
+// that the last event says the same.
+func replayResponses(t fataler, stream string) string {
+	var items []any
+	parts := func(e event) []any {
+		return items[int(e.data["output_index"].(float64))].(map[string]any)["content"].([]any)
+	}
+	part := func(e event) map[string]any { return parts(e)[int(e.data["content_index"].(float64))].(map[string]any) }
+	for n, e := range rawEvents(t, stream) {
+		if e.data["sequence_number"] != float64(n) {
+			t.Fatalf("%s has number %v, want %d:\n%s", e.name, e.data["sequence_number"], n, stream)
+		}
+		switch e.name {
+		case "response.output_item.added":
+			if e.data["output_index"] != float64(len(items)) {
+				t.Fatalf("%v is added as the %d.:\n%s", e.data, len(items), stream)
+			}
+			items = append(items, e.data["item"])
+		case "response.content_part.added":
+			item := items[int(e.data["output_index"].(float64))].(map[string]any)
+			if e.data["content_index"] != float64(len(parts(e))) || e.data["item_id"] != item["id"] {
+				t.Fatalf("%v in %v:\n%s", e.data, item, stream)
+			}
+			item["content"] = append(parts(e), e.data["part"])
+		case "response.output_text.delta", "response.reasoning_text.delta":
+			part(e)["text"] = part(e)["text"].(string) + e.data["delta"].(string)
+		case "response.refusal.delta":
+			part(e)["refusal"] = part(e)["refusal"].(string) + e.data["delta"].(string)
+		case "response.output_text.done", "response.reasoning_text.done":
+			if part(e)["text"] != e.data["text"] {
+				t.Fatalf("%v is not %v:\n%s", e.data, part(e), stream)
+			}
+		case "response.refusal.done":
+			if part(e)["refusal"] != e.data["refusal"] {
+				t.Fatalf("%v is not %v:\n%s", e.data, part(e), stream)
+			}
+		case "response.function_call_arguments.delta":
+			item := items[int(e.data["output_index"].(float64))].(map[string]any)
+			item["arguments"] = item["arguments"].(string) + e.data["delta"].(string)
+		case "response.output_item.done":
+			item := items[int(e.data["output_index"].(float64))].(map[string]any)
+			item["status"] = e.data["item"].(map[string]any)["status"]
+			got, _ := json.Marshal(item)
+			want, _ := json.Marshal(e.data["item"])
+			if string(got) != string(want) {
+				t.Fatalf("an item grew to %s and is done as %s:\n%s", got, want, stream)
+			}
+		case "response.completed", "response.incomplete":
+			last := e.data["response"].(map[string]any)
+			got, _ := json.Marshal(items)
+			want, _ := json.Marshal(last["output"])
+			if string(got) != string(want) && len(items) > 0 {
+				t.Fatalf("items grew to %s and are told as %s:\n%s", got, want, stream)
+			}
+			b, _ := json.Marshal(last)
+			return string(b)
+		}
+	}
+	t.Fatalf("no last event:\n%s", stream)
+	return ""
+}
+
+// What else than a plain text and tool_calls a model's answer may have, however the
+// engine spells it.
+func TestRarerFormsOfAnswers(t *testing.T) {
+	const text, call = `"content":"Sorry."`, `"content":null`
+	for name, c := range map[string]struct {
+		message             string // of a whole answer
+		deltas              []string
+		finish              string
+		messages, responses []string // what the client has
+	}{
+		"a refusal": {
+			message: `"content":null,"refusal":"I can't."`, finish: `"stop"`,
+			deltas:    []string{`"role":"assistant","content":"","refusal":null`, `"refusal":"I can"`, `"refusal":"'t."`},
+			messages:  []string{`"content":[{"text":"I can't.","type":"text"}]`, `"stop_reason":"refusal"`},
+			responses: []string{`"content":[{"refusal":"I can't.","type":"refusal"}]`, `"status":"completed"`},
+		},
+		"a refusal behind a text": {
+			message: text + `,"refusal":"I can't."`, finish: `"stop"`,
+			deltas:    []string{`"content":"Sor"`, `"content":"ry."`, `"refusal":"I can't."`},
+			messages:  []string{`"content":[{"text":"Sorry.","type":"text"},{"text":"I can't.","type":"text"}]`, `"stop_reason":"refusal"`},
+			responses: []string{`"content":[{"annotations":[],"logprobs":[],"text":"Sorry.","type":"output_text"},{"refusal":"I can't.","type":"refusal"}]`},
+		},
+		"a refusal that is cut": {
+			message: `"refusal":"I"`, deltas: []string{`"refusal":"I"`}, finish: `"length"`,
+			messages: []string{`"stop_reason":"max_tokens"`}, responses: []string{`"status":"incomplete"`},
+		},
+		"an empty refusal is none": {
+			message: text + `,"refusal":""`, deltas: []string{text + `,"refusal":""`}, finish: `"stop"`,
+			messages: []string{`"stop_reason":"end_turn"`}, responses: []string{`"status":"completed"`},
+		},
+		"content in parts": {
+			message: `"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"Sor"},{"type":"text","text":""},{"type":"output_text","text":"r\u0079"},"."]`, finish: `"stop"`,
+			deltas:    []string{`"content":[{"type":"thinking","thinking":"h"}]`, `"content":{"type":"thinking","thinking":"m"}`, `"content":[{"type":"text","text":"Sor"},{"type":"text","text":"ry"}]`, `"content":[]`, `"content":["."]`},
+			messages:  []string{`"thinking":"hm"`, `"text":"Sorry."`},
+			responses: []string{`{"text":"hm","type":"reasoning_text"}`, `"text":"Sorry.","type":"output_text"`},
+		},
+		"a refusal among the parts": {
+			message: `"content":[{"type":"refusal","refusal":"No."}]`, deltas: []string{`"content":[{"type":"refusal","refusal":"No."}]`}, finish: `"stop"`,
+			messages: []string{`"text":"No."`, `"stop_reason":"refusal"`}, responses: []string{`{"refusal":"No.","type":"refusal"}`},
+		},
+		"function_call": {
+			message: call + `,"function_call":{"name":"f","arguments":"{\"x\":1}"}`, finish: `"function_call"`,
+			deltas:    []string{call + `,"function_call":{"name":"f"}`, `"function_call":{"name":"f","arguments":"{\"x\""}`, `"function_call":{"arguments":":1}"}`},
+			messages:  []string{`"input":{"x":1},"name":"f","type":"tool_use"`, `"stop_reason":"tool_use"`},
+			responses: []string{`"arguments":"{\"x\":1}"`, `"name":"f"`},
+		},
+		"function_call beside tool_calls": {
+			message:  call + `,"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}],"function_call":{"name":"f","arguments":"{}"}`,
+			deltas:   []string{`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}],"function_call":{"name":"f","arguments":"{}"}`, `"function_call":{"name":"f","arguments":"{}"}`},
+			finish:   `"tool_calls"`,
+			messages: []string{`"content":[{"id":"a","input":{},"name":"f","type":"tool_use"}]`}, responses: []string{`"call_id":"a"`},
+		},
+		"function_call of nothing": {
+			message: text + `,"function_call":null`, deltas: []string{text + `,"function_call":null`, `"function_call":{}`}, finish: `"stop"`,
+			messages: []string{`"stop_reason":"end_turn"`}, responses: []string{`"status":"completed"`},
+		},
+	} {
+		events := make([]string, 0, len(c.deltas)+2)
+		for _, d := range c.deltas {
+			events = append(events, `"delta":{`+d+`}`)
+		}
+		events = append(events, `"delta":{},"finish_reason":`+c.finish, usageEvent)
+		whole := wholeLike(`"message":{`+c.message+`},"finish_reason":`+c.finish, usageEvent)
+		for route, want := range map[openai.Route][]string{openai.RouteMessages: c.messages, openai.RouteResponses: c.responses} {
+			got := streamedAndWhole(t, route, streamedRequest[route], whole, chatStream(events...))
+			for _, w := range want {
+				if !strings.Contains(got, w) {
+					t.Errorf("%s on %s: %s is not in %s", name, route, w, got)
+				}
+			}
+		}
+	}
+}
+
+var streamedRequest = map[openai.Route]string{
+	openai.RouteMessages:  messagesHead + `[],"stream":true}`,
+	openai.RouteResponses: `{"model":"m","input":"q","stream":true}`,
+}
+
+// An engine that tells a second finish does not make an answer whole that was cut.
+func TestTheWorstFinishCounts(t *testing.T) {
+	for _, c := range []struct{ first, second, messages, responses string }{
+		{`"length"`, `"stop"`, "max_tokens", "incomplete"},
+		{`"stop"`, `"length"`, "max_tokens", "incomplete"},
+		{`"content_filter"`, `"stop"`, "refusal", "incomplete"},
+		{`"length"`, `"tool_calls"`, "max_tokens", "incomplete"},
+		{`"length"`, `null`, "max_tokens", "incomplete"},
+		{`"stop"`, `"stop"`, "end_turn", "completed"},
+	} {
+		both(t, func(t *testing.T, x Exchange) {
+			out := tell(t, x, chatStream(`"delta":{"content":"a"}`, `"delta":{},"finish_reason":`+c.first, `"delta":{},"finish_reason":`+c.second, usageEvent))
+			want := `"status":"` + c.responses + `"`
+			if _, ok := x.(*Messages); ok {
+				want = `"stop_reason":"` + c.messages + `"`
+			}
+			if last := out[strings.LastIndex(strings.TrimSuffix(strings.TrimSuffix(out, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"), "\n\n"), "\n\n")+1:]; !strings.Contains(last, want) {
+				t.Errorf("%s then %s: no %s in %s", c.first, c.second, want, last)
+			}
+		})
+	}
+}
