@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -92,5 +93,69 @@ func TestPlaceOfAChangedKey(t *testing.T) {
 	c, err := s.Reload()
 	if err != nil || len(c.Restart) != 1 || !strings.Contains(c.Restart[0].String(), "--worker-api-key-file") {
 		t.Errorf("%v, %v", c.Restart, err)
+	}
+}
+
+// All wrong lines of a file of keys are told at once, by their number in the file and
+// without what stands in them.
+func TestAllWrongKeysAreTold(t *testing.T) {
+	load := func(text string) (list []string, warnings []Warning) {
+		_, warnings, err := Load(words("--api-key-file keys"), nil, files{"keys": text}.read)
+		var es Errors
+		if errors.As(err, &es) {
+			for _, e := range es {
+				list = append(list, e.Message)
+			}
+		}
+		return list, warnings
+	}
+	got, _ := load("good\n\nteam:\nse cret\na:se cret\n:\n")
+	if len(got) != 4 {
+		t.Fatalf("%q", got)
+	}
+	for i, want := range []string{"line 3 ", "line 4 ", "line 5 ", "line 6 "} {
+		if !strings.HasPrefix(got[i], want) || strings.Contains(got[i], "cret") || strings.Contains(got[i], "team") {
+			t.Errorf("%q, want %q and no secret", got[i], want)
+		}
+	}
+	got, _ = load(strings.Repeat("a:\n", 500))
+	if len(got) != maxLineFaults+1 || got[maxLineFaults] != "has 480 more lines that are wrong" {
+		t.Errorf("%d: %q", len(got), got[len(got)-1])
+	}
+}
+
+// A key with a colon whose beginning could be a name is read as NAME:KEY, which
+// leaves its owner outside and shows a part of it in logs.
+func TestNamesThatLookLikeKeysAreWarnedOf(t *testing.T) {
+	for line, prefix := range map[string]string{
+		"sk-abc:def": `"sk-"`, "SK_live:x": `"SK_"`, "hf_abc:x": `"hf_"`, ":sk-abc:def": "", "team-sk-a:x": "", "sk-abc": "", "keys:x": "",
+	} {
+		c, warnings, err := Load(words("--api-key-file keys"), nil, files{"keys": "\n" + line + "\n"}.read)
+		if err != nil {
+			t.Errorf("%q: %v", line, err)
+			continue
+		}
+		text := ""
+		for _, w := range warnings {
+			if w.Path == "auth.api_key_file" {
+				text = w.Message
+			}
+		}
+		if (text != "") != (prefix != "") || !strings.Contains(text, prefix) || strings.Contains(text, "abc") || strings.Contains(text, "def") {
+			t.Errorf("%q: warned %q, want %s", line, text, prefix)
+		}
+		if len(c.Auth.APIKeys) != 1 {
+			t.Errorf("%q: %d keys", line, len(c.Auth.APIKeys))
+		}
+	}
+}
+
+func TestAllWrongItemsOfAListAreTold(t *testing.T) {
+	_, _, err := Load(words("--config f"), nil, files{"f": "auth: {api_key: [good, se cret, {a: b}, also bad]}\n"}.read)
+	if err == nil {
+		t.Fatal("taken")
+	}
+	if n := strings.Count(err.Error(), "\n") + 1; n != 3 || strings.Contains(err.Error(), "cret") {
+		t.Errorf("%d faults: %v", n, err)
 	}
 }

@@ -121,18 +121,29 @@ func (l *loader) warn(path, source, format string, args ...any) {
 }
 
 // set gives the setting o of the struct root the values of one source. prefix
-// is the path of root. Wrong values leave the setting as it was.
+// is the path of root. Wrong values are all told and leave the setting as it was.
 func (l *loader) set(root reflect.Value, prefix string, o *option, from Origin, texts ...string) {
 	path := prefix + o.path
 	v := reflect.New(o.typ).Elem()
-	for _, text := range texts {
-		if err := o.setText(v, text); err != nil {
-			if o.secret() && text != "" {
-				text = hidden
-			}
-			l.fail(path, from.String(), text, "%v", err)
-			return
+	wrong := false
+	for i, text := range texts {
+		err := o.setText(v, text)
+		if err == nil {
+			continue
 		}
+		wrong = true
+		if o.secret() && text != "" {
+			text = hidden
+		}
+		at := path
+		if len(texts) > 1 {
+			at = fmt.Sprintf("%s[%d]", path, i)
+		}
+		l.bad[path] = true
+		l.fail(at, from.String(), text, "%v", err)
+	}
+	if wrong {
+		return
 	}
 	root.FieldByIndex(o.index).Set(v)
 	if root.Type() == l.root.Type() {
@@ -197,30 +208,41 @@ func (l *loader) readSecret(path, source string, key *option, v reflect.Value, f
 		l.fail(path, source, file, "is larger than %d bytes", maxSecretBytes)
 		return
 	}
-	n := 0
+	faults := 0
+	wrong := func(format string, args ...any) {
+		if faults++; faults <= maxLineFaults {
+			l.fail(path, source, file, format, args...)
+		}
+	}
+	n, no := 0, 0
 	named := key.path == "auth.api_key"
 	var names []string
 	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" {
+		no++
+		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
 		if n++; n > 1 && key.typ == typeSecret {
-			l.fail(path, source, file, "holds more than one line")
-			return
+			wrong("holds more than one line")
+			break
 		}
 		if named {
 			name, secret, err := namedKey(line)
 			if err != nil {
-				l.fail(path, source, file, "line %d %v", n, err)
-				return
+				wrong("line %d %v", no, err)
+				continue
+			}
+			if prefix := keyPrefix(name); prefix != "" {
+				l.warn(path, source, "%q: line %d is read as NAME:KEY, and its name begins with %q as keys do: logs and metrics tell names, and clients must send what stands behind the colon. Write :KEY if the whole line is the key", file, no, prefix)
 			}
 			names, line = append(names, name), secret
 		}
 		if err := key.setText(v, line); err != nil {
-			l.fail(path, source, file, "line %d %v", n, err)
-			return
+			wrong("line %d %v", no, err)
 		}
+	}
+	if faults > maxLineFaults {
+		l.fail(path, source, file, "has %d more lines that are wrong", faults-maxLineFaults)
 	}
 	if n == 0 {
 		l.fail(path, source, file, "holds no key")
@@ -228,6 +250,21 @@ func (l *loader) readSecret(path, source string, key *option, v reflect.Value, f
 	if named {
 		l.cfg.KeyNames = names
 	}
+}
+
+// maxLineFaults bounds how many lines of one file of keys are told as wrong.
+const maxLineFaults = 20
+
+// keyPrefix is what the name of a key begins with if that is how well-known kinds of
+// keys begin, else "". The line is then hardly meant as NAME:KEY.
+func keyPrefix(name string) string {
+	lower := strings.ToLower(name)
+	for _, p := range []string{"sk-", "sk_", "pk-", "pk_", "rk-", "rk_", "gsk_", "hf_", "xai-", "ghp_", "glpat-", "akia"} {
+		if strings.HasPrefix(lower, p) {
+			return name[:len(p)]
+		}
+	}
+	return ""
 }
 
 // namedKey takes a line of a file of keys apart: KEY, NAME:KEY, or :KEY for a key

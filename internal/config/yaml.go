@@ -302,12 +302,12 @@ func (y *yamlReader) option(n *yaml.Node, o *option, root reflect.Value, prefix 
 	}
 	if (o.typ == typeSecrets || o.typ == typeStrings) && n.Kind == yaml.SequenceNode {
 		var texts []string
-		for _, item := range n.Content {
-			text, ok := y.scalar(item, o, path, y.at(item))
-			if !ok {
-				return
+		for i, item := range n.Content {
+			if text, ok := y.scalar(item, o, fmt.Sprintf("%s[%d]", path, i), y.at(item)); ok {
+				texts = append(texts, text)
+			} else {
+				y.bad[path] = true
 			}
-			texts = append(texts, text)
 		}
 		y.set(root, prefix, o, from, texts...)
 		return

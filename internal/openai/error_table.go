@@ -35,10 +35,10 @@ func InvalidTarget(target, reason string) *Error {
 		Message: fmt.Sprintf("the request is pinned to %q, which is impossible: %s", clip(target, maxNameInMessage), reason)}
 }
 
-// InvalidAPIKey is 401 invalid_api_key.
+// InvalidAPIKey is 401 invalid_api_key, on a route that asks for a client's key.
 func InvalidAPIKey() *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key",
-		Message: "the API key is missing or wrong; send it as \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""}
+		Message: "this route needs a client's API key (--api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""}
 }
 
 // RouterLimit is 500 router_limit: the answer passed a bound of the router's own, which

@@ -129,8 +129,11 @@ func (q *request) authorize(a access) (*openai.Error, string) {
 		}
 		return nil, ""
 	}
-	if a == readOnly && keys.admins.has(bearer(r.Header)) {
-		return nil, ""
+	if a == readOnly {
+		if keys.admins.has(bearer(r.Header)) {
+			return nil, ""
+		}
+		return anyKeyAsked(), reasonBadKey
 	}
 	return openai.InvalidAPIKey(), reasonBadKey
 }

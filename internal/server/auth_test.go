@@ -225,3 +225,35 @@ func TestCase_B132_WorkersOwnKeyCheckPasses(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 }
+
+// A 401 says which kind of key its route takes, whichever was sent.
+func TestRefusedKeysSayWhichKindIsNeeded(t *testing.T) {
+	r := start(t, func(s *setup) { s.server.APIKeys, s.server.AdminAPIKey = []string{"client-key"}, "admin-key" })
+	const ofClient, ofAdmin = "a client's API key (--api-key)", "the admin key (--admin-api-key)"
+	for _, tc := range []struct {
+		method, path, body string
+		want               []string
+		not                string
+	}{
+		{"POST", "/v1/chat/completions", chat, []string{ofClient}, ofAdmin},
+		{"GET", "/v1/models", "", []string{ofClient}, ofAdmin},
+		{"GET", "/workers", "", []string{ofClient, ofAdmin}, ""},
+		{"GET", "/workers/x", "", []string{ofClient, ofAdmin}, ""},
+		{"GET", "/admission", "", []string{ofClient, ofAdmin}, ""},
+		{"GET", "/busy_threshold", "", []string{ofClient, ofAdmin}, ""},
+		{"POST", "/workers", "{}", []string{ofAdmin}, ofClient},
+		{"DELETE", "/workers/x", "", []string{ofAdmin}, ofClient},
+		{"POST", "/admission/reload", "", []string{ofAdmin}, ofClient},
+	} {
+		a := r.do(tc.method, tc.path, tc.body, "Authorization", "Bearer wrong")
+		a.refused(t, 401, "invalid_api_key")
+		for _, want := range tc.want {
+			if !strings.Contains(string(a.body), want) {
+				t.Errorf("%s %s does not say %q: %s", tc.method, tc.path, want, a.body)
+			}
+		}
+		if tc.not != "" && strings.Contains(string(a.body), tc.not) {
+			t.Errorf("%s %s speaks of %q: %s", tc.method, tc.path, tc.not, a.body)
+		}
+	}
+}

@@ -66,6 +66,13 @@ func adminKeyAsked() *openai.Error {
 	return e
 }
 
+// anyKeyAsked is for routes that take a client's key or the admin key.
+func anyKeyAsked() *openai.Error {
+	e := openai.InvalidAPIKey()
+	e.Message = "this route needs a client's API key (--api-key) or the admin key (--admin-api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\""
+	return e
+}
+
 func workerNotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: typeInvalidRequest, Code: codeWorkerNotFound,
 		Message: fmt.Sprintf("there is no worker %q; GET /workers lists those there are", telemetry.Clip(id))}
