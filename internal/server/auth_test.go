@@ -228,7 +228,7 @@ func TestCase_B132_WorkersOwnKeyCheckPasses(t *testing.T) {
 
 // A 401 says which kind of key its route takes, whichever was sent.
 func TestRefusedKeysSayWhichKindIsNeeded(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.APIKeys, s.server.AdminAPIKey = []string{"client-key"}, "admin-key" })
+	r := start(t, func(s *setup) { s.server.APIKeys, s.server.AdminKey = []string{"client-key"}, "admin-key" })
 	const ofClient, ofAdmin = "a client's API key (--api-key)", "the admin key (--admin-api-key)"
 	for _, tc := range []struct {
 		method, path, body string
