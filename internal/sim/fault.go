@@ -134,8 +134,9 @@ early_headers               send the head before the engine has run
 keep_alive=1s, comment=TEXT comments while the engine is silent
 status=503, body=TEXT       answer so instead of running; also body_size=N, early, header=Name:Value,
                             retry_after=N, content_type=TYPE
-reset=POINT                 break the connection at accept, request, body, headers, event (with after=N
-                            events), inside an event, or the end; also close=, end=, freeze=
+reset=POINT, after=N        reset the connection at a point: accept, request, body, headers, event (N events
+                            are sent), inside (N events and half of the next are), end; close=POINT,
+                            end=POINT and freeze=POINT likewise. reset=POINT is short for do=reset,at=POINT
 write_size=N, write_pause=D write in pieces of N bytes, D apart
 kind=KIND                   garbage, truncated, chunk-line, huge-header, error-in-200, error-event,
                             events-for-json, json-for-events, eof, surplus, 1xx
