@@ -289,7 +289,7 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 	if a, given := openai.ReadAbort(b); given {
 		return x.abortFailure(r.leg, r.rank, a)
 	}
-	answer, err := x.translated.exchange.Answer(r.wholeWithCached(b))
+	answer, err := x.translated.exchange.Answer(r.wholeWithCached(b), r.x.estimate)
 	if err != nil {
 		return r.untranslated(err)
 	}

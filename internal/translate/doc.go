@@ -17,10 +17,10 @@
 //	chat, x, err := translate.MessagesRequest(body, translate.Options{ID: id})
 //	if err != nil { ... }            // an *openai.Error, status 400, with the field at fault
 //	// send chat to /v1/chat/completions, then one of
-//	answer, err := x.Answer(b)       // status 200: an *EngineError or an *openai.Error
+//	answer, err := x.Answer(b, prompt) // status 200: an *EngineError or an *openai.Error
 //	body := x.AppendError(nil, status, b)  // any other status
 //	// or, for a stream,
-//	s := x.Stream()
+//	s := x.Stream(prompt)
 //	err = s.Feed(piece, write)       // for each piece, cut anywhere
 //	err = s.End(write)               // at the end of the engine's stream
 //	s.Fail(e, write)                 // tells an error from either, or one of the caller's
@@ -69,8 +69,10 @@
 // Nothing that a model says is an error: the engine did its part. Arguments of a tool
 // call are told from the beginning of their JSON object to its end. Pieces of calls may
 // come in turns (callTable): a Responses stream tells each under its output index, a
-// Messages stream opens a block when the one before it has ended. Arguments that are no
-// object are wrapped where a Messages answer needs one (toolInput). Unknown finish
+// Messages stream opens a block when the one before it has ended. A Messages answer
+// needs an object: arguments that are none are wrapped (toolInput), so that a stream
+// tells arguments only when they have ended and are known to be one, unless the client
+// wants them as they come (eager_input_streaming). Unknown finish
 // reasons are a stop, and of several the worst counts. A refusal is a text of its own. What ends an answer is an error that the engine told
 // (EngineError), bytes that are no chat answer, or a bound of the router's own
 // (LimitError).

@@ -42,16 +42,17 @@ type Exchange interface {
 	// Note tells what of the request was left out that the client may miss, in
 	// printable ASCII that fits a header; "" if nothing was.
 	Note() string
-	// Answer translates a whole answer with status 200. The error is an
+	// Answer translates a whole answer with status 200. prompt is the router's own
+	// count of the prompt's tokens, told where the engine tells none. The error is an
 	// *EngineError if the answer tells one, a *LimitError if it passed a bound, else
 	// an *openai.Error with status 502: the engine sent what is no answer. What the
 	// model said is never an error.
-	Answer(chat []byte) ([]byte, error)
+	Answer(chat []byte, prompt int64) ([]byte, error)
 	// AppendError appends the client's form of an engine's answer with any other
 	// status.
 	AppendError(dst []byte, status int, body []byte) []byte
-	// Stream begins the translation of an event stream. prompt is the router's own
-	// count of the prompt's tokens, told where the engine's is not known in time.
+	// Stream begins the translation of an event stream. prompt is as in Answer, told
+	// where the engine's count is not known in time too.
 	Stream(prompt int64) Stream
 }
 

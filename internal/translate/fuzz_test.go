@@ -37,7 +37,7 @@ func FuzzRequests(f *testing.F) {
 				continue
 			}
 			p.Release()
-			answer, err := x.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`))
+			answer, err := x.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`), 0)
 			if err != nil || !json.Valid(answer) {
 				t.Fatalf("%s: %v: %s", body, err, answer)
 			}
@@ -59,7 +59,7 @@ func FuzzAnswers(f *testing.F) {
 			openai.RouteResponses: `{"model":"m","input":"q","include":["message.output_text.logprobs"]}`,
 		} {
 			_, x := translated(t, route, request)
-			if answer, err := x.Answer(body); err == nil && !json.Valid(answer) {
+			if answer, err := x.Answer(body, 0); err == nil && !json.Valid(answer) {
 				t.Fatalf("%q became %q", body, answer)
 			}
 			if told := x.AppendError(nil, 400, body); !json.Valid(told) {

@@ -8,7 +8,7 @@ import (
 )
 
 // Answer translates a whole chat answer; see Exchange.
-func (m *Messages) Answer(chat []byte) ([]byte, error) {
+func (m *Messages) Answer(chat []byte, prompt int64) ([]byte, error) {
 	a, err := readWhole(chat)
 	if err != nil {
 		return nil, err
@@ -36,6 +36,7 @@ func (m *Messages) Answer(chat []byte) ([]byte, error) {
 	for i := range c.calls {
 		call := &c.calls[i]
 		arguments, state := cutArguments(call.arguments)
+		input, _ := toolInput(arguments)
 		if call.name == nil && state == argsNone {
 			continue
 		}
@@ -43,7 +44,7 @@ func (m *Messages) Answer(chat []byte) ([]byte, error) {
 		b = append(b, `{"type":"tool_use","id":`...)
 		b = m.appendToolID(b, call.id, calls)
 		b = append(append(b, `,"name":`...), call.name.or(`""`)...)
-		b = append(append(append(b, `,"input":`...), toolInput(arguments)...), '}')
+		b = append(append(append(b, `,"input":`...), input...), '}')
 		calls++
 	}
 	if count == 0 {
@@ -52,7 +53,7 @@ func (m *Messages) Answer(chat []byte) ([]byte, error) {
 	b = append(b, `],`...)
 	b = m.appendStop(b, c.finish.withRefusal(c.refusal != nil), c.matched, calls > 0)
 	b = append(b, `,"usage":{`...)
-	b = appendMessagesUsage(b, a.usage, true)
+	b = appendMessagesUsage(b, a.usage.withPrompt(prompt), true)
 	return append(b, '}', '}'), nil
 }
 
@@ -76,19 +77,20 @@ const invalidJSON = "INVALID_JSON"
 
 // toolInput is the input of a call: the object in its arguments, an empty one if there
 // are none, else one with their text, so that a tool never runs with arguments that
-// nobody chose, and the model can be told what it wrote.
-func toolInput(arguments raw) raw {
+// nobody chose, and the model can be told what it wrote. asIs: it is the arguments' own
+// text.
+func toolInput(arguments raw) (input raw, asIs bool) {
 	if arguments == nil {
-		return raw("{}")
+		return raw("{}"), false
 	}
 	v, ok := checked(openai.AppendUnquoted(nil, arguments))
 	switch {
 	case ok && v.isObject():
-		return v
+		return v, true
 	case ok && v.isNull():
-		return raw("{}")
+		return raw("{}"), false
 	}
-	return append(append(append(raw(`{"`), invalidJSON+`":`...), arguments...), '}')
+	return append(append(append(raw(`{"`), invalidJSON+`":`...), arguments...), '}'), false
 }
 
 // withRefusal is the finish of an answer in which the model may have refused: in this
@@ -119,6 +121,14 @@ func (m *Messages) appendStop(b []byte, f finish, matched raw, called bool) []by
 	}
 	b = append(append(append(b, `"stop_reason":"`...), reason...), `","stop_sequence":`...)
 	return append(b, sequence...)
+}
+
+// withPrompt has the router's own count of the prompt where the engine tells none.
+func (u chatUsage) withPrompt(prompt int64) chatUsage {
+	if u.prompt <= 0 {
+		u.prompt = prompt
+	}
+	return u
 }
 
 // appendMessagesUsage appends the members of a usage object. In this API the tokens

@@ -12,6 +12,7 @@ type Messages struct {
 	model        raw
 	stops        []string
 	omitThinking bool
+	eager        []string // names of tools whose input is told as it comes
 	note         string
 }
 
@@ -132,7 +133,7 @@ func (m *Messages) tools(c *chatBody, top object) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.tools(tools, top.at.field("tools"), m.opts.RefuseTools, appendMessagesTool)
+	list, err := c.tools(tools, top.at.field("tools"), m.opts.RefuseTools, m.appendTool)
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func (c *chatBody) tools(tools raw, at *path, refuse bool, write func(*chatBody,
 	return l, nil
 }
 
-func appendMessagesTool(c *chatBody, l *toolList, tool object) error {
+func (m *Messages) appendTool(c *chatBody, l *toolList, tool object) error {
 	at := tool.at
 	kind, err := tool.str("type")
 	if err != nil {
@@ -246,6 +247,13 @@ func appendMessagesTool(c *chatBody, l *toolList, tool object) error {
 	strict, err := tool.boolean("strict")
 	if err != nil {
 		return err
+	}
+	eager, err := tool.boolean("eager_input_streaming")
+	if err != nil {
+		return err
+	}
+	if eager.isTrue() {
+		m.eager = append(m.eager, name.text())
 	}
 	schema, err := readObject(tool.get("input_schema"), at.field("input_schema"))
 	if err != nil {

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/sluice-router/sluice/internal/openai"
@@ -20,7 +21,8 @@ const (
 // messagesStream turns chat events into those of the Messages API: message_start,
 // then for each block content_block_start, content_block_delta..., content_block_stop,
 // then message_delta and message_stop. Blocks follow one another, so that what comes
-// while a call is under way waits until its arguments have ended.
+// while a call is under way waits until its arguments have ended. So do these: until
+// then nobody knows whether they are an object, and an input is nothing else.
 type messagesStream struct {
 	m *Messages
 	chatEvents
@@ -35,6 +37,7 @@ type messagesStream struct {
 	blocks int // how many were opened
 	open   blockKind
 	call   *toolCall // of the open block, if it is a tool's
+	eager  bool      // its arguments are told as they come
 	tools  int       // how many of the blocks are
 	table  callTable
 	// waiting are the blocks that come after the open one, held bytes of them in all.
@@ -217,13 +220,10 @@ func (s *messagesStream) grow(p *chatCall) error {
 	}
 	if p.arguments != nil {
 		told := c.scan.feed(p.arguments.inner())
-		if c.opened && c.scan.state != argsOther {
-			if len(told) > 0 {
-				s.delta(openDelta[blockTool], told)
-			}
-		} else {
-			c.held = append(c.held, told...)
-			s.held += len(told)
+		c.held = append(c.held, told...)
+		s.held += len(told)
+		if c.opened {
+			s.tellInput(c, false)
 		}
 	}
 	s.advance(false)
@@ -258,18 +258,32 @@ func (s *messagesStream) begin(c *toolCall) {
 	s.leave()
 	s.start(blockTool)
 	s.call, c.opened = c, true
+	s.eager = len(s.m.eager) > 0 && slices.Contains(s.m.eager, c.name.text())
 	s.out = append(s.out, `{"type":"tool_use","id":`...)
 	s.out = s.m.appendToolID(s.out, c.id, s.tools)
 	s.out = append(append(s.out, `,"name":`...), c.name.or(`""`)...)
 	s.eventClose(`,"input":{}}`)
 	s.tools++
-	if c.scan.state != argsOther && len(c.held) > 0 {
-		s.delta(openDelta[blockTool], c.held)
-		s.release(c)
-	}
+	s.tellInput(c, false)
 }
 
-func (s *messagesStream) release(c *toolCall) {
+// tellInput tells what may be told of the open call's arguments; all of it at the end.
+func (s *messagesStream) tellInput(c *toolCall, end bool) {
+	if len(c.held) == 0 {
+		return
+	}
+	switch {
+	case s.eager && c.scan.state != argsOther:
+		s.delta(openDelta[blockTool], c.held)
+	case end || c.scan.state == argsWhole:
+		if input, asIs := toolInput(quoted(c.held)); asIs {
+			s.delta(openDelta[blockTool], c.held)
+		} else if len(input) > len("{}") {
+			s.delta(openDelta[blockTool], rawOf(appendQuoted(nil, input)).inner())
+		}
+	default:
+		return
+	}
 	s.held -= len(c.held)
 	c.held = nil
 }
@@ -301,13 +315,8 @@ func (s *messagesStream) leave() {
 	if s.open == blockNone {
 		return
 	}
-	if c := s.call; s.open == blockTool && len(c.held) > 0 {
-		// Arguments that are not even the beginning of an object, all of them.
-		text := append(append(append(make(raw, 0, len(c.held)+2), '"'), c.held...), '"')
-		if input := toolInput(text); len(input) > len("{}") {
-			s.delta(openDelta[blockTool], rawOf(appendQuoted(nil, input)).inner())
-		}
-		s.release(c)
+	if s.open == blockTool {
+		s.tellInput(s.call, true)
 	}
 	s.open, s.call = blockNone, nil
 	s.eventOpen("content_block_stop")
@@ -333,11 +342,7 @@ func (s *messagesStream) complete() error {
 	s.out = append(s.out, `,"delta":{`...)
 	s.out = s.m.appendStop(s.out, s.finish.withRefusal(s.refused), s.matched, s.tools > 0)
 	s.out = append(s.out, `},"usage":{`...)
-	told := s.usage
-	if told.prompt <= 0 {
-		told.prompt = s.prompt // SDKs would put a 0 over what message_start told
-	}
-	s.out = appendMessagesUsage(s.out, told, true)
+	s.out = appendMessagesUsage(s.out, s.usage.withPrompt(s.prompt), true)
 	s.eventClose("}")
 	s.eventOpen("message_stop")
 	s.eventClose("")

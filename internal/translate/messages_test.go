@@ -179,7 +179,7 @@ func TestMessagesAnswer(t *testing.T) {
 			head + `{"type":"text","text":"a"}],"stop_reason":"refusal","stop_sequence":null,` + usage},
 	} {
 		_, x := translated(t, openai.RouteMessages, `{"model":"m","max_tokens":5,"messages":[],"stop_sequences":["END"]}`)
-		got, err := x.Answer([]byte(chatWhole(c.choice)))
+		got, err := x.Answer([]byte(chatWhole(c.choice)), 0)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		} else if string(got) != c.want {
@@ -190,7 +190,7 @@ func TestMessagesAnswer(t *testing.T) {
 
 func TestMessagesAnswerWithoutUsageOrModel(t *testing.T) {
 	_, x := translated(t, openai.RouteMessages, messagesHead+`[]}`)
-	got, err := x.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`))
+	got, err := x.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestMessagesAnswerWithoutUsageOrModel(t *testing.T) {
 
 func TestOmittedThinkingIsNotTold(t *testing.T) {
 	_, x := translated(t, openai.RouteMessages, `{"model":"m","max_tokens":5,"messages":[],"thinking":{"type":"adaptive","display":"omitted"}}`)
-	got, err := x.Answer([]byte(chatWhole(`"message":{"content":"a","reasoning_content":"secret"},"finish_reason":"stop"`)))
+	got, err := x.Answer([]byte(chatWhole(`"message":{"content":"a","reasoning_content":"secret"},"finish_reason":"stop"`)), 0)
 	if err != nil || strings.Contains(string(got), "secret") {
 		t.Errorf("%v: %s", err, got)
 	}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/sluice-router/sluice/internal/openai"
@@ -52,14 +53,18 @@ func (i *outItem) status(whole string, last bool) string {
 	return statusCompleted
 }
 
-// Answer translates a whole chat answer; see Exchange.
-func (r *Responses) Answer(chat []byte) ([]byte, error) {
+// Answer translates a whole chat answer; see Exchange. This API tells the engine's
+// counts only.
+func (r *Responses) Answer(chat []byte, _ int64) ([]byte, error) {
 	a, err := readWhole(chat)
 	if err != nil {
 		return nil, err
 	}
 	c := &a.choice
 	calls := make([]outItem, 0, len(c.calls))
+	// In a stream a call without a name begins at the end, for it might still get one.
+	named := func(call chatCall) int { return min(len(call.name), 1) }
+	slices.SortStableFunc(c.calls, func(a, b chatCall) int { return named(b) - named(a) })
 	for _, call := range c.calls {
 		arguments, state := cutArguments(call.arguments)
 		if call.name == nil && state == argsNone {

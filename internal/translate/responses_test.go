@@ -115,7 +115,7 @@ func TestResponsesAnswer(t *testing.T) {
 			head("completed", "null", `{"id":"msg_t1_0","type":"message","role":"assistant","content":[{"type":"output_text","text":"","annotations":[],"logprobs":[]}],"status":"completed"}`)},
 	} {
 		_, x := translated(t, openai.RouteResponses, `{"model":"m","input":"q","temperature":0.10,"max_output_tokens":7,"metadata":{"k":"v"},"reasoning":{"effort":"low"}}`)
-		got, err := x.Answer([]byte(chatWhole(c.choice)))
+		got, err := x.Answer([]byte(chatWhole(c.choice)), 0)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		} else if string(got) != c.want {
@@ -126,7 +126,7 @@ func TestResponsesAnswer(t *testing.T) {
 
 func TestResponsesLogprobs(t *testing.T) {
 	_, x := translated(t, openai.RouteResponses, `{"model":"m","input":"q","include":["message.output_text.logprobs"]}`)
-	got, err := x.Answer([]byte(chatWhole(`"message":{"content":"ab"},"logprobs":{"content":[{"token":"a","logprob":-0.10}]},"finish_reason":"stop"`)))
+	got, err := x.Answer([]byte(chatWhole(`"message":{"content":"ab"},"logprobs":{"content":[{"token":"a","logprob":-0.10}]},"finish_reason":"stop"`)), 0)
 	if err != nil || !strings.Contains(string(got), `"logprobs":[{"token":"a","logprob":-0.10}]`) {
 		t.Errorf("%v: %s", err, got)
 	}

@@ -2,8 +2,11 @@ package translate
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/sluice-router/sluice/internal/openai"
 )
@@ -15,7 +18,7 @@ func streamedAndWhole(t fataler, route openai.Route, request, whole, stream stri
 	if err != nil {
 		t.Fatalf("%s: %v", request, err)
 	}
-	answer, err := x.Answer([]byte(whole))
+	answer, err := x.Answer([]byte(whole), 0)
 	if err != nil {
 		t.Fatalf("%s: %v", whole, err)
 	}
@@ -209,5 +212,121 @@ func TestTheWorstFinishCounts(t *testing.T) {
 				t.Errorf("%s then %s: no %s in %s", c.first, c.second, want, last)
 			}
 		})
+	}
+}
+
+// drawPieces cuts a text between characters.
+func drawPieces(t *rapid.T, text string) []string {
+	var pieces []string
+	for text != "" {
+		k := rapid.IntRange(1, len(text)).Draw(t, "piece")
+		for k < len(text) && text[k]&0xC0 == 0x80 {
+			k++
+		}
+		pieces, text = append(pieces, text[:k]), text[k:]
+	}
+	return pieces
+}
+
+// What a client puts together from a stream is the whole answer of the same engine to
+// the byte: blocks or items, why it stopped, and usage.
+func TestAssembledStreamsAreTheWholeAnswer(t *testing.T) {
+	quoted := func(s string) string { return string(appendQuoted(nil, []byte(s))) }
+	rapid.Check(t, func(t *rapid.T) {
+		var members, deltas []string
+		inParts := rapid.Bool().Draw(t, "inParts")
+		said := func(name, text string) {
+			if text == "" {
+				return
+			}
+			spell := quoted
+			if name == "content" && inParts {
+				spell = func(s string) string { return `[{"type":"text","text":` + quoted(s) + `}]` }
+			}
+			members = append(members, quoted(name)+`:`+spell(text))
+			for _, piece := range drawPieces(t, text) {
+				deltas = append(deltas, quoted(name)+`:`+spell(piece))
+			}
+		}
+		said("reasoning_content", rapid.SampledFrom([]string{"", "hm, \U0001F914"}).Draw(t, "thought"))
+		said("content", rapid.SampledFrom([]string{"", " ", "line\nfeed \"q\""}).Draw(t, "text"))
+		said("refusal", rapid.SampledFrom([]string{"", "", "I can't."}).Draw(t, "refusal"))
+		calls := rapid.SliceOfN(modelCalls, 0, 3).Draw(t, "calls")
+		only := len(calls) == 1 && rapid.Bool().Draw(t, "only")
+		var list []string
+		for i, c := range calls {
+			id, name := "", ""
+			if c.id != "" && !only {
+				id = fmt.Sprintf(`"id":"%s%d",`, c.id, i)
+			}
+			if c.name != "" {
+				name = `"name":` + quoted(c.name) + `,`
+			}
+			form, close := `"function_call":{%[2]s%[3]s"arguments":%[4]s`, `}`
+			if !only {
+				form, close = `"tool_calls":[{"index":%[1]d,%[2]s"function":{%[3]s"arguments":%[4]s`, `}}]`
+			}
+			all := fmt.Sprintf(form, i, id, name, quoted(c.arguments)) + close
+			if only {
+				members = append(members, all)
+			} else {
+				list = append(list, strings.TrimSuffix(strings.TrimPrefix(all, `"tool_calls":[`), `]`))
+			}
+			pieces := drawPieces(t, c.arguments)
+			if len(pieces) == 0 {
+				pieces = []string{""}
+			}
+			for n, piece := range pieces {
+				if n > 0 {
+					id, name = "", ""
+				}
+				deltas = append(deltas, fmt.Sprintf(form, i, id, name, quoted(piece))+close)
+			}
+		}
+		if list != nil {
+			members = append(members, `"tool_calls":[`+strings.Join(list, ",")+`]`)
+		}
+		var events []string
+		for _, d := range deltas {
+			events = append(events, `"delta":{`+d+`}`)
+		}
+		finishes := []string{`"stop"`, `"eureka"`, `"tool_calls"`, `"length"`, `"content_filter"`} // the worst last
+		worst := rapid.IntRange(0, len(finishes)-1).Draw(t, "finish")
+		other := rapid.IntRange(0, worst).Draw(t, "other")
+		told := []string{finishes[worst], finishes[other]}
+		if rapid.Bool().Draw(t, "order") {
+			told[0], told[1] = told[1], told[0]
+		}
+		stop := rapid.SampledFrom([]string{"", `,"matched_stop":"END"`, `,"matched_stop":"other"`, `,"stop_reason":7`}).Draw(t, "matched")
+		for _, f := range told {
+			events = append(events, `"delta":{},"finish_reason":`+f+stop)
+		}
+		end := rapid.SampledFrom([]string{usageEvent, `{"model":"m","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":0}}`,
+			`{"model":"m","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":5,"prompt_tokens_details":null}}`, `{"model":"m","choices":[],"usage":null}`, `{"model":"m","choices":[]}`}).Draw(t, "usage")
+		events = append(events, strings.Replace(end, `"id":"c1",`, "", 1))
+		for i, e := range events {
+			if !strings.HasPrefix(e, "{") {
+				events[i] = `{"model":"m","choices":[{"index":0,` + e + `}]}`
+			}
+		}
+		whole := wholeLike(`"message":{`+strings.Join(members, ",")+`},"finish_reason":`+finishes[worst]+stop, end)
+		for route, request := range streamedRequest {
+			request = strings.Replace(request, `"stream":true`, `"stream":true,"stop_sequences":["END"]`, 1)
+			if route == openai.RouteResponses {
+				request = streamedRequest[route]
+			}
+			streamedAndWhole(t, route, request, whole, chatStream(events...))
+		}
+	})
+}
+
+// A tool whose input the client wants as it comes gets it so, whatever it is.
+func TestEagerInputComesInPieces(t *testing.T) {
+	_, x := translated(t, openai.RouteMessages, messagesHead+`[],"stream":true,"tools":[{"name":"\u0066","input_schema":{"type":"object"},"eager_input_streaming":true},{"name":"g","input_schema":{"type":"object"},"eager_input_streaming":false}]}`)
+	for name, want := range map[string]int{"f": 2, "g": 1} {
+		out := tell(t, x, chatStream(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"`+name+`","arguments":"{\"x\":"}}]}`, `"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\"y"}}]}`, `"delta":{},"finish_reason":"length"`))
+		if got := strings.Count(out, "input_json_delta"); got != want || strings.Contains(out, invalidJSON) != (name == "g") {
+			t.Errorf("%s: %d pieces in %s", name, got, out)
+		}
 	}
 }

@@ -53,7 +53,7 @@ func serveTranslated(w http.ResponseWriter, req *http.Request) {
 		if strings.Contains(string(chat), `"model":"tools"`) {
 			message += `,"reasoning_content":"hm","tool_calls":[{"id":"c1","function":{"name":"f","arguments":"{\"a\":1}"}},{"id":"c2","function":{"name":"f","arguments":"{}"}}]`
 		}
-		answer, err := x.Answer([]byte(chatWhole(`"message":{` + message + `},"finish_reason":"stop"`)))
+		answer, err := x.Answer([]byte(chatWhole(`"message":{`+message+`},"finish_reason":"stop"`)), 0)
 		if err != nil {
 			panic(err)
 		}

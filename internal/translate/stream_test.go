@@ -67,7 +67,7 @@ func TestEventsOverSeveralLines(t *testing.T) {
 func TestStreamEqualsWholeAnswer(t *testing.T) {
 	whole := `{"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"h\u00e9 \ud83d\ude00\n","reasoning_content":"hm","tool_calls":[{"id":"c1","function":{"name":"f","arguments":"{\"a\":1}"}},{"id":"c2","function":{"name":"g","arguments":"{}"}}]},"finish_reason":"tool_calls"}],` + strings.SplitN(usageEvent, `"choices":[],`, 2)[1]
 	_, x := translated(t, openai.RouteResponses, `{"model":"m","input":"q","stream":true}`)
-	answer, err := x.Answer([]byte(whole))
+	answer, err := x.Answer([]byte(whole), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestStreamEqualsWholeAnswer(t *testing.T) {
 	sameJSON(t, string(last), string(answer))
 
 	_, x = translated(t, openai.RouteMessages, messagesHead+`[],"stream":true}`)
-	if answer, err = x.Answer([]byte(whole)); err != nil {
+	if answer, err = x.Answer([]byte(whole), 0); err != nil {
 		t.Fatal(err)
 	}
 	sameJSON(t, replayMessages(t, tell(t, x, chatStream(storyEvents...))), string(answer))
@@ -194,7 +194,7 @@ func TestTextInTheEventOfACall(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		out := tell(t, x, chatStream(`"delta":{"content":"a","tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{"}}]}`,
 			`"delta":{"content":"b","tool_calls":[{"index":0,"function":{"arguments":"}"}}]},"finish_reason":"tool_calls"`))
-		a, call, b := strings.Index(out, `"a"`), strings.Index(out, `"}"`), strings.Index(out, `"b"`)
+		a, call, b := strings.Index(out, `"a"`), strings.Index(out, `}"`), strings.Index(out, `"b"`)
 		if a < 0 || call < a || b < call {
 			t.Errorf("text, call, text came as\n%s", out)
 		}
@@ -369,13 +369,13 @@ func TestEventIsBoundedInPieces(t *testing.T) {
 func TestAnswersThatAreNone(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		for _, body := range []string{``, `x`, `[]`, `{}`, `{"choices":[]}`, `{"choices":[{"index":1}]}`, `{"choices":{}}`} {
-			_, err := x.Answer([]byte(body))
+			_, err := x.Answer([]byte(body), 0)
 			var e *openai.Error
 			if !errors.As(err, &e) || e.Status != 502 {
 				t.Errorf("%s: %v", body, err)
 			}
 		}
-		_, err := x.Answer([]byte(`{"object":"error","message":"no","code":503}`))
+		_, err := x.Answer([]byte(`{"object":"error","message":"no","code":503}`), 0)
 		var e *EngineError
 		if !errors.As(err, &e) || e.Status != 503 || e.AsError().Status != 503 {
 			t.Errorf("%v", err)
@@ -448,7 +448,7 @@ func TestCase_B062_MessagesAndResponsesCanBePaired(t *testing.T) {
 			t.Errorf("%s: the pair gets %s", route, s.AppendBytes(nil))
 		}
 		p.Release()
-		answer, err := x.Answer([]byte(chatWhole(`"message":{"content":"hello"},"finish_reason":"stop"`)))
+		answer, err := x.Answer([]byte(chatWhole(`"message":{"content":"hello"},"finish_reason":"stop"`)), 0)
 		if err != nil || !strings.Contains(string(answer), "hello") || strings.Contains(string(answer), "choices") {
 			t.Errorf("%s: %v, %s", route, err, answer)
 		}
@@ -465,7 +465,7 @@ func TestCase_B114_TranslatedNumbersArriveDigitForDigit(t *testing.T) {
 		if strings.Count(chat, "9007199254740993") != 3 {
 			t.Errorf("%s: %s", route, chat)
 		}
-		answer, err := x.Answer([]byte(chatWhole(`"message":{"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{\"n\":9007199254740993}"}}]},"finish_reason":"tool_calls"`)))
+		answer, err := x.Answer([]byte(chatWhole(`"message":{"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{\"n\":9007199254740993}"}}]},"finish_reason":"tool_calls"`)), 0)
 		if err != nil || !strings.Contains(string(answer), "9007199254740993") {
 			t.Errorf("%s: %v, %s", route, err, answer)
 		}
@@ -478,12 +478,12 @@ func TestTranslationKeepsNothingOfTheBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := r.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`))
+	want, err := r.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	clear(body)
-	got, err := r.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`))
+	got, err := r.Answer([]byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`), 0)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v: %s", err, got)
 	}
