@@ -184,6 +184,15 @@ func (s *scenario) where() string {
 	return "in prefill"
 }
 
+// nameWidth is the length of the longest name of a request.
+func (s *scenario) nameWidth() int {
+	n := 0
+	for _, r := range s.reqs {
+		n = max(n, len(r.who))
+	}
+	return n
+}
+
 // length is about how long the scenario takes.
 func (s *scenario) length() time.Duration {
 	var d time.Duration

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -114,7 +115,8 @@ func (s *screen) tell() {
 			continue
 		}
 		s.told[i] = state
-		_, _ = fmt.Fprintf(s.out, "   %5.1fs  %s: %-28s (%s %d, waiting %d)\n", time.Since(r.start).Seconds(), r.s.reqs[i].who, state, r.s.where(), r.inFlight, r.queued)
+		_, _ = fmt.Fprintf(s.out, "   %5.1fs  %-*s %-*s (%s %d, waiting %d)\n", time.Since(r.start).Seconds(),
+			r.s.nameWidth()+1, r.s.reqs[i].who+":", minState, state, r.s.where(), r.inFlight, r.queued)
 	}
 }
 
@@ -129,12 +131,10 @@ func (s *screen) paint() {
 	b.WriteString("\r\x1b[J") // what a resized terminal has wrapped goes too
 	s.line(&b, width, "", "%5.1fs  %s %d of %d  waiting %d%s", time.Since(r.start).Seconds(), r.s.where(), r.inFlight, r.s.inFlight, r.queued, r.blocksText())
 	s.line(&b, width, "", "%s", s.legend())
-	who := 0
-	for _, q := range r.s.reqs {
-		who = max(who, len(q.who))
-	}
-	// What a line needs beside the bar: indent, name, time, the longest state.
-	cells := min(max(width-(3+who+2+2+7+2+minState), 6), 60)
+	who := r.s.nameWidth()
+	// What a line needs beside the bar: indent, name, time, the longest state, and
+	// the last column, which is left free.
+	cells := min(max(width-1-(3+who+2+2+7+2+minState), 6), 60)
 	for i := range r.reqs {
 		state := r.state(i)
 		bar, n := s.bar(i, cells)
@@ -147,8 +147,8 @@ func (s *screen) paint() {
 	_, _ = io.WriteString(s.out, b.String())
 }
 
-// minState is the room for a state beside a bar; longer ones are cut on narrow
-// terminals.
+// minState is the room for the longest state, "429 pd_prefill_queue_timeout". On
+// terminals that are too narrow for it, a state loses its last words.
 const minState = 28
 
 func (s *screen) line(b *strings.Builder, width int, color, format string, args ...any) {
@@ -236,12 +236,19 @@ func (s *screen) paintText(text, color string) string {
 	return color + text + "\x1b[0m"
 }
 
-// clip cuts text to n columns.
+// clip cuts text to n columns, between two words if there is a place for that.
 func clip(text string, n int) string {
 	if utf8.RuneCountInString(text) <= n {
 		return text
 	}
-	return string([]rune(text)[:max(n, 0)])
+	runes := []rune(text)
+	short := string(runes[:max(n, 0)])
+	if n > 0 && runes[n] != ' ' {
+		if i := strings.LastIndexByte(short, ' '); i >= 0 && strings.TrimSpace(short[:i]) != "" {
+			short = short[:i]
+		}
+	}
+	return strings.TrimRight(short, " ")
 }
 
 // blocksText is how full decode is, where that is what the scenario is about.
@@ -254,9 +261,14 @@ func (r *run) blocksText() string {
 
 // table prints the results.
 func (r *run) table(o Options, waits time.Duration) {
-	_, _ = fmt.Fprintf(o.Out, "\n   request    status  took     Retry-After  code\n")
+	row := func(who, status, took, retry, code string) {
+		line := fmt.Sprintf("   %-*s  %-6s  %-7s  %-11s  %s", max(r.s.nameWidth(), len("request")), who, status, took, retry, code)
+		_, _ = fmt.Fprintln(o.Out, strings.TrimRight(line, " "))
+	}
+	_, _ = fmt.Fprintln(o.Out)
+	row("request", "status", "took", "Retry-After", "code")
 	for i, q := range r.reqs {
-		_, _ = fmt.Fprintf(o.Out, "   %-9s  %-6d  %-7s  %-11s  %s\n", r.s.reqs[i].who, q.status, round(q.took), q.retry, q.code)
+		row(r.s.reqs[i].who, strconv.Itoa(q.status), round(q.took).String(), q.retry, q.code)
 	}
 	summary := fmt.Sprintf("At most %d %s and %d queued%s; waits add up to %s; all over after %s. %s",
 		r.mostIn, r.s.where(), r.mostQueue, strings.ReplaceAll(r.blocksText(), "  ", "; "), round(waits), round(r.longest()), r.s.lesson)

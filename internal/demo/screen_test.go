@@ -54,6 +54,53 @@ func TestLinesFitTheTerminal(t *testing.T) {
 	}
 }
 
+// At 80 columns the longest state is there to its last letter, and in narrower
+// terminals states are cut between words.
+func TestStatesAreNotCutInsideAWord(t *testing.T) {
+	states := regexp.MustCompile(`long 1 .*s  (429 pd_prefill_queue_timeout|429)\n`)
+	for width := 40; width <= 130; width++ {
+		text := painted(Style{Live: true, Width: func() int { return width }})
+		m := states.FindStringSubmatch(text)
+		if m == nil {
+			t.Fatalf("%d columns: a state is cut:\n%s", width, text)
+		}
+		if width >= 80 && m[1] == "429" {
+			t.Errorf("%d columns: the code is missing:\n%s", width, text)
+		}
+	}
+}
+
+// Names of different length must not shift what stands behind them.
+func TestToldLinesAreAligned(t *testing.T) {
+	var out bytes.Buffer
+	r := halfway()
+	newScreen(Options{Out: &out}, r).tell()
+	r.table(Options{Out: &out}, time.Second)
+	told, table := 0, 0
+	at, column := -1, -1
+	for line := range strings.Lines(out.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.TrimRight(line, " ") != line {
+			t.Errorf("spaces at the end of %q", line)
+		}
+		if i := strings.Index(line, "(in prefill"); i >= 0 {
+			if told++; at >= 0 && at != i {
+				t.Errorf("%q: column %d, not %d", line, i, at)
+			}
+			at = i
+		}
+		if m := regexp.MustCompile(`^   (?:long|short) \d +(\d+)  `).FindStringSubmatchIndex(line); m != nil {
+			if table++; column >= 0 && column != m[2] {
+				t.Errorf("%q: column %d, not %d", line, m[2], column)
+			}
+			column = m[2]
+		}
+	}
+	if n := len(r.reqs); told != n || table != n {
+		t.Errorf("%d and %d lines for %d requests:\n%s", told, table, n, out.String())
+	}
+}
+
 // Waiting and running must look different.
 func TestBarsShowPhases(t *testing.T) {
 	text := painted(Style{Live: true})
