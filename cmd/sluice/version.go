@@ -28,37 +28,43 @@ func newVersion() *cobra.Command {
 // versionLine names the version and what it was built from and with.
 func versionLine() string {
 	v, commit := built()
-	if commit != "" {
-		commit = "commit " + commit + ", "
-	}
-	return fmt.Sprintf("sluice %s (%s%s, %s/%s)", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("sluice %s (commit %s, %s, %s/%s)", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// built is the version, and the commit it was built from; that is empty where the
-// build does not tell.
+// noCommit is the commit of builds outside of a repository, or with
+// -buildvcs=false: they do not tell it.
+const noCommit = "unknown"
+
+// built is the version, and the commit it was built from.
 func built() (v, commit string) {
-	v = version
+	v, commit = version, noCommit
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if v == "" && info.Main.Version != "" && info.Main.Version != "(devel)" {
 			v = info.Main.Version
 		}
-		dirty := ""
-		for _, s := range info.Settings {
-			switch {
-			case s.Key == "vcs.revision" && len(s.Value) >= 12:
-				commit = s.Value[:12]
-			case s.Key == "vcs.modified" && s.Value == "true":
-				dirty = ", modified"
-			}
-		}
-		if commit != "" {
-			commit += dirty
-		}
+		commit = commitOf(info.Settings)
 	}
 	if v == "" {
 		v = "development"
 	}
 	return v, commit
+}
+
+// commitOf reads the commit from the settings of a build.
+func commitOf(settings []debug.BuildSetting) string {
+	commit, dirty := noCommit, ""
+	for _, s := range settings {
+		switch {
+		case s.Key == "vcs.revision" && len(s.Value) >= 12:
+			commit = s.Value[:12]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = ", modified"
+		}
+	}
+	if commit == noCommit {
+		return commit
+	}
+	return commit + dirty
 }
 
 // shells are those that there is completion for.

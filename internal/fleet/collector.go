@@ -17,6 +17,8 @@ var (
 		"worker", "worker_id", "role", "state")
 	suspectDesc = metric.Gauge("sluice_worker_suspect",
 		"1 from a worker's first failed check until a good one, unless bytes come from it meanwhile, else 0. It may still be given work.", "worker", "worker_id", "role")
+	deadDesc = metric.Gauge("sluice_worker_dead",
+		"1 while a worker is dead: it answers nothing at all, and its requests were taken back. It is unhealthy too.", "worker", "worker_id", "role")
 	workersDesc = metric.Gauge("sluice_workers",
 		"Registered workers by role and state.", "role", "state")
 	breakerDesc = metric.Gauge("sluice_rank_breaker_state",
@@ -53,7 +55,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, suspectDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
+	return metric.Descs{upDesc, stateDesc, suspectDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -108,12 +110,13 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		w       *Worker
 		status  Status
 		suspect bool
+		dead    bool
 	}
 	f := c.f
 	f.mu.Lock()
 	workers := make([]one, 0, len(f.workers))
 	for _, w := range f.workers {
-		workers = append(workers, one{w, w.statusLocked(), w.vitals.doubted})
+		workers = append(workers, one{w, w.statusLocked(), w.vitals.doubted, w.vitals.dead})
 	}
 	f.mu.Unlock()
 
@@ -123,6 +126,7 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		url, role := label(o.w.URL()), o.w.Role().String()
 		ch <- upDesc.Of(one01(o.status == StatusReady), url, o.w.ID(), role)
 		ch <- suspectDesc.Of(one01(o.suspect), url, o.w.ID(), role)
+		ch <- deadDesc.Of(one01(o.dead), url, o.w.ID(), role)
 		for _, status := range allStatuses {
 			ch <- stateDesc.Of(one01(o.status == status), url, o.w.ID(), role, string(status))
 		}

@@ -57,6 +57,8 @@ func TestStatesAreMetrics(t *testing.T) {
 			{before, `sluice_workers{role="decode",state="ready"} 1`},
 			{before, `sluice_workers{role="prefill",state="ready"} 0`},
 			{before, `sluice_worker_state{role="decode",state="unhealthy",worker="` + w.URL() + `",worker_id="` + w.ID() + `"} 1`},
+			{before, `sluice_worker_dead{role="decode",worker="` + w.URL() + `",worker_id="` + w.ID() + `"} 1`},
+			{before, `sluice_worker_dead{role="decode",worker="` + urlB + `",worker_id="` + other.ID() + `"} 0`},
 			{before, `sluice_rank_breaker_state{rank="` + urlB + `",role="decode",state="open"} 0`},
 			{after, `sluice_rank_breaker_state{rank="` + urlB + `",role="decode",state="half_open"} 1`}, // the last of its role
 			{after, `sluice_rank_breaker_state{rank="` + urlB + `",role="decode",state="closed"} 0`},
