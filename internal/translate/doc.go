@@ -39,7 +39,8 @@
 //
 // Both: what the system says, wherever it stands among the turns, becomes one leading
 // message, turns joined by an empty line, since chat templates refuse a second one or
-// one that is not the first. Tools other than functions of the client's are left out
+// one that is not the first. Neighbours of the user's and of the assistant's become one
+// turn in the same way. Tools other than functions of the client's are left out
 // with a note (Exchange.Note), or refused (Options.RefuseTools).
 //
 // Messages API: system blocks are joined by a line feed, one text block is a plain

@@ -77,10 +77,13 @@ func messagesTurn(t *turns, v raw, at *path) error {
 	content := msg.get("content")
 	switch {
 	case content.isString():
-		if role == "system" {
+		switch role {
+		case "system":
 			t.system(content)
-		} else {
-			t.plain(role, content)
+		case "user":
+			t.byUser().text(content)
+		case "assistant":
+			t.byAssistant().content.text(content)
 		}
 		return nil
 	case !content.isArray():
@@ -102,26 +105,22 @@ func messagesTurn(t *turns, v raw, at *path) error {
 }
 
 func userBlocks(t *turns, content raw, at *path) error {
-	var p parts
-	flush := func() {
-		if p.count > 0 {
-			t.begin("user")
-			t.c.b = append(p.appendTo(append(t.c.b, `,"content":`...)), '}')
-			p.reset()
-		}
-	}
+	var p *parts
 	for i, v := range content.elements() {
 		block, kind, err := readBlock(v, at.element(i))
 		if err != nil {
 			return err
 		}
 		if kind != "tool_result" {
+			if p == nil {
+				p = t.byUser()
+			}
 			if err := p.block(block, kind); err != nil {
 				return err
 			}
 			continue
 		}
-		flush() // the order of what was said stays
+		p = nil // the order of what was said stays
 		id, err := block.need("tool_use_id")
 		if err != nil {
 			return err
@@ -148,12 +147,11 @@ func userBlocks(t *turns, content raw, at *path) error {
 			return bad(block.at.field("content"), "must be a string or an array, not %s", result.kind())
 		}
 	}
-	flush()
 	return nil
 }
 
 func assistantBlocks(t *turns, content raw, at *path) error {
-	var a assistant
+	a := t.byAssistant()
 	for i, v := range content.elements() {
 		block, kind, err := readBlock(v, at.element(i))
 		if err != nil {
@@ -186,7 +184,6 @@ func assistantBlocks(t *turns, content raw, at *path) error {
 			}
 		}
 	}
-	t.assistant(&a)
 	return nil
 }
 

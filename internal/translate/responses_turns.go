@@ -13,15 +13,14 @@ func responsesPrompt(c *chatBody, top object) error {
 	case input == nil:
 		return bad(at, "is required")
 	case input.isString():
-		t.plain("user", input)
+		t.byUser().text(input)
 	case input.isArray():
-		in := inputItems{t: t}
+		in := inputItems{t}
 		for i, v := range input.elements() {
 			if err := in.item(v, at.element(i)); err != nil {
 				return err
 			}
 		}
-		in.flush()
 	default:
 		return bad(at, "must be a string or an array, not %s", input.kind())
 	}
@@ -31,17 +30,7 @@ func responsesPrompt(c *chatBody, top object) error {
 
 // inputItems turns items into messages. What the assistant thought, said and called
 // are items apart in this API and one message in the other.
-type inputItems struct {
-	t *turns
-	a assistant
-}
-
-func (in *inputItems) flush() {
-	if !in.a.empty() {
-		in.t.assistant(&in.a)
-		in.a.reset()
-	}
-}
+type inputItems struct{ t *turns }
 
 func (in *inputItems) item(v raw, at *path) error {
 	item, err := readObject(v, at)
@@ -68,10 +57,9 @@ func (in *inputItems) item(v raw, at *path) error {
 		if err != nil {
 			return err
 		}
-		in.a.call(id, name, arguments)
+		in.t.byAssistant().call(id, name, arguments)
 		return nil
 	case "function_call_output":
-		in.flush()
 		id, err := item.need("call_id")
 		if err != nil {
 			return err
@@ -105,14 +93,14 @@ func (in *inputItems) message(item object) error {
 	at := item.at.field("content")
 	switch role {
 	case "assistant":
-		if in.a.content.count > 0 || in.a.called > 0 {
-			in.flush() // a turn of its own
-		}
-		if content.isString() {
-			in.a.content.text(content)
+		switch {
+		case content.isString():
+			in.t.byAssistant().content.text(content)
+			return nil
+		case content.isArray() && content.isBlank():
 			return nil
 		}
-		return contentParts(&in.a.content, content, at)
+		return contentParts(&in.t.byAssistant().content, content, at)
 	case "system", "developer":
 		// The assistant's items before and after it are one turn still.
 		return systemContent(in.t, content, at)
@@ -120,20 +108,17 @@ func (in *inputItems) message(item object) error {
 	default:
 		return bad(item.at.field("role"), "%q is not known; use user, assistant, system or developer", clipName(role))
 	}
-	in.flush()
+	p := in.t.byUser()
 	if content.isString() {
-		in.t.plain(role, content)
+		p.text(content)
 		return nil
 	}
-	var p parts
-	if err := contentParts(&p, content, at); err != nil {
+	if err := contentParts(p, content, at); err != nil {
 		return err
 	}
 	if p.count == 0 {
 		p.text(raw(`""`))
 	}
-	in.t.begin(role)
-	in.t.c.b = append(p.appendTo(append(in.t.c.b, `,"content":`...)), '}')
 	return nil
 }
 
@@ -222,9 +207,6 @@ func contentPart(p *parts, v raw, at *path) error {
 
 // reasoning keeps what the assistant thought for the message it led to.
 func (in *inputItems) reasoning(item object) error {
-	if in.a.content.count > 0 && in.a.called == 0 {
-		in.flush()
-	}
 	for _, name := range []string{"content", "summary"} {
 		list, err := item.array(name)
 		if err != nil {
@@ -240,8 +222,10 @@ func (in *inputItems) reasoning(item object) error {
 			if err != nil {
 				return err
 			}
-			in.a.think(text)
-			told = told || !text.isBlank()
+			if !text.isBlank() {
+				in.t.byAssistant().think(text)
+				told = true
+			}
 		}
 		if told {
 			break // a summary would only repeat it

@@ -145,7 +145,7 @@ func TestTheSystemSpeaksFirstAndOnce(t *testing.T) {
 		{openai.RouteResponses, `"input":[{"role":"developer","content":"d1"},{"role":"developer","content":[{"type":"input_text","text":"d2"},{"type":"input_text","text":"d3"}]},` + u + `]`,
 			`{"role":"system","content":"d1\n\nd2\nd3"},` + u},
 		{openai.RouteResponses, `"instructions":"top","input":[` + u + `,{"role":"developer","content":"dev"},{"type":"message","role":"system","content":"sys"},` + u + `]`,
-			`{"role":"system","content":"top\n\ndev\n\nsys"},` + u + `,` + u},
+			`{"role":"system","content":"top\n\ndev\n\nsys"},{"role":"user","content":"u\n\nu"}`},
 		{openai.RouteResponses, `"input":[{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"role":"developer","content":"dev"},{"type":"function_call","call_id":"2","name":"f","arguments":"{}"}]`,
 			`{"role":"system","content":"dev"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"f","arguments":"{}"}}]}`},
 		{openai.RouteResponses, `"instructions":"top","input":[` + u + `,{"role":"developer","content":[{"type":"input_text","text":"see"},{"type":"input_image","image_url":"u"},{"type":"input_text","text":"it"}]}]`,

@@ -5,15 +5,28 @@ import (
 	"slices"
 )
 
-// turns writes the messages of a chat body. What is said by the system, wherever it
-// stands, becomes one message before all others: many chat templates refuse a second
-// one, and one that is not the first.
+// turns writes the messages of a chat body. Many chat templates refuse a second message
+// of the system, one that is not the first, and two of the user or of the assistant one
+// after the other. So what is said by the system, wherever it stands, becomes one
+// message before all others, and neighbours of one role become one.
 type turns struct {
 	c     *chatBody
 	count int
 	start int        // where the first message stands in c.b
 	lead  []leadPart // what the system says, in order
+
+	open role // of the message that is not written yet
+	user parts
+	asst assistant
 }
+
+type role uint8
+
+const (
+	roleNone role = iota
+	roleUser
+	roleAssistant
+)
 
 // leadPart is a text of the system's, as a JSON string, or a part of another type.
 type leadPart struct {
@@ -28,6 +41,7 @@ func beginTurns(c *chatBody) *turns {
 }
 
 func (t *turns) end() {
+	t.flush()
 	if len(t.lead) > 0 {
 		b := append([]byte(`{"role":"system","content":`), t.leadContent()...)
 		b = append(b, '}')
@@ -53,7 +67,7 @@ func (t *turns) leadContent() []byte {
 	texts := make([]raw, 0, len(t.lead))
 	flush := func() {
 		if len(texts) > 0 {
-			all.text(joinTexts(texts, `\n\n`))
+			all.text(joinTexts(texts, emptyLine))
 			texts = texts[:0]
 		}
 	}
@@ -79,34 +93,119 @@ func (t *turns) begin(role string) {
 	t.c.b = append(append(append(t.c.b, `{"role":"`...), role...), '"')
 }
 
-// plain writes a message with one text, given as a JSON string.
-func (t *turns) plain(role string, text raw) {
-	t.begin(role)
-	t.c.b = append(append(append(t.c.b, `,"content":`...), text...), '}')
+// byUser goes on with the user's message, or begins one.
+func (t *turns) byUser() *parts {
+	if t.open != roleUser {
+		t.flush()
+		t.open = roleUser
+	}
+	t.user.apart = t.user.count > 0
+	return &t.user
+}
+
+// byAssistant is byUser for the assistant.
+func (t *turns) byAssistant() *assistant {
+	if t.open != roleAssistant {
+		t.flush()
+		t.open = roleAssistant
+	}
+	t.asst.content.apart = t.asst.content.count > 0
+	return &t.asst
+}
+
+// flush writes the open message.
+func (t *turns) flush() {
+	switch t.open {
+	case roleUser:
+		if t.user.count > 0 {
+			t.begin("user")
+			t.c.b = append(t.user.appendTo(append(t.c.b, `,"content":`...)), '}')
+		}
+		t.user.reset()
+	case roleAssistant:
+		t.assistant(&t.asst)
+		t.asst.reset()
+	}
+	t.open = roleNone
 }
 
 // parts collects the parts of a message's content.
 type parts struct {
 	b     []byte
 	count int
-	only  raw // the text, while there is one part and it is one
+	// only is the text while it is the one part, which is then not in b. owned: it has
+	// grown, and is no piece of the client's body any more.
+	only  raw
+	owned bool
+	// isText: the last part is a text. apart: what comes next is of another turn.
+	isText, apart bool
 }
 
+// open begins a part other than a text.
 func (p *parts) open() {
+	p.settle()
+	p.next()
+	p.isText = false
+}
+
+// settle writes the text that was the one part.
+func (p *parts) settle() {
+	if p.only != nil {
+		p.b = append(append(append(p.b, partTextOpen...), p.only...), '}')
+		p.only, p.owned = nil, false
+	}
+}
+
+func (p *parts) next() {
 	if p.count > 0 {
 		p.b = append(p.b, ',')
 	}
 	p.count++
-	p.only = nil
+	p.apart = false
 }
 
+const partTextOpen = `{"type":"text","text":`
+
+// text adds a text. One of another turn goes on with the last text behind an empty line.
 func (p *parts) text(v raw) {
-	p.open()
-	if p.count == 1 {
+	switch {
+	case p.count == 0:
+		p.next()
 		p.only = v
+	case p.apart && p.isText:
+		p.apart = false
+		p.join(v)
+	default:
+		p.settle()
+		p.next()
+		p.b = append(append(append(p.b, partTextOpen...), v...), '}')
 	}
-	p.b = append(append(append(p.b, `{"type":"text","text":`...), v...), '}')
+	p.isText = true
 }
+
+// join puts a text behind the last one, without copying that one each time: there may be
+// many.
+func (p *parts) join(v raw) {
+	switch {
+	case v.isBlank():
+	case p.only.isBlank() && p.only != nil:
+		p.only = v
+	case p.only != nil:
+		if !p.owned {
+			p.only, p.owned = append(make(raw, 0, 2*(len(p.only)+len(v))), p.only...), true
+		}
+		p.only = append(append(p.only[:len(p.only)-1], emptyLine...), v[1:]...)
+	default:
+		p.b = p.b[:len(p.b)-len(`"}`)]
+		if !bytes.HasSuffix(p.b, []byte(partTextOpen+`"`)) {
+			p.b = append(p.b, emptyLine...)
+		}
+		p.b = append(append(p.b, v[1:]...), '}')
+	}
+}
+
+// emptyLine is between texts of turns that become one, as it is spelled inside quotes.
+const emptyLine = `\n\n`
 
 func (p *parts) reset() { *p = parts{b: p.b[:0]} }
 
@@ -132,8 +231,6 @@ func (a *assistant) reset() {
 	a.content.reset()
 	a.thinking, a.thought, a.calls, a.called = a.thinking[:0], false, a.calls[:0], 0
 }
-
-func (a *assistant) empty() bool { return a.content.count == 0 && a.called == 0 && !a.thought }
 
 func (a *assistant) think(text raw) {
 	if len(text.inner()) == 0 {
@@ -180,6 +277,7 @@ func (t *turns) assistant(a *assistant) {
 
 // tool writes a tool's result. content is a JSON string, or nil if p has it.
 func (t *turns) tool(id, content raw, p *parts) {
+	t.flush()
 	t.begin("tool")
 	b := append(append(t.c.b, `,"tool_call_id":`...), id...)
 	b = append(b, `,"content":`...)
