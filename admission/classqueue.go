@@ -33,7 +33,7 @@ func (c *Core) newProfileQueue(f *family, p *profile) *profileQueue {
 	q := &profileQueue{profile: p, cursor: len(p.classes) - 1}
 	for _, cl := range p.classes {
 		cq := &classQueue{class: cl, family: f, ready: laneHeap{which: readyLanes}}
-		cq.closed.core = c
+		cq.closed.core, cq.closed.class = c, c.closedOf(cl.Name)
 		q.classes = append(q.classes, cq)
 	}
 	return q

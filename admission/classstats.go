@@ -53,8 +53,8 @@ type RankShortage struct {
 	Shortage
 }
 
-// queueStats describes a family's queue and adds the time it is closed by now.
-func (c *Core) queueStats(now Instant, f *family, closed map[Resource]time.Duration, short bool) QueueStats {
+// queueStats describes a family's queue and adds the time it is closed by now to all.
+func (c *Core) queueStats(now Instant, f *family, all *Stats, short bool) QueueStats {
 	s := QueueStats{Depth: f.waiting}
 	for _, m := range c.ordered {
 		if m.family == f {
@@ -74,7 +74,8 @@ func (c *Core) queueStats(now Instant, f *family, closed map[Resource]time.Durat
 		for _, q := range p.classes {
 			k := c.classStats(now, q, short)
 			if q.closed.by != ResourceNone {
-				closed[q.closed.by] += now.Sub(q.closed.since)
+				all.ClosedFor[q.closed.by] += now.Sub(q.closed.since)
+				all.ClosedByClass[k.Class][q.closed.by] += now.Sub(q.closed.since)
 				if s.ClosedBy == ResourceNone {
 					s.ClosedBy = q.closed.by
 				}

@@ -115,6 +115,8 @@ type Core struct {
 	fenceMoves   uint64
 	unknownClass uint64
 	closedFor    [numResources]time.Duration
+	// closedBy is closedFor by the name of the class, for each that ever was.
+	closedBy map[string]*[numResources]time.Duration
 }
 
 // NewCore makes a core without ranks.

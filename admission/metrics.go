@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,8 +174,22 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // Watch makes the gauges those of g. Before it they read as an empty gate's.
 func (m *Metrics) Watch(g *Gate) {
 	m.gate.Store(g)
-	for _, name := range g.Classes() {
+	names := g.Classes()
+	for _, name := range names {
 		m.class(name)
+	}
+	if !slices.Contains(names, defaultClass) { // it is that of gates without classes
+		m.classes.Delete(defaultClass)
+		m.forget(defaultClass)
+	}
+}
+
+// forget ends the series of a class.
+func (m *Metrics) forget(class string) {
+	of := prometheus.Labels{"class": class}
+	m.waits.DeletePartialMatch(of)
+	for _, v := range []*prometheus.CounterVec{m.received, m.dispatches, m.rejects, m.pressure} {
+		v.DeletePartialMatch(of)
 	}
 }
 
@@ -235,6 +250,7 @@ var (
 	descFenced     = metric.Gauge("sluice_admission_fences", "Fences that stand now.")
 	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
 	descClosed     = metric.Counter("sluice_admission_closed_seconds_total", "Seconds in which the head of a queue could not start, by what it lacked, over all queues.", "resource")
+	descClosedBy   = metric.Counter("sluice_admission_class_closed_seconds_total", "Seconds in which the head of the queue of a class could not start, by what it lacked. A series begins when the class first lacked the resource.", "class", "resource")
 	descMissed     = metric.Counter("sluice_admission_missed_events_total", "Grants that only the periodic recheck found; each is a fault of the router.")
 )
 
@@ -244,7 +260,7 @@ func (c *ledgerCollector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Des
 func (*ledgerCollector) Metrics() metric.Descs {
 	return metric.Descs{
 		descInflight, descQueued, descDepth, descOldest, descQueueLimit,
-		descSlots, descSlotLimit, descDecode, descClosed, descMissed,
+		descSlots, descSlotLimit, descDecode, descClosed, descClosedBy, descMissed,
 		descTokens, descDeficit, descPrefill, descTokensCap, descBlocks, descBlocksCap, descMissing, descFences, descFenced, descUnknown,
 	}
 }
@@ -270,11 +286,16 @@ type classGauges struct {
 
 func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 	var s Stats
+	classes := map[string]*classGauges{}
 	if g := c.gate.Load(); g != nil {
 		s = g.Stats()
+		for _, name := range g.Classes() {
+			classes[name] = &classGauges{}
+		}
+	} else {
+		classes[defaultClass] = &classGauges{}
 	}
 	send := func(d metric.Desc, v float64, labels ...string) { ch <- d.Of(v, labels...) }
-	classes := map[string]*classGauges{defaultClass: {}}
 	fences := 0
 	for _, q := range s.Queues {
 		if q.Fence != nil {
@@ -308,6 +329,11 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 	for by := ResourceNone + 1; by < numResources; by++ {
 		if by != ResourceOrder { // nobody's own lack: the head's is counted
 			send(descClosed, s.ClosedFor[by].Seconds(), by.String())
+			for class, times := range s.ClosedByClass {
+				if times[by] > 0 {
+					send(descClosedBy, times[by].Seconds(), class, by.String())
+				}
+			}
 		}
 	}
 	send(descMissed, float64(s.MissedEvents))

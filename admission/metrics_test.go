@@ -104,6 +104,55 @@ func TestMetricsNames(t *testing.T) {
 	})
 }
 
+// Where classes are configured there is no class "default", and none in the metrics.
+// The time that a queue was closed is told by class.
+func TestMetricsOfClasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		m := NewMetrics(reg)
+		classes := &Classes{Root: &Profile{
+			DefaultFamily: "f", Buckets: []Bucket{{Name: "short"}, {Name: "long", MinTokens: 100}},
+			Classes: []Class{{Name: "short", Family: "f", Bucket: "short", Quantum: 100}, {Name: "long", Family: "f", Bucket: "long", Quantum: 100}},
+		}}
+		g := NewGate(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 9, QueueTimeout: time.Minute}, Classes: classes}, NewSystemClock(), m)
+		defer g.Close()
+		m.Watch(g)
+		g.Apply(Change{Op: AddRank, Rank: rank("p1", RolePrefill, "m")}, Change{Op: AddRank, Rank: rank("d1", RoleDecode, "m")})
+		acquire := func(tokens int64) *Ticket {
+			k := &Ticket{Target: g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated}), PromptTokens: tokens}
+			go g.Acquire(t.Context(), k)
+			synctest.Wait()
+			return k
+		}
+		a := acquire(1)
+		b := acquire(1000)
+		time.Sleep(3 * time.Second)
+		open := exposition(t, reg)
+		a.Release()
+		synctest.Wait()
+		end := exposition(t, reg)
+		b.Release()
+		for when, text := range map[string]string{"while it is closed": open, "afterwards": end} {
+			if strings.Contains(text, `class="default"`) {
+				t.Errorf("%s: there is a class default:\n%s", when, text)
+			}
+			if strings.Contains(text, `closed_seconds_total{class="short"`) {
+				t.Errorf("%s: the class short waited for nothing:\n%s", when, text)
+			}
+			for _, line := range []string{
+				`sluice_admission_class_closed_seconds_total{class="long",resource="prefill_slot"} 3`,
+				`sluice_admission_closed_seconds_total{resource="prefill_slot"} 3`,
+				`sluice_admission_wait_seconds_count{class="short",outcome="granted"} 1`,
+				`sluice_admission_queue_depth{class="short"} 0`,
+			} {
+				if !strings.Contains(text, line+"\n") {
+					t.Errorf("%s: no %s in\n%s", when, line, text)
+				}
+			}
+		}
+	})
+}
+
 // Aggregated requests are none of the prefill gate's, by SMG's names.
 func TestMetricsOfAggregatedRequests(t *testing.T) {
 	reg := prometheus.NewRegistry()

@@ -47,6 +47,7 @@ func (m *rateMeter) perSecond(now, start Instant) float64 {
 // closedClock adds up how long a family's queue was blocked, and by what.
 type closedClock struct {
 	core  *Core
+	class *[numResources]time.Duration // of Core.closedBy
 	by    Resource
 	since Instant
 }
@@ -57,6 +58,20 @@ func (c *closedClock) set(by Resource, now Instant) {
 	}
 	if c.by != ResourceNone {
 		c.core.closedFor[c.by] += now.Sub(c.since)
+		c.class[c.by] += now.Sub(c.since)
 	}
 	c.by, c.since = by, now
+}
+
+// closedOf is the times of the class of that name.
+func (c *Core) closedOf(class string) *[numResources]time.Duration {
+	times := c.closedBy[class]
+	if times == nil {
+		if c.closedBy == nil {
+			c.closedBy = map[string]*[numResources]time.Duration{}
+		}
+		times = new([numResources]time.Duration)
+		c.closedBy[class] = times
+	}
+	return times
 }

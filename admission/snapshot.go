@@ -72,6 +72,8 @@ type Stats struct {
 	Queues    []QueueStats
 	// ClosedFor is how long queues were blocked, by what they lacked.
 	ClosedFor map[Resource]time.Duration
+	// ClosedByClass is the same for each class that has queues, by its name.
+	ClosedByClass map[string]map[Resource]time.Duration
 	// MissedEvents counts grants that only the periodic recheck found.
 	MissedEvents uint64
 	// WaitingBytes are the Bytes of all that wait.
@@ -134,8 +136,16 @@ func (c *Core) stats(now Instant, short bool) Stats {
 	for by := ResourcePrefillSlot; by < numResources; by++ {
 		s.ClosedFor[by] = c.closedFor[by]
 	}
+	s.ClosedByClass = make(map[string]map[Resource]time.Duration, len(c.closedBy))
+	for class, times := range c.closedBy {
+		of := map[Resource]time.Duration{}
+		for by := ResourcePrefillSlot; by < numResources; by++ {
+			of[by] = times[by]
+		}
+		s.ClosedByClass[class] = of
+	}
 	for _, f := range c.families {
-		s.Queues = append(s.Queues, c.queueStats(now, f, s.ClosedFor, short))
+		s.Queues = append(s.Queues, c.queueStats(now, f, &s, short))
 	}
 	return s
 }
