@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/sluice-router/sluice/internal/dispatch"
@@ -16,7 +17,9 @@ func TestHeldUpIsTold(t *testing.T) {
 	})
 	pin := []string{dispatch.HeaderTargetWorker, r.sim.Prefill(0).URL()}
 	r.block(r.sim.Prefill(0), 10, pin...)
-	r.waitFor("a place taken", func() bool { return !r.rank("prefill").Room })
+	r.waitFor("a place taken", func() bool {
+		return slices.ContainsFunc(r.admission().Ranks, func(k rankDoc) bool { return k.Slots == 1 })
+	})
 	r.fly(promptOf(10, ""), pin...)
 	r.waitDepth("default", 1)
 	if h := r.class("default").HeldUp; h != nil {
