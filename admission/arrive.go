@@ -213,9 +213,7 @@ func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) bool {
 		m.pools[RolePrefill].policy.Booked(t.Prefill.index, t.Hints[PrefillLeg])
 	}
 	m.pools[t.Target.role(DecodeLeg)].policy.Booked(t.Decode.index, t.Hints[DecodeLeg])
-	f.rate.add(now)
-	m.queues.classes[t.class.index].rate.add(now)
-	c.total.add(now)
+	c.beginRuns(now, t)
 	f.grants++
 	if f.fenceWaits {
 		f.fenceWaits, f.fenceAt = false, now
@@ -240,33 +238,39 @@ func (c *Core) refuse(now Instant, t *Ticket, why Reason, lack Resource, limit i
 		why = RetryRefused // the client is owed the failure of the attempt before
 	}
 	q := t.queue()
-	depth, rate := c.waiting, &c.total
+	depth := c.waiting
 	if why != QueueFull {
-		depth, rate = q.n, &q.rate
+		depth = q.n
 	}
 	t.refusal = &Refusal{
 		Reason: why, Resource: lack, Class: t.class.Name, Limit: limit, Depth: depth, Waited: t.waited,
 		PrefillSlots: c.limits.PrefillSlots > 0,
-		RetryAfter:   c.retryAfter(now, t, why, lack, depth, rate),
+		RetryAfter:   c.retryAfter(now, t, why, lack, depth),
 	}
 	c.decide(t, stateRefused, out)
 }
 
-// retryAfter is when the queue, at the pace it had over the last half minute,
-// will have served those who wait and one more.
-func (c *Core) retryAfter(now Instant, t *Ticket, why Reason, lack Resource, depth int, rate *rateMeter) time.Duration {
+// retryAfter is when the queue, at its pace, will have served those who wait and
+// one more.
+func (c *Core) retryAfter(now Instant, t *Ticket, why Reason, lack Resource, depth int) time.Duration {
 	secs := 5.0
 	q := t.queue()
-	if why == ClassQueueFull && q.class.never {
-		depth, rate = 0, c.releases(t, lack)
-	}
 	switch why {
 	case NoWorkers:
 		secs = c.healthInt.Seconds()
 	case Draining:
 		secs = 1
 	default:
-		if r := rate.perSecond(now, c.start); r > 0 {
+		var r float64
+		switch {
+		case why == QueueFull:
+			r = c.totalPace(now, t.legOf(lack))
+		case why == ClassQueueFull && q.class.never:
+			depth, r = 0, c.releases(t, lack).perSecond(now, c.start)
+		default:
+			r = q.pace.perSecond(now, c.start, t.legOf(lack))
+		}
+		if r > 0 {
 			secs = float64(depth+1) / r
 		} else if h := q.head(); h != nil && h.wakeAt != never {
 			secs = h.wakeAt.Sub(now).Seconds()
@@ -277,11 +281,7 @@ func (c *Core) retryAfter(now Instant, t *Ticket, why Reason, lack Resource, dep
 	return time.Duration(min(max(math.Ceil(secs), 1), 60)) * time.Second
 }
 
-// releases is the pace at which what t lacks comes free.
+// releases counts the ends of what t lacks.
 func (c *Core) releases(t *Ticket, lack Resource) *rateMeter {
-	m := t.Target.model
-	if t.Target.shape == Disaggregated && lack != ResourceDecode && lack != ResourceDecodeBlocks {
-		return &m.pools[RolePrefill].released
-	}
-	return &m.pools[t.Target.role(DecodeLeg)].released
+	return &t.Target.model.pools[t.Target.role(t.legOf(lack))].released
 }

@@ -16,7 +16,7 @@ type classQueue struct {
 	n           int
 	raw, cached int64 // prompt tokens that wait
 	deficit     int64
-	rate        rateMeter
+	pace        pace
 	closed      closedClock
 }
 

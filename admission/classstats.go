@@ -39,8 +39,8 @@ type ClassStats struct {
 	// apart. Snapshot tells both.
 	HeldUp    int
 	HeldUpFor time.Duration
-	// EstimatedWait is how long a new arrival would wait at the pace of the last
-	// half minute; zero when the pace is not known or nobody waits.
+	// EstimatedWait is how long a new arrival would wait at the pace of the class;
+	// zero when the pace is not known or nobody waits.
 	EstimatedWait time.Duration
 	// Never: the class does not queue.
 	Never bool
@@ -103,7 +103,7 @@ func (c *Core) classStats(now Instant, q *classQueue, short bool) ClassStats {
 		return s
 	}
 	s.HeadWait = h.waited + now.Sub(h.queuedAt)
-	if r := q.rate.perSecond(now, c.start); r > 0 {
+	if r := q.pace.perSecond(now, c.start, h.legOf(q.closed.by)); r > 0 {
 		s.EstimatedWait = time.Duration(float64(q.n+1) / r * float64(time.Second))
 	}
 	if !short {

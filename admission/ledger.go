@@ -175,7 +175,6 @@ func (m *model) soleGroup() bool {
 type family struct {
 	profiles   []*profileQueue
 	waiting    int
-	rate       rateMeter
 	grants     uint64
 	fence      fence
 	fenceAt    Instant // when the next fence may be due

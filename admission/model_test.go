@@ -86,8 +86,9 @@ func newWorld(t *rapid.T) *world {
 	}
 	w := &world{core: NewCore(o), now: 1, ref: &reference{
 		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.Order, o.Classes),
-		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{},
+		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1,
 	}}
+	w.ref.live = func() []*family { return w.core.families }
 	add := []Change{w.pairRank(RolePrefill), w.pairRank(RoleDecode)}
 	for range rapid.IntRange(0, 6).Draw(t, "ranks") {
 		add = append(add, w.newRank(t))
@@ -413,7 +414,7 @@ func (w *world) setFacts(t *rapid.T) {
 
 func (w *world) moveTo(now Instant) {
 	w.ref.closed += int64(now-w.now) * int64(w.ref.queues())
-	w.now = now
+	w.now, w.ref.now = now, now
 }
 
 // pass lets time pass as a punctual timer does.
@@ -495,6 +496,10 @@ func (w *world) check(t *rapid.T) {
 		}
 		if f := r.refusal; k.state == stateRefused && (f.Reason != k.reason || f.Depth != k.depth || f.RetryAfter < time.Second || f.RetryAfter > time.Minute || int64(f.Waited) != k.waited || f.LimitKind != k.kind || f.Current != k.current || k.reason == ClassQueueFull && f.Limit != k.limit) {
 			t.Fatalf("refused %+v, want %s at depth %d", f, k.reason, k.depth)
+		} else if k.state == stateRefused {
+			if want := k.retryAfter[r.legOf(f.Resource)]; want != 0 && f.RetryAfter != want {
+				t.Fatalf("refused %+v, want to be told to come in %s", f, want)
+			}
 		}
 		if k.class != nil && (r.class == nil || r.class.Name != k.class.Name || r.orderBy != k.orderBy) {
 			t.Fatalf("a request is of class %v, want %s; or has another deadline", r.class, k.class.Name)

@@ -2,7 +2,7 @@ package admission
 
 import "time"
 
-// rateWindow is the time over which admissions are counted for Retry-After.
+// rateWindow is the time over which admissions are counted.
 const rateWindow = 30
 
 // rateMeter counts admissions in one-second buckets.

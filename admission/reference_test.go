@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // reference is the contract of the gate, written down as plainly as possible:
@@ -31,6 +32,10 @@ type reference struct {
 	retried, postponed int
 	reasons            [numReasons]int
 	moved, credited    int
+	now, start         Instant
+	paces              map[refQueue]*refPace
+	total              []Instant
+	live               func() []*family // the code's
 }
 
 type refRank struct {
@@ -73,6 +78,8 @@ type refTicket struct {
 	current  int64
 	limit    int64
 	depth    int
+	// by the leg whose holds the request lacked; 0: not known here
+	retryAfter [numLegs]time.Duration
 
 	class   *Class
 	weight  int64
@@ -80,6 +87,8 @@ type refTicket struct {
 	raw     int64
 	cached  int64
 	queue   refQueue // that it waits in
+
+	runs [numLegs]*refRun
 
 	prefill, decode        *refRank // that it holds
 	prefillWas             *refRank
@@ -111,6 +120,9 @@ func (m *reference) refuse(t *refTicket, why Reason) {
 		why = RetryRefused
 	}
 	m.reasons[why]++
+	for l := range numLegs {
+		t.retryAfter[l] = m.retryAfter(t, why, l)
+	}
 	t.reason = why
 	t.kind, t.current, t.limit = LimitNone, 0, 0
 	m.decide(t, stateRefused)
@@ -166,6 +178,7 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 	}
 	t.prefill, t.prefillWas = chosen.prefill, chosen.prefill
 	m.bookDecode(t, chosen.decode)
+	m.begin(t)
 }
 
 func (m *reference) bookDecode(t *refTicket, d *refRank) {
@@ -328,6 +341,7 @@ func (m *reference) endPrefill(t *refTicket) {
 			p.probes--
 		}
 		t.prefill, t.prefillEpoch = nil, 0
+		m.endRun(t, PrefillLeg)
 	}
 }
 
@@ -373,6 +387,7 @@ func (m *reference) endDecode(t *refTicket) {
 			m.endTokens(t)
 		}
 		m.dropDecode(t)
+		m.endRun(t, DecodeLeg)
 	}
 }
 

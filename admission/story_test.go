@@ -329,8 +329,8 @@ retry a => a granted p1 d1
 `)
 }
 
-// Pace: (depth + 1) / admissions a second over the last half minute, between a
-// second and a minute; the head's remaining wait when nothing was admitted.
+// Pace: (depth + 1) / admissions a second, between a second and a minute: those
+// over the last half minute, or what runs in the time that it takes.
 func TestRetryAfter(t *testing.T) {
 	story(t, `
 limits slots=1 queue=3 timeout=50s
@@ -341,10 +341,10 @@ arrive b => b queued
 sleep 1s
 arrive c => c queued
 arrive d => d queued
-arrive e => e refused queue_full prefill_slot depth=3 waited=0s retry=49s
+arrive e => e refused queue_full prefill_slot depth=3 waited=0s retry=1m0s
 endprefill a => b granted p1 d1
 arrive f => f queued
-# 4 to serve, 1 in 30 s: the clamp holds.
+# 4 to serve, each in the 41 s of the one before: the clamp holds.
 arrive g => g refused queue_full prefill_slot depth=3 waited=0s retry=1m0s
 endprefill b => c granted p1 d1
 endprefill c => d granted p1 d1
@@ -356,7 +356,7 @@ arrive k => k refused queue_full prefill_slot depth=3 waited=0s retry=30s
 sleep 28s
 arrive k => k refused queue_full prefill_slot depth=3 waited=0s retry=30s
 sleep 3s
-arrive k => k refused queue_full prefill_slot depth=3 waited=0s retry=19s
+arrive k => k refused queue_full prefill_slot depth=3 waited=0s retry=1m0s
 `)
 	// A full queue is everybody's: without a waiter of one's own the first end
 	// of a wait tells.
@@ -409,7 +409,7 @@ limits slots=1 queue=1 timeout=5s
 arrive e => e refused queue_full prefill_slot depth=2 waited=0s retry=2s
 endprefill a
 endprefill b => c granted p1 d1
-sleep 30s => d refused queue_timeout prefill_slot depth=0 waited=30s retry=5s at 30s
+sleep 30s => d refused queue_timeout prefill_slot depth=0 waited=30s retry=30s at 30s
 limits slots=0 queue=0
 arrive f => f granted p1 d1
 arrive g => g granted p1 d1

@@ -61,25 +61,19 @@ type Ticket struct {
 
 	// owned by the gate
 	gate     *Gate
-	state    ticketState
-	arrived  bool    // arrival is set
 	arrival  Instant // the first one
 	seq      uint64  // order among equal arrivals
 	queuedAt Instant // start of the present wait
 	waited   time.Duration
-	wasQueue bool // the last Acquire had to wait
-	lacked   Resource
 	refusal  *Refusal
 	wake     chan struct{}
-	ended    bool // Close was called
 
 	class        *class     // nil before the first arrival
 	weight       int64      // uncached prompt tokens at the first arrival
 	orderBy      Instant    // the deadline that orders it in its class; never: none
 	rank         rankOfWait // its place in the class
-	reconsidered bool
-	lane         *lane // while queued
-	queuedRaw    int64 // prompt tokens it counts for while queued
+	lane         *lane      // while queued
+	queuedRaw    int64      // prompt tokens it counts for while queued
 	queuedCached int64
 
 	limitAt     Instant // when QueueTimeout ends the wait
@@ -92,11 +86,21 @@ type Ticket struct {
 	prev, next  *Ticket // of the target's waiters
 	family      *family // while queued
 
+	tokens     int64 // prefill tokens held
+	heldBlocks int64
+	granted    Instant // when the holds began
+	counted    *pace   // that they are counted in
+	epochs     [numLegs]uint32
+	probes     [numLegs]bool
+
+	// Of one byte each, so that a ticket is no larger than it has to be.
+	state                                   ticketState
+	lacked                                  Resource
+	arrived                                 bool // arrival is set
+	wasQueue                                bool // the last Acquire had to wait
+	ended                                   bool // Close was called
+	reconsidered                            bool
 	holdsPrefill, holdsDecode, decodeActive bool
-	tokens                                  int64 // prefill tokens held
-	heldBlocks                              int64
-	probes                                  [numLegs]bool
-	epochs                                  [numLegs]uint32
 }
 
 type ticketState uint8

@@ -1,0 +1,115 @@
+package admission
+
+import "time"
+
+const (
+	// paceEvidence is how many admissions of the last half minute are enough to go
+	// by them alone. With fewer, what runs tells more: after a quiet time, and at
+	// first, the count is of those who came, not of those who can be served.
+	paceEvidence = 20
+	// holdMemory is how many of the last holds the mean is of, about.
+	holdMemory = 32
+	// leastGuess is the shortest that a hold is taken to last while none has ended.
+	leastGuess = 5 * time.Second
+	// leastHold keeps the pace of holds that end at once finite.
+	leastHold = time.Microsecond
+)
+
+// pace is how fast the requests of one queue start: by what was counted and by what
+// runs.
+type pace struct {
+	rate rateMeter
+	runs [numLegs]running
+}
+
+// perSecond is the pace; leg is the one whose holds have to end for a request to
+// start.
+func (p *pace) perSecond(now, start Instant, leg Leg) float64 {
+	r := p.rate.perSecond(now, start)
+	if p.rate.sum < paceEvidence {
+		r = max(r, p.runs[leg].perSecond(now))
+	}
+	return r
+}
+
+// totalPace is the pace of all queues together.
+func (c *Core) totalPace(now Instant, leg Leg) float64 {
+	r := c.total.perSecond(now, c.start)
+	if c.total.sum >= paceEvidence {
+		return r
+	}
+	runs := 0.0
+	for _, f := range c.families {
+		for _, p := range f.profiles {
+			for _, q := range p.classes {
+				runs += q.pace.runs[leg].perSecond(now)
+			}
+		}
+	}
+	return max(r, runs)
+}
+
+// running is the holds of one leg that are under way, and how long such holds last.
+type running struct {
+	n int
+	// began is the sum of the instants at which they began. It may wrap around;
+	// differences to it do not.
+	began Instant
+	mean  time.Duration // of the holds that have ended
+	ended int           // how many of them the mean knows, up to holdMemory
+}
+
+func (r *running) begin(now Instant) {
+	r.n++
+	r.began += now
+}
+
+func (r *running) end(began, now Instant) {
+	r.n--
+	r.began -= began
+	d := now.Sub(began) - r.mean
+	if r.ended < holdMemory {
+		r.ended++
+		r.mean += d / time.Duration(r.ended)
+	} else {
+		r.mean += d / holdMemory // a constant power of two: no division
+	}
+}
+
+// perSecond is how many holds end a second: as many as run, in the time that one
+// lasts. That is the mean of those that ended, or the mean age of those that run
+// when they are older; and while none has ended twice that age.
+func (r *running) perSecond(now Instant) float64 {
+	if r.n == 0 {
+		return 0
+	}
+	hold := (now*Instant(r.n) - r.began).Sub(0) / time.Duration(r.n)
+	if r.ended == 0 {
+		hold = max(2*hold, leastGuess)
+	} else {
+		hold = max(hold, r.mean, leastHold)
+	}
+	return float64(r.n) / hold.Seconds()
+}
+
+// beginRuns counts the admission of t and the holds that it takes.
+func (c *Core) beginRuns(now Instant, t *Ticket) {
+	p := &t.queue().pace
+	t.granted, t.counted = now, p
+	p.rate.add(now)
+	c.total.add(now)
+	if t.Prefill != nil {
+		p.runs[PrefillLeg].begin(now)
+	}
+	p.runs[DecodeLeg].begin(now)
+}
+
+func (t *Ticket) endRun(now Instant, l Leg) { t.counted.runs[l].end(t.granted, now) }
+
+// legOf is the leg whose holds have to end before t, which lacks that, can start.
+func (t *Ticket) legOf(lack Resource) Leg {
+	if t.Target.shape == Disaggregated && lack != ResourceDecode && lack != ResourceDecodeBlocks {
+		return PrefillLeg
+	}
+	return DecodeLeg
+}
