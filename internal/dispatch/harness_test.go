@@ -187,7 +187,8 @@ func (r *rig) close() {
 func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 	route := map[string]openai.Route{
 		"/v1/chat/completions": openai.RouteChatCompletions, "/v1/completions": openai.RouteCompletions, "/generate": openai.RouteGenerate,
-		"/v1/embeddings": openai.RouteEmbeddings,
+		"/v1/messages": openai.RouteMessages, "/v1/responses": openai.RouteResponses,
+		"/v1/embeddings": openai.RouteEmbeddings, "/v1/audio/transcriptions": openai.RouteAudio,
 	}[req.URL.Path]
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -210,7 +211,7 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		p.Release()
 	}
 	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: free,
-		ID: r.requestID(), Arrived: time.Now(), Passing: route == openai.RouteEmbeddings}
+		ID: r.requestID(), Arrived: time.Now(), Passing: route == openai.RouteEmbeddings || route == openai.RouteAudio}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })

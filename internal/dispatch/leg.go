@@ -134,16 +134,47 @@ func (x *exchange) collect(b upstream.Body, limit int) ([]byte, error) {
 	}
 }
 
-// eventFailure turns an error event that an engine sent with status 200 into the
-// answer it stands for.
+// eventFailure turns an error that an engine told with status 200, in an event or as
+// its answer, into the answer that it stands for. data may be cut short.
 func (x *exchange) eventFailure(leg admission.Leg, rank *fleet.Rank, data []byte) *failure {
 	status := engine.EventErrorStatus(data)
-	body := append([]byte(nil), data...)
+	body := errorBody(status, data)
 	return &failure{
 		leg: leg, rank: rank, status: status, body: body, contentType: typeJSON,
 		reason:   reasonEngineError,
 		transfer: x.pair && engine.SGLangTransferFailure(status, body),
 	}
+}
+
+// errorBody is the body of an answer that tells what the event data tells: the same
+// bytes if they have the form of one.
+func errorBody(status int, data []byte) []byte {
+	if openai.WholeJSON(data) {
+		nested, _ := openai.RawField(data, "error")
+		flat, _ := openai.RawField(data, "object")
+		if string(flat) == `"error"` || len(nested) > 0 && (nested[0] == '{' || nested[0] == '"') {
+			return append([]byte(nil), data...)
+		}
+	}
+	told := translate.EngineError{Status: status, Message: openai.EventErrorMessage(data)}
+	if told.Message == "" {
+		told.Message = "the engine told an error"
+	}
+	return told.AsError().AppendJSON(nil, openai.ShapeOpenAI)
+}
+
+// toldError is the failure of an answer of status 200 that is an error object, nil if it
+// is none. What it says of the client's fault is told as such; else it is no answer.
+func (x *exchange) toldError(leg admission.Leg, rank *fleet.Rank, answer []byte) *failure {
+	status, message, isError := openai.ReadErrorObject(answer)
+	switch {
+	case !isError:
+		return nil
+	case status >= 400 && status < 500:
+		return x.eventFailure(leg, rank, answer)
+	}
+	return &failure{leg: leg, rank: rank, reason: reasonUpstream,
+		local: openai.UpstreamFailed(x.legName(leg), "it answered with status 200 and an error: "+message, nil)}
 }
 
 // abortFailure is an engine's word, in an answer of status 200, that it gave the

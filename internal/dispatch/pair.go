@@ -351,9 +351,8 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 		// Decode would go on with KV that is not there.
 		return x.abortFailure(admission.PrefillLeg, rank, a)
 	}
-	if _, message, isError := openai.ReadErrorObject(head); isError {
-		// Decode would wait for KV that never comes.
-		return bad("it answered with status 200 and an error: " + message)
+	if f := x.toldError(admission.PrefillLeg, rank, head); f != nil {
+		return f // decode would wait for KV that never comes
 	}
 	if u, ok := openai.ReadUsage(head); ok {
 		leg.cached.tell(u)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
@@ -311,45 +310,31 @@ func (r *relay) awaitsFirst() bool {
 // maxHeld bounds what is held back of a first event that comes in pieces.
 const maxHeld = 64 << 10
 
-// onlyOpening tells whether all that has come is the event with which a chat
-// begins: the role, and no content. vLLM sends it before the engine has run, so it
-// is no sign that there will be an answer; it waits for the next event.
+// onlyOpening tells whether all that has come are events with which a stream begins:
+// the role of a chat's choices, and no content; message_start; response.created. Engines
+// send them before the model has run, so they are no sign that there will be an answer:
+// they wait for the next event.
 func (r *relay) onlyOpening(held, piece []byte) bool {
-	if r.x.call.Route != openai.RouteChatCompletions || r.scan.Events != 1 || r.scan.DataEvents != 1 || !r.scan.AtBoundary() {
-		return false
+	switch r.x.call.Route {
+	case openai.RouteMessages, openai.RouteResponses:
+		return r.scan.Openings > 0 && r.scan.Events == r.scan.Openings
+	case openai.RouteChatCompletions:
+		events, samples := r.scan.Events, 1
+		if p := r.x.call.Peeked; p != nil {
+			samples = max(samples, p.N)
+		}
+		return events > 0 && events <= samples && events == r.scan.DataEvents && r.scan.TokenEvents == 0 && r.scan.AtBoundary() &&
+			bytes.Count(held, roleField)+bytes.Count(piece, roleField) == events
 	}
-	if len(held) > 0 {
-		piece = append(held[:len(held):len(held)], piece...)
-	}
-	return bytes.Contains(piece, roleField) && (bytes.Contains(piece, emptyContent) || bytes.Contains(piece, nullContent)) &&
-		!bytes.Contains(piece, functionField) && !hasText(piece, reasoningContent) && !hasText(piece, reasoning)
+	return false
 }
 
-// hasText tells whether the field, with its colon, has a text that is not empty.
-func hasText(event, field []byte) bool {
-	_, value, ok := bytes.Cut(event, field)
-	return ok && len(value) > 1 && value[0] == '"' && value[1] != '"'
-}
+var roleField = []byte(`"role":"assistant"`)
 
-var (
-	roleField    = []byte(`"role":"assistant"`)
-	emptyContent = []byte(`"content":""`)
-	nullContent  = []byte(`"content":null`)
-
-	functionField    = []byte(`"function":`) // of a tool call
-	reasoningContent = []byte(`"reasoning_content":`)
-	reasoning        = []byte(`"reasoning":`)
-)
-
-// beforeFirst looks at what has come before the client was sent anything. An
-// error event that reports a broken hand-off is the pair's failure; any other is
-// the engine's answer and passes as it is.
+// beforeFirst looks at what has come before the client was sent anything. An error
+// event then is the same as an answer with that error's status.
 func (r *relay) beforeFirst() *failure {
-	if r.scan.Errors == 0 || !r.x.pair {
-		return nil
-	}
-	status := engine.EventErrorStatus(r.scan.LastError)
-	if !engine.SGLangTransferFailure(status, r.scan.LastError) && (!r.x.handedOver || status != http.StatusInternalServerError) {
+	if r.scan.Errors == 0 {
 		return nil
 	}
 	return r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
@@ -394,38 +379,101 @@ func (r *relay) streamEnd(held []byte) *failure {
 	return nil
 }
 
-// lines relays a stream of some other form: each piece as it comes.
+// lines relays a stream of some other form: each piece as it comes, but for the first
+// event or line, which may tell that there will be no answer.
 func (r *relay) lines(ctx *legContext) *failure {
+	var held, last []byte                                  // last is the end of a stream of lines
+	stored := r.x.call.Route == openai.RouteStoredResponse // of which a failure is a good answer
 	for {
 		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
-			if !r.out.begun {
-				return r.bad("its answer is empty", nil)
-			}
-			if r.scan.Errors > 0 {
-				f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
-				f.told = true
-				return f
-			}
-			return nil
+			return r.linesEnd(held, last)
 		}
 		if err != nil {
 			return r.broken(ctx, err)
 		}
 		r.rank.NoteProgress()
-		if r.sse {
+		switch {
+		case stored:
+		case r.sse:
 			if r.scan.Feed(piece); r.scan.Aborted {
 				return r.aborted(piece[:r.scan.AbortAt])
+			}
+			if !r.out.begun {
+				if f := r.beforeFirst(); f != nil {
+					return f
+				}
+				if r.awaitsFirst() && len(held)+len(piece) < maxHeld {
+					held = append(held, piece...)
+					continue
+				}
+			}
+		case isLines(r.resp.Get("Content-Type")):
+			if last = append(last, piece...); len(last) > 2*maxTail {
+				last = append(last[:0], last[len(last)-maxTail:]...)
+			}
+			if !r.out.begun {
+				if held = append(held, piece...); bytes.IndexByte(piece, '\n') < 0 && len(held) < maxHeld {
+					continue
+				}
+				if f := r.lineFailure(held); f != nil {
+					return f
+				}
+				piece, held = held, nil
 			}
 		}
 		r.firstToken()
 		if f := r.begin(-1); f != nil {
 			return f
 		}
+		if len(held) > 0 {
+			if f := r.out.write(held, false); f != nil {
+				return f
+			}
+			held = nil
+		}
 		if f := r.pass(piece); f != nil {
 			return f
 		}
 	}
+}
+
+// linesEnd judges such a stream at its end. held is what was not sent, last the end of
+// a stream of lines.
+func (r *relay) linesEnd(held, last []byte) *failure {
+	if len(held) > 0 {
+		if f := r.lineFailure(held); f != nil {
+			return f
+		}
+		if f := r.begin(-1); f != nil {
+			return f
+		}
+		if f := r.out.write(held, r.scan.AtBoundary()); f != nil {
+			return f
+		}
+	}
+	if !r.out.begun {
+		return r.bad("its answer is empty", nil)
+	}
+	if r.scan.Errors > 0 {
+		f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
+		f.told = true
+		return f
+	}
+	last = bytes.TrimRight(last, "\r\n")
+	return r.lineFailure(last[bytes.LastIndexByte(last, '\n')+1:])
+}
+
+// lineFailure is the failure that the first of these lines tells of, if it does.
+func (r *relay) lineFailure(lines []byte) *failure {
+	if r.sse {
+		return nil
+	}
+	line, _, _ := bytes.Cut(bytes.TrimLeft(lines, "\r\n"), []byte{'\n'})
+	if a, given := openai.ReadAbort(line); given {
+		return r.x.abortFailure(r.leg, r.rank, a)
+	}
+	return r.x.toldError(r.leg, r.rank, line)
 }
 
 // plain relays one JSON answer. Up to a bound it is collected first, so that one
@@ -506,20 +554,21 @@ func (r *relay) whole(b []byte) *failure {
 		f.reason = reasonBrokenOff
 		return f
 	}
-	if a, given := openai.ReadAbort(b); given {
-		if u, ok := openai.ReadUsage(b); ok {
-			r.x.call.Record.Usage = u
-		}
-		return r.x.abortFailure(r.leg, r.rank, a)
-	}
-	if !r.x.call.Passing && !startsJSON(b) && r.resp.Get("Content-Encoding") == "" {
-		return r.bad("its answer is no JSON", nil)
-	}
-	if _, message, isError := openai.ReadErrorObject(b); isError && r.x.call.Route != openai.RouteResponses && !r.x.call.Passing {
-		return r.bad("it answered with status 200 and an error: "+message, nil)
-	}
 	if u, ok := openai.ReadUsage(b); ok {
 		r.x.call.Record.Usage = u
+	}
+	if r.x.call.Route != openai.RouteStoredResponse { // of which a failure is a good answer
+		if a, given := openai.ReadAbort(b); given {
+			return r.x.abortFailure(r.leg, r.rank, a)
+		}
+		if !r.x.call.Passing && !startsJSON(b) && r.resp.Get("Content-Encoding") == "" {
+			return r.bad("its answer is no JSON", nil)
+		}
+		if r.x.call.Route != openai.RouteResponses {
+			if f := r.x.toldError(r.leg, r.rank, b); f != nil {
+				return f
+			}
+		}
 	}
 	r.firstToken()
 	b = r.wholeWithCached(b)

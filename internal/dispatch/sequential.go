@@ -168,8 +168,8 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 		return nil, x.abortFailure(admission.PrefillLeg, pr, a)
 	}
 	if x.call.Route != openai.RouteResponses {
-		if _, message, isError := openai.ReadErrorObject(answer); isError {
-			return nil, bad("it answered with status 200 and an error: "+message, nil)
+		if f := x.toldError(admission.PrefillLeg, pr, answer); f != nil {
+			return nil, f
 		}
 	}
 	x.call.Record.Prefill = time.Since(start)

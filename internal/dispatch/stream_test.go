@@ -290,11 +290,22 @@ func TestCase_B109_RealStatusBeforeTheStream(t *testing.T) {
 	})
 	t.Run("an error as the first event", func(t *testing.T) {
 		everyWay(t, func(t *testing.T, pair bool, size int) {
-			rec, r := sends(t, pair, size, `data: {"error":{"message":"the engine is unwell","code":500}}`+"\n\n", doneEvent)
-			if rec.Reason != reasonEngineError || rec.Status != 200 || rec.Err == nil {
+			const unwell = `{"error":{"message":"the engine is unwell","code":500}}`
+			o := rigOptions{sim: sim.Options{Regular: 1}, breaker: firstFault}
+			if pair {
+				o = pd(rigOptions{breaker: firstFault})
+			}
+			r := newRig(t, o)
+			answering := r.sim.Workers()[len(r.sim.Workers())-1]
+			answering.SetFault(sim.Fault{Events: []string{"data: " + unwell + "\n\n", doneEvent}, WriteSize: size})
+			if a := r.chat(streamed); a.status != 500 || a.body != unwell || a.err != nil {
+				t.Errorf("got %d %v %s", a.status, a.err, a.body)
+			}
+			r.settled()
+			if rec := r.waitRecord(0); rec.Reason != reasonEngineError || rec.Status != 500 || rec.Err == nil {
 				t.Errorf("recorded %+v", rec)
 			}
-			r.charged(r.sim.Workers()[len(r.sim.Workers())-1])
+			r.charged(answering)
 		})
 	})
 }

@@ -218,8 +218,11 @@ func (r *relay) translated(ctx *legContext) *failure {
 	t.stream = t.exchange.Stream(r.x.estimate)
 	var out []byte
 	add := func(b []byte) { out = append(out, b...) }
-	for {
-		out = out[:0]
+	roles := 0 // events that only begin a chat
+	for holds := false; ; {
+		if !holds {
+			out = out[:0]
+		}
 		piece, err := r.resp.Body.Next()
 		if err != nil && err != io.EOF {
 			return r.broken(ctx, err)
@@ -251,7 +254,13 @@ func (r *relay) translated(ctx *legContext) *failure {
 			return r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
 		}
 		r.tokens()
-		if len(out) > 0 {
+		roles += bytes.Count(piece, roleField)
+		if holds = !r.out.begun && err == nil && !end && len(out) > 0 && len(out) < maxHeld && r.scan.TokenEvents == 0 &&
+			r.scan.Events == 1 && r.scan.DataEvents == 1 && roles == 1; holds {
+			r.out.owe()
+			continue
+		}
+		if len(out) > 0 && (err == nil || r.out.begun) {
 			if f := r.begin(-1); f != nil {
 				return f
 			}

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"net/http"
+	"unicode/utf8"
 )
 
 // ReadErrorObject tells whether the JSON of an answer or of an event is in fact an
@@ -102,4 +103,28 @@ func (e *errorFacts) tell() (status int, message string) {
 		message = clip(string(AppendUnquoted(nil, raw)), maxErrorMessage)
 	}
 	return status, message
+}
+
+// EventErrorMessage is the engine's text in the data of an error event, of at most 2
+// KiB, or "": that of an error object, on top or in the response that failed, a message
+// of its own, or the data itself where that is no JSON.
+func EventErrorMessage(data []byte) string {
+	if _, message, ok := ReadErrorObject(data); ok && message != "" {
+		return message
+	}
+	if response, ok := RawField(data, "response"); ok {
+		_, message, _ := ReadErrorObject(response)
+		return message
+	}
+	var flat errorFacts
+	if raw, ok := RawField(data, "message"); ok {
+		flat.message = raw
+		_, message := flat.tell()
+		return message
+	}
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 || data[0] == '{' || data[0] == '[' || !utf8.Valid(data) {
+		return ""
+	}
+	return clip(string(data), maxErrorMessage)
 }

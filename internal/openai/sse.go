@@ -23,6 +23,9 @@ type EventScanner struct {
 	// Events counts complete events with data, the end marker and errors included;
 	// DataEvents those without the two; Comments the comment lines.
 	Events, DataEvents, Comments int
+	// Openings counts the data events with which a stream of the Messages or the
+	// Responses API begins, before there is any output: by their names.
+	Openings int
 	// TokenEvents counts data events that have output of the model in them, exactly up
 	// to the first and closely from there on.
 	TokenEvents int
@@ -80,6 +83,7 @@ const (
 	nameError
 	nameEnd
 	nameFailed
+	nameOpening
 )
 
 // Reset makes the scanner ready for another stream; its buffers and bounds stay.
@@ -214,6 +218,8 @@ func (e *EventScanner) takeLine(line []byte, lost, reused bool) {
 			e.name = nameEnd
 		case "response.failed":
 			e.name = nameFailed
+		case "message_start", "ping", "response.created", "response.queued", "response.in_progress":
+			e.name = nameOpening
 		case "message_delta": // of what ends the message
 		default:
 			if bytes.HasSuffix(value, deltaSuffix) {
@@ -311,6 +317,9 @@ func (e *EventScanner) inspect() {
 		}
 	}
 	e.DataEvents++
+	if e.name == nameOpening {
+		e.Openings++
+	}
 	if !e.SkipUsage {
 		e.noteToken(usage)
 	}

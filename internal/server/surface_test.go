@@ -267,7 +267,7 @@ func TestBrokenStreamsEndInTheFormOfTheAPI(t *testing.T) {
 	}
 }
 
-// breaking serves both APIs natively and breaks off after an event.
+// breaking serves both APIs natively and breaks off after its first output.
 func breaking(_ *sim.Worker, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != "POST" {
@@ -275,7 +275,7 @@ func breaking(_ *sim.Worker, next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, "event: message_start\ndata: {\"type\":\"message_start\"}\n\n")
+		_, _ = io.WriteString(w, "event: message_start\ndata: {\"type\":\"message_start\"}\n\nevent: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"a\"}}\n\n")
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})

@@ -1,0 +1,110 @@
+package dispatch
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+// streamRoutes are the routes with streams of their own, a request of each, and the
+// events before and with the first output of the engine.
+var streamRoutes = []struct{ path, body, opening, output, end string }{
+	{"/v1/chat/completions", chatBody(streamed), roleEvent, token, doneEvent},
+	{"/v1/completions", `{"model":"sim-model","prompt":"x","stream":true}`, "", `data: {"choices":[{"index":0,"text":"a"}]}` + "\n\n", doneEvent},
+	{"/generate", `{"text":"x","stream":true}`, "", `data: {"text":"a","meta_info":{}}` + "\n\n", doneEvent},
+	{"/v1/messages", `{"model":"sim-model","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"x"}]}`,
+		"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n",
+		"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n",
+		"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
+	{"/v1/responses", `{"model":"sim-model","stream":true,"input":"x"}`,
+		"event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"resp_1\",\"model\":\"m\",\"error\":null}}\n\n",
+		"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n",
+		"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"error\":null}}\n\n"},
+	{"/v1/audio/transcriptions", `{"model":"sim-model","stream":true}`, "", `data: {"type":"transcript.text.delta","delta":"a"}` + "\n\n", doneEvent},
+}
+
+// TestErrorEventBeforeTheAnswer: an error event before any output is what a status
+// would have been: another attempt, or the client's own fault, and never a 200.
+func TestErrorEventBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	for _, route := range streamRoutes {
+		for _, c := range []struct {
+			name, event string
+			status      int // 200: another attempt serves it
+		}{
+			{"500", `data: {"error":{"message":"no luck","code":500}}`, 200},
+			{"503 as text", `data: {"error":{"message":"no luck","code":"503"}}`, 200},
+			{"no code", `data: {"error":{"message":"no luck"}}`, 200},
+			{"named", "event: error\ndata: {\"message\":\"no luck\"}", 200},
+			{"named, no JSON", "event: error\ndata: no luck", 200},
+			{"400", `data: {"error":{"message":"no luck","type":"BadRequestError","code":400}}`, 400},
+			{"flat 404", `data: {"object":"error","message":"no luck","code":404}`, 404},
+			{"named 400", "event: error\ndata: {\"message\":\"no luck\",\"code\":400}", 400},
+			{"of Messages", "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"no luck\"}}", 400},
+			{"of Responses", "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"id\":\"r\",\"error\":{\"code\":\"server_error\",\"message\":\"no luck\"}}}", 200},
+		} {
+			for _, opening := range []string{"", route.opening} {
+				if opening == "" && route.opening != "" && c.status == 200 {
+					continue // with it is the harder case
+				}
+				t.Run(route.path+"/"+c.name, func(t *testing.T) {
+					t.Parallel()
+					var calls atomic.Int32
+					served := route.opening + route.output + route.end
+					r := newRig(t, rigOptions{retries: 2, breaker: noBreaker, sim: sim.Options{Regular: 2, Worker: answering(
+						func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+							if calls.Add(1) == 1 {
+								write(w, typeEventStream, opening, c.event+"\n\n", route.end)
+							} else {
+								write(w, typeEventStream, served)
+							}
+							return true
+						})}})
+					a := r.do(t.Context(), route.path, route.body)
+					attempts := 1
+					if c.status == 200 {
+						attempts = 2
+						if a.status != 200 || a.err != nil || a.body != served {
+							t.Errorf("%d %v %s", a.status, a.err, a.body)
+						}
+					} else if a.status != c.status || a.err != nil || !strings.Contains(a.body, `"error"`) || !strings.Contains(a.body, "no luck") ||
+						a.header.Get("Content-Type") != typeJSON {
+						t.Errorf("%d %v %v %s", a.status, a.err, a.header, a.body)
+					}
+					if rec := r.waitRecord(0); rec.Attempts != attempts || rec.Status != c.status {
+						t.Errorf("recorded %+v", rec)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestErrorLineBeforeTheAnswer is the same for a stream of JSON lines.
+func TestErrorLineBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lines  []string
+		status int
+		whole  bool
+	}{
+		{[]string{`{"error":{"message":"no luck",`, `"code":400}}` + "\n"}, 400, true},
+		{[]string{`{"error":"no luck"}`}, 502, true},
+		{[]string{`{"choices":[{"finish_reason":"abort"}]}` + "\n"}, 503, true},
+		{[]string{`{"a":1}` + "\n", `{"b":`, `2}` + "\n"}, 200, true},
+		{[]string{`{"a":1}` + "\n", `{"error":{"message":"no luck"}}` + "\n"}, 200, false},
+	} {
+		r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1, Worker: answering(
+			func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+				write(w, "application/x-ndjson", c.lines...)
+				return true
+			})}})
+		a := r.chat(streamed)
+		if c.whole && a.status != c.status || (a.err == nil) != c.whole || a.status == 200 && c.whole && a.body != strings.Join(c.lines, "") {
+			t.Errorf("%q: %d %v %s", c.lines, a.status, a.err, a.body)
+		}
+	}
+}
