@@ -138,11 +138,17 @@ func (c *clientWriter) signLocked() error {
 const echoDelay = time.Second
 
 // echo tells the client that the engine spoke, though nothing that it said can be
-// passed, unless the client heard something just now.
+// passed. Where the client heard something just now, it is told echoDelay later.
 func (c *clientWriter) echo() *failure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.boundary || c.committed && (!c.sse || time.Since(c.lastWrite) < echoDelay) {
+	if !c.boundary || c.committed && !c.sse {
+		return nil
+	}
+	if silent := time.Since(c.lastWrite); c.committed && silent < echoDelay {
+		if c.keepAlive > echoDelay {
+			c.oweLocked(echoDelay - silent)
+		}
 		return nil
 	}
 	if err := c.signLocked(); err != nil {
@@ -159,9 +165,13 @@ func (c *clientWriter) owe() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.oweLocked(echoDelay)
+}
+
+func (c *clientWriter) oweLocked(within time.Duration) {
 	if !c.owed && !c.stopped && c.timer != nil {
 		c.owed = true
-		c.timer.Reset(echoDelay)
+		c.timer.Reset(within)
 	}
 }
 

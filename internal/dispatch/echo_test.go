@@ -94,6 +94,31 @@ func TestEchoes(t *testing.T) {
 	})
 }
 
+// What the engine said shortly after a sign was passed on with its next event only,
+// however late that came.
+func TestAnEchoThatCameTooSoonIsOwed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, rec := quietClient(openai.RouteMessages)
+		defer x.out.stopKeepAlive()
+		for range 3 { // at 0, 300 and 600 ms
+			if f := x.out.echo(); f != nil {
+				t.Fatal(f)
+			}
+			time.Sleep(300 * time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if n := strings.Count(heard(x, rec), ping); n != 2 {
+			t.Errorf("after a second: %d pings, want 2", n)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := strings.Count(heard(x, rec), ping); n != 2 {
+			t.Errorf("without a word from the engine: %d pings, want 2", n)
+		}
+	})
+}
+
 func TestOnlyOpening(t *testing.T) {
 	for event, want := range map[string]bool{
 		`{"role":"assistant","content":""}`:                                                                              true,
