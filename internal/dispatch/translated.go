@@ -218,11 +218,8 @@ func (r *relay) translated(ctx *legContext) *failure {
 	t.stream = t.exchange.Stream(r.x.estimate)
 	var out []byte
 	add := func(b []byte) { out = append(out, b...) }
-	roles := 0 // events that only begin a chat
-	for holds := false; ; {
-		if !holds {
-			out = out[:0]
-		}
+	for {
+		out = out[:0]
 		piece, err := r.resp.Body.Next()
 		if err != nil && err != io.EOF {
 			return r.broken(ctx, err)
@@ -254,12 +251,6 @@ func (r *relay) translated(ctx *legContext) *failure {
 			return r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
 		}
 		r.tokens()
-		roles += bytes.Count(piece, roleField)
-		if holds = !r.out.begun && err == nil && !end && len(out) > 0 && len(out) < maxHeld && r.scan.TokenEvents == 0 &&
-			r.scan.Events == 1 && r.scan.DataEvents == 1 && roles == 1; holds {
-			r.out.owe()
-			continue
-		}
 		if len(out) > 0 && (err == nil || r.out.begun) {
 			if f := r.begin(-1); f != nil {
 				return f
