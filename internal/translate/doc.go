@@ -41,7 +41,8 @@
 // message, turns joined by an empty line, since chat templates refuse a second one or
 // one that is not the first. Neighbours of the user's and of the assistant's become one
 // turn in the same way. Tools other than functions of the client's are left out
-// with a note (Exchange.Note), or refused (Options.RefuseTools).
+// with a note (Exchange.Note), or refused (Options.RefuseTools), and so is what they did
+// in earlier turns.
 //
 // Messages API: system blocks are joined by a line feed, one text block is a plain
 // string, and a tool without a description gets an empty one, so that the prompt is
@@ -50,7 +51,8 @@
 // chat_template_kwargs (templates know one or the other) unless the client did;
 // budget_tokens binds no engine and is left out; display "omitted" is obeyed here.
 // output_config.effort is reasoning_effort ("xhigh" is "max"), output_config.format
-// is response_format. is_error of a tool result is left out: its text tells. A last
+// is response_format. is_error of a tool result is left out: its text tells; without one
+// it is "Error". Documents that are text and search results become texts. A last
 // message by the assistant is continued only if the client also sends the engines'
 // continue_final_message. context_management is left out: nothing is cleared.
 // input_tokens of the answer does not count cached tokens, as in that API. In a
@@ -59,8 +61,10 @@
 //
 // Responses API: nothing is stored, and the answer says so ("store":false). store
 // true, previous_response_id, conversation, background, prompt, item references
-// and truncation "auto" are refused. Roles developer and system are both the system's. Reasoning items become reasoning_content of the
-// assistant's message after them, those without text (encrypted) are left out.
+// and truncation "auto" are refused. Roles developer and system are both the system's.
+// Reasoning items become reasoning_content of the assistant's message after them, those
+// without text (encrypted) are left out. A tool_choice of allowed_tools is a shorter
+// list of tools.
 // reasoning.effort is reasoning_effort; summaries are not made, the engine's own
 // reasoning is told as reasoning_text. include takes message.output_text.logprobs and
 // reasoning.encrypted_content (without effect: the reasoning is in plain text).

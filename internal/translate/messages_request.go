@@ -2,6 +2,7 @@ package translate
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/sluice-router/sluice/internal/openai"
 )
@@ -13,10 +14,11 @@ type Messages struct {
 	stops        []string
 	omitThinking bool
 	eager        []string // names of tools whose input is told as it comes
+	left         leftParts
 	note         string
 }
 
-// Note tells which tools were left out; see Exchange.
+// Note tells what was left out; see Exchange.
 func (m *Messages) Note() string { return m.note }
 
 var messagesFields = map[string]rule{
@@ -40,6 +42,7 @@ func MessagesRequest(body []byte, opts Options) ([]byte, *Messages, error) {
 		return nil, nil, err
 	}
 	m := &Messages{opts: opts.withDefaults()}
+	m.left.refuse = m.opts.RefuseTools
 	model, err := top.need("model")
 	if err != nil {
 		return nil, nil, err
@@ -133,11 +136,11 @@ func (m *Messages) tools(c *chatBody, top object) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.tools(tools, top.at.field("tools"), m.opts.RefuseTools, m.appendTool)
-	if err != nil {
+	list := &toolList{refuse: m.opts.RefuseTools}
+	if err := c.tools(list, tools, top.at.field("tools"), m.appendTool); err != nil {
 		return err
 	}
-	m.note = list.note()
+	m.note = m.left.note(list.note())
 	v := top.get("tool_choice")
 	if v == nil {
 		return nil
@@ -188,10 +191,9 @@ func (m *Messages) tools(c *chatBody, top object) error {
 }
 
 // tools writes the functions among the request's tools, each by write.
-func (c *chatBody) tools(tools raw, at *path, refuse bool, write func(*chatBody, *toolList, object) error) (*toolList, error) {
-	l := &toolList{refuse: refuse}
+func (c *chatBody) tools(l *toolList, tools raw, at *path, write func(*chatBody, *toolList, object) error) error {
 	if tools.isBlank() {
-		return l, nil
+		return nil
 	}
 	start, before := len(c.b), len(c.written)
 	c.name("tools")
@@ -199,13 +201,16 @@ func (c *chatBody) tools(tools raw, at *path, refuse bool, write func(*chatBody,
 	for i, v := range tools.elements() {
 		tool, err := readObject(v, at.element(i))
 		if err != nil {
-			return nil, err
+			return err
+		}
+		if l.only != nil && !slices.Contains(l.only, tool.get("name").text()) {
+			continue
 		}
 		end := len(c.b)
 		c.b = append(c.b, commaIf(!l.none())...)
 		left := len(l.left)
 		if err := write(c, l, tool); err != nil {
-			return nil, err
+			return err
 		}
 		if len(l.left) > left {
 			c.b = c.b[:end]
@@ -218,7 +223,7 @@ func (c *chatBody) tools(tools raw, at *path, refuse bool, write func(*chatBody,
 	if l.none() {
 		c.b, c.written = c.b[:start], c.written[:before]
 	}
-	return l, nil
+	return nil
 }
 
 func (m *Messages) appendTool(c *chatBody, l *toolList, tool object) error {
@@ -230,17 +235,20 @@ func (m *Messages) appendTool(c *chatBody, l *toolList, tool object) error {
 	if kind != nil && kind.text() != "custom" {
 		return l.leave(tool, kind)
 	}
-	if !tool.get("input_examples").isBlank() {
-		return unsupported(at.field("input_examples"), "the engine behind this route cannot show them to the model")
-	}
-	if err := directCallersOnly(tool); err != nil {
+	if direct, err := callable(tool); err != nil {
 		return err
+	} else if !direct {
+		return l.leaveFor(tool, "allowed_callers", onlyTheModelCalls)
 	}
 	name, err := tool.need("name")
 	if err != nil {
 		return err
 	}
 	description, err := tool.str("description")
+	if err != nil {
+		return err
+	}
+	examples, err := tool.array("input_examples")
 	if err != nil {
 		return err
 	}
@@ -266,7 +274,7 @@ func (m *Messages) appendTool(c *chatBody, l *toolList, tool object) error {
 		c.b = append(c.b, `,"defer_loading":true`...)
 	}
 	c.b = append(append(c.b, `,"function":{"name":`...), name...)
-	c.b = append(append(c.b, `,"description":`...), description.or(`""`)...)
+	c.b = append(append(c.b, `,"description":`...), withExamples(description, examples).or(`""`)...)
 	c.b = append(append(c.b, `,"parameters":`...), tool.get("input_schema")...)
 	if !hasMember(schema, "type") {
 		// What the model is shown is an object's schema, said or not.
@@ -296,18 +304,37 @@ func commaIf(yes bool) string {
 	return ""
 }
 
-// directCallersOnly refuses tools that code on the API's own servers may call.
-func directCallersOnly(tool object) error {
-	callers, err := tool.array("allowed_callers")
-	if err != nil {
-		return err
+// withExamples adds examples of a tool's input to its description, each on a line.
+func withExamples(description, examples raw) raw {
+	if examples.isBlank() {
+		return description
 	}
-	for i, v := range callers.elements() {
-		if v.text() != "direct" {
-			return unsupported(tool.at.field("allowed_callers").element(i), "only the model itself can call tools here")
+	texts := make([]raw, 0, 2)
+	if !description.isBlank() {
+		texts = append(texts, description)
+	}
+	list := []byte("Examples of input:")
+	for _, v := range examples.elements() {
+		list = append(append(list, '\n'), v...)
+	}
+	return joinTexts(append(texts, appendQuoted(nil, list)), emptyLine)
+}
+
+const onlyTheModelCalls = "only the model itself can call tools here"
+
+// callable tells whether the model itself may call a tool. Others are for code on the
+// API's own servers.
+func callable(tool object) (bool, error) {
+	callers, err := tool.array("allowed_callers")
+	if err != nil || callers.isBlank() {
+		return true, err
+	}
+	for _, v := range callers.elements() {
+		if v.text() == "direct" {
+			return true, nil
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // templateSwitches are the names under which chat templates turn thinking on and off.

@@ -1,5 +1,7 @@
 package translate
 
+import "strings"
+
 // prompt writes system and messages.
 func (m *Messages) prompt(c *chatBody, top object) error {
 	t := beginTurns(c)
@@ -26,7 +28,7 @@ func (m *Messages) prompt(c *chatBody, top object) error {
 	}
 	at = top.at.field("messages")
 	for i, v := range messages.elements() {
-		if err := messagesTurn(t, v, at.element(i)); err != nil {
+		if err := m.turn(t, v, at.element(i)); err != nil {
 			return err
 		}
 	}
@@ -59,7 +61,7 @@ func systemText(blocks raw, at *path) (raw, error) {
 	return joinTexts(texts, `\n`), nil
 }
 
-func messagesTurn(t *turns, v raw, at *path) error {
+func (m *Messages) turn(t *turns, v raw, at *path) error {
 	msg, err := readObject(v, at)
 	if err != nil {
 		return err
@@ -99,12 +101,12 @@ func messagesTurn(t *turns, v raw, at *path) error {
 		t.system(text)
 		return nil
 	case "assistant":
-		return assistantBlocks(t, content, at)
+		return m.assistantBlocks(t, content, at)
 	}
-	return userBlocks(t, content, at)
+	return m.userBlocks(t, content, at)
 }
 
-func userBlocks(t *turns, content raw, at *path) error {
+func (m *Messages) userBlocks(t *turns, content raw, at *path) error {
 	var p *parts
 	for i, v := range content.elements() {
 		block, kind, err := readBlock(v, at.element(i))
@@ -112,6 +114,12 @@ func userBlocks(t *turns, content raw, at *path) error {
 			return err
 		}
 		if kind != "tool_result" {
+			if ofServers(kind) {
+				if err := m.left.leave(block.at, kind); err != nil {
+					return err
+				}
+				continue
+			}
 			if p == nil {
 				p = t.byUser()
 			}
@@ -125,8 +133,14 @@ func userBlocks(t *turns, content raw, at *path) error {
 		if err != nil {
 			return err
 		}
+		failed, err := block.boolean("is_error")
+		if err != nil {
+			return err
+		}
 		result := block.get("content")
 		switch {
+		case failed.isTrue() && result.isBlank():
+			t.tool(id, raw(`"Error"`), nil) // nothing else would tell
 		case result == nil:
 			t.tool(id, raw(`""`), nil)
 		case result.isString():
@@ -150,7 +164,7 @@ func userBlocks(t *turns, content raw, at *path) error {
 	return nil
 }
 
-func assistantBlocks(t *turns, content raw, at *path) error {
+func (m *Messages) assistantBlocks(t *turns, content raw, at *path) error {
 	a := t.byAssistant()
 	for i, v := range content.elements() {
 		block, kind, err := readBlock(v, at.element(i))
@@ -164,6 +178,7 @@ func assistantBlocks(t *turns, content raw, at *path) error {
 				return err
 			}
 			a.think(text)
+		case "redacted_thinking": // nobody else can read it
 		case "tool_use":
 			id, err := block.need("id")
 			if err != nil {
@@ -179,12 +194,23 @@ func assistantBlocks(t *turns, content raw, at *path) error {
 			}
 			a.call(id, name, appendQuoted(nil, input.or("{}")))
 		default:
+			if ofServers(kind) {
+				if err := m.left.leave(block.at, kind); err != nil {
+					return err
+				}
+				continue
+			}
 			if err := a.content.block(block, kind); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// ofServers tells the blocks of tools that the API's own servers run.
+func ofServers(kind string) bool {
+	return kind == "server_tool_use" || kind == "mcp_tool_use" || strings.HasSuffix(kind, "_tool_result")
 }
 
 func readBlock(v raw, at *path) (block object, kind string, err error) {
@@ -207,6 +233,10 @@ func (p *parts) block(block object, kind string) error {
 		return nil
 	case "image":
 		return p.image(block)
+	case "document":
+		return p.document(block)
+	case "search_result":
+		return p.searchResult(block)
 	case "tool_reference": // names a tool with defer_loading
 		name, err := block.str("tool_name")
 		if err != nil {
@@ -220,10 +250,95 @@ func (p *parts) block(block object, kind string) error {
 		p.open()
 		p.b = append(append(append(p.b, `{"type":"tool_reference","name":`...), name...), '}')
 		return nil
-	case "tool_use", "tool_result", "thinking":
+	case "tool_use", "tool_result", "thinking", "redacted_thinking":
 		return bad(block.at.field("type"), "a block of type %q cannot be here", kind)
 	}
 	return unsupported(block.at.field("type"), "a block of type %q cannot be shown to the engine behind this route", clipName(kind))
+}
+
+// document shows a document that is text, behind its title and context.
+func (p *parts) document(block object) error {
+	texts, err := block.texts("title", "context")
+	if err != nil {
+		return err
+	}
+	at := block.at.field("source")
+	source, err := readObject(block.get("source"), at)
+	if err != nil {
+		return err
+	}
+	kind, err := source.need("type")
+	if err != nil {
+		return err
+	}
+	switch kind.text() {
+	case "text":
+		data, err := source.need("data")
+		if err != nil {
+			return err
+		}
+		p.text(joinTexts(append(texts, data), `\n`))
+		return nil
+	case "content":
+		content := source.get("content")
+		if content.isString() {
+			p.text(joinTexts(append(texts, content), `\n`))
+			return nil
+		}
+		if !content.isArray() {
+			return bad(at.field("content"), "must be a string or an array, not %s", content.kind())
+		}
+		if len(texts) > 0 {
+			p.text(joinTexts(texts, `\n`))
+		}
+		for i, v := range content.elements() {
+			inside, kind, err := readBlock(v, at.field("content").element(i))
+			if err != nil {
+				return err
+			}
+			if kind != "text" && kind != "image" {
+				return bad(inside.at.field("type"), "a block of type %q cannot be here", clipName(kind))
+			}
+			if err := p.block(inside, kind); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return unsupported(at.field("type"), "documents by %q cannot be shown to the engine behind this route; send their text", clipName(kind.text()))
+}
+
+// searchResult shows a result of a search that the client made.
+func (p *parts) searchResult(block object) error {
+	texts, err := block.texts("title", "source")
+	if err != nil {
+		return err
+	}
+	content, err := block.array("content")
+	if err != nil {
+		return err
+	}
+	if content == nil {
+		return bad(block.at.field("content"), "is required")
+	}
+	for i, v := range content.elements() {
+		inside, kind, err := readBlock(v, block.at.field("content").element(i))
+		if err != nil {
+			return err
+		}
+		if kind != "text" {
+			return bad(inside.at.field("type"), "a block of type %q cannot be here", clipName(kind))
+		}
+		text, err := inside.need("text")
+		if err != nil {
+			return err
+		}
+		texts = append(texts, text)
+	}
+	if len(texts) > 0 {
+		p.text(joinTexts(texts, `\n`))
+	}
+	return nil
 }
 
 func (p *parts) image(block object) error {

@@ -131,6 +131,20 @@ func (o object) need(name string) (raw, error) {
 	return v, err
 }
 
+// texts are those of the string members that are there and not empty.
+func (o object) texts(names ...string) (texts []raw, err error) {
+	for _, name := range names {
+		v, err := o.str(name)
+		if err != nil {
+			return nil, err
+		}
+		if !v.isBlank() {
+			texts = append(texts, v)
+		}
+	}
+	return texts, nil
+}
+
 // array is an array member, nil if it is absent or null.
 func (o object) array(name string) (raw, error) {
 	v := o.get(name)

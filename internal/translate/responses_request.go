@@ -13,11 +13,12 @@ type Responses struct {
 	model    raw
 	echo     []byte // the response object's members that repeat the request
 	logprobs bool
+	left     leftParts
 	note     string
 	told     []byte // the tools that the model was told of, while the request is read
 }
 
-// Note tells which tools were left out; see Exchange.
+// Note tells what was left out; see Exchange.
 func (r *Responses) Note() string { return r.note }
 
 var responsesFields = map[string]rule{
@@ -44,6 +45,7 @@ func ResponsesRequest(body []byte, opts Options) ([]byte, *Responses, error) {
 		return nil, nil, err
 	}
 	r := &Responses{opts: opts.withDefaults()}
+	r.left.refuse = r.opts.RefuseTools
 	model, err := top.need("model")
 	if err != nil {
 		return nil, nil, err
@@ -51,7 +53,7 @@ func ResponsesRequest(body []byte, opts Options) ([]byte, *Responses, error) {
 	r.model = bytes.Clone(model)
 	c := newChatBody(len(body))
 	c.field("model", model)
-	if err := responsesPrompt(c, top); err != nil {
+	if err := r.prompt(c, top); err != nil {
 		return nil, nil, err
 	}
 	for _, step := range []func(*chatBody, object) error{
@@ -130,11 +132,14 @@ func (r *Responses) tools(c *chatBody, top object) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.tools(tools, top.at.field("tools"), r.opts.RefuseTools, appendFunctionTool)
-	if err != nil {
+	list := &toolList{refuse: r.opts.RefuseTools}
+	if list.only, err = allowedTools(top); err != nil {
 		return err
 	}
-	r.note = list.note()
+	if err := c.tools(list, tools, top.at.field("tools"), appendFunctionTool); err != nil {
+		return err
+	}
+	r.note = r.left.note(list.note())
 	r.told = list.appendOneLineList(nil)
 	parallel, err := top.boolean("parallel_tool_calls")
 	if err != nil {
@@ -175,7 +180,27 @@ func (r *Responses) toolChoice(c *chatBody, top object, list *toolList) error {
 	if err != nil {
 		return err
 	}
-	if kind.text() != "function" {
+	switch kind.text() {
+	case "function":
+	case "allowed_tools":
+		mode, err := o.need("mode")
+		if err != nil {
+			return err
+		}
+		switch mode.text() {
+		case "auto":
+		case "required":
+			if err := list.need(at); err != nil {
+				return err
+			}
+		default:
+			return bad(at.field("mode"), "%q is not known; use auto or required", clipName(mode.text()))
+		}
+		if !list.none() {
+			c.field("tool_choice", mode)
+		}
+		return nil
+	default:
 		return unsupported(at.field("type"), "%q is not possible here; use function", clipName(kind.text()))
 	}
 	name, err := o.need("name")
@@ -190,6 +215,42 @@ func (r *Responses) toolChoice(c *chatBody, top object, list *toolList) error {
 	return nil
 }
 
+// allowedTools are the names of the functions to which a choice of the type
+// allowed_tools restricts the model, nil if there is none. The model is told of no
+// others.
+func allowedTools(top object) ([]string, error) {
+	v, at := top.get("tool_choice"), top.at.field("tool_choice")
+	if !v.isObject() {
+		return nil, nil
+	}
+	choice, err := readObject(v, at)
+	if err != nil || choice.get("type").text() != "allowed_tools" {
+		return nil, err
+	}
+	tools, err := choice.array("tools")
+	if err != nil {
+		return nil, err
+	}
+	if tools.isBlank() {
+		return nil, bad(at.field("tools"), "must name at least one tool")
+	}
+	only := []string{}
+	for i, v := range tools.elements() {
+		tool, err := readObject(v, at.field("tools").element(i))
+		if err != nil {
+			return nil, err
+		}
+		if tool.get("type").text() == "function" {
+			name, err := tool.need("name")
+			if err != nil {
+				return nil, err
+			}
+			only = append(only, name.text())
+		}
+	}
+	return only, nil
+}
+
 func appendFunctionTool(c *chatBody, l *toolList, tool object) error {
 	at := tool.at
 	kind, err := tool.need("type")
@@ -199,13 +260,15 @@ func appendFunctionTool(c *chatBody, l *toolList, tool object) error {
 	if kind.text() != "function" {
 		return l.leave(tool, kind)
 	}
-	for _, name := range []string{"defer_loading", "output_schema", "async"} {
-		if !tool.get(name).isBlank() {
-			return unsupported(at.field(name), "the engine behind this route cannot do this")
-		}
+	// defer_loading and output_schema are left out: the model is told at once, for it
+	// could not ask later.
+	if !tool.get("async").isBlank() {
+		return l.leaveFor(tool, "async", "the engine behind this route cannot do this")
 	}
-	if err := directCallersOnly(tool); err != nil {
+	if direct, err := callable(tool); err != nil {
 		return err
+	} else if !direct {
+		return l.leaveFor(tool, "allowed_callers", onlyTheModelCalls)
 	}
 	name, err := tool.need("name")
 	if err != nil {

@@ -1,7 +1,9 @@
 package translate
 
-// responsesPrompt writes instructions and input.
-func responsesPrompt(c *chatBody, top object) error {
+import "slices"
+
+// prompt writes instructions and input.
+func (r *Responses) prompt(c *chatBody, top object) error {
 	t := beginTurns(c)
 	instructions, err := top.str("instructions")
 	if err != nil {
@@ -15,7 +17,7 @@ func responsesPrompt(c *chatBody, top object) error {
 	case input.isString():
 		t.byUser().text(input)
 	case input.isArray():
-		in := inputItems{t}
+		in := inputItems{t, &r.left}
 		for i, v := range input.elements() {
 			if err := in.item(v, at.element(i)); err != nil {
 				return err
@@ -30,7 +32,10 @@ func responsesPrompt(c *chatBody, top object) error {
 
 // inputItems turns items into messages. What the assistant thought, said and called
 // are items apart in this API and one message in the other.
-type inputItems struct{ t *turns }
+type inputItems struct {
+	t    *turns
+	left *leftParts
+}
 
 func (in *inputItems) item(v raw, at *path) error {
 	item, err := readObject(v, at)
@@ -59,7 +64,9 @@ func (in *inputItems) item(v raw, at *path) error {
 		}
 		in.t.byAssistant().call(id, name, arguments)
 		return nil
-	case "function_call_output":
+	case "custom_tool_call":
+		return in.customCall(item)
+	case "function_call_output", "custom_tool_call_output":
 		id, err := item.need("call_id")
 		if err != nil {
 			return err
@@ -78,12 +85,47 @@ func (in *inputItems) item(v raw, at *path) error {
 	case "reasoning":
 		return in.reasoning(item)
 	case "item_reference":
-		return unsupported(at, "answers are not stored here; send the item itself")
+		return notStored(at)
+	}
+	if slices.Contains(itemsOfOtherTools, kind.text()) {
+		return in.left.leave(at, kind.text())
 	}
 	return unsupported(at.field("type"), "an item of type %q cannot be shown to the engine behind this route", clipName(kind.text()))
 }
 
+// itemsOfOtherTools are what tools of other types than function and custom did, which
+// earlier turns may have from another server.
+var itemsOfOtherTools = []string{
+	"web_search_call", "file_search_call", "computer_call", "computer_call_output", "image_generation_call",
+	"code_interpreter_call", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
+	"apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response",
+	"mcp_call", "tool_search_call", "tool_search_output",
+}
+
+// customCall shows a call of an earlier turn whose input is a text. Chat knows calls with
+// objects only.
+func (in *inputItems) customCall(item object) error {
+	id, err := item.need("call_id")
+	if err != nil {
+		return err
+	}
+	name, err := item.need("name")
+	if err != nil {
+		return err
+	}
+	input, err := item.need("input")
+	if err != nil {
+		return err
+	}
+	arguments := append(append([]byte(`{"input":`), input...), '}')
+	in.t.byAssistant().call(id, name, appendQuoted(nil, arguments))
+	return nil
+}
+
 func (in *inputItems) message(item object) error {
+	if item.get("role") == nil && item.get("id") != nil && item.get("content") == nil {
+		return notStored(item.at)
+	}
 	roleText, err := item.need("role")
 	if err != nil {
 		return err
@@ -151,6 +193,10 @@ func systemContent(t *turns, content raw, at *path) error {
 	return nil
 }
 
+func notStored(at *path) error {
+	return unsupported(at, "answers are not stored here; send the item itself")
+}
+
 func contentParts(p *parts, content raw, at *path) error {
 	if !content.isArray() {
 		return bad(at, "must be a string or an array, not %s", content.kind())
@@ -195,6 +241,9 @@ func contentPart(p *parts, v raw, at *path) error {
 		}
 		p.open()
 		p.b = append(append(p.b, `{"type":"image_url","image_url":{"url":`...), url...)
+		if detail.text() == "original" {
+			detail = raw(`"high"`) // the most that chat knows
+		}
 		if detail != nil {
 			p.b = append(append(p.b, `,"detail":`...), detail...)
 		}

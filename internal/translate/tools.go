@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -11,6 +12,7 @@ import (
 // functions without asking whether they are there.
 type toolList struct {
 	refuse bool     // Options.RefuseTools
+	only   []string // the names that the client allows for this answer, nil for all
 	told   []raw    // the tools that were told, as the client spelled them
 	names  []string // of told
 	left   []leftTool
@@ -27,6 +29,15 @@ func (l *toolList) leave(tool object, kind raw) error {
 		return unsupported(tool.at.field("type"), "tools of type %q cannot be told to the engine behind this route; only functions of the client's can", clipName(kind.text()))
 	}
 	l.left = append(l.left, leftTool{kind.text(), tool.get("name").text()})
+	return nil
+}
+
+// leaveFor is leave for a function that asks for what is not possible here.
+func (l *toolList) leaveFor(tool object, field, why string) error {
+	if l.refuse {
+		return unsupported(tool.at.field(field), "%s", why)
+	}
+	l.left = append(l.left, leftTool{field, tool.get("name").text()})
 	return nil
 }
 
@@ -55,19 +66,48 @@ func (l *toolList) needNamed(at *path, name string) error {
 	}
 	for _, t := range l.left {
 		if t.name == name {
-			return unsupported(at, "asks for a tool of type %q, which is left out here", clipName(t.kind))
+			return unsupported(at, "asks for a tool that is left out here (%s)", plainWord(t.kind))
 		}
 	}
 	return nil // the engine's to judge
 }
 
 // note tells what was left out, in printable ASCII of at most some 800 bytes; "" if
-// nothing was.
+// nothing was. That of leftParts adds some 400.
 func (l *toolList) note() string {
 	if len(l.left) == 0 {
 		return ""
 	}
 	return "tools left out: " + l.list()
+}
+
+// leftParts notes the types of blocks or items of earlier turns that are left out: what
+// tools did that the API's own servers run, or of which the model is not told.
+type leftParts struct {
+	refuse bool // Options.RefuseTools
+	kinds  []string
+}
+
+// leave leaves a block or an item out, or refuses it.
+func (l *leftParts) leave(at *path, kind string) error {
+	if l.refuse {
+		return unsupported(at.field("type"), "%q cannot be shown to the engine behind this route", clipName(kind))
+	}
+	if kind = plainWord(kind); len(l.kinds) < 8 && !slices.Contains(l.kinds, kind) {
+		l.kinds = append(l.kinds, kind)
+	}
+	return nil
+}
+
+// note adds to a note what was left out.
+func (l *leftParts) note(note string) string {
+	if len(l.kinds) == 0 {
+		return note
+	}
+	if note != "" {
+		note += "; "
+	}
+	return note + "parts of turns left out: " + strings.Join(l.kinds, ", ")
 }
 
 func (l *toolList) list() string {

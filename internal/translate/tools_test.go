@@ -25,6 +25,9 @@ func TestToolsOfOtherTypesAreLeftOut(t *testing.T) {
 			"bash_20250124 (bash), text_editor_20250728 (str_replace_based_edit_tool)"},
 		{openai.RouteMessages, `{"type":"code_execution_20250825","name":"code_execution"}`, "", "code_execution_20250825 (code_execution)"},
 		{openai.RouteMessages, ``, "", ""},
+		{openai.RouteMessages, messagesFunction + `,{"name":"g","input_schema":{},"allowed_callers":["code_execution_20250825"]}`, "f", "allowed_callers (g)"},
+		{openai.RouteResponses, `{"type":"function","name":"g","async":true},{"type":"function","name":"h","allowed_callers":["programmatic"]},` + responsesFunction, "f", "async (g), allowed_callers (h)"},
+		{openai.RouteResponses, `{"type":"function","name":"g","defer_loading":true,"output_schema":{"type":"object"}},` + responsesFunction, "g,f", ""},
 		{openai.RouteResponses, responsesFunction + `,{"type":"custom","name":"apply_patch","format":{"type":"grammar","syntax":"lark","definition":"x"}}`, "f", "custom (apply_patch)"},
 		{openai.RouteResponses, `{"type":"namespace","name":"n","tools":[{"type":"function","name":"x"}]},` + responsesFunction, "f", "namespace (n)"},
 		{openai.RouteResponses, `{"type":"web_search"},{"type":"local_shell"},` + responsesFunction + `,{"type":"image_generation"},{"type":"mcp","server_label":"x"}`, "f",
@@ -159,6 +162,54 @@ func TestTheSystemSpeaksFirstAndOnce(t *testing.T) {
 		chat, _ := translated(t, c.route, body)
 		if want := `{"model":"m","messages":[` + c.want + tail; chat != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", body, chat, want)
+		}
+	}
+}
+
+// Turns from another server have what its tools did: one such block made each further
+// request of a session a 400.
+func TestPartsOfTurnsThatAreLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		route          openai.Route
+		in, want, note string
+	}{
+		{openai.RouteMessages, `{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"server_tool_use","id":"s","name":"web_search","input":{}},{"type":"web_search_tool_result","tool_use_id":"s","content":[]},{"type":"server_tool_use","id":"t","name":"web_search","input":{}},{"type":"text","text":"a"}]},{"role":"user","content":[{"type":"x\n_tool_result"}]}`,
+			`{"role":"user","content":"q"},{"role":"assistant","content":"a"}`, "server_tool_use, web_search_tool_result, x?_tool_result"},
+		{openai.RouteResponses, `{"role":"user","content":"q"},{"type":"web_search_call","id":"w","status":"completed"},{"role":"assistant","content":"a"},{"type":"local_shell_call","call_id":"c","action":{}},{"type":"local_shell_call_output","id":"c","output":"x"}`,
+			`{"role":"user","content":"q"},{"role":"assistant","content":"a"}`, "web_search_call, local_shell_call, local_shell_call_output"},
+		{openai.RouteResponses, `{"type":"custom_tool_call","call_id":"1","name":"p","input":"say \"hi\""},{"type":"custom_tool_call_output","call_id":"1","output":"ok"}`,
+			`{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"p","arguments":"{\"input\":\"say \\\"hi\\\"\"}"}}]},{"role":"tool","tool_call_id":"1","content":"ok"}`, ""},
+	} {
+		body, tail := `{"model":"m","input":[`+c.in+`]}`, `]}`
+		if c.route == openai.RouteMessages {
+			body, tail = messagesHead+`[`+c.in+`]}`, `],"max_tokens":5}`
+		}
+		chat, x := translated(t, c.route, body)
+		if want := `{"model":"m","messages":[` + c.want + tail; chat != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.in, chat, want)
+		}
+		note := ""
+		if c.note != "" {
+			note = "parts of turns left out: " + c.note
+		}
+		if x.Note() != note {
+			t.Errorf("%s: note %q, want %q", c.in, x.Note(), note)
+		}
+		if _, _, err := translate(c.route, body, Options{RefuseTools: true}); (err == nil) != (note == "") {
+			t.Errorf("%s: with the option: %v", c.in, err)
+		}
+	}
+}
+
+func TestAllowedTools(t *testing.T) {
+	for _, c := range []struct{ mode, names, want string }{
+		{"auto", `{"type":"function","name":"\u0067"},{"type":"mcp","server_label":"x"}`, `"tools":[{"type":"function","function":{"name":"g"}}],"tool_choice":"auto"}`},
+		{"required", `{"type":"function","name":"f"},{"type":"function","name":"g"}`, `"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":"required"}`},
+		{"auto", `{"type":"web_search"}`, `"messages":[{"role":"user","content":"q"}]}`},
+	} {
+		chat, _ := translated(t, openai.RouteResponses, `{"model":"m","input":"q","tools":[{"type":"function","name":"f"},{"type":"function","name":"g"},{"type":"mcp","server_label":"x"}],"tool_choice":{"type":"allowed_tools","mode":"`+c.mode+`","tools":[`+c.names+`]}}`)
+		if !strings.HasSuffix(chat, c.want) {
+			t.Errorf("%s of %s: %s", c.mode, c.names, chat)
 		}
 	}
 }
