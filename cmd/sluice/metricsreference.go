@@ -78,7 +78,7 @@ var metricGroups = []metricGroup{
 	},
 	{
 		"Server", "What the router itself has of what it is bounded by.",
-		[]string{"sluice_buffered_", "sluice_client_", "sluice_open_files_", "sluice_ready"},
+		[]string{"sluice_buffered_", "sluice_client_", "sluice_engine_connections", "sluice_open_files_", "sluice_ready"},
 	},
 	{
 		"Program and configuration", "What runs, and what became of reloads.",

@@ -217,6 +217,8 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	r.gate = gate
 	r.classes.Store(cfg.Classes)
 	fo := fleetOptions(cfg, log)
+	engines := new(upstream.Sockets)
+	fo.Upstream.Sockets = engines
 	fo.NeedsCapacity = r.classes.needCapacity
 	r.fleet = fleet.New(gate, fo, clock)
 	reg.MustRegister(fleet.NewCollector(r.fleet))
@@ -233,7 +235,8 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 		HeaderTimeout: t.ClientHeader, BodyIdleTimeout: t.ClientBody, RequestTimeout: t.Request,
 		IdleTimeout: t.ClientIdle, WriteTimeout: t.ClientWrite,
 		PreDrainWait: s.PreDrainWait, DrainTimeout: s.DrainTimeout,
-		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload,
+		Engines: engines,
+		Gate:    gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload,
 	})
 	if err != nil {
 		r.close()

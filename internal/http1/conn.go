@@ -13,16 +13,20 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // States of a connection.
 const (
-	stateNew    int32 = iota // nothing has come yet
-	stateIdle                // between requests
-	stateHead                // from the first byte of a request to the end of its head
-	stateActive              // from there to the end of the answer
-	stateClosed              // closed from outside while nothing was under way
+	stateNew     int32 = iota // nothing has come yet
+	stateIdle                 // between requests
+	stateHead                 // from the first byte of a request to the end of its head
+	stateActive               // from there to the end of the answer, but for:
+	stateWaits                // no request runs yet or any more, and bytes of the client are waited for
+	stateStalled              // none runs, and the client takes no bytes
+	stateClosed               // closed from outside while nothing was under way
+	stateEvicted              // closed to make room for others
 )
 
 // conn is one client's connection. It belongs to its goroutine, except where
@@ -39,9 +43,14 @@ type conn struct {
 	readFn, writeFn func(uintptr) bool
 
 	state atomic.Int32
-	// since is when it began to wait for a request or for its head, in nanoseconds of
-	// the system's clock.
-	since atomic.Int64
+	place // in the order in which connections are closed for others
+	// met: it has sent a whole head.
+	met atomic.Bool
+	// progress: bytes have come since it last waited for some; parked: it was in
+	// stateWaits during that. Both are of who reads.
+	progress, parked bool
+	// running: the handler has called Running.
+	running bool
 	// refuseAll: it is one too many. Set before serve.
 	refuseAll bool
 	// held is what is counted for the head, in bytes.
@@ -78,7 +87,7 @@ func newConn(s *Server, sock *net.TCPConn) (*conn, error) {
 		c.raw = raw
 	}
 	c.readFn, c.writeFn, c.peek.c = c.tryRead, c.tryWrite, c
-	c.waitsSince(time.Now())
+	c.since.Store(int64(mono.Now()))
 	return c, nil
 }
 
@@ -132,9 +141,16 @@ func (c *conn) serve() {
 	for {
 		head, p, err := c.readHead(limit)
 		switch {
+		case err == ErrMadeRoom:
+			c.dismiss()
+			return
 		case err != nil:
 			return
 		case !c.beginRequest():
+			if c.evicted() { // while its head was read
+				c.x.beginRefusal()
+				c.answer(tooMany())
+			}
 			return
 		case p == nil:
 			p = c.x.begin(head)
@@ -156,10 +172,12 @@ func (c *conn) serve() {
 
 // becomeIdle tells whether the connection may wait for another request.
 func (c *conn) becomeIdle() bool {
-	c.state.Store(stateIdle)
+	if !c.state.CompareAndSwap(stateActive, stateIdle) {
+		return false
+	}
 	// Looked at after the state is set: a drain first tells so and then closes the
 	// idle.
-	return !c.srv.draining.Load() || c.in.Len() > 0
+	return (!c.srv.draining.Load() || c.in.Len() > 0) && !c.last.Load()
 }
 
 // end closes the connection and lets all go.
@@ -215,7 +233,7 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 	for begun := false; ; {
 		if begun = begun || c.skipLines(&skipped); begun {
 			if c.state.Load() != stateHead && !c.beginHead() {
-				return "", nil, errConnClosed
+				return "", nil, c.closedBy()
 			}
 			b := c.in.B[c.in.R:c.in.W]
 			if b[0] == tlsHandshake {
@@ -240,7 +258,7 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 		}
 		if deadline.IsZero() {
 			now := time.Now()
-			c.waitsSince(now)
+			c.since.Store(int64(mono.Of(now)))
 			deadline = now.Add(limit)
 		}
 		switch err := c.fill(deadline); {
@@ -261,9 +279,22 @@ func (c *conn) beginHead() bool {
 	return c.state.CompareAndSwap(stateIdle, stateHead) || c.state.CompareAndSwap(stateNew, stateHead)
 }
 
+// closedBy is why a connection was closed from outside.
+func (c *conn) closedBy() error {
+	if c.evicted() {
+		return ErrMadeRoom
+	}
+	return errConnClosed
+}
+
 // beginRequest says that a request is going to be answered. It is false if the
 // connection was closed meanwhile.
-func (c *conn) beginRequest() bool { return c.state.CompareAndSwap(stateHead, stateActive) }
+func (c *conn) beginRequest() bool {
+	if !c.met.Load() {
+		c.srv.waiting.greet(c)
+	}
+	return c.state.CompareAndSwap(stateHead, stateActive)
+}
 
 // fill reads more into the buffer, which is given back while nothing is in it and
 // nothing comes.
@@ -272,6 +303,7 @@ func (c *conn) fill(deadline time.Time) error {
 	n, err := c.read(deadline)
 	if n > 0 {
 		c.in.Filled(n)
+		c.progress = true
 		return nil // an error comes again
 	}
 	return err
@@ -290,6 +322,7 @@ func (c *conn) readInto(p []byte, deadline time.Time) (int, error) {
 	n, err := c.read(deadline)
 	c.dst = nil
 	if n > 0 {
+		c.progress = true
 		return n, nil
 	}
 	return 0, err
@@ -306,6 +339,9 @@ func (c *conn) read(deadline time.Time) (int, error) {
 		}
 		if c.inBody.Load() && c.srv.Base.Err() != nil {
 			return 0, os.ErrDeadlineExceeded
+		}
+		if c.evicted() {
+			return 0, ErrMadeRoom // its deadline may just have been armed anew
 		}
 		n, err := c.readOnce()
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -324,18 +360,27 @@ func (c *conn) arm(deadline time.Time) {
 }
 
 func (c *conn) readOnce() (int, error) {
+	c.readN, c.parked = 0, false
 	if c.raw == nil {
-		return c.sock.Read(c.place())
+		c.waits()
+		n, err := c.sock.Read(c.room())
+		if c.parked && !c.goesOn(stateWaits) {
+			return 0, ErrMadeRoom
+		}
+		return n, err
 	}
-	c.readN = 0
-	if err := c.raw.Read(c.readFn); err != nil {
+	err := c.raw.Read(c.readFn)
+	if c.parked && !c.goesOn(stateWaits) {
+		return 0, ErrMadeRoom
+	}
+	if err != nil {
 		return 0, err
 	}
 	return c.readN, c.readErr
 }
 
-// place is where the bytes of a read go.
-func (c *conn) place() []byte {
+// room is where the bytes of a read go.
+func (c *conn) room() []byte {
 	if c.dst != nil {
 		return c.dst
 	}
@@ -344,11 +389,12 @@ func (c *conn) place() []byte {
 }
 
 func (c *conn) tryRead(fd uintptr) bool {
-	n, err := wire.Read(fd, c.place())
+	n, err := wire.Read(fd, c.room())
 	if err == wire.ErrWouldBlock {
 		if c.in.Len() == 0 {
 			c.in.Drop()
 		}
+		c.waits()
 		return false
 	}
 	c.readN, c.readErr = n, err
@@ -357,18 +403,28 @@ func (c *conn) tryRead(fd uintptr) bool {
 
 // write sends all of vec, and waits for the socket until the deadline.
 func (c *conn) write(vec [][]byte, deadline time.Time) error {
+	if c.evicted() {
+		deadline = time.Now().Add(lastWords)
+	}
 	if c.raw == nil {
 		_ = c.sock.SetWriteDeadline(deadline) // fails only if closed, as the write will
+		parked := c.stalls()
 		bufs := net.Buffers(vec)
 		_, err := bufs.WriteTo(c.sock)
+		if parked && !c.goesOn(stateStalled) {
+			return ErrMadeRoom
+		}
 		return err
 	}
 	c.wait = false
 	for len(vec) > 0 {
 		c.vec, c.sentN, c.sentErr = vec, 0, nil
+		parked := c.wait && c.stalls()
 		err := c.raw.Write(c.writeFn)
 		c.vec = nil
 		switch {
+		case parked && !c.goesOn(stateStalled):
+			return ErrMadeRoom
 		case err != nil && !(errors.Is(err, os.ErrDeadlineExceeded) && !c.wait):
 			return err
 		case c.sentErr != nil:
@@ -406,6 +462,7 @@ func (c *conn) handle() bool {
 	c.letGo()
 	c.peek.begin()
 	whole := c.answer(nil)
+	c.running = false
 	c.peek.end()
 	switch {
 	case !whole && (x.resp.framing == untilEnd || x.resp.err != nil):
@@ -455,9 +512,10 @@ func (c *conn) linger() {
 	if c.x.body.ended() && c.in.Len() == 0 && !c.x.refused && !c.unread() {
 		return // the client owes nothing
 	}
-	if c.sock.CloseWrite() != nil {
+	if c.sock.CloseWrite() != nil || c.evicted() {
 		return
 	}
+	c.progress = true
 	end := time.Now().Add(lingerTime)
 	c.arm(time.Time{})
 	for left := lingerBytes; left > 0; {

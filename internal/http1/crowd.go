@@ -3,85 +3,92 @@ package http1
 import (
 	"errors"
 	"net/http"
-	"slices"
 	"syscall"
 	"time"
 
-	"github.com/sluice-router/sluice/internal/wire"
+	"github.com/sluice-router/sluice/internal/mono"
 )
 
-// maxVictims is how many idle connections one look through all of them finds, so
-// that a flood of new ones does not cost a look each.
-const maxVictims = 64
-
-// victim is a connection that may be closed, unless it has done something since.
-type victim struct {
-	c     *conn
-	since int64
-}
-
-// restTime is how long a connection must have waited to be closed for another one: the
-// request of one that was just made is on its way.
-const restTime = time.Second
-
-// CloseIdle closes up to n connections, of those without a request under way the ones
-// that have waited longest: for their first, for the next, or for the rest of a head.
-// It returns how many it closed; they may be counted a moment longer.
+// CloseIdle closes up to n connections that wait for their client, and returns how
+// many: the oldest of those that have never sent a whole head, then those that have made
+// no progress for longest, in a head, in a body, or between requests. One whose handler
+// has called Running on its answer is never closed. One that has not sent a head yet must
+// have been silent for a second, unless such connections prove not to send any.
 func (s *Server) CloseIdle(n int) (closed int) {
-	s.evicting.Lock()
-	defer s.evicting.Unlock()
+	min := ages{newcomer: restTime}
+	if mono.Now() < mono.Instant(s.silentUntil.Load()) {
+		min.newcomer = atOnce
+	}
 	for closed < n {
-		if len(s.victims) == 0 {
-			if s.victims = s.findVictims(); len(s.victims) == 0 {
-				return closed
-			}
+		if ok, _ := s.closeOne(min, nil); !ok {
+			break
 		}
-		v := s.victims[0]
-		s.victims = s.victims[1:]
-		if v.c.since.Load() == v.since && v.c.closeWaiting() {
-			closed++
-		}
+		closed++
 	}
 	return closed
 }
 
-// findVictims returns the connections that have waited longest, those first.
-func (s *Server) findVictims() []victim {
-	before := time.Now().Add(-restTime).UnixNano()
-	var all []victim
-	s.mu.Lock()
-	for c := range s.conns {
-		since := c.since.Load()
-		if state := c.state.Load(); since < before && state != stateActive && state != stateClosed {
-			all = append(all, victim{c, since})
-		}
+// Leaving is how many connections were told to close and have not ended yet.
+func (s *Server) Leaving() int64 { return s.waiting.leaving.Load() }
+
+// closeOne closes one connection, but not except; see waiting.victim.
+func (s *Server) closeOne(min ages, except *conn) (closed, spared bool) {
+	c, spared := s.waiting.victim(min, except)
+	if c == nil {
+		return false, spared
 	}
-	s.mu.Unlock()
-	slices.SortFunc(all, func(a, b victim) int { return int(min(max(a.since-b.since, -1), 1)) })
-	if len(all) > maxVictims {
-		all = slices.Clone(all[:maxVictims]) // the rest must not be held by them
+	// Its goroutine wakes up and closes it: to close it here would wait for that.
+	past := time.Unix(1, 0)
+	_ = c.sock.SetDeadline(past) // a closed connection has no reads
+	if s.Evicted != nil {
+		s.Evicted()
 	}
-	return all
+	return true, false
+}
+
+const (
+	// lookAgain is how often it is looked whether there is room.
+	lookAgain = 2 * time.Millisecond
+	// quietTime is how long none of the newcomers sends a whole head until they are
+	// taken for such as never will.
+	quietTime = 25 * time.Millisecond
+	// maxPatience is how long one may wait for newcomers in all; a patienceShare-th of the
+	// time that passes is added, up to that.
+	maxPatience   = time.Second
+	patienceShare = 8
+	// firstHurry is how many connections are closed without looking again whether
+	// newcomers send a head, at first. It grows fourfold each time that they did not.
+	firstHurry = 16
+	maxHurry   = 1 << 12
+	hurryTime  = time.Second
+	// maxLeaving is how many connections may be about to close while further ones are
+	// accepted, and leaveTime how long that is waited for.
+	maxLeaving = 8
+	leaveTime  = 50 * time.Millisecond
+)
+
+// hurry is what the accepting goroutine knows of newcomers.
+type hurry struct {
+	left  int // connections to be closed without another look, until the time of silentUntil
+	next  int // how many that is the next time
+	spent time.Duration
+	at    mono.Instant // when spent was right
 }
 
 // makeRoom is called with each connection that was accepted. It is false if the
 // connection is one too many and is to be closed without a word.
 //
-// Where none can be closed, the next ones wait in the kernel: those that have just come
-// are answered in a moment, and those that stay silent have soon waited long enough. If
-// neither happens, requests under way have all there is, and new ones are refused.
+// What is accepted has its file already, of the reserve that is left beyond Full. So a
+// victim is chosen at leisure and closes itself: nobody waits for that.
 func (s *Server) makeRoom(c *conn) bool {
-	if s.Crowded == nil || !s.Crowded() || s.CloseIdle(1) > 0 || !s.Full() {
+	if s.Crowded == nil || !s.Crowded() {
 		return true
 	}
-	for wait := time.Now().Add(restTime); time.Now().After(s.stuckUntil) && time.Now().Before(wait); {
-		time.Sleep(fullPause)
-		if s.CloseIdle(1) > 0 || !s.Full() || s.isClosed() {
-			return true
+	if ok, _ := s.closeOne(ages{restTime, restTime}, c); ok || !s.Full() || s.waitForRoom(c) {
+		for end := mono.Now().Add(leaveTime); s.waiting.leaving.Load() > maxLeaving && mono.Now() < end; {
+			time.Sleep(lookAgain / 2)
 		}
-	}
-	if time.Now().After(s.stuckUntil) {
-		s.stuckUntil = time.Now().Add(restTime)
+		return true
 	}
 	if s.refusing.Add(1) > maxRefusing {
 		s.refusing.Add(-1)
@@ -91,8 +98,53 @@ func (s *Server) makeRoom(c *conn) bool {
 	return true
 }
 
-// fullPause is how often it is looked whether there is room again.
-const fullPause = 5 * time.Millisecond
+// waitForRoom makes room where all connections are fresh. If most have had a request,
+// the one of these is closed that has made no progress for longest. Newcomers may be
+// clients whose requests are on their way, or connections that will never send any: while
+// first heads come the next connections wait in the kernel, for so long as patience lasts,
+// and when none comes the oldest is closed whatever its age. It is false if there is none
+// to close: running requests have all there is.
+func (s *Server) waitForRoom(c *conn) bool {
+	now := mono.Now()
+	h := &s.hurry
+	if now >= mono.Instant(s.silentUntil.Load()) {
+		h.left, h.next = 0, firstHurry
+	}
+	if h.left > 0 {
+		h.left--
+		if ok, _ := s.closeOne(ages{}, c); ok {
+			return true
+		}
+	}
+	h.spent, h.at = max(h.spent-now.Sub(h.at)/patienceShare, 0), now
+	defer func() { h.spent, h.at = h.spent+mono.Now().Sub(now), mono.Now() }()
+	for quiet, heads := now, s.waiting.heads.Load(); ; {
+		if !s.waiting.mostlySilent() {
+			if ok, _ := s.closeOne(ages{newcomer: restTime}, c); ok {
+				return true
+			}
+		}
+		silent := mono.Now().Sub(quiet) >= quietTime
+		spent := h.spent + mono.Now().Sub(now)
+		if silent || spent >= maxPatience {
+			ok, spared := s.closeOne(ages{}, c)
+			if ok && silent {
+				s.silentUntil.Store(int64(mono.Now().Add(hurryTime)))
+				h.left, h.next = h.next, min(4*h.next, maxHurry)
+			}
+			if ok || !spared || spent >= 2*maxPatience {
+				return ok || !s.Full()
+			}
+		}
+		time.Sleep(lookAgain)
+		if ok, _ := s.closeOne(ages{restTime, restTime}, c); ok || !s.Full() || s.isClosed() {
+			return true
+		}
+		if n := s.waiting.heads.Load(); n != heads {
+			heads, quiet, h.next = n, mono.Now(), firstHurry
+		}
+	}
+}
 
 // maxRefusing is how many connections are told at one time that there are too many.
 const maxRefusing = 8
@@ -103,41 +155,63 @@ func tooMany() *Problem {
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and none of them is idle; try again shortly"}
 }
 
+// silent is what a connection is told that is closed before it has sent a request.
+func silent() *Problem {
+	return &Problem{Status: http.StatusServiceUnavailable, Connections: true, Unasked: true,
+		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and this one had not sent a request; try again shortly"}
+}
+
 // outOfFiles tells an error of accepting that closing another connection mends.
 func outOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// waitsSince notes that the connection waits from now on.
-func (c *conn) waitsSince(now time.Time) { c.since.Store(now.UnixNano()) }
+// ErrMadeRoom is why a body cannot be read, or an answer not be written, whose
+// connection was closed for others because its client made no progress.
+var ErrMadeRoom = errors.New("the connection was closed to make room for others")
 
-// closeWaiting closes the connection if no request is under way on it.
-func (c *conn) closeWaiting() bool {
-	return c.closeIf(stateIdle) || c.closeIf(stateNew) || c.closeIf(stateHead)
-}
+// evicted tells whether the connection was closed for others.
+func (c *conn) evicted() bool { return c.state.Load() == stateEvicted }
 
-// freeHead is how long a head may be that is not counted, in bytes: as long as the
-// buffer that each connection may have.
-const freeHead = wire.BufSize
-
-// holdHead counts n bytes for the head that is read or served. It is false if there is
-// no room for them.
-func (c *conn) holdHead(n int) bool {
-	if n <= freeHead {
-		n = 0
+// waits is called by who reads, before it waits. The connection can be closed for others
+// then, unless its request runs.
+func (c *conn) waits() {
+	if c.progress {
+		c.progress = false
+		c.since.Store(int64(mono.Now()))
 	}
-	switch more := n - c.held; {
-	case more > 0 && c.srv.Reserve != nil && !c.srv.Reserve(more):
-		return false
-	case more < 0 && c.srv.Release != nil:
-		c.srv.Release(-more)
-	}
-	c.held = n
-	return true
+	c.parked = c.park(stateWaits) || c.parked // it may wake up for nothing
 }
 
-// headFull is what a client is told whose head has no room.
-func headFull() *Problem {
-	return &Problem{Status: http.StatusServiceUnavailable,
-		Message: "the router holds as much of requests as it may (--max-buffered-bytes), and this request's head has no room; try again shortly"}
+// stalls is called by who writes, before it waits. What it returns is for goesOn.
+func (c *conn) stalls() (parked bool) {
+	c.since.Store(int64(mono.Now()))
+	return c.park(stateStalled)
 }
+
+func (c *conn) park(state int32) (parked bool) {
+	if c.state.Load() == stateActive && !c.running {
+		parked = c.state.CompareAndSwap(stateActive, state)
+	}
+	if c.unlisted.Load() { // looked at last: see waiting.otherLocked
+		c.srv.waiting.relist(c)
+	}
+	return parked
+}
+
+// goesOn is called after a wait for which the connection was parked. It is false if the
+// connection was closed meanwhile.
+func (c *conn) goesOn(state int32) bool { return c.state.CompareAndSwap(state, stateActive) }
+
+// dismiss ends a connection that was closed for others while it waited for a request.
+// One that has not sent any is told why. One between two is not: its client may be about
+// to send the next, and would take this for the answer.
+func (c *conn) dismiss() {
+	if !c.met.Load() {
+		c.x.beginRefusal()
+		c.answer(silent())
+	}
+}
+
+// lastWords is how long a write may wait on a connection that makes room for others.
+const lastWords = 5 * time.Millisecond

@@ -111,7 +111,7 @@ func (w *response) WriteHeader(status int) {
 	case told:
 		w.framing, w.left = byLength, length
 	}
-	w.closing = w.closing || w.c.srv.draining.Load() || hasClose(w.header["Connection"])
+	w.closing = w.closing || w.c.srv.draining.Load() || w.c.last.Load() || hasClose(w.header["Connection"])
 	w.b = w.appendHead(w.b[:0], status, told)
 	if w.framing == undecided {
 		w.head = len(w.b)
@@ -420,6 +420,10 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	w.deadline = t
 	return nil
 }
+
+// Running says that the request runs from now on: its connection is not closed for
+// others any more. It is called by the handler's goroutine, after the body was read.
+func (w *response) Running() { w.c.running = true }
 
 // EnableFullDuplex does nothing: it is always on. See http.ResponseController.
 func (w *response) EnableFullDuplex() error { return nil }

@@ -32,10 +32,13 @@ type Server struct {
 	// that ends.
 	Accepted, Closed func(*net.TCPConn)
 	// Crowded and Full, if not nil, are asked after each accept. While there is a
-	// crowd, the connection is closed that has waited longest without a request under
-	// way. If there is none and all is full, connections wait a moment to be taken in,
-	// or are refused with 503.
+	// crowd, a connection is closed that waits for its client and has been silent for a
+	// second, see CloseIdle. If there is none and all is full, the oldest one is closed
+	// that waits at all, unless it seems that those that are new are about to send their
+	// requests: for these is waited a moment. Where none waits the new one is refused
+	// with 503. Evicted, if not nil, is called for each that was closed.
 	Crowded, Full func() bool
+	Evicted       func()
 	// Reserve and Release, if not nil, count the memory in bytes of heads that are
 	// longer than a few KiB, until their request is over. A head for which Reserve
 	// returns false is refused with 503.
@@ -50,12 +53,11 @@ type Server struct {
 	draining atomic.Bool
 	watch    watcher
 	refusing atomic.Int32 // connections that are told that they are one too many
-	// stuckUntil: till then new connections are refused at once if all is full. Of the
-	// goroutine that accepts.
-	stuckUntil time.Time
-
-	evicting sync.Mutex
-	victims  []victim // guarded by evicting
+	hurry    hurry        // of the goroutine that accepts
+	// silentUntil: till then newcomers are taken for such as never send a request. A
+	// mono.Instant.
+	silentUntil atomic.Int64
+	waiting     waiting
 
 	mu sync.Mutex
 	// guarded by mu
@@ -73,8 +75,8 @@ type Problem struct {
 	Status  int
 	Message string // for the client
 	// Connections: the connection is one too many. Of others with status 503, the
-	// head had no room.
-	Connections bool
+	// head had no room. Unasked: not a whole head has come on it.
+	Connections, Unasked bool
 }
 
 // ErrClientGone is the cause of contexts that end because the client left.
@@ -103,9 +105,11 @@ func (s *Server) Serve(l *net.TCPListener) error {
 		if listenerBroken(err) {
 			return err
 		}
-		if outOfFiles(err) && s.CloseIdle(1) > 0 {
-			time.Sleep(time.Millisecond) // its goroutine closes it
-			continue
+		if outOfFiles(err) {
+			if ok, _ := s.closeOne(ages{}, nil); ok {
+				time.Sleep(time.Millisecond) // its goroutine closes it
+				continue
+			}
 		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		s.Report("cannot accept a connection", err)
@@ -159,6 +163,7 @@ func (s *Server) serveConn(sock *net.TCPConn) {
 		s.Accepted(sock)
 	}
 	s.watch.add(c)
+	s.waiting.add(c)
 	if !s.makeRoom(c) {
 		c.closeIf(stateNew)
 	}
@@ -168,8 +173,12 @@ func (s *Server) serveConn(sock *net.TCPConn) {
 // forget lets a connection go that is over.
 func (s *Server) forget(c *conn) {
 	s.watch.remove(c)
+	s.waiting.remove(c)
 	if s.Closed != nil {
 		s.Closed(c.sock) // before Shutdown may return
+	}
+	if c.evicted() {
+		s.waiting.leaving.Add(-1)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -114,3 +114,16 @@ func (w *watcher) stop() {
 	_ = w.file.Close()
 	<-w.done
 }
+
+// unreadBytes tells whether bytes have come that were not read yet. Callable from every
+// goroutine.
+func (c *conn) unreadBytes() bool {
+	if c.raw == nil {
+		return false
+	}
+	n := 0
+	_ = c.raw.Control(func(fd uintptr) { // fails only if closed
+		n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) // an error is as good as nothing
+	})
+	return n > 0
+}

@@ -9,3 +9,5 @@ func (w *watcher) start() error { return nil }
 func (w *watcher) add(*conn)    {}
 func (w *watcher) remove(*conn) {}
 func (w *watcher) stop()        {}
+
+func (c *conn) unreadBytes() bool { return false }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/http1"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -165,6 +166,10 @@ func (d *deadlineReader) problem(err error) *bodyProblem {
 			return &bodyProblem{reasonBodyTimeout, bodyTotalTimeout(o.RequestTimeout)}
 		}
 		return &bodyProblem{reasonBodyTimeout, bodyTimeout(o.BodyIdleTimeout)}
+	}
+	if errors.Is(err, http1.ErrMadeRoom) {
+		d.q.out.Header().Set(headerConnection, "close")
+		return &bodyProblem{reasonTooManyFiles, bodyMadeRoom()}
 	}
 	var ne net.Error
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.As(err, &ne) {

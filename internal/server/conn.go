@@ -55,6 +55,7 @@ func (s *Server) newClients() *http1.Server {
 		Closed:  func(*net.TCPConn) { s.conns.Add(-1) },
 		Crowded: s.crowded,
 		Full:    s.full,
+		Evicted: func() { s.evicted.Add(1) },
 		Reserve: func(n int) bool { return s.buffers.reserve(int64(n)) },
 		Release: func(n int) { s.buffers.releaseHeap(int64(n)) },
 		Report:  func(what string, err any) { s.log.Warn(what, "error", fmt.Sprint(err)) },
@@ -66,6 +67,13 @@ func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 	start := time.Now()
 	id := requestID(nil)
 	w.Header()[headerRequestID] = []string{id}
+	if p.Unasked {
+		// No request: neither a line nor a count, or whoever connects could fill the log.
+		e := tooManyFiles()
+		e.Message = p.Message
+		_ = e.WriteResponse(w, openai.ShapeOpenAI) // a client that left is not told
+		return
+	}
 	e := &openai.Error{Status: p.Status, Type: typeInvalidRequest, Code: headCode(p), Message: p.Message}
 	if p.Status == http.StatusServiceUnavailable {
 		e.Type, e.RetryAfter = typeServerError, tooManyRetryAfter

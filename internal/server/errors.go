@@ -97,3 +97,10 @@ func tooManyFiles() *openai.Error {
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: typeServerError, Code: codeTooManyFiles, RetryAfter: tooManyRetryAfter,
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n); try again shortly"}
 }
+
+// bodyMadeRoom is what a client is told whose body did not come while files ran short.
+func bodyMadeRoom() *openai.Error {
+	e := tooManyFiles()
+	e.Message = "the router has almost as many connections as the system lets it have (ulimit -n), and the request body did not come on; try again shortly"
+	return e
+}

@@ -7,14 +7,21 @@ import (
 
 // Files, sockets among them, that this process may have open, from the first one on:
 //
-//	requests    up to limit-reserve: beyond, connections without a request are closed,
-//	            those first that have waited longest; where there is none, requests
-//	            that would go to an engine are refused with 503
-//	probes      up to limit-spare: beyond, new connections wait or are refused
-//	the rest    the port for metrics, checks of workers, the log, files that are read
+//	requests    up to limit-reserve: beyond, idle connections to engines are closed,
+//	            then those of clients that wait for their client and have been silent for
+//	            a second; where there is none, requests that would go to an engine are
+//	            refused with 503
+//	probes      up to limit-spare: beyond, such connections of clients are closed whatever
+//	            their age
+//	the rest    connections that were accepted and for which another one is on its way
+//	            out, the port for metrics, checks of workers, the log, files that are read
 //
 // A request counts its client's connection, and those to engines from when it is about
-// to open them: one that waits holds none.
+// to open them: one that waits holds none. Connections that are kept warm to engines may
+// be those that running requests have counted; what is open beyond these is idle.
+//
+// Which client's connection is closed is said at http1.Server.CloseIdle: never one whose
+// request was read whole and runs or waits in the queue.
 
 // reserve is what requests leave free.
 func reserve(limit int64) int64 { return max(limit/10, 32) }
@@ -47,8 +54,11 @@ func (s *Server) tellFiles() {
 	}
 }
 
-// inUse is how many files clients and their requests have.
-func (s *Server) inUse() int64 { return s.conns.Load() + s.legs.Load() }
+// inUse is how many files clients and their requests have, with what is kept warm for
+// these.
+func (s *Server) inUse() int64 {
+	return s.conns.Load() - s.main.Leaving() + max(s.legs.Load(), s.opts.Engines.Open())
+}
 
 // over is how many files more than requests may have are in use.
 func (s *Server) over() int {
@@ -56,19 +66,40 @@ func (s *Server) over() int {
 	return int(s.inUse() - (limit - reserve(limit)))
 }
 
-// crowded tells whether requests have all the files that they may have.
-func (s *Server) crowded() bool { return s.over() > 0 }
+// short is by how many files more than requests may have are in use, after idle
+// connections to engines were closed.
+func (s *Server) short() int {
+	over := s.over()
+	if over <= 0 {
+		return 0
+	}
+	if idle := int(s.opts.Engines.Open() - s.legs.Load()); idle > 0 {
+		s.opts.Engines.CloseIdle(min(over, idle))
+		over = s.over()
+	}
+	return max(over, 0)
+}
 
-// full tells whether another connection takes files from more than requests.
+// crowded tells whether requests have all the files that they may have.
+func (s *Server) crowded() bool { return s.short() > 0 }
+
+// full tells whether clients have all the files that they may have.
 func (s *Server) full() bool {
 	limit := int64(s.opts.MaxFiles)
 	return s.inUse() > limit-spare(limit)
 }
 
+// room closes clients' connections for n files that a request has just taken. A whole
+// request goes before those that are still coming.
+func (s *Server) room(n int) bool {
+	short := min(s.short(), n)
+	return short == 0 || s.main.CloseIdle(short) >= short
+}
+
 // admits tells whether there are files for a request that has come. Connections
 // without one give way.
 func (s *Server) admits() bool {
-	if !s.crowded() || s.main.CloseIdle(1) > 0 {
+	if s.room(1) {
 		return true
 	}
 	s.tellCrowded()
@@ -80,7 +111,7 @@ func (s *Server) admits() bool {
 // not that many connections without a request.
 func (s *Server) TakeFiles(n int) bool {
 	s.legs.Add(int64(n))
-	if over := s.over(); over > 0 && s.main.CloseIdle(min(over, n)) < min(over, n) {
+	if !s.room(n) {
 		s.legs.Add(-int64(n))
 		s.tellCrowded()
 		return false

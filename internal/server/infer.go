@@ -73,6 +73,9 @@ func (q *request) dispatch() {
 	}
 	c.Header = q.r.Header
 	c.Free, c.Reserve, c.Files, c.Memory = q.free, q.reserve, s, s
+	if r, ok := q.raw.(interface{ Running() }); ok {
+		r.Running()
+	}
 	// Dispatch counts the request, also when it ends it with a panic.
 	q.counted = true
 	defer func() { q.reason, q.err = c.Record.Reason, c.Record.Err }()

@@ -27,6 +27,12 @@ func (s *Server) registerMetrics(reg prometheus.Registerer) {
 			func() float64 { return float64(s.buffers.limit) }),
 		gauge("sluice_client_connections", "Connections of clients that are open now.",
 			func() float64 { return float64(s.conns.Load()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "sluice_client_connections_evicted_total",
+			Help: "Connections of clients, without a request that runs, that were closed because almost all files that may be open (ulimit -n) were.",
+		}, func() float64 { return float64(s.evicted.Load()) }),
+		gauge("sluice_engine_connections", "Connections to engines that are open now, those kept warm and those of checks included.",
+			func() float64 { return float64(s.opts.Engines.Open()) }),
 		gauge("sluice_open_files_limit", "Files, sockets among them, that this process may have open at once (ulimit -n); near it requests are refused.",
 			func() float64 { return float64(s.opts.MaxFiles) }),
 		gauge("sluice_ready", "1 when readiness probes are answered with 200, else 0.",

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // Options are what a server is told and what it is made of.
@@ -50,6 +51,10 @@ type Options struct {
 	// requests are refused rather than broken. 0: what the system says.
 	MaxFiles int
 
+	// Engines are the connections to engines. Nil: they are not known, but for those
+	// that running requests take.
+	Engines *upstream.Sockets
+
 	Gate       *admission.Gate
 	Fleet      *fleet.Fleet
 	Dispatcher *dispatch.Dispatcher
@@ -84,6 +89,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Log == nil {
 		o.Log = telemetry.Discard()
+	}
+	if o.Engines == nil {
+		o.Engines = new(upstream.Sockets)
 	}
 	def(&o.MaxPayload, DefaultMaxPayload)
 	def(&o.MaxBuffered, DefaultMaxBuffered)

@@ -36,11 +36,13 @@ type Server struct {
 	keyUses *prometheus.CounterVec // immutable
 
 	// atomic
-	keys   atomic.Pointer[keyring]
-	conns  atomic.Int64 // clients' connections
-	legs   atomic.Int64 // engines' connections that running requests take
-	active atomic.Int64 // requests that may reach dispatch
-	phase  atomic.Int32
+	keys  atomic.Pointer[keyring]
+	conns atomic.Int64 // clients' connections
+	// clients' connections that were closed to make room
+	evicted atomic.Int64
+	legs    atomic.Int64 // engines' connections that running requests take
+	active  atomic.Int64 // requests that may reach dispatch
+	phase   atomic.Int32
 	// when it was last told that files are short, and how often that was so since
 	crowdedAt, crowdedMore atomic.Int64
 
@@ -91,6 +93,7 @@ func New(o Options) (*Server, error) {
 		s.peek.Refuse = 0
 	}
 	s.main = s.newClients()
+	s.opts.Engines.BeforeDial(func() { s.crowded() })
 	s.scrapers = newScrapers(maxScrapers(s.opts.MaxFiles))
 	s.scrapes = &http.Server{
 		Handler:           s.scrapers.busy(s.metricsHandler()),

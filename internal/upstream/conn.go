@@ -50,6 +50,9 @@ type conn struct {
 	sock       net.Conn // the socket
 	readableFn func(uintptr) bool
 	abortFn    func()
+	sockets    *Sockets // or nil
+
+	over atomic.Bool // it is closed, and counts no more
 }
 
 // outgoing is what of a request is still to be written. It has its memory with it.
@@ -98,6 +101,14 @@ func (c *conn) abort() {
 		}
 	}
 	_ = c.sock.Close()
+	c.countOut()
+}
+
+// countOut is called when the connection was closed, by whom ever.
+func (c *conn) countOut() {
+	if !c.over.Swap(true) {
+		c.sockets.closed()
+	}
 }
 
 // ContextEnded implements Listener.
@@ -107,6 +118,7 @@ func (c *conn) ContextEnded() { c.abort() }
 func (c *conn) closeIdle() {
 	c.in.Drop()
 	_ = c.nc.Close()
+	c.countOut()
 }
 
 // tryRead is what is done with the socket each time there may be something to

@@ -79,22 +79,28 @@ func (o *own) connect(ctx context.Context, start mono.Instant, total time.Durati
 }
 
 func (o *own) open(ctx context.Context, op *Op) (*conn, error) {
+	sockets := o.ep.cfg.Sockets
+	sockets.dialing()
 	sock, err := o.dial(ctx, "tcp", o.ep.addr)
 	if err != nil {
+		sockets.closed()
 		return nil, err
 	}
 	raw := rawConn(sock)
 	if o.tls == nil {
-		return newConn(sock, sock, raw), nil
+		c := newConn(sock, sock, raw)
+		c.sockets = sockets
+		return c, nil
 	}
 	*op = OpTLS
 	w := &underTLS{Conn: sock, raw: raw}
 	w.fn = w.try
 	tc := tls.Client(w, o.tls)
 	c := newConn(tc, sock, raw)
-	w.c = c
+	w.c, c.sockets = c, sockets
 	if err := tc.HandshakeContext(ctx); err != nil {
 		_ = sock.Close()
+		c.countOut()
 		return nil, err
 	}
 	w.ready.Store(true)

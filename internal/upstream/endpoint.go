@@ -69,6 +69,8 @@ type Config struct {
 	DeadPeerTimeout time.Duration
 	// MaxHeaderBytes bounds the head of a response. 0: DefaultMaxHeaderBytes.
 	MaxHeaderBytes int
+	// Sockets, if not nil, counts the endpoint's connections, with those of others.
+	Sockets *Sockets
 	// Dial replaces net.Dialer, for tests.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }

@@ -32,7 +32,7 @@ func newNetHTTP(e *Endpoint, tc *tls.Config) *netHTTP {
 	}
 	idle := e.cfg.MaxIdleConns
 	rt := &http.Transport{
-		DialContext:            dial,
+		DialContext:            e.cfg.Sockets.count(dial),
 		TLSClientConfig:        tc,
 		DisableCompression:     true,
 		DisableKeepAlives:      idle == 0,

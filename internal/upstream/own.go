@@ -42,7 +42,7 @@ func newOwn(e *Endpoint, tc *tls.Config) *own {
 	if o.keyed = e.cfg.APIKey != ""; o.keyed {
 		o.lines += "Authorization: Bearer " + e.cfg.APIKey + "\r\n"
 	}
-	o.pool.max, o.pool.limit = e.cfg.MaxIdleConns, e.cfg.IdleTimeout
+	o.pool.max, o.pool.limit, o.pool.sockets = e.cfg.MaxIdleConns, e.cfg.IdleTimeout, e.cfg.Sockets
 	return o
 }
 

@@ -13,14 +13,18 @@ import (
 // goroutine of its own.
 type pool struct {
 	// immutable
-	max   int
-	limit time.Duration // how long one is kept
+	max     int
+	limit   time.Duration // how long one is kept
+	sockets *Sockets      // or nil
 
 	mu     sync.Mutex
 	conns  []*conn     // guarded by mu; in the order of their return
 	timer  *time.Timer // guarded by mu
 	armed  bool        // guarded by mu: the timer runs
 	closed bool        // guarded by mu
+	listed bool        // guarded by mu: sockets knows of it, or is about to
+
+	key mono.Instant // guarded by sockets.mu
 }
 
 func (p *pool) len() int {
@@ -50,16 +54,41 @@ func (p *pool) put(c *conn, then mono.Instant) {
 	c.idleSince = then
 	p.mu.Lock()
 	kept := !p.closed && len(p.conns) < p.max
+	list := kept && !p.listed && p.sockets != nil
 	if kept {
+		p.listed = true
 		p.conns = append(p.conns, c)
 		if !p.armed {
 			p.armLocked(p.limit)
 		}
 	}
 	p.mu.Unlock()
-	if !kept {
+	switch {
+	case !kept:
 		c.closeIdle()
+	case list:
+		p.sockets.list(p, then)
 	}
+}
+
+// takeOldest takes out the connection that has been unused for longest, if it has been
+// since the time since. Else it returns when its oldest one came back, or zero if there
+// is none, and then the pool is to be listed again when it gets one.
+func (p *pool) takeOldest(since mono.Instant) (*conn, mono.Instant) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.conns) == 0 {
+		p.listed = false
+		return nil, 0
+	}
+	c := p.conns[0]
+	if c.idleSince != since {
+		return nil, c.idleSince
+	}
+	n := copy(p.conns, p.conns[1:])
+	p.conns[n] = nil
+	p.conns = p.conns[:n]
+	return c, since
 }
 
 func (p *pool) armLocked(d time.Duration) {
@@ -104,6 +133,9 @@ func (p *pool) drain(final bool) {
 	}
 	p.armed = false
 	p.mu.Unlock()
+	if final && p.sockets != nil {
+		p.sockets.unlist(p)
+	}
 	for _, c := range all {
 		c.closeIdle()
 	}

@@ -1,0 +1,244 @@
+package http1
+
+import (
+	"container/heap"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/mono"
+)
+
+// waiting finds the connection to close when files run short: among those that wait
+// for their client, without a request that runs. There are two kinds:
+//
+//	newcomers  have never sent a whole head. They are a list in the order of their
+//	           accept, whatever they send in the meantime.
+//	others     wait for the next request, for its head, for bytes of a body that is
+//	           read or thrown away, or for the client to take bytes of an answer.
+//	           They are a heap by their last progress.
+//
+// Both are kept lazily. A connection does nothing here when it makes progress, and
+// only looks at a flag when it begins to wait; the search puts what it meets in order:
+// a newcomer that has sent its head goes over to the others, one of those that has made
+// progress gets its new place, and one with a request under way is taken off until it
+// waits again. Each of these steps is O(log n) and is paid for by one event of that
+// connection, so a search costs O(log n) in the mean.
+type waiting struct {
+	// atomic
+	silent  atomic.Int64 // connections that have not sent a whole head
+	heads   atomic.Int64 // first heads that have come
+	leaving atomic.Int64 // connections that were told to close and have not ended yet
+
+	mu sync.Mutex
+	// guarded by mu
+	front, back *conn // of newcomers
+	count       int   // of newcomers
+	others      connHeap
+}
+
+// Places of a connection in waiting, guarded by its mu.
+const (
+	nowhere int8 = iota
+	amongNewcomers
+	amongOthers
+	gone // for good
+)
+
+// place is what waiting keeps in a connection.
+type place struct {
+	// atomic
+	since    atomic.Int64 // a mono.Instant: of its last progress, as far as it waited after that
+	unlisted atomic.Bool  // it is to be listed when it begins to wait
+	last     atomic.Bool  // it ends with the request it carries
+
+	// guarded by waiting.mu
+	where      int8
+	prev, next *conn // of newcomers
+	key        int64 // since, when it was last put in order
+	at         int   // in the heap
+}
+
+// connHeap has the one with the smallest key first.
+type connHeap []*conn
+
+func (h connHeap) Len() int           { return len(h) }
+func (h connHeap) Less(i, j int) bool { return h[i].key < h[j].key }
+func (h connHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].at, h[j].at = i, j }
+func (h *connHeap) Push(x any)        { c := x.(*conn); c.at = len(*h); *h = append(*h, c) }
+func (h *connHeap) Pop() any {
+	n := len(*h) - 1
+	c := (*h)[n]
+	(*h)[n], *h = nil, (*h)[:n]
+	return c
+}
+
+// add takes in a connection that was accepted.
+func (w *waiting) add(c *conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.key = c.since.Load()
+	w.appendLocked(c)
+	w.silent.Add(1)
+}
+
+// remove forgets a connection that is over.
+func (w *waiting) remove(c *conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.takeLocked(c)
+	c.where = gone
+	if !c.met.Load() {
+		w.silent.Add(-1)
+	}
+}
+
+// greet is called by a connection that has sent its first whole head.
+func (w *waiting) greet(c *conn) {
+	c.met.Store(true)
+	w.silent.Add(-1)
+	w.heads.Add(1)
+}
+
+// relist is called by a connection that begins to wait and is unlisted.
+func (w *waiting) relist(c *conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.relistLocked(c)
+}
+
+func (w *waiting) relistLocked(c *conn) {
+	if c.where == nowhere {
+		c.unlisted.Store(false)
+		w.pushLocked(c)
+	}
+}
+
+func (w *waiting) appendLocked(c *conn) {
+	c.where, c.prev, c.next = amongNewcomers, w.back, nil
+	if w.back == nil {
+		w.front = c
+	} else {
+		w.back.next = c
+	}
+	w.back = c
+	w.count++
+}
+
+func (w *waiting) pushLocked(c *conn) {
+	c.where, c.key = amongOthers, c.since.Load()
+	heap.Push(&w.others, c)
+}
+
+// takeLocked takes a connection off the list or the heap.
+func (w *waiting) takeLocked(c *conn) {
+	switch c.where {
+	case amongNewcomers:
+		if c.prev == nil {
+			w.front = c.next
+		} else {
+			c.prev.next = c.next
+		}
+		if c.next == nil {
+			w.back = c.prev
+		} else {
+			c.next.prev = c.prev
+		}
+		c.prev, c.next = nil, nil
+		w.count--
+	case amongOthers:
+		heap.Remove(&w.others, c.at)
+	}
+	c.where = nowhere
+}
+
+// mostlySilent tells whether more connections have not sent a whole head yet, beside
+// the one that was just accepted, than can be closed of the others.
+func (w *waiting) mostlySilent() bool {
+	silent := int(w.silent.Load()) - 1
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return silent > 0 && silent > w.count-1-silent+len(w.others)
+}
+
+// ages are how long a connection must have waited to be closed for another one.
+type ages struct{ newcomer, other time.Duration }
+
+const (
+	// restTime is that of ordinary times: the request of a connection that was just
+	// made is on its way, and so are the bytes of one that has just sent some.
+	restTime = time.Second
+	// atOnce is any age.
+	atOnce = time.Duration(0)
+)
+
+// maxSpared is how many connections one search spares because bytes of theirs have
+// come that they have not read yet.
+const maxSpared = 8
+
+// victim picks the connection that is to be closed, which cannot begin a request any
+// more then, or returns nil: first the oldest newcomer, then the other one that has made
+// no progress for longest. Never picked is except. spared tells that there are some whose
+// bytes have come but were not read yet: they are about to make progress. If others may
+// be of any age, those that are met with a request under way end with it.
+func (w *waiting) victim(min ages, except *conn) (c *conn, spared bool) {
+	now := mono.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	spares := 0
+	for w.front != nil && w.front != except && spares < maxSpared {
+		c := w.front
+		state := c.state.Load()
+		switch {
+		case c.met.Load():
+			w.takeLocked(c)
+			w.pushLocked(c)
+		case state >= stateClosed:
+			w.takeLocked(c)
+		case now.Sub(mono.Instant(c.key)) < min.newcomer:
+			return w.otherLocked(now, min.other, &spares)
+		case c.unreadBytes():
+			spares++
+			w.takeLocked(c)
+			c.key = int64(now)
+			w.appendLocked(c)
+		case c.state.CompareAndSwap(state, stateEvicted):
+			w.takeLocked(c)
+			w.leaving.Add(1)
+			return c, false
+		}
+	}
+	return w.otherLocked(now, min.other, &spares)
+}
+
+func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares *int) (c *conn, spared bool) {
+	for len(w.others) > 0 && *spares < maxSpared {
+		c := w.others[0]
+		state, since := c.state.Load(), c.since.Load()
+		switch {
+		case state >= stateClosed:
+			w.takeLocked(c)
+		case state == stateActive:
+			w.takeLocked(c)
+			c.unlisted.Store(true)
+			c.last.Store(min == atOnce)
+			// It looks at unlisted after it has changed its state.
+			if c.state.Load() != stateActive {
+				w.relistLocked(c)
+			}
+		case since != c.key:
+			c.key = since
+			heap.Fix(&w.others, 0)
+		case now.Sub(mono.Instant(since)) < min:
+			return nil, *spares > 0
+		case state != stateStalled && c.unreadBytes():
+			*spares++
+			c.since.CompareAndSwap(since, int64(now))
+		case c.state.CompareAndSwap(state, stateEvicted):
+			w.takeLocked(c)
+			w.leaving.Add(1)
+			return c, false
+		}
+	}
+	return nil, *spares > 0
+}

@@ -1,0 +1,152 @@
+package upstream
+
+import (
+	"container/heap"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-router/sluice/internal/mono"
+)
+
+// Sockets counts the connections of all endpoints whose Config has it, and closes those
+// that are kept warm where files run short. The zero value is ready for use.
+//
+// Nothing is done here per request: connections count from dial to close, and a pool is
+// looked at only when the oldest connection of all is searched. So pools lie in a heap
+// by what was their oldest connection when they were last looked at, and one that turns
+// out to be empty is taken off until it gets a connection again.
+//
+// Lock order: mu, then a pool's.
+type Sockets struct {
+	open    atomic.Int64
+	opening atomic.Pointer[func()]
+
+	mu    sync.Mutex
+	pools poolHeap // guarded by mu
+}
+
+// Open is how many connections are open now or being opened.
+func (s *Sockets) Open() int64 { return s.open.Load() }
+
+// BeforeDial has f called before each dial, when the new connection counts already.
+func (s *Sockets) BeforeDial(f func()) { s.opening.Store(&f) }
+
+// CloseIdle closes up to n connections that carry no request, those first that have
+// been unused for longest, and returns how many. Connections of net/http's client are
+// left alone.
+func (s *Sockets) CloseIdle(n int) (closed int) {
+	for closed < n {
+		c := s.oldest()
+		if c == nil {
+			break
+		}
+		c.closeIdle()
+		closed++
+	}
+	return closed
+}
+
+// oldest takes the connection that has been unused for longest out of its pool.
+func (s *Sockets) oldest() *conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.pools) > 0 {
+		p := s.pools[0]
+		c, key := p.takeOldest(p.key)
+		switch {
+		case c != nil:
+			return c
+		case key == 0:
+			heap.Pop(&s.pools)
+		default:
+			p.key = key
+			heap.Fix(&s.pools, 0)
+		}
+	}
+	return nil
+}
+
+// list takes in a pool that has got a connection.
+func (s *Sockets) list(p *pool, key mono.Instant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.key = key
+	heap.Push(&s.pools, p)
+}
+
+// dialing counts a connection that is about to be dialed. All methods for counting can
+// be called without Sockets.
+func (s *Sockets) dialing() {
+	if s == nil {
+		return
+	}
+	s.open.Add(1)
+	if f := s.opening.Load(); f != nil {
+		(*f)()
+	}
+}
+
+// closed counts a connection no more.
+func (s *Sockets) closed() {
+	if s != nil {
+		s.open.Add(-1)
+	}
+}
+
+// poolHeap has the pool with the smallest key first.
+type poolHeap []*pool
+
+func (h poolHeap) Len() int           { return len(h) }
+func (h poolHeap) Less(i, j int) bool { return h[i].key < h[j].key }
+func (h poolHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *poolHeap) Push(x any)        { *h = append(*h, x.(*pool)) }
+func (h *poolHeap) Pop() any {
+	n := len(*h) - 1
+	p := (*h)[n]
+	(*h)[n], *h = nil, (*h)[:n]
+	return p
+}
+
+// unlist forgets a pool that gets no connections any more.
+func (s *Sockets) unlist(p *pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, q := range s.pools {
+		if q == p {
+			heap.Remove(&s.pools, i)
+			return
+		}
+	}
+}
+
+// countedConn is a connection of net/http's client.
+type countedConn struct {
+	net.Conn
+	sockets *Sockets
+	over    atomic.Bool
+}
+
+func (c *countedConn) Close() error {
+	if !c.over.Swap(true) {
+		c.sockets.closed()
+	}
+	return c.Conn.Close()
+}
+
+// count makes a dial whose connections are counted.
+func (s *Sockets) count(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	if s == nil {
+		return dial
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		s.dialing()
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			s.closed()
+			return nil, err
+		}
+		return &countedConn{Conn: c, sockets: s}, nil
+	}
+}
