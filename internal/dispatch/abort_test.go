@@ -8,7 +8,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"unicode/utf8"
 
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -219,6 +221,69 @@ func TestRIDIsMarkedInFurtherAttempts(t *testing.T) {
 		}
 		if got, _ := second.Load().(string); first.Load() != 1 || !strings.Contains(got, want) {
 			t.Errorf("%d first, then %s", first.Load(), got)
+		}
+	}
+}
+
+// A rank that gives up every request, in the middle of its answer or before, is out
+// after the threshold; requests that are given up everywhere put nobody out.
+func TestAbortsCountAsCuts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ first, last string }{
+		"abort after content":     {token, abortLast + doneEvent},
+		"error 503 after content": {token, `data: {"error":{"message":"no","code":503}}` + "\n\n" + doneEvent},
+		"abort before content":    {"", abortLast + doneEvent},
+	} {
+		for _, all := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/everywhere=%t", name, all), func(t *testing.T) {
+				t.Parallel()
+				heard := make(chan struct{})
+				r := newRig(t, rigOptions{retries: 1, breaker: fleet.BreakerOptions{FailureThreshold: 4}, health: rarely, sim: sim.Options{Regular: 2, Worker: answering(
+					func(worker *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+						if !all && worker.ID() != "regular-0" {
+							write(w, typeEventStream, token, doneEvent)
+							return true
+						}
+						if c.first != "" {
+							write(w, typeEventStream, c.first)
+							<-heard
+						}
+						write(w, typeEventStream, c.last)
+						return true
+					})}})
+				for range 20 {
+					s := r.open("/v1/chat/completions", chatBody(streamed))
+					s.event()
+					select {
+					case heard <- struct{}{}:
+						_, _ = s.rest() // cut
+						<-r.ended
+					case <-r.ended: // the other's, or one that was refused
+					}
+				}
+				r.settled()
+				if all {
+					r.charged()
+				} else {
+					r.charged(r.sim.Regular(0))
+				}
+			})
+		}
+	}
+}
+
+// The log says what the engine said, cut short, unless it may be the client's own words.
+func TestAbortsAreLoggedWithTheirReason(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{503, 400} {
+		r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1}})
+		r.sim.Regular(0).SetFault(sim.Fault{Events: []string{token, fmt.Sprintf(
+			`data: {"choices":[{"index":0,"delta":{},"finish_reason":{"type":"abort","message":"out of luck%s","status_code":%d}}]}`+"\n\n", strings.Repeat("é", 1000), status)}})
+		r.chat(streamed)
+		rec := r.waitRecord(0)
+		if text := rec.Err.Error(); rec.Reason != reasonEngineError || strings.Contains(text, "out of luck") != (status == 503) ||
+			!strings.Contains(text, fmt.Sprint(status)) || len(text) > 400 || !utf8.ValidString(text) {
+			t.Errorf("%s: %s", rec.Reason, text)
 		}
 	}
 }

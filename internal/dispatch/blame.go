@@ -21,7 +21,7 @@ const (
 	// blameUnreached: nothing was sent, because the engine refuses connections or
 	// cannot be found.
 	blameUnreached
-	// blameBroken: a reset, a cut, an answer that is none, 502, 504.
+	// blameBroken: a reset, a cut, an answer that is none or given up, 502, 504.
 	blameBroken
 	// blameError: the engine's 500, which is also how engines report that a KV transfer
 	// broke.
@@ -105,6 +105,9 @@ func (f *failure) blame() blame {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		return blameBroken
 	case http.StatusServiceUnavailable:
+		if f.gaveUp {
+			return blameBroken
+		}
 		return blameBusy
 	case http.StatusNotImplemented:
 		return blameNobody

@@ -85,6 +85,9 @@ type failure struct {
 	gone bool
 	// told: the client has it already, as the engine's own error event.
 	told bool
+	// gaveUp: the engine took the request and then gave it up, in the middle of its
+	// answer or without a word of its load: a status of 503 is no want of room then.
+	gaveUp bool
 	// dead: the leg was taken back from a dead worker.
 	dead bool
 	// noRoute: the worker does not have the route.
@@ -101,8 +104,29 @@ func (f *failure) Error() string {
 		return f.err.Error()
 	case f.local != nil:
 		return f.local.Error()
+	case f.reason == reasonEngineError:
+		return f.engineText()
 	}
 	return http.StatusText(f.status)
+}
+
+// maxLoggedMessage bounds what is logged of an engine's message, in bytes.
+const maxLoggedMessage = 256
+
+// engineText tells what an engine said in an answer of status 200, for the log. What it
+// says of the client's fault may repeat the prompt, and stays out.
+func (f *failure) engineText() string {
+	text := "the engine gave the request up or told an error, status " + itoa(f.status)
+	if f.status < 500 {
+		return text
+	}
+	if message := openai.EventErrorMessage(f.body); message != "" {
+		if len(message) > maxLoggedMessage {
+			message = strings.ToValidUTF8(message[:maxLoggedMessage], "") + "…"
+		}
+		text += ": " + message
+	}
+	return text
 }
 
 // word is the reason as it is logged and counted: the code that the client is told.

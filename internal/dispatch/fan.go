@@ -234,24 +234,28 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 	if one.cached != nil {
 		piece = one.splice.Splice(piece, one.cached.told.Load()-1)
 	}
-	err := r.merger.Feed(k, piece, func(b []byte) {
-		if f != nil {
-			return // an event before it ended the stream
-		}
-		if r.relay.scan.Feed(b); r.relay.scan.Aborted {
-			f = r.relay.aborted(b[:r.relay.scan.AbortAt])
-			return
-		}
-		r.relay.tokens()
-		b = r.relay.first(b)
-		if f = r.relay.begin(-1); f == nil {
-			f = r.relay.pass(b)
-		}
-	})
+	var merged []byte
+	err := r.merger.Feed(k, piece, func(b []byte) { merged = b })
+	if len(merged) > 0 && (err == nil || r.relay.out.begun) {
+		f = r.passMerged(merged)
+	}
 	if f == nil && err != nil {
 		f = r.mergeFailure(err)
 	}
-	return f
+	return r.relay.midway(f)
+}
+
+// passMerged passes on whole events.
+func (r *fanRun) passMerged(b []byte) *failure {
+	if r.relay.scan.Feed(b); r.relay.scan.Aborted {
+		return r.relay.aborted(b[:r.relay.scan.AbortAt])
+	}
+	r.relay.tokens()
+	b = r.relay.first(b)
+	if f := r.relay.begin(-1); f != nil {
+		return f
+	}
+	return r.relay.pass(b)
 }
 
 func (r *fanRun) endOf(k int) *failure {

@@ -178,16 +178,18 @@ func (x *exchange) toldError(leg admission.Leg, rank *fleet.Rank, answer []byte)
 }
 
 // abortFailure is an engine's word, in an answer of status 200, that it gave the
-// request up: the error that it stands for.
+// request up: the error that it stands for. Without a message it says nothing of too
+// little room, whatever status the client is told.
 func (x *exchange) abortFailure(leg admission.Leg, rank *fleet.Rank, a openai.Abort) *failure {
-	if a.Message == "" {
+	why := a.Message != ""
+	if !why {
 		a.Message = "the engine gave the request up"
 	}
 	told := translate.EngineError{Status: a.Status, Message: a.Message}
 	body := told.AsError().AppendJSON(nil, openai.ShapeOpenAI)
 	return &failure{
 		leg: leg, rank: rank, status: a.Status, body: body, contentType: typeJSON,
-		reason:   reasonEngineError,
+		reason: reasonEngineError, gaveUp: !why,
 		transfer: x.pair && engine.SGLangTransferFailure(a.Status, []byte(a.Message)),
 	}
 }

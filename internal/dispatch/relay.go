@@ -61,19 +61,30 @@ func (x *exchange) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Req
 	} else if leg.cached != nil {
 		r.takesCached(leg.cached)
 	}
+	var f *failure
 	switch {
 	case x.call.Passing:
-		return r.passed(ctx)
+		f = r.passed(ctx)
 	case x.translates():
-		return r.translated(ctx)
+		f = r.translated(ctx)
 	case pair != nil && x.wantsLogprobs():
-		return r.merged(ctx, &pair.prefill)
+		f = r.merged(ctx, &pair.prefill)
 	case r.sse:
-		return r.stream(ctx)
+		f = r.stream(ctx)
 	case x.call.Peeked.Stream:
-		return r.lines(ctx)
+		f = r.lines(ctx)
+	default:
+		f = r.plain(ctx)
 	}
-	return r.plain(ctx)
+	return r.midway(f)
+}
+
+// midway marks a failure in the middle of an answer.
+func (r *relay) midway(f *failure) *failure {
+	if f != nil && r.out.begun {
+		f.gaveUp = true
+	}
+	return f
 }
 
 // count records the tokens that a stream told of and their pace, however it ended.

@@ -82,7 +82,7 @@ func (f Fan) Stream(maxEventBytes int) *StreamMerger {
 }
 
 // Feed takes the next piece of the copy's stream and calls out, at most once, with the
-// bytes to pass on, which are whole events and valid only during the call. The error
+// bytes to pass on, which are whole events and valid until the next call. The error
 // is a *FanError: an error event, or what can't be merged. What came before it in the
 // piece was passed on; the whole must be ended then, and every later call gives the
 // same error.
