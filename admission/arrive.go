@@ -73,7 +73,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	}
 	t.classAt, t.classLimit = t.classWait(now)
 	switch {
-	case c.noWaits:
+	case c.noWaits, pair && c.drainEnd != never && c.late(now, q, l.aheadOf(t), l.leg(t, lack)):
 		c.refuse(now, t, Draining, ResourceNone, 0, out)
 		return
 	case t.Retry && (c.limits.QueueSize <= 0 || c.timeLeft(t) <= 0 || q.class.never || t.classAt <= now):
@@ -169,7 +169,7 @@ func (c *Core) enqueue(now Instant, t *Ticket, pair bool) {
 	t.setWake()
 	t.queuedRaw = min(max(t.PromptTokens, 0), maxAmount)
 	t.queuedCached = min(max(t.CachedTokens, 0), t.queuedRaw)
-	c.insert(t)
+	c.insert(now, t)
 	c.deadlines.push(t)
 	t.Target.waiters.add(t)
 	t.Target.paired = pair

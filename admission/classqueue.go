@@ -64,8 +64,11 @@ func (q *classQueue) head() *Ticket {
 }
 
 // insert puts a waiter into the lane it belongs to. A new head may be looked at.
-func (c *Core) insert(t *Ticket) {
+func (c *Core) insert(now Instant, t *Ticket) {
 	q := t.queue()
+	if q.n == 0 {
+		q.pace.since, q.pace.grantedThen = now, q.pace.granted
+	}
 	l := q.lane(c, t)
 	if l == nil {
 		l = q.openLane(c, t)

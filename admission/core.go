@@ -100,13 +100,14 @@ type Core struct {
 	waiting     int
 	waitingBy   [numShapes]int
 	waitingSize int64     // bytes
-	lost        []*Ticket // scratch of Apply
+	lost        []*Ticket // scratch: to be ended
 	deadlines   deadlineHeap
 	seq         uint64
 	total       rateMeter
 	arriving    *Ticket
 	noArrivals  bool
 	noWaits     bool
+	drainEnd    Instant // when waiting ends because the router stops; never: not known
 	nextRecheck Instant
 
 	// counters
@@ -127,7 +128,7 @@ func NewCore(o Options) *Core {
 	c := &Core{
 		limits: o.Limits, newPolicy: o.NewPolicy, healthInt: o.HealthInterval,
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
-		nextRecheck: never, order: o.Order, assumedMax: o.AssumedMaxRequests,
+		nextRecheck: never, drainEnd: never, order: o.Order, assumedMax: o.AssumedMaxRequests,
 	}
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes, o.Order)
@@ -251,7 +252,7 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	for _, t := range c.pinned {
 		c.recheckTarget(now, t)
 	}
-	c.endLost(now, out)
+	c.endLost(now, NoWorkers, ResourceWorker, out)
 	c.buryModels()
 	for _, f := range c.families {
 		c.moveFence(f)
@@ -278,6 +279,7 @@ func (c *Core) Advance(now Instant, out *[]*Ticket) {
 			c.noteHeldUp(now, f)
 		}
 	}
+	c.refuseTooLate(now, out)
 	if c.waiting == 0 {
 		c.nextRecheck = never
 	}
@@ -313,6 +315,14 @@ func (c *Core) expire(now Instant, out *[]*Ticket) {
 // StopArrivals refuses new requests from now on. Those who wait are served, and
 // requests that were admitted before may still be retried.
 func (c *Core) StopArrivals() { c.noArrivals = true }
+
+// DrainWithin tells that waiting ends in d, because the router stops. Those who
+// cannot start before that, at the pace of their queue, are refused now, and so is
+// who would have to wait from now on. It is looked at again once a second.
+func (c *Core) DrainWithin(now Instant, d time.Duration, out *[]*Ticket) {
+	c.drainEnd = now.Add(d)
+	c.refuseTooLate(now, out)
+}
 
 // RefuseWaiters ends every wait because the router shuts down; from now on
 // nobody may wait, retries included.

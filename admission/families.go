@@ -29,12 +29,12 @@ func (c *Core) recheckTarget(now Instant, t *Target) {
 	}
 }
 
-// endLost ends the waiters that recheckTarget found, the oldest first.
-func (c *Core) endLost(now Instant, out *[]*Ticket) {
+// endLost ends the waiters in c.lost, the oldest first.
+func (c *Core) endLost(now Instant, why Reason, lack Resource, out *[]*Ticket) {
 	slices.SortFunc(c.lost, (*Ticket).compare)
 	for i, t := range c.lost {
 		c.dequeue(now, t)
-		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
+		c.refuse(now, t, why, lack, 0, out)
 		c.lost[i] = nil
 	}
 	c.lost = c.lost[:0]
@@ -102,7 +102,7 @@ func (c *Core) restructure(now Instant, shared bool) {
 		}
 	}
 	for _, t := range waiters {
-		c.insert(t)
+		c.insert(now, t)
 	}
 	for _, f := range c.families {
 		f.profiles = slices.DeleteFunc(f.profiles, func(p *profileQueue) bool {

@@ -440,5 +440,19 @@ func (g *Gate) StopArrivals() {
 	g.core.StopArrivals()
 }
 
+// DrainWithin refuses those who cannot start within d; see [Core.DrainWithin]. It
+// returns how many waiters that were.
+func (g *Gate) DrainWithin(d time.Duration) (refused int) {
+	g.step(func(now Instant, out *[]*Ticket) {
+		g.core.DrainWithin(now, d, out)
+		for _, t := range *out {
+			if t.state == stateRefused {
+				refused++
+			}
+		}
+	})
+	return refused
+}
+
 // RefuseWaiters ends every wait; see [Core.RefuseWaiters].
 func (g *Gate) RefuseWaiters() { g.step(g.core.RefuseWaiters) }

@@ -49,11 +49,12 @@ func TestModel(t *testing.T) {
 		sum.postponed += w.ref.postponed
 		sum.moved += w.ref.moved
 		sum.credited += w.ref.credited
+		sum.tooLate += w.ref.tooLate
 		for i, n := range w.ref.reasons {
 			sum.reasons[i] += n
 		}
 	})
-	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited)
+	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
@@ -86,7 +87,7 @@ func newWorld(t *rapid.T) *world {
 	}
 	w := &world{core: NewCore(o), now: 1, ref: &reference{
 		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.Order, o.Classes),
-		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1,
+		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
 	}}
 	w.ref.live = func() []*family { return w.core.families }
 	add := []Change{w.pairRank(RolePrefill), w.pairRank(RoleDecode)}
@@ -437,13 +438,24 @@ func (w *world) jump(t *rapid.T) {
 
 func (w *world) advance(t *rapid.T) {
 	var out []*Ticket
+	again := w.now >= w.core.nextRecheck
 	w.core.Advance(w.now, &out)
 	w.ref.expire(w.now)
+	if again && w.ref.drainEnd != never {
+		w.ref.refuseTooLate()
+	}
 	w.step(t, out)
 }
 
 func (w *world) shutDown(t *rapid.T) {
 	switch rapid.IntRange(0, 60).Draw(t, "shut down") {
+	case 55, 56, 57, 58:
+		d := time.Duration(rapid.IntRange(0, 10).Draw(t, "drain")) * time.Second
+		var out []*Ticket
+		w.core.DrainWithin(w.now, d, &out)
+		w.ref.drainEnd = w.now.Add(d)
+		w.ref.refuseTooLate()
+		w.step(t, out)
 	case 59:
 		w.core.StopArrivals()
 		w.ref.stopped = true
@@ -498,7 +510,7 @@ func (w *world) check(t *rapid.T) {
 			t.Fatalf("refused %+v, want %s at depth %d", f, k.reason, k.depth)
 		} else if k.state == stateRefused {
 			if want := k.retryAfter[r.legOf(f.Resource)]; want != 0 && f.RetryAfter != want {
-				t.Fatalf("refused %+v, want to be told to come in %s", f, want)
+				t.Fatalf("refused %+v (%s), want to be told to come in %s, not %s", f, f.Resource, want, f.RetryAfter)
 			}
 		}
 		if k.class != nil && (r.class == nil || r.class.Name != k.class.Name || r.orderBy != k.orderBy) {

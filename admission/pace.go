@@ -18,8 +18,13 @@ const (
 // pace is how fast the requests of one queue start: by what was counted and by what
 // runs.
 type pace struct {
-	rate rateMeter
-	runs [numLegs]running
+	rate    rateMeter
+	runs    [numLegs]running
+	granted uint64 // since the queue was made
+
+	// The unbroken stretch in which somebody has waited: since when, and granted then.
+	since       Instant
+	grantedThen uint64
 }
 
 // perSecond is the pace; leg is the one whose holds have to end for a request to
@@ -28,6 +33,30 @@ func (p *pace) perSecond(now, start Instant, leg Leg) float64 {
 	r := p.rate.perSecond(now, start)
 	if p.rate.sum < paceEvidence {
 		r = max(r, p.runs[leg].perSecond(now))
+	}
+	return r
+}
+
+// leastStretch is the shortest time of unbroken waiting that shows a pace.
+const leastStretch = time.Second
+
+// stretch is how long somebody has waited all the time; 0: nobody waits.
+func (q *classQueue) stretch(now Instant) time.Duration {
+	if q.n == 0 {
+		return 0
+	}
+	return now.Sub(q.pace.since)
+}
+
+// atBest is the fastest that the queue is known to be: by what was counted over the
+// last half minute, by what runs, and by what was granted in the present stretch of
+// waiting. What a client is refused for must not rest on a count that is low because
+// few came.
+func (q *classQueue) atBest(now, start Instant, leg Leg) float64 {
+	p := &q.pace
+	r := max(p.rate.perSecond(now, start), p.runs[leg].perSecond(now))
+	if d := q.stretch(now); d >= leastStretch {
+		r = max(r, float64(p.granted-p.grantedThen)/d.Seconds())
 	}
 	return r
 }
@@ -76,6 +105,14 @@ func (r *running) end(began, now Instant) {
 	}
 }
 
+// age is how long those that run have run, on average.
+func (r *running) age(now Instant) time.Duration {
+	if r.n == 0 {
+		return 0
+	}
+	return (now*Instant(r.n) - r.began).Sub(0) / time.Duration(r.n)
+}
+
 // perSecond is how many holds end a second: as many as run, in the time that one
 // lasts. That is the mean of those that ended, or the mean age of those that run
 // when they are older; and while none has ended twice that age.
@@ -83,7 +120,7 @@ func (r *running) perSecond(now Instant) float64 {
 	if r.n == 0 {
 		return 0
 	}
-	hold := (now*Instant(r.n) - r.began).Sub(0) / time.Duration(r.n)
+	hold := r.age(now)
 	if r.ended == 0 {
 		hold = max(2*hold, leastGuess)
 	} else {
@@ -96,6 +133,7 @@ func (r *running) perSecond(now Instant) float64 {
 func (c *Core) beginRuns(now Instant, t *Ticket) {
 	p := &t.queue().pace
 	t.granted, t.counted = now, p
+	p.granted++
 	p.rate.add(now)
 	c.total.add(now)
 	if t.Prefill != nil {

@@ -12,6 +12,9 @@ type refPace struct {
 	runs     [numLegs][]*refRun
 	mean     [numLegs]time.Duration
 	ended    [numLegs]int
+	// the stretch of waiting: since when, and admitted then
+	since       Instant
+	grantedThen int
 }
 
 // refRun is a hold under way.
@@ -60,19 +63,23 @@ func (m *reference) counted(admitted []Instant) (n int, perSecond float64) {
 	return n, float64(n) / min(max(m.now.Sub(m.start), time.Second), 30*time.Second).Seconds()
 }
 
+// age is how long the holds of a queue have lasted, on average.
+func (m *reference) age(p *refPace, l Leg) (age time.Duration) {
+	for _, k := range p.runs[l] {
+		age += m.now.Sub(k.began)
+	}
+	return age / time.Duration(max(len(p.runs[l]), 1))
+}
+
 // running is how many holds end a second.
 func (m *reference) running(p *refPace, l Leg) float64 {
 	n := time.Duration(len(p.runs[l]))
 	if n == 0 {
 		return 0
 	}
-	age := time.Duration(0)
-	for _, k := range p.runs[l] {
-		age += m.now.Sub(k.began)
-	}
-	hold := max(age/n, p.mean[l], time.Microsecond)
+	hold := max(m.age(p, l), p.mean[l], time.Microsecond)
 	if p.ended[l] == 0 {
-		hold = max(2*(age/n), 5*time.Second)
+		hold = max(2*m.age(p, l), 5*time.Second)
 	}
 	return float64(n) / hold.Seconds()
 }
@@ -135,4 +142,85 @@ func (m *reference) retryAfter(t *refTicket, why Reason, l Leg) time.Duration {
 		}
 	}
 	return time.Duration(min(max(math.Ceil(secs), 1), 60)) * time.Second
+}
+
+// enter puts t into the queue that it belongs to. A stretch of waiting begins when
+// nobody waits there.
+func (m *reference) enter(t *refTicket) {
+	q := t.key()
+	if p := m.paceOf(q); m.depth(q) == 0 {
+		p.since, p.grantedThen = m.now, len(p.admitted)
+	}
+	t.queue = q
+}
+
+// aheadOf is how many waiters of its lane t would be served behind.
+func (m *reference) aheadOf(t *refTicket) (n int) {
+	for _, o := range m.waiters {
+		if o != t && m.sameLane(t, o) && o.ahead(t) {
+			n++
+		}
+	}
+	return n
+}
+
+// atBest is the fastest that the queue of t is known to be, if holds of leg l lack.
+func (m *reference) atBest(t *refTicket, l Leg) float64 {
+	q := t.key()
+	p := m.paceOf(q)
+	_, r := m.counted(p.admitted)
+	r = max(r, m.running(p, l))
+	if d := m.now.Sub(p.since); m.depth(q) > 0 && d >= time.Second {
+		r = max(r, float64(len(p.admitted)-p.grantedThen)/d.Seconds())
+	}
+	return r
+}
+
+// byLeg asks for each leg that t may lack holds of. What a request lacks is of no
+// other concern to the reference, so where the answers differ that of the code is
+// taken.
+func (m *reference) byLeg(t *refTicket, code bool, is func(Leg) bool) bool {
+	head := m.laneHead(t)
+	if head == nil || t.queued && t.ahead(head) {
+		head = t
+	}
+	if head.single() || is(PrefillLeg) == is(DecodeLeg) {
+		return is(DecodeLeg)
+	}
+	return code
+}
+
+// late tells whether t, behind so many others, cannot start before the drain ends.
+func (m *reference) late(t *refTicket, ahead int) bool {
+	if m.drainEnd == never {
+		return false
+	}
+	refused := t.real.state == stateRefused && t.real.refusal.Reason == Draining
+	return m.byLeg(t, refused, func(l Leg) bool {
+		r := m.atBest(t, l)
+		left := m.drainEnd.Sub(m.now) + m.age(m.paceOf(t.key()), l)
+		return r > 0 && float64(ahead+1)/r > left.Seconds()
+	})
+}
+
+// refuseTooLate refuses the waiters who cannot start before the drain ends.
+func (m *reference) refuseTooLate() {
+	var late []*refTicket
+	for _, t := range m.waiters {
+		if t.lostAt == never && m.late(t, m.aheadOf(t)) {
+			late = append(late, t)
+		}
+	}
+	slices.SortFunc(late, func(a, b *refTicket) int {
+		if a.older(b) {
+			return -1
+		}
+		return 1
+	})
+	for _, t := range late {
+		m.tooLate++
+		m.leaveAt(m.now, t)
+		m.refuse(t, Draining)
+	}
+	m.drain(m.now)
 }

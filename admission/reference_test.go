@@ -21,6 +21,7 @@ type reference struct {
 	waiters            []*refTicket // in no order
 	seq                uint64
 	stopped, noWaits   bool
+	drainEnd           Instant
 	leastLoaded        bool // the policy under test
 	decided            []*refTicket
 	arriving           *refTicket
@@ -32,6 +33,7 @@ type reference struct {
 	retried, postponed int
 	reasons            [numReasons]int
 	moved, credited    int
+	tooLate            int
 	now, start         Instant
 	paces              map[refQueue]*refPace
 	total              []Instant
@@ -252,6 +254,8 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		m.refuse(t, AllOverloaded)
 	case m.noWaits:
 		m.refuse(t, Draining)
+	case candidate && m.late(t, m.aheadOf(t)):
+		m.refuse(t, Draining)
 	case t.real.Retry && (m.limits.QueueSize <= 0 || left <= 0 || t.never() || t.classAt <= now):
 		m.refuse(t, RetryRefused)
 	case !t.real.Retry && why != reasonNone && !candidate && (t.never() || m.limits.QueueSize <= 0):
@@ -279,7 +283,7 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		}
 		t.raw = t.real.PromptTokens
 		t.cached = min(t.real.CachedTokens, t.raw)
-		t.queue = t.key()
+		m.enter(t)
 		m.waiters = append(m.waiters, t)
 	}
 }
@@ -458,16 +462,20 @@ func (m *reference) apply(now Instant, changes []Change) {
 		}
 		return 1
 	})
-	for _, t := range lost {
+	lost = slices.DeleteFunc(lost, func(t *refTicket) bool {
 		switch {
 		case m.hasCandidate(t):
 			t.lostAt = never
 		case m.limits.NoWorkerWait <= 0:
-			m.leaveAt(now, t)
-			m.refuse(t, NoWorkers)
+			return false
 		case t.lostAt == never:
 			t.lostAt = now.Add(m.limits.NoWorkerWait)
 		}
+		return true
+	})
+	for _, t := range lost {
+		m.leaveAt(now, t)
+		m.refuse(t, NoWorkers)
 	}
 	m.drain(now)
 }
@@ -478,7 +486,7 @@ func (m *reference) requeue() {
 	for _, t := range m.waiters {
 		if t.queue != t.key() {
 			left = append(left, t.queue)
-			t.queue = t.key()
+			m.enter(t)
 		}
 	}
 	for _, q := range left {
@@ -503,7 +511,7 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 	m.deficit, m.cursor = map[refQueue]int64{}, map[*profileQueue]int{}
 	for _, t := range m.waiters {
 		m.reclassify(t)
-		t.queue = t.key()
+		m.enter(t)
 	}
 	for _, t := range m.waiters {
 		m.deficit[t.queue] = deficits[name{t.real.Target.model.family, t.queue.profile.profile.name, t.queue.class}]

@@ -81,7 +81,7 @@ func (c *Core) SetClasses(now Instant, cs *Classes, out *[]*Ticket) {
 	for _, w := range all {
 		for _, t := range w.all {
 			c.classify(t)
-			c.insert(t)
+			c.insert(now, t)
 		}
 		w.f.fence, w.f.fenceAt = fences[w.f], 0
 		c.moveFence(w.f)

@@ -30,7 +30,7 @@ import (
 //	retry a [exclude=p1] [dexclude=d1]
 //	first a · grow a N · move a [exclude=d1]
 //	start a · endprefill a · enddecode a · release a · cancel a
-//	sleep 2s · stop · refusewaiters
+//	sleep 2s · stop · drain 5s · refusewaiters
 //	print · old p1 (holds of the generation before)
 func story(t *testing.T, script string) {
 	t.Helper()
@@ -338,6 +338,12 @@ func (s *storyteller) run(f []string) (string, error) {
 		s.now = until
 	case "stop":
 		s.core.StopArrivals()
+	case "drain":
+		d, err := time.ParseDuration(f[1])
+		if err != nil {
+			return "", err
+		}
+		s.core.DrainWithin(s.now, d, &out)
 	case "refusewaiters":
 		s.core.RefuseWaiters(s.now, &out)
 	case "print":

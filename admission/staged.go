@@ -149,6 +149,6 @@ func (c *Core) reconsider(now Instant, t *Ticket) bool {
 	t.lostAt = never
 	t.setWake()
 	c.deadlines.fix(t)
-	c.insert(t)
+	c.insert(now, t)
 	return true
 }

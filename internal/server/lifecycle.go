@@ -89,6 +89,9 @@ func (s *Server) drain() {
 	o, start := &s.opts, time.Now()
 	s.phase.Store(phaseNotReady)
 	s.log.Info("shutting down: not ready any more", "pre_drain_wait", o.PreDrainWait, "running", s.active.Load(), "waiting", o.Gate.Waiting())
+	if n := o.Gate.DrainWithin(o.PreDrainWait + o.DrainTimeout); n > 0 {
+		s.log.Info("refused requests that could not start before the end of the drain", "refused", n)
+	}
 	time.Sleep(o.PreDrainWait)
 
 	s.phase.Store(phaseDraining)

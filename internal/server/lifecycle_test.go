@@ -157,6 +157,32 @@ func TestWaitersAreServedDuringTheDrain(t *testing.T) {
 	}
 }
 
+// TestWhoCannotStartInTheDrainIsRefusedAtOnce keeps away waiters that hear only at
+// the end of the drain that there never was time for them.
+func TestWhoCannotStartInTheDrainIsRefusedAtOnce(t *testing.T) {
+	r := start(t, func(s *setup) { s.limits.PrefillSlots = 1 })
+	r.sim.Prefill(0).SetTiming(sim.Timing{PrefillTime: time.Hour})
+	var conns []*raw
+	for i := range 42 { // the first runs; one a second is the most that can be thought to follow
+		c := r.dial()
+		c.post("/v1/chat/completions", len(chat), chat)
+		conns = append(conns, c)
+		r.waitFor("its turn", func() bool { return r.gate.Waiting() == i && r.srv.active.Load() == int64(i+1) })
+	}
+	r.stop()
+	a := conns[41].read()
+	a.refused(t, 503, "draining")
+	if a.header.Get("Retry-After") != "1" {
+		t.Errorf("headers %v", a.header)
+	}
+	if r.gate.Waiting() == 0 || r.srv.active.Load() == 0 {
+		t.Error("told only when all were ended")
+	}
+	for _, c := range conns {
+		_ = c.Close() // the drain need not wait for what takes an hour
+	}
+}
+
 func TestPortInUseIsToldWithItsAddress(t *testing.T) {
 	r := start(t, nil)
 	o := r.srv.opts
