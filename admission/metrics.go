@@ -250,7 +250,7 @@ var (
 	descFenced     = metric.Gauge("sluice_admission_fences", "Fences that stand now.")
 	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
 	descClosed     = metric.Counter("sluice_admission_closed_seconds_total", "Seconds in which the head of a queue could not start, by what it lacked, over all queues.", "resource")
-	descClosedBy   = metric.Counter("sluice_admission_class_closed_seconds_total", "Seconds in which the head of the queue of a class could not start, by what it lacked. A series begins when the class first lacked the resource.", "class", "resource")
+	descClosedBy   = metric.Counter("sluice_admission_class_closed_seconds_total", "Seconds in which the head of the queue of a class could not start, by what it lacked.", "class", "resource")
 	descMissed     = metric.Counter("sluice_admission_missed_events_total", "Grants that only the periodic recheck found; each is a fault of the router.")
 )
 
@@ -330,9 +330,7 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 		if by != ResourceOrder { // nobody's own lack: the head's is counted
 			send(descClosed, s.ClosedFor[by].Seconds(), by.String())
 			for class, times := range s.ClosedByClass {
-				if times[by] > 0 {
-					send(descClosedBy, times[by].Seconds(), class, by.String())
-				}
+				send(descClosedBy, times[by].Seconds(), class, by.String())
 			}
 		}
 	}
