@@ -139,9 +139,6 @@ type Dispatcher struct {
 
 	prefillSlots atomic.Bool // see Options.PrefillSlots
 
-	// panicIn makes legs of that name panic. Set by tests while no request runs.
-	panicIn string
-
 	// running counts goroutines, for Wait. It is only added to while a handler
 	// runs.
 	running sync.WaitGroup

@@ -44,6 +44,8 @@ type rig struct {
 	reg    *prometheus.Registry
 	id     string // of every request; empty: each has its own
 
+	memory Memory // of every request; set while none runs
+
 	calls, freed atomic.Int64
 	// ending is over when a drain's time is.
 	ending context.Context
@@ -211,7 +213,7 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		p.Release()
 	}
 	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: free,
-		ID: r.requestID(), Arrived: time.Now(), Passing: route == openai.RouteEmbeddings || route == openai.RouteAudio}
+		ID: r.requestID(), Arrived: time.Now(), Passing: route == openai.RouteEmbeddings || route == openai.RouteAudio, Memory: r.memory}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })

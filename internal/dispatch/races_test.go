@@ -65,6 +65,12 @@ func TestStatusOfAStreamThatOnlyACommentBegan(t *testing.T) {
 	}
 }
 
+// panickingMemory panics in whoever collects more of an answer than is free.
+type panickingMemory struct{}
+
+func (panickingMemory) ReserveMemory(int) bool { panic("no account of memory") }
+func (panickingMemory) ReleaseMemory(int)      {}
+
 // A panic in a leg's goroutine fails that request and no other: it is no reason to
 // end the process, and no engine's fault.
 func TestPanicOfALegIsTheRequests(t *testing.T) {
@@ -73,12 +79,13 @@ func TestPanicOfALegIsTheRequests(t *testing.T) {
 		t.Run(extra, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, pd(rigOptions{breaker: firstFault}))
-			r.d.panicIn = "prefill"
-			if a := r.chat(extra); a.status != 500 || a.code() != "internal_error" {
+			r.memory = panickingMemory{}
+			// Such a body is collected in the leg's goroutine, and counted as memory.
+			if a := r.chat(extra + `,"sim":"on=prefill,status=500,body_size=` + itoa(2*freeAnswer) + `"`); a.status != 500 || a.code() != "internal_error" {
 				t.Errorf("%d %s", a.status, a.body)
 			}
 			r.idle()
-			r.d.panicIn = ""
+			r.memory = nil
 			if a := r.chat(extra); a.status != 200 || a.err != nil {
 				t.Errorf("after it: %d %v %s", a.status, a.err, a.body)
 			}

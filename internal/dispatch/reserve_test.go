@@ -3,7 +3,9 @@ package dispatch
 import (
 	"testing"
 
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/tokens"
 )
 
@@ -38,4 +40,47 @@ func TestOutputReserved(t *testing.T) {
 			t.Errorf("%s: %d, want %d", tc.name, n, tc.want)
 		}
 	}
+}
+
+// What an answer has beyond an automatic reservation is booked as it comes, whether
+// output is tracked or not; a fixed reservation is all unless it is.
+func TestGrowthBeyondTheReservation(t *testing.T) {
+	rank := fleetRank(t)
+	for _, tc := range []struct {
+		name    string
+		opts    Options
+		passing bool
+		want    int64 // blocks booked beside the reservation for an answer of 160 tokens
+	}{
+		{"nothing", Options{}, false, 0},
+		{"fixed", Options{ReserveTokens: 64}, false, 0},
+		{"tracked", Options{TrackOutput: true}, false, 10},
+		{"fixed and tracked", Options{ReserveTokens: 64, TrackOutput: true}, false, 6},
+		{"automatic", Options{ReserveAuto: true, ReserveCap: 64}, false, 6},
+		{"automatic and tracked", Options{ReserveAuto: true, ReserveCap: 64, TrackOutput: true}, false, 6},
+		{"automatic, room for all of it", Options{ReserveAuto: true, ReserveCap: 2048}, false, 0},
+		{"automatic on a passing route", Options{ReserveAuto: true, ReserveCap: 64}, true, 0},
+	} {
+		x := &exchange{d: &Dispatcher{opts: tc.opts, outputs: tokens.NewOutputLearner(0)}, call: &Call{Passing: tc.passing}}
+		x.ticket.PromptTokens, x.ticket.Legs = 16, 1
+		x.ticket.ReserveTokens = x.reserve(&openai.Peeked{MaxTokens: -1}, "new")
+		c := x.counter(rank)
+		got := int64(0)
+		for events := 1; events <= 160; events++ {
+			n := c.Seen(events, -1)
+			if n > 0 && int64(events) <= x.ticket.ReserveTokens {
+				t.Errorf("%s: %d blocks at token %d, within the reservation", tc.name, n, events)
+			}
+			got += n
+		}
+		if got != tc.want {
+			t.Errorf("%s: %d blocks, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// fleetRank is a rank with blocks of the default size.
+func fleetRank(t *testing.T) *fleet.Rank {
+	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{PageSize: 16}}})
+	return r.fleet.List()[0].Ranks()[0]
 }

@@ -88,10 +88,11 @@ type (
 		MaxRunning       int64 `json:"max_running_requests,omitempty"`
 	}
 	doubtDoc struct {
-		Waiting    int64 `json:"waiting"`
-		Running    int64 `json:"running"`
-		UsedTokens int64 `json:"used_tokens"`
-		AgeMS      int64 `json:"age_ms"`
+		Waiting       int64 `json:"waiting"`
+		WaitingTokens int64 `json:"waiting_tokens"`
+		Running       int64 `json:"running"`
+		UsedTokens    int64 `json:"used_tokens"`
+		AgeMS         int64 `json:"age_ms"`
 	}
 	rankDoc struct {
 		ID            string      `json:"id"`
@@ -233,13 +234,14 @@ func rankOf(r *admission.RankStats) rankDoc {
 }
 
 // doubtOf returns what speaks against the room of a rank: its engine reports
-// requests that wait in it. Nil: nothing.
+// requests that wait in it, or prompt tokens of such requests (engines may tell one
+// without the other). Nil: nothing.
 func doubtOf(r *admission.RankStats, reported *fleet.ReportedInfo) *doubtDoc {
-	if !r.Room || reported == nil || reported.Waiting <= 0 {
+	if !r.Room || reported == nil || reported.Waiting <= 0 && reported.WaitingTokens <= 0 {
 		return nil
 	}
 	return &doubtDoc{
-		Waiting: reported.Waiting, Running: reported.Running, UsedTokens: reported.UsedTokens,
+		Waiting: reported.Waiting, WaitingTokens: reported.WaitingTokens, Running: reported.Running, UsedTokens: reported.UsedTokens,
 		AgeMS: int64(reported.AgeSeconds * 1000),
 	}
 }

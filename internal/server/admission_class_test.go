@@ -368,6 +368,22 @@ func TestOutputBlocksAreShown(t *testing.T) {
 	r.waitFor("nothing held", func() bool { return r.rank("decode").ActiveBlocks+r.rank("decode").PendingBlocks == 0 })
 }
 
+// What an answer has beyond what was reserved by itself is booked as it comes, though
+// output is not tracked.
+func TestOutputBeyondAnAutomaticReservationIsBooked(t *testing.T) {
+	r := startClasses(t, classes(admission.Class{Name: "normal"}), func(s *setup) {
+		s.dispatch.ReserveAuto, s.dispatch.ReserveCap = true, 50
+		s.sim.Worker.Timing = sim.Timing{DecodeStep: time.Millisecond}
+	})
+	booked := func() int64 { return r.rank("decode").ActiveBlocks + r.rank("decode").PendingBlocks }
+	body := strings.Replace(promptOf(100, `,"stream":true`), `"max_tokens":1,`, `"max_tokens":800,`, 1)
+	f := r.fly(body)
+	r.waitFor("the reservation", func() bool { return booked() >= 15 })
+	r.waitFor("blocks beyond it", func() bool { return booked() >= 20 })
+	f.leave()
+	r.waitFor("nothing held", func() bool { return booked() == 0 })
+}
+
 // A rank whose capacity nobody knows is said to be one, and has room for a bounded
 // number of requests.
 func TestMissingCapacityIsShown(t *testing.T) {

@@ -13,6 +13,10 @@ func TestRoomIsDoubtedWhereTheEngineHasAQueue(t *testing.T) {
 	if d == nil || *d != (doubtDoc{Waiting: 2, Running: 4, UsedTokens: 6455, AgeMS: 1500}) {
 		t.Errorf("a rank with room whose engine has a queue: %+v", d)
 	}
+	d = doubtOf(&admission.RankStats{Room: true}, &fleet.ReportedInfo{Running: 4, WaitingTokens: 900})
+	if d == nil || *d != (doubtDoc{WaitingTokens: 900, Running: 4}) {
+		t.Errorf("a rank with room whose engine tells only the tokens that wait: %+v", d)
+	}
 	for name, d := range map[string]*doubtDoc{
 		"without room":     doubtOf(&admission.RankStats{}, busy),
 		"nothing waits":    doubtOf(&admission.RankStats{Room: true}, &fleet.ReportedInfo{Running: 4}),
