@@ -144,6 +144,9 @@ func noStoredResponse(why string) *openai.Error {
 
 // narrow keeps the request from workers that cannot serve it.
 func (x *exchange) narrow(spec *admission.TargetSpec) *failure {
+	if f := x.refuseThread(); f != nil {
+		return f
+	}
 	if x.pair {
 		return x.narrowPair(spec)
 	}
@@ -161,6 +164,23 @@ func (x *exchange) narrow(spec *admission.TargetSpec) *failure {
 		spec.Allowed[admission.DecodeLeg] = able
 	}
 	return nil
+}
+
+// refuseThread refuses requests of the Messages API that count on the server to hold
+// the conversation. No engine does, and one that ignores the field would answer the
+// last turn alone. The SDK's tool runner begins a thread unasked, and sends the whole
+// conversation itself once it has this error.
+func (x *exchange) refuseThread() *failure {
+	p := x.call.Peeked
+	if x.call.Route != openai.RouteMessages {
+		return nil
+	}
+	if kind := p.FieldKind(openai.FieldThread); kind == openai.KindAbsent || kind == openai.KindNull {
+		return nil
+	}
+	e := openai.InvalidRequest(openai.FieldThread.String(), "thread is not served here: conversations are not stored; send all of it in messages, without thread")
+	e.Detail = "thread_unsupported_request"
+	return &failure{reason: reasonBadRequest, local: e}
 }
 
 // sticky refuses what only the worker can answer that had the request before:

@@ -33,6 +33,9 @@ type Error struct {
 	Code    string // what happened, stable: see the constructors
 	Param   string // the field at fault, or ""
 	Message string
+	// Detail is a code in error.details.error_code of Anthropic's shape, by which its SDKs
+	// know how to go on; or "".
+	Detail string
 	// RetryAfter becomes the Retry-After header (whole seconds, rounded up, at
 	// least 1) and admission.retry_after_ms; 0 is no header.
 	RetryAfter time.Duration
@@ -108,6 +111,10 @@ func (e *Error) AppendJSON(dst []byte, shape Shape) []byte {
 		dst = AppendString(dst, e.anthropicType())
 		dst = append(dst, `,"message":`...)
 		dst = AppendString(dst, clip(e.Message, maxErrorMessage))
+		if e.Detail != "" {
+			dst = append(dst, `,"details":{"error_code":`...)
+			dst = append(AppendString(dst, e.Detail), '}')
+		}
 	} else {
 		dst = append(dst, `{"error":{"message":`...)
 		dst = AppendString(dst, clip(e.Message, maxErrorMessage))

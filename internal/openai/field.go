@@ -38,6 +38,7 @@ const (
 	FieldUser
 	FieldSessionID
 	FieldPreviousResponseID
+	FieldThread
 	FieldBackground
 	FieldPriority
 	FieldLoRAPath
@@ -90,6 +91,7 @@ var fieldNames = [numFields]string{
 	FieldUser:                "user",
 	FieldSessionID:           "session_id",
 	FieldPreviousResponseID:  "previous_response_id",
+	FieldThread:              "thread",
 	FieldBackground:          "background",
 	FieldPriority:            "priority",
 	FieldLoRAPath:            "lora_path",

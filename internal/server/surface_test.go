@@ -202,6 +202,23 @@ func TestUntranslatableIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
+// Anthropic's SDK has its tool runner begin a thread unasked and then send the last turn
+// alone; no engine knows the field, so that the model was shown results of tools and
+// nothing else. With this error the SDK goes on without a thread.
+func TestThreadsAreRefusedInEveryMode(t *testing.T) {
+	for name, change := range map[string]func(*setup){"pairs": nil, "aggregated": func(s *setup) { s.sim.Regular = 1 }} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, change)
+			for thread, status := range map[string]int{`{"type":"create"}`: 400, `{"type":"continue","previous_message_id":"msg_1"}`: 400, `null`: 200} {
+				a := r.do("POST", "/v1/messages?beta=true", `{"model":"sim-model","max_tokens":3,"messages":[{"role":"user","content":"hi"}],"thread":`+thread+`}`)
+				if a.status != status || status == 400 && !strings.Contains(a.body, `"details":{"error_code":"thread_unsupported_request"}`) {
+					t.Errorf("%s: status %d: %s", thread, a.status, a.body)
+				}
+			}
+		})
+	}
+}
+
 // Errors of the router and of engines have the form of the API that was asked, or
 // its SDK raises none of its own exceptions.
 func TestErrorsHaveTheFormOfTheAPI(t *testing.T) {

@@ -226,11 +226,11 @@ func cutArguments(arguments raw) (cut raw, state argState) {
 	var a argScan
 	inner := arguments.inner()
 	told := a.feed(inner)
-	if len(told) == len(inner) {
-		return arguments, a.state
-	}
-	if len(told) == 0 {
+	switch len(told) {
+	case 0:
 		return nil, a.state
+	case len(inner):
+		return arguments, a.state
 	}
 	return append(append(append(make(raw, 0, len(told)+2), '"'), told...), '"'), a.state
 }

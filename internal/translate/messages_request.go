@@ -30,8 +30,10 @@ var messagesFields = map[string]rule{
 
 	"cache_control": dropped, "service_tier": dropped, "speed": dropped, "diagnostics": dropped,
 	"context_management": dropped, "betas": dropped, "stream_options": dropped,
+	"fallbacks": dropped, "fallback_credit_token": dropped, "billing_policy": dropped,
 
 	"container": refused, "mcp_servers": refused, "inference_geo": refused,
+	"thread": refused, "compaction": refused,
 }
 
 // MessagesRequest translates a body of POST /v1/messages. The error is an

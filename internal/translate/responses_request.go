@@ -31,7 +31,7 @@ var responsesFields = map[string]rule{
 	"metadata": dropped, "stream_options": dropped, "service_tier": dropped,
 	"prompt_cache_key": dropped, "prompt_cache_retention": dropped,
 	"prompt_cache_options": dropped, "safety_identifier": dropped, "max_tool_calls": dropped,
-	"background_options": dropped,
+	"background_options": dropped, "access_programs": dropped, "image": dropped,
 
 	"previous_response_id": refused, "conversation": refused, "background": refused,
 	"prompt": refused, "context_management": refused, "moderation": refused,
@@ -371,6 +371,7 @@ func (r *Responses) include(c *chatBody, top object) error {
 		case "message.output_text.logprobs":
 			r.logprobs = true
 		case "reasoning.encrypted_content": // the reasoning is told in plain text
+		case "message.input_image.image_url": // the client has it
 		case "web_search_call.action.sources", "web_search_call.results", "file_search_call.results",
 			"code_interpreter_call.outputs", "computer_call_output.output.image_url":
 			// What these are part of is never in the answer, as the tools are left out.

@@ -62,6 +62,12 @@ func (in *inputItems) item(v raw, at *path) error {
 		if err != nil {
 			return err
 		}
+		// Templates read them, so that a call which the model got wrong would be an
+		// error in each further turn.
+		arguments, _ = cutArguments(arguments)
+		if input, asIs := toolInput(arguments); !asIs {
+			arguments = appendQuoted(nil, input)
+		}
 		in.t.byAssistant().call(id, name, arguments)
 		return nil
 	case "custom_tool_call":
