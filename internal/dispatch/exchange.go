@@ -320,8 +320,8 @@ func (x *exchange) noteWait(err error) {
 	rec, t := &x.call.Record, &x.ticket
 	rec.Queued, rec.Class = t.Waited(), t.ClassName()
 	lacked := t.Lacked()
-	var r *admission.Refusal
-	if err != nil && errors.As(err, &r) && r.Resource != admission.ResourceNone {
+	// Not errors.As: its target would be allocated for every request.
+	if r, ok := errors.AsType[*admission.Refusal](err); ok && r.Resource != admission.ResourceNone {
 		lacked = r.Resource
 	}
 	if lacked != admission.ResourceNone {
