@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -38,8 +39,8 @@ type clientWriter struct {
 	committed bool // a status was sent
 	sse       bool // the answer has the form of an event stream
 	boundary  bool // the stream is between events: a comment may stand here
-	lastWrite time.Time
-	writeBy   time.Time // the write deadline in force
+	lastWrite mono.Instant
+	writeBy   mono.Instant // the write deadline in force
 	timer     *time.Timer
 	stopped   bool
 	owed      bool // the engine spoke, and nothing of it was passed: see owe
@@ -66,8 +67,8 @@ func (c *clientWriter) startKeepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopped = false
-	if c.lastWrite.IsZero() {
-		c.lastWrite = time.Now()
+	if c.lastWrite == 0 {
+		c.lastWrite = mono.Now()
 	}
 	if c.timer == nil {
 		c.timer = time.AfterFunc(c.keepAlive, c.tick)
@@ -107,7 +108,7 @@ func (c *clientWriter) tick() {
 	if c.stopped {
 		return
 	}
-	idle := time.Since(c.lastWrite)
+	idle := mono.Now().Sub(c.lastWrite)
 	if (idle >= c.keepAlive || c.owed) && c.boundary && (c.sse || !c.committed) {
 		if c.signLocked() != nil {
 			return // the handler learns it from its own write, or from its context
@@ -145,7 +146,7 @@ func (c *clientWriter) echo() *failure {
 	if !c.boundary || c.committed && !c.sse {
 		return nil
 	}
-	if silent := time.Since(c.lastWrite); c.committed && silent < echoDelay {
+	if silent := mono.Now().Sub(c.lastWrite); c.committed && silent < echoDelay {
 		if c.keepAlive > echoDelay {
 			c.oweLocked(echoDelay - silent)
 		}
@@ -255,12 +256,12 @@ func unwritten(err error) *failure {
 func (c *clientWriter) writeLocked(b []byte) (int, error) {
 	c.owed = false
 	if c.timeout > 0 || c.keepAlive > 0 {
-		now := time.Now()
+		now := mono.Now()
 		c.lastWrite = now
 		// Setting a deadline is not free: once in a quarter of it.
 		if c.timeout > 0 && c.writeBy.Sub(now) < c.timeout-c.timeout/4 {
 			c.writeBy = now.Add(c.timeout)
-			_ = c.rc.SetWriteDeadline(c.writeBy) // not every writer has one
+			_ = c.rc.SetWriteDeadline(c.writeBy.Time()) // not every writer has one
 		}
 	}
 	return c.x.w.Write(b)

@@ -30,8 +30,9 @@ type relay struct {
 	cached *prefillCached
 	splice openai.CachedSplicer
 	// tokenEvents are the events with tokens so far; lastToken is when the last came,
-	// from the request's arrival.
+	// from the request's arrival; newToken: it is still to be read off the clock.
 	tokenEvents int
+	newToken    bool
 	lastToken   time.Duration
 }
 
@@ -190,11 +191,18 @@ func (r *relay) tokens() {
 	if r.scan.TokenEvents > r.tokenEvents {
 		r.tokenEvents = r.scan.TokenEvents
 		r.firstToken()
-		r.lastToken = time.Since(r.x.call.Arrived)
+		r.newToken = true
+	}
+	if r.newToken && r.resp.Body.Buffered() == 0 {
+		r.dateToken() // what came at once has one time
 	}
 	if r.scan.DataEvents > 0 {
 		r.grow()
 	}
+}
+
+func (r *relay) dateToken() {
+	r.newToken, r.lastToken = false, time.Since(r.x.call.Arrived)
 }
 
 // pace is the time per output token of a stream, of each sequence in it; 0 if it had
@@ -207,6 +215,9 @@ func (r *relay) pace() time.Duration {
 	tokens /= int64(max(r.x.ticket.Legs, 1))
 	if r.tokenEvents < 2 || tokens < 2 {
 		return 0
+	}
+	if r.newToken {
+		r.dateToken()
 	}
 	return max(r.lastToken-r.x.call.Record.TTFT, 1) / time.Duration(tokens-1)
 }
