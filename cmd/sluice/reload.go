@@ -47,22 +47,12 @@ func (r *router) apply(c config.Change) error {
 	case c.Limits:
 		r.gate.SetLimits(gateLimits(c.New))
 	}
-	if c.Keys {
-		r.server.SetKeys(keysOf(c.New))
-	}
-	r.dispatcher.SetPrefillSlots(c.New.Admission.Enabled())
+	r.server.Reload(c.New)
+	r.dispatcher.Reload(c.New)
 	if c.Thresholds {
 		r.gate.SetRejectThresholds(c.New.Admission.RejectThresholds())
 	}
 	return nil
-}
-
-// keysOf are the keys that are asked for, in the form of Server.SetKeys.
-func keysOf(cfg *config.Config) (clients, names []string, admin string) {
-	for _, k := range cfg.Auth.APIKeys {
-		clients = append(clients, k.Reveal())
-	}
-	return clients, cfg.KeyNames, cfg.Auth.AdminAPIKey.Reveal()
 }
 
 // Reload implements server.Reloader.

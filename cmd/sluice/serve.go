@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/classify"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
@@ -216,125 +215,20 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	gateMetrics.Watch(gate)
 	r.gate = gate
 	r.classes.Store(cfg.Classes)
-	fo := fleetOptions(cfg, log)
 	engines := new(upstream.Sockets)
-	fo.Upstream.Sockets = engines
-	fo.NeedsCapacity = r.classes.needCapacity
-	r.fleet = fleet.New(gate, fo, clock)
+	r.fleet = fleet.New(gate, fleet.Options{Config: cfg, Sockets: engines, NeedsCapacity: r.classes.needCapacity, Log: log.Logger}, clock)
 	reg.MustRegister(fleet.NewCollector(r.fleet))
 	requests := dispatch.NewMetrics(reg)
-	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatchOptions(cfg), requests, log.Logger)
-	keys, keyNames, adminKey := keysOf(cfg)
-	s, t := cfg.Server, cfg.Timeouts
+	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg}, requests, log.Logger)
 	r.server, err = server.New(server.Options{
-		Addr: s.Addr(), MetricsAddr: s.PrometheusAddr(),
-		Disaggregated: cfg.Fleet.PDDisaggregation,
-		APIKeys:       keys, KeyNames: keyNames, AdminKey: adminKey,
-		TrustTransferParams: s.TrustUpstream,
-		MaxPayload:          s.MaxPayloadSize, MaxBuffered: s.MaxBufferedBytes,
-		HeaderTimeout: t.ClientHeader, BodyIdleTimeout: t.ClientBody, RequestTimeout: t.Request,
-		IdleTimeout: t.ClientIdle, WriteTimeout: t.ClientWrite,
-		PreDrainWait: s.PreDrainWait, DrainTimeout: s.DrainTimeout,
-		Engines: engines,
-		Gate:    gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload,
+		Config: cfg, Engines: engines,
+		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload,
 	})
 	if err != nil {
 		r.close()
 		return nil, err
 	}
 	return r, nil
-}
-
-func fleetOptions(cfg *config.Config, log *telemetry.Log) fleet.Options {
-	h, b := cfg.Health, cfg.CircuitBreaker
-	grace := h.BusyGrace
-	if grace == 0 {
-		grace = -1 // none, where 0 is the default
-	}
-	return fleet.Options{
-		Upstream: upstream.Config{
-			APIKey:         cfg.Auth.WorkerAPIKey.Reveal(),
-			IdleTimeout:    cfg.Timeouts.WorkerIdle,
-			ConnectTimeout: cfg.Timeouts.Connect,
-		},
-		ModelID: cfg.Fleet.ModelID,
-		DPAware: cfg.Fleet.DPAware,
-		Health: fleet.HealthOptions{
-			Disabled: h.Disabled, Endpoint: h.Endpoint, Interval: h.Interval, Timeout: h.Timeout,
-			FailureThreshold: h.FailureThreshold, SuccessThreshold: h.SuccessThreshold, BusyGrace: grace,
-		},
-		Breaker: fleet.BreakerOptions{
-			Disabled: b.Disabled, FailureThreshold: b.FailureThreshold, SuccessThreshold: b.SuccessThreshold,
-			OpenFor: b.TimeoutDuration, Window: b.WindowDuration,
-		},
-		Log: log.Logger,
-	}
-}
-
-func dispatchOptions(cfg *config.Config) dispatch.Options {
-	t, r := cfg.Timeouts, cfg.Retry
-	o := dispatch.Options{
-		Disaggregated:  cfg.Fleet.PDDisaggregation,
-		PrefillSlots:   cfg.Admission.Enabled(),
-		RequestTimeout: t.Request,
-		Limits: upstream.Limits{
-			Header: t.ResponseHeader, FirstByte: t.FirstByte, StreamIdle: t.StreamIdle,
-		},
-		KeepAlive:          cfg.Server.SSEKeepalive,
-		RefuseTools:        cfg.Server.UntranslatableTools == "refuse",
-		ClientWriteTimeout: t.ClientWrite,
-		PassAuthorization:  len(cfg.Auth.APIKeys) == 0 && cfg.Auth.WorkerAPIKey == "",
-		Classify:           classify.Options{MinQueue: cfg.Admission.ClientQueueMin, MaxQueue: cfg.Admission.ClientQueueMax},
-		TrackOutput:        cfg.Admission.TrackOutputBlocks,
-		ReserveTokens:      int64(max(cfg.Admission.ReserveOutputTokens, 0)),
-		ReserveAuto:        cfg.Admission.ReserveOutputTokens == config.ReserveAuto,
-		ReserveCap:         int64(cfg.Admission.ReserveOutputCap),
-		OverloadStatus:     cfg.Admission.OverloadStatus,
-		Topology:           topology(cfg.Fleet.KVTransferTopology), TopologyWeight: cfg.Fleet.KVTransferPreferredWeight,
-		Bypass:             bypassOptions(cfg.ConditionalDisagg),
-		FailWithoutHandOff: cfg.Fleet.KVHandOffMissing == "fail",
-		HandOffMaxAge:      cfg.Fleet.KVHandOffMaxAge,
-		Retry: dispatch.RetryOptions{
-			Max: r.MaxRetries, Initial: r.InitialBackoff, Longest: r.MaxBackoff,
-			Multiplier: r.BackoffMultiplier, Jitter: r.JitterFactor,
-		},
-	}
-	if r.Disabled {
-		o.Retry.Max = 0
-	}
-	return o
-}
-
-func bypassOptions(c config.ConditionalDisagg) dispatch.BypassOptions {
-	o := dispatch.BypassOptions{Tokens: int64(c.EffISL), Ratio: c.EffISLRatio, PrefillBusy: -1, DecodeBusy: -1}
-	if c.PrefillBusy != nil {
-		o.PrefillBusy = *c.PrefillBusy
-	}
-	if c.DecodeBusy != nil {
-		o.DecodeBusy = *c.DecodeBusy
-	}
-	if !c.Enabled {
-		return o
-	}
-	switch c.Policy {
-	case config.ConditionalPrefillLoad:
-		o.Rule = dispatch.BypassByLoad
-	case config.ConditionalISLOrLoad:
-		o.Rule = dispatch.BypassByEither
-	default:
-		o.Rule = dispatch.BypassByLength
-	}
-	return o
-}
-
-func topology(name string) admission.Topology {
-	switch name {
-	case "required":
-		return admission.TopologyRequired
-	case "preferred":
-		return admission.TopologyPreferred
-	}
-	return admission.TopologyAny
 }
 
 // addWorkers registers the workers of the configuration. Any of them may be

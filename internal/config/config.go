@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -296,6 +297,29 @@ func (c *Config) KeyFor(w Worker) Secret {
 		return w.APIKey
 	}
 	return c.Auth.WorkerAPIKey
+}
+
+// Default is the configuration without flags, environment and file.
+func Default() *Config {
+	cfg, _, err := Load(nil, nil, nil)
+	if err != nil {
+		panic("BUG: the defaults are refused: " + err.Error())
+	}
+	return cfg
+}
+
+// MustBeComplete panics if a setting is zero that cannot be set to zero. Parts call
+// it instead of having defaults of their own: a setting has one, in the schema.
+func (c *Config) MustBeComplete() {
+	if c == nil {
+		panic("BUG: there is no configuration")
+	}
+	root := reflect.ValueOf(c).Elem()
+	schema().walk(func(o *option) {
+		if root.FieldByIndex(o.index).IsZero() && !o.zeroAllowed() {
+			panic("BUG: " + o.path + " is not set")
+		}
+	})
 }
 
 // Origin of a setting, by its path (as in "server.port"): which source it came

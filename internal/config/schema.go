@@ -196,6 +196,19 @@ var (
 
 func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecrets }
 
+// zeroAllowed tells whether the zero value can be set, or is the default.
+func (o *option) zeroAllowed() bool {
+	switch {
+	case o.def == "":
+		return true
+	case len(o.choices) > 0:
+		return false
+	case o.typ.Kind() == reflect.String:
+		return false
+	}
+	return o.lo <= 0
+}
+
 // isText tells whether values are text, so that a file may write them in
 // quotes or like a number.
 func (o *option) isText() bool {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -238,7 +238,7 @@ func TestAbortsCountAsCuts(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/everywhere=%t", name, all), func(t *testing.T) {
 				t.Parallel()
 				heard := make(chan struct{})
-				r := newRig(t, rigOptions{retries: 1, breaker: fleet.BreakerOptions{FailureThreshold: 4}, health: rarely, sim: sim.Options{Regular: 2, Worker: answering(
+				r := newRig(t, rigOptions{retries: 1, breaker: config.CircuitBreaker{FailureThreshold: 4}, health: rarely, sim: sim.Options{Regular: 2, Worker: answering(
 					func(worker *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
 						if !all && worker.ID() != "regular-0" {
 							write(w, typeEventStream, token, doneEvent)

@@ -20,6 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -143,8 +145,12 @@ func cannedRouter(b *testing.B, prefill, decode string) *Dispatcher {
 	clock := admission.NewSystemClock()
 	gate := admission.NewGate(admission.Options{Limits: admission.Limits{PrefillSlots: 64, QueueSize: 100, QueueTimeout: time.Minute},
 		NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
-	fl := fleet.New(gate, fleet.Options{Health: fleet.HealthOptions{Interval: time.Hour}}, clock)
-	d := New(gate, clock, fl, Options{Disaggregated: true, PrefillSlots: true, RequestTimeout: time.Hour, ClientWriteTimeout: time.Minute},
+	cfg := configtest.New(func(c *config.Config) {
+		c.Fleet.PDDisaggregation, c.Admission.PrefillMaxInflight, c.Admission.ReserveOutputTokens = true, 64, 0
+		c.Health.Interval, c.Timeouts.Request, c.Server.SSEKeepalive, c.Retry.Disabled = time.Hour, time.Hour, 0, true
+	})
+	fl := fleet.New(gate, fleet.Options{Config: cfg}, clock)
+	d := New(gate, clock, fl, Options{Config: cfg},
 		NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	b.Cleanup(func() {
 		if err := d.Wait(context.Background()); err != nil {

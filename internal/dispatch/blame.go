@@ -301,7 +301,7 @@ func (x *exchange) retryable(f *failure) (again, atOnce bool) {
 	if rule == againByRoute {
 		return x.routeElsewhere(f), true
 	}
-	if rule == againNever || x.out.begun || x.attempts > x.d.opts.Retry.Max {
+	if rule == againNever || x.out.begun || x.attempts > x.d.maxRetries() {
 		return false, false
 	}
 	if rule == againAtOnce {

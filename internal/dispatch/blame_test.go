@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -58,7 +58,7 @@ func TestFailureIsProvenByAnotherRank(t *testing.T) {
 // peer, so that no breaker opens, and nobody is refused.
 func TestDifferentFailuresAreNoProof(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, rigOptions{retries: 1, breaker: fleet.BreakerOptions{FailureThreshold: 3}, health: rarely, sim: sim.Options{Regular: 2}})
+	r := newRig(t, rigOptions{retries: 1, breaker: config.CircuitBreaker{FailureThreshold: 3}, health: rarely, sim: sim.Options{Regular: 2}})
 	r.sim.Regular(0).SetFault(sim.Fault{Do: sim.Reset, At: sim.AtBody})
 	r.sim.Regular(1).SetFault(sim.Fault{Status: 502})
 	for range 20 {
@@ -74,7 +74,7 @@ func TestDifferentFailuresAreNoProof(t *testing.T) {
 // peer serves is out.
 func TestWithoutRetriesABadWorkerIsOut(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, rigOptions{breaker: fleet.BreakerOptions{FailureThreshold: 4}, health: rarely, sim: sim.Options{Regular: 2}})
+	r := newRig(t, rigOptions{breaker: config.CircuitBreaker{FailureThreshold: 4}, health: rarely, sim: sim.Options{Regular: 2}})
 	w := r.sim.Regular(0)
 	w.SetFault(sim.Fault{Do: sim.Reset, At: sim.AtBody})
 	for range 8 {
@@ -92,7 +92,7 @@ func TestWithoutRetriesABadWorkerIsOut(t *testing.T) {
 // A request is one request: its attempts at the only worker count once.
 func TestAttemptsOfOneRequestCountOnce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, rigOptions{retries: 5, breaker: fleet.BreakerOptions{FailureThreshold: 3}, health: rarely, sim: sim.Options{Regular: 1}})
+	r := newRig(t, rigOptions{retries: 5, breaker: config.CircuitBreaker{FailureThreshold: 3}, health: rarely, sim: sim.Options{Regular: 1}})
 	w := r.sim.Regular(0)
 	w.SetFault(sim.Fault{Do: sim.Reset, At: sim.AtBody})
 	for range 2 {
@@ -121,7 +121,7 @@ func TestAttemptsOfOneRequestCountOnce(t *testing.T) {
 func TestStreamsThatBreakOff(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {
-		r := newRig(t, rigOptions{breaker: fleet.BreakerOptions{FailureThreshold: 4}, health: rarely, sim: sim.Options{Regular: 2}})
+		r := newRig(t, rigOptions{breaker: config.CircuitBreaker{FailureThreshold: 4}, health: rarely, sim: sim.Options{Regular: 2}})
 		w := r.sim.Regular(0)
 		for _, x := range r.sim.Workers() {
 			if all || x == w {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -35,7 +35,7 @@ func TestOnlyTheFailingLegIsCharged(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for on := range 2 {
-				r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: 5 * time.Millisecond}}))
+				r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{VerdictWait: 5 * time.Millisecond}}))
 				w := r.sim.Workers()[on]
 				w.SetFault(tc.fault)
 				if a := r.chat(""); a.status < 400 {
@@ -56,7 +56,7 @@ func TestOnlyTheFailingLegIsCharged(t *testing.T) {
 // whole fleet stopped answering.
 func TestCase_B016_ClientErrorsDoNotOpenBreakers(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{retries: 3, breaker: fleet.BreakerOptions{FailureThreshold: 3, OpenFor: time.Hour},
+	r := newRig(t, pd(rigOptions{retries: 3, breaker: config.CircuitBreaker{FailureThreshold: 3, TimeoutDuration: time.Hour},
 		sim: sim.Options{Prefill: 2, Decode: 2, Worker: sim.WorkerOptions{ContextLength: 200}}}))
 	long := `{"model":"sim-model","messages":[{"role":"user","content":"` + strings.Repeat("x", 1000) + `"}]}`
 	for range 30 {
@@ -79,7 +79,7 @@ func TestCase_B016_ClientErrorsDoNotOpenBreakers(t *testing.T) {
 func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{503, 429} {
-		r := newRig(t, rigOptions{breaker: fleet.BreakerOptions{FailureThreshold: 3, OpenFor: time.Hour}, sim: sim.Options{Regular: 1}})
+		r := newRig(t, rigOptions{breaker: config.CircuitBreaker{FailureThreshold: 3, TimeoutDuration: time.Hour}, sim: sim.Options{Regular: 1}})
 		w := r.sim.Regular(0)
 		w.SetFault(sim.Fault{Status: status, Body: "the queue is full", Skip: 4})
 		var wg sync.WaitGroup
@@ -105,7 +105,7 @@ func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
 func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{health: rarely, sim: sim.Options{Prefill: 2},
-		breaker: fleet.BreakerOptions{FailureThreshold: 2, SuccessThreshold: 2, OpenFor: 2 * time.Second, Probes: 1}}))
+		breaker: config.CircuitBreaker{FailureThreshold: 2, SuccessThreshold: 2, TimeoutDuration: 2 * time.Second}}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
 	p.SetFault(sim.Fault{Status: 500, Count: 2})
 	pinned := func() answer {
@@ -138,7 +138,7 @@ func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
 func TestHalfOpenAdmitsFew(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{health: rarely, sim: sim.Options{Regular: 1},
-		breaker: fleet.BreakerOptions{FailureThreshold: 1, OpenFor: 50 * time.Millisecond, Probes: 2}})
+		breaker: config.CircuitBreaker{FailureThreshold: 1, TimeoutDuration: 50 * time.Millisecond}})
 	w := r.sim.Regular(0)
 	w.SetFault(sim.Fault{Status: 500, Count: 1})
 	r.chat("")

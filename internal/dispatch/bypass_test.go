@@ -6,36 +6,35 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
 func TestBypassRules(t *testing.T) {
-	f := func(o BypassOptions, short bool, prefill, decode admission.PoolLoad, want bool) {
+	f := func(o *config.ConditionalDisagg, short bool, prefill, decode admission.PoolLoad, want bool) {
 		t.Helper()
-		if got := o.may(short, 10, prefill, decode); got != want {
+		if got := mayBypass(o, short, 10, prefill, decode); got != want {
 			t.Errorf("%+v, short %t, prefill %+v, decode %+v: %t, want %t", o, short, prefill, decode, got, want)
 		}
 	}
 	idle, busy := admission.PoolLoad{BatchedTokens: 1000}, admission.PoolLoad{BatchedTokens: 1000, PrefillTokens: 600}
 	free := admission.PoolLoad{KVBlocks: 100}
-	open := BypassOptions{PrefillBusy: 0.5, DecodeBusy: -1}
+	half, most := 0.5, 0.8
 	for _, tc := range []struct {
-		rule                                     BypassRule
+		rule                                     config.ConditionalPolicy
 		shortIdle, longIdle, shortBusy, longBusy bool
 	}{
-		{BypassOff, false, false, false, false},
-		{BypassByLength, true, false, true, false},
-		{BypassByLoad, false, false, true, true},
-		{BypassByEither, true, false, true, true},
+		{config.ConditionalISL, true, false, true, false},
+		{config.ConditionalPrefillLoad, false, false, true, true},
+		{config.ConditionalISLOrLoad, true, false, true, true},
 	} {
-		o := open
-		o.Rule = tc.rule
+		o := &config.ConditionalDisagg{Policy: tc.rule, PrefillBusy: &half}
 		f(o, true, idle, free, tc.shortIdle)
 		f(o, false, idle, free, tc.longIdle)
 		f(o, true, busy, free, tc.shortBusy)
 		f(o, false, busy, free, tc.longBusy)
 	}
-	guarded := BypassOptions{Rule: BypassByLength, PrefillBusy: -1, DecodeBusy: 0.8}
+	guarded := &config.ConditionalDisagg{Policy: config.ConditionalISL, DecodeBusy: &most}
 	f(guarded, true, idle, admission.PoolLoad{KVBlocks: 100, Blocks: 70}, true)
 	f(guarded, true, idle, admission.PoolLoad{KVBlocks: 100, Blocks: 71}, false)
 	f(guarded, true, idle, admission.PoolLoad{}, false)
@@ -45,8 +44,8 @@ func TestBypassRules(t *testing.T) {
 // one goes through prefill.
 func TestShortPromptsBypassPrefill(t *testing.T) {
 	r := newRig(t, vllm(sim.NIXL, rigOptions{
-		limits:   admission.Limits{PrefillSlots: 1, QueueSize: 0, QueueTimeout: time.Minute},
-		dispatch: Options{Bypass: BypassOptions{Rule: BypassByLength, Tokens: 64, Ratio: 1.1, PrefillBusy: -1, DecodeBusy: -1}},
+		limits: admission.Limits{PrefillSlots: 1, QueueSize: 0, QueueTimeout: time.Minute},
+		config: bypassShort,
 	}))
 	short := `{"model":"sim-model","prompt":"hi","max_tokens":3}`
 	long := `{"model":"sim-model","prompt":"` + strings.Repeat(longPrompt, 5) + `","max_tokens":3}`
@@ -69,7 +68,7 @@ func TestShortPromptsBypassPrefill(t *testing.T) {
 // SGLang's decode servers refuse a request that comes without a room: nothing
 // goes around their prefill.
 func TestSGLangHasNoBypass(t *testing.T) {
-	r := newRig(t, pd(rigOptions{dispatch: Options{Bypass: BypassOptions{Rule: BypassByLength, Tokens: 64, Ratio: 1.1, PrefillBusy: -1, DecodeBusy: -1}}}))
+	r := newRig(t, pd(rigOptions{config: bypassShort}))
 	if a := r.chat(""); a.status != 200 {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -85,7 +84,7 @@ func TestSGLangHasNoBypass(t *testing.T) {
 func TestBypassIsRetried(t *testing.T) {
 	r := newRig(t, vllm(sim.NIXL, rigOptions{
 		sim: sim.Options{Decode: 2}, retries: 2,
-		dispatch: Options{Bypass: BypassOptions{Rule: BypassByLength, Tokens: 64, Ratio: 1.1, PrefillBusy: -1, DecodeBusy: -1}},
+		config: bypassShort,
 	}))
 	for i := range 2 {
 		r.sim.Decode(i).SetFault(sim.Fault{Status: 500, Body: `{"error":{"message":"KV transfer failed","code":500}}`, Count: 1})
@@ -97,4 +96,10 @@ func TestBypassIsRetried(t *testing.T) {
 		}
 	}
 	r.idle()
+}
+
+// bypassShort lets short prompts skip the prefill workers. The ratio is one that
+// cannot be set, since nobody tells yet what is cached of a prompt.
+func bypassShort(c *config.Config) {
+	c.ConditionalDisagg = config.ConditionalDisagg{Enabled: true, Policy: config.ConditionalISL, EffISL: 64, EffISLRatio: 1.1}
 }

@@ -51,10 +51,10 @@ type clientWriter struct {
 }
 
 func (c *clientWriter) init(x *exchange) {
-	c.x, c.rc, c.timeout = x, *http.NewResponseController(x.w), x.d.opts.ClientWriteTimeout
+	c.x, c.rc, c.timeout = x, *http.NewResponseController(x.w), x.d.cfg.Timeouts.ClientWrite
 	c.boundary = true
 	if x.call.Peeked.Stream && !x.call.Passing {
-		c.keepAlive = x.d.opts.KeepAlive
+		c.keepAlive = x.d.cfg.Server.SSEKeepalive
 	}
 }
 

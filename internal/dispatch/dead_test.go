@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
 // quickDeath declares a frozen worker dead within half a second.
-var quickDeath = fleet.HealthOptions{Interval: 60 * time.Millisecond, Timeout: 100 * time.Millisecond, FailureThreshold: 3}
+var quickDeath = config.Health{Interval: 60 * time.Millisecond, Timeout: 100 * time.Millisecond, FailureThreshold: 3}
 
 // A request on a worker that had died waited for the whole request timeout, then
 // again for each retry, though health checks had long declared it dead.
@@ -137,7 +137,7 @@ func TestStreamEndsWithItsWorkersDeath(t *testing.T) {
 // computes, its front answers.
 func TestSlowWorkerKeepsItsRequests(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{retries: 3, health: fleet.HealthOptions{Interval: 20 * time.Millisecond, Timeout: time.Second, FailureThreshold: 2},
+	r := newRig(t, pd(rigOptions{retries: 3, health: config.Health{Interval: 20 * time.Millisecond, Timeout: time.Second, FailureThreshold: 2},
 		breaker: noBreaker, sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{PrefillTime: 600 * time.Millisecond}}}}))
 	p := r.sim.Prefill(0)
 	p.SetFault(sim.Fault{Path: "/health", Status: 503})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -17,115 +18,24 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// Defaults of Options.
-const (
-	// DefaultPrefillGrace is how long a prefill leg may stay open once decode is
-	// over, by the admission contract.
-	DefaultPrefillGrace = 5 * time.Second
-	// DefaultVerdictWait is how long the report of a broken hand-off waits for
-	// the other leg to say why.
-	DefaultVerdictWait = 50 * time.Millisecond
-	// DefaultMaxErrorBody bounds an engine's error body that is passed on.
-	DefaultMaxErrorBody = 1 << 20
-	// DefaultMaxBufferedAnswer is how much of a plain answer is collected before
-	// the client gets its first byte, so that one that breaks off can still be
-	// told as an error.
-	DefaultMaxBufferedAnswer = 1 << 20
-	// DefaultMaxLogprobBody bounds the prefill answer that is kept for its
-	// logprobs.
-	DefaultMaxLogprobBody = 64 << 20
-)
-
-// Options are what a dispatcher is told of the configuration.
-type Options struct {
-	// Disaggregated: requests run as a prefill and a decode leg.
-	Disaggregated bool
-	// PrefillSlots: the gate bounds requests in prefill; refusals then carry the
-	// codes of that bound. SetPrefillSlots changes it.
-	PrefillSlots bool
-	// RequestTimeout bounds a request from its arrival to its last byte. Zero:
-	// no bound.
-	RequestTimeout time.Duration
-	// Limits bound each leg; Total is not used.
-	Limits upstream.Limits
-	// KeepAlive is how long an event stream may be silent before it gets a
-	// comment. Zero: none.
-	KeepAlive time.Duration
-	// RefuseTools refuses tools that SGLang's pairs cannot be told of; else they are
-	// left out, with a note.
-	RefuseTools bool
-	// ClientWriteTimeout is how long one write to a client may take.
-	ClientWriteTimeout time.Duration
-	// PassAuthorization hands the client's key to engines: sluice asks for none
-	// itself and has none for them.
-	PassAuthorization bool
-	Retry             RetryOptions
-
-	// FailWithoutHandOff ends a request whose prefill handed nothing over;
-	// otherwise decode computes the prompt again, which is counted.
-	FailWithoutHandOff bool
-	// HandOffMaxAge is how old what prefill handed over may be when decode is
-	// sent. Zero: DefaultHandOffMaxAge.
-	HandOffMaxAge time.Duration
-
-	// Classify says which class a request is of and how long it may wait.
-	Classify classify.Options
-	// TrackOutput books KV blocks as answers grow, ReserveTokens so many output
-	// tokens of each leg beforehand.
-	TrackOutput   bool
-	ReserveTokens int64
-	// ReserveAuto reserves, instead of ReserveTokens, what the answers of the
-	// model are expected to have, at most max_tokens and ReserveCap. What an
-	// answer has beyond that is booked as it grows, whatever TrackOutput says.
-	ReserveAuto bool
-	ReserveCap  int64
-	// Topology is what the two ranks of a pair have to do with each other's
-	// KV-transfer domain, TopologyWeight what a preference counts for.
-	Topology       admission.Topology
-	TopologyWeight int
-	// Bypass lets requests skip the prefill workers.
-	Bypass BypassOptions
-	// OverloadStatus is the status of refusals by class limits, deadlines and
-	// reject thresholds. Zero: 429.
-	OverloadStatus int
-
-	PrefillGrace      time.Duration
-	VerdictWait       time.Duration
-	MaxErrorBody      int
-	MaxBufferedAnswer int
-	MaxLogprobBody    int
-}
-
-func (o *Options) setDefaults() {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.PrefillGrace, DefaultPrefillGrace)
-	def(&o.VerdictWait, DefaultVerdictWait)
-	def(&o.HandOffMaxAge, DefaultHandOffMaxAge)
-	size := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	size(&o.MaxErrorBody, DefaultMaxErrorBody)
-	size(&o.MaxBufferedAnswer, DefaultMaxBufferedAnswer)
-	size(&o.MaxLogprobBody, DefaultMaxLogprobBody)
-}
-
 // Dispatcher runs requests. It is safe for concurrent use.
 type Dispatcher struct {
 	// immutable
 	opts    Options
-	gate    *admission.Gate
-	clock   admission.Clock
-	fleet   *fleet.Fleet
-	log     *slog.Logger
-	metrics *Metrics
-	rooms   *engine.Rooms
-	budget  *retryBudget
+	cfg     *config.Config
+	classes classify.Options
+	// legLimits bound each leg; Total is not used.
+	legLimits upstream.Limits
+	// passAuthorization hands the client's key to engines: sluice asks for none
+	// itself and has none for them.
+	passAuthorization bool
+	gate              *admission.Gate
+	clock             admission.Clock
+	fleet             *fleet.Fleet
+	log               *slog.Logger
+	metrics           *Metrics
+	rooms             *engine.Rooms
+	budget            *retryBudget
 	// estimator counts prompts' tokens. It is the only one of its gate.
 	estimator *tokens.Estimator
 	// outputs learns how long answers are, for ReserveAuto.
@@ -137,7 +47,7 @@ type Dispatcher struct {
 	// outlive their decode.
 	limits, graces deadlines
 
-	prefillSlots atomic.Bool // see Options.PrefillSlots
+	prefillSlots atomic.Bool // the gate bounds requests in prefill; refusals then carry the codes of that bound
 
 	// running counts goroutines, for Wait. It is only added to while a handler
 	// runs.
@@ -146,20 +56,23 @@ type Dispatcher struct {
 
 // New makes a dispatcher.
 func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options, m *Metrics, log *slog.Logger) *Dispatcher {
-	o.setDefaults()
+	o.complete()
+	cfg := o.Config
 	d := &Dispatcher{
-		opts: o, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
-		rooms: engine.NewRooms(), budget: newRetryBudget(),
+		opts: o, cfg: cfg, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
+		classes:           classify.Options{MinQueue: cfg.Admission.ClientQueueMin, MaxQueue: cfg.Admission.ClientQueueMax},
+		legLimits:         upstream.Limits{Header: cfg.Timeouts.ResponseHeader, FirstByte: cfg.Timeouts.FirstByte, StreamIdle: cfg.Timeouts.StreamIdle},
+		passAuthorization: len(cfg.Auth.APIKeys) == 0 && cfg.Auth.WorkerAPIKey == "",
+		rooms:             engine.NewRooms(), budget: newRetryBudget(),
 		estimator: tokens.NewEstimator(0, m.tokenMetrics), outputs: tokens.NewOutputLearner(0), routes: newRouteMemory(clock),
 		limits: deadlines{cause: errRequestTimeout}, graces: deadlines{cause: errDecodeOver},
 	}
-	d.prefillSlots.Store(o.PrefillSlots)
+	d.Reload(cfg)
 	return d
 }
 
-// SetPrefillSlots tells whether the gate bounds requests in prefill, after its
-// limits were changed.
-func (d *Dispatcher) SetPrefillSlots(on bool) { d.prefillSlots.Store(on) }
+// Reload takes over what may change without a restart.
+func (d *Dispatcher) Reload(cfg *config.Config) { d.prefillSlots.Store(cfg.Admission.Enabled()) }
 
 // Wait returns when no prefill leg outlives its handler any more, or with ctx's
 // error. No handler may be running.
@@ -287,15 +200,15 @@ const StatusClientGone = 499
 // finished, so that the client sees that it is broken; call.Record is whole then
 // too.
 func (d *Dispatcher) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
-	x := &exchange{d: d, call: call, w: w, pair: d.opts.Disaggregated && !call.Passing}
+	x := &exchange{d: d, call: call, w: w, pair: d.cfg.Fleet.PDDisaggregation && !call.Passing}
 	x.refs.Store(1)
 	x.bodyRefs.Store(1)
 	d.metrics.begin(call.Route)
 	defer d.metrics.end(call.Route)
 	defer x.leave()
 	x.ctx.begin(r.Context())
-	if d.opts.RequestTimeout > 0 {
-		x.ctx.endBy(&d.limits, call.Arrived.Add(d.opts.RequestTimeout))
+	if t := d.cfg.Timeouts.Request; t > 0 {
+		x.ctx.endBy(&d.limits, call.Arrived.Add(t))
 	}
 	x.run()
 	if x.abort {

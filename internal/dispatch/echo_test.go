@@ -7,13 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
 // quietClient is a client's side of a clientWriter, without a server.
 func quietClient(route openai.Route) (*exchange, *httptest.ResponseRecorder) {
 	rec := httptest.NewRecorder()
-	x := &exchange{w: rec, call: &Call{Route: route, Peeked: &openai.Peeked{Stream: true}}, d: &Dispatcher{opts: Options{KeepAlive: 15 * time.Second}}}
+	x := &exchange{w: rec, call: &Call{Route: route, Peeked: &openai.Peeked{Stream: true}}, d: &Dispatcher{cfg: config.Default()}}
 	x.out.init(x)
 	x.out.startKeepAlive()
 	return x, rec

@@ -162,7 +162,7 @@ func (x *exchange) run() {
 		}
 		x.d.metrics.retry(f.reason)
 		x.prepareRetry(f)
-		if !atOnce && !pause(&x.ctx, x.d.opts.Retry.backoff(x.attempts)) {
+		if !atOnce && !pause(&x.ctx, backoff(&x.d.cfg.Retry, x.attempts)) {
 			x.answer(x.clientEnd(x.ctx.ended()))
 			return
 		}

@@ -162,7 +162,7 @@ func (x *exchange) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ra
 		case errors.Is(cause, errRequestTimeout):
 			f.rank = nil
 			f.reason = reasonTimeout
-			f.local = openai.UpstreamTimeout(x.legName(leg), "whole answer", x.d.opts.RequestTimeout, "--request-timeout-secs")
+			f.local = openai.UpstreamTimeout(x.legName(leg), "whole answer", x.d.cfg.Timeouts.Request, "--request-timeout-secs")
 			return f
 		case errors.Is(cause, ErrShutdown):
 			f.rank = nil
@@ -207,7 +207,7 @@ func (x *exchange) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ra
 func (x *exchange) clientEnd(cause error) *failure {
 	if errors.Is(cause, errRequestTimeout) {
 		return &failure{reason: reasonTimeout, err: cause,
-			local: openai.UpstreamTimeout("", "whole answer", x.d.opts.RequestTimeout, "--request-timeout-secs")}
+			local: openai.UpstreamTimeout("", "whole answer", x.d.cfg.Timeouts.Request, "--request-timeout-secs")}
 	}
 	if errors.Is(cause, ErrShutdown) {
 		return &failure{reason: reasonDraining, err: cause, local: openai.Draining()}

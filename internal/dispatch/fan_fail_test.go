@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -63,7 +63,7 @@ func TestSamplesAreChargedOnce(t *testing.T) {
 	t.Parallel()
 	for on := range 2 {
 		for _, fault := range []sim.Fault{{Status: 500}, {Do: sim.Reset, At: sim.AtBody}} {
-			r := newRig(t, pd(rigOptions{breaker: fleet.BreakerOptions{FailureThreshold: 2, OpenFor: time.Hour}}))
+			r := newRig(t, pd(rigOptions{breaker: config.CircuitBreaker{FailureThreshold: 2, TimeoutDuration: time.Hour}}))
 			w := r.sim.Workers()[on]
 			// All of them are at the engine before the first fails.
 			fault.Delay = 100 * time.Millisecond
@@ -111,7 +111,7 @@ func TestSamplesAreRetriedTogether(t *testing.T) {
 // Decode's report of a broken hand-off waits for prefill's verdict here too.
 func TestSamplesTransferVerdict(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: patience}}))
+	r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{VerdictWait: patience}}))
 	r.sim.Decode(0).SetFault(sim.Fault{Status: 500, Body: transferBroke})
 	r.sim.Prefill(0).SetFault(sim.Fault{Status: 422, Delay: 50 * time.Millisecond, Body: tooLong})
 	start := time.Now()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -58,7 +59,7 @@ func passes(t *testing.T, path, body string) {
 				if len(q.Body) != q.BodySize || q.BodySize == 0 {
 					continue // stopped by its peer's failure on the way
 				}
-				if !o.dispatch.Disaggregated && string(q.Body) != body {
+				if !o.pd && string(q.Body) != body {
 					t.Errorf("%s was sent\n%s\nwant\n%s", w.ID(), q.Body, body)
 				}
 				// Each run of the client's bytes between two members is there.
@@ -165,7 +166,11 @@ func TestCase_B059_RoomsAreTheRoutersOwn(t *testing.T) {
 func TestRequestHeaders(t *testing.T) {
 	t.Parallel()
 	for _, pass := range []bool{false, true} {
-		r := newRig(t, pd(rigOptions{dispatch: Options{PassAuthorization: pass}}))
+		r := newRig(t, pd(rigOptions{config: func(c *config.Config) {
+			if !pass {
+				c.Auth.APIKeys = []config.Secret{"of-clients"}
+			}
+		}}))
 		if a := r.chat("", "Authorization", "Bearer secret", "Traceparent", "00-1-2-01", "X-Custom", "kept", "Cookie", "a=b",
 			"X-Forwarded-For", "1.2.3.4", "X-Smg-Anything", "1", "X-Sluice-Anything", "1", "X-Data-Parallel-Rank", "0",
 			"Accept-Encoding", "gzip", "Connection", "X-Hop", "X-Hop", "1", "Te", "trailers", "Origin", "http://x"); a.status != 200 {
@@ -242,7 +247,7 @@ func TestCase_B155_LimitsAreNamed(t *testing.T) {
 		{upstream.Limits{FirstByte: 100 * time.Millisecond}, sim.Fault{EarlyHeaders: true, FirstByte: forever}, "--first-byte-timeout-secs", false},
 		{upstream.Limits{FirstByte: 100 * time.Millisecond}, sim.Fault{EarlyHeaders: true, FirstByte: forever}, "--first-byte-timeout-secs", true},
 	} {
-		r := newRig(t, rigOptions{retries: 3, breaker: firstFault, dispatch: Options{Limits: tc.limits}, sim: sim.Options{Regular: 1}})
+		r := newRig(t, rigOptions{retries: 3, breaker: firstFault, config: func(c *config.Config) { setLimits(c, tc.limits) }, sim: sim.Options{Regular: 1}})
 		r.sim.Regular(0).SetFault(tc.fault)
 		extra := ""
 		if tc.stream {

@@ -20,10 +20,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
 	"github.com/sluice-router/sluice/internal/sim"
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,24 +60,27 @@ type rig struct {
 }
 
 type rigOptions struct {
-	sim      sim.Options
-	limits   admission.Limits
-	dispatch Options
-	policy   string
-	dpAware  bool
-	retries  int
-	breaker  fleet.BreakerOptions
-	health   fleet.HealthOptions
-	specs    func(w *sim.Worker, s *fleet.WorkerSpec)
+	sim    sim.Options
+	limits admission.Limits
+	pd     bool
+	// config changes the configuration; bounds has what is no setting.
+	config  func(c *config.Config)
+	bounds  Options
+	policy  string
+	dpAware bool
+	retries int
+	breaker config.CircuitBreaker
+	health  config.Health
+	specs   func(w *sim.Worker, s *fleet.WorkerSpec)
 }
 
 // rarely makes health checks see a worker once: for tests in which a worker
 // that does not answer is to stay a candidate.
-var rarely = fleet.HealthOptions{Interval: time.Hour}
+var rarely = config.Health{Interval: time.Hour}
 
 // firstFault opens a breaker at its first failure and keeps it open, so that a
 // test sees who was charged.
-var firstFault = fleet.BreakerOptions{FailureThreshold: 1, OpenFor: time.Hour}
+var firstFault = config.CircuitBreaker{FailureThreshold: 1, TimeoutDuration: time.Hour}
 
 func pd(o rigOptions) rigOptions {
 	if o.sim.Prefill == 0 {
@@ -83,8 +89,13 @@ func pd(o rigOptions) rigOptions {
 	if o.sim.Decode == 0 {
 		o.sim.Decode = 1
 	}
-	o.dispatch.Disaggregated = true
+	o.pd = true
 	return o
+}
+
+// setLimits sets the limits in time of each leg.
+func setLimits(c *config.Config, l upstream.Limits) {
+	c.Timeouts.ResponseHeader, c.Timeouts.FirstByte, c.Timeouts.StreamIdle = l.Header, l.FirstByte, l.StreamIdle
 }
 
 func newRig(t *testing.T, o rigOptions) *rig {
@@ -97,7 +108,6 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	if o.limits == (admission.Limits{}) {
 		o.limits = admission.Limits{QueueSize: 10_000, QueueTimeout: 2 * patience}
 	}
-	o.dispatch.PrefillSlots = o.limits.PrefillSlots > 0
 	if o.policy == "" {
 		o.policy = policy.RoundRobin
 	}
@@ -105,21 +115,30 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.dispatch.RequestTimeout == 0 {
-		o.dispatch.RequestTimeout = 2 * patience
+	if o.bounds.PrefillGrace == 0 {
+		o.bounds.PrefillGrace = 2 * patience // nothing that comes soon waits for it
 	}
-	if o.dispatch.PrefillGrace == 0 {
-		o.dispatch.PrefillGrace = 2 * patience // nothing that comes soon waits for it
+	if o.health == (config.Health{}) {
+		o.health = config.Health{Interval: 100 * time.Millisecond, Timeout: 2 * time.Second}
 	}
-	o.dispatch.Retry = RetryOptions{Max: o.retries, Initial: time.Millisecond, Longest: 10 * time.Millisecond, Multiplier: 1.5}
-	if o.health == (fleet.HealthOptions{}) {
-		o.health = fleet.HealthOptions{Interval: 100 * time.Millisecond, Timeout: 2 * time.Second}
-	}
+	cfg := configtest.New(func(c *config.Config) {
+		c.Fleet.PDDisaggregation, c.Fleet.DPAware = o.pd, o.dpAware
+		c.Admission.PrefillMaxInflight = max(o.limits.PrefillSlots, -1)
+		c.Admission.ReserveOutputTokens = 0
+		c.Timeouts.Request, c.Server.SSEKeepalive = 2*patience, 0
+		c.Retry = config.Retry{MaxRetries: o.retries, InitialBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, BackoffMultiplier: 1.5}
+		configtest.Overlay(&c.Health, o.health)
+		configtest.Overlay(&c.CircuitBreaker, o.breaker)
+		if o.config != nil {
+			o.config(c)
+		}
+	})
+	o.bounds.Config = cfg
 	clock := admission.NewSystemClock()
 	gate := admission.NewGate(admission.Options{Limits: o.limits, NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
-	fl := fleet.New(gate, fleet.Options{DPAware: o.dpAware, Health: o.health, Breaker: o.breaker}, clock)
+	fl := fleet.New(gate, fleet.Options{Config: cfg}, clock)
 	reg := prometheus.NewRegistry()
-	d := New(gate, clock, fl, o.dispatch, NewMetrics(reg), slog.New(slog.DiscardHandler))
+	d := New(gate, clock, fl, o.bounds, NewMetrics(reg), slog.New(slog.DiscardHandler))
 	r := &rig{t: t, sim: sf, gate: gate, fleet: fl, d: d, reg: reg, ended: make(chan struct{}, 10_000)}
 	r.ending, r.end = context.WithCancel(context.Background())
 	r.server = httptest.NewServer(http.HandlerFunc(r.handle))

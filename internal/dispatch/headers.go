@@ -96,7 +96,7 @@ func (x *exchange) legHeader(dst upstream.Header, engineID string) upstream.Head
 			dst = append(dst, upstream.Field{Name: name, Value: v})
 		}
 	}
-	if x.d.opts.PassAuthorization {
+	if x.d.passAuthorization {
 		v := x.call.Header.Get(headerAuthorization)
 		if key := x.call.Header.Get(headerAPIKey); v == "" && key != "" {
 			v = "Bearer " + key // engines know no other form

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -36,7 +37,7 @@ func halves(step <-chan struct{}, next http.Handler) http.Handler {
 func TestCase_B100_CommentsWhileAStreamIsSilent(t *testing.T) {
 	t.Parallel()
 	steps := make(chan struct{})
-	r := newRig(t, rigOptions{dispatch: Options{KeepAlive: 20 * time.Millisecond}, sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{
+	r := newRig(t, rigOptions{config: func(c *config.Config) { c.Server.SSEKeepalive = 20 * time.Millisecond }, sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{
 		Wrap: func(_ *sim.Worker, next http.Handler) http.Handler { return halves(steps, next) }}}})
 	s := r.open("/v1/chat/completions", chatBody(streamed))
 	if e := s.event(); e != "id: 1\ndata: {\"n\":1}\n\n" {
@@ -67,7 +68,7 @@ func TestCase_B100_CommentsWhileAStreamIsSilent(t *testing.T) {
 func TestCommentsBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	t.Run("then retried", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{retries: 2, breaker: noBreaker, dispatch: Options{KeepAlive: 10 * time.Millisecond}, sim: sim.Options{Prefill: 2}}))
+		r := newRig(t, pd(rigOptions{retries: 2, breaker: noBreaker, config: func(c *config.Config) { c.Server.SSEKeepalive = 10 * time.Millisecond }, sim: sim.Options{Prefill: 2}}))
 		for i := range 2 {
 			r.sim.Prefill(i).SetFault(sim.Fault{Status: 503, Delay: 100 * time.Millisecond, Count: 1})
 		}
@@ -82,7 +83,7 @@ func TestCommentsBeforeTheAnswer(t *testing.T) {
 		}
 	})
 	t.Run("then refused", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{dispatch: Options{KeepAlive: 10 * time.Millisecond}}))
+		r := newRig(t, pd(rigOptions{config: func(c *config.Config) { c.Server.SSEKeepalive = 10 * time.Millisecond }}))
 		r.sim.Prefill(0).SetFault(sim.Fault{Status: 400, Delay: 100 * time.Millisecond, Body: tooLong})
 		a := r.chat(streamed)
 		if a.status != 200 || a.err == nil || !strings.HasPrefix(a.body, comment) || strings.Contains(a.body, "[DONE]") ||
@@ -92,14 +93,14 @@ func TestCommentsBeforeTheAnswer(t *testing.T) {
 		r.settled()
 	})
 	t.Run("never in a plain answer", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{dispatch: Options{KeepAlive: 5 * time.Millisecond}, sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{FirstToken: 50 * time.Millisecond}}}}))
+		r := newRig(t, pd(rigOptions{config: func(c *config.Config) { c.Server.SSEKeepalive = 5 * time.Millisecond }, sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{FirstToken: 50 * time.Millisecond}}}}))
 		if a := r.chat(""); a.status != 200 || strings.Contains(a.body, "keep-alive") {
 			t.Errorf("got %d %s", a.status, a.body)
 		}
 		r.settled()
 	})
 	t.Run("several samples", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{dispatch: Options{KeepAlive: 5 * time.Millisecond}, sim: sim.Options{Worker: sim.WorkerOptions{
+		r := newRig(t, pd(rigOptions{config: func(c *config.Config) { c.Server.SSEKeepalive = 5 * time.Millisecond }, sim: sim.Options{Worker: sim.WorkerOptions{
 			Timing: sim.Timing{FirstToken: 50 * time.Millisecond, DecodeStep: 20 * time.Millisecond}}}}))
 		a := r.chat(`,"n":3` + streamed)
 		if a.status != 200 || a.err != nil || !strings.Contains(a.body, comment) || strings.Contains(a.body, comment+"\n") || !strings.HasSuffix(a.body, doneEvent) {

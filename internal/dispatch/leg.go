@@ -60,7 +60,7 @@ func (x *exchange) markRID(s *openai.Splicer, p *openai.Peeked) {
 func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
-	r.Limits = x.d.opts.Limits
+	r.Limits = x.d.legLimits
 	if leg == admission.PrefillLeg {
 		r.Body = b.prefill
 		// A prefill that streams sends its head at once and then computes; one

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -74,7 +75,7 @@ func TestCase_B005_AbortsLeakNoLoad(t *testing.T) {
 func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}},
-		health: fleet.HealthOptions{Interval: 10 * time.Millisecond, Timeout: 2 * time.Second}, policy: "power_of_two"})
+		health: config.Health{Interval: 10 * time.Millisecond, Timeout: 2 * time.Second}, policy: "power_of_two"})
 	a, b := r.sim.Regular(0), r.sim.Regular(1)
 	var parked []*stream
 	for range 20 {
@@ -106,7 +107,7 @@ func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
 // Load was let go when the headers came, and some failures gave it back twice.
 func TestCase_B008_LoadLastsToTheLastByte(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{retries: 2, breaker: fleet.BreakerOptions{Disabled: true},
+	r := newRig(t, pd(rigOptions{retries: 2, breaker: config.CircuitBreaker{Disabled: true},
 		sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
 	s := r.open("/v1/chat/completions", request("", 100, streamed))

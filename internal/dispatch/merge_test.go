@@ -91,7 +91,7 @@ func TestCase_B117_LogprobsOfBothLegs(t *testing.T) {
 // is the decode's own.
 func TestNoMergeWithoutTheFlag(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{dispatch: Options{PrefillGrace: 50 * time.Millisecond}}))
+	r := newRig(t, pd(rigOptions{bounds: Options{PrefillGrace: 50 * time.Millisecond}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders})
 	a := r.do(t.Context(), "/generate", request("/generate", 3, ""))
 	if a.status != 200 || strings.Contains(a.body, "-1.0") {

@@ -176,7 +176,7 @@ func TestUnusualEnginesPass(t *testing.T) {
 // its client sees that.
 func TestLargePlainAnswer(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{MaxBufferedAnswer: 4 << 10}}))
+	r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{MaxBufferedAnswer: 4 << 10}}))
 	d := r.sim.Decode(0)
 	d.SetFault(sim.Fault{TokenSize: 1000})
 	a := r.do(t.Context(), "/v1/chat/completions", request("", 3000, ""))

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -62,7 +62,7 @@ func TestCase_B046_DecodeFailsAtTransport(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, pd(rigOptions{health: rarely, breaker: fleet.BreakerOptions{Disabled: true}}))
+			r := newRig(t, pd(rigOptions{health: rarely, breaker: config.CircuitBreaker{Disabled: true}}))
 			tc.damage(r.sim.Decode(0))
 			start := time.Now()
 			var wg sync.WaitGroup
@@ -134,7 +134,7 @@ func TestCase_B049_PrefillFailsInTheBackground(t *testing.T) {
 func TestTransferFailureWaitsForThePrefillsVerdict(t *testing.T) {
 	t.Parallel()
 	t.Run("its own failure wins", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: patience}}))
+		r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{VerdictWait: patience}}))
 		r.sim.Decode(0).SetFault(sim.Fault{Status: 500, Body: transferBroke})
 		r.sim.Prefill(0).SetFault(sim.Fault{Status: 422, Delay: 30 * time.Millisecond, Body: tooLong})
 		if a := r.chat(""); a.status != 422 || a.body != tooLong {
@@ -144,7 +144,7 @@ func TestTransferFailureWaitsForThePrefillsVerdict(t *testing.T) {
 		r.charged()
 	})
 	t.Run("without one decode's passes", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: 20 * time.Millisecond}}))
+		r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{VerdictWait: 20 * time.Millisecond}}))
 		r.sim.Decode(0).SetFault(sim.Fault{Status: 500, Body: transferBroke})
 		start := time.Now()
 		if a := r.chat(""); a.status != 500 || a.body != transferBroke {
@@ -156,7 +156,7 @@ func TestTransferFailureWaitsForThePrefillsVerdict(t *testing.T) {
 		r.charged()
 	})
 	t.Run("prefill's report waits for decode's own", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{VerdictWait: patience}}))
+		r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{VerdictWait: patience}}))
 		r.sim.Prefill(0).SetFault(sim.Fault{Status: 500, Body: transferBroke})
 		r.sim.Decode(0).SetFault(sim.Fault{Status: 500, Delay: 30 * time.Millisecond, Body: `{"message":"out of memory"}`})
 		if a := r.chat(""); a.status != 500 || !strings.Contains(a.body, "out of memory") {
@@ -226,7 +226,7 @@ func TestCase_B047_FirstByteWaitsForDecodeOnly(t *testing.T) {
 	t.Parallel()
 	t.Run("prefill sends headers and no body", func(t *testing.T) {
 		both(t, func(t *testing.T, extra string) {
-			r := newRig(t, pd(rigOptions{dispatch: Options{PrefillGrace: 100 * time.Millisecond}, breaker: firstFault}))
+			r := newRig(t, pd(rigOptions{bounds: Options{PrefillGrace: 100 * time.Millisecond}, breaker: firstFault}))
 			r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders})
 			if a := r.chat(extra); a.status != 200 || a.err != nil || !strings.Contains(a.body, " t3") {
 				t.Errorf("got %d %s %v", a.status, a.body, a.err)
@@ -254,7 +254,7 @@ func TestCase_B047_FirstByteWaitsForDecodeOnly(t *testing.T) {
 		})
 	})
 	t.Run("prefill keeps its connection alive", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{dispatch: Options{PrefillGrace: 50 * time.Millisecond}}))
+		r := newRig(t, pd(rigOptions{bounds: Options{PrefillGrace: 50 * time.Millisecond}}))
 		r.sim.Prefill(0).SetFault(sim.Fault{KeepAlive: 5 * time.Millisecond, FirstByte: forever})
 		if a := r.chat(streamed); a.status != 200 || a.err != nil || !strings.HasSuffix(a.body, "[DONE]\n\n") || strings.Contains(a.body, "keep-alive") {
 			t.Errorf("got %d %s %v", a.status, a.body, a.err)
@@ -293,7 +293,7 @@ func (h *heldWriter) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 // grace; its slot is the next one's then.
 func TestPrefillLeftOpenIsCancelledAfterTheGrace(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{PrefillGrace: 200 * time.Millisecond},
+	r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{PrefillGrace: 200 * time.Millisecond},
 		limits: admission.Limits{PrefillSlots: 1, QueueSize: 5, QueueTimeout: time.Minute}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders, Count: 1})
 	first := r.chat("")

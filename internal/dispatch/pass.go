@@ -65,7 +65,7 @@ const besideTries = 16
 // pinned is the worker that the client asks for, "" for none.
 func (x *exchange) pinned() string {
 	want := x.call.Header.Get(HeaderTargetWorker)
-	if want == "" && !x.d.opts.Disaggregated {
+	if want == "" && !x.d.cfg.Fleet.PDDisaggregation {
 		want = x.call.Header.Get(HeaderTargetDecode)
 	}
 	return want
@@ -74,7 +74,7 @@ func (x *exchange) pinned() string {
 // goesBeside tells whether the request needs no admission. A worker for whole
 // requests that stood among the others would be booked as ever.
 func (x *exchange) goesBeside(pool string) bool {
-	return x.call.Passing && x.d.opts.Disaggregated && !x.d.gate.Serves(pool, admission.RoleRegular)
+	return x.call.Passing && x.d.cfg.Fleet.PDDisaggregation && !x.d.gate.Serves(pool, admission.RoleRegular)
 }
 
 // placeBeside is place for a request that needs no admission.
@@ -368,7 +368,7 @@ func (x *exchange) runBeside() {
 			return
 		}
 		x.d.metrics.retry(f.reason)
-		if !atOnce && !pause(&x.ctx, x.d.opts.Retry.backoff(x.attempts)) {
+		if !atOnce && !pause(&x.ctx, backoff(&x.d.cfg.Retry, x.attempts)) {
 			x.answer(x.clientEnd(x.ctx.ended()))
 			return
 		}

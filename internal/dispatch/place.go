@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -43,7 +44,7 @@ func (x *exchange) place() *failure {
 		return f
 	}
 	if x.pair {
-		spec.Topology, spec.TopologyWeight = x.d.opts.Topology, x.d.opts.TopologyWeight
+		spec.Topology, spec.TopologyWeight = topology(x.d.cfg), x.d.cfg.Fleet.KVTransferPreferredWeight
 	}
 	target := x.d.gate.Resolve(spec)
 	if target == nil {
@@ -251,4 +252,16 @@ func (x *exchange) hints(p *openai.Peeked) *failure {
 	h := admission.Hint{Key: policy.HashKey(key), HasKey: true}
 	x.ticket.Hints[admission.PrefillLeg], x.ticket.Hints[admission.DecodeLeg] = h, h
 	return nil
+}
+
+// topology is what the two ranks of a pair have to do with each other's KV-transfer
+// domain.
+func topology(cfg *config.Config) admission.Topology {
+	switch cfg.Fleet.KVTransferTopology {
+	case "required":
+		return admission.TopologyRequired
+	case "preferred":
+		return admission.TopologyPreferred
+	}
+	return admission.TopologyAny
 }

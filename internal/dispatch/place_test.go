@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -217,7 +218,7 @@ func TestCase_B156_RequestTimeoutNamesItself(t *testing.T) {
 		{"it waits for a slot", sim.Timing{PrefillTime: forever}, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			o := pd(rigOptions{breaker: firstFault, retries: 3, dispatch: Options{RequestTimeout: 300 * time.Millisecond}, sim: sim.Options{Worker: sim.WorkerOptions{Timing: tc.timing}}})
+			o := pd(rigOptions{breaker: firstFault, retries: 3, config: func(c *config.Config) { c.Timeouts.Request = 300 * time.Millisecond }, sim: sim.Options{Worker: sim.WorkerOptions{Timing: tc.timing}}})
 			if tc.slots > 0 {
 				o.limits = admission.Limits{PrefillSlots: tc.slots, QueueSize: 10, QueueTimeout: time.Minute}
 			}
@@ -236,7 +237,7 @@ func TestCase_B156_RequestTimeoutNamesItself(t *testing.T) {
 		})
 	}
 	t.Run("a stream is broken off", func(t *testing.T) {
-		r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{RequestTimeout: 300 * time.Millisecond}, sim: sim.Options{Worker: sim.WorkerOptions{Timing: slowDecode}}}))
+		r := newRig(t, pd(rigOptions{breaker: firstFault, config: func(c *config.Config) { c.Timeouts.Request = 300 * time.Millisecond }, sim: sim.Options{Worker: sim.WorkerOptions{Timing: slowDecode}}}))
 		s := r.open("/v1/chat/completions", request("", 1_000_000, streamed))
 		all, err := s.rest()
 		if err == nil || !strings.Contains(all, "--request-timeout-secs") || strings.Contains(all, "[DONE]") {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -27,7 +28,7 @@ func answering(h func(w *sim.Worker, rw http.ResponseWriter, r *http.Request) bo
 func TestLinesBehindACommentAreRefused(t *testing.T) {
 	t.Parallel()
 	step := make(chan struct{})
-	r := newRig(t, rigOptions{dispatch: Options{KeepAlive: time.Millisecond}, sim: sim.Options{Regular: 1, Worker: answering(
+	r := newRig(t, rigOptions{config: func(c *config.Config) { c.Server.SSEKeepalive = time.Millisecond }, sim: sim.Options{Regular: 1, Worker: answering(
 		func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/x-ndjson")
 			_ = http.NewResponseController(w).Flush()
@@ -52,7 +53,9 @@ func TestLinesBehindACommentAreRefused(t *testing.T) {
 // A stream that a comment began and that then fails was sent status 200.
 func TestStatusOfAStreamThatOnlyACommentBegan(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, rigOptions{dispatch: Options{KeepAlive: time.Millisecond, RequestTimeout: 200 * time.Millisecond},
+	r := newRig(t, rigOptions{config: func(c *config.Config) {
+		c.Server.SSEKeepalive, c.Timeouts.Request = time.Millisecond, 200*time.Millisecond
+	},
 		sim: sim.Options{Regular: 1, Worker: answering(func(_ *sim.Worker, _ http.ResponseWriter, r *http.Request) bool {
 			<-r.Context().Done()
 			return true

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"testing"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/sim"
@@ -15,17 +16,17 @@ func TestOutputReserved(t *testing.T) {
 		known.Observe("short", 64)
 		known.Observe("long", 1<<14)
 	}
-	auto := Options{ReserveAuto: true, ReserveCap: 2048}
+	auto := config.Admission{ReserveOutputTokens: config.ReserveAuto, ReserveOutputCap: 2048}
 	for _, tc := range []struct {
 		name      string
-		opts      Options
+		opts      config.Admission
 		pool      string
 		maxTokens int64
 		passing   bool
 		want      int64
 	}{
-		{"none", Options{}, "short", 1500, false, 0},
-		{"fixed", Options{ReserveTokens: 700}, "short", 10, false, 700},
+		{"none", config.Admission{}, "short", 1500, false, 0},
+		{"fixed", config.Admission{ReserveOutputTokens: 700}, "short", 10, false, 700},
 		{"nothing is known", auto, "new", -1, false, tokens.FirstOutput},
 		{"nothing is known, the client wants little", auto, "new", 10, false, 10},
 		{"nothing is known, the client allows much", auto, "new", 1500, false, tokens.FirstOutput},
@@ -35,7 +36,7 @@ func TestOutputReserved(t *testing.T) {
 		{"no output wanted", auto, "long", 0, false, 0},
 		{"a passing route", auto, "long", 1500, true, 0},
 	} {
-		x := &exchange{d: &Dispatcher{opts: tc.opts, outputs: known}, call: &Call{Passing: tc.passing}}
+		x := &exchange{d: &Dispatcher{cfg: &config.Config{Admission: tc.opts}, outputs: known}, call: &Call{Passing: tc.passing}}
 		if n := x.reserve(&openai.Peeked{MaxTokens: tc.maxTokens}, tc.pool); n != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, n, tc.want)
 		}
@@ -48,20 +49,20 @@ func TestGrowthBeyondTheReservation(t *testing.T) {
 	rank := fleetRank(t)
 	for _, tc := range []struct {
 		name    string
-		opts    Options
+		opts    config.Admission
 		passing bool
 		want    int64 // blocks booked beside the reservation for an answer of 160 tokens
 	}{
-		{"nothing", Options{}, false, 0},
-		{"fixed", Options{ReserveTokens: 64}, false, 0},
-		{"tracked", Options{TrackOutput: true}, false, 10},
-		{"fixed and tracked", Options{ReserveTokens: 64, TrackOutput: true}, false, 6},
-		{"automatic", Options{ReserveAuto: true, ReserveCap: 64}, false, 6},
-		{"automatic and tracked", Options{ReserveAuto: true, ReserveCap: 64, TrackOutput: true}, false, 6},
-		{"automatic, room for all of it", Options{ReserveAuto: true, ReserveCap: 2048}, false, 0},
-		{"automatic on a passing route", Options{ReserveAuto: true, ReserveCap: 64}, true, 0},
+		{"nothing", config.Admission{}, false, 0},
+		{"fixed", config.Admission{ReserveOutputTokens: 64}, false, 0},
+		{"tracked", config.Admission{TrackOutputBlocks: true}, false, 10},
+		{"fixed and tracked", config.Admission{ReserveOutputTokens: 64, TrackOutputBlocks: true}, false, 6},
+		{"automatic", config.Admission{ReserveOutputTokens: config.ReserveAuto, ReserveOutputCap: 64}, false, 6},
+		{"automatic and tracked", config.Admission{ReserveOutputTokens: config.ReserveAuto, ReserveOutputCap: 64, TrackOutputBlocks: true}, false, 6},
+		{"automatic, room for all of it", config.Admission{ReserveOutputTokens: config.ReserveAuto, ReserveOutputCap: 2048}, false, 0},
+		{"automatic on a passing route", config.Admission{ReserveOutputTokens: config.ReserveAuto, ReserveOutputCap: 64}, true, 0},
 	} {
-		x := &exchange{d: &Dispatcher{opts: tc.opts, outputs: tokens.NewOutputLearner(0)}, call: &Call{Passing: tc.passing}}
+		x := &exchange{d: &Dispatcher{cfg: &config.Config{Admission: tc.opts}, outputs: tokens.NewOutputLearner(0)}, call: &Call{Passing: tc.passing}}
 		x.ticket.PromptTokens, x.ticket.Legs = 16, 1
 		x.ticket.ReserveTokens = x.reserve(&openai.Peeked{MaxTokens: -1}, "new")
 		c := x.counter(rank)

@@ -5,25 +5,23 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/config"
 )
 
-// RetryOptions bound further attempts. Names and defaults of the options are the
-// public router's.
-type RetryOptions struct {
-	// Max is the most attempts after the first; zero turns retries off.
-	Max int
-	// Initial and Longest bound the pause before an attempt, Multiplier makes it
-	// grow, Jitter (0–1) spreads it.
-	Initial, Longest time.Duration
-	Multiplier       float64
-	Jitter           float64
+// maxRetries is the most attempts after the first.
+func (d *Dispatcher) maxRetries() int {
+	if d.cfg.Retry.Disabled {
+		return 0
+	}
+	return d.cfg.Retry.MaxRetries
 }
 
 // backoff is the pause before attempt n+1, n ≥ 1.
-func (o *RetryOptions) backoff(n int) time.Duration {
-	d := float64(o.Initial) * math.Pow(max(o.Multiplier, 1), float64(n-1))
-	d = min(d, float64(max(o.Longest, 0)))
-	d *= 1 + o.Jitter*(2*rand.Float64()-1)
+func backoff(o *config.Retry, n int) time.Duration {
+	d := float64(o.InitialBackoff) * math.Pow(max(o.BackoffMultiplier, 1), float64(n-1))
+	d = min(d, float64(o.MaxBackoff))
+	d *= 1 + o.JitterFactor*(2*rand.Float64()-1)
 	return time.Duration(max(d, 0))
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -20,7 +20,7 @@ func asked(workers ...*sim.Worker) (n int) {
 	return n
 }
 
-var noBreaker = fleet.BreakerOptions{Disabled: true}
+var noBreaker = config.CircuitBreaker{Disabled: true}
 
 // What a fresh attempt can help with is tried again elsewhere, before the client
 // has a byte.
@@ -197,8 +197,9 @@ func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
 func TestCase_B012_AttemptsAndPauses(t *testing.T) {
 	t.Parallel()
 	for _, max := range []int{0, 1, 4} {
-		r := newRig(t, rigOptions{retries: max, breaker: noBreaker, sim: sim.Options{Regular: 3}})
-		r.d.opts.Retry.Initial, r.d.opts.Retry.Longest = 40*time.Millisecond, 80*time.Millisecond
+		r := newRig(t, rigOptions{retries: max, breaker: noBreaker, sim: sim.Options{Regular: 3}, config: func(c *config.Config) {
+			c.Retry.InitialBackoff, c.Retry.MaxBackoff = 40*time.Millisecond, 80*time.Millisecond
+		}})
 		var times []time.Time
 		for _, w := range r.sim.Workers() {
 			w.SetFault(sim.Fault{Status: 503, Body: "busy", Header: http.Header{"Retry-After": {"3"}}})
@@ -233,10 +234,10 @@ func TestCase_B012_AttemptsAndPauses(t *testing.T) {
 
 func TestBackoffGrowsToItsBound(t *testing.T) {
 	t.Parallel()
-	o := RetryOptions{Initial: 50 * time.Millisecond, Longest: time.Second, Multiplier: 2, Jitter: 0.2}
+	o := &config.Retry{InitialBackoff: 50 * time.Millisecond, MaxBackoff: time.Second, BackoffMultiplier: 2, JitterFactor: 0.2}
 	for n, want := range map[int]time.Duration{1: 50 * time.Millisecond, 2: 100 * time.Millisecond, 5: 800 * time.Millisecond, 6: time.Second, 1000: time.Second} {
 		for range 50 {
-			if d := o.backoff(n); d < want*79/100 || d > want*121/100 {
+			if d := backoff(o, n); d < want*79/100 || d > want*121/100 {
 				t.Errorf("pause %d is %s, want %s ± 20 %%", n, d, want)
 			}
 		}

@@ -12,11 +12,6 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// DefaultHandOffMaxAge is how old the params of a prefill may be when decode is
-// sent: well under the 30 s for which vLLM keeps the blocks. After that it answers
-// with wrong text, and status 200.
-const DefaultHandOffMaxAge = 20 * time.Second
-
 // What became of hand-offs, as metric labels.
 const (
 	handOffDone      = "handed_over"
@@ -124,7 +119,7 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 
 // withoutHandOff lets decode compute the prompt, or ends the request, by option.
 func (x *exchange) withoutHandOff(pr *fleet.Rank, connector string, err error) *failure {
-	if !x.d.opts.FailWithoutHandOff {
+	if x.d.cfg.Fleet.KVHandOffMissing != "fail" {
 		x.d.metrics.handOff(connector, handOffRecompute)
 		return nil
 	}
@@ -186,7 +181,7 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 		dr = t.Decode.Data().(*fleet.Rank)
 	}
 	x.call.Record.DecodeRank, x.call.Record.DecodeName = dr.ID(), dr.Name()
-	if params != nil && time.Since(legs.answered) > x.d.opts.HandOffMaxAge {
+	if params != nil && time.Since(legs.answered) > x.d.cfg.Fleet.KVHandOffMaxAge {
 		x.d.metrics.handOff(t.Prefill.Data().(*fleet.Rank).Connector(), handOffStale)
 		return &failure{leg: admission.DecodeLeg, rank: dr, dead: true, reason: reasonTransfer,
 			local: openai.UpstreamFailed("decode", "what prefill handed over became too old before decode could start", nil)}
@@ -227,5 +222,5 @@ func (x *exchange) mayMove(f *failure, legs *seqLegs, params []byte) bool {
 	var ue *upstream.Error
 	return !x.out.begun && f.rank != nil && !legs.moved && params != nil &&
 		asUpstream(f.err, &ue) && !ue.Sent && upstream.EngineFault(f.err) &&
-		time.Since(legs.answered) <= x.d.opts.HandOffMaxAge && legs.decode.ctx.ended() == nil
+		time.Since(legs.answered) <= x.d.cfg.Fleet.KVHandOffMaxAge && legs.decode.ctx.ended() == nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -116,7 +117,11 @@ func TestVLLMSamplesSkipPrefill(t *testing.T) {
 // which is counted, or the request is ended, by option.
 func TestVLLMWithoutHandOff(t *testing.T) {
 	for _, fail := range []bool{false, true} {
-		o := vllm(sim.NoConnector, rigOptions{dispatch: Options{FailWithoutHandOff: fail}})
+		o := vllm(sim.NoConnector, rigOptions{config: func(c *config.Config) {
+			if fail {
+				c.Fleet.KVHandOffMissing = "fail"
+			}
+		}})
 		o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend, s.Connector = "vllm", fleet.ConnectorNIXL }
 		r := newRig(t, o)
 		a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"])
@@ -146,7 +151,7 @@ func TestVLLMWithoutConnectorSkipsPrefill(t *testing.T) {
 // What prefill handed over is not used once it may have been given up: the engine
 // would answer with wrong text and status 200.
 func TestVLLMStaleHandOffIsNotUsed(t *testing.T) {
-	r := newRig(t, vllm(sim.NIXL, rigOptions{dispatch: Options{HandOffMaxAge: time.Nanosecond}, retries: 1}))
+	r := newRig(t, vllm(sim.NIXL, rigOptions{config: func(c *config.Config) { c.Fleet.KVHandOffMaxAge = time.Nanosecond }, retries: 1}))
 	a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"])
 	if a.status != 502 {
 		t.Errorf("%d %s", a.status, a.body)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -238,7 +239,7 @@ func TestCase_B108_BrokenStreamIsSeenToBeBroken(t *testing.T) {
 				if pair {
 					o = pd(rigOptions{breaker: firstFault, retries: 3})
 				}
-				o.dispatch.Limits = limits
+				o.config = func(c *config.Config) { setLimits(c, limits) }
 				r := newRig(t, o)
 				answering := r.sim.Workers()[len(r.sim.Workers())-1]
 				answering.SetFault(tc.fault)
@@ -330,7 +331,7 @@ func TestCase_B110_NothingAfterTheCut(t *testing.T) {
 func TestCase_B113_CausesAfterTheFirstToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: time.Millisecond}}},
-		dispatch: Options{Limits: upstream.Limits{StreamIdle: 150 * time.Millisecond}}})
+		config: func(c *config.Config) { c.Timeouts.StreamIdle = 150 * time.Millisecond }})
 	w := r.sim.Regular(0)
 	overload := `data: {"error":{"message":"overloaded","type":"overloaded_error","code":503}}` + "\n\n"
 	w.SetFault(sim.Fault{Events: []string{oneEvent, oneEvent, oneEvent, overload, doneEvent}})
@@ -362,7 +363,7 @@ func TestCase_B113_CausesAfterTheFirstToken(t *testing.T) {
 // fault of the engine.
 func TestClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{ClientWriteTimeout: 200 * time.Millisecond}}))
+	r := newRig(t, pd(rigOptions{breaker: firstFault, config: func(c *config.Config) { c.Timeouts.ClientWrite = 200 * time.Millisecond }}))
 	r.sim.Decode(0).SetFault(sim.Fault{TokenSize: 1 << 20})
 	s := r.open("/v1/chat/completions", request("", 1000, streamed))
 	r.waitRecord(0) // nothing is read meanwhile
@@ -414,7 +415,7 @@ func TestNothingFollowsTheEndMarker(t *testing.T) {
 // A decode rank that is silent because its prefill hangs has done nothing wrong.
 func TestHangingPrefillIsNotDecodesFault(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{breaker: firstFault, dispatch: Options{Limits: upstream.Limits{FirstByte: 200 * time.Millisecond}}}))
+	r := newRig(t, pd(rigOptions{breaker: firstFault, config: func(c *config.Config) { c.Timeouts.FirstByte = 200 * time.Millisecond }}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtBody})
 	if a := r.chat(streamed); a.status != 504 {
 		t.Errorf("%d %s", a.status, a.body)

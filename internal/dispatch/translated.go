@@ -45,7 +45,7 @@ func (x *exchange) planTranslation() *failure {
 	if f := x.reserveCopy(len(p.Body)); f != nil {
 		return f
 	}
-	o := translate.Options{ID: plainID(x.call.ID), Created: time.Now().Unix(), RefuseTools: x.d.opts.RefuseTools}
+	o := translate.Options{ID: plainID(x.call.ID), Created: time.Now().Unix(), RefuseTools: x.d.cfg.Server.UntranslatableTools == "refuse"}
 	var (
 		body []byte
 		ex   translate.Exchange

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/telemetry"
@@ -23,13 +24,13 @@ const (
 // weigh tells the gate what the request asks beside ranks: its class, how long
 // its client would wait, and what it will hold.
 func (x *exchange) weigh(p *openai.Peeked, pool string) *failure {
-	o, t := &x.d.opts, &x.ticket
+	t := &x.ticket
 	if !x.call.Passing {
 		x.wanted = readWanted(p)
 	}
 	x.prompt = tokens.Measure(p)
 	x.estimate = x.d.estimator.Estimate(pool, &x.prompt)
-	c, bad := o.Classify.Classify(&classify.Facts{Header: x.call.Header, Peeked: p, Pool: pool, PromptTokens: x.estimate})
+	c, bad := x.d.classes.Classify(&classify.Facts{Header: x.call.Header, Peeked: p, Pool: pool, PromptTokens: x.estimate})
 	if bad != nil {
 		return &failure{reason: reasonBadRequest, local: bad}
 	}
@@ -45,22 +46,28 @@ func (x *exchange) weigh(p *openai.Peeked, pool string) *failure {
 	t.PromptTokens = x.estimate * int64(max(x.fan.Copies, 1))
 	t.ReserveTokens = x.reserve(p, pool)
 	t.Bytes = int64(len(p.Body))
-	if o.TrackOutput {
+	if x.d.cfg.Admission.TrackOutputBlocks {
 		x.expected = p.MaxTokens
 	}
 	return nil
 }
 
+// reservesAuto: what an answer has beyond its reservation is then booked as it grows,
+// whatever track_output_blocks says.
+func (d *Dispatcher) reservesAuto() bool {
+	return d.cfg.Admission.ReserveOutputTokens == config.ReserveAuto
+}
+
 // reserve returns the tokens of output to find room for in each leg.
 func (x *exchange) reserve(p *openai.Peeked, pool string) int64 {
-	o := &x.d.opts
-	if !o.ReserveAuto {
-		return o.ReserveTokens
+	a := &x.d.cfg.Admission
+	if !x.d.reservesAuto() {
+		return int64(a.ReserveOutputTokens)
 	}
 	if x.call.Passing { // answers with no tokens
 		return 0
 	}
-	n := min(x.d.outputs.Expect(pool), o.ReserveCap)
+	n := min(x.d.outputs.Expect(pool), int64(a.ReserveOutputCap))
 	if p.MaxTokens >= 0 {
 		n = min(n, p.MaxTokens)
 	}
@@ -121,7 +128,7 @@ func readLabels(h http.Header, name string) ([]admission.Preference, *failure) {
 
 // learn tells the estimators what the engine counted.
 func (x *exchange) learn() {
-	if x.d.opts.ReserveAuto && !x.call.Passing {
+	if x.d.reservesAuto() && !x.call.Passing {
 		n := max(x.call.Record.Usage.CompletionTokens, x.output)
 		x.d.outputs.Observe(x.ticket.Target.Model(), n/int64(max(x.ticket.Legs, 1)))
 	}
@@ -133,7 +140,7 @@ func (x *exchange) learn() {
 // counter follows the growth of the answer of this attempt, in KV blocks of the
 // rank that decodes it.
 func (x *exchange) counter(rank *fleet.Rank) tokens.OutputCounter {
-	if o := &x.d.opts; !o.TrackOutput && (!o.ReserveAuto || x.call.Passing) {
+	if !x.d.cfg.Admission.TrackOutputBlocks && (!x.d.reservesAuto() || x.call.Passing) {
 		return tokens.OutputCounter{}
 	}
 	t := &x.ticket
@@ -157,7 +164,7 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		Gate: x.gateName(), Resource: r.Resource.String(), Class: r.Class,
 		Retryable: true, QueueDepth: r.Depth,
 	}
-	o := &x.d.opts
+	overload := x.d.cfg.Admission.OverloadStatus
 	slots := x.d.prefillSlots.Load()
 	limit := openai.LimitInfo{PolicyClass: r.Class, Kind: string(r.LimitKind), Current: r.Current, Limit: r.Limit}
 	f := &failure{err: r}
@@ -182,13 +189,13 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		}
 	case admission.DeadlineExceeded:
 		f.reason = reasonDeadline
-		f.local = openai.QueueDeadlineExceeded(wholeMS(r.Limit), info, r.RetryAfter, o.OverloadStatus)
+		f.local = openai.QueueDeadlineExceeded(wholeMS(r.Limit), info, r.RetryAfter, overload)
 	case admission.ClassQueueFull:
 		f.reason = reasonClassQueueFull
-		f.local = openai.ClassQueueFull(limit, info, r.RetryAfter, o.OverloadStatus)
+		f.local = openai.ClassQueueFull(limit, info, r.RetryAfter, overload)
 	case admission.AllOverloaded:
 		f.reason = reasonOverloaded
-		f.local = openai.AllWorkersOverloaded(info, r.RetryAfter, o.OverloadStatus)
+		f.local = openai.AllWorkersOverloaded(info, r.RetryAfter, overload)
 	case admission.Draining:
 		f.reason = reasonDraining
 		f.local = openai.Draining()
@@ -214,7 +221,7 @@ func (x *exchange) narrowed() string {
 	if _, adapter := x.d.fleet.Resolve(x.call.Peeked.Model); adapter != "" {
 		asks = append(asks, "those with the adapter "+telemetry.Clip(adapter))
 	}
-	if x.pair && x.d.opts.Topology == admission.TopologyRequired {
+	if x.pair && topology(x.d.cfg) == admission.TopologyRequired {
 		asks = append(asks, "pairs in one KV-transfer domain")
 	}
 	return strings.Join(asks, ", of them ")

@@ -4,35 +4,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
-// BreakerOptions set the circuit breaker of each rank.
-type BreakerOptions struct {
-	Disabled bool
-	// FailureThreshold is the number of failures within Window that open it.
-	// Zero: 10.
-	FailureThreshold int
-	// SuccessThreshold is the number of successes that close it when it is
-	// half-open. Zero: 3.
-	SuccessThreshold int
-	// OpenFor is how long it stays open. Zero: 60 s.
-	OpenFor time.Duration
-	// Window is how long a failure counts. Zero: 120 s.
-	Window time.Duration
-	// Probes is the most requests at once on a half-open rank. Zero: 3.
-	Probes int
-}
-
-func (o *BreakerOptions) setDefaults() {
-	setDefault(&o.FailureThreshold, 10)
-	setDefault(&o.SuccessThreshold, 3)
-	setDefault(&o.OpenFor, time.Minute)
-	setDefault(&o.Window, 2*time.Minute)
-	setDefault(&o.Probes, 3)
-}
+// halfOpenProbes is the most requests at once on a half-open rank.
+const halfOpenProbes = 3
 
 // Charge is how sure it is that a failure was the engine's fault.
 type Charge int
@@ -48,7 +26,7 @@ const (
 )
 
 // breaker is the state machine of one rank's circuit breaker. Closed, it counts
-// failures; at the threshold it opens; after OpenFor it is half-open and lets a
+// failures; at the threshold it opens; after TimeoutDuration it is half-open and lets a
 // few requests try; then it closes, or opens again at the first proven failure.
 // With its options it is ready for use.
 //
@@ -59,7 +37,7 @@ const (
 // Whether it may open at all is not its own business: see Fleet.trip.
 type breaker struct {
 	// immutable
-	opts *BreakerOptions
+	opts *config.CircuitBreaker
 
 	// marked is set unless it is closed and counts no failure: the ordinary success
 	// looks at nothing else.
@@ -122,16 +100,16 @@ func (b *breaker) failure(now admission.Instant, c Charge, key uint64) (trips bo
 	if b.state == admission.BreakerOpen {
 		return false // a request from before it opened
 	}
-	if c == Unproven && key != 0 && slices.ContainsFunc(b.failures, func(f failure) bool { return f.key == key && now.Sub(f.at) < b.opts.Window }) {
+	if c == Unproven && key != 0 && slices.ContainsFunc(b.failures, func(f failure) bool { return f.key == key && now.Sub(f.at) < b.opts.WindowDuration }) {
 		return false
 	}
 	b.marked.Store(true)
 	b.bad.Store(int64(now))
 	old := 0
-	for old < len(b.failures) && (now.Sub(b.failures[old].at) >= b.opts.Window || len(b.failures)-old >= b.opts.FailureThreshold) {
+	for old < len(b.failures) && (now.Sub(b.failures[old].at) >= b.opts.WindowDuration || len(b.failures)-old >= b.opts.FailureThreshold) {
 		old++
 	}
-	if n := len(b.failures); n == 0 || now.Sub(b.failures[n-1].at) >= b.opts.Window {
+	if n := len(b.failures); n == 0 || now.Sub(b.failures[n-1].at) >= b.opts.WindowDuration {
 		b.since = now
 	}
 	b.failures = append(append(b.failures[:0], b.failures[old:]...), failure{now, c, key})
@@ -149,7 +127,7 @@ func (b *breaker) run(now admission.Instant) (proven int, since, first admission
 	defer b.mu.Unlock()
 	first = now
 	for _, f := range b.failures {
-		if now.Sub(f.at) < b.opts.Window {
+		if now.Sub(f.at) < b.opts.WindowDuration {
 			first = min(first, f.at)
 			if f.charge == Proven {
 				proven++
@@ -172,7 +150,7 @@ func (b *breaker) open(now admission.Instant, last bool) bool {
 		b.halfOpenAlone()
 	} else {
 		b.set(admission.BreakerOpen)
-		b.until = now.Add(b.opts.OpenFor)
+		b.until = now.Add(b.opts.TimeoutDuration)
 	}
 	return b.state != before
 }
@@ -216,7 +194,7 @@ func (b *breaker) probes() int {
 	if b.alone {
 		return 1
 	}
-	return b.opts.Probes
+	return halfOpenProbes
 }
 
 // trip opens the breaker of a rank that has had one failure too many, with two
@@ -229,7 +207,7 @@ func (f *Fleet) trip(r *Rank, now admission.Instant) {
 	proven, since, first := r.breaker.run(now)
 	others, well := f.peersLocked(r, since, first)
 	changed := false
-	if others == 0 || well || proven >= f.opts.Breaker.FailureThreshold || proven > 0 && r.breaker.halfOpen() {
+	if others == 0 || well || proven >= f.cfg.CircuitBreaker.FailureThreshold || proven > 0 && r.breaker.halfOpen() {
 		changed = r.breaker.open(now, others == 0)
 	}
 	f.mu.Unlock()

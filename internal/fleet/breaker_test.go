@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // A story: f failure, s success, "." a second passes, "!" the time of being open
@@ -25,8 +26,7 @@ func TestBreaker(t *testing.T) {
 		{"until others are there", "lllf", "ccho"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			o := &BreakerOptions{FailureThreshold: 3, SuccessThreshold: 2, OpenFor: 5 * time.Second, Window: 10 * time.Second}
-			o.setDefaults()
+			o := &config.CircuitBreaker{FailureThreshold: 3, SuccessThreshold: 2, TimeoutDuration: 5 * time.Second, WindowDuration: 10 * time.Second}
 			b := &breaker{opts: o}
 			now := admission.Instant(0)
 			got := ""
@@ -61,7 +61,7 @@ func TestBreaker(t *testing.T) {
 }
 
 func TestBreakerDisabled(t *testing.T) {
-	b := &breaker{opts: &BreakerOptions{Disabled: true}}
+	b := &breaker{opts: &config.CircuitBreaker{Disabled: true}}
 	for range 100 {
 		if b.failure(0, Proven, 0) {
 			t.Fatal("it opened")
@@ -70,8 +70,7 @@ func TestBreakerDisabled(t *testing.T) {
 }
 
 func TestBreakerOrdinarySuccessIsFree(t *testing.T) {
-	o := &BreakerOptions{}
-	o.setDefaults()
+	o := &config.Default().CircuitBreaker
 	b := &breaker{opts: o}
 	if n := testing.AllocsPerRun(100, func() { b.success(func() admission.Instant { return 0 }) }); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -100,7 +100,7 @@ func (b *testbed) gateRank(id string) admission.RankStats {
 
 // New facts reach the gate without a new registration: holds stay on the rank.
 func TestNewCapacityKeepsHolds(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		first := serves("m")
 		first.PageSize, first.MaxTotalTokens = 16, 1600
@@ -143,7 +143,7 @@ func TestNewCapacityKeepsHolds(t *testing.T) {
 // A failure of /v1/loads, which an engine has while it is busy, takes no capacity
 // away.
 func TestLostLoadsKeepCapacity(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, &Facts{PageSize: 16})
 		b.prober.loaded(urlA, &loads{shares: []share{{1600, 8}}, load: []RankLoad{{Running: 3}}})
@@ -178,7 +178,7 @@ func TestLostLoadsKeepCapacity(t *testing.T) {
 
 func TestMissingCapacityIsTold(t *testing.T) {
 	needed := false
-	o := Options{ModelID: "m", NeedsCapacity: func(r admission.Role) bool { return needed && r == admission.RoleDecode }}
+	o := settings{ModelID: "m", NeedsCapacity: func(r admission.Role) bool { return needed && r == admission.RoleDecode }}
 	inBubble(t, o, func(b *testbed) {
 		b.prober.set(well, urlA, urlB, urlC)
 		p := b.add(WorkerSpec{URL: urlA, Role: admission.RolePrefill})
@@ -226,7 +226,7 @@ sluice_ranks_missing_capacity{capacity="total_kv_blocks",role="regular"} 0
 // What an operator says of a worker reaches the gate, is part of its settings,
 // and is shown.
 func TestSettingsReachTheGate(t *testing.T) {
-	inBubble(t, Options{ModelID: "m", DPAware: true}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", DPAware: true}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		spec := WorkerSpec{
 			URL: urlA, DPSize: 2, Labels: map[string]string{"tier": "gold"}, TopologyDomain: "rack-1",
@@ -297,7 +297,7 @@ func TestSettingsReachTheGate(t *testing.T) {
 }
 
 func TestWrongSettingsAreRefused(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		for field, spec := range map[string]WorkerSpec{
 			"topology_domain":        {TopologyDomain: "a\nb"},
 			"adapters":               {Adapters: []string{"ok", ""}},
@@ -344,7 +344,7 @@ func TestLoadsRouteMayMisbehave(t *testing.T) {
 					_, _ = w.Write([]byte(`{"page_size":16,"scheduler_info":{"max_total_num_tokens":160}}`))
 				}
 			})
-			f := live(t, Options{Health: quick, ModelID: "m"})
+			f := live(t, settings{Health: quick, ModelID: "m"})
 			w := mustAdd(t, f, WorkerSpec{URL: s.URL})
 			ready(t, w)
 			if c := w.Ranks()[0].Capacity(); c.KVBlocks != 10 {

@@ -41,7 +41,7 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 	l := look{
 		working: w.vitals.seen && w.vitals.healthy, suspect: w.vitals.seen && w.vitals.suspect(),
 		paced:  f.idlePauseLocked(w) > 0,
-		proofs: f.opts.Health.FailureThreshold - w.vitals.deadFails, doubt: func(why string) { f.doubt(w, why) },
+		proofs: f.cfg.Health.FailureThreshold - w.vitals.deadFails, doubt: func(why string) { f.doubt(w, why) },
 	}
 	w.moved = w.life.Load().sign.Swap(false)
 	doubt := w.vitals.suspect() || w.Facts().incomplete
@@ -59,21 +59,21 @@ func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 		return true
 	}
 	age := now.Sub(w.factsAt)
-	return age >= factsEvery || age >= f.opts.Health.Interval/2 && (w.stale || w.vitals.suspect())
+	return age >= factsEvery || age >= f.cfg.Health.Interval/2 && (w.stale || w.vitals.suspect())
 }
 
 // check asks w and judges the answers. It runs on a goroutine of its own. stale:
 // what is known of it is to be read again; away: it was not healthy.
 func (f *Fleet) check(w *Worker, l look, stale, away bool) {
 	c := checkup{health: answerOK, alive: answerOK}
-	if !f.opts.Health.Disabled {
+	if !f.cfg.Health.Disabled {
 		c = f.prober.check(w.ctx, w, l)
 	}
 	var facts *Facts
 	if stale && c.health == answerOK {
 		// They are read before the worker becomes a candidate, so that its first
 		// request finds the right pool; but it is not kept waiting for long.
-		ctx, cancel := context.WithTimeout(w.ctx, f.opts.Health.Timeout)
+		ctx, cancel := context.WithTimeout(w.ctx, f.cfg.Health.Timeout)
 		facts = f.prober.facts(ctx, w)
 		f.addLoads(ctx, w, facts)
 		cancel()
@@ -112,7 +112,7 @@ func (f *Fleet) watch(w *Worker) {
 		return
 	}
 	w.stale = true
-	f.sched.advance(w.event, max(now, w.factsAt.Add(f.opts.Health.Interval/2)))
+	f.sched.advance(w.event, max(now, w.factsAt.Add(f.cfg.Health.Interval/2)))
 }
 
 // addLoads adds the capacities that only /v1/loads tells. One that fails for once
@@ -148,7 +148,7 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 	}
 	now := f.clock.Now()
 	since := now.Sub(w.askedAt)
-	unknown := facts.Connector == "" && (w.asks < f.opts.Health.FailureThreshold || since >= factsEvery)
+	unknown := facts.Connector == "" && (w.asks < f.cfg.Health.FailureThreshold || since >= factsEvery)
 	if name == "" && (unknown || away && before.asked && since >= askPause) {
 		facts.asked = true
 		w.askedAt, w.asks = now, w.asks+1
@@ -234,7 +234,7 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	if c.health == answerBusy {
 		s.requests = f.requestsLocked(w) > 0
 	}
-	w.vitals.judge(now, c, s, &f.opts.Health)
+	w.vitals.judge(now, c, s, &f.cfg.Health)
 	after := w.vitals
 	switch {
 	case after.dead && !before.dead:
@@ -311,7 +311,7 @@ func (f *Fleet) exchangedLocked(w *Worker, now admission.Instant, changes *[]adm
 // LookForNames has the workers asked what they serve, within a check interval and
 // at most once in one: somebody asked for a name that nobody is known to serve.
 func (f *Fleet) LookForNames() {
-	now, every := f.clock.Now(), f.opts.Health.Interval
+	now, every := f.clock.Now(), f.cfg.Health.Interval
 	last := f.sought.Load()
 	if last != 0 && now.Sub(admission.Instant(last)) < every || !f.sought.CompareAndSwap(last, int64(now)) {
 		return
@@ -327,7 +327,7 @@ func (f *Fleet) LookForNames() {
 
 // pauseLocked is the time to the next check of w; see maxIdleRate.
 func (f *Fleet) pauseLocked(w *Worker) time.Duration {
-	d := w.vitals.next(&f.opts.Health)
+	d := w.vitals.next(&f.cfg.Health)
 	if w.vitals.healthy && w.heldLocked() {
 		return min(firstRetry, d)
 	}
@@ -338,7 +338,7 @@ func (f *Fleet) pauseLocked(w *Worker) time.Duration {
 // no requests; else 0.
 func (f *Fleet) idlePauseLocked(w *Worker) time.Duration {
 	idle := time.Duration(len(f.workers)) * time.Second / maxIdleRate
-	if idle > f.opts.Health.Interval && w.vitals.healthy && !w.vitals.suspect() && f.requestsLocked(w) == 0 {
+	if idle > f.cfg.Health.Interval && w.vitals.healthy && !w.vitals.suspect() && f.requestsLocked(w) == 0 {
 		return idle
 	}
 	return 0

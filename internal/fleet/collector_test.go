@@ -17,7 +17,7 @@ import (
 // TestStatesAreMetrics keeps away an alert that cannot be written: one of several
 // workers is down, or a breaker is open.
 func TestStatesAreMetrics(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		w := b.add(WorkerSpec{URL: urlA, Role: admission.RoleDecode})
 		b.add(WorkerSpec{URL: urlB, Role: admission.RoleDecode})

@@ -43,7 +43,7 @@
 // while the scheduler is busy, so it is not asked alone: a second probe,
 // /model_info, needs no scheduler. A worker that fails the first and answers the
 // second is busy if it has requests: that is forgiven while bytes come from it,
-// or else for Options.Health.BusyGrace. It is unhealthy, that is given no work,
+// or else for worker_busy_grace_secs. It is unhealthy, that is given no work,
 // after the threshold of failures in a row that were not forgiven. It is dead
 // only after the threshold of failures in a row of the second probe, with no
 // byte from it meanwhile on any request.

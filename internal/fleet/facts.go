@@ -284,7 +284,7 @@ func (w *Worker) warnings() []string {
 	if f.note != "" && w.spec.setConnector() == "" {
 		list = append(list, f.note)
 	}
-	if w.fleet.opts.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
+	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
 		warn("it does not say its dp_size; it is scheduled as one rank")
 	}
 	if need := w.fleet.opts.NeedsCapacity; need != nil && need(w.spec.Role) {

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/policy"
 )
 
@@ -68,7 +71,7 @@ func (p *fakeProber) says(url string, f *Facts) {
 // hang is how a worker answers in time: after a delay, never if that is negative.
 type hang struct{ health, alive time.Duration }
 
-func (h *hang) check(ctx context.Context, o *HealthOptions, l look) checkup {
+func (h *hang) check(ctx context.Context, o *config.Health, l look) checkup {
 	after := func(d time.Duration, late answer) func(context.Context) reply {
 		return func(ctx context.Context) reply {
 			r, wait := reply{answer: late, slow: true, why: "no answer in time"}, o.Timeout
@@ -119,7 +122,7 @@ func (p *fakeProber) check(ctx context.Context, w *Worker, l look) checkup {
 	p.mu.Lock()
 	if how, ok := p.hangs[w.URL()]; ok {
 		p.mu.Unlock()
-		return how.check(ctx, &w.fleet.opts.Health, l)
+		return how.check(ctx, &w.fleet.cfg.Health, l)
 	}
 	c, ok := p.up[w.URL()]
 	d := p.delay[w.URL()]
@@ -198,8 +201,34 @@ type testbed struct {
 	gate   *admission.Gate
 }
 
+var defaultHealthInterval = config.Default().Health.Interval
+
+// settings are what a test's fleet differs in from the default configuration.
+type settings struct {
+	ModelID       string
+	DPAware       bool
+	Health        config.Health
+	Breaker       config.CircuitBreaker
+	apiKey        config.Secret
+	NeedsCapacity func(admission.Role) bool
+	Log           *slog.Logger
+	drainTimeout  time.Duration
+	maxProbes     int
+}
+
+func (s settings) options() Options {
+	return Options{
+		Config: configtest.New(func(c *config.Config) {
+			c.Fleet.ModelID, c.Fleet.DPAware, c.Auth.WorkerAPIKey = s.ModelID, s.DPAware, s.apiKey
+			configtest.Overlay(&c.Health, s.Health)
+			configtest.Overlay(&c.CircuitBreaker, s.Breaker)
+		}),
+		NeedsCapacity: s.NeedsCapacity, Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
+	}
+}
+
 // inBubble runs a test in virtual time.
-func inBubble(t *testing.T, o Options, f func(b *testbed)) {
+func inBubble(t *testing.T, o settings, f func(b *testbed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		clock := admission.NewSystemClock()
@@ -210,7 +239,7 @@ func inBubble(t *testing.T, o Options, f func(b *testbed)) {
 		gate := admission.NewGate(admission.Options{NewPolicy: newPolicy}, clock, nil)
 		defer gate.Close()
 		b := &testbed{t: t, prober: newFakeProber(), gate: gate}
-		b.Fleet = newFleet(gate, o, clock, b.prober)
+		b.Fleet = newFleet(gate, o.options(), clock, b.prober)
 		b.start()
 		defer b.Close()
 		f(b)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -25,15 +26,18 @@ var ErrClosed = errors.New("the fleet is closed")
 // safe for concurrent use.
 type Fleet struct {
 	// immutable
-	gate   *admission.Gate
-	clock  admission.Clock
-	opts   Options
-	log    *slog.Logger
-	prober prober
-	sched  *schedule
-	lanes  lanes
-	ctx    context.Context
-	cancel context.CancelFunc
+	gate  *admission.Gate
+	clock admission.Clock
+	opts  Options
+	cfg   *config.Config
+	// transport is that of workers that say nothing else; its URL is not used.
+	transport upstream.Config
+	log       *slog.Logger
+	prober    prober
+	sched     *schedule
+	lanes     lanes
+	ctx       context.Context
+	cancel    context.CancelFunc
 
 	// atomic
 	names      atomic.Pointer[names]
@@ -59,17 +63,22 @@ type Fleet struct {
 // only one that changes the gate's ranks. Close it.
 func New(gate *admission.Gate, o Options, clock admission.Clock) *Fleet {
 	f := newFleet(gate, o, clock, nil)
-	f.prober = &httpProber{opts: &f.opts.Health}
+	f.prober = &httpProber{cfg: &f.cfg.Health}
 	f.start()
 	return f
 }
 
 func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) *Fleet {
-	o.setDefaults()
+	o.complete()
+	cfg := o.Config
 	f := &Fleet{
-		gate: gate, clock: clock, opts: o, log: o.Log, prober: p, sched: newSchedule(clock),
-		lanes: lanes{max: o.Health.MaxProbes},
-		byID:  map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{},
+		gate: gate, clock: clock, opts: o, cfg: cfg, log: o.Log, prober: p, sched: newSchedule(clock),
+		lanes: lanes{max: o.maxProbes},
+		transport: upstream.Config{
+			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
+			Sockets: o.Sockets,
+		},
+		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{},
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -115,7 +124,7 @@ func (f *Fleet) Add(ctx context.Context, spec WorkerSpec) (w *Worker, created bo
 	defer f.mu.Unlock()
 	if old := f.byURL[spec.URL]; old == nil || old.draining || !old.spec.sameTransport(spec) {
 		f.mu.Unlock()
-		ep, err := spec.endpoint(f.opts.Upstream) // reads certificate files
+		ep, err := spec.endpoint(f.transport) // reads certificate files
 		f.mu.Lock()
 		if err != nil {
 			return nil, false, err
@@ -178,7 +187,7 @@ func (f *Fleet) addLocked(spec WorkerSpec, base workerurl.URL, ep *upstream.Endp
 	if w.life.Load() == nil {
 		w.life.Store(newLife())
 	}
-	if f.opts.Health.Disabled {
+	if f.cfg.Health.Disabled {
 		w.vitals.seen, w.vitals.healthy = true, true
 	}
 	f.byID[w.id], f.byURL[spec.URL] = w, w
@@ -231,7 +240,7 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 	f.prunePastLocked(w)
 	waited := now.Sub(w.drainSince)
-	if (len(w.past) > 0 || f.requestsLocked(w) > 0) && waited < f.opts.DrainTimeout {
+	if (len(w.past) > 0 || f.requestsLocked(w) > 0) && waited < f.opts.drainTimeout {
 		// The pause grows with the time already waited: 10 ms to half a second.
 		f.sched.set(w.event, now.Add(min(max(waited/4, 10*time.Millisecond), 500*time.Millisecond)))
 		return
@@ -262,7 +271,7 @@ func (f *Fleet) leaveLocked(w *Worker) {
 // retireLocked closes the endpoint of a worker that was replaced, when the
 // requests it still has are over.
 func (f *Fleet) retireLocked(w *Worker) {
-	deadline := f.clock.Now().Add(f.opts.DrainTimeout)
+	deadline := f.clock.Now().Add(f.opts.drainTimeout)
 	f.retired[w] = struct{}{}
 	var e *event
 	look := func(now admission.Instant) {
@@ -324,4 +333,4 @@ func (f *Fleet) Ready(pd bool) bool {
 
 // HealthInterval is how often a worker is checked, and so what a client that
 // found none may wait.
-func (f *Fleet) HealthInterval() time.Duration { return f.opts.Health.Interval }
+func (f *Fleet) HealthInterval() time.Duration { return f.cfg.Health.Interval }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 // TestCase_B029_StartsWithDeadWorkers keeps away a router that refuses to start,
 // or waits, because a configured worker is down.
 func TestCase_B029_StartsWithDeadWorkers(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
 		b.prober.says(urlB, serves("m"))
@@ -41,7 +42,7 @@ func TestCase_B029_StartsWithDeadWorkers(t *testing.T) {
 		}
 	})
 	t.Run("all dead", func(t *testing.T) {
-		inBubble(t, Options{}, func(b *testbed) {
+		inBubble(t, settings{}, func(b *testbed) {
 			b.add(WorkerSpec{URL: urlA})
 			b.pass(time.Hour)
 			if !b.Expecting() || b.Ready(false) {
@@ -57,7 +58,7 @@ func TestCase_B029_StartsWithDeadWorkers(t *testing.T) {
 // TestCase_B024_ReadinessFollowsBothRoles keeps away a front end that says ready
 // when all workers of one role are dead.
 func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		if b.Ready(true) {
 			t.Error("ready without workers")
 		}
@@ -70,12 +71,12 @@ func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
 				t.Fatal("not ready")
 			}
 			b.prober.set(vanished, u)
-			b.pass(2 * DefaultHealthInterval)
+			b.pass(2 * defaultHealthInterval)
 			if b.Ready(true) {
 				t.Errorf("ready without %s", u)
 			}
 			b.prober.set(well, u)
-			b.pass(2 * DefaultHealthInterval)
+			b.pass(2 * defaultHealthInterval)
 		}
 		if !b.Ready(true) {
 			t.Error("not ready again")
@@ -89,7 +90,7 @@ func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
 // TestCase_B025_BusyIsNotDead keeps away a checker that takes the only worker
 // out because it is too busy to answer the health route.
 func TestCase_B025_BusyIsNotDead(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
@@ -118,7 +119,7 @@ func TestCase_B025_BusyIsNotDead(t *testing.T) {
 }
 
 func TestDeathIsToldOnceAndEndsWithRecovery(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
@@ -149,7 +150,7 @@ func TestDeathIsToldOnceAndEndsWithRecovery(t *testing.T) {
 // TestCase_B026_RemovedWorkersAreNotAsked keeps away probes of workers that a
 // reload removed.
 func TestCase_B026_RemovedWorkersAreNotAsked(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		wa := b.add(WorkerSpec{URL: urlA})
 		b.add(WorkerSpec{URL: urlB})
@@ -176,7 +177,7 @@ func TestCase_B026_RemovedWorkersAreNotAsked(t *testing.T) {
 // TestCase_B006_ChecksLeaveLoadAlone keeps away a checker that resets load
 // figures while requests run.
 func TestCase_B006_ChecksLeaveLoadAlone(t *testing.T) {
-	inBubble(t, Options{ModelID: "m", Health: HealthOptions{Interval: time.Second}}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", Health: config.Health{Interval: time.Second}}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		wa := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
@@ -218,7 +219,7 @@ func TestCase_B006_ChecksLeaveLoadAlone(t *testing.T) {
 // TestCase_B005_RestartUnderTheSameAddress keeps away counts that outlive a
 // worker and make the new one at its address look idle or full.
 func TestCase_B005_RestartUnderTheSameAddress(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		b.add(WorkerSpec{URL: urlA})
 		wb := b.add(WorkerSpec{URL: urlB})
@@ -265,7 +266,7 @@ func TestCase_B005_RestartUnderTheSameAddress(t *testing.T) {
 // TestCase_B040_AnotherModelAndRoleReplace keeps away entries of the old model
 // and role that stay behind.
 func TestCase_B040_AnotherModelAndRoleReplace(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		first := b.add(WorkerSpec{URL: urlA, ModelID: "m0"})
 		synctest.Wait()
@@ -293,7 +294,7 @@ func TestCase_B040_AnotherModelAndRoleReplace(t *testing.T) {
 // TestCase_B044_ReplacingLeavesNoGap keeps away a replacement by removal, in
 // which for a moment no worker exists.
 func TestCase_B044_ReplacingLeavesNoGap(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
@@ -324,7 +325,7 @@ func TestCase_B044_ReplacingLeavesNoGap(t *testing.T) {
 // TestCase_B041_SameSettingsAreTheSameWorker keeps away a second registration
 // that is neither refused nor takes effect.
 func TestCase_B041_SameSettingsAreTheSameWorker(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		spec := WorkerSpec{URL: urlA, Role: admission.RolePrefill, BootstrapPort: 9000, Labels: map[string]string{"zone": "x"}}
 		w := b.add(spec)
 		for _, same := range []string{urlA, "http://A:1/", "http://a:1/v1/"} {
@@ -347,7 +348,7 @@ func TestCase_B041_SameSettingsAreTheSameWorker(t *testing.T) {
 }
 
 func TestRemovedWorkerDrains(t *testing.T) {
-	inBubble(t, Options{ModelID: "m", DrainTimeout: time.Minute}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", drainTimeout: time.Minute}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		wa := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
@@ -391,7 +392,7 @@ func TestRemovedWorkerDrains(t *testing.T) {
 // TestCase_B164_HangingWorkersDelayNobody keeps away checks that queue behind
 // those of workers which never answer.
 func TestCase_B164_HangingWorkersDelayNobody(t *testing.T) {
-	o := Options{ModelID: "m", Health: HealthOptions{MaxProbes: 8, Interval: 2 * time.Second}}
+	o := settings{ModelID: "m", maxProbes: 8, Health: config.Health{Interval: 2 * time.Second}}
 	inBubble(t, o, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.add(WorkerSpec{URL: urlA})
@@ -413,7 +414,7 @@ func TestCase_B164_HangingWorkersDelayNobody(t *testing.T) {
 }
 
 func TestDisabledChecks(t *testing.T) {
-	inBubble(t, Options{Health: HealthOptions{Disabled: true}}, func(b *testbed) {
+	inBubble(t, settings{Health: config.Health{Disabled: true}}, func(b *testbed) {
 		b.prober.says(urlA, serves("m"))
 		w := b.add(WorkerSpec{URL: urlA})
 		b.wantCandidates(urlA)
@@ -429,7 +430,7 @@ func TestDisabledChecks(t *testing.T) {
 }
 
 func TestModelNames(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB, urlC)
 		pool := func(model, want string) {
 			t.Helper()
@@ -504,7 +505,7 @@ func TestModelNames(t *testing.T) {
 // TestSetModelThatTheEngineDoesNotKnow keeps away the engine's 404 for a name that
 // the list shows, and the engine's own name, which it does not show.
 func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		vllm := serves("own")
 		vllm.Backend = DialectVLLM
@@ -525,7 +526,7 @@ func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
 		vllm = serves("own", "alias")
 		vllm.Backend = DialectVLLM
 		b.prober.says(urlA, vllm)
-		b.pass(2 * DefaultHealthInterval)
+		b.pass(2 * defaultHealthInterval)
 		b.wantModels(map[string]string{urlA: "alias", urlB: "alias-2"})
 	})
 }
@@ -533,7 +534,7 @@ func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
 // TestCase_B146_KnownModelWithoutHealthyWorkers keeps away "not found" for a
 // model whose workers are all away: the pool stays, without candidates.
 func TestCase_B146_KnownModelWithoutHealthyWorkers(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
 		w := b.add(WorkerSpec{URL: urlA})
@@ -560,7 +561,7 @@ func TestCase_B146_KnownModelWithoutHealthyWorkers(t *testing.T) {
 // TestCase_B018_BreakerTurnsByItself keeps away a breaker that waits for a
 // request which is never sent, or never closes.
 func TestCase_B018_BreakerTurnsByItself(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		w := b.add(WorkerSpec{URL: urlA})
 		b.add(WorkerSpec{URL: urlB}) // else the breaker would not open at all
@@ -619,7 +620,7 @@ func TestCase_B018_BreakerTurnsByItself(t *testing.T) {
 // TestCase_B066_RanksThatAreNotThere keeps away a rank number beyond the
 // worker's size.
 func TestCase_B066_RanksThatAreNotThere(t *testing.T) {
-	inBubble(t, Options{ModelID: "m", DPAware: true}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", DPAware: true}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		b.prober.says(urlA, &Facts{DPSize: 2})
 		wa := b.add(WorkerSpec{URL: urlA})
@@ -644,7 +645,7 @@ func TestCase_B066_RanksThatAreNotThere(t *testing.T) {
 			}
 		}
 	})
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, &Facts{DPSize: 8})
 		w := b.add(WorkerSpec{URL: urlA})
@@ -656,7 +657,7 @@ func TestCase_B066_RanksThatAreNotThere(t *testing.T) {
 }
 
 func TestBootstrap(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		for _, tc := range []struct {
 			url      string
 			port     int
@@ -685,7 +686,7 @@ func TestBootstrap(t *testing.T) {
 }
 
 func TestClosedFleet(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.add(WorkerSpec{URL: urlA})
 		b.Close()
 		b.Close()
@@ -698,7 +699,7 @@ func TestClosedFleet(t *testing.T) {
 
 // A failed request is news: the worker is checked at once, not at the next turn.
 func TestFailedRequestsHurryTheCheck(t *testing.T) {
-	inBubble(t, Options{ModelID: "m", Health: HealthOptions{Interval: time.Hour, FailureThreshold: 2}}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", Health: config.Health{Interval: time.Hour, FailureThreshold: 2}}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		w := b.add(WorkerSpec{URL: urlA})
 		b.pass(time.Minute)
@@ -723,7 +724,7 @@ func TestFailedRequestsHurryTheCheck(t *testing.T) {
 
 // A large idle fleet is looked at less often, its workers with requests are not.
 func TestLargeFleetIsIdleCheaply(t *testing.T) {
-	inBubble(t, Options{ModelID: "m", Health: HealthOptions{Interval: time.Second}}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", Health: config.Health{Interval: time.Second}}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		wa := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()

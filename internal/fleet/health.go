@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // answer is what became of one request of a check.
@@ -74,7 +75,7 @@ type signs struct {
 }
 
 // judge takes a check into account.
-func (v *vitals) judge(now admission.Instant, c checkup, s signs, o *HealthOptions) {
+func (v *vitals) judge(now admission.Instant, c checkup, s signs, o *config.Health) {
 	if c.health == answerNone {
 		return
 	}
@@ -143,7 +144,7 @@ func (v *vitals) doubt(now admission.Instant, why string) {
 func (v *vitals) suspect() bool { return v.fails > 0 || v.deadFails > 0 || v.tries > 0 }
 
 // next is the pause before the next check.
-func (v *vitals) next(o *HealthOptions) time.Duration {
+func (v *vitals) next(o *config.Health) time.Duration {
 	switch {
 	case v.healthy && !v.suspect():
 		return o.Interval

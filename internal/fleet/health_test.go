@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // A story of checks, a second apart, against the state after each. The words:
 // ok; busy (health fails, alive answers); gone (neither answers); denied; none.
 // "+" behind a word: bytes came from the worker; "r": it has requests.
 func TestVitals(t *testing.T) {
-	o := &HealthOptions{FailureThreshold: 3, SuccessThreshold: 2, BusyGrace: 5 * time.Second}
+	o := &config.Health{FailureThreshold: 3, SuccessThreshold: 2, BusyGrace: 5 * time.Second}
 	state := func(v vitals) string {
 		switch {
 		case v.dead:
@@ -68,7 +69,7 @@ func TestVitals(t *testing.T) {
 }
 
 func TestVitalsPause(t *testing.T) {
-	o := &HealthOptions{FailureThreshold: 3, SuccessThreshold: 2, Interval: 30 * time.Second}
+	o := &config.Health{FailureThreshold: 3, SuccessThreshold: 2, Interval: 30 * time.Second}
 	gone := checkup{health: answerGone, alive: answerGone}
 	v := vitals{}
 	var got []string

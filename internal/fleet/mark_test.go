@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 func TestMark(t *testing.T) {
@@ -92,7 +93,7 @@ func TestExchangedEngine(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newStand(t, routes(tc.from))
-			f := live(t, Options{Health: quick, DPAware: true})
+			f := live(t, settings{Health: quick, DPAware: true})
 			w := mustAdd(t, f, WorkerSpec{URL: e.url, Role: admission.RolePrefill, Connector: ConnectorNIXL})
 			ready(t, w)
 			if tc.settled(w) {
@@ -115,7 +116,7 @@ func TestExchangedEngine(t *testing.T) {
 // TestAdaptersComeAndGo keeps away a list of models that is minutes old: with no
 // request at all it is read again with each check.
 func TestAdaptersComeAndGo(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
 		b.add(WorkerSpec{URL: urlA})
@@ -128,7 +129,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 			want bool
 		}{{with, true}, {serves("m"), false}} {
 			b.prober.says(urlA, tc.says)
-			b.pass(2 * DefaultHealthInterval)
+			b.pass(2 * defaultHealthInterval)
 			if served() != tc.want {
 				t.Errorf("served %t after two intervals, want %t", served(), tc.want)
 			}
@@ -139,7 +140,7 @@ func TestAdaptersComeAndGo(t *testing.T) {
 // In a large fleet, whose idle workers are looked at every half minute, a request
 // for an unknown name has them looked at; many such requests do so once an interval.
 func TestUnknownNamesAreLookedFor(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		for i := range 1000 {
 			u := fmt.Sprintf("http://w-%d:1", i)
 			b.prober.set(well, u)
@@ -154,9 +155,9 @@ func TestUnknownNamesAreLookedFor(t *testing.T) {
 		n = b.prober.total()
 		for range 100 {
 			b.LookForNames()
-			b.pass(DefaultHealthInterval / 100)
+			b.pass(defaultHealthInterval / 100)
 		}
-		b.pass(DefaultHealthInterval)
+		b.pass(defaultHealthInterval)
 		if n = b.prober.total() - n; n < 1000 || n > 1500 {
 			t.Errorf("%d looks after requests for unknown names", n)
 		}
@@ -177,7 +178,7 @@ func TestAddressOfManyEngines(t *testing.T) {
 			versions.Add(1)
 		}
 	})
-	f := live(t, Options{Health: HealthOptions{Interval: 100 * time.Millisecond}})
+	f := live(t, settings{Health: config.Health{Interval: 100 * time.Millisecond}})
 	w := mustAdd(t, f, WorkerSpec{URL: s.URL})
 	ready(t, w)
 	begun := time.Now()

@@ -109,7 +109,7 @@ func (p *httpProber) mooncake(ctx context.Context, w *Worker) (*mooncake, error)
 		return nil, err
 	}
 	defer ep.Close()
-	status, body, err := p.send(ctx, ep, &upstream.Request{Method: "GET", Path: mooncakePath, Header: probeHeader, Limits: upstream.Limits{Total: p.opts.Timeout}}, maxQueryBody)
+	status, body, err := p.send(ctx, ep, &upstream.Request{Method: "GET", Path: mooncakePath, Header: probeHeader, Limits: upstream.Limits{Total: p.cfg.Timeout}}, maxQueryBody)
 	switch {
 	case err != nil:
 		return nil, err

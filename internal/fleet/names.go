@@ -159,7 +159,7 @@ func (w *Worker) lostLocked(alone bool) string {
 }
 
 // setModel is the model that the operator named for w, empty for none.
-func (w *Worker) setModel() string { return orElse(w.spec.ModelID, w.fleet.opts.ModelID) }
+func (w *Worker) setModel() string { return orElse(w.spec.ModelID, w.fleet.cfg.Fleet.ModelID) }
 
 // ownNames are the pools a worker says it belongs to, none if it says nothing.
 func (w *Worker) ownNames() []string {
@@ -195,7 +195,7 @@ func (f *Fleet) publishLocked() {
 		}
 	}
 	// The time that checks of a worker take to find that it does not answer.
-	firstChecks := time.Duration(f.opts.Health.FailureThreshold) * (f.opts.Health.Interval + f.opts.Health.Timeout)
+	firstChecks := time.Duration(f.cfg.Health.FailureThreshold) * (f.cfg.Health.Interval + f.cfg.Health.Timeout)
 	for _, w := range f.workers {
 		silent := len(w.ownNames()) == 0 && (!w.vitals.seen || w.Facts().incomplete)
 		together := w.added.Sub(f.begun) <= firstChecks

@@ -8,66 +8,34 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
-// Options of a fleet. The zero value works.
+// Options of a fleet.
 type Options struct {
-	// Upstream is the transport of workers that say nothing else; its URL is
-	// not used.
-	Upstream upstream.Config
-	// ModelID is the model of workers registered without one; empty: what each
-	// worker says.
-	ModelID string
-	// DPAware schedules each data-parallel rank of a worker by itself.
-	DPAware bool
-	Health  HealthOptions
-	Breaker BreakerOptions
-	// DrainTimeout is how long a removed worker is kept for the requests it
-	// still has. Zero: DefaultDrainTimeout.
-	DrainTimeout time.Duration
+	// Config is the whole configuration, complete. The fleet reads the groups fleet,
+	// health and circuit_breaker, the key for engines, and the timeouts of their
+	// connections.
+	Config *config.Config
 	// NeedsCapacity tells whether a class goes by the capacities of ranks of a
 	// role, so that it is worth a warning when they are not known. It must be
 	// quick and not call the fleet. Nil: none does.
 	NeedsCapacity func(admission.Role) bool
+	// Sockets counts the connections to engines. Nil: nobody does.
+	Sockets *upstream.Sockets
 	// Log takes state changes of workers. Nil: none.
 	Log *slog.Logger
+
+	// Bounds that are no settings. Zero: the constants below.
+	drainTimeout time.Duration // a removed worker is kept so long for the requests that it still has
+	maxProbes    int           // of checks that run at once; half are kept for workers that answered last time
 }
 
-// HealthOptions set the active checks.
-type HealthOptions struct {
-	// Disabled takes every worker for healthy. Its facts are read all the same.
-	Disabled bool
-	// Endpoint is the path asked, under the worker's base path. Empty: /health.
-	Endpoint string
-	// Interval is the time between two checks of a healthy worker, ±10 %. One
-	// that failed a check is looked at again sooner. Zero: DefaultHealthInterval.
-	Interval time.Duration
-	// Timeout bounds one request of a check. Zero: DefaultHealthTimeout.
-	Timeout time.Duration
-	// FailureThreshold is the number of failed checks in a row that make a
-	// worker unhealthy (or dead). Zero: 3.
-	FailureThreshold int
-	// SuccessThreshold is the number of good checks in a row that make it healthy
-	// again. A worker's very first good check suffices. Zero: 2.
-	SuccessThreshold int
-	// BusyGrace is how long a worker that has requests may fail its health check
-	// without a byte from it, as long as it answers at all. Zero:
-	// DefaultBusyGrace; negative: no grace.
-	BusyGrace time.Duration
-	// MaxProbes bounds the checks that run at once; half of them are kept for
-	// workers that answered last time. Zero: DefaultMaxProbes.
-	MaxProbes int
-}
-
-// Defaults of the options.
 const (
-	DefaultHealthInterval = 5 * time.Second
-	DefaultHealthTimeout  = 5 * time.Second
-	DefaultBusyGrace      = 2 * time.Minute
-	DefaultMaxProbes      = 512
-	DefaultDrainTimeout   = 5 * time.Minute
+	maxProbes    = 512
+	drainTimeout = 5 * time.Minute
 
 	// maxIdleRate bounds the checks begun in a second of workers that are well and
 	// have no requests, so that a fleet of any size is idle cheaply: a check costs
@@ -91,29 +59,16 @@ const (
 	expectFor = 10 * time.Minute
 )
 
-func (o *Options) setDefaults() {
-	h := &o.Health
-	if h.Endpoint == "" {
-		h.Endpoint = "/health"
+func (o *Options) complete() {
+	o.Config.MustBeComplete()
+	if o.maxProbes == 0 {
+		o.maxProbes = maxProbes
 	}
-	setDefault(&h.Interval, DefaultHealthInterval)
-	setDefault(&h.Timeout, DefaultHealthTimeout)
-	setDefault(&h.FailureThreshold, 3)
-	setDefault(&h.SuccessThreshold, 2)
-	if h.BusyGrace == 0 {
-		h.BusyGrace = DefaultBusyGrace
+	if o.drainTimeout == 0 {
+		o.drainTimeout = drainTimeout
 	}
-	setDefault(&h.MaxProbes, DefaultMaxProbes)
-	setDefault(&o.DrainTimeout, DefaultDrainTimeout)
-	o.Breaker.setDefaults()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-}
-
-func setDefault[T int | time.Duration](v *T, d T) {
-	if *v <= 0 {
-		*v = d
 	}
 }
 

@@ -185,7 +185,7 @@ func (w *Worker) pairingNotes(others map[string]map[string]bool) (notes []string
 // heldLocked tells whether w is well but kept from work: what a pair needs to know
 // of it could not be read yet. It is given up when that failed several times.
 func (w *Worker) heldLocked() bool {
-	if w.spec.Role == admission.RoleRegular || w.factTries >= w.fleet.opts.Health.FailureThreshold {
+	if w.spec.Role == admission.RoleRegular || w.factTries >= w.fleet.cfg.Health.FailureThreshold {
 		return false
 	}
 	return w.unready()

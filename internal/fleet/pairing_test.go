@@ -83,7 +83,7 @@ func (p *fakeProber) connected(url, connector string, err error) {
 // A decode worker has the connector of the prefill workers of its model, whoever
 // comes first, and follows when that changes.
 func TestDecodeTakesTheConnectorOfPrefill(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		d := b.worker(urlD, admission.RoleDecode, vllmFacts("m"))
 		other := b.worker(urlE, admission.RoleDecode, vllmFacts("n"))
 		b.wantGroup(d, "vllm/unknown")
@@ -133,7 +133,7 @@ func TestEndsThatDoNotMatch(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			log := &logBook{}
-			inBubble(t, Options{Log: log.logger()}, func(b *testbed) {
+			inBubble(t, settings{Log: log.logger()}, func(b *testbed) {
 				b.prober.set(well, urlP, urlD)
 				b.prober.says(urlP, tc.pf)
 				b.prober.says(urlD, tc.df)
@@ -180,7 +180,7 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 		f.incomplete, f.infoLost = true, true
 		return f
 	}
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.worker(urlD, admission.RoleDecode, serves("m"))
 		p := b.worker(urlP, admission.RolePrefill, lost())
 		b.wantCandidates(urlD)
@@ -201,7 +201,7 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 		b.pass(5 * firstRetry)
 		b.wantCandidates(urlD, urlP, urlQ)
 	})
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlP)
 		b.prober.says(urlP, lost())
 		b.add(WorkerSpec{URL: urlP, Role: admission.RolePrefill, BootstrapPort: 7, Backend: DialectSGLang})
@@ -213,7 +213,7 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 // A vLLM prefill worker that does not answer the question for its connector is
 // asked a few times, then used as it is, and asked again much later only.
 func TestConnectorIsAskedForWithinBounds(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.connected(urlP, "", errors.New("no answer"))
 		p := b.worker(urlP, admission.RolePrefill, vllmFacts("m"))
 		b.wantCandidates()
@@ -251,7 +251,7 @@ func (p *fakeProber) probes(url string) int {
 // Facts that tell nothing new leave the table of names as it is: reading those of
 // a thousand workers again costs no thousand tables.
 func TestUnchangedFactsAreCheap(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.worker(urlA, admission.RoleRegular, serves("m"))
 		before := b.names.Load()
 		again := serves("m")
@@ -280,7 +280,7 @@ func TestOddSettingsAreTold(t *testing.T) {
 		{WorkerSpec{Connector: "mooncake"}, vllmFacts("m"), "set dp_aware"},
 		{WorkerSpec{Labels: map[string]string{"backend": "vllm", "kv_connector": "NixlConnector"}}, serves("m"), ""},
 	} {
-		inBubble(t, Options{}, func(b *testbed) {
+		inBubble(t, settings{}, func(b *testbed) {
 			b.prober.set(well, urlP)
 			b.prober.says(urlP, tc.says)
 			b.prober.connected(urlP, ConnectorNIXL, nil)

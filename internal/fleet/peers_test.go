@@ -10,7 +10,7 @@ import (
 // was new: it had served and not failed, since the requests that fail everywhere had
 // not come to it yet. One session, whose requests all come to one rank, opened that.
 func TestUnprovenFailuresNeedAPeerThatWasThere(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB, urlC)
 		wa, wb := b.add(WorkerSpec{URL: urlA}), b.add(WorkerSpec{URL: urlB})
 		b.pass(time.Minute)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -20,13 +21,13 @@ const (
 
 // httpProber asks over the worker's own endpoint, so that TLS, key and base path
 // are those of its requests.
-type httpProber struct{ opts *HealthOptions }
+type httpProber struct{ cfg *config.Health }
 
 func (p *httpProber) check(ctx context.Context, w *Worker, l look) checkup {
 	health := func(ctx context.Context) reply { return p.health(ctx, w) }
 	alive := func(ctx context.Context) reply { return p.alive(ctx, w) }
 	if l.working {
-		return sideBySide(ctx, p.opts, l, health, alive)
+		return sideBySide(ctx, p.cfg, l, health, alive)
 	}
 	if l.suspect {
 		// It is asked first for what costs it least: a worker that does not
@@ -58,7 +59,7 @@ func (p *httpProber) check(ctx context.Context, w *Worker, l look) checkup {
 
 // health asks the health route.
 func (p *httpProber) health(ctx context.Context, w *Worker) reply {
-	path := p.opts.Endpoint
+	path := p.cfg.Endpoint
 	status, err := p.get(ctx, w, path, false, nil)
 	if err == nil && status == 404 && w.base.Path != "" {
 		// An engine behind a base path may have its health route at the root.
@@ -112,7 +113,7 @@ var probeHeader = upstream.Header{{Name: "Accept", Value: "*/*"}, {Name: "User-A
 
 // get sends one request. The body goes to buf, or nowhere if that is nil.
 func (p *httpProber) get(ctx context.Context, w *Worker, path string, atRoot bool, buf *[]byte) (status int, err error) {
-	r := &upstream.Request{Method: "GET", Path: path, AtRoot: atRoot, Header: probeHeader, Limits: upstream.Limits{Total: p.opts.Timeout}}
+	r := &upstream.Request{Method: "GET", Path: path, AtRoot: atRoot, Header: probeHeader, Limits: upstream.Limits{Total: p.cfg.Timeout}}
 	if buf != nil {
 		status, *buf, err = p.send(ctx, w.endpoint, r, maxFactsBody)
 		return status, err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // look is what a check is to know of the worker.
@@ -44,7 +46,7 @@ const (
 // timeouts before, until so many have failed that it is dead. So a process that is
 // frozen is found out within the timeout and about the interval, and one that
 // answers a single probe is not dead.
-func sideBySide(ctx context.Context, o *HealthOptions, l look, health, alive func(context.Context) reply) checkup {
+func sideBySide(ctx context.Context, o *config.Health, l look, health, alive func(context.Context) reply) checkup {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()

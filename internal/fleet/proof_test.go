@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // TestFrozenProcessIsFoundInTime keeps away requests that sit for half a minute in
@@ -14,19 +16,19 @@ import (
 func TestFrozenProcessIsFoundInTime(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
-		o             HealthOptions
+		o             config.Health
 		suspect, dead time.Duration
 	}{
-		{"defaults", HealthOptions{}, 11 * time.Second, 15 * time.Second},
-		{"a second", HealthOptions{Interval: time.Second, Timeout: time.Second, FailureThreshold: 2}, 2200 * time.Millisecond, 3 * time.Second},
+		{"defaults", config.Health{}, 11 * time.Second, 15 * time.Second},
+		{"a second", config.Health{Interval: time.Second, Timeout: time.Second, FailureThreshold: 2}, 2200 * time.Millisecond, 3 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inBubble(t, Options{ModelID: "m", Health: tc.o}, func(b *testbed) {
+			inBubble(t, settings{ModelID: "m", Health: tc.o}, func(b *testbed) {
 				for i := range 20 {
 					b.prober.hang(urlA, nil)
 					b.prober.set(well, urlA)
 					w := b.add(WorkerSpec{URL: urlA})
-					b.pass(20*time.Second + time.Duration(i)*b.opts.Health.Interval/20)
+					b.pass(20*time.Second + time.Duration(i)*b.cfg.Health.Interval/20)
 					if w.Info().Suspect != nil || w.Status() != StatusReady {
 						t.Fatalf("before: %+v", w.Info())
 					}
@@ -67,7 +69,7 @@ func TestFrozenProcessIsFoundInTime(t *testing.T) {
 // while its front answers, however late.
 func TestLongPromptIsNoHang(t *testing.T) {
 	log := &logBook{}
-	inBubble(t, Options{ModelID: "m", Log: log.logger()}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", Log: log.logger()}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
@@ -102,7 +104,7 @@ func TestLongPromptIsNoHang(t *testing.T) {
 // A worker's front that answers fails no check by a proof that comes late, and a
 // healthy check costs no more than one proof.
 func TestSlowHealthIsHealth(t *testing.T) {
-	inBubble(t, Options{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()

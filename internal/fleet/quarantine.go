@@ -57,7 +57,7 @@ type quarantine struct {
 // fails so several times in a row, while another pair could serve, is barred at
 // the gate for a minute or more.
 func (f *Fleet) ReportTransferFailure(p, d *Rank) {
-	if f.opts.Breaker.Disabled || p == nil || d == nil {
+	if f.cfg.CircuitBreaker.Disabled || p == nil || d == nil {
 		return
 	}
 	now := f.clock.Now()

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // pairsOf are the pairs that n requests get.
@@ -35,7 +36,7 @@ func (b *testbed) square() (p, q, d, e *Rank) {
 // no breaker is charged.
 func TestPairThatKeepsFailing(t *testing.T) {
 	log := &logBook{}
-	inBubble(t, Options{Log: log.logger()}, func(b *testbed) {
+	inBubble(t, settings{Log: log.logger()}, func(b *testbed) {
 		p, q, d, e := b.square()
 		fail := func(n int) {
 			for range n {
@@ -99,7 +100,7 @@ func TestPairThatKeepsFailing(t *testing.T) {
 
 // Failures far apart are no series, and a suspicion passes.
 func TestSuspicionPasses(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		p, _, d, _ := b.square()
 		for range 5 {
 			b.ReportTransferFailure(p, d)
@@ -120,7 +121,7 @@ func TestSuspicionPasses(t *testing.T) {
 
 // The only pair there is stays.
 func TestOnlyPairIsNotBarred(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		p := b.worker(urlP, admission.RolePrefill, serves("m")).Ranks()[0]
 		d := b.worker(urlD, admission.RoleDecode, serves("m")).Ranks()[0]
 		b.worker(urlE, admission.RoleDecode, serves("other"))
@@ -136,7 +137,7 @@ func TestOnlyPairIsNotBarred(t *testing.T) {
 
 // A bar outlives a new registration of the ranks at the gate, and not the worker.
 func TestBarFollowsTheRanks(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		p, _, d, _ := b.square()
 		for range pairFailures {
 			b.ReportTransferFailure(p, d)
@@ -160,7 +161,7 @@ func TestBarFollowsTheRanks(t *testing.T) {
 }
 
 func TestSuspectsAreBounded(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		var ps, ds []*Rank
 		for i := range 40 {
 			ps = append(ps, b.worker(fmt.Sprintf("http://p%d:1", i), admission.RolePrefill, serves("m")).Ranks()[0])
@@ -185,7 +186,7 @@ func TestSuspectsAreBounded(t *testing.T) {
 
 // Reports from many requests at once, while workers come and go.
 func TestPairsUnderContention(t *testing.T) {
-	f := live(t, Options{Health: HealthOptions{Disabled: true}})
+	f := live(t, settings{Health: config.Health{Disabled: true}})
 	var ranks [2][]*Rank
 	for i := range 4 {
 		for s, role := range []admission.Role{admission.RolePrefill, admission.RoleDecode} {

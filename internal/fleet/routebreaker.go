@@ -59,7 +59,7 @@ func (r *Rank) ReportRouteSuccess(route string) {
 // ReportRouteFailure counts a failure of a route; see ReportRouteSuccess.
 func (r *Rank) ReportRouteFailure(route string, c Charge) {
 	f := r.worker.fleet
-	if f.opts.Breaker.Disabled {
+	if f.cfg.CircuitBreaker.Disabled {
 		return
 	}
 	q := &r.routes
@@ -69,7 +69,7 @@ func (r *Rank) ReportRouteFailure(route string, c Charge) {
 		if q.routes == nil {
 			q.routes = map[string]*breaker{}
 		}
-		b = &breaker{opts: &f.opts.Breaker}
+		b = &breaker{opts: &f.cfg.CircuitBreaker}
 		q.routes[route] = b
 		q.some.Store(true)
 		f.routesFail.Store(true)

@@ -48,7 +48,7 @@ func (f *Fleet) settleLocked(w *Worker, alone bool, changes *[]admission.Change)
 	w.unknown = len(models) == 0
 	w.astray = w.lostLocked(alone)
 	dps := 1
-	if f.opts.DPAware {
+	if f.cfg.Fleet.DPAware {
 		if dps = w.spec.DPSize; dps == 0 {
 			dps = max(w.Facts().DPSize, 1)
 		}

@@ -34,7 +34,7 @@ func TestTransfers(t *testing.T) {
 // log, by a metric.
 func TestNothingMoves(t *testing.T) {
 	log := &logBook{}
-	inBubble(t, Options{Log: log.logger()}, func(b *testbed) {
+	inBubble(t, settings{Log: log.logger()}, func(b *testbed) {
 		d := b.worker(urlD, admission.RoleDecode, vllmFacts("m"))
 		b.prober.loaded(urlD, &loads{load: []RankLoad{{}}, tellsExternal: true, external: 40})
 		b.pass(2 * factsEvery)

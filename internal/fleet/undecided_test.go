@@ -16,7 +16,7 @@ func TestUndecidedUntilAllThatCameTogetherHaveTold(t *testing.T) {
 		}
 	}
 	t.Run("the other tells later", func(t *testing.T) {
-		inBubble(t, Options{}, func(b *testbed) {
+		inBubble(t, settings{}, func(b *testbed) {
 			b.prober.set(well, urlA)
 			b.prober.says(urlA, serves("a"))
 			b.add(WorkerSpec{URL: urlA})
@@ -35,7 +35,7 @@ func TestUndecidedUntilAllThatCameTogetherHaveTold(t *testing.T) {
 		})
 	})
 	t.Run("the other is down", func(t *testing.T) {
-		inBubble(t, Options{}, func(b *testbed) {
+		inBubble(t, settings{}, func(b *testbed) {
 			b.prober.set(well, urlA)
 			b.prober.says(urlA, serves("a"))
 			b.add(WorkerSpec{URL: urlA})
@@ -47,7 +47,7 @@ func TestUndecidedUntilAllThatCameTogetherHaveTold(t *testing.T) {
 		})
 	})
 	t.Run("the other names no model", func(t *testing.T) {
-		inBubble(t, Options{}, func(b *testbed) {
+		inBubble(t, settings{}, func(b *testbed) {
 			b.prober.set(well, urlA, urlB)
 			b.prober.says(urlA, serves("a"))
 			b.add(WorkerSpec{URL: urlA})
@@ -57,7 +57,7 @@ func TestUndecidedUntilAllThatCameTogetherHaveTold(t *testing.T) {
 		})
 	})
 	t.Run("the operator named it", func(t *testing.T) {
-		inBubble(t, Options{}, func(b *testbed) {
+		inBubble(t, settings{}, func(b *testbed) {
 			b.add(WorkerSpec{URL: urlA, ModelID: "m"})
 			b.add(WorkerSpec{URL: urlB, ModelID: "m"})
 			synctest.Wait()
@@ -65,7 +65,7 @@ func TestUndecidedUntilAllThatCameTogetherHaveTold(t *testing.T) {
 		})
 	})
 	t.Run("a fleet that grows", func(t *testing.T) {
-		inBubble(t, Options{}, func(b *testbed) {
+		inBubble(t, settings{}, func(b *testbed) {
 			b.prober.set(well, urlA)
 			b.prober.says(urlA, serves("a"))
 			b.add(WorkerSpec{URL: urlA})
@@ -78,7 +78,7 @@ func TestUndecidedUntilAllThatCameTogetherHaveTold(t *testing.T) {
 }
 
 func TestListed(t *testing.T) {
-	inBubble(t, Options{}, func(b *testbed) {
+	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, &Facts{
 			Models: []ModelInfo{{ID: "m"}}, Adapters: []ModelInfo{{ID: "lora", Parent: "m"}}, ModelPath: "/models/m",

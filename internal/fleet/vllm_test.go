@@ -95,7 +95,7 @@ func TestConnectorIsFound(t *testing.T) {
 		t.Run(string(tc.c), func(t *testing.T) {
 			s := simFleet(t, sim.Options{Prefill: 1, Decode: 1, Worker: sim.WorkerOptions{
 				Backend: sim.VLLM, Connector: tc.c, Model: "m", Adapters: []string{"lora"}, KVTokens: 16000, HealthDelay: -1}})
-			f := live(t, Options{Health: quick})
+			f := live(t, settings{Health: quick})
 			d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RoleDecode})
 			p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Role: admission.RolePrefill})
 			ready(t, p)
@@ -128,7 +128,7 @@ func TestConnectorIsFound(t *testing.T) {
 func TestConnectorOfDevelopmentMode(t *testing.T) {
 	s := simFleet(t, sim.Options{Decode: 1, Worker: sim.WorkerOptions{
 		Backend: sim.VLLM, Connector: sim.LMCache, DevMode: true, MaxRunning: 33, HealthDelay: -1}})
-	f := live(t, Options{Health: quick})
+	f := live(t, settings{Health: quick})
 	d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RoleDecode})
 	ready(t, d)
 	if c := d.Ranks()[0].Capacity(); d.Connector() != ConnectorLMCache || c.MaxRunning != 33 || c.MaxBatchedTokens != 8192 {
@@ -140,7 +140,7 @@ func TestConnectorOfDevelopmentMode(t *testing.T) {
 // restart.
 func TestMooncakeEngineIDs(t *testing.T) {
 	s := simFleet(t, sim.Options{Prefill: 1, Worker: sim.WorkerOptions{Backend: sim.VLLM, Connector: sim.Mooncake, DPSize: 2, HealthDelay: -1}})
-	f := live(t, Options{Health: quick, DPAware: true})
+	f := live(t, settings{Health: quick, DPAware: true})
 	p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Role: admission.RolePrefill, BootstrapPort: s.Prefill(0).BootstrapPort()})
 	ready(t, p)
 	until(t, "both ranks", func() bool { return len(p.Ranks()) == 2 })
@@ -207,7 +207,7 @@ func TestProbe(t *testing.T) {
 			var probes atomic.Int32
 			var last atomic.Value
 			s := serve(t, vllmStub(t, tc.params, &probes, &last))
-			f := live(t, Options{Health: quick})
+			f := live(t, settings{Health: quick})
 			w := mustAdd(t, f, WorkerSpec{URL: s.URL, Role: admission.RolePrefill, BootstrapPort: 1})
 			ready(t, w)
 			if w.Connector() != tc.want {
@@ -250,7 +250,7 @@ func TestSetConnectorIsNotProbed(t *testing.T) {
 			var probes atomic.Int32
 			var last atomic.Value
 			s := serve(t, vllmStub(t, "null", &probes, &last))
-			f := live(t, Options{Health: quick})
+			f := live(t, settings{Health: quick})
 			spec.URL, spec.Role = s.URL, admission.RolePrefill
 			w := mustAdd(t, f, spec)
 			ready(t, w)
@@ -277,7 +277,7 @@ func TestBackendIsFound(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, body)
 		})
-		f := live(t, Options{Health: quick})
+		f := live(t, settings{Health: quick})
 		w := mustAdd(t, f, WorkerSpec{URL: s.URL})
 		ready(t, w)
 		if w.Backend() != tc.want {
@@ -287,7 +287,7 @@ func TestBackendIsFound(t *testing.T) {
 }
 
 func TestWrongDialectIsRefused(t *testing.T) {
-	f := live(t, Options{})
+	f := live(t, settings{})
 	for field, spec := range map[string]WorkerSpec{
 		"backend":      {URL: urlA, Backend: "trt"},
 		"kv_connector": {URL: urlA, Connector: "fax"},
@@ -321,7 +321,7 @@ func TestWrongRegistrationIsSaid(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			log := &logBook{}
-			f := live(t, Options{Health: quick, Log: log.logger()})
+			f := live(t, settings{Health: quick, Log: log.logger()})
 			w := mustAdd(t, f, WorkerSpec{URL: tc.url, APIKey: "hush-hush"})
 			until(t, "it is said", func() bool {
 				return strings.Contains(strings.Join(w.Info().Warnings, "\n"), tc.want) && strings.Contains(log.String(), strings.ReplaceAll(tc.want, `"`, `\"`))

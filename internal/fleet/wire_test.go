@@ -16,20 +16,21 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // quick are checks for tests that wait for their outcome.
-var quick = HealthOptions{Interval: 50 * time.Millisecond, Timeout: 300 * time.Millisecond}
+var quick = config.Health{Interval: 50 * time.Millisecond, Timeout: 300 * time.Millisecond}
 
 // live is a fleet in real time, over real connections.
-func live(t *testing.T, o Options) *Fleet {
+func live(t *testing.T, o settings) *Fleet {
 	t.Helper()
 	clock := admission.NewSystemClock()
 	gate := admission.NewGate(admission.Options{}, clock, nil)
 	t.Cleanup(gate.Close)
-	f := New(gate, o, clock)
+	f := New(gate, o.options(), clock)
 	t.Cleanup(f.Close)
 	return f
 }
@@ -79,7 +80,7 @@ func TestFactsOfASimulatedEngine(t *testing.T) {
 	s := simFleet(t, sim.Options{Prefill: 1, Decode: 1, Worker: sim.WorkerOptions{
 		Model: "org/model", Adapters: []string{"lora"}, DPSize: 2, HealthDelay: -1, MaxRunning: 77, PageSize: 16,
 	}})
-	f := live(t, Options{Health: quick, DPAware: true})
+	f := live(t, settings{Health: quick, DPAware: true})
 	p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Role: admission.RolePrefill})
 	d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RoleDecode})
 	ready(t, p)
@@ -123,7 +124,7 @@ func TestFactsOfASimulatedEngine(t *testing.T) {
 
 func TestRoleOfAnotherModeIsSaid(t *testing.T) {
 	s := simFleet(t, sim.Options{Decode: 1, Worker: sim.WorkerOptions{HealthDelay: -1}})
-	f := live(t, Options{Health: quick})
+	f := live(t, settings{Health: quick})
 	w := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RolePrefill})
 	ready(t, w)
 	if got := w.Info().Warnings; len(got) != 1 || !strings.Contains(got[0], `"decode"`) {
@@ -136,7 +137,7 @@ func TestMissingRoutesDoNotMatter(t *testing.T) {
 	for _, missing := range append([][]string{all}, chunk(all)...) {
 		t.Run(strings.Join(missing, " "), func(t *testing.T) {
 			s := simFleet(t, sim.Options{Regular: 1, Worker: sim.WorkerOptions{HealthDelay: -1, Disable: missing}})
-			f := live(t, Options{Health: quick})
+			f := live(t, settings{Health: quick})
 			ready(t, mustAdd(t, f, WorkerSpec{URL: s.Regular(0).URL()}))
 			want := "sim-model"
 			if len(missing) == len(all) {
@@ -170,7 +171,7 @@ func TestOddAnswersDoNotMatter(t *testing.T) {
 				_, _ = w.Write([]byte(odd))
 			}
 		})
-		f := live(t, Options{Health: quick, DPAware: true})
+		f := live(t, settings{Health: quick, DPAware: true})
 		w := mustAdd(t, f, WorkerSpec{URL: s.URL})
 		ready(t, w)
 		if pool, n := f.SolePool(); pool != "" || n != 1 || len(w.Ranks()) != 1 {
@@ -188,7 +189,7 @@ func TestEndlessAnswerIsBounded(t *testing.T) {
 			}
 		}
 	})
-	f := live(t, Options{Health: HealthOptions{Interval: 50 * time.Millisecond, Timeout: 5 * time.Second}})
+	f := live(t, settings{Health: config.Health{Interval: 50 * time.Millisecond, Timeout: 5 * time.Second}})
 	w := mustAdd(t, f, WorkerSpec{URL: s.URL})
 	ready(t, w)
 	if len(w.Info().Warnings) == 0 {
@@ -200,7 +201,7 @@ func TestEndlessAnswerIsBounded(t *testing.T) {
 // the health route lies under it.
 func TestCase_B140_BasePath(t *testing.T) {
 	s := simFleet(t, sim.Options{Regular: 1, Worker: sim.WorkerOptions{HealthDelay: -1, BasePath: "/base"}})
-	f := live(t, Options{Health: quick})
+	f := live(t, settings{Health: quick})
 	w := mustAdd(t, f, WorkerSpec{URL: "http://" + s.Regular(0).Addr() + "/base/v1/"})
 	ready(t, w)
 	if len(w.Info().MissingRoutes) > 0 || w.Info().ModelID != "sim-model" {
@@ -241,7 +242,7 @@ func TestCase_B136_IPv6(t *testing.T) {
 	s.Start()
 	t.Cleanup(s.Close)
 	port := l.Addr().(*net.TCPAddr).Port
-	f := live(t, Options{Health: quick, ModelID: "m"})
+	f := live(t, settings{Health: quick, ModelID: "m"})
 	w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://[0:0::1]:%d/", port), Role: admission.RolePrefill})
 	ready(t, w)
 	if want := fmt.Sprintf("http://[::1]:%d", port); w.URL() != want || w.Ranks()[0].ID() != want {
@@ -276,7 +277,7 @@ func TestCase_B138_TLSHoldsForChecks(t *testing.T) {
 		{"wrong name", &upstream.TLS{RootCAs: pool, ServerName: "other.example"}, "tls"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := live(t, Options{Health: quick})
+			f := live(t, settings{Health: quick})
 			w := mustAdd(t, f, WorkerSpec{URL: s.URL, TLS: tc.tls})
 			if tc.why == "" {
 				ready(t, w)
@@ -295,7 +296,7 @@ func TestCase_B138_TLSHoldsForChecks(t *testing.T) {
 
 func TestKeyIsPresentedAndItsRefusalShown(t *testing.T) {
 	s := simFleet(t, sim.Options{Regular: 1, Worker: sim.WorkerOptions{HealthDelay: -1, APIKey: "secret-1"}})
-	f := live(t, Options{Health: quick, Upstream: upstream.Config{APIKey: "wrong-key"}})
+	f := live(t, settings{Health: quick, apiKey: "wrong-key"})
 	w := mustAdd(t, f, WorkerSpec{URL: s.Regular(0).URL()})
 	ready(t, w)
 	if got := fmt.Sprint(w.Info().Warnings); !strings.Contains(got, "refuses the key") || strings.Contains(got, "wrong-key") {
@@ -362,7 +363,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			o := quick
 			o.Endpoint, o.FailureThreshold = "/health", 2
-			p := &httpProber{opts: &o}
+			p := &httpProber{cfg: &o}
 			spec, base, err := WorkerSpec{URL: tc.url}.check()
 			if err != nil {
 				t.Fatal(err)
@@ -392,7 +393,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 // all is well, when one node drops off.
 func TestCase_B163_OneSilentNode(t *testing.T) {
 	s := simFleet(t, sim.Options{Regular: 3, Worker: sim.WorkerOptions{HealthDelay: -1}})
-	f := live(t, Options{Health: quick})
+	f := live(t, settings{Health: quick})
 	var ws []*Worker
 	for _, sw := range s.Workers() {
 		ws = append(ws, mustAdd(t, f, WorkerSpec{URL: sw.URL()}))
@@ -438,7 +439,7 @@ func TestRestartWithOtherFacts(t *testing.T) {
 			_, _ = fmt.Fprintf(w, `{"dp_size":%d}`, dp)
 		}
 	})
-	f := live(t, Options{Health: quick, DPAware: true})
+	f := live(t, settings{Health: quick, DPAware: true})
 	w := mustAdd(t, f, WorkerSpec{URL: s.URL})
 	ready(t, w)
 	mu.Lock()
@@ -460,7 +461,7 @@ func TestRestartWithOtherFacts(t *testing.T) {
 // TestCase_B162_ManyAtOnce runs everything at once for the race detector.
 func TestCase_B162_ManyAtOnce(t *testing.T) {
 	s := simFleet(t, sim.Options{Regular: 3, Worker: sim.WorkerOptions{HealthDelay: -1}})
-	f := live(t, Options{Health: HealthOptions{Interval: time.Millisecond, Timeout: time.Second}, Breaker: BreakerOptions{OpenFor: time.Millisecond}})
+	f := live(t, settings{Health: config.Health{Interval: time.Millisecond, Timeout: time.Second}, Breaker: config.CircuitBreaker{TimeoutDuration: time.Millisecond}})
 	done := make(chan struct{})
 	n := 0
 	run := func(g func(i int)) {

@@ -247,7 +247,7 @@ type Rank struct {
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {
-	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, name: w.id, breaker: breaker{opts: &w.fleet.opts.Breaker, closed: w.fleet.clock.Now()}}
+	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, name: w.id, breaker: breaker{opts: &w.fleet.cfg.CircuitBreaker, closed: w.fleet.clock.Now()}}
 	if dp >= 0 {
 		r.id += "@" + strconv.Itoa(dp)
 		r.name += "@" + strconv.Itoa(dp)

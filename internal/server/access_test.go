@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
 )
 
 // field is the value of one field of a line of the log in text, "" if it has none.
@@ -122,7 +124,7 @@ const withID = "X-Request-Id"
 // while the router runs.
 func TestNamesOfKeys(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.server.APIKeys, s.server.KeyNames = []string{"secret-1", "secret-2"}, []string{"team-a"}
+		s.cfg.Auth.APIKeys, s.cfg.KeyNames = []config.Secret{"secret-1", "secret-2"}, []string{"team-a"}
 	})
 	ask := func(id, key string) int {
 		return r.do("POST", "/v1/chat/completions", chat, withID, id, "Authorization", "Bearer "+key).status
@@ -138,7 +140,9 @@ func TestNamesOfKeys(t *testing.T) {
 	if n := r.metric(`sluice_key_requests_total{key="team-a"}`); n != 1 {
 		t.Errorf("%v requests with the key", n)
 	}
-	r.srv.SetKeys([]string{"secret-3"}, []string{"team-b"}, "")
+	r.srv.Reload(configtest.New(func(c *config.Config) {
+		c.Auth.APIKeys, c.KeyNames = []config.Secret{"secret-3"}, []string{"team-b"}
+	}))
 	if got := []int{ask("old", "secret-1"), ask("new", "secret-3")}; got[0] != 401 || got[1] != 200 {
 		t.Errorf("statuses %v after the change", got)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -75,7 +76,7 @@ func TestNeverQueuesIsRefusedByBothPools(t *testing.T) {
 			admission.Class{Name: "normal", DecodeBusyFrac: ptr(0.5), PrefillBusyTokens: ptr(int64(50))},
 			admission.Class{Name: "never", DecodeBusyFrac: ptr(0.5), PrefillBusyTokens: ptr(int64(50)), RequestLimitPerWorker: ptr(0.0)},
 			admission.Class{Name: "prefill-only", PrefillBusyTokens: ptr(int64(50)), RequestLimitPerWorker: ptr(0.0)},
-		), func(s *setup) { s.dispatch.OverloadStatus = overload })
+		), func(s *setup) { s.cfg.Admission.OverloadStatus = overload })
 		if c := r.class("never"); !c.Never || r.class("normal").Never {
 			t.Errorf("never_queues of %+v", c)
 		}
@@ -158,7 +159,7 @@ func TestDeadlinesOnTheWire(t *testing.T) {
 		admission.Class{Name: "normal", PrefillBusyTokens: gate},
 		admission.Class{Name: "brief", PrefillBusyTokens: gate, MaxWait: 60 * time.Millisecond},
 	), func(s *setup) {
-		s.dispatch.Classify = classify.Options{MinQueue: 40 * time.Millisecond, MaxQueue: 80 * time.Millisecond}
+		s.cfg.Admission.ClientQueueMin, s.cfg.Admission.ClientQueueMax = 40*time.Millisecond, 80*time.Millisecond
 	})
 	full := r.block(r.sim.Prefill(0), 10)
 	const own = classify.HeaderMaxQueue
@@ -350,8 +351,8 @@ func TestAggregatedTakesBothFractions(t *testing.T) {
 // booked as it comes.
 func TestOutputBlocksAreShown(t *testing.T) {
 	r := startClasses(t, classes(admission.Class{Name: "normal"}), func(s *setup) {
-		s.dispatch.ReserveTokens = 50
-		s.dispatch.TrackOutput = true
+		s.cfg.Admission.ReserveOutputTokens = 50
+		s.cfg.Admission.TrackOutputBlocks = true
 		s.sim.Worker.Timing = sim.Timing{DecodeStep: time.Millisecond}
 	})
 	full := r.block(r.sim.Prefill(0), 100)
@@ -372,7 +373,7 @@ func TestOutputBlocksAreShown(t *testing.T) {
 // output is not tracked.
 func TestOutputBeyondAnAutomaticReservationIsBooked(t *testing.T) {
 	r := startClasses(t, classes(admission.Class{Name: "normal"}), func(s *setup) {
-		s.dispatch.ReserveAuto, s.dispatch.ReserveCap = true, 50
+		s.cfg.Admission.ReserveOutputTokens, s.cfg.Admission.ReserveOutputCap = config.ReserveAuto, 50
 		s.sim.Worker.Timing = sim.Timing{DecodeStep: time.Millisecond}
 	})
 	booked := func() int64 { return r.rank("decode").ActiveBlocks + r.rank("decode").PendingBlocks }

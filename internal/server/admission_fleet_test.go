@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -135,7 +136,7 @@ func TestLabelsNarrowTheChoice(t *testing.T) {
 // A pin and labels that contradict each other, or a pair of pins that may not be
 // paired, are told so; neither waits.
 func TestImpossibleTargets(t *testing.T) {
-	r := fourWorkers(t, func(s *setup) { s.dispatch.Topology = admission.TopologyRequired })
+	r := fourWorkers(t, func(s *setup) { s.cfg.Fleet.KVTransferTopology = "required" })
 	body := promptOf(10, "")
 	if err := only(r.everyPair(body), "prefill-0 decode-0", "prefill-1 decode-1"); err != nil {
 		t.Errorf("one domain: %v", err)
@@ -167,7 +168,7 @@ func TestImpossibleTargets(t *testing.T) {
 // With a preferred domain pairs are in one while there is room, and across domains
 // otherwise: the gate does not wait for it.
 func TestTopologyPreferred(t *testing.T) {
-	r := fourWorkers(t, func(s *setup) { s.dispatch.Topology = admission.TopologyPreferred })
+	r := fourWorkers(t, func(s *setup) { s.cfg.Fleet.KVTransferTopology = "preferred" })
 	r.gate.SetClasses(classes(admission.Class{Name: "normal", DecodeBusyFrac: ptr(0.5)}))
 	body := promptOf(200, "")
 	if err := only(r.everyPair(body), "prefill-0 decode-0", "prefill-1 decode-1"); err != nil {
@@ -295,7 +296,7 @@ func TestBusyThreshold(t *testing.T) {
 
 // The threshold's status can be the one that clients of policy classes know.
 func TestOverloadedWithStatus529(t *testing.T) {
-	r := start(t, func(s *setup) { smallKV(s); s.dispatch.OverloadStatus = 529 })
+	r := start(t, func(s *setup) { smallKV(s); s.cfg.Admission.OverloadStatus = 529 })
 	r.waitCapacity()
 	r.gate.SetRejectThresholds(admission.RejectThresholds{ActivePrefillTokens: ptr(int64(5))})
 	full := r.block(r.sim.Prefill(0), 6)
@@ -345,7 +346,7 @@ func TestReloadRoute(t *testing.T) {
 // Who may look and who may change.
 func TestKeysOfAdmissionRoutes(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.server.APIKeys, s.server.AdminKey, s.server.Reload = []string{"user"}, "boss", &reloads{}
+		s.cfg.Auth.APIKeys, s.cfg.Auth.AdminAPIKey, s.server.Reload = []config.Secret{"user"}, "boss", &reloads{}
 	})
 	for _, tc := range []struct {
 		method, path string

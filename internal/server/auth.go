@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -29,12 +30,12 @@ type keyEntry struct {
 // under way go on.
 type keyring struct{ clients, admins keySet }
 
-// SetKeys puts other keys in force. names are those of the clients' keys, in their
-// order; it may be shorter.
-func (s *Server) SetKeys(clients, names []string, admin string) {
+// Reload puts the keys of a configuration in force. The rest of it needs a restart.
+func (s *Server) Reload(cfg *config.Config) {
+	names, admin := cfg.KeyNames, cfg.Auth.AdminAPIKey
 	ring := &keyring{}
 	inUse := map[string]bool{}
-	for i, k := range clients {
+	for i, k := range cfg.Auth.APIKeys {
 		if k == "" {
 			continue
 		}

@@ -5,10 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 func TestKeysOfClients(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.APIKeys = []string{"key-1", "key-2"} })
+	r := start(t, func(s *setup) { s.cfg.Auth.APIKeys = []config.Secret{"key-1", "key-2"} })
 	for _, tc := range []struct {
 		auth []string
 		ok   bool
@@ -79,11 +81,10 @@ func TestCase_B133_ClientsKeyStaysHere(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := start(t, func(s *setup) {
 				if tc.asked {
-					s.server.APIKeys = []string{client}
+					s.cfg.Auth.APIKeys = []config.Secret{config.Secret(client)}
 				}
-				s.fleet.Upstream.APIKey = tc.worker
+				s.cfg.Auth.WorkerAPIKey = config.Secret(tc.worker)
 				s.sim.Worker.APIKey = tc.worker
-				s.dispatch.PassAuthorization = !tc.asked && tc.worker == ""
 			})
 			for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/generate"} {
 				body := map[string]string{"/v1/chat/completions": chat, "/v1/completions": `{"prompt":"x"}`, "/generate": `{"text":"x"}`}[path]
@@ -110,7 +111,7 @@ func TestCase_B133_ClientsKeyStaysHere(t *testing.T) {
 }
 
 func TestAdminKeyGuardsWhatChangesTheFleet(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.AdminKey, s.server.APIKeys = "root", []string{"k"} })
+	r := start(t, func(s *setup) { s.cfg.Auth.AdminAPIKey, s.cfg.Auth.APIKeys = "root", []config.Secret{"k"} })
 	w := `{"url":"http://127.0.0.1:9","worker_type":"decode"}`
 	// The words say which key is asked for, and nothing of the one that was sent.
 	const words = "this route needs the admin key (--admin-api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\""
@@ -197,7 +198,7 @@ func TestWithoutAdminKeyHeadersOfAQuietProxyAreNotLocal(t *testing.T) {
 
 // With keys asked of clients, to be on this machine is not enough.
 func TestWithoutAdminKeyClientsKeyIsAskedForToo(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.APIKeys = []string{"k"} })
+	r := start(t, func(s *setup) { s.cfg.Auth.APIKeys = []config.Secret{"k"} })
 	r.do("DELETE", "/workers/w1", "").refused(t, 401, "invalid_api_key")
 	r.do("DELETE", "/workers/w1", "", "Authorization", "Bearer k").refused(t, 404, "worker_not_found")
 }
@@ -207,8 +208,7 @@ func TestCase_B132_WorkersOwnKeyCheckPasses(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 1
 		s.sim.Worker.APIKey = "w"
-		s.dispatch.PassAuthorization = true
-		s.fleet.Breaker.FailureThreshold = 3
+		s.cfg.CircuitBreaker.FailureThreshold = 3
 	})
 	f := func(key string, want int) {
 		t.Helper()
@@ -228,7 +228,9 @@ func TestCase_B132_WorkersOwnKeyCheckPasses(t *testing.T) {
 
 // A 401 says which kind of key its route takes, whichever was sent.
 func TestRefusedKeysSayWhichKindIsNeeded(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.APIKeys, s.server.AdminKey = []string{"client-key"}, "admin-key" })
+	r := start(t, func(s *setup) {
+		s.cfg.Auth.APIKeys, s.cfg.Auth.AdminAPIKey = []config.Secret{"client-key"}, "admin-key"
+	})
 	const ofClient, ofAdmin = "a client's API key (--api-key)", "the admin key (--admin-api-key)"
 	for _, tc := range []struct {
 		method, path, body string

@@ -51,7 +51,7 @@ func (q *request) readBody() *bodyProblem {
 	}
 	var ok bool
 	if q.buf, ok = s.buffers.get(pageBytes, min(most, maxPromised)); !ok {
-		return &bodyProblem{reasonBufferFull, openai.BufferFull(s.opts.MaxBuffered)}
+		return &bodyProblem{reasonBufferFull, openai.BufferFull(s.cfg.Server.MaxBufferedBytes)}
 	}
 	q.bodyBegun = true
 	in := deadlineReader{q: q, rc: http.NewResponseController(q.raw)}
@@ -103,7 +103,7 @@ func (q *request) readSmall() ([]byte, *bodyProblem) {
 
 func (q *request) tooLarge() *bodyProblem {
 	e := openai.RequestTooLarge(q.maxBody)
-	if q.maxBody != q.s.opts.MaxPayload {
+	if q.maxBody != q.s.cfg.Server.MaxPayloadSize {
 		e.Message = fmt.Sprintf("the request body is larger than %d bytes", q.maxBody)
 	}
 	return &bodyProblem{reasonTooLarge, e}
@@ -125,7 +125,7 @@ func (q *request) grow(most int64) *bodyProblem {
 		whole = most // it has come that far
 	}
 	if !q.s.buffers.grow(&q.buf, q.length, want, whole) {
-		return &bodyProblem{reasonBufferFull, openai.BufferFull(q.s.opts.MaxBuffered)}
+		return &bodyProblem{reasonBufferFull, openai.BufferFull(q.s.cfg.Server.MaxBufferedBytes)}
 	}
 	return nil
 }
@@ -148,8 +148,8 @@ type deadlineReader struct {
 }
 
 func (d *deadlineReader) read(p []byte) (int, error) {
-	by := time.Now().Add(d.q.s.opts.BodyIdleTimeout)
-	if total := d.q.s.opts.RequestTimeout; total > 0 {
+	by := time.Now().Add(d.q.s.cfg.Timeouts.ClientBody)
+	if total := d.q.s.cfg.Timeouts.Request; total > 0 {
 		by = earlier(by, d.q.call.Arrived.Add(total))
 	}
 	_ = d.rc.SetReadDeadline(by) // not every writer has one
@@ -161,11 +161,11 @@ func (d *deadlineReader) problem(err error) *bodyProblem {
 		return &bodyProblem{reasonDraining, openai.Draining()}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		o := &d.q.s.opts
-		if o.RequestTimeout > 0 && time.Since(d.q.call.Arrived) >= o.RequestTimeout {
-			return &bodyProblem{reasonBodyTimeout, bodyTotalTimeout(o.RequestTimeout)}
+		t := &d.q.s.cfg.Timeouts
+		if t.Request > 0 && time.Since(d.q.call.Arrived) >= t.Request {
+			return &bodyProblem{reasonBodyTimeout, bodyTotalTimeout(t.Request)}
 		}
-		return &bodyProblem{reasonBodyTimeout, bodyTimeout(o.BodyIdleTimeout)}
+		return &bodyProblem{reasonBodyTimeout, bodyTimeout(t.ClientBody)}
 	}
 	if errors.Is(err, http1.ErrMadeRoom) {
 		d.q.out.Header().Set(headerConnection, "close")
@@ -231,7 +231,7 @@ func (q *request) refuse(e *openai.Error, reason string) {
 func (q *request) drain(rc *http.ResponseController) {
 	b := make([]byte, drainBuffer)
 	end := time.Now().Add(drainTime)
-	for left := q.s.opts.MaxPayload + drainBeyond; left > 0; {
+	for left := q.s.cfg.Server.MaxPayloadSize + drainBeyond; left > 0; {
 		now := time.Now()
 		if !now.Before(end) || q.s.base.Err() != nil {
 			return

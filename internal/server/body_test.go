@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -23,7 +25,7 @@ func ofSize(n int) string {
 func TestCase_B120_B123_BodiesUpToTheLimit(t *testing.T) {
 	const limit = 12 << 20
 	r := start(t, func(s *setup) {
-		s.server.MaxPayload = limit
+		s.cfg.Server.MaxPayloadSize = limit
 		s.sim.Worker.LogBodyBytes = -1
 	})
 	for _, n := range []int{1 << 20, 1<<20 + 1, 3 << 20, 10 << 20, limit - 1, limit} {
@@ -53,7 +55,7 @@ func TestCase_B120_B123_BodiesUpToTheLimit(t *testing.T) {
 // An ordinary client sends all of its body before it reads: if the connection is
 // closed meanwhile it sees a broken pipe and no reason.
 func TestTooLargeIsReadByAClientThatSendsAllFirst(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.MaxPayload = 2 << 20 })
+	r := start(t, func(s *setup) { s.cfg.Server.MaxPayloadSize = 2 << 20 })
 	body := ofSize(3 << 20)
 	for _, chunked := range []bool{false, true} {
 		c := r.dial()
@@ -79,7 +81,7 @@ func TestTooLargeIsReadByAClientThatSendsAllFirst(t *testing.T) {
 
 // The answer must not wait for the body.
 func TestTooLargeIsAnsweredBeforeTheBodyIsSent(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.MaxPayload = 2 << 20 })
+	r := start(t, func(s *setup) { s.cfg.Server.MaxPayloadSize = 2 << 20 })
 	c := r.dial()
 	c.post("/generate", 3<<30, "{")
 	c.read().refused(t, 413, "request_too_large")
@@ -94,7 +96,7 @@ func TestTooLargeIsAnsweredBeforeTheBodyIsSent(t *testing.T) {
 }
 
 func TestCase_B121_Expect100Continue(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.MaxPayload = 3 << 20 })
+	r := start(t, func(s *setup) { s.cfg.Server.MaxPayloadSize = 3 << 20 })
 	body := ofSize(2 << 20)
 	c := r.dial()
 	c.post("/v1/chat/completions", len(body), "", "Expect: 100-continue")
@@ -126,7 +128,7 @@ func TestCase_B121_Expect100Continue(t *testing.T) {
 
 func TestAllBodiesTogetherAreBounded(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.server.MaxBuffered = 3 << 20
+		s.cfg.Server.MaxBufferedBytes = 3 << 20
 		s.sim.Worker.Timing.PrefillTime = time.Hour
 	})
 	first := r.dial()
@@ -149,7 +151,7 @@ func TestAllBodiesTogetherAreBounded(t *testing.T) {
 
 // A request that is translated is held twice.
 func TestTranslatedBodiesAreCounted(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.MaxBuffered = 3 << 20 })
+	r := start(t, func(s *setup) { s.cfg.Server.MaxBufferedBytes = 3 << 20 })
 	body := func(size int) string {
 		return fmt.Sprintf(`{"model":"sim-model","max_output_tokens":3,"input":"%s"}`, strings.Repeat("x", size))
 	}
@@ -173,7 +175,7 @@ func TestAnAnnouncedLengthCostsNoMemory(t *testing.T) {
 }
 
 func TestSlowBodyIsEnded(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.BodyIdleTimeout = 50 * time.Millisecond })
+	r := start(t, func(s *setup) { s.cfg.Timeouts.ClientBody = 50 * time.Millisecond })
 	c := r.dial()
 	c.post("/v1/chat/completions", 100, `{"model":`)
 	e := c.read().refused(t, 408, "request_timeout")
@@ -184,7 +186,7 @@ func TestSlowBodyIsEnded(t *testing.T) {
 
 // One byte now and then resets every limit on silence.
 func TestDrippingBodyIsEndedByTheWholeLimit(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.RequestTimeout = 200 * time.Millisecond })
+	r := start(t, func(s *setup) { s.cfg.Timeouts.Request = 200 * time.Millisecond })
 	c := r.dial()
 	c.post("/v1/chat/completions", 100000, "{")
 	stop := make(chan struct{})
@@ -212,7 +214,7 @@ func TestDrippingBodyIsEndedByTheWholeLimit(t *testing.T) {
 // that leaves, and with it the request.
 func TestLongRequestOutlivesTheBodyDeadline(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.server.BodyIdleTimeout = 30 * time.Millisecond
+		s.cfg.Timeouts.ClientBody = 30 * time.Millisecond
 		s.sim.Worker.Timing.PrefillTime = 300 * time.Millisecond
 	})
 	if a := r.do("POST", "/v1/chat/completions", chat); a.status != 200 {
@@ -240,7 +242,7 @@ func TestBodyThatIsCutOffReachesNobody(t *testing.T) {
 // A connection with an answered error serves the next request, if little was
 // left to read.
 func TestConnectionIsKeptAfterASmallRefusal(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.APIKeys = []string{"k"} })
+	r := start(t, func(s *setup) { s.cfg.Auth.APIKeys = []config.Secret{"k"} })
 	c := r.dial()
 	c.post("/v1/chat/completions", len(chat), chat)
 	c.read().refused(t, 401, "invalid_api_key")
@@ -280,7 +282,7 @@ func TestContentTypeIsNotAskedFor(t *testing.T) {
 
 // TestBadInput is the list of what arrives from broken and from hostile clients.
 func TestBadInput(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.MaxPayload = 8 << 20 })
+	r := start(t, func(s *setup) { s.cfg.Server.MaxPayloadSize = 8 << 20 })
 	deep := strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10000)
 	msgs := `"messages":[{"role":"user","content":"hi"}]`
 	for _, tc := range []struct {
@@ -435,7 +437,7 @@ func TestAnswersPassAsTheyAre(t *testing.T) {
 func BenchmarkInferRead(b *testing.B) {
 	for _, n := range []int{1 << 10, 64 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := &Server{opts: Options{MaxPayload: 1 << 30, BodyIdleTimeout: time.Minute}, buffers: buffers{limit: 1 << 30}}
+			s := &Server{cfg: configtest.New(func(c *config.Config) { c.Server.MaxPayloadSize, c.Timeouts.ClientBody = 1<<30, time.Minute }), buffers: buffers{limit: 1 << 30}}
 			body := bytes.Repeat([]byte("x"), n)
 			b.SetBytes(int64(n))
 			b.ReportAllocs()

@@ -340,7 +340,7 @@ const (
 // MemoryBound is the most memory that this process holds with all files in use, in
 // bytes.
 func (s *Server) MemoryBound() int64 {
-	return s.opts.MaxBuffered + baseBytes + connBytes*int64(s.opts.MaxFiles)
+	return s.cfg.Server.MaxBufferedBytes + baseBytes + connBytes*int64(s.opts.MaxFiles)
 }
 
 // ReserveMemory counts n bytes of the heap until ReleaseMemory. It is false, and counts

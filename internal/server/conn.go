@@ -42,14 +42,14 @@ func (s *Server) newClients() *http1.Server {
 		Handler:        s,
 		Refuse:         s.refuseBytes,
 		Base:           s.base,
-		HeaderTimeout:  s.opts.HeaderTimeout,
-		IdleTimeout:    s.opts.IdleTimeout,
+		HeaderTimeout:  s.cfg.Timeouts.ClientHeader,
+		IdleTimeout:    s.cfg.Timeouts.ClientIdle,
 		WriteTimeout:   writeLimit,
 		MaxHeaderBytes: maxHeaderBytes,
 		Accepted: func(c *net.TCPConn) {
 			s.conns.Add(1)
-			if s.opts.WriteTimeout > 0 {
-				setUserTimeout(c, s.opts.WriteTimeout)
+			if s.cfg.Timeouts.ClientWrite > 0 {
+				setUserTimeout(c, s.cfg.Timeouts.ClientWrite)
 			}
 		},
 		Closed:  func(*net.TCPConn) { s.conns.Add(-1) },

@@ -122,8 +122,7 @@ func TestMuchBehindARequestIsServedToo(t *testing.T) {
 // ever.
 func TestClientThatReadsNothingIsGivenUp(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.dispatch.ClientWriteTimeout = 200 * time.Millisecond
-		s.server.WriteTimeout = 200 * time.Millisecond
+		s.cfg.Timeouts.ClientWrite = 200 * time.Millisecond
 	})
 	r.sim.Decode(0).SetTiming(sim.Timing{OutputTokens: 1 << 20})
 	r.sim.Decode(0).SetFault(sim.Fault{TokenSize: 64 << 10})
@@ -139,7 +138,7 @@ func TestClientThatReadsNothingIsGivenUp(t *testing.T) {
 
 func TestIdleConnectionAndSlowHeadAreClosed(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.server.HeaderTimeout, s.server.IdleTimeout = 100*time.Millisecond, 100*time.Millisecond
+		s.cfg.Timeouts.ClientHeader, s.cfg.Timeouts.ClientIdle = 100*time.Millisecond, 100*time.Millisecond
 	})
 	c := r.dial()
 	c.send("POST /v1/chat/comple")

@@ -40,7 +40,7 @@ const manyRequests = 1000
 
 // legsOf is how many connections to engines an ordinary request has.
 func (s *Server) legsOf() int64 {
-	if s.opts.Disaggregated {
+	if s.cfg.Fleet.PDDisaggregation {
 		return 2
 	}
 	return 1

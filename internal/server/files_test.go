@@ -112,7 +112,7 @@ func TestGoodFor(t *testing.T) {
 // too. Admin requests pass while the account is full.
 func TestLongHeadsAreCounted(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.server.MaxBuffered = 1 << 20
+		s.cfg.Server.MaxBufferedBytes = 1 << 20
 		s.limits.PrefillSlots, s.limits.QueueSize, s.limits.QueueTimeout = 1, 100, time.Minute
 		s.sim.Worker.Timing = endless
 	})

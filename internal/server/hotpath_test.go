@@ -11,7 +11,7 @@ import (
 // Nothing about the fleet is asked for a request's sake: what the workers tell is
 // known before.
 func TestCase_B176_RequestsAskForNothingButTheirLegs(t *testing.T) {
-	r := start(t, func(s *setup) { s.fleet.Health.Interval = time.Hour })
+	r := start(t, func(s *setup) { s.cfg.Health.Interval = time.Hour })
 	probes := func() (n int) {
 		for _, w := range r.sim.Workers() {
 			n += w.Stats().Probes

@@ -99,7 +99,7 @@ func (q *request) free() {
 // reserve takes a further copy of the body into account, until free.
 func (q *request) reserve(bytes int) *openai.Error {
 	if !q.s.buffers.reserve(int64(bytes)) {
-		return openai.BufferFull(q.s.opts.MaxBuffered)
+		return openai.BufferFull(q.s.cfg.Server.MaxBufferedBytes)
 	}
 	q.reserved += int64(bytes)
 	return nil

@@ -16,11 +16,11 @@ func (s *Server) Listen(ctx context.Context) error {
 	if s.listener != nil {
 		return nil
 	}
-	l, err := listen(ctx, "clients", s.opts.Addr, "--port")
+	l, err := listen(ctx, "clients", s.cfg.Server.Addr(), "--port")
 	if err != nil {
 		return err
 	}
-	m, err := listen(ctx, "metrics", s.opts.MetricsAddr, "--prometheus-port")
+	m, err := listen(ctx, "metrics", s.cfg.Server.PrometheusAddr(), "--prometheus-port")
 	if err != nil {
 		_ = l.Close() // nothing came through it
 		return err
@@ -86,22 +86,22 @@ func (s *Server) Run(ctx context.Context) error {
 
 // drain ends the service, step by step.
 func (s *Server) drain() {
-	o, start := &s.opts, time.Now()
+	o, gate, start := &s.cfg.Server, s.opts.Gate, time.Now()
 	s.phase.Store(phaseNotReady)
-	s.log.Info("shutting down: not ready any more", "pre_drain_wait", o.PreDrainWait, "running", s.active.Load(), "waiting", o.Gate.Waiting())
-	if n := o.Gate.DrainWithin(o.PreDrainWait + o.DrainTimeout); n > 0 {
+	s.log.Info("shutting down: not ready any more", "pre_drain_wait", o.PreDrainWait, "running", s.active.Load(), "waiting", gate.Waiting())
+	if n := gate.DrainWithin(o.PreDrainWait + o.DrainTimeout); n > 0 {
 		s.log.Info("refused requests that could not start before the end of the drain", "refused", n)
 	}
 	time.Sleep(o.PreDrainWait)
 
 	s.phase.Store(phaseDraining)
-	o.Gate.StopArrivals()
+	gate.StopArrivals()
 	s.main.Drain()
-	s.log.Info("draining: new requests are refused", "drain_timeout", o.DrainTimeout, "running", s.active.Load(), "waiting", o.Gate.Waiting())
+	s.log.Info("draining: new requests are refused", "drain_timeout", o.DrainTimeout, "running", s.active.Load(), "waiting", gate.Waiting())
 	whole := s.waitIdle(o.DrainTimeout)
 	if !whole {
-		s.log.Warn("the drain timeout passed: ending what is left", "drain_timeout", o.DrainTimeout, "running", s.active.Load(), "waiting", o.Gate.Waiting())
-		o.Gate.RefuseWaiters()
+		s.log.Warn("the drain timeout passed: ending what is left", "drain_timeout", o.DrainTimeout, "running", s.active.Load(), "waiting", gate.Waiting())
+		gate.RefuseWaiters()
 		s.end(dispatch.ErrShutdown)
 		s.waitIdle(shutdownGrace)
 	}
@@ -109,7 +109,7 @@ func (s *Server) drain() {
 	s.end(dispatch.ErrShutdown)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	if err := o.Dispatcher.Wait(ctx); err != nil {
+	if err := s.opts.Dispatcher.Wait(ctx); err != nil {
 		s.log.Warn("prefill legs are still running at the end", "error", err)
 	}
 	s.log.Info("stopped", "whole", whole, "took", time.Since(start).Round(time.Millisecond))

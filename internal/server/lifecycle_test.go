@@ -83,7 +83,7 @@ func TestCase_B172_StreamsOutliveTheOrderToStop(t *testing.T) {
 }
 
 func TestRequestsAreTakenDuringThePreDrainWait(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.PreDrainWait = 500 * time.Millisecond })
+	r := start(t, func(s *setup) { s.cfg.Server.PreDrainWait = 500 * time.Millisecond })
 	r.stop()
 	r.waitFor("not ready", func() bool { return r.srv.phase.Load() >= phaseNotReady })
 	// On a very slow machine the wait may be over by now; then there is nothing
@@ -99,7 +99,7 @@ func TestRequestsAreTakenDuringThePreDrainWait(t *testing.T) {
 func TestDrainTimeoutEndsWhatIsLeftInWords(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.limits.PrefillSlots = 1
-		s.server.DrainTimeout = 300 * time.Millisecond
+		s.cfg.Server.DrainTimeout = 300 * time.Millisecond
 		s.sim.Worker.Timing = endless
 	})
 	s := r.openStream(1 << 20)
@@ -185,17 +185,17 @@ func TestWhoCannotStartInTheDrainIsRefusedAtOnce(t *testing.T) {
 
 func TestPortInUseIsToldWithItsAddress(t *testing.T) {
 	r := start(t, nil)
-	o := r.srv.opts
-	o.Addr = r.srv.Addr().String()
+	taken := r.srv.Addr().(*net.TCPAddr)
+	cfg := *r.srv.cfg
+	cfg.Server.Port = taken.Port
 	// A second server needs a registry of its own only to be made.
-	second := &Server{opts: o}
-	err := second.Listen(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "cannot listen on "+o.Addr+" for clients") || !strings.Contains(err.Error(), "address already in use") {
+	err := (&Server{cfg: &cfg}).Listen(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "cannot listen on "+taken.String()+" for clients") || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("error %v", err)
 	}
-	o.Addr, o.MetricsAddr = "127.0.0.1:0", r.srv.MetricsAddr().String()
-	second = &Server{opts: o}
-	if err = second.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot listen on "+o.MetricsAddr+" for metrics") || !strings.Contains(err.Error(), "--prometheus-port") {
+	taken = r.srv.MetricsAddr().(*net.TCPAddr)
+	cfg.Server.Port, cfg.Server.PrometheusPort = 0, taken.Port
+	if err = (&Server{cfg: &cfg}).Listen(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot listen on "+taken.String()+" for metrics") || !strings.Contains(err.Error(), "--prometheus-port") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -248,7 +248,7 @@ func TestIPv6(t *testing.T) {
 	} else {
 		_ = l.Close()
 	}
-	r := start(t, func(s *setup) { s.server.Addr = "[::1]:0" })
+	r := start(t, func(s *setup) { s.cfg.Server.Host = "::1" })
 	if got := r.status("POST", "/v1/chat/completions", chat); got != 200 {
 		t.Errorf("status %d", got)
 	}

@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -49,12 +51,11 @@ type rig struct {
 
 // setup changes what a rig is made of.
 type setup struct {
-	sim      sim.Options
-	server   Options
-	limits   admission.Limits
-	fleet    fleet.Options
-	dispatch dispatch.Options
-	policy   string // empty: round_robin
+	sim    sim.Options
+	cfg    *config.Config
+	server Options
+	limits admission.Limits
+	policy string // empty: round_robin
 	// late: the workers are not registered.
 	late bool
 	// unready: the rig does not wait until it is ready.
@@ -85,10 +86,14 @@ func start(t *testing.T, change func(*setup)) *rig {
 	t.Helper()
 	s := setup{
 		limits: admission.Limits{QueueSize: 10000, QueueTimeout: time.Minute},
-		server: Options{Addr: "127.0.0.1:0", MetricsAddr: "127.0.0.1:0", DrainTimeout: patience},
+		cfg: configtest.New(func(c *config.Config) {
+			c.Server.Host, c.Server.Port, c.Server.PrometheusHost, c.Server.PrometheusPort = "127.0.0.1", 0, "127.0.0.1", 0
+			c.Server.DrainTimeout, c.Server.PreDrainWait = patience, 0
+			c.Health.Interval = 100 * time.Millisecond
+			c.Retry.Disabled, c.Admission.ReserveOutputTokens = true, 0
+		}),
 	}
 	s.sim.Worker.HealthDelay = -1
-	s.fleet.Health.Interval = 100 * time.Millisecond
 	if change != nil {
 		change(&s)
 	}
@@ -111,14 +116,14 @@ func start(t *testing.T, change func(*setup)) *rig {
 	gm := admission.NewMetrics(reg)
 	r.gate = admission.NewGate(admission.Options{Limits: s.limits, NewPolicy: newPolicy, HealthInterval: 5 * time.Second}, clock, gm)
 	gm.Watch(r.gate)
-	s.fleet.Log = log.Logger
-	r.fleet = fleet.New(r.gate, s.fleet, clock)
+	s.cfg.Fleet.PDDisaggregation = pd
+	s.cfg.Admission.PrefillMaxInflight = max(s.limits.PrefillSlots, -1)
+	r.fleet = fleet.New(r.gate, fleet.Options{Config: s.cfg, Log: log.Logger}, clock)
 	reg.MustRegister(fleet.NewCollector(r.fleet))
-	s.dispatch.Disaggregated, s.dispatch.PrefillSlots = pd, s.limits.PrefillSlots > 0
 	requests := dispatch.NewMetrics(reg)
 	o := &s.server
-	o.Disaggregated, o.Gate, o.Fleet, o.Requests, o.Registry, o.Log = pd, r.gate, r.fleet, requests, reg, log
-	o.Dispatcher = dispatch.New(r.gate, clock, r.fleet, s.dispatch, requests, log.Logger)
+	o.Config, o.Gate, o.Fleet, o.Requests, o.Registry, o.Log = s.cfg, r.gate, r.fleet, requests, reg, log
+	o.Dispatcher = dispatch.New(r.gate, clock, r.fleet, dispatch.Options{Config: s.cfg}, requests, log.Logger)
 	if r.srv, err = New(*o); err != nil {
 		t.Fatal(err)
 	}

@@ -274,7 +274,6 @@ func TestCase_B144_UploadsKeepKeyAndAnswer(t *testing.T) {
 	_ = z.Close()
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 1
-		s.dispatch.PassAuthorization = true
 		s.sim.Worker.Wrap = func(_ *sim.Worker, next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method != "POST" {

@@ -43,7 +43,7 @@ func (s *Server) notReady() (why string, missing []string) {
 		return "draining", nil
 	}
 	roles := []admission.Role{admission.RoleRegular}
-	if s.opts.Disaggregated {
+	if s.cfg.Fleet.PDDisaggregation {
 		roles = []admission.Role{admission.RolePrefill, admission.RoleDecode}
 	}
 	for _, r := range roles {

@@ -72,7 +72,7 @@ func (w *reply) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (q *request) begin() {
 	q.out.ResponseWriter = q.raw
-	q.maxBody = q.s.opts.MaxPayload
+	q.maxBody = q.s.cfg.Server.MaxPayloadSize
 	q.call.Arrived = time.Now()
 	q.call.ID = requestID(q.r.Header)
 	q.id[0] = q.call.ID
@@ -119,7 +119,7 @@ const writeLimit = time.Minute
 
 // limitWrite keeps a client that does not read from holding its handler.
 func (q *request) limitWrite() {
-	limit := q.s.opts.WriteTimeout
+	limit := q.s.cfg.Timeouts.ClientWrite
 	if limit <= 0 {
 		limit = writeLimit
 	}

@@ -309,7 +309,7 @@ func TestCase_B145_UnknownAndOddModels(t *testing.T) {
 func TestCase_B146_KnownModelWithoutUsableWorkerIs503(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
-		s.fleet.Health.FailureThreshold = 1
+		s.cfg.Health.FailureThreshold = 1
 	})
 	for _, w := range r.sim.Workers() {
 		w.Kill()
@@ -337,7 +337,7 @@ func breakerOf(r *rig, w *sim.Worker) string {
 func TestCase_B146_OpenBreakersAre503(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
-		s.fleet.Breaker.FailureThreshold = 1
+		s.cfg.CircuitBreaker.FailureThreshold = 1
 	})
 	bad, last := r.sim.Regular(0), r.sim.Regular(1)
 	to := func(w *sim.Worker) answer {
@@ -408,8 +408,8 @@ func TestCase_B164_HungWorkerStallsNobodyElse(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
 		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"a", "b"}[i] }
-		s.dispatch.RequestTimeout = 2 * time.Second
-		s.fleet.Health.Disabled = true
+		s.cfg.Timeouts.Request = 2 * time.Second
+		s.cfg.Health.Disabled = true
 	})
 	r.waitFor("both models", func() bool { return strings.Count(r.do("GET", "/v1/models", "").body, `"model"`) == 2 })
 	r.sim.Regular(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtBody})

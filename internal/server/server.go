@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/http1"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/telemetry"
@@ -18,6 +19,7 @@ import (
 type Server struct {
 	// immutable
 	opts     Options
+	cfg      *config.Config // as it was at the start; keys have what a reload changes
 	peek     openai.PeekOptions
 	log      *telemetry.Log
 	routes   map[string]*route
@@ -77,19 +79,19 @@ type route struct {
 
 // New makes a server that does not listen yet.
 func New(o Options) (*Server, error) {
-	if err := o.setDefaults(); err != nil {
+	if err := o.complete(); err != nil {
 		return nil, err
 	}
 	s := &Server{
-		opts: o, log: o.Log,
-		buffers: buffers{limit: o.MaxBuffered}, idle: make(chan struct{}, 1),
+		opts: o, cfg: o.Config, log: o.Log,
+		buffers: buffers{limit: o.Config.Server.MaxBufferedBytes}, idle: make(chan struct{}, 1),
 	}
 	s.base, s.end = context.WithCancelCause(context.Background())
 	s.registerMetrics(o.Registry)
-	s.SetKeys(o.APIKeys, o.KeyNames, o.AdminKey)
+	s.Reload(o.Config)
 	s.routes = s.newRoutes()
 	s.peek.Refuse = openai.ControlledFields
-	if o.TrustTransferParams && !o.Disaggregated {
+	if s.cfg.Server.TrustUpstream && !s.cfg.Fleet.PDDisaggregation {
 		s.peek.Refuse = 0
 	}
 	s.main = s.newClients()
@@ -99,8 +101,8 @@ func New(o Options) (*Server, error) {
 		Handler:           s.scrapers.busy(s.metricsHandler()),
 		ConnContext:       s.scrapers.accepted,
 		ConnState:         s.scrapers.changed,
-		ReadHeaderTimeout: s.opts.HeaderTimeout,
-		IdleTimeout:       s.opts.IdleTimeout,
+		ReadHeaderTimeout: s.cfg.Timeouts.ClientHeader,
+		IdleTimeout:       s.cfg.Timeouts.ClientIdle,
 		WriteTimeout:      writeLimit,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          netHTTPLog(s.log),

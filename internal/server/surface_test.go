@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-router/sluice/internal/dispatch"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -150,7 +150,7 @@ func TestMixedFleetServesBothAPIs(t *testing.T) {
 func TestRetryAtTheOtherEngineIsUntranslated(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Prefill, s.sim.Decode = 2, 2
-		s.dispatch.Retry = dispatch.RetryOptions{Max: 3, Initial: time.Millisecond, Longest: time.Millisecond, Multiplier: 1}
+		s.cfg.Retry = config.Retry{MaxRetries: 3, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond, BackoffMultiplier: 1}
 		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) {
 			if i == 0 {
 				o.Backend = sim.VLLM
@@ -222,7 +222,7 @@ func TestThreadsAreRefusedInEveryMode(t *testing.T) {
 // Errors of the router and of engines have the form of the API that was asked, or
 // its SDK raises none of its own exceptions.
 func TestErrorsHaveTheFormOfTheAPI(t *testing.T) {
-	r := start(t, func(s *setup) { s.server.APIKeys = []string{"k"} })
+	r := start(t, func(s *setup) { s.cfg.Auth.APIKeys = []config.Secret{"k"} })
 	anthropic := func(a answer, status int, kind string) {
 		t.Helper()
 		var e struct {
@@ -435,7 +435,7 @@ func (r *rig) nobodyWorks() {
 // A silent stream of the Messages API is kept alive with its own ping event.
 func TestMessagesStreamsArePinged(t *testing.T) {
 	r := start(t, func(s *setup) {
-		s.dispatch = dispatch.Options{KeepAlive: 20 * time.Millisecond}
+		s.cfg.Server.SSEKeepalive = 20 * time.Millisecond
 		s.sim.Worker.Timing = endless
 	})
 	r.sim.Decode(0).SetFault(sim.Fault{EventDelay: time.Hour})
@@ -472,7 +472,7 @@ func TestTransferParamsOfClients(t *testing.T) {
 		var seen []string
 		r := start(t, func(s *setup) {
 			s.sim.Regular = 1
-			s.server.TrustTransferParams = trusted
+			s.cfg.Server.TrustUpstream = trusted
 			s.sim.Worker.Wrap = recording(&seen)
 		})
 		for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings"} {

@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-router/sluice/internal/dispatch"
-	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -19,8 +18,8 @@ import (
 // with breakers that open at the first failure and retries that would be seen.
 func decoding(answer http.HandlerFunc) func(*setup) {
 	return func(s *setup) {
-		s.dispatch.Retry = dispatch.RetryOptions{Max: 3, Initial: time.Millisecond, Longest: time.Millisecond, Multiplier: 1}
-		s.fleet.Breaker = fleet.BreakerOptions{FailureThreshold: 1, OpenFor: time.Hour}
+		s.cfg.Retry = config.Retry{MaxRetries: 3, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond, BackoffMultiplier: 1}
+		s.cfg.CircuitBreaker.FailureThreshold, s.cfg.CircuitBreaker.TimeoutDuration = 1, time.Hour
 		s.sim.Worker.Wrap = func(w *sim.Worker, next http.Handler) http.Handler {
 			return http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
 				switch {
@@ -214,7 +213,7 @@ func TestToolsThatAreLeftOutAreTold(t *testing.T) {
 			t.Errorf("%s: the access log has the note: %t", backend, got)
 		}
 	}
-	r := start(t, func(s *setup) { s.dispatch.RefuseTools = true })
+	r := start(t, func(s *setup) { s.cfg.Server.UntranslatableTools = "refuse" })
 	for path, body := range bodies {
 		if a := r.do("POST", path, body); a.status != 400 || !strings.Contains(a.body, "web_search") {
 			t.Errorf("%s: status %d: %s", path, a.status, a.body)

@@ -270,7 +270,7 @@ func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
 // workerRole reads a worker's type and refuses one that this mode has no use
 // for.
 func (s *Server) workerRole(name string) (admission.Role, *openai.Error) {
-	if s.opts.Disaggregated {
+	if s.cfg.Fleet.PDDisaggregation {
 		switch name {
 		case "prefill":
 			return admission.RolePrefill, nil
