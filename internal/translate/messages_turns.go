@@ -208,9 +208,13 @@ func (m *Messages) assistantBlocks(t *turns, content raw, at *path) error {
 	return nil
 }
 
-// ofServers tells the blocks of tools that the API's own servers run.
+// ofServers tells the blocks of what the API's own servers did, such as running tools.
 func ofServers(kind string) bool {
-	return kind == "server_tool_use" || kind == "mcp_tool_use" || strings.HasSuffix(kind, "_tool_result")
+	switch kind {
+	case "server_tool_use", "mcp_tool_use", "mcp_tool_listing", "fallback":
+		return true
+	}
+	return strings.HasSuffix(kind, "_tool_result")
 }
 
 func readBlock(v raw, at *path) (block object, kind string, err error) {
