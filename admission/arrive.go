@@ -91,6 +91,9 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		c.refuseLate(now, t, LimitClassWait, q.lackFor(lack), t.classLimit, out)
 		return
 	}
+	if c.limits.RefuseEarly && pair && !t.Retry && c.refuseEarly(now, t, q, l, lack, out) {
+		return
+	}
 	t.lacked = q.lackFor(lack)
 	c.enqueue(now, t, pair)
 	if t.lane.head() == t {
@@ -278,6 +281,11 @@ func (c *Core) retryAfter(now Instant, t *Ticket, why Reason, lack Resource, dep
 			secs = end.Sub(now).Seconds() // waiters of other queues fill the router's
 		}
 	}
+	return wholeSeconds(secs)
+}
+
+// wholeSeconds is what a client is told to wait: from a second to a minute.
+func wholeSeconds(secs float64) time.Duration {
 	return time.Duration(min(max(math.Ceil(secs), 1), 60)) * time.Second
 }
 

@@ -107,6 +107,7 @@ type Core struct {
 	arriving    *Ticket
 	noArrivals  bool
 	noWaits     bool
+	early       earlyEvidence
 	drainEnd    Instant // when waiting ends because the router stops; never: not known
 	nextRecheck Instant
 
@@ -128,7 +129,7 @@ func NewCore(o Options) *Core {
 	c := &Core{
 		limits: o.Limits, newPolicy: o.NewPolicy, healthInt: o.HealthInterval,
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
-		nextRecheck: never, drainEnd: never, order: o.Order, assumedMax: o.AssumedMaxRequests,
+		nextRecheck: never, drainEnd: never, early: defaultEvidence, order: o.Order, assumedMax: o.AssumedMaxRequests,
 	}
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes, o.Order)

@@ -35,6 +35,7 @@ type Metrics struct {
 	dispatches     *prometheus.CounterVec
 	rejects        *prometheus.CounterVec
 	pressure       *prometheus.CounterVec
+	early          *prometheus.CounterVec
 
 	// atomic
 	gate atomic.Pointer[Gate]
@@ -53,6 +54,7 @@ type classSeries struct {
 	dispatches prometheus.Counter
 	rejects    [numResults]prometheus.Counter // nil: not an outcome of a refusal
 	pressure   map[LimitKind]prometheus.Counter
+	early      prometheus.Counter
 }
 
 // limitKinds are those that press back on clients before they wait.
@@ -65,6 +67,7 @@ func (m *Metrics) class(name string) *classSeries {
 	s := &classSeries{
 		received:   m.received.WithLabelValues(name),
 		dispatches: m.dispatches.WithLabelValues(name),
+		early:      m.early.WithLabelValues(name),
 		pressure:   map[LimitKind]prometheus.Counter{},
 	}
 	m.wait(s, name, resultGranted)
@@ -166,8 +169,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "sluice_admission_backpressure_total",
 		Help: "Requests that found no place to wait, by the bound that said so: of their class's queue, or of the router's.",
 	}, []string{"class", "limit"})
+	m.early = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_admission_refused_early_total",
+		Help: "Requests that the gate refused when they came, because they would have waited far beyond their deadline; they are among the rejections, by the code of that deadline.",
+	}, []string{"class"})
 	m.class(defaultClass)
-	reg.MustRegister(m.prefillWait, prefillRejects, m.waits, m.received, m.dispatches, m.rejects, m.pressure, (*ledgerCollector)(m))
+	reg.MustRegister(m.prefillWait, prefillRejects, m.waits, m.received, m.dispatches, m.rejects, m.pressure, m.early, (*ledgerCollector)(m))
 	return m
 }
 
@@ -214,6 +221,9 @@ func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
 		why := t.refusal.Reason
 		result = t.refusal.result()
 		k.rejects[result].Inc()
+		if t.refusal.Predicted {
+			k.early.Inc()
+		}
 		if why == QueueFull || why == ClassQueueFull {
 			if c := k.pressure[t.refusal.LimitKind]; c != nil {
 				c.Inc()

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -50,11 +51,12 @@ func TestModel(t *testing.T) {
 		sum.moved += w.ref.moved
 		sum.credited += w.ref.credited
 		sum.tooLate += w.ref.tooLate
+		sum.earlyN += w.ref.earlyN
 		for i, n := range w.ref.reasons {
 			sum.reasons[i] += n
 		}
 	})
-	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate)
+	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
@@ -89,6 +91,8 @@ func newWorld(t *rapid.T) *world {
 		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.Order, o.Classes),
 		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
 	}}
+	w.core.early = earlyEvidence{admissions: 2, stretch: 200 * time.Millisecond} // so little that it is come to
+	w.ref.evidence = w.core.early
 	w.ref.live = func() []*family { return w.core.families }
 	add := []Change{w.pairRank(RolePrefill), w.pairRank(RoleDecode)}
 	for range rapid.IntRange(0, 6).Draw(t, "ranks") {
@@ -506,8 +510,12 @@ func (w *world) check(t *rapid.T) {
 		if r.state != k.state || r.holdsPrefill != (k.prefill != nil) || r.holdsDecode != (k.decode != nil) || int64(r.waited) != k.waited {
 			t.Fatalf("a request is in state %d, want %d; holds %t %t; waited %s, want %s", r.state, k.state, r.holdsPrefill, r.holdsDecode, r.waited, time.Duration(k.waited))
 		}
-		if f := r.refusal; k.state == stateRefused && (f.Reason != k.reason || f.Depth != k.depth || f.RetryAfter < time.Second || f.RetryAfter > time.Minute || int64(f.Waited) != k.waited || f.LimitKind != k.kind || f.Current != k.current || k.reason == ClassQueueFull && f.Limit != k.limit) {
+		if f := r.refusal; k.state == stateRefused && (f.Reason != k.reason || f.Depth != k.depth || f.RetryAfter < time.Second || f.RetryAfter > time.Minute || int64(f.Waited) != k.waited || f.Predicted != k.predicted || f.Predicted != (f.Estimate > 0) || f.LimitKind != k.kind || f.Current != k.current || k.reason == ClassQueueFull && f.Limit != k.limit) {
 			t.Fatalf("refused %+v, want %s at depth %d", f, k.reason, k.depth)
+		} else if k.predicted && k.state == stateRefused {
+			if e := f.Estimate.Seconds(); math.Abs(e-k.estimate[PrefillLeg]) > 1e-6 && math.Abs(e-k.estimate[DecodeLeg]) > 1e-6 || f.RetryAfter.Seconds() != min(max(math.Ceil(e-1e-6), 1), 60) {
+				t.Fatalf("refused %+v early, to come in %s; want estimates of %g s by leg", f, f.RetryAfter, k.estimate)
+			}
 		} else if k.state == stateRefused {
 			if want := k.retryAfter[r.legOf(f.Resource)]; want != 0 && f.RetryAfter != want {
 				t.Fatalf("refused %+v (%s), want to be told to come in %s, not %s", f, f.Resource, want, f.RetryAfter)

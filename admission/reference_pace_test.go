@@ -224,3 +224,29 @@ func (m *reference) refuseTooLate() {
 	}
 	m.drain(m.now)
 }
+
+// firstBound is when the wait of t, were it to begin now, would end first.
+func (m *reference) firstBound(t *refTicket) Instant {
+	end := t.classAt
+	if m.limits.QueueTimeout > 0 {
+		end = min(end, m.now+Instant(int64(m.limits.QueueTimeout)-t.waited))
+	}
+	if t.real.Deadline != 0 {
+		end = min(end, t.real.Deadline)
+	}
+	return end
+}
+
+// early tells whether t is refused because of how long it would wait.
+func (m *reference) early(t *refTicket, candidate bool) bool {
+	p, end, ahead := m.paceOf(t.key()), m.firstBound(t), m.aheadOf(t)
+	n, _ := m.counted(p.admitted)
+	if !m.limits.RefuseEarly || !candidate || t.real.Retry || end == never || ahead == 0 ||
+		m.depth(t.key()) == 0 || m.now.Sub(p.since) < m.evidence.stretch || uint64(n) < m.evidence.admissions {
+		return false
+	}
+	return m.byLeg(t, t.real.state == stateRefused && t.real.refusal.Predicted, func(l Leg) bool {
+		t.estimate[l] = float64(ahead+1) / m.atBest(t, l)
+		return t.estimate[l] > 1.5*end.Sub(m.now).Seconds()
+	})
+}

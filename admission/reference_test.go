@@ -33,7 +33,8 @@ type reference struct {
 	retried, postponed int
 	reasons            [numReasons]int
 	moved, credited    int
-	tooLate            int
+	tooLate, earlyN    int
+	evidence           earlyEvidence
 	now, start         Instant
 	paces              map[refQueue]*refPace
 	total              []Instant
@@ -62,26 +63,28 @@ type refQueue struct {
 }
 
 type refTicket struct {
-	real     *Ticket
-	model    string
-	exclude  [numLegs][]*refRank
-	arrived  bool
-	arrival  Instant
-	seq      uint64
-	queued   bool
-	queuedAt Instant
-	waited   int64
-	limitAt  Instant
-	lostAt   Instant
-	classAt  Instant
-	state    ticketState
-	reason   Reason
-	kind     LimitKind
-	current  int64
-	limit    int64
-	depth    int
+	real      *Ticket
+	model     string
+	exclude   [numLegs][]*refRank
+	arrived   bool
+	arrival   Instant
+	seq       uint64
+	queued    bool
+	queuedAt  Instant
+	waited    int64
+	limitAt   Instant
+	lostAt    Instant
+	classAt   Instant
+	state     ticketState
+	reason    Reason
+	kind      LimitKind
+	predicted bool
+	current   int64
+	limit     int64
+	depth     int
 	// by the leg whose holds the request lacked; 0: not known here
 	retryAfter [numLegs]time.Duration
+	estimate   [numLegs]float64 // seconds, of who is refused early
 
 	class   *Class
 	weight  int64
@@ -122,6 +125,7 @@ func (m *reference) refuse(t *refTicket, why Reason) {
 		why = RetryRefused
 	}
 	m.reasons[why]++
+	t.predicted = false
 	for l := range numLegs {
 		t.retryAfter[l] = m.retryAfter(t, why, l)
 	}
@@ -271,6 +275,20 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 	case t.classAt <= now:
 		m.refuse(t, DeadlineExceeded)
 		t.kind = LimitClassWait
+	case m.early(t, candidate):
+		m.earlyN++
+		switch m.firstBound(t) {
+		case t.real.Deadline:
+			m.refuse(t, DeadlineExceeded)
+			t.kind = LimitClientWait
+		case t.classAt:
+			m.refuse(t, DeadlineExceeded)
+			t.kind = LimitClassWait
+		default:
+			m.refuse(t, QueueTimeout)
+		}
+		t.predicted = true
+		t.retryAfter = [numLegs]time.Duration{}
 	default:
 		m.postponed++
 		t.queued, t.state, t.queuedAt = true, stateQueued, now

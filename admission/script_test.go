@@ -18,7 +18,7 @@ import (
 //
 //	class c quantum=1 [family=f bucket=b order=wspt tokens=N frac=F dfrac=F ratio=F reqs=F raw=F cached=F wait=3s]
 //	bucket b 0 · default f · profile m (the next classes are model m's own) · order strict|lanes
-//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 (the first one makes the core)
+//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 [early] (the first one makes the core)
 //	reload (the classes written since the last one) · reject blocks=F tokens=N frac=F
 //	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [FACTS] [STATE]   STATE: down, draining, open, half=N
 //	    FACTS: batched=N kv=N block=N running=N topology=t labels=k:v,k:v adapters=a,b
@@ -106,6 +106,9 @@ func (s *storyteller) told(t *Ticket) string {
 		if r.Reason == ClassQueueFull || r.LimitKind == LimitBytes || r.LimitKind == LimitClassWait {
 			limit = fmt.Sprintf(" class=%s limit=%s:%d/%d", r.Class, r.LimitKind, r.Current, r.Limit)
 		}
+		if r.Predicted {
+			limit += fmt.Sprintf(" predicted=%s/%s", r.Estimate.Round(100*time.Millisecond), time.Duration(r.Limit))
+		}
 		return fmt.Sprintf("%s refused %s %s depth=%d waited=%s retry=%s%s", n, r.Reason, r.Resource, r.Depth, r.Waited, r.RetryAfter, limit)
 	case stateQueued:
 		return n + " queued"
@@ -192,6 +195,7 @@ func (s *storyteller) run(f []string) (string, error) {
 		l := Limits{
 			PrefillSlots: number("slots"), QueueSize: number("queue"), QueueTimeout: duration("timeout"), NoWorkerWait: duration("nowait"),
 			StarvationGuard: duration("guard"), MaxWaitingBytes: int64(number("bytes")),
+			RefuseEarly: slices.Contains(f, "early"),
 		}
 		if s.core == nil {
 			s.core = NewCore(Options{Limits: l, HealthInterval: duration("health"), Classes: s.classes, Order: s.order})

@@ -118,6 +118,9 @@ type Limits struct {
 	// family are granted before a rank or pair is fenced for it; zero or less:
 	// there are no fences.
 	StarvationGuard time.Duration
+	// RefuseEarly refuses a request at its arrival that would wait far beyond
+	// its bounds, instead of when the first of them has passed.
+	RefuseEarly bool
 }
 
 // Reason tells why a request was refused.
@@ -282,6 +285,10 @@ type Refusal struct {
 	Depth int
 	// Waited is how long the request waited in all.
 	Waited time.Duration
+	// Predicted: it was refused at its arrival for the bound that would have
+	// ended its wait; Estimate is how long it would have waited without.
+	Predicted bool
+	Estimate  time.Duration
 	// RetryAfter is when a repeated request may fare better; it is at least
 	// a second and at most a minute.
 	RetryAfter time.Duration
@@ -307,6 +314,9 @@ func (r *Refusal) Code() string {
 }
 
 func (r *Refusal) Error() string {
+	if r.Predicted {
+		return fmt.Sprintf("would wait about %s, the limit is %s", r.Estimate.Round(time.Millisecond), time.Duration(r.Limit))
+	}
 	switch r.Reason {
 	case QueueFull:
 		if r.LimitKind == LimitBytes {

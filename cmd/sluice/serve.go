@@ -164,6 +164,7 @@ func gateLimits(cfg *config.Config) admission.Limits {
 	l := admission.Limits{
 		QueueSize: openQueueSize, QueueTimeout: openQueueTimeout,
 		NoWorkerWait: cfg.Fleet.NoWorkerWait, StarvationGuard: a.StarvationGuard,
+		RefuseEarly: cfg.Classes != nil && a.RefuseEarly == config.RefuseEarlyAuto,
 	}
 	switch {
 	case a.Enabled():

@@ -132,6 +132,7 @@ type Admission struct {
 	MaxWaitingBytes int64         `yaml:"max_waiting_bytes" default:"1GiB" unit:"bytes" range:"0:" reload:"true" onlywith:"classes" help:"Most bytes of request bodies that wait, over all classes. As max_waiting."`
 	MaxWait         time.Duration `yaml:"max_wait_secs" default:"60" unit:"secs" range:"0.001:" reload:"true" onlywith:"classes" help:"Longest wait of one request, over all its waits; then it is answered with 429 (queue_timeout). As max_waiting; prefill_queue_timeout_secs is the other bound. A class may have a shorter one."`
 	QueueOrder      QueueOrder    `yaml:"queue_order" choices:"auto|strict|lanes" default:"auto" help:"auto: lanes with classes, else strict. strict: one queue, whose head holds up those behind it. lanes: a queue for each class and set of eligible workers, so that a request that must have one worker delays only those that need the same."`
+	RefuseEarly     RefuseEarly   `yaml:"refuse_early" choices:"auto|off" default:"auto" reload:"true" help:"auto: with classes, a request is refused when it comes if it would wait more than 1.5 times as long as its deadline allows, by at least 20 admissions of its class in the last 30 seconds; it gets the code that it would have got at the deadline, with predicted: true. off: it waits until then."`
 	StarvationGuard time.Duration `yaml:"starvation_guard_secs" default:"5" unit:"secs" reload:"true" help:"A request at the head that is passed by others for so long has a worker kept free for it; 0: never."`
 
 	AssumedMaxRequests  int           `yaml:"assumed_max_requests" default:"64" range:"1:1000000" help:"A worker whose capacity a class needs and nobody knows has room while it has fewer requests than its max_running_requests, or than this where that is not known either."`
@@ -159,6 +160,15 @@ func (a Admission) RejectThresholds() admission.RejectThresholds {
 		ActivePrefillTokensFrac: a.ActivePrefillTokensFrac,
 	}
 }
+
+// RefuseEarly says whether requests are refused for a wait that is not over.
+type RefuseEarly string
+
+// The choices.
+const (
+	RefuseEarlyAuto RefuseEarly = "auto"
+	RefuseEarlyOff  RefuseEarly = "off"
+)
 
 // QueueOrder says what a blocked request holds up.
 type QueueOrder string

@@ -163,6 +163,7 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 	info := openai.AdmissionInfo{
 		Gate: x.gateName(), Resource: r.Resource.String(), Class: r.Class,
 		Retryable: true, QueueDepth: r.Depth,
+		Predicted: r.Predicted, EstimatedWait: r.Estimate,
 	}
 	overload := x.d.cfg.Admission.OverloadStatus
 	slots := x.d.prefillSlots.Load()
@@ -205,6 +206,9 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		if asks := x.narrowed(); asks != "" {
 			f.local.Message += "; the request leaves only " + asks
 		}
+	}
+	if r.Predicted {
+		f.local.Predicted(wholeMS(r.Limit))
 	}
 	return f
 }

@@ -24,6 +24,10 @@ type AdmissionInfo struct {
 	Retryable bool
 	// QueueDepth is the number of waiting requests of the queue that refused.
 	QueueDepth int
+	// Predicted: it was refused when it came, for the wait that it would have had,
+	// which is EstimatedWait.
+	Predicted     bool
+	EstimatedWait time.Duration
 }
 
 // Error is an error of sluice's own, with all that a client is told about it.
@@ -142,6 +146,10 @@ func (e *Error) AppendJSON(dst []byte, shape Shape) []byte {
 		dst = strconv.AppendInt(dst, max(0, e.RetryAfter.Milliseconds()), 10)
 		dst = append(dst, `,"queue_depth":`...)
 		dst = strconv.AppendInt(dst, int64(a.QueueDepth), 10)
+		if a.Predicted {
+			dst = append(dst, `,"predicted":true,"estimated_wait_ms":`...)
+			dst = strconv.AppendInt(dst, max(0, a.EstimatedWait.Milliseconds()), 10)
+		}
 		dst = append(dst, '}')
 	}
 	if l := e.Limit; l != nil {

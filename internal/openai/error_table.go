@@ -104,6 +104,14 @@ func QueueTimeout(limit time.Duration, a AdmissionInfo, retry time.Duration) *Er
 	return e
 }
 
+// Predicted turns an error of a bound that passed while a request waited into that of
+// one that was refused when it came, because its wait would be far beyond the bound.
+func (e *Error) Predicted(bound time.Duration) *Error {
+	e.Message = fmt.Sprintf("the request would wait about %s, and may wait %s; it is refused at once (--refuse-early)%s",
+		e.Admission.EstimatedWait.Round(100*time.Millisecond), bound, e.again())
+	return e
+}
+
 // ClassQueueFull is policy_class_queue_full: a limit of the class's queue is reached.
 // overload 0 is status 429; otherwise it is the status, such as StatusOverloaded.
 func ClassQueueFull(limit LimitInfo, a AdmissionInfo, retry time.Duration, overload int) *Error {

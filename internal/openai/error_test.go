@@ -13,6 +13,8 @@ import (
 
 func TestErrorTable(t *testing.T) {
 	a := AdmissionInfo{Gate: "prefill", Resource: "prefill_slots", Class: "batch", Retryable: true, QueueDepth: 100}
+	early := a
+	early.Predicted, early.EstimatedWait = true, 7*time.Second
 	const retry = 1500 * time.Millisecond
 	for _, c := range []struct {
 		e          *Error
@@ -29,6 +31,7 @@ func TestErrorTable(t *testing.T) {
 		{ClassQueueFull(LimitInfo{"batch", "raw_isl_tokens", 90, 80}, a, retry, 0), 429, "rate_limit_error", "policy_class_queue_full", "2", true, []string{`"batch"`, "raw_isl_tokens is 90, limit 80"}},
 		{ClassQueueFull(LimitInfo{"batch", "requests", 9, 8}, a, retry, StatusOverloaded), 529, "overloaded_error", "policy_class_queue_full", "2", true, nil},
 		{QueueDeadlineExceeded(time.Second, a, retry, 0), 429, "rate_limit_error", "queue_deadline_exceeded", "2", true, []string{"1s"}},
+		{QueueDeadlineExceeded(time.Second, early, retry, 0).Predicted(time.Second), 429, "rate_limit_error", "queue_deadline_exceeded", "2", true, []string{"wait about 7s", "may wait 1s", "--refuse-early"}},
 		{AllWorkersOverloaded(a, retry, 0), 429, "rate_limit_error", "all_workers_overloaded", "2", true, nil},
 		{NoAvailableWorkers("m", "prefill", 5*time.Second), 503, "server_error", "no_available_workers", "5", false, []string{"no prefill worker", `"m"`}},
 		{NoAvailableWorkers("", "", 5*time.Second), 503, "server_error", "no_available_workers", "5", false, []string{"no worker is ready"}},

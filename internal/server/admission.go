@@ -31,6 +31,7 @@ type (
 		QueueTimeoutMS  int64 `json:"queue_timeout_ms"`
 		MaxWaitingBytes int64 `json:"max_waiting_bytes,omitempty"`
 		GuardMS         int64 `json:"starvation_guard_ms,omitempty"`
+		RefuseEarly     bool  `json:"refuse_early,omitempty"`
 	}
 	thresholdsDoc struct {
 		DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
@@ -165,6 +166,7 @@ func (q *request) admission() {
 		Limits: limitsDoc{
 			PrefillSlots: st.Limits.PrefillSlots, QueueSize: st.Limits.QueueSize, QueueTimeoutMS: ms(st.Limits.QueueTimeout),
 			MaxWaitingBytes: st.Limits.MaxWaitingBytes, GuardMS: ms(st.Limits.StarvationGuard),
+			RefuseEarly: st.Limits.RefuseEarly,
 		},
 		Thresholds: thresholdsOf(st.Reject),
 		Waiting:    st.Waiting, WaitingBytes: st.WaitingBytes,
