@@ -374,7 +374,7 @@ func TestOutputBlocksAreShown(t *testing.T) {
 func TestOutputBeyondAnAutomaticReservationIsBooked(t *testing.T) {
 	r := startClasses(t, classes(admission.Class{Name: "normal"}), func(s *setup) {
 		s.cfg.Admission.ReserveOutputTokens, s.cfg.Admission.ReserveOutputCap = config.ReserveAuto, 50
-		s.sim.Worker.Timing = sim.Timing{DecodeStep: time.Millisecond}
+		s.sim.Worker.Timing = sim.Timing{DecodeStep: 10 * time.Millisecond}
 	})
 	booked := func() int64 { return r.rank("decode").ActiveBlocks + r.rank("decode").PendingBlocks }
 	body := strings.Replace(promptOf(100, `,"stream":true`), `"max_tokens":1,`, `"max_tokens":800,`, 1)
