@@ -195,7 +195,7 @@ func (m *Metrics) Watch(g *Gate) {
 func (m *Metrics) forget(class string) {
 	of := prometheus.Labels{"class": class}
 	m.waits.DeletePartialMatch(of)
-	for _, v := range []*prometheus.CounterVec{m.received, m.dispatches, m.rejects, m.pressure} {
+	for _, v := range []*prometheus.CounterVec{m.received, m.dispatches, m.rejects, m.pressure, m.early} {
 		v.DeletePartialMatch(of)
 	}
 }
