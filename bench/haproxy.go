@@ -43,7 +43,8 @@ func proxyVersion(ctx context.Context, bin string) string {
 
 // startProxy starts HAProxy before whole-request workers, with round robin,
 // connections that are kept and shared, and health checks as often as the routers
-// make them.
+// make them. It passes events on as they come: without http-no-delay it holds an
+// answer back to send it in few pieces, and its first byte comes with the last.
 func startProxy(ctx context.Context, s *spawner, bin string, cpus []int, f *simFleet) (*router, error) {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -51,7 +52,7 @@ func startProxy(ctx context.Context, s *spawner, bin string, cpus []int, f *simF
 	}
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
 	var b strings.Builder
-	fmt.Fprintf(&b, "global\n  maxconn 4000\ndefaults\n  mode http\n  option http-keep-alive\n  http-reuse always\n"+
+	fmt.Fprintf(&b, "global\n  maxconn 4000\ndefaults\n  mode http\n  option http-keep-alive\n  option http-no-delay\n  http-reuse always\n"+
 		"  timeout connect 5s\n  timeout client 300s\n  timeout server 300s\nfrontend clients\n  bind %s\n  default_backend engines\n"+
 		"backend engines\n  balance roundrobin\n  option httpchk GET /health\n", addr)
 	for i, w := range f.regular {

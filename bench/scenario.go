@@ -93,6 +93,7 @@ func scenarios() []scenario {
 		{name: "growth/256", what: "small, with 2+2 and with 256+256 workers in turn", kind: kindGrowth, setup: pairs25, few: two, shape: small, clients: 32},
 		{name: "agg-small/2", what: "aggregated, small JSON answers", setup: whole, shape: small, clients: 32},
 		{name: "agg-stream/2", what: "aggregated, streams of 16 events", setup: whole, shape: stream, clients: 32},
+		{name: "agg-paced/2", what: "aggregated, streams of 16 events, 5 ms apart", setup: whole, shape: stream, clients: 32, step: 5 * time.Millisecond},
 		{name: "streams-1000/2", what: "1000 silent PD streams", kind: kindStreams, setup: pairs, shape: stream, streams: 1000},
 		{name: "streams-4000/2", what: "4000 silent PD streams", kind: kindStreams, setup: pairs, shape: stream, streams: 4000},
 		{name: "idle/2", what: "no requests", kind: kindIdle, setup: pairs},
