@@ -14,10 +14,10 @@ type Options struct {
 	HealthInterval time.Duration
 	// Classes are the policy classes; nil: one synthetic class "default".
 	Classes *Classes
-	// Order is how waiters of one class are kept.
-	Order QueueOrder
 	// Reject are the router-wide reject thresholds.
 	Reject RejectThresholds
+	// Order is how waiters of one class are kept.
+	Order QueueOrder
 	// AssumedMaxRequests is how many requests a rank of unknown capacity has
 	// room for, where a class asks and the rank did not tell its
 	// max_running_requests. Zero: 64.
@@ -50,6 +50,7 @@ const recheckEvery = time.Second
 // called with, to the buffer it is lent; their state tells what became of them.
 type Core struct {
 	limits    Limits
+	loaded    Settings // of the last reload, or of the start
 	newPolicy PolicyFactory
 	healthInt time.Duration
 	start     Instant
@@ -127,7 +128,7 @@ func NewCore(o Options) *Core {
 		o.NewPolicy = func(string, Role) Policy { return firstFit{} }
 	}
 	c := &Core{
-		limits: o.Limits, newPolicy: o.NewPolicy, healthInt: o.HealthInterval,
+		limits: o.Limits, loaded: Settings{o.Limits, o.Classes, o.Reject}, newPolicy: o.NewPolicy, healthInt: o.HealthInterval,
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
 		nextRecheck: never, drainEnd: never, early: defaultEvidence, order: o.Order, assumedMax: o.AssumedMaxRequests,
 	}

@@ -386,13 +386,9 @@ func (g *Gate) SetClasses(cs *Classes) {
 	g.step(func(now Instant, out *[]*Ticket) { g.core.SetClasses(now, cs, out) })
 }
 
-// Reload changes the bounds and the classes in one step; see [Gate.SetLimits] and
-// [Gate.SetClasses].
-func (g *Gate) Reload(l Limits, cs *Classes) {
-	g.step(func(now Instant, out *[]*Ticket) {
-		g.core.SetLimits(now, l, out)
-		g.core.SetClasses(now, cs, out)
-	})
+// Reload puts settings in force, in one step; see [Core.Reload].
+func (g *Gate) Reload(s Settings) {
+	g.step(func(now Instant, out *[]*Ticket) { g.core.Reload(now, s, out) })
 }
 
 // SetRejectThresholds changes the router-wide reject thresholds.
@@ -412,6 +408,14 @@ func (g *Gate) Classes() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.core.Classes()
+}
+
+// NeedsCapacity tells whether a class goes by a capacity of ranks of the role, so that
+// it matters when that is not known.
+func (g *Gate) NeedsCapacity(role Role) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.needsTokens && role != RoleDecode || g.core.needsBlocks && role != RolePrefill
 }
 
 // PoolLoad returns what the ranks of a pool hold together; the zero value when

@@ -1,6 +1,33 @@
 package admission
 
-import "slices"
+import (
+	"reflect"
+	"slices"
+)
+
+// Settings are what a reload may change of the gate.
+type Settings struct {
+	Limits Limits
+	// Classes are the policy classes; nil: one synthetic class "default".
+	Classes *Classes
+	// Reject are the router-wide reject thresholds.
+	Reject RejectThresholds
+}
+
+// Reload puts settings in force, in one step. Classes and thresholds that are those
+// of the last reload stay as they are: thresholds may have been set by other means
+// since.
+func (c *Core) Reload(now Instant, s Settings, out *[]*Ticket) {
+	old := c.loaded
+	c.loaded = s
+	c.SetLimits(now, s.Limits, out)
+	if !reflect.DeepEqual(s.Classes, old.Classes) {
+		c.SetClasses(now, s.Classes, out)
+	}
+	if !reflect.DeepEqual(s.Reject, old.Reject) {
+		c.SetRejectThresholds(now, s.Reject, out)
+	}
+}
 
 // SetLimits changes the bounds. Waiters keep their place and their end; a
 // lowered slot limit closes the gate until holds are under it, and a new queue

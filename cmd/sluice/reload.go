@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/server"
 )
@@ -38,20 +37,11 @@ func (r *router) startReload(ctx context.Context, reader *config.Reloader) (stop
 	}
 }
 
-// apply puts a change in force.
+// apply puts a new configuration in force: each part takes over what it can without
+// a restart.
 func (r *router) apply(c config.Change) error {
-	switch {
-	case c.Classes:
-		r.classes.Store(c.New.Classes)
-		r.gate.Reload(gateLimits(c.New), c.New.Classes)
-	case c.Limits:
-		r.gate.SetLimits(gateLimits(c.New))
-	}
+	r.gate.Reload(gateSettings(c.New))
 	r.server.Reload(c.New)
-	r.dispatcher.Reload(c.New)
-	if c.Thresholds {
-		r.gate.SetRejectThresholds(c.New.Admission.RejectThresholds())
-	}
 	return nil
 }
 
@@ -80,32 +70,4 @@ func (r *reload) State() server.ReloadState {
 		out.Warnings = append(out.Warnings, w.String())
 	}
 	return out
-}
-
-// classesInForce tells which capacities the classes go by.
-type classesInForce struct {
-	atomic.Pointer[admission.Classes]
-}
-
-func (c *classesInForce) needCapacity(role admission.Role) bool {
-	all := c.Load()
-	if all == nil {
-		return false
-	}
-	profiles := []*admission.Profile{all.Root}
-	for _, p := range all.Models {
-		profiles = append(profiles, p)
-	}
-	for _, p := range profiles {
-		if p == nil {
-			continue
-		}
-		for i := range p.Classes {
-			prefill, decode := p.Classes[i].PrefillBusyFrac != nil, p.Classes[i].DecodeBusyFrac != nil
-			if prefill && role != admission.RoleDecode || decode && role != admission.RolePrefill {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -145,7 +145,6 @@ type router struct {
 	fleet      *fleet.Fleet
 	dispatcher *dispatch.Dispatcher
 	server     *server.Server
-	classes    classesInForce
 	reload     reload
 	registry   *telemetry.Registry
 }
@@ -156,6 +155,11 @@ const (
 	openQueueSize    = 10000
 	openQueueTimeout = 60 * time.Second
 )
+
+// gateSettings are what a reload may change of the gate.
+func gateSettings(cfg *config.Config) admission.Settings {
+	return admission.Settings{Limits: gateLimits(cfg), Classes: cfg.Classes, Reject: cfg.Admission.RejectThresholds()}
+}
 
 // gateLimits are the gate's bounds: those of prefill slots where there are any,
 // else those of classes where there are any.
@@ -209,15 +213,14 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	clock := admission.NewSystemClock()
 	gateMetrics := admission.NewMetrics(reg)
 	gate := admission.NewGate(admission.Options{
-		Limits: gateLimits(cfg), NewPolicy: newPolicy, HealthInterval: cfg.Health.Interval,
-		Classes: cfg.Classes, Order: queueOrder(cfg.Admission.QueueOrder), Reject: cfg.Admission.RejectThresholds(),
-		AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
+		Limits: gateLimits(cfg), Classes: cfg.Classes, Reject: cfg.Admission.RejectThresholds(),
+		NewPolicy: newPolicy, HealthInterval: cfg.Health.Interval,
+		Order: queueOrder(cfg.Admission.QueueOrder), AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
 	}, clock, gateMetrics)
 	gateMetrics.Watch(gate)
 	r.gate = gate
-	r.classes.Store(cfg.Classes)
 	engines := new(upstream.Sockets)
-	r.fleet = fleet.New(gate, fleet.Options{Config: cfg, Sockets: engines, NeedsCapacity: r.classes.needCapacity, Log: log.Logger}, clock)
+	r.fleet = fleet.New(gate, fleet.Options{Config: cfg, Sockets: engines, Log: log.Logger}, clock)
 	reg.MustRegister(fleet.NewCollector(r.fleet))
 	requests := dispatch.NewMetrics(reg)
 	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg}, requests, log.Logger)

@@ -23,22 +23,20 @@ const DefaultReloadInterval = 2 * time.Second
 // Change is one new configuration.
 type Change struct {
 	Old, New *Config
-	// Classes, Limits and Thresholds tell what differs: the policy classes; the
-	// bounds of the gate; its reject thresholds.
-	// Keys: the keys of clients or of operators.
-	Classes, Limits, Thresholds, Keys bool
+	// Changed are the paths of the settings that differ, "classes" for the policy
+	// classes, wherever they stand.
+	Changed []string
 	// Restart are the settings that differ too and keep their old values in New.
 	Restart []Warning
 }
 
 // Any tells whether anything in force changes.
-func (c Change) Any() bool { return c.Classes || c.Limits || c.Thresholds || c.Keys }
+func (c Change) Any() bool { return len(c.Changed) > 0 }
 
 // ReloadOptions of a [Reloader].
 type ReloadOptions struct {
-	// Apply puts a change in force, whole or, with an error, not at all. One
-	// call at a time; it must not call Reload. It is not called for a change of
-	// nothing.
+	// Apply puts c.New in force, whole or, with an error, not at all. One call at a
+	// time; it must not call Reload. It is not called for a change of nothing.
 	Apply func(Change) error
 	// ReadFile is nil for reading regular files only: a pipe has nothing to say
 	// the second time.
@@ -260,8 +258,7 @@ func (r *Reloader) reloadLocked(trigger string) (Change, error) {
 	for _, w := range change.Restart {
 		r.opts.Log.Warn("reload", "trigger", trigger, "warning", w.String())
 	}
-	r.opts.Log.Info("reload", "trigger", trigger, "classes", change.Classes, "limits", change.Limits,
-		"thresholds", change.Thresholds, "keys", change.Keys, "generation", status.Generation)
+	r.opts.Log.Info("reload", "trigger", trigger, "changed", change.Changed, "generation", status.Generation)
 	return change, nil
 }
 
@@ -288,7 +285,6 @@ func (r *Reloader) load() (Change, []Warning, error) {
 	next.origins = maps.Clone(r.start.origins)
 	next.Classes, next.classes = loaded.Classes, loaded.classes
 	next.KeyNames = loaded.KeyNames
-	change.Keys = !slices.Equal(r.current.KeyNames, loaded.KeyNames)
 	// Whether keys are asked for at all is settled at the start: a slip in a file must
 	// not open a router, and engines get the keys of clients that are asked for none.
 	asked := map[string]bool{}
@@ -299,7 +295,7 @@ func (r *Reloader) load() (Change, []Warning, error) {
 			change.Restart = append(change.Restart, Warning{Path: path, Source: loaded.place(o), Message: "whether there is a key at all has changed; a restart is needed for that"})
 			asked[path+"_file"] = true
 			if path == "auth.api_key" {
-				next.KeyNames, change.Keys = r.current.KeyNames, false
+				next.KeyNames = r.current.KeyNames
 			}
 		}
 	}
@@ -323,18 +319,16 @@ func (r *Reloader) load() (Change, []Warning, error) {
 		} else {
 			delete(next.origins, o.path)
 		}
-		switch o.key {
-		case "api_key", "admin_api_key":
-			change.Keys = change.Keys || differs
-		case "api_key_file", "admin_api_key_file":
-		case "router_policy_config", "router_queue_threshold", "router_queue_policy", "allow_lcfs":
-		case "active_decode_blocks_threshold", "active_prefill_tokens_threshold", "active_prefill_tokens_threshold_frac":
-			change.Thresholds = change.Thresholds || differs
-		default:
-			change.Limits = change.Limits || differs
+		if differs {
+			change.Changed = append(change.Changed, o.path)
 		}
 	})
-	change.Classes = !reflect.DeepEqual(r.current.Classes, next.Classes)
+	if !reflect.DeepEqual(r.current.Classes, next.Classes) {
+		change.Changed = append(change.Changed, "classes")
+	}
+	if !slices.Equal(r.current.KeyNames, next.KeyNames) {
+		change.Changed = append(change.Changed, "auth.api_key_file: names")
+	}
 	change.New = &next
 	// What stays may not go with what is new.
 	l := &loader{cfg: &next, root: to, readFile: r.opts.ReadFile, bad: map[string]bool{}}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -99,7 +100,7 @@ func TestReloadOnDemand(t *testing.T) {
 
 	s.write("c", quanta("20"))
 	c, err := s.Reload()
-	if err != nil || !c.Classes || c.Limits || c.Thresholds || c.Old.Classes.Root.Classes[0].Quantum != 10 {
+	if err != nil || !slices.Equal(c.Changed, []string{"classes"}) || c.Old.Classes.Root.Classes[0].Quantum != 10 {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	s.is(2, 1, 20)
@@ -120,7 +121,7 @@ c:7: policy_classes[1].quantum: "0": must be from 1 to 1099511627776 tokens`
 	s.write("c", quanta("30"))
 	s.write("s", "server: {port: 2}\nlog: {log_level: debug}\nadmission: {active_decode_blocks_threshold: 0.8}\n")
 	c, err = s.Reload()
-	if err != nil || !c.Classes || !c.Thresholds || c.Limits {
+	if err != nil || !slices.Equal(c.Changed, []string{"admission.active_decode_blocks_threshold", "classes"}) {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	s.is(3, 2, 30)
@@ -149,7 +150,7 @@ func TestReloadOfLimitsAndOfAnotherClassFile(t *testing.T) {
 	s := newStory(t, pd+"--config s", files{"s": "admission: {prefill_max_inflight_requests_per_worker: 2}\n", "c": minimal})
 	s.write("s", "admission: {prefill_max_inflight_requests_per_worker: 3, prefill_queue_size: 7, router_policy_config: c}\n")
 	c, err := s.Reload()
-	if err != nil || !c.Limits || !c.Classes || c.Thresholds {
+	if err != nil || !slices.Equal(c.Changed, []string{"admission.prefill_max_inflight_requests_per_worker", "admission.prefill_queue_size", "admission.router_policy_config", "classes"}) {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	if a := s.Current().Admission; a.PrefillMaxInflight != 3 || a.PrefillQueueSize != 7 {
@@ -162,7 +163,7 @@ func TestReloadOfLimitsAndOfAnotherClassFile(t *testing.T) {
 	s.is(3, 2, 20)
 	// And classes can go.
 	s.write("s", "admission: {prefill_max_inflight_requests_per_worker: 3}\n")
-	if c, err := s.Reload(); err != nil || !c.Classes || s.Current().Classes != nil {
+	if c, err := s.Reload(); err != nil || !slices.Contains(c.Changed, "classes") || s.Current().Classes != nil {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -47,8 +46,6 @@ type Dispatcher struct {
 	// outlive their decode.
 	limits, graces deadlines
 
-	prefillSlots atomic.Bool // the gate bounds requests in prefill; refusals then carry the codes of that bound
-
 	// running counts goroutines, for Wait. It is only added to while a handler
 	// runs.
 	running sync.WaitGroup
@@ -67,12 +64,8 @@ func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options,
 		estimator: tokens.NewEstimator(0, m.tokenMetrics), outputs: tokens.NewOutputLearner(0), routes: newRouteMemory(clock),
 		limits: deadlines{cause: errRequestTimeout}, graces: deadlines{cause: errDecodeOver},
 	}
-	d.Reload(cfg)
 	return d
 }
-
-// Reload takes over what may change without a restart.
-func (d *Dispatcher) Reload(cfg *config.Config) { d.prefillSlots.Store(cfg.Admission.Enabled()) }
 
 // Wait returns when no prefill leg outlives its handler any more, or with ctx's
 // error. No handler may be running.

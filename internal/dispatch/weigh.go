@@ -166,7 +166,7 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		Predicted: r.Predicted, EstimatedWait: r.Estimate,
 	}
 	overload := x.d.cfg.Admission.OverloadStatus
-	slots := x.d.prefillSlots.Load()
+	slots := r.PrefillSlots
 	limit := openai.LimitInfo{PolicyClass: r.Class, Kind: string(r.LimitKind), Current: r.Current, Limit: r.Limit}
 	f := &failure{err: r}
 	switch r.Reason {

@@ -177,9 +177,7 @@ func TestLostLoadsKeepCapacity(t *testing.T) {
 }
 
 func TestMissingCapacityIsTold(t *testing.T) {
-	needed := false
-	o := settings{ModelID: "m", NeedsCapacity: func(r admission.Role) bool { return needed && r == admission.RoleDecode }}
-	inBubble(t, o, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB, urlC)
 		p := b.add(WorkerSpec{URL: urlA, Role: admission.RolePrefill})
 		d := b.add(WorkerSpec{URL: urlB, Role: admission.RoleDecode})
@@ -190,9 +188,9 @@ func TestMissingCapacityIsTold(t *testing.T) {
 		if i := d.Info(); !slices.Equal(i.MissingCapacity, []string{"total_kv_blocks"}) || len(i.Warnings) > 0 {
 			t.Errorf("decode: %q, %q", i.MissingCapacity, i.Warnings)
 		}
-		b.mu.Lock()
-		needed = true
-		b.mu.Unlock()
+		half := 0.5
+		b.gate.SetClasses(&admission.Classes{Root: &admission.Profile{DefaultFamily: "f", Buckets: []admission.Bucket{{Name: "b"}},
+			Classes: []admission.Class{{Name: "c", Family: "f", Bucket: "b", Quantum: 1, DecodeBusyFrac: &half}}}})
 		if got := d.Info().Warnings; len(got) != 1 || !strings.Contains(got[0], "total_kv_blocks") {
 			t.Errorf("warnings of decode %q", got)
 		}

@@ -287,7 +287,7 @@ func (w *Worker) warnings() []string {
 	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
 		warn("it does not say its dp_size; it is scheduled as one rank")
 	}
-	if need := w.fleet.opts.NeedsCapacity; need != nil && need(w.spec.Role) {
+	if w.fleet.gate.NeedsCapacity(w.spec.Role) {
 		for _, name := range w.lacks() {
 			warn("its %s is not known; classes that go by it count its requests instead. Set %s", name, name)
 		}

@@ -205,15 +205,14 @@ var defaultHealthInterval = config.Default().Health.Interval
 
 // settings are what a test's fleet differs in from the default configuration.
 type settings struct {
-	ModelID       string
-	DPAware       bool
-	Health        config.Health
-	Breaker       config.CircuitBreaker
-	apiKey        config.Secret
-	NeedsCapacity func(admission.Role) bool
-	Log           *slog.Logger
-	drainTimeout  time.Duration
-	maxProbes     int
+	ModelID      string
+	DPAware      bool
+	Health       config.Health
+	Breaker      config.CircuitBreaker
+	apiKey       config.Secret
+	Log          *slog.Logger
+	drainTimeout time.Duration
+	maxProbes    int
 }
 
 func (s settings) options() Options {
@@ -223,7 +222,7 @@ func (s settings) options() Options {
 			configtest.Overlay(&c.Health, s.Health)
 			configtest.Overlay(&c.CircuitBreaker, s.Breaker)
 		}),
-		NeedsCapacity: s.NeedsCapacity, Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
+		Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
 	}
 }
 

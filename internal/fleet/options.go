@@ -19,10 +19,6 @@ type Options struct {
 	// health and circuit_breaker, the key for engines, and the timeouts of their
 	// connections.
 	Config *config.Config
-	// NeedsCapacity tells whether a class goes by the capacities of ranks of a
-	// role, so that it is worth a warning when they are not known. It must be
-	// quick and not call the fleet. Nil: none does.
-	NeedsCapacity func(admission.Role) bool
 	// Sockets counts the connections to engines. Nil: nobody does.
 	Sockets *upstream.Sockets
 	// Log takes state changes of workers. Nil: none.
