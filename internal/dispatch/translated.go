@@ -218,6 +218,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 	t.stream = t.exchange.Stream(r.x.estimate)
 	var out []byte
 	add := func(b []byte) { out = append(out, b...) }
+	kept := collected{x: r.x}
 	for {
 		out = out[:0]
 		piece, err := r.resp.Body.Next()
@@ -271,6 +272,8 @@ func (r *relay) translated(ctx *legContext) *failure {
 			return r.untranslated(err)
 		case end:
 			return nil
+		case !kept.hold(t.stream.Held()):
+			return r.x.noRoom()
 		}
 	}
 }

@@ -126,6 +126,33 @@ func TestLimitsOfTheTranslationBlameNobody(t *testing.T) {
 	}
 }
 
+// What a translated stream keeps is memory like that of bodies: the arguments of a call
+// until they have ended, and the output that the last event of a response repeats.
+func TestWhatATranslatedStreamKeepsIsCounted(t *testing.T) {
+	var asked atomic.Int32
+	r := start(t, func(s *setup) {
+		decoding(func(w http.ResponseWriter, req *http.Request) {
+			asked.Add(1)
+			w.Header().Set("Content-Type", "text/event-stream")
+			event(w, `"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{\"x\":\""}}]}`)
+			for range 40 {
+				event(w, `"delta":{"tool_calls":[{"index":0,"function":{"arguments":"`+strings.Repeat("x", 100<<10)+`"}}]}`)
+			}
+			event(w, `"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\"}"}}]},"finish_reason":"tool_calls"`)
+			_, _ = io.WriteString(w, "data: [DONE]\n\n")
+		})(s)
+		s.cfg.Server.MaxBufferedBytes = 2 << 20
+	})
+	for path, body := range map[string]string{"/v1/messages": messagesBody, "/v1/responses": responsesBody} {
+		asked.Store(0)
+		a := r.do("POST", path, streamed(body))
+		if a.status != 200 || !strings.Contains(a.body, "--max-buffered-bytes") || strings.Contains(a.body, "message_stop") || strings.Contains(a.body, "response.completed") || asked.Load() != 1 {
+			t.Errorf("%s: status %d, asked %d times: …%s", path, a.status, asked.Load(), a.body[max(0, len(a.body)-500):])
+		}
+		r.waitFor("the memory", func() bool { return r.metric("sluice_buffered_bytes") == 0 })
+	}
+}
+
 // The client hears what the engine says at once, even what its API has no event for:
 // nothing else comes from this engine until the client has heard it.
 func TestTheClientHearsWhatTheEngineSays(t *testing.T) {

@@ -72,6 +72,9 @@ type Stream interface {
 	Fail(e *openai.Error, write func([]byte))
 	// Ping writes what keeps a silent stream alive.
 	Ping(write func([]byte))
+	// Held is how many bytes of the answer are kept: what cannot be told yet, and what the
+	// last event repeats.
+	Held() int
 	// Started tells that the client was sent an event; before that an error may
 	// still be a status.
 	Started() bool

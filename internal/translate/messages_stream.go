@@ -60,6 +60,7 @@ func (m *Messages) Stream(prompt int64) Stream {
 
 func (s *messagesStream) Started() bool { return s.started }
 func (s *messagesStream) Done() bool    { return s.done || s.failed }
+func (s *messagesStream) Held() int     { return s.held + s.table.size }
 
 func (s *messagesStream) Feed(piece []byte, write func([]byte)) error {
 	if s.failed {

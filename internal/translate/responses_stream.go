@@ -46,6 +46,7 @@ func (r *Responses) Stream(int64) Stream {
 
 func (s *responsesStream) Started() bool { return s.started }
 func (s *responsesStream) Done() bool    { return s.done || s.failed }
+func (s *responsesStream) Held() int     { return s.kept + s.table.size }
 
 func (s *responsesStream) Feed(piece []byte, write func([]byte)) error {
 	if s.failed {
