@@ -32,10 +32,10 @@ func (s *Server) CloseIdle(n int) (closed int) {
 func (s *Server) Leaving() int64 { return s.waiting.leaving.Load() }
 
 // closeOne closes one connection, but not except; see waiting.victim.
-func (s *Server) closeOne(min ages, except *conn) (closed, spared bool) {
-	c, spared := s.waiting.victim(min, except)
+func (s *Server) closeOne(min ages, except *conn) (closed, soon bool) {
+	c, soon := s.waiting.victim(min, except)
 	if c == nil {
-		return false, spared
+		return false, soon
 	}
 	// Its goroutine wakes up and closes it: to close it here would wait for that.
 	past := time.Unix(1, 0)
@@ -49,9 +49,10 @@ func (s *Server) closeOne(min ages, except *conn) (closed, spared bool) {
 const (
 	// lookAgain is how often it is looked whether there is room.
 	lookAgain = 2 * time.Millisecond
-	// quietTime is how long none of the newcomers sends a whole head until they are
-	// taken for such as never will.
-	quietTime = 25 * time.Millisecond
+	// quietLooks is at how many looks in a row none of the newcomers has sent a whole
+	// head, when they are taken for such as never will. They are counted because on a
+	// busy machine a time passes without anybody having had a chance.
+	quietLooks = 10
 	// maxPatience is how long one may wait for newcomers in all; a patienceShare-th of the
 	// time that passes is added, up to that.
 	maxPatience   = time.Second
@@ -118,21 +119,22 @@ func (s *Server) waitForRoom(c *conn) bool {
 	}
 	h.spent, h.at = max(h.spent-now.Sub(h.at)/patienceShare, 0), now
 	defer func() { h.spent, h.at = h.spent+mono.Now().Sub(now), mono.Now() }()
-	for quiet, heads := now, s.waiting.heads.Load(); ; {
+	for quiet, heads := 0, s.waiting.heads.Load(); ; quiet++ {
 		if !s.waiting.mostlySilent() {
-			if ok, _ := s.closeOne(ages{newcomer: restTime}, c); ok {
-				return true
+			ok, soon := s.closeOne(ages{newcomer: restTime}, c)
+			if ok || !soon && s.waiting.silent.Load() <= 1 {
+				return ok || !s.Full()
 			}
 		}
-		silent := mono.Now().Sub(quiet) >= quietTime
+		silent := quiet >= quietLooks
 		spent := h.spent + mono.Now().Sub(now)
 		if silent || spent >= maxPatience {
-			ok, spared := s.closeOne(ages{}, c)
+			ok, soon := s.closeOne(ages{}, c)
 			if ok && silent {
 				s.silentUntil.Store(int64(mono.Now().Add(hurryTime)))
 				h.left, h.next = h.next, min(4*h.next, maxHurry)
 			}
-			if ok || !spared || spent >= 2*maxPatience {
+			if ok || !soon || spent >= 2*maxPatience {
 				return ok || !s.Full()
 			}
 		}
@@ -141,7 +143,7 @@ func (s *Server) waitForRoom(c *conn) bool {
 			return true
 		}
 		if n := s.waiting.heads.Load(); n != heads {
-			heads, quiet, h.next = n, mono.Now(), firstHurry
+			heads, quiet, h.next = n, 0, firstHurry
 		}
 	}
 }

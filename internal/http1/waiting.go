@@ -178,10 +178,10 @@ const maxSpared = 8
 
 // victim picks the connection that is to be closed, which cannot begin a request any
 // more then, or returns nil: first the oldest newcomer, then the other one that has made
-// no progress for longest. Never picked is except. spared tells that there are some whose
-// bytes have come but were not read yet: they are about to make progress. If others may
-// be of any age, those that are met with a request under way end with it.
-func (w *waiting) victim(min ages, except *conn) (c *conn, spared bool) {
+// no progress for longest. Never picked is except. soon tells that there are some whose
+// bytes have come but were not read yet, so that they are about to make progress, or that
+// end with the request they carry: those that are met with one under way do.
+func (w *waiting) victim(min ages, except *conn) (c *conn, soon bool) {
 	now := mono.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,7 +196,7 @@ func (w *waiting) victim(min ages, except *conn) (c *conn, spared bool) {
 		case state >= stateClosed:
 			w.takeLocked(c)
 		case now.Sub(mono.Instant(c.key)) < min.newcomer:
-			return w.otherLocked(now, min.other, &spares)
+			return w.otherLocked(now, min.other, spares)
 		case c.unreadBytes():
 			spares++
 			w.takeLocked(c)
@@ -208,11 +208,12 @@ func (w *waiting) victim(min ages, except *conn) (c *conn, spared bool) {
 			return c, false
 		}
 	}
-	return w.otherLocked(now, min.other, &spares)
+	return w.otherLocked(now, min.other, spares)
 }
 
-func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares *int) (c *conn, spared bool) {
-	for len(w.others) > 0 && *spares < maxSpared {
+func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares int) (c *conn, soon bool) {
+	soon = spares > 0
+	for len(w.others) > 0 && spares < maxSpared {
 		c := w.others[0]
 		state, since := c.state.Load(), c.since.Load()
 		switch {
@@ -221,7 +222,8 @@ func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares *int) 
 		case state == stateActive:
 			w.takeLocked(c)
 			c.unlisted.Store(true)
-			c.last.Store(min == atOnce)
+			c.last.Store(true) // one that sends many requests at once may never wait
+			soon = true
 			// It looks at unlisted after it has changed its state.
 			if c.state.Load() != stateActive {
 				w.relistLocked(c)
@@ -230,9 +232,10 @@ func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares *int) 
 			c.key = since
 			heap.Fix(&w.others, 0)
 		case now.Sub(mono.Instant(since)) < min:
-			return nil, *spares > 0
+			return nil, soon
 		case state != stateStalled && c.unreadBytes():
-			*spares++
+			spares++
+			soon = true
 			c.since.CompareAndSwap(since, int64(now))
 		case c.state.CompareAndSwap(state, stateEvicted):
 			w.takeLocked(c)
@@ -240,5 +243,5 @@ func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares *int) 
 			return c, false
 		}
 	}
-	return nil, *spares > 0
+	return nil, soon
 }

@@ -10,7 +10,8 @@ import (
 
 // scrapers bounds the connections of the port for metrics, which asks for no key:
 // beyond the bound the one is closed that has waited longest without a scrape under
-// way, or, if all have one, the new one.
+// way, or, if all have one, the one whose scrape takes longest, as its client does not
+// read, or the new one if none takes long.
 type scrapers struct {
 	most int
 
@@ -25,6 +26,9 @@ type scraper struct {
 	busy  bool      // its scrape is being answered
 }
 
+// longScrape is how long a scrape takes only whose client does not read.
+const longScrape = time.Second
+
 type scraperKey struct{}
 
 func newScrapers(most int) *scrapers { return &scrapers{most: most, conns: map[net.Conn]*scraper{}} }
@@ -38,8 +42,12 @@ func (p *scrapers) accepted(ctx context.Context, c net.Conn) context.Context {
 	if len(p.conns) < p.most {
 		out = nil
 	} else {
+		long := s.since.Add(-longScrape)
 		for _, other := range p.conns {
-			if !other.busy && (out == s || other.since.Before(out.since)) {
+			if other.busy && other.since.After(long) {
+				continue
+			}
+			if out == s || out.busy && !other.busy || out.busy == other.busy && other.since.Before(out.since) {
 				out = other
 			}
 		}
