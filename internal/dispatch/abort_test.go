@@ -95,7 +95,11 @@ func TestPrefillThatAnswersWithAnAbort(t *testing.T) {
 		path, body, contentType, answer string
 		status                          int
 	}{
-		"generate":      {"/generate", `{"text":"x","sampling_params":{"max_new_tokens":5}}`, "application/json", meta, 400},
+		"generate": {"/generate", `{"text":"x","sampling_params":{"max_new_tokens":5}}`, "application/json", meta, 400},
+		"far behind": {"/generate", `{"text":"x","sampling_params":{"max_new_tokens":5}}`, "application/json",
+			`{"output_ids":[` + strings.Repeat("1,", 10_000) + `1],` + meta[1:len(meta)-2] + `,"x":[` + strings.Repeat("1,", 10_000) + `1]}}`, 400},
+		"of a list": {"/generate", `{"text":["x","y"],"sampling_params":{"max_new_tokens":5}}`, "application/json",
+			`[{"text":"` + strings.Repeat("x", 10_000) + `","meta_info":{"finish_reason":{"type":"stop"}}},` + meta + `]`, 400},
 		"generate sse":  {"/generate", `{"text":"x","stream":true}`, typeEventStream, "data: " + meta + "\n\n" + doneEvent, 400},
 		"chat":          {"/v1/chat/completions", chatBody(""), "application/json", abortJSON, 500},
 		"chat streamed": {"/v1/chat/completions", chatBody(streamed), typeEventStream, abortLast + doneEvent, 503},
@@ -284,6 +288,44 @@ func TestAbortsAreLoggedWithTheirReason(t *testing.T) {
 		if text := rec.Err.Error(); rec.Reason != reasonEngineError || strings.Contains(text, "out of luck") != (status == 503) ||
 			!strings.Contains(text, fmt.Sprint(status)) || len(text) > 400 || !utf8.ValidString(text) {
 			t.Errorf("%s: %s", rec.Reason, text)
+		}
+	}
+}
+
+// What nobody reads is bounded too.
+func TestPrefillAnswerWithoutEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, pd(rigOptions{breaker: firstFault, retries: 2, bounds: Options{MaxLogprobBody: 1 << 20}, sim: sim.Options{Worker: answering(
+		func(worker *sim.Worker, w http.ResponseWriter, req *http.Request) bool {
+			_, _ = io.Copy(io.Discard, req.Body)
+			w.Header().Set("Content-Type", typeJSON)
+			for worker.Role() == sim.Prefill {
+				if _, err := io.WriteString(w, `{"a":[`+strings.Repeat("1,", 1000)); err != nil {
+					return true
+				}
+			}
+			<-req.Context().Done()
+			return true
+		})}}))
+	a := r.chat("")
+	if rec := r.waitRecord(0); a.status != 500 || a.code() != "router_limit" || rec.Attempts != 1 {
+		t.Errorf("%d %v %s, %d attempts", a.status, a.err, a.body, rec.Attempts)
+	}
+	r.charged()
+}
+
+// An abort in the beginning of an answer that is too large to be collected is seen too.
+func TestAbortInALargeAnswer(t *testing.T) {
+	t.Parallel()
+	large := `{"text":"` + strings.Repeat("x", 2<<20) + `"}`
+	for _, c := range []struct{ body, path string }{
+		{`{"choices":[{"index":0,"finish_reason" : "abort"},` + large + `]}`, "/v1/chat/completions"},
+		{`[{"text":"","meta_info":{"finish_reason":{"message":"no","type":"abort"}}},` + large + `]`, "/generate"},
+	} {
+		r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1}})
+		r.sim.Regular(0).SetFault(sim.Fault{Path: c.path, Status: 200, Body: c.body, ContentType: typeJSON})
+		if a := r.do(t.Context(), c.path, request(c.path, 5, "")); a.status != 503 {
+			t.Errorf("%s: %d %v, %d bytes", c.path, a.status, a.err, len(a.body))
 		}
 	}
 }

@@ -12,47 +12,112 @@ import (
 // what it reports of its own cache says nothing to the client.
 type prefillCached struct {
 	told atomic.Int64 // one more than the count; 0: not told
-	leg  *latch       // of the leg beside, if there is one
+	// prompt is one more than what the answer told of the prompt beside it: in the
+	// Messages API the tokens that are not in the cache.
+	prompt atomic.Int64
+	// each are the counts of a list of prompts, -1 where none was told.
+	each atomic.Pointer[[]int64]
+	leg  *latch // of the leg beside, if there is one
 }
 
 func (c *prefillCached) tell(u openai.Usage) {
 	if u.CachedTokens >= 0 {
+		c.prompt.Store(u.PromptTokens + 1)
 		c.told.Store(u.CachedTokens + 1)
 	}
 }
+
+// tellEach tells the counts of a list of prompts.
+func (c *prefillCached) tellEach(counts []int64) {
+	if len(counts) > 0 {
+		list := counts // on the heap only where there is one
+		c.each.Store(&list)
+	}
+}
+
+// counts are those of tellEach; nil: not told.
+func (c *prefillCached) counts() []int64 {
+	if p := c.each.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (c *prefillCached) known() bool { return c.told.Load() != 0 || c.each.Load() != nil }
 
 // cachedWait is how long a whole answer waits for that of the prefill leg, which
 // mostly came before. Streams do not wait.
 const cachedWait = 20 * time.Millisecond
 
+// cachedEdit writes the prefill's count into the usage of the engine as it passes by.
+type cachedEdit struct {
+	from  *prefillCached // nil: nothing is changed
+	count openai.CachedSplicer
+	// edit changes one event as a whole, where that is needed.
+	edit  func(data []byte) []byte
+	lines *openai.LineSplicer
+	list  bool // of a list of prompts
+}
+
+// takesCached lets the answer have c's count.
+func (r *relay) takesCached(c *prefillCached) {
+	x, e := r.x, &r.cached
+	e.from = c
+	e.list = x.call.Route == openai.RouteGenerate && x.ticket.Legs > 1 && x.fan.Copies <= 1
+	switch {
+	case e.list:
+		e.edit = func(data []byte) []byte { return openai.SpliceListEvent(data, c.counts()) }
+	case x.call.Route == openai.RouteMessages && !x.translates():
+		e.edit = func(data []byte) []byte { return openai.SpliceMessages(data, c.told.Load()-1, c.prompt.Load()-1) }
+	default:
+		return
+	}
+	e.lines = new(openai.LineSplicer)
+}
+
 // withCached is a piece of an event stream that scan has just been fed, with the
 // prefill's count in the usage of the engine. events and within are of the scan before:
 // its events with usage, and that it was in an event.
 func (r *relay) withCached(piece []byte, events int, within bool) []byte {
-	if r.cached == nil || events == r.scan.UsageEvents && !within && r.scan.AtBoundary() {
+	e := &r.cached
+	switch {
+	case e.from == nil:
+		return piece
+	case e.edit != nil:
+		return e.lines.Splice(piece, e.edit)
+	case events == r.scan.UsageEvents && !within && r.scan.AtBoundary():
 		return piece
 	}
-	return r.splice.Splice(piece, r.cached.told.Load()-1)
+	return e.count.Splice(piece, e.from.told.Load()-1)
 }
 
-// wholeWithCached is withCached for an answer that does not stream.
+// restWithCached is what withCached holds of a stream that has ended.
+func (r *relay) restWithCached() []byte {
+	if r.cached.lines == nil {
+		return nil
+	}
+	return r.cached.lines.Rest()
+}
+
+// wholeWithCached is withCached for an answer that does not stream. One that is too large
+// to be collected keeps the engine's count, as its length has been told.
 func (r *relay) wholeWithCached(b []byte) []byte {
-	if r.cached == nil {
+	if r.cached.from == nil {
 		return b
 	}
 	if u, ok := openai.ReadUsage(b); !ok || u.CachedTokens < 0 {
 		return b
 	}
-	if r.cached.leg != nil && r.cached.told.Load() == 0 {
-		waitFor(r.cached.leg, cachedWait)
+	c := r.cached.from
+	if c.leg != nil && !c.known() {
+		waitFor(c.leg, cachedWait)
 	}
-	return r.splice.Splice(b, r.cached.told.Load()-1)
-}
-
-// takesCached lets the answer have c's count. The lists of /generate have a count of
-// each prompt, which is not c's.
-func (r *relay) takesCached(c *prefillCached) {
-	if r.x.call.Route != openai.RouteGenerate || r.x.ticket.Legs <= 1 || r.x.fan.Copies > 1 {
-		r.cached = c
+	switch {
+	case r.cached.list:
+		r.cached.count.Each = c.counts()
+		return r.cached.count.Splice(b, -1)
+	case r.cached.edit != nil:
+		return r.cached.edit(b)
 	}
+	return r.cached.count.Splice(b, c.told.Load()-1)
 }

@@ -21,6 +21,7 @@ func TestCachedTokensArePrefills(t *testing.T) {
 		{"chat", "/v1/chat/completions", chatBody(""), chatUsage(`{"cached_tokens": 7}`), chatUsage(`{"cached_tokens": 0}`), chatUsage(`{"cached_tokens": 7}`)},
 		{"completions", "/v1/completions", request("/v1/completions", 5, ""), chatUsage(`{"cached_tokens":7}`), chatUsage(`{"cached_tokens":10}`), chatUsage(`{"cached_tokens":7}`)},
 		{"generate", "/generate", request("/generate", 5, ""), generate("7"), generate("123"), generate("7")},
+		{"far behind", "/generate", request("/generate", 5, ""), `{"output_ids":[` + strings.Repeat("1,", 10_000) + `1],` + generate("7")[1:], generate("123"), generate("7")},
 		{"no details", "/v1/chat/completions", chatBody(""), chatUsage(`{"cached_tokens":7}`), chatUsage("null"), chatUsage("null")},
 		{"none of prefill", "/v1/chat/completions", chatBody(""), chatUsage("null"), chatUsage(`{"cached_tokens":10}`), chatUsage(`{"cached_tokens":10}`)},
 	} {
@@ -67,5 +68,73 @@ func TestCachedTokensOfLegsInTurn(t *testing.T) {
 	r.sim.Decode(0).SetFault(sim.Fault{Path: "/v1/chat", Status: 200, Body: usage("122"), ContentType: typeJSON})
 	if a := r.chat(""); a.status != 200 || a.body != usage("7") {
 		t.Errorf("%d %s, want %s", a.status, a.body, usage("7"))
+	}
+}
+
+// TestCachedTokensOfABatch: each prompt of a list has its own count.
+func TestCachedTokensOfABatch(t *testing.T) {
+	t.Parallel()
+	const body = `{"text":["a","b","c"],"sampling_params":{"max_new_tokens":5}`
+	list := func(counts ...string) string {
+		var all []string
+		for _, n := range counts {
+			all = append(all, `{"text":"`+strings.Repeat("x", 3000)+`","meta_info":{"id":"x","finish_reason":{"type":"stop"},"cached_tokens":`+n+`}}`)
+		}
+		return "[" + strings.Join(all, ", ") + "]"
+	}
+	events := func(counts ...string) string {
+		var all string
+		for i, n := range counts {
+			all = `data: {"text":"a","meta_info":{"id":"x","cached_tokens":` + n + `},"index":` + itoa(i) + "}\n\n" + all // in any order
+		}
+		return all + doneEvent
+	}
+	for _, c := range []struct {
+		name, extra, typ      string
+		prefill, decode, want string
+	}{
+		{"whole", "}", typeJSON, list("1", "20", "300"), list("0", "0", "7"), list("1", "20", "300")},
+		{"streamed", streamed + "}", typeEventStream, events("1", "20", "300"), events("0", "0", "7"), events("1", "20", "300")},
+	} {
+		for _, size := range []int{0, 13} {
+			r := newRig(t, pd(rigOptions{}))
+			p, d := r.sim.Prefill(0), r.sim.Decode(0)
+			p.SetFault(sim.Fault{Path: "/generate", Status: 200, Body: c.prefill, ContentType: c.typ})
+			d.SetFault(sim.Fault{Path: "/generate", Status: 200, Body: c.decode, ContentType: c.typ, WriteSize: size})
+			d.Freeze()
+			done := make(chan answer, 1)
+			go func() { done <- r.do(t.Context(), "/generate", body+c.extra) }()
+			r.until("prefill is over", func() bool { return r.counted("sluice_prefill_leg_seconds") == 1 })
+			d.Thaw()
+			if a := <-done; a.status != 200 || a.err != nil || a.body != c.want {
+				t.Errorf("%s in pieces of %d: %d %v\n%s\nwant\n%s", c.name, size, a.status, a.err, a.body, c.want)
+			}
+			r.settled()
+		}
+	}
+}
+
+// TestCachedTokensOfMessages: the count has another name there, and the prompt's other
+// tokens stand beside it.
+func TestCachedTokensOfMessages(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"sim-model","max_tokens":5,"messages":[{"role":"user","content":"x"}]`
+	answer := func(input, cached string) string {
+		return `{"type":"message","content":[{"type":"tool_use","input":{"input_tokens":9}}],"usage":{"input_tokens":` + input + `,"output_tokens":1,"cache_read_input_tokens":` + cached + `}}`
+	}
+	stream := func(input, cached string) string {
+		return "event: message_start\ndata: {\"type\":\"message_start\",\"message\":" + answer(input, cached) + "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+	}
+	for _, c := range []struct{ extra, typ, decode, want string }{
+		{"}", typeJSON, answer("3", "120"), answer("23", "100")},
+		{streamed + "}", typeEventStream, stream("3", "120"), stream("23", "100")},
+	} {
+		r := newRig(t, vllm(sim.NIXL, rigOptions{}))
+		handsOver := strings.TrimSuffix(answer("23", "100"), "}") + `,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_block_ids":[1],"remote_host":"h","remote_port":1}}`
+		r.sim.Prefill(0).SetFault(sim.Fault{Path: "/v1/messages", Status: 200, Body: handsOver, ContentType: typeJSON})
+		r.sim.Decode(0).SetFault(sim.Fault{Path: "/v1/messages", Status: 200, Body: c.decode, ContentType: c.typ, WriteSize: 11})
+		if a := r.do(t.Context(), "/v1/messages", body+c.extra); a.status != 200 || a.err != nil || a.body != c.want {
+			t.Errorf("%d %v\n%s\nwant\n%s", a.status, a.err, a.body, c.want)
+		}
 	}
 }

@@ -231,8 +231,8 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 	defer r.mu.Unlock()
 	r.relay.resp = resp
 	one := &r.copies[k].relay
-	if one.cached != nil {
-		piece = one.splice.Splice(piece, one.cached.told.Load()-1)
+	if one.cached.from != nil {
+		piece = one.cached.count.Splice(piece, one.cached.from.told.Load()-1)
 	}
 	var merged []byte
 	err := r.merger.Feed(k, piece, func(b []byte) { merged = b })

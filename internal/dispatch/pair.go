@@ -293,14 +293,20 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	rank.NoteProgress()
 	keep := x.wantsLogprobs()
 	sse := isEventStream(resp.Get("Content-Type"))
+	prompts := 0 // of a list
+	if x.call.Route == openai.RouteGenerate && x.ticket.Legs > 1 {
+		prompts = x.ticket.Legs
+	}
 	var scan openai.EventScanner
-	var head, kept []byte
-	var last byte
+	look := answerScanners.Get().(*openai.AnswerScanner)
+	defer answerScanners.Put(look)
+	look.Reset()
+	var kept []byte
+	total, limit := 0, x.d.opts.MaxLogprobBody
 	keptHeld := collected{x: x}
-	if !sse {
-		buf := headPool.Get().(*[maxHead]byte)
-		defer headPool.Put(buf)
-		head = buf[:0]
+	if look.MaxEach = prompts; sse && prompts > 0 {
+		look.Cached = unknownCounts(prompts)
+		scan.OnData = func(data []byte) { noteCached(look.Cached, data) }
 	}
 	for {
 		piece, err := resp.Body.Next()
@@ -310,6 +316,13 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 		if err != nil {
 			return x.legFailure(ctx, admission.PrefillLeg, rank, err)
 		}
+		if total += len(piece); total > limit {
+			what := "the prefill's answer is larger than "
+			if keep {
+				what = "the prefill's answer, which is kept for its logprobs, is larger than "
+			}
+			return limitFailure(admission.PrefillLeg, rank, what+itoa(limit)+" bytes")
+		}
 		if sse {
 			if scan.Feed(piece); scan.Aborted {
 				return x.abortFailure(admission.PrefillLeg, rank, scan.Abort)
@@ -318,16 +331,11 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 			} else if scan.HasUsage {
 				leg.cached.tell(scan.Usage)
 			}
-		} else {
-			head = append(head, piece[:min(len(piece), cap(head)-len(head))]...)
-			if t := bytes.TrimRight(piece, " \t\r\n"); len(t) > 0 {
-				last = t[len(t)-1]
-			}
+		} else if look.Feed(piece); look.Aborted {
+			// Decode would go on with KV that is not there.
+			return x.abortFailure(admission.PrefillLeg, rank, look.Abort)
 		}
 		if keep {
-			if len(kept)+len(piece) > x.d.opts.MaxLogprobBody {
-				return limitFailure(admission.PrefillLeg, rank, "the prefill's answer, which is kept for its logprobs, is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes")
-			}
 			if !keptHeld.hold(len(kept) + len(piece)) {
 				return x.noRoom()
 			}
@@ -342,23 +350,18 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	switch {
 	case sse && !(scan.Finished && scan.AtBoundary()):
 		return bad("its event stream ended without its end marker")
-	case !sse && !startsJSON(head):
+	case !sse && look.Invalid():
 		return bad("its answer is no JSON")
-	case !sse && last != '}' && last != ']':
+	case !sse && !look.Closed():
 		return bad("its answer broke off")
 	}
-	if a, given := openai.ReadAbort(head); given {
-		// Decode would go on with KV that is not there.
-		return x.abortFailure(admission.PrefillLeg, rank, a)
-	}
-	if f := x.toldError(admission.PrefillLeg, rank, head); f != nil {
+	if f := x.toldError(admission.PrefillLeg, rank, look.Told()); f != nil {
 		return f // decode would wait for KV that never comes
 	}
-	if u, ok := openai.ReadUsage(head); ok {
-		leg.cached.tell(u)
-	} else if u, ok := openai.ReadUsage(kept); ok {
-		leg.cached.tell(u)
+	if look.HasUsage {
+		leg.cached.tell(look.Usage)
 	}
+	leg.cached.tellEach(look.Cached)
 	if keep {
 		m, err := openai.NewLogprobMerger(kept)
 		if err != nil {
@@ -372,11 +375,8 @@ func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.R
 	return nil
 }
 
-// maxHead is how much is kept of the start of a plain answer of a prefill leg, to
-// see an error in it.
-const maxHead = 4 << 10
-
-var headPool = sync.Pool{New: func() any { return new([maxHead]byte) }}
+// answerScanners are for prefill legs, whose answers nobody else reads.
+var answerScanners = sync.Pool{New: func() any { return new(openai.AnswerScanner) }}
 
 // waitFor waits for l, at most d.
 func waitFor(l *latch, d time.Duration) {
@@ -423,6 +423,23 @@ func (x *exchange) runOn(rank *fleet.Rank) *failure {
 	x.noteRoute(rank, f)
 	x.report(rank, f)
 	return f
+}
+
+// unknownCounts are counts of n prompts that nobody has told.
+func unknownCounts(n int) []int64 {
+	counts := make([]int64, n)
+	for i := range counts {
+		counts[i] = -1
+	}
+	return counts
+}
+
+// noteCached takes note of the cached tokens that an event tells of its place in a list.
+func noteCached(counts []int64, data []byte) {
+	i, ok := openai.ListIndex(data)
+	if u, has := openai.ReadUsage(data); ok && has && i < len(counts) && u.CachedTokens >= 0 {
+		counts[i] = u.CachedTokens
+	}
 }
 
 // startsJSON tells whether b begins like the JSON of an answer.

@@ -26,9 +26,7 @@ type relay struct {
 	frees  bool
 	scan   openai.EventScanner
 	output tokens.OutputCounter
-	// cached is what the prefill leg told, nil if nothing is changed.
-	cached *prefillCached
-	splice openai.CachedSplicer
+	cached cachedEdit
 	// tokenEvents are the events with tokens so far; lastToken is when the last came,
 	// from the request's arrival; newToken: it is still to be read off the clock.
 	tokenEvents int
@@ -273,7 +271,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 	for {
 		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
-			return r.streamEnd(held)
+			return r.streamEnd(append(held, r.restWithCached()...))
 		}
 		if err != nil {
 			if r.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 {
@@ -286,7 +284,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 		r.rank.NoteProgress()
 		told, within := r.scan.UsageEvents, !r.scan.AtBoundary()
 		if r.scan.Feed(piece); r.scan.Aborted {
-			return r.aborted(piece[:r.scan.AbortAt])
+			return r.aborted(r.withCached(piece[:r.scan.AbortAt], told, within))
 		}
 		piece = r.withCached(piece, told, within)
 		if !r.out.begun {
@@ -364,6 +362,11 @@ func (r *relay) beforeFirst() *failure {
 
 // streamEnd judges a stream that ended without a fault of the connection.
 func (r *relay) streamEnd(held []byte) *failure {
+	if r.out.begun && len(held) > 0 {
+		if f := r.out.write(held, false); f != nil {
+			return f
+		}
+	}
 	if missing := r.scan.Close(nil); len(missing) > 0 {
 		if r.out.begun {
 			if f := r.out.write(missing, true); f != nil {
@@ -502,7 +505,8 @@ func (r *relay) lineFailure(lines []byte) *failure {
 // that breaks off is told as an error and can be tried elsewhere.
 func (r *relay) plain(ctx *legContext) *failure {
 	bound := r.x.d.opts.MaxBufferedAnswer
-	var held, tail []byte
+	var held []byte
+	var look *openai.AnswerScanner // once the answer is too large to be collected
 	counted := collected{x: r.x}
 	for {
 		piece, err := r.resp.Body.Next()
@@ -523,6 +527,13 @@ func (r *relay) plain(ctx *legContext) *failure {
 			held = append(held, piece...)
 			continue
 		}
+		if look == nil {
+			look = new(openai.AnswerScanner)
+			look.Feed(held)
+		}
+		if look.Feed(piece); look.Aborted && r.x.call.Route != openai.RouteStoredResponse {
+			return r.x.abortFailure(r.leg, r.rank, look.Abort)
+		}
 		if !r.out.begun {
 			r.firstToken()
 			if f := r.begin(int(r.resp.ContentLength)); f != nil {
@@ -531,41 +542,28 @@ func (r *relay) plain(ctx *legContext) *failure {
 			if f := r.out.write(held, false); f != nil {
 				return f
 			}
-			tail, held = append(tail, held[max(0, len(held)-maxTail):]...), nil
-		}
-		if tail = append(tail, piece...); openai.LooseAbort(tail) {
-			return r.x.abortFailure(r.leg, r.rank, openai.Abort{Status: http.StatusServiceUnavailable})
-		}
-		if n := len(tail) - maxTail; n > 0 {
-			tail = append(tail[:0], tail[n:]...)
+			held = nil
 		}
 		if f := r.pass(piece); f != nil {
 			return f
 		}
 	}
-	if r.out.begun {
-		if u, ok := openai.LooseUsage(tail); ok {
-			r.x.call.Record.Usage = u
-		}
-		if r.resp.ContentLength < 0 && r.resp.Get("Content-Encoding") == "" && !r.x.call.Passing && !endsJSON(tail) {
-			f := r.bad("its answer broke off", nil)
-			f.reason = reasonBrokenOff
-			return f
-		}
-		return nil
+	if !r.out.begun {
+		return r.whole(held)
 	}
-	return r.whole(held)
+	if look.HasUsage {
+		r.x.call.Record.Usage = look.Usage
+	}
+	if r.resp.ContentLength < 0 && r.resp.Get("Content-Encoding") == "" && !r.x.call.Passing && !look.Closed() {
+		f := r.bad("its answer broke off", nil)
+		f.reason = reasonBrokenOff
+		return f
+	}
+	return nil
 }
 
-// maxTail is how much is looked into of the end of an answer that is too large to be
-// collected: there are its token counts and how it ended.
+// maxTail is how much is kept of the end of a stream of lines, to see how it ended.
 const maxTail = 4 << 10
-
-// endsJSON tells whether b ends as the JSON of an answer does.
-func endsJSON(b []byte) bool {
-	b = bytes.TrimRight(b, " \t\r\n")
-	return len(b) > 0 && (b[len(b)-1] == '}' || b[len(b)-1] == ']')
-}
 
 // whole sends a collected answer.
 func (r *relay) whole(b []byte) *failure {
@@ -728,6 +726,9 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		}
 	}
 	out = out[:0]
+	if err := stream.Feed(r.restWithCached(), add); err != nil {
+		return r.bad(unmergeable, err)
+	}
 	if stream.Close(add); len(out) > 0 {
 		if f := r.begin(-1); f != nil {
 			return f

@@ -137,38 +137,6 @@ func (w *abortWalk) kind(raw []byte) {
 	}
 }
 
-// LooseAbort is ReadAbort for the end of an answer of which the beginning is gone.
-func LooseAbort(tail []byte) bool {
-	for _, mark := range looseAborts {
-		if bytes.Contains(tail, mark) {
-			return true
-		}
-	}
-	return false
-}
-
-// In a text of JSON the quotes would be escaped.
-var looseAborts = [...][]byte{[]byte(`"finish_reason":"abort"`), []byte(`"finish_reason":"error"`), []byte(`"finish_reason":{"type":"abort"`),
-	[]byte(`"finish_reason": "abort"`), []byte(`"finish_reason": "error"`), []byte(`"finish_reason": {"type": "abort"`)}
-
-// LooseUsage is ReadUsage for a part of an answer: the last usage object, or
-// meta_info, that is whole in it.
-func LooseUsage(part []byte) (Usage, bool) {
-	for _, name := range [...]string{`"usage":`, `"meta_info":`} {
-		for rest := part; ; {
-			at := bytes.LastIndex(rest, []byte(name))
-			if at < 0 {
-				break
-			}
-			if u, ok := ReadUsage(append([]byte{'{'}, part[at:]...)); ok {
-				return u, true
-			}
-			rest = rest[:at]
-		}
-	}
-	return Usage{}, false
-}
-
 // WholeJSON tells whether b is one JSON value to its end.
 func WholeJSON(b []byte) bool {
 	s := new(scanner)

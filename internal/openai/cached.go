@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 )
 
@@ -12,13 +13,26 @@ import (
 //
 // The zero value is ready.
 type CachedSplicer struct {
-	matched int  // bytes of cachedName at the end of the last piece
-	colon   bool // the name was there: a colon or the value is next
-	value   bool // the colon too
-	digits  bool // in the number that was replaced
+	// Each are the counts of the answers in a list, in their order, instead of one for
+	// all; a negative one changes nothing.
+	Each []int64
+
+	name    []byte // of the field, with its quotes; nil is cachedName
+	matched int    // bytes of cachedName at the end of the last piece
+	colon   bool   // the name was there: a colon or the value is next
+	value   bool   // the colon too
+	digits  bool   // in the number that was replaced
 }
 
-var cachedName = []byte(`"cached_tokens"`)
+var cachedName = []byte(`"cached_tokens"`) // in all APIs but Messages
+
+// end is the end of a field.
+func (c *CachedSplicer) end() {
+	if c.digits || c.value {
+		c.Each = c.Each[min(1, len(c.Each)):]
+	}
+	*c = CachedSplicer{name: c.name, Each: c.Each}
+}
 
 // Within tells whether the last piece ended in or before a number to replace.
 func (c *CachedSplicer) Within() bool { return c.matched > 0 || c.colon }
@@ -26,6 +40,10 @@ func (c *CachedSplicer) Within() bool { return c.matched > 0 || c.colon }
 // Splice returns the piece with count as the number; without one it is the piece
 // itself, else new memory. A negative count changes nothing.
 func (c *CachedSplicer) Splice(piece []byte, count int64) []byte {
+	name := c.name
+	if name == nil {
+		name = cachedName
+	}
 	var out []byte
 	done := 0 // of piece, in out
 	for i := 0; i < len(piece); {
@@ -37,7 +55,7 @@ func (c *CachedSplicer) Splice(piece []byte, count int64) []byte {
 				done = i
 				continue
 			}
-			*c = CachedSplicer{}
+			c.end()
 		case c.colon:
 			switch {
 			case b == ' ' || b == '\t':
@@ -45,34 +63,34 @@ func (c *CachedSplicer) Splice(piece []byte, count int64) []byte {
 			case b == ':' && !c.value:
 				c.value = true
 				i++
-			case c.value && b >= '0' && b <= '9' && count >= 0:
+			case c.value && b >= '0' && b <= '9' && c.count(count) >= 0:
 				if out == nil {
 					out = make([]byte, 0, len(piece)+20)
 				}
-				out = strconv.AppendInt(append(out, piece[done:i]...), count, 10)
+				out = strconv.AppendInt(append(out, piece[done:i]...), c.count(count), 10)
 				c.digits = true
 				done = i
 			default:
-				*c = CachedSplicer{}
+				c.end()
 			}
 		case c.matched > 0:
-			if b != cachedName[c.matched] {
+			if b != name[c.matched] {
 				c.matched = 0 // b may begin the name: it is looked at again
 				continue
 			}
 			i++
-			if c.matched++; c.matched == len(cachedName) {
+			if c.matched++; c.matched == len(name) {
 				c.matched, c.colon = 0, true
 			}
 		default:
-			if at := bytes.Index(piece[i:], cachedName); at >= 0 {
-				i += at + len(cachedName)
+			if at := bytes.Index(piece[i:], name); at >= 0 {
+				i += at + len(name)
 				c.colon = true
 				continue
 			}
 			// The name may be cut off at the end.
-			tail := piece[max(i, len(piece)-len(cachedName)+1):]
-			if at := bytes.LastIndexByte(tail, '"'); at >= 0 && bytes.HasPrefix(cachedName, tail[at:]) {
+			tail := piece[max(i, len(piece)-len(name)+1):]
+			if at := bytes.LastIndexByte(tail, '"'); at >= 0 && bytes.HasPrefix(name, tail[at:]) {
 				c.matched = len(tail) - at
 			}
 			i = len(piece)
@@ -82,4 +100,94 @@ func (c *CachedSplicer) Splice(piece []byte, count int64) []byte {
 		return piece
 	}
 	return append(out, piece[done:]...)
+}
+
+// count is the number that is written next.
+func (c *CachedSplicer) count(all int64) int64 {
+	if len(c.Each) > 0 {
+		return c.Each[0]
+	}
+	return all
+}
+
+// LineSplicer changes the data of events, each on a line of its own, that can only be
+// changed as a whole: lines are passed on when they are whole.
+type LineSplicer struct {
+	line []byte
+	lost bool // the line is too long to be held
+	out  []byte
+}
+
+// Splice returns what can be passed on of the stream, until the next call.
+func (l *LineSplicer) Splice(piece []byte, edit func(data []byte) []byte) []byte {
+	l.out = l.out[:0]
+	for len(piece) > 0 {
+		end := lineEnd(piece)
+		if end < 0 {
+			l.line = append(l.line, piece...)
+			if l.lost = l.lost || len(l.line) > DefaultMaxEventBytes; l.lost {
+				l.out, l.line = append(l.out, l.line...), nil
+			}
+			break
+		}
+		l.line = append(l.line, piece[:end]...)
+		if data, ok := bytes.CutPrefix(l.line, dataField); ok && !l.lost {
+			l.out = append(append(l.out, dataField...), edit(data)...)
+		} else {
+			l.out = append(l.out, l.line...)
+		}
+		l.out = append(l.out, piece[end])
+		l.line, l.lost = l.line[:0], false
+		piece = piece[end+1:]
+	}
+	if cap(l.line) > maxKeptBuffer && len(l.line) == 0 {
+		l.line = nil
+	}
+	return l.out
+}
+
+var dataField = []byte("data:")
+
+// Rest is what is left of a stream that ended inside a line.
+func (l *LineSplicer) Rest() []byte { return l.line }
+
+// SpliceListEvent writes the count of its place in a list of answers into an event.
+func SpliceListEvent(data []byte, counts []int64) []byte {
+	at, ok := ListIndex(data)
+	if !ok || at >= len(counts) {
+		return data
+	}
+	return new(CachedSplicer).Splice(data, counts[at])
+}
+
+// ListIndex is the place in a list of answers that an event tells.
+func ListIndex(data []byte) (index int, ok bool) {
+	raw, _ := RawField(data, "index")
+	n, ok := parseInt(raw)
+	if !ok || n < 0 || n > 1<<30 {
+		return 0, false
+	}
+	return int(n), true
+}
+
+// SpliceMessages writes the count of cached tokens into the usage of an answer or an
+// event of the Messages API, if there is one, and beside it that of the prompt's other
+// tokens, which add up to the prompt. It touches nothing but the usage: arguments of
+// tools are JSON there, and the model's. A negative count changes nothing.
+func SpliceMessages(json []byte, cached, input int64) []byte {
+	if u, ok := ReadUsage(json); !ok || u.CachedTokens < 0 || cached < 0 {
+		return json
+	}
+	at, ok := findField(json, "usage")
+	if !ok {
+		message, _ := findField(json, "message")
+		if at, ok = findField(json[message.Start:message.End], "usage"); !ok {
+			return json
+		}
+		at.Start, at.End = at.Start+message.Start, at.End+message.Start
+	}
+	count := CachedSplicer{name: []byte(`"cache_read_input_tokens"`)}
+	rest := CachedSplicer{name: []byte(`"input_tokens"`)}
+	usage := rest.Splice(count.Splice(json[at.Start:at.End], cached), input)
+	return slices.Concat(json[:at.Start], usage, json[at.End:])
 }

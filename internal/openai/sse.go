@@ -19,6 +19,8 @@ type EventScanner struct {
 	MaxEventBytes int
 	// SkipUsage saves the search for tokens and their counts.
 	SkipUsage bool
+	// OnData, if set, is called with the data of each event that tells no error.
+	OnData func(data []byte)
 
 	// Events counts complete events with data, the end marker and errors included;
 	// DataEvents those without the two; Comments the comment lines.
@@ -317,6 +319,9 @@ func (e *EventScanner) inspect() {
 		}
 	}
 	e.DataEvents++
+	if e.OnData != nil {
+		e.OnData(data)
+	}
 	if e.name == nameOpening {
 		e.Openings++
 	}

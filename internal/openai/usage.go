@@ -122,26 +122,35 @@ func (s *scanner) counts(i int, u *Usage, depth int) int {
 // RawField is a top-level field of a JSON object as it is written, the last of that
 // name; ok is false if there is none or the JSON is none. The bytes are those of json.
 func RawField(json []byte, field string) (raw []byte, ok bool) {
+	at, ok := findField(json, field)
+	if !ok {
+		return nil, false
+	}
+	return json[at.Start:at.End], true
+}
+
+// findField is where RawField is.
+func findField(json []byte, field string) (at Span, ok bool) {
 	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
 	i := s.space(0)
 	if i >= len(json) || json[i] != '{' {
-		return nil, false
+		return Span{}, false
 	}
 	i++
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 {
-			return nil, false
+			return Span{}, false
 		}
 		if done {
-			return raw, ok
+			return at, ok
 		}
 		if i = s.skip(v, 1); i < 0 {
-			return nil, false
+			return Span{}, false
 		}
 		if s.nameIs(name, field) {
-			raw, ok = json[v:i], true
+			at, ok = Span{v, i}, true
 		}
 	}
 }
