@@ -44,17 +44,17 @@ type Config struct {
 
 // Server says what sluice listens on and bounds what clients send.
 type Server struct {
-	Host                string        `yaml:"host" default:"0.0.0.0" help:"Address or host name to serve clients on. Use :: for IPv4 and IPv6 together, 127.0.0.1 for this machine only."`
-	Port                int           `yaml:"port" default:"30000" range:"0:65535" help:"Port to serve clients on; 0 takes a free one."`
-	PrometheusHost      string        `yaml:"prometheus_host" default:"0.0.0.0" help:"Address or host name to serve /metrics on."`
-	PrometheusPort      int           `yaml:"prometheus_port" default:"29000" range:"0:65535" help:"Port to serve /metrics on; 0 takes a free one."`
-	MaxPayloadSize      int64         `yaml:"max_payload_size" default:"512MiB" unit:"bytes" range:"1:" help:"Largest request body; more is answered with 413. The default leaves room for prompts with images, and max_buffered_bytes bounds all of them together."`
+	Host                string        `yaml:"host" default:"0.0.0.0" help:"Address or host name on which to serve clients. Use :: for IPv4 and IPv6 together, 127.0.0.1 for this machine only."`
+	Port                int           `yaml:"port" default:"30000" range:"0:65535" help:"Port on which to serve clients; 0: any free port."`
+	PrometheusHost      string        `yaml:"prometheus_host" default:"0.0.0.0" help:"Address or host name on which to serve /metrics."`
+	PrometheusPort      int           `yaml:"prometheus_port" default:"29000" range:"0:65535" help:"Port on which to serve /metrics; 0: any free port."`
+	MaxPayloadSize      int64         `yaml:"max_payload_size" default:"512MiB" unit:"bytes" range:"1:" help:"Maximum size of a request body; larger ones are answered with 413. The default leaves room for prompts with images; max_buffered_bytes limits all bodies together."`
 	MaxBufferedBytes    int64         `yaml:"max_buffered_bytes" default:"2GiB" unit:"bytes" range:"1:" help:"Most bytes of memory that requests hold at one time, all together; more is answered with 503 (buffer_full). The process holds that, 64 MiB, and 32 KiB for each open connection."`
-	SSEKeepalive        time.Duration `yaml:"sse_keepalive_secs" default:"15" unit:"secs" help:"An event stream silent for so long gets a comment line (on /v1/messages a ping event), so that proxies between do not cut it; 0: never."`
-	UntranslatableTools string        `yaml:"untranslatable_tools" choices:"drop|refuse" default:"drop" help:"What becomes of tools that SGLang pairs cannot be told of on /v1/messages and /v1/responses, all but functions of the client's: drop leaves them out and says so in X-Sluice-Note and the access log; refuse answers 400."`
+	SSEKeepalive        time.Duration `yaml:"sse_keepalive_secs" default:"15" unit:"secs" help:"An event stream that has been silent for this long gets a comment line (on /v1/messages a ping event), so that proxies in between do not close it; 0: never."`
+	UntranslatableTools string        `yaml:"untranslatable_tools" choices:"drop|refuse" default:"drop" help:"What to do with tools on /v1/messages and /v1/responses that cannot be translated for SGLang pairs (everything but the client's own functions): drop leaves them out and says so in X-Sluice-Note and in the access log; refuse answers 400."`
 	TrustUpstream       bool          `yaml:"trust_upstream_transfer_params" help:"Let clients set kv_transfer_params, ec_transfer_params, transfer_id, data-parallel ranks and the bootstrap fields, which are refused otherwise: for a sluice that serves another router, which has paired prefill and decode itself. Clients could then read each other's KV cache, so only trusted ones may reach it. Not with pd_disaggregation, where sluice sets these fields."`
-	DrainTimeout        time.Duration `yaml:"drain_timeout" default:"180" unit:"secs" alias:"shutdown-grace-period-secs" help:"After SIGTERM, how long waiting and running requests may go on before they are ended."`
-	PreDrainWait        time.Duration `yaml:"pre_drain_wait" default:"5" unit:"secs" help:"After SIGTERM or SIGINT, how long to go on taking requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10; without either, 0."`
+	DrainTimeout        time.Duration `yaml:"drain_timeout" default:"180" unit:"secs" alias:"shutdown-grace-period-secs" help:"After SIGTERM, how long waiting and running requests may continue before they are ended."`
+	PreDrainWait        time.Duration `yaml:"pre_drain_wait" default:"5" unit:"secs" help:"After SIGTERM or SIGINT, how long to accept requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10; without either, 0."`
 }
 
 // Auth holds the keys sluice asks for and the one it presents.
@@ -69,21 +69,21 @@ type Auth struct {
 
 // Log says what is logged and in which form.
 type Log struct {
-	Level  string `yaml:"log_level" default:"info" choices:"debug|info|warn|error" help:"Least level that is logged."`
-	Access string `yaml:"access_log" default:"all" choices:"all|failures|off" help:"Which requests have a line in the log. failures: those that sluice or an engine failed, and those that were refused for want of room, which are logged at warn; the others are at info. Probes and reads of /workers and /admission are at debug."`
-	JSON   bool   `yaml:"log_json" default:"false" help:"Log one JSON object a line instead of text."`
+	Level  string `yaml:"log_level" default:"info" choices:"debug|info|warn|error" help:"Lowest level that is logged."`
+	Access string `yaml:"access_log" default:"all" choices:"all|failures|off" help:"Which requests are logged, one line each. failures: only those that sluice or an engine failed or that were refused for lack of capacity, which are logged at warn; other requests are logged at info, probes and reads of /workers and /admission at debug."`
+	JSON   bool   `yaml:"log_json" default:"false" help:"Log one JSON object per line instead of text."`
 }
 
 // Fleet holds what is true of all engines together.
 type Fleet struct {
-	PDDisaggregation          bool          `yaml:"pd_disaggregation" default:"false" help:"Prefill and decode run on workers of their own. Without it every worker runs whole requests."`
-	DPAware                   bool          `yaml:"dp_aware" default:"false" help:"Schedule each data-parallel rank of a worker by itself. Every limit is then per rank."`
+	PDDisaggregation          bool          `yaml:"pd_disaggregation" default:"false" help:"Prefill and decode run on separate workers. Without it every worker runs whole requests."`
+	DPAware                   bool          `yaml:"dp_aware" default:"false" help:"Schedule each data-parallel rank of a worker separately. Every limit is then per rank."`
 	ModelID                   string        `yaml:"model_id" help:"Model name of workers that are given none of their own (workers[].model_id); empty: what each worker reports."`
-	NoWorkerWait              time.Duration `yaml:"no_worker_wait_secs" default:"0" unit:"secs" reload:"true" help:"How long a request may wait while no worker could serve it; 0: it is answered with 503 at once."`
-	KVHandOffMissing          string        `yaml:"kv_handoff_missing" default:"recompute" choices:"recompute|fail" help:"vLLM only: what becomes of a request whose prefill hands no KV cache over. recompute: decode computes the prompt again. fail: it is answered with 502. Both are counted."`
-	KVHandOffMaxAge           time.Duration `yaml:"kv_handoff_max_age_secs" default:"20" unit:"secs" range:"0.001:" help:"vLLM only: what prefill handed over is not used when it is older. Keep it well under the engine's own lease of 30 s (kv_lease_duration): after that it answers with wrong text and status 200."`
-	KVTransferTopology        string        `yaml:"kv_transfer_topology" default:"off" choices:"off|required|preferred" help:"What the domains of the workers (workers[].topology_domain) mean for the way of the KV cache from prefill to decode: nothing, that both must be in one domain, or that one domain is preferred."`
-	KVTransferPreferredWeight int           `yaml:"kv_transfer_preferred_weight" default:"1" range:"1:1000000" onlywith:"preferred" help:"What one domain counts with kv_transfer_topology: preferred, beside the weights of the labels that a request prefers."`
+	NoWorkerWait              time.Duration `yaml:"no_worker_wait_secs" default:"0" unit:"secs" reload:"true" help:"How long a request may wait while no worker can serve it; 0: it is answered with 503 at once."`
+	KVHandOffMissing          string        `yaml:"kv_handoff_missing" default:"recompute" choices:"recompute|fail" help:"vLLM only: what to do with a request whose prefill worker returns no KV cache to hand over. recompute: decode computes the prompt again. fail: answer 502. Both are counted."`
+	KVHandOffMaxAge           time.Duration `yaml:"kv_handoff_max_age_secs" default:"20" unit:"secs" range:"0.001:" help:"vLLM only: maximum age of the KV cache that prefill handed over; older cache is not used. Keep it well under the engine's own lease of 30 s (kv_lease_duration), after which an engine answers with wrong text and status 200."`
+	KVTransferTopology        string        `yaml:"kv_transfer_topology" default:"off" choices:"off|required|preferred" help:"Whether the prefill and the decode worker of a request must be in the same domain (workers[].topology_domain). off: domains are ignored. required: always. preferred: if possible."`
+	KVTransferPreferredWeight int           `yaml:"kv_transfer_preferred_weight" default:"1" range:"1:1000000" onlywith:"preferred" help:"Weight of a common domain with kv_transfer_topology: preferred, compared with the weights of the labels that a request prefers."`
 }
 
 // Policy names a way to choose among ranks with room.
@@ -100,9 +100,9 @@ const (
 // Routing says how ranks are chosen. PrefillPolicy and DecodePolicy are filled
 // in from Policy when they are not set, so readers need no fallback.
 type Routing struct {
-	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|consistent_hashing" help:"Policy of both phases, and of workers that run whole requests."`
-	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Policy for prefill, where it differs."`
-	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Policy for decode, where it differs."`
+	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|consistent_hashing" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
+	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for prefill workers."`
+	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for decode workers."`
 }
 
 // Admission sets the gate. The names, the defaults and what is refused are those
@@ -113,40 +113,40 @@ type Routing struct {
 // Config.Classes.
 type Admission struct {
 	// PrefillMaxInflight is -1 when admission is off, else positive.
-	PrefillMaxInflight int `yaml:"prefill_max_inflight_requests_per_worker" default:"-1" reload:"true" must:"a whole number: the most requests in prefill on one worker, or -1 for no limit" help:"Most requests in prefill on one worker (with dp_aware: one rank) at a time; more wait. Zero or negative: admission is off."`
+	PrefillMaxInflight int `yaml:"prefill_max_inflight_requests_per_worker" default:"-1" reload:"true" must:"a whole number: the most requests in prefill on one worker, or -1 for no limit" help:"Maximum number of requests in prefill on one worker (with dp_aware: one rank); further requests wait. Zero or negative: no limit, and no admission control in front of prefill."`
 	// PrefillQueueSize is 0 to refuse at once instead of waiting.
-	PrefillQueueSize int `yaml:"prefill_queue_size" default:"100" reload:"true" range:"0:" must:"a whole number, not negative: the most requests that wait, or 0 to refuse at once" onlywith:"admission" help:"Most requests that wait, over all workers; more are answered with 429 at once. 0: none waits. Only with a positive prefill_max_inflight_requests_per_worker."`
+	PrefillQueueSize int `yaml:"prefill_queue_size" default:"100" reload:"true" range:"0:" must:"a whole number, not negative: the most requests that wait, or 0 to refuse at once" onlywith:"admission" help:"Maximum number of waiting requests, over all workers; further requests are answered with 429 at once. 0: no request waits. Only with a positive prefill_max_inflight_requests_per_worker."`
 	// PrefillQueueTimeout is positive unless PrefillQueueSize is 0.
-	PrefillQueueTimeout time.Duration `yaml:"prefill_queue_timeout_secs" default:"60" reload:"true" unit:"secs" whole:"true" must:"a whole number of seconds, not negative: the longest wait of one request" onlywith:"admission" help:"Longest wait of one request, over all its waits; then it is answered with 429. Only with a positive prefill_max_inflight_requests_per_worker."`
+	PrefillQueueTimeout time.Duration `yaml:"prefill_queue_timeout_secs" default:"60" reload:"true" unit:"secs" whole:"true" must:"a whole number of seconds, not negative: the longest wait of one request" onlywith:"admission" help:"Maximum total waiting time of a request; after that it is answered with 429. Only with a positive prefill_max_inflight_requests_per_worker."`
 	// PriorityScheduler exists to be refused with an explanation.
-	PriorityScheduler bool `yaml:"priority_scheduler_enabled" default:"false" onlywith:"never" help:"Always refused: request classes do its job."`
+	PriorityScheduler bool `yaml:"priority_scheduler_enabled" default:"false" onlywith:"never" help:"Not supported and always refused: use request classes instead."`
 
 	// RouterPolicyConfig is the path of the class file, or "".
-	RouterPolicyConfig   string          `yaml:"router_policy_config" reload:"true" help:"Class file, YAML or JSON. Its contents can stand in this group instead."`
-	RouterQueueThreshold *float64        `yaml:"router_queue_threshold" range:"0:" reload:"true" help:"Without a class file: requests wait while every prefill worker has more than this part of its max_num_batched_tokens in prefill. It may exceed 1. This makes the one class default, whose order is router_queue_policy."`
-	RouterQueuePolicy    admission.Order `yaml:"router_queue_policy" choices:"fcfs|wspt|lcfs" default:"fcfs" reload:"true" onlywith:"threshold" help:"Order in that class, or of those that wait for prefill slots where there are no classes."`
-	AllowLCFS            bool            `yaml:"allow_lcfs" default:"false" reload:"true" help:"Allow the order lcfs, which serves the latest arrival first and lets the earliest wait longest. For experiments."`
+	RouterPolicyConfig   string          `yaml:"router_policy_config" reload:"true" help:"Class file, YAML or JSON. Its contents can be written in this group instead."`
+	RouterQueueThreshold *float64        `yaml:"router_queue_threshold" range:"0:" reload:"true" help:"Without a class file: requests wait while every prefill worker has more than this fraction of its max_num_batched_tokens in prefill. It may exceed 1. This creates one class, named default, whose order is router_queue_policy."`
+	RouterQueuePolicy    admission.Order `yaml:"router_queue_policy" choices:"fcfs|wspt|lcfs" default:"fcfs" reload:"true" onlywith:"threshold" help:"Order of the waiting requests in that class, or of those that wait for prefill slots when there are no classes."`
+	AllowLCFS            bool            `yaml:"allow_lcfs" default:"false" reload:"true" help:"Allow the order lcfs, which serves the latest arrival first, so that the earliest waits longest. For experiments."`
 	// MaxWaiting, MaxWaitingBytes and MaxWait are in force with classes and
 	// without prefill slots.
-	MaxWaiting      int           `yaml:"max_waiting" default:"10000" range:"0:" reload:"true" onlywith:"classes" help:"Most requests that wait, over all classes; more are answered with 429 (queue_full). Only with classes, and without prefill_max_inflight_requests_per_worker, whose prefill_queue_size is the bound then."`
-	MaxWaitingBytes int64         `yaml:"max_waiting_bytes" default:"1GiB" unit:"bytes" range:"0:" reload:"true" onlywith:"classes" help:"Most bytes of request bodies that wait, over all classes. As max_waiting."`
-	MaxWait         time.Duration `yaml:"max_wait_secs" default:"60" unit:"secs" range:"0.001:" reload:"true" onlywith:"classes" help:"Longest wait of one request, over all its waits; then it is answered with 429 (queue_timeout). As max_waiting; prefill_queue_timeout_secs is the other bound. A class may have a shorter one."`
-	QueueOrder      QueueOrder    `yaml:"queue_order" choices:"auto|strict|lanes" default:"auto" help:"auto: lanes with classes, else strict. strict: one queue, whose head holds up those behind it. lanes: a queue for each class and set of eligible workers, so that a request that must have one worker delays only those that need the same."`
+	MaxWaiting      int           `yaml:"max_waiting" default:"10000" range:"0:" reload:"true" onlywith:"classes" help:"Maximum number of waiting requests, over all classes; further requests are answered with 429 (queue_full). Only with classes, and only without prefill_max_inflight_requests_per_worker (prefill_queue_size is the limit then)."`
+	MaxWaitingBytes int64         `yaml:"max_waiting_bytes" default:"1GiB" unit:"bytes" range:"0:" reload:"true" onlywith:"classes" help:"Maximum size of the bodies of all waiting requests together. Applies where max_waiting does."`
+	MaxWait         time.Duration `yaml:"max_wait_secs" default:"60" unit:"secs" range:"0.001:" reload:"true" onlywith:"classes" help:"Maximum total waiting time of a request; after that it is answered with 429 (queue_timeout). Applies where max_waiting does; otherwise prefill_queue_timeout_secs is the limit. A class may have a shorter one."`
+	QueueOrder      QueueOrder    `yaml:"queue_order" choices:"auto|strict|lanes" default:"auto" help:"strict: one queue; a blocked request at its head blocks all requests behind it. lanes: one queue for each class and set of eligible workers, so that a blocked request delays only those that need the same workers. auto: lanes with classes, else strict."`
 	RefuseEarly     RefuseEarly   `yaml:"refuse_early" choices:"auto|off" default:"auto" reload:"true" help:"auto: with classes, a request is refused when it comes if it would wait more than 1.5 times as long as its deadline allows, by at least 20 admissions of its class in the last 30 seconds; it gets the code that it would have got at the deadline, with predicted: true. off: it waits until then."`
-	StarvationGuard time.Duration `yaml:"starvation_guard_secs" default:"5" unit:"secs" reload:"true" help:"A request at the head that is passed by others for so long has a worker kept free for it; 0: never."`
+	StarvationGuard time.Duration `yaml:"starvation_guard_secs" default:"5" unit:"secs" reload:"true" help:"When the request at the head of a queue has been overtaken by others for this long, a worker is reserved for it; 0: never."`
 
-	AssumedMaxRequests  int           `yaml:"assumed_max_requests" default:"64" range:"1:1000000" help:"A worker whose capacity a class needs and nobody knows has room while it has fewer requests than its max_running_requests, or than this where that is not known either."`
-	OverloadStatus      int           `yaml:"overload_status" choices:"429|529" default:"429" help:"Status of what a class limit, a deadline or a reject threshold refuses."`
-	TrackOutputBlocks   bool          `yaml:"track_output_blocks" default:"false" alias:"router-track-output-blocks" help:"Book the KV blocks of generated tokens too, as they come."`
-	ReserveOutputTokens OutputReserve `yaml:"reserve_output_tokens" default:"auto" help:"Tokens of output of each leg to find room for before a request starts, besides its prompt. auto: the smaller of the request's max_tokens and of what four of five answers of its model do not exceed (256 until 50 are known), at most reserve_output_cap; an answer that outgrows it books KV blocks as it grows. 0: none."`
-	ReserveOutputCap    int           `yaml:"reserve_output_cap" default:"2048" range:"1:16777216" help:"Most tokens of output that reserve_output_tokens auto books before a request starts."`
-	ClientQueueMin      time.Duration `yaml:"client_max_queue_min_ms" default:"0" unit:"ms" help:"Shortest wait a client can bound itself to with the header x-sluice-max-queue-ms; less counts as this."`
-	ClientQueueMax      time.Duration `yaml:"client_max_queue_max_ms" default:"0" unit:"ms" help:"Longest such wait; more counts as this. 0: the other limits alone."`
+	AssumedMaxRequests  int           `yaml:"assumed_max_requests" default:"64" range:"1:1000000" help:"When a class needs a capacity of a worker that is not known, the worker has room while it runs fewer requests than its max_running_requests, or than this number if that is not known either."`
+	OverloadStatus      int           `yaml:"overload_status" choices:"429|529" default:"429" help:"Status of requests that are refused because of a class limit, a deadline or a reject threshold."`
+	TrackOutputBlocks   bool          `yaml:"track_output_blocks" default:"false" alias:"router-track-output-blocks" help:"Book KV blocks for generated tokens too, as they are generated."`
+	ReserveOutputTokens OutputReserve `yaml:"reserve_output_tokens" default:"auto" help:"Output tokens for which KV blocks are booked before a request starts, in addition to its prompt, for each leg. auto: the smaller of the request's max_tokens and the 80th percentile of the output lengths of its model (256 until 50 answers are known), at most reserve_output_cap; blocks for output beyond that are booked as it grows. 0: none."`
+	ReserveOutputCap    int           `yaml:"reserve_output_cap" default:"2048" range:"1:16777216" help:"Maximum number of output tokens that reserve_output_tokens: auto books before a request starts."`
+	ClientQueueMin      time.Duration `yaml:"client_max_queue_min_ms" default:"0" unit:"ms" help:"Lower limit of the maximum waiting time that a client may set with the header x-sluice-max-queue-ms; smaller values are raised to it."`
+	ClientQueueMax      time.Duration `yaml:"client_max_queue_max_ms" default:"0" unit:"ms" help:"Upper limit of that time; larger values are reduced to it. 0: no upper limit."`
 
 	// The thresholds of RejectThresholds.
-	ActiveDecodeBlocks      *float64 `yaml:"active_decode_blocks_threshold" range:"0:1" reload:"true" help:"A decode worker with more than this part of its KV blocks in use is not chosen; a request for which that leaves none is refused at once (all_workers_overloaded)."`
-	ActivePrefillTokens     *int64   `yaml:"active_prefill_tokens_threshold" range:"0:" reload:"true" help:"The same for prefill workers with more than so many tokens in prefill."`
-	ActivePrefillTokensFrac *float64 `yaml:"active_prefill_tokens_threshold_frac" range:"0:" reload:"true" help:"The same for prefill workers with more than this part of their max_num_batched_tokens in prefill. It may exceed 1."`
+	ActiveDecodeBlocks      *float64 `yaml:"active_decode_blocks_threshold" range:"0:1" reload:"true" help:"A decode worker that uses more than this fraction of its KV blocks gets no further requests; a request that no worker may take because of this is refused at once (all_workers_overloaded)."`
+	ActivePrefillTokens     *int64   `yaml:"active_prefill_tokens_threshold" range:"0:" reload:"true" help:"The same for prefill workers with more than this number of tokens in prefill."`
+	ActivePrefillTokensFrac *float64 `yaml:"active_prefill_tokens_threshold_frac" range:"0:" reload:"true" help:"The same for prefill workers with more than this fraction of their max_num_batched_tokens in prefill. It may exceed 1."`
 }
 
 // Enabled tells whether requests in prefill are bounded by slots.
@@ -183,13 +183,13 @@ const (
 // ConditionalDisagg says which requests skip the prefill pool. The names and
 // defaults are those of Dynamo's conditional disaggregation.
 type ConditionalDisagg struct {
-	Enabled     bool              `yaml:"conditional_disagg_enabled" default:"false" alias:"router-conditional-disagg" help:"Let requests skip the prefill workers. Needs pd_disaggregation."`
-	Policy      ConditionalPolicy `yaml:"conditional_disagg_policy" default:"isl_bounding" choices:"isl_bounding|prefill_load|isl_or_load" onlywith:"conditional" help:"isl_bounding: those with few uncached tokens, by both thresholds below. prefill_load: those whose prefill worker is busy. isl_or_load: either."`
-	EffISL      int               `yaml:"conditional_disagg_eff_isl_threshold" default:"2048" range:"0:" onlywith:"conditional" help:"Fewer uncached prompt tokens than this on the decode worker."`
-	EffISLRatio float64           `yaml:"conditional_disagg_eff_isl_ratio_threshold" default:"0.7" range:"0:1" onlywith:"conditional" help:"And a smaller part of the prompt uncached than this."`
+	Enabled     bool              `yaml:"conditional_disagg_enabled" default:"false" alias:"router-conditional-disagg" help:"Run some requests whole on a decode worker, without a prefill worker (conditional disaggregation). Needs pd_disaggregation."`
+	Policy      ConditionalPolicy `yaml:"conditional_disagg_policy" default:"isl_bounding" choices:"isl_bounding|prefill_load|isl_or_load" onlywith:"conditional" help:"Which requests run without a prefill worker. isl_bounding: those with few uncached tokens, by both thresholds below. prefill_load: those whose prefill worker is busy. isl_or_load: either."`
+	EffISL      int               `yaml:"conditional_disagg_eff_isl_threshold" default:"2048" range:"0:" onlywith:"conditional" help:"isl_bounding: fewer uncached prompt tokens than this on the decode worker."`
+	EffISLRatio float64           `yaml:"conditional_disagg_eff_isl_ratio_threshold" default:"0.7" range:"0:1" onlywith:"conditional" help:"isl_bounding: also, a smaller uncached fraction of the prompt than this."`
 	// PrefillBusy is that of Admission.RouterQueueThreshold where it is not set.
-	PrefillBusy *float64 `yaml:"conditional_disagg_prefill_busy_threshold" range:"0:" defaultdoc:"admission.router_queue_threshold" onlywith:"conditional" help:"For the policies by load: the prefill worker is busy with more than this part of its max_num_batched_tokens in prefill."`
-	DecodeBusy  *float64 `yaml:"conditional_disagg_decode_busy_threshold" range:"0:1" onlywith:"conditional" help:"Guard: not onto a decode worker that would have more than this part of its KV blocks in use, or whose capacity is not known."`
+	PrefillBusy *float64 `yaml:"conditional_disagg_prefill_busy_threshold" range:"0:" defaultdoc:"admission.router_queue_threshold" onlywith:"conditional" help:"prefill_load: a prefill worker is busy when it has more than this fraction of its max_num_batched_tokens in prefill."`
+	DecodeBusy  *float64 `yaml:"conditional_disagg_decode_busy_threshold" range:"0:1" onlywith:"conditional" help:"No request skips prefill for a decode worker that would then use more than this fraction of its KV blocks, or whose capacity is not known."`
 }
 
 // ConditionalPolicy is a rule for which requests skip the prefill pool.
@@ -204,47 +204,47 @@ const (
 
 // Health sets the active health checks.
 type Health struct {
-	Disabled         bool          `yaml:"disable_health_check" default:"false" help:"Do not check: every worker counts as healthy."`
-	Endpoint         string        `yaml:"health_check_endpoint" default:"/health" help:"Path that is asked."`
-	Interval         time.Duration `yaml:"health_check_interval_secs" default:"5" unit:"secs" range:"0.01:" help:"Time from one check of a worker to the next. The SGLang model gateway has 60 here, which leaves a dead worker in use for three minutes."`
-	Timeout          time.Duration `yaml:"health_check_timeout_secs" default:"5" unit:"secs" range:"0.01:" help:"A check that takes longer has failed."`
-	FailureThreshold int           `yaml:"health_failure_threshold" default:"3" range:"1:1000" help:"Failed checks in a row that make a worker unhealthy."`
-	SuccessThreshold int           `yaml:"health_success_threshold" default:"2" range:"1:1000" help:"Good checks in a row that make it healthy again."`
-	BusyGrace        time.Duration `yaml:"worker_busy_grace_secs" default:"120" unit:"secs" range:"0:" help:"How long a worker that has requests may fail its check without a byte from it, as long as it answers a route that needs no scheduler. It is suspect meanwhile. 0: no such grace."`
+	Disabled         bool          `yaml:"disable_health_check" default:"false" help:"Disable health checks: every worker counts as healthy."`
+	Endpoint         string        `yaml:"health_check_endpoint" default:"/health" help:"Path of the health check request."`
+	Interval         time.Duration `yaml:"health_check_interval_secs" default:"5" unit:"secs" range:"0.01:" help:"Time between two health checks of a worker. The SGLang model gateway's default is 60, which leaves a dead worker in use for three minutes."`
+	Timeout          time.Duration `yaml:"health_check_timeout_secs" default:"5" unit:"secs" range:"0.01:" help:"Timeout of a health check."`
+	FailureThreshold int           `yaml:"health_failure_threshold" default:"3" range:"1:1000" help:"Number of consecutive failed checks after which a worker is unhealthy."`
+	SuccessThreshold int           `yaml:"health_success_threshold" default:"2" range:"1:1000" help:"Number of consecutive successful checks after which it is healthy again."`
+	BusyGrace        time.Duration `yaml:"worker_busy_grace_secs" default:"120" unit:"secs" range:"0:" help:"How long a worker that has requests but sends no bytes may fail its checks before it is unhealthy, as long as it answers a route that needs no scheduler. It is suspect meanwhile. 0: no grace period."`
 }
 
 // Retry sets the further attempts after a failure.
 type Retry struct {
-	Disabled          bool          `yaml:"disable_retries" default:"false" help:"One attempt only."`
-	MaxRetries        int           `yaml:"retry_max_retries" default:"5" range:"0:100" help:"Most attempts after the first."`
+	Disabled          bool          `yaml:"disable_retries" default:"false" help:"Make one attempt only."`
+	MaxRetries        int           `yaml:"retry_max_retries" default:"5" range:"0:100" help:"Maximum number of attempts after the first."`
 	InitialBackoff    time.Duration `yaml:"retry_initial_backoff_ms" default:"50" unit:"ms" help:"Pause before the second attempt."`
-	MaxBackoff        time.Duration `yaml:"retry_max_backoff_ms" default:"30000" unit:"ms" help:"Longest pause."`
-	BackoffMultiplier float64       `yaml:"retry_backoff_multiplier" default:"1.5" range:"1:100" help:"Each pause is so many times the one before."`
-	JitterFactor      float64       `yaml:"retry_jitter_factor" default:"0.2" range:"0:1" help:"Each pause is changed at random by up to this part of it, either way."`
+	MaxBackoff        time.Duration `yaml:"retry_max_backoff_ms" default:"30000" unit:"ms" help:"Maximum pause between attempts."`
+	BackoffMultiplier float64       `yaml:"retry_backoff_multiplier" default:"1.5" range:"1:100" help:"Factor by which the pause grows with each attempt."`
+	JitterFactor      float64       `yaml:"retry_jitter_factor" default:"0.2" range:"0:1" help:"Each pause is changed at random by up to this fraction, up or down."`
 }
 
 // CircuitBreaker sets the breaker of each rank.
 type CircuitBreaker struct {
-	Disabled         bool          `yaml:"disable_circuit_breaker" default:"false" help:"No breakers."`
-	FailureThreshold int           `yaml:"cb_failure_threshold" default:"10" range:"1:1000000" help:"Failures within the window that open the breaker. Client faults, 429 and overload answers do not count."`
-	SuccessThreshold int           `yaml:"cb_success_threshold" default:"3" range:"1:1000000" help:"Successes in a row, while half-open, that close it."`
-	TimeoutDuration  time.Duration `yaml:"cb_timeout_duration_secs" default:"60" unit:"secs" range:"0.001:" help:"How long it stays open before it lets a few requests try."`
-	WindowDuration   time.Duration `yaml:"cb_window_duration_secs" default:"120" unit:"secs" range:"0.001:" help:"Failures older than this are forgotten."`
+	Disabled         bool          `yaml:"disable_circuit_breaker" default:"false" help:"Disable circuit breakers."`
+	FailureThreshold int           `yaml:"cb_failure_threshold" default:"10" range:"1:1000000" help:"Number of failures within the window after which the breaker opens. Client errors, 429 and overload answers do not count."`
+	SuccessThreshold int           `yaml:"cb_success_threshold" default:"3" range:"1:1000000" help:"Number of consecutive successes in the half-open state after which it closes."`
+	TimeoutDuration  time.Duration `yaml:"cb_timeout_duration_secs" default:"60" unit:"secs" range:"0.001:" help:"How long it stays open before it becomes half-open and lets a few requests through."`
+	WindowDuration   time.Duration `yaml:"cb_window_duration_secs" default:"120" unit:"secs" range:"0.001:" help:"Length of the window: older failures do not count."`
 }
 
 // Timeouts holds the limits in time of one request. Zero is "no limit" where
 // the help says so.
 type Timeouts struct {
-	Request        time.Duration `yaml:"request_timeout_secs" default:"1800" unit:"secs" range:"0.001:" help:"Whole request, waiting and streaming included; then 504."`
-	Connect        time.Duration `yaml:"connect_timeout_secs" default:"5" unit:"secs" range:"0.001:" help:"Connecting to an engine, TLS included."`
-	ResponseHeader time.Duration `yaml:"response_header_timeout_secs" default:"0" unit:"secs" help:"From the request sent to an engine to its response header; 0: no limit of its own, since an engine answers a call that does not stream only when all is generated."`
-	FirstByte      time.Duration `yaml:"first_byte_timeout_secs" default:"0" unit:"secs" help:"From the request sent to an engine to the first byte of its body; 0: no limit of its own, since that is the time to first token under load."`
-	StreamIdle     time.Duration `yaml:"stream_idle_timeout_secs" default:"300" unit:"secs" help:"A stream that has begun and is silent for so long is ended with an error event; 0: no limit."`
-	WorkerIdle     time.Duration `yaml:"worker_idle_timeout_secs" default:"4" unit:"secs" range:"0.001:" help:"A connection to an engine unused for so long is not used again. Keep it under the engines' own keep-alive limit, which is 5 s in SGLang and vLLM."`
-	ClientHeader   time.Duration `yaml:"client_header_timeout_secs" default:"10" unit:"secs" range:"0.001:" help:"A client must have sent its request header within this."`
-	ClientBody     time.Duration `yaml:"client_body_timeout_secs" default:"30" unit:"secs" range:"0.001:" help:"A client that sends nothing of its request body for so long is answered with 408. The whole of it must come within request_timeout_secs."`
-	ClientIdle     time.Duration `yaml:"client_idle_timeout_secs" default:"120" unit:"secs" range:"0.001:" help:"A client's connection without a request is closed after this. Keep it above the idle limit of a load balancer in front."`
-	ClientWrite    time.Duration `yaml:"client_write_timeout_secs" default:"60" unit:"secs" help:"A client that reads nothing for so long, while there is something to send, is given up; 0: no limit."`
+	Request        time.Duration `yaml:"request_timeout_secs" default:"1800" unit:"secs" range:"0.001:" help:"Timeout of a whole request, waiting and streaming included; after that it is answered with 504."`
+	Connect        time.Duration `yaml:"connect_timeout_secs" default:"5" unit:"secs" range:"0.001:" help:"Timeout of connecting to an engine, TLS included."`
+	ResponseHeader time.Duration `yaml:"response_header_timeout_secs" default:"0" unit:"secs" help:"Timeout from the end of the request sent to an engine to its response header; 0: none, since an engine answers a call that does not stream only when everything is generated."`
+	FirstByte      time.Duration `yaml:"first_byte_timeout_secs" default:"0" unit:"secs" help:"Timeout from the end of the request sent to an engine to the first byte of its response body; 0: none, since that is the time to first token under load."`
+	StreamIdle     time.Duration `yaml:"stream_idle_timeout_secs" default:"300" unit:"secs" help:"A stream that has begun and is silent for this long is ended with an error event; 0: no limit."`
+	WorkerIdle     time.Duration `yaml:"worker_idle_timeout_secs" default:"4" unit:"secs" range:"0.001:" help:"A connection to an engine that was idle for this long is not reused. Keep it under the engines' own keep-alive limit, which is 5 s in SGLang and vLLM."`
+	ClientHeader   time.Duration `yaml:"client_header_timeout_secs" default:"10" unit:"secs" range:"0.001:" help:"Timeout for a client to send its request header."`
+	ClientBody     time.Duration `yaml:"client_body_timeout_secs" default:"30" unit:"secs" range:"0.001:" help:"A client that sends nothing of its request body for this long is answered with 408. The whole body must arrive within request_timeout_secs."`
+	ClientIdle     time.Duration `yaml:"client_idle_timeout_secs" default:"120" unit:"secs" range:"0.001:" help:"An idle client connection is closed after this time. Keep it above the idle timeout of a load balancer in front."`
+	ClientWrite    time.Duration `yaml:"client_write_timeout_secs" default:"60" unit:"secs" help:"A client that reads nothing for this long, while there is something to send, is disconnected; 0: no limit."`
 }
 
 // WorkerType is the role of a worker.
