@@ -144,7 +144,7 @@ func noStoredResponse(why string) *openai.Error {
 
 // narrow keeps the request from workers that cannot serve it.
 func (x *exchange) narrow(spec *admission.TargetSpec) *failure {
-	if f := x.refuseThread(); f != nil {
+	if f := x.refuseHeld(); f != nil {
 		return f
 	}
 	if x.pair {
@@ -166,20 +166,24 @@ func (x *exchange) narrow(spec *admission.TargetSpec) *failure {
 	return nil
 }
 
-// refuseThread refuses requests of the Messages API that count on the server to hold
-// the conversation. No engine does, and one that ignores the field would answer the
-// last turn alone. The SDK's tool runner begins a thread unasked, and sends the whole
+// refuseHeld refuses requests that count on the server to hold the conversation. No
+// engine does, and one that ignores the field would answer the last turn alone. The
+// tool runner of Anthropic's SDK begins a thread unasked, and sends the whole
 // conversation itself once it has this error.
-func (x *exchange) refuseThread() *failure {
-	p := x.call.Peeked
-	if x.call.Route != openai.RouteMessages {
+func (x *exchange) refuseHeld() *failure {
+	held, all, detail := openai.FieldThread, "messages", "thread_unsupported_request"
+	switch x.call.Route {
+	case openai.RouteMessages:
+	case openai.RouteResponses:
+		held, all, detail = openai.FieldConversation, "input", ""
+	default:
 		return nil
 	}
-	if kind := p.FieldKind(openai.FieldThread); kind == openai.KindAbsent || kind == openai.KindNull {
+	if kind := x.call.Peeked.FieldKind(held); kind == openai.KindAbsent || kind == openai.KindNull {
 		return nil
 	}
-	e := openai.InvalidRequest(openai.FieldThread.String(), "thread is not served here: conversations are not stored; send all of it in messages, without thread")
-	e.Detail = "thread_unsupported_request"
+	e := openai.InvalidRequest(held.String(), "%s is not served here: conversations are not stored; send all of it in %s", held, all)
+	e.Detail = detail
 	return &failure{reason: reasonBadRequest, local: e}
 }
 

@@ -39,6 +39,7 @@ const (
 	FieldSessionID
 	FieldPreviousResponseID
 	FieldThread
+	FieldConversation
 	FieldBackground
 	FieldPriority
 	FieldLoRAPath
@@ -92,6 +93,7 @@ var fieldNames = [numFields]string{
 	FieldSessionID:           "session_id",
 	FieldPreviousResponseID:  "previous_response_id",
 	FieldThread:              "thread",
+	FieldConversation:        "conversation",
 	FieldBackground:          "background",
 	FieldPriority:            "priority",
 	FieldLoRAPath:            "lora_path",

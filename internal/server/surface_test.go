@@ -205,7 +205,7 @@ func TestUntranslatableIsRefusedAtOnce(t *testing.T) {
 // Anthropic's SDK has its tool runner begin a thread unasked and then send the last turn
 // alone; no engine knows the field, so that the model was shown results of tools and
 // nothing else. With this error the SDK goes on without a thread.
-func TestThreadsAreRefusedInEveryMode(t *testing.T) {
+func TestConversationsThatNobodyHoldsAreRefusedInEveryMode(t *testing.T) {
 	for name, change := range map[string]func(*setup){"pairs": nil, "aggregated": func(s *setup) { s.sim.Regular = 1 }} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, change)
@@ -213,6 +213,12 @@ func TestThreadsAreRefusedInEveryMode(t *testing.T) {
 				a := r.do("POST", "/v1/messages?beta=true", `{"model":"sim-model","max_tokens":3,"messages":[{"role":"user","content":"hi"}],"thread":`+thread+`}`)
 				if a.status != status || status == 400 && !strings.Contains(a.body, `"details":{"error_code":"thread_unsupported_request"}`) {
 					t.Errorf("%s: status %d: %s", thread, a.status, a.body)
+				}
+			}
+			for conversation, status := range map[string]int{`"conv_1"`: 400, `{"id":"conv_1"}`: 400, `null`: 200} {
+				a := r.do("POST", "/v1/responses", `{"model":"sim-model","max_output_tokens":3,"input":"hi","conversation":`+conversation+`}`)
+				if a.status != status || status == 400 && !strings.Contains(a.body, `"param":"conversation"`) {
+					t.Errorf("%s: status %d: %s", conversation, a.status, a.body)
 				}
 			}
 		})
