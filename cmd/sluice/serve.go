@@ -238,24 +238,33 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 // addWorkers registers the workers of the configuration. Any of them may be
 // down.
 func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
-	for i, w := range cfg.Workers {
-		spec := fleet.WorkerSpec{URL: w.URL, Role: roleOf(w.Type), ModelID: w.ModelID, APIKey: w.APIKey.Reveal(), HTTP2: w.HTTP2,
-			BootstrapPort: int(w.BootstrapPort), Backend: w.Backend, Connector: w.KVConnector,
-			Labels: w.Labels, TopologyDomain: w.TopologyDomain, Adapters: w.Adapters,
-			Capacity: admission.Capacity{
-				MaxBatchedTokens: w.MaxNumBatchedTokens, KVBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize, MaxRunning: w.MaxRunningRequests,
-			}}
-		if !w.TLS.IsZero() {
-			spec.TLS = &upstream.TLS{
-				CAFile: w.TLS.CAFile, CertFile: w.TLS.CertFile, KeyFile: w.TLS.KeyFile,
-				ServerName: w.TLS.ServerName, SkipVerify: w.TLS.InsecureSkipVerify,
-			}
-		}
-		if _, _, err := r.fleet.Add(ctx, spec); err != nil {
-			return fmt.Errorf("workers[%d] %s: %w", i, w.URL, err)
-		}
+	specs := make([]fleet.WorkerSpec, 0, len(cfg.Workers))
+	for _, w := range cfg.Workers {
+		specs = append(specs, workerSpec(w))
+	}
+	if err := r.fleet.Reconcile(ctx, sourceConfiguration, specs); err != nil {
+		return fmt.Errorf("workers of the configuration: %w", err)
 	}
 	return nil
+}
+
+// sourceConfiguration owns the workers of the list in the configuration.
+const sourceConfiguration = "the configuration"
+
+func workerSpec(w config.Worker) fleet.WorkerSpec {
+	spec := fleet.WorkerSpec{URL: w.URL, Role: roleOf(w.Type), ModelID: w.ModelID, APIKey: w.APIKey.Reveal(), HTTP2: w.HTTP2,
+		BootstrapPort: int(w.BootstrapPort), Backend: w.Backend, Connector: w.KVConnector,
+		Labels: w.Labels, TopologyDomain: w.TopologyDomain, Adapters: w.Adapters,
+		Capacity: admission.Capacity{
+			MaxBatchedTokens: w.MaxNumBatchedTokens, KVBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize, MaxRunning: w.MaxRunningRequests,
+		}}
+	if !w.TLS.IsZero() {
+		spec.TLS = &upstream.TLS{
+			CAFile: w.TLS.CAFile, CertFile: w.TLS.CertFile, KeyFile: w.TLS.KeyFile,
+			ServerName: w.TLS.ServerName, SkipVerify: w.TLS.InsecureSkipVerify,
+		}
+	}
+	return spec
 }
 
 func roleOf(t config.WorkerType) admission.Role {

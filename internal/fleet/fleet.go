@@ -112,7 +112,14 @@ func (f *Fleet) Close() {
 // URL with the same settings is the same worker: created is false. With other
 // settings the worker is replaced in one step, keeping its place, its health and
 // what is known about it. The error is a *SpecError, ErrClosed or ctx's.
+//
+// The worker belongs to SourceRequests then, whoever brought it.
 func (f *Fleet) Add(ctx context.Context, spec WorkerSpec) (w *Worker, created bool, err error) {
+	return f.add(ctx, SourceRequests, spec)
+}
+
+// add is Add for a source. The error may be an *otherOwnerError too.
+func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec) (w *Worker, created bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -129,28 +136,32 @@ func (f *Fleet) Add(ctx context.Context, spec WorkerSpec) (w *Worker, created bo
 		if err != nil {
 			return nil, false, err
 		}
-		w, created, err = f.addLocked(spec, base, ep)
+		w, created, err = f.addLocked(source, spec, base, ep)
 		if w == nil || w.endpoint != ep {
 			ep.Close()
 		}
 		return w, created, err
 	}
-	return f.addLocked(spec, base, nil)
+	return f.addLocked(source, spec, base, nil)
 }
 
 // addLocked registers spec. ep is a new endpoint for it, nil to use the one of
 // the worker that has the URL now.
-func (f *Fleet) addLocked(spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint) (*Worker, bool, error) {
+func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint) (*Worker, bool, error) {
 	if f.closed {
 		return nil, false, ErrClosed
 	}
 	old := f.byURL[spec.URL]
+	if old != nil && !old.draining && source != SourceRequests && old.source != source {
+		return nil, false, &otherOwnerError{spec.URL, old.source}
+	}
 	if old != nil && !old.draining && old.spec.equal(spec) {
+		old.source = source
 		return old, false, nil
 	}
 	now := f.clock.Now()
 	f.generation++
-	w := &Worker{fleet: f, spec: spec, base: base, endpoint: ep, added: now}
+	w := &Worker{fleet: f, source: source, spec: spec, base: base, endpoint: ep, added: now}
 	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })

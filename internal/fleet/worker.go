@@ -69,6 +69,7 @@ type Worker struct {
 	vitals     vitals
 	moved      bool // bytes came between the last check and the one that runs
 	draining   bool
+	source     string // who brought it; see Reconcile
 	drainSince admission.Instant
 	gone       bool // in no list, asked nothing
 	added      admission.Instant
