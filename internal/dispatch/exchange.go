@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
+	"github.com/sluice-router/sluice/internal/translate"
 )
 
 // exchange is one client request on its way through dispatch.
@@ -29,6 +30,8 @@ type exchange struct {
 	fan        openai.Fan
 	fanFault   *failure // why SGLang cannot serve the request; other engines may
 	translated *translation
+	// response is what a stream of the Responses API that passes as it is began with.
+	response   *translate.BegunResponse
 	beside     *besideGate // set for requests that need no admission
 	pool       string      // of the gate: the model asked for
 	prompt     tokens.Prompt

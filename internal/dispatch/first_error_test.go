@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -106,5 +107,52 @@ func TestErrorLineBeforeTheAnswer(t *testing.T) {
 		if c.whole && a.status != c.status || (a.err == nil) != c.whole || a.status == 200 && c.whole && a.body != strings.Join(c.lines, "") {
 			t.Errorf("%q: %d %v %s", c.lines, a.status, a.err, a.body)
 		}
+	}
+}
+
+// TestBrokenResponsesEndWithTheirResponse: what SDKs take for the end of a stream of the
+// Responses API is response.failed, with the response that the stream began with.
+func TestBrokenResponsesEndWithTheirResponse(t *testing.T) {
+	t.Parallel()
+	route := streamRoutes[4]
+	for name, last := range map[string]string{
+		"cut": "", "without its end": "", "abort": `data: {"choices":[{"finish_reason":"abort"}]}` + "\n\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			heard := make(chan struct{})
+			r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1, Worker: answering(
+				func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+					write(w, typeEventStream, route.opening, route.output)
+					<-heard
+					if last == "" && name == "cut" {
+						panic(http.ErrAbortHandler)
+					}
+					write(w, typeEventStream, last)
+					return true
+				})}})
+			s := r.open(route.path, route.body)
+			s.event()
+			s.event()
+			close(heard)
+			end := s.event()
+			_, data, _ := strings.Cut(end, "\ndata: ")
+			var e struct {
+				Type     string
+				Sequence int `json:"sequence_number"`
+				Response struct {
+					ID, Model, Status string
+					Error             struct{ Code, Message string }
+					Output            []any
+				}
+			}
+			if err := json.Unmarshal([]byte(data), &e); err != nil || !strings.HasPrefix(end, "event: response.failed\n") || e.Type != "response.failed" || e.Sequence != 2 ||
+				e.Response.ID != "resp_1" || e.Response.Model != "m" || e.Response.Status != "failed" || e.Response.Error.Code != "server_error" || e.Response.Error.Message == "" || e.Response.Output == nil {
+				t.Errorf("%v: %s", err, end)
+			}
+			if rest, err := s.rest(); err != nil || !strings.HasSuffix(rest, end) {
+				t.Errorf("%v: %s", err, rest)
+			}
+		})
 	}
 }

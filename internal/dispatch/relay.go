@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
+	"github.com/sluice-router/sluice/internal/translate"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -267,6 +268,10 @@ func (r *relay) passTo(b []byte, boundary bool) *failure {
 // Nothing is sent before the first event is there, so that a failure before it
 // still gets a status of its own.
 func (r *relay) stream(ctx *legContext) *failure {
+	if r.x.call.Route == openai.RouteResponses {
+		r.x.response = nil // that of an earlier attempt
+		r.scan.OnData = r.noteResponse
+	}
 	var held []byte // what has come, while it is no whole event yet
 	for {
 		piece, err := r.resp.Body.Next()
@@ -316,6 +321,12 @@ func (r *relay) stream(ctx *legContext) *failure {
 			return f
 		}
 	}
+}
+
+// noteResponse keeps what the first event tells of the response that it begins.
+func (r *relay) noteResponse(data []byte) {
+	r.x.response = translate.ReadBegunResponse(data)
+	r.scan.OnData = nil
 }
 
 // awaitsFirst tells whether nothing has come yet that can be passed on: an event,

@@ -334,6 +334,13 @@ func (r *relay) untranslated(err error) *failure {
 // failedResponse is the event that ends a stream of the Responses API with an
 // error.
 func (x *exchange) failedResponse(e *openai.Error) (event []byte) {
+	if x.out.begun && !x.translates() && x.response != nil {
+		seq := x.out.scan.Events
+		if x.out.scan.Aborted {
+			seq-- // that event was not passed
+		}
+		return x.response.AppendFailed(nil, seq, e)
+	}
 	s := new(translate.Responses).Stream(0)
 	if x.translates() && x.translated.stream != nil {
 		s = x.translated.stream

@@ -19,7 +19,7 @@ var abortWord = []byte(`"abort"`)
 // ReadAbort tells whether the JSON of an answer or an event says that the engine gave
 // the request up: a finish_reason of "abort" or "error" in one of its choices or in
 // meta_info, as a text or as SGLang's object {"type":"abort",…}, or a response of
-// status "failed". Other finish reasons, known or not, are none. The JSON may be cut
+// status "failed", also as the response of an event. Other finish reasons, known or not, are none. The JSON may be cut
 // off behind it. One without those words costs two searches.
 func ReadAbort(json []byte) (a Abort, ok bool) {
 	failed := bytes.Contains(json, failedWord)
@@ -71,17 +71,17 @@ func (w *abortWalk) answer(i, depth int) int {
 		if v < 0 || done {
 			if response && failed {
 				w.found, w.abort.Status = true, http.StatusInternalServerError
-				_, w.abort.Message, _ = ReadErrorObject(s.b)
+				w.abort.Message = EventErrorMessage(s.b)
 			}
 			return v
 		}
 		switch {
-		case s.nameIs(name, "choices") || s.nameIs(name, "meta_info"):
+		case s.nameIs(name, "choices") || s.nameIs(name, "meta_info") || w.failed && depth == 0 && s.nameIs(name, "response"):
 			i = w.answer(v, depth+1)
 		case s.nameIs(name, "finish_reason"):
 			i = w.reason(v, depth+1)
 		default:
-			if i = s.skip(v, depth+1); i > 0 && w.failed && depth == 0 {
+			if i = s.skip(v, depth+1); i > 0 && w.failed && depth <= 1 {
 				response = response || s.nameIs(name, "object") && string(s.b[v:i]) == `"response"`
 				failed = failed || s.nameIs(name, "status") && string(s.b[v:i]) == `"failed"`
 			}

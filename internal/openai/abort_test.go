@@ -7,21 +7,23 @@ import (
 
 func TestReadAbort(t *testing.T) {
 	for json, want := range map[string]Abort{
-		`{"choices":[{"finish_reason":"stop"}]}`:                                                                                    {},
-		`{"choices":[{"finish_reason":"something_new"}]}`:                                                                           {},
-		`{"choices":[{"message":{"content":"\"abort\""},"finish_reason":"length"}]}`:                                                {},
-		`{"choices":[{"delta":{"content":"abort"},"finish_reason":null}]}`:                                                          {},
-		`{"choices":[{"message":{"finish_reason":"abort"},"finish_reason":"stop"}]}`:                                                {},
-		`{"choices":[{"finish_reason":"stop"},{"finish_reason":"abort"}]}`:                                                          {503, ""},
-		`{"choices":[{"finish_reason":"error"}]}`:                                                                                   {500, ""},
-		`{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"too long","status_code":400,"err_type":"x"}}}`: {400, "too long"},
-		`{"meta_info":{"finish_reason":{"message":"m","status_code":200,"type":"abort"}}}`:                                          {503, "m"},
-		`[{"meta_info":{"finish_reason":{"type":"stop"}}},{"meta_info":{"finish_reason":"abort"}}]`:                                 {503, ""},
-		`{"meta_info":{"finish_reason":{"type":"abort","message":"m"},"cut":`:                                                       {503, "m"},
-		`{"id":"r","object":"response","status":"failed","error":{"code":"server_error","message":"m"}}`:                            {500, "m"},
-		`{"id":"r","object":"response","status":"incomplete"}`:                                                                      {},
-		`{"id":"b","object":"batch","status":"failed"}`:                                                                             {},
-		`{"choices":[{"finish_reason":`:                                                                                             {},
+		`{"choices":[{"finish_reason":"stop"}]}`:                                                                                      {},
+		`{"choices":[{"finish_reason":"something_new"}]}`:                                                                             {},
+		`{"choices":[{"message":{"content":"\"abort\""},"finish_reason":"length"}]}`:                                                  {},
+		`{"choices":[{"delta":{"content":"abort"},"finish_reason":null}]}`:                                                            {},
+		`{"choices":[{"message":{"finish_reason":"abort"},"finish_reason":"stop"}]}`:                                                  {},
+		`{"choices":[{"finish_reason":"stop"},{"finish_reason":"abort"}]}`:                                                            {503, ""},
+		`{"choices":[{"finish_reason":"error"}]}`:                                                                                     {500, ""},
+		`{"text":"","meta_info":{"id":"x","finish_reason":{"type":"abort","message":"too long","status_code":400,"err_type":"x"}}}`:   {400, "too long"},
+		`{"meta_info":{"finish_reason":{"message":"m","status_code":200,"type":"abort"}}}`:                                            {503, "m"},
+		`[{"meta_info":{"finish_reason":{"type":"stop"}}},{"meta_info":{"finish_reason":"abort"}}]`:                                   {503, ""},
+		`{"meta_info":{"finish_reason":{"type":"abort","message":"m"},"cut":`:                                                         {503, "m"},
+		`{"id":"r","object":"response","status":"failed","error":{"code":"server_error","message":"m"}}`:                              {500, "m"},
+		`{"type":"response.completed","response":{"id":"r","object":"response","status":"failed","error":{"message":"m"}}}`:           {500, "m"},
+		`{"type":"response.completed","response":{"id":"r","object":"response","status":"completed","output":[{"status":"failed"}]}}`: {},
+		`{"id":"r","object":"response","status":"incomplete"}`:                                                                        {},
+		`{"id":"b","object":"batch","status":"failed"}`:                                                                               {},
+		`{"choices":[{"finish_reason":`:                                                                                               {},
 	} {
 		if got, ok := ReadAbort([]byte(json)); got != want || ok != (want.Status != 0) {
 			t.Errorf("%s: %+v %v", json, got, ok)
