@@ -53,6 +53,12 @@ func serveTranslated(w http.ResponseWriter, req *http.Request) {
 		if strings.Contains(string(chat), `"model":"tools"`) {
 			message += `,"reasoning_content":"hm","tool_calls":[{"id":"c1","function":{"name":"f","arguments":"{\"a\":1}"}},{"id":"c2","function":{"name":"f","arguments":"{}"}}]`
 		}
+		switch {
+		case strings.Contains(string(chat), `"model":"refusal"`):
+			message = `"content":"Well.","refusal":"I can't."`
+		case strings.Contains(string(chat), `"model":"cut"`):
+			message = `"content":null,"tool_calls":[{"id":"c1","function":{"name":"f","arguments":"{\"a\":1,"}}]`
+		}
 		answer, err := x.Answer([]byte(chatWhole(`"message":{`+message+`},"finish_reason":"stop"`)), 0)
 		if err != nil {
 			panic(err)
@@ -67,6 +73,10 @@ func serveTranslated(w http.ResponseWriter, req *http.Request) {
 		events = []string{`"delta":{"reasoning_content":"hm"}`, `"delta":{"content":"I call"}`,
 			`"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{\"a\":"}}]}`, `"delta":{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}`,
 			`"delta":{"tool_calls":[{"index":1,"id":"c2","function":{"name":"f","arguments":"{}"}}]}`, `"delta":{},"finish_reason":"tool_calls"`, usageEvent}
+	case strings.Contains(string(chat), `"model":"refusal"`):
+		events = []string{`"delta":{"content":"Well."}`, `"delta":{"refusal":"I "}`, `"delta":{"refusal":"can't."}`, `"delta":{},"finish_reason":"stop"`, usageEvent}
+	case strings.Contains(string(chat), `"model":"cut"`):
+		events = []string{`"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{\"a\""}}]}`, `"delta":{"tool_calls":[{"index":0,"function":{"arguments":":1,"}}]}`, `"delta":{},"finish_reason":"stop"`, usageEvent}
 	case strings.Contains(string(chat), `"model":"broken"`):
 		events = []string{`"delta":{"content":"Hello "}`, `{"error":{"message":"KV transfer failed","code":500}}`}
 	}

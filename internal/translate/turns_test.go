@@ -1,9 +1,14 @@
 package translate
 
 import (
+	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/sluice-router/sluice/internal/openai"
 )
@@ -55,6 +60,80 @@ func TestNeighboursOfOneRoleAreOneTurn(t *testing.T) {
 			t.Errorf("%s:\ngot  %s\nwant %s", c.in, chat, want)
 		}
 	}
+}
+
+// Whatever the turns of a request: one system message at most, which is the first, no
+// two turns of the user or of the assistant in a row, and every word is still there.
+func TestTurnsAlternate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := 0
+		var system, said []string
+		word := func(of *[]string) string {
+			n++
+			w := fmt.Sprintf("w%d.", n)
+			*of = append(*of, w)
+			return w
+		}
+		turns := map[openai.Route][]string{}
+		for range rapid.IntRange(0, 8).Draw(t, "turns") {
+			var messages, items string
+			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			case 0:
+				w := word(&system)
+				messages, items = `{"role":"system","content":"`+w+`"}`, `{"role":"developer","content":"`+w+`"}`
+			case 1:
+				w := word(&said)
+				messages = `{"role":"user","content":"` + w + `"}`
+				items = messages
+			case 2:
+				w, x := word(&said), word(&said)
+				messages = `{"role":"user","content":[{"type":"text","text":"` + w + `"},{"type":"text","text":"` + x + `"}]}`
+				items = `{"role":"user","content":[{"type":"input_text","text":"` + w + `"},{"type":"input_text","text":"` + x + `"}]}`
+			case 3:
+				w := word(&said)
+				messages = `{"role":"assistant","content":[{"type":"text","text":"` + w + `"}]}`
+				items = `{"role":"assistant","content":[{"type":"output_text","text":"` + w + `"}]}`
+			case 4:
+				w := word(&said)
+				messages = `{"role":"assistant","content":[{"type":"tool_use","id":"i","name":"` + w + `","input":{}}]}`
+				items = `{"type":"function_call","call_id":"i","name":"` + w + `","arguments":"{}"}`
+			case 5:
+				w := word(&said)
+				messages = `{"role":"user","content":[{"type":"tool_result","tool_use_id":"i","content":"` + w + `"}]}`
+				items = `{"type":"function_call_output","call_id":"i","output":"` + w + `"}`
+			}
+			turns[openai.RouteMessages] = append(turns[openai.RouteMessages], messages)
+			turns[openai.RouteResponses] = append(turns[openai.RouteResponses], items)
+		}
+		for route, list := range turns {
+			body := `{"model":"m","input":[` + strings.Join(list, ",") + `]}`
+			if route == openai.RouteMessages {
+				body = messagesHead + `[` + strings.Join(list, ",") + `]}`
+			}
+			b, _, err := translate(route, body, testOptions)
+			if err != nil {
+				t.Fatalf("%s: %v", body, err)
+			}
+			var chat struct{ Messages []map[string]any }
+			if err := json.Unmarshal(b, &chat); err != nil {
+				t.Fatalf("%s: %v", b, err)
+			}
+			last := ""
+			for i, m := range chat.Messages {
+				role := m["role"].(string)
+				if role == "system" && i > 0 || role == last && role != "tool" {
+					t.Fatalf("%s became %s", body, b)
+				}
+				last = role
+			}
+			words := regexp.MustCompile(`w\d+\.`)
+			got := words.FindAllString(string(b), -1)
+			// Calls stand behind the text of their turn.
+			if want := append(slices.Clone(system), said...); len(got) != len(want) || !slices.Equal(got[:len(system)], system) {
+				t.Fatalf("%s became %s", body, b)
+			}
+		}
+	})
 }
 
 // The client's body is read only: a text that grows is another's.

@@ -77,6 +77,16 @@ raises(anthropic.RateLimitError, lambda: claude.messages.create(**messages("busy
 raises(anthropic.BadRequestError, lambda: claude.messages.create(**messages("text", extra_body={"mcp_servers": [{"url": "x"}]})))
 raises(anthropic.APIStatusError, lambda: drain(claude.messages.create(**messages("broken", stream=True))))
 
+# What the model refuses or gets wrong is the same in both ways.
+for model, stop in (("refusal", "refusal"), ("cut", "tool_use")):
+    whole = claude.messages.create(**messages(model, tools=[TOOL_ANTHROPIC]))
+    with claude.messages.stream(**messages(model, tools=[TOOL_ANTHROPIC])) as s:
+        final = s.get_final_message()
+    said = [[getattr(b, "text", None) or b.input for b in m.content] for m in (whole, final)]
+    check(model, said[1], said[0])
+    check(model, (whole.stop_reason, final.stop_reason), (stop, stop))
+check("input", whole.content[0].input, {"INVALID_JSON": '{"a":1,'})
+
 # Responses, whole.
 r = oai.responses.create(model="text", input="hi")
 Response.model_validate(r.model_dump())
@@ -98,6 +108,12 @@ with oai.responses.stream(model="tools", input="hi", tools=[TOOL_OPENAI]) as s:
     assert "response.reasoning_text.delta" in kinds and "response.function_call_arguments.done" in kinds, kinds
 for e in oai.responses.create(model="tools", input="hi", tools=[TOOL_OPENAI], stream=True):
     type(e).model_validate(e.model_dump(by_alias=True))
+
+with oai.responses.stream(model="refusal", input="hi") as s:
+    drain(s)
+    parts = s.get_final_response().output[0].content
+    check("parts", [getattr(p, "text", None) or p.refusal for p in parts], ["Well.", "I can't."])
+check("parts", oai.responses.create(model="refusal", input="hi").output[0].content[1].refusal, "I can't.")
 
 # Its own output goes back as input.
 oai.responses.create(model="text", input=[{"role": "user", "content": "hi"}]
