@@ -137,12 +137,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{}
 	m.prefillWait = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "smg_pd_prefill_admission_wait_seconds",
-		Help:    "Seconds in the queue of requests that queued, whatever became of them.",
+		Help:    "Seconds in the queue of requests that had to wait, whatever their outcome.",
 		Buckets: waitBuckets,
 	})
 	prefillRejects := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "smg_pd_prefill_admission_rejections_total",
-		Help: "Requests refused by the gate in front of prefill: queue_full, queue_timeout, or unavailable (no worker).",
+		Help: "Requests refused by admission control in front of prefill: queue_full, queue_timeout, or unavailable (no worker).",
 	}, []string{"reason"})
 	m.prefillRejects[QueueFull] = prefillRejects.WithLabelValues("queue_full")
 	m.prefillRejects[QueueTimeout] = prefillRejects.WithLabelValues("queue_timeout")
@@ -150,28 +150,28 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "sluice_admission_wait_seconds",
-		Help:    "Seconds at the gate of every request, and how it ended: granted, canceled (the client left), or the code of a refusal.",
+		Help:    "Seconds in the admission queue of every request (0 if it did not wait), by outcome: granted, canceled (the client disconnected), or the code of the refusal.",
 		Buckets: waitBuckets,
 	}, []string{"class", "outcome"})
 	m.received = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_received_total",
-		Help: "Requests that came to the gate and are done with it; further attempts of one are not counted.",
+		Help: "Requests that were admitted, refused or canceled; retries are not counted.",
 	}, []string{"class"})
 	m.dispatches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_dispatches_total",
-		Help: "Requests that the gate let start; an attempt after a failed one counts again.",
+		Help: "Requests that were admitted; retries count again.",
 	}, []string{"class"})
 	m.rejects = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_rejections_total",
-		Help: "Requests that the gate refused, by the code that the client was told.",
+		Help: "Requests that were refused, by the error code sent to the client.",
 	}, []string{"class", "reason"})
 	m.pressure = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_backpressure_total",
-		Help: "Requests that found no place to wait, by the bound that said so: of their class's queue, or of the router's.",
+		Help: "Requests refused because a queue was full, by the limit that was reached (of their class's queue, or of the router's).",
 	}, []string{"class", "limit"})
 	m.early = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_admission_refused_early_total",
-		Help: "Requests that the gate refused when they came, because they would have waited far beyond their deadline; they are among the rejections, by the code of that deadline.",
+		Help: "Requests refused on arrival because they would have waited far beyond their deadline. They are included in the rejections, with the code of that deadline.",
 	}, []string{"class"})
 	m.class(defaultClass)
 	reg.MustRegister(m.prefillWait, prefillRejects, m.waits, m.received, m.dispatches, m.rejects, m.pressure, m.early, (*ledgerCollector)(m))
@@ -240,28 +240,28 @@ func (m *Metrics) Acquired(t *Ticket, o Outcome, wait time.Duration) {
 type ledgerCollector Metrics
 
 var (
-	descInflight = metric.Gauge("smg_pd_prefill_admission_inflight", "Requests in prefill on a rank now.", "worker")
-	descQueued   = metric.Gauge("smg_pd_prefill_admission_queued", "Requests that wait for prefill now.")
+	descInflight = metric.Gauge("smg_pd_prefill_admission_inflight", "Requests in prefill on a rank.", "worker")
+	descQueued   = metric.Gauge("smg_pd_prefill_admission_queued", "Requests waiting for prefill.")
 
-	descDepth      = metric.Gauge("sluice_admission_queue_depth", "Requests that wait now.", "class")
-	descOldest     = metric.Gauge("sluice_admission_queue_oldest_seconds", "Seconds that the request which has waited longest has waited; 0: none waits.", "class")
-	descTokens     = metric.Gauge("sluice_admission_queue_tokens", "Prompt tokens of the requests that wait now: all of them (prompt), and those that are cached.", "class", "kind")
-	descDeficit    = metric.Gauge("sluice_admission_deficit_tokens", "Tokens that the weighted round robin owes a class.", "class")
-	descQueueLimit = metric.Gauge("sluice_admission_queue_limit", "Most requests that may wait at once.")
-	descSlots      = metric.Gauge("sluice_admission_prefill_slots", "Requests in prefill on a rank now; each holds a slot.", "rank")
-	descSlotLimit  = metric.Gauge("sluice_admission_prefill_slot_limit", "Most requests in prefill on a rank at once; 0: no limit.", "rank")
-	descDecode     = metric.Gauge("sluice_admission_decode_requests", "Calls booked on a rank that answers clients: pending until they are sent, active until they end.", "rank", "state")
-	descPrefill    = metric.Gauge("sluice_admission_prefill_tokens", "Uncached prompt tokens in prefill on a rank now.", "rank")
-	descBlocks     = metric.Gauge("sluice_admission_decode_blocks", "KV blocks booked on a rank: pending until the call is sent, active until it ends.", "rank", "state")
+	descDepth      = metric.Gauge("sluice_admission_queue_depth", "Requests waiting now.", "class")
+	descOldest     = metric.Gauge("sluice_admission_queue_oldest_seconds", "Waiting time, in seconds, of the request that has waited longest; 0: none waits.", "class")
+	descTokens     = metric.Gauge("sluice_admission_queue_tokens", "Prompt tokens of the waiting requests: all (prompt), and those that are cached.", "class", "kind")
+	descDeficit    = metric.Gauge("sluice_admission_deficit_tokens", "Token credit of a class in the weighted round robin; negative after it was served out of turn.", "class")
+	descQueueLimit = metric.Gauge("sluice_admission_queue_limit", "Maximum number of waiting requests.")
+	descSlots      = metric.Gauge("sluice_admission_prefill_slots", "Requests in prefill on a rank; each holds a slot.", "rank")
+	descSlotLimit  = metric.Gauge("sluice_admission_prefill_slot_limit", "Maximum number of requests in prefill on a rank; 0: no limit.", "rank")
+	descDecode     = metric.Gauge("sluice_admission_decode_requests", "Calls booked on a decode (or regular) rank: pending until they are sent to the engine, active until they end.", "rank", "state")
+	descPrefill    = metric.Gauge("sluice_admission_prefill_tokens", "Uncached prompt tokens in prefill on a rank.", "rank")
+	descBlocks     = metric.Gauge("sluice_admission_decode_blocks", "KV blocks booked on a rank: pending until the call is sent to the engine, active until it ends.", "rank", "state")
 	descBlocksCap  = metric.Gauge("sluice_admission_decode_blocks_capacity", "KV blocks that a rank has, to divide sluice_admission_decode_blocks by; absent where that is not known.", "rank")
-	descTokensCap  = metric.Gauge("sluice_admission_prefill_tokens_capacity", "Most prompt tokens that a rank computes in one step (max_num_batched_tokens), to divide sluice_admission_prefill_tokens by; absent where that is not known.", "rank")
-	descMissing    = metric.Gauge("sluice_admission_missing_capacity", "1: a class needs to know a capacity of a rank that did not tell it; the rank is judged by its requests.", "rank", "capacity")
-	descFences     = metric.Counter("sluice_admission_fences_total", "Fences set up, each of which keeps ranks for a request that would have starved.")
-	descFenced     = metric.Gauge("sluice_admission_fences", "Fences that stand now.")
+	descTokensCap  = metric.Gauge("sluice_admission_prefill_tokens_capacity", "Maximum number of prompt tokens that a rank computes in one step (max_num_batched_tokens), to divide sluice_admission_prefill_tokens by; absent where that is not known.", "rank")
+	descMissing    = metric.Gauge("sluice_admission_missing_capacity", "1: a class needs a capacity that the rank did not report; its number of requests is used instead.", "rank", "capacity")
+	descFences     = metric.Counter("sluice_admission_fences_total", "Fences set; each reserves ranks for a request that would otherwise starve.")
+	descFenced     = metric.Gauge("sluice_admission_fences", "Active fences.")
 	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
-	descClosed     = metric.Counter("sluice_admission_closed_seconds_total", "Seconds in which the head of a queue could not start, by what it lacked, over all queues.", "resource")
-	descClosedBy   = metric.Counter("sluice_admission_class_closed_seconds_total", "Seconds in which the head of the queue of a class could not start, by what it lacked.", "class", "resource")
-	descMissed     = metric.Counter("sluice_admission_missed_events_total", "Grants that only the periodic recheck found; each is a fault of the router.")
+	descClosed     = metric.Counter("sluice_admission_closed_seconds_total", "Seconds during which the request at the head of a queue could not start, by the resource it lacked; all queues together.", "resource")
+	descClosedBy   = metric.Counter("sluice_admission_class_closed_seconds_total", "Seconds during which the request at the head of a class's queue could not start, by the resource it lacked.", "class", "resource")
+	descMissed     = metric.Counter("sluice_admission_missed_events_total", "Requests that were admitted only by the periodic recheck (a missed wake-up); each is a bug in the router.")
 )
 
 func (c *ledgerCollector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }

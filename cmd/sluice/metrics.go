@@ -11,17 +11,17 @@ import (
 
 var (
 	buildDesc = metric.Gauge("sluice_build_info",
-		"1; the labels tell what runs: the version, the commit it was built from, and Go's version.", "version", "commit", "go")
+		"Always 1; the labels have the version, the commit it was built from, and Go's version.", "version", "commit", "go")
 	reloadsDesc = metric.Counter("sluice_config_reloads_total",
-		"Times that the configuration was read again, by what became of it: ok, or failed (the last good one stayed in force).", "result")
+		"Reloads of the configuration, by result: ok, or failed (the previous configuration stays in force).", "result")
 	reloadOKDesc = metric.Gauge("sluice_config_last_reload_successful",
-		"0 when the last reload failed, so that the files hold what is not in force; else 1.")
+		"0 if the last reload failed, so that the files differ from what is in force; else 1.")
 	reloadTimeDesc = metric.Gauge("sluice_config_last_success_timestamp_seconds",
-		"When the configuration was last read without an error, at the start or by a reload, in seconds since 1970.")
+		"Time of the last successful load of the configuration, at the start or by a reload, in seconds since 1970.")
 	generationDesc = metric.Gauge("sluice_config_generation",
-		"Number of configurations that were in force so far; 1 is that of the start.")
+		"Number of the configuration in force, from 1 at the start; each reload that changes something adds 1.")
 	configDesc = metric.Gauge("sluice_config_info",
-		"1; hash is over the contents of the configuration's files in force, to see whether routers have the same. Settings that need a restart may still be those of the start.", "hash")
+		"Always 1; hash identifies the contents of the configuration files in force, to compare routers. Settings that need a restart may still be those of the start.", "hash")
 )
 
 // Metrics is of metric.Collector: what is told of the program and its configuration.

@@ -36,9 +36,9 @@ func TestReloadsAreMetrics(t *testing.T) {
 	r.reader.Store(config.NewReloader(flags, nil, cfg, warnings, config.ReloadOptions{Apply: func(config.Change) error { return nil }}))
 	check := func(ok, failed, good, generation string) {
 		t.Helper()
-		want := "# HELP sluice_config_generation " + "Number of configurations that were in force so far; 1 is that of the start.\n# TYPE sluice_config_generation gauge\nsluice_config_generation " + generation + "\n" +
-			"# HELP sluice_config_last_reload_successful 0 when the last reload failed, so that the files hold what is not in force; else 1.\n# TYPE sluice_config_last_reload_successful gauge\nsluice_config_last_reload_successful " + good + "\n" +
-			"# HELP sluice_config_reloads_total Times that the configuration was read again, by what became of it: ok, or failed (the last good one stayed in force).\n# TYPE sluice_config_reloads_total counter\n" +
+		want := "# HELP sluice_config_generation " + "Number of the configuration in force, from 1 at the start; each reload that changes something adds 1.\n# TYPE sluice_config_generation gauge\nsluice_config_generation " + generation + "\n" +
+			"# HELP sluice_config_last_reload_successful 0 if the last reload failed, so that the files differ from what is in force; else 1.\n# TYPE sluice_config_last_reload_successful gauge\nsluice_config_last_reload_successful " + good + "\n" +
+			"# HELP sluice_config_reloads_total Reloads of the configuration, by result: ok, or failed (the previous configuration stays in force).\n# TYPE sluice_config_reloads_total counter\n" +
 			`sluice_config_reloads_total{result="failed"} ` + failed + "\n" + `sluice_config_reloads_total{result="ok"} ` + ok + "\n"
 		if err := testutil.CollectAndCompare(&r, strings.NewReader(want), "sluice_config_generation", "sluice_config_last_reload_successful", "sluice_config_reloads_total"); err != nil {
 			t.Error(err)

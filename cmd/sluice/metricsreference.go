@@ -53,35 +53,35 @@ type metricGroup struct {
 
 var metricGroups = []metricGroup{
 	{
-		"Requests", "What became of requests, how long they took, what they cost. `route` is the API (`chat_completions`, …; `other` is any path without one of its own), never a path of a client's.",
+		"Requests", "Outcome, duration and tokens of requests. `route` is the API (`chat_completions`, …; `other` is any path without one of its own), never a path of a client's.",
 		[]string{"sluice_request", "sluice_key_", "sluice_model_", "sluice_time_", "sluice_queue_wait_", "sluice_prefill_leg_", "sluice_retries_", "sluice_kv_handoffs_", "sluice_tokens_"},
 	},
 	{
-		"Admission", "What the gate lets in, keeps waiting and refuses, and why. `class` is a configured class, or `default`; without classes that is the only one.",
+		"Admission", "Admission control: which requests start, wait or are refused, and why. `class` is a configured class, or `default`; without classes that is the only one.",
 		[]string{"sluice_admission_"},
 	},
 	{
-		"Prefill slots", "Requests with prefill and decode apart, in front of prefill. `smg_*` are those of the SGLang model gateway by their names there, so that its dashboards go on working.",
+		"Prefill slots", "Requests with separate prefill and decode workers, waiting for prefill. The `smg_*` metrics have the names of the SGLang model gateway's, so that its dashboards keep working.",
 		[]string{"smg_pd_prefill_admission_", "sluice_admission_prefill_slot"},
 	},
 	{
-		"Classes and load", "What classes, fences and thresholds go by: what is booked on each rank, and whose turn it is. [classes.md](classes.md) tells how to read it.",
+		"Classes and load", "The load booked on each rank, and the scheduling state of the classes. [classes.md](classes.md) explains how to read them.",
 		[]string{"sluice_admission_deficit_", "sluice_admission_decode_", "sluice_admission_prefill_tokens", "sluice_admission_missing_capacity", "sluice_admission_fences", "sluice_admission_unknown_classes_"},
 	},
 	{
-		"Estimates of prompts", "How well sluice knows the length of prompts, which it learns from what engines count.",
+		"Estimates of prompts", "Accuracy of the estimated prompt lengths, which sluice learns from the engines' token counts.",
 		[]string{"sluice_prompt_"},
 	},
 	{
-		"Fleet", "How workers are and what each did. `worker` is a worker's URL and `rank` that with `@RANK` under `--dp-aware`, as in `GET /workers`, `GET /admission` and the access log; `worker_id` is the id that answers carry in `X-Sluice-Prefill-Worker` and `X-Sluice-Decode-Worker`. The series of a worker end with it.",
+		"Fleet", "State and work of the workers. `worker` is a worker's URL and `rank` that with `@RANK` under `--dp-aware`, as in `GET /workers`, `GET /admission` and the access log; `worker_id` is the id that answers carry in `X-Sluice-Prefill-Worker` and `X-Sluice-Decode-Worker`. A worker's series are removed with it.",
 		[]string{"sluice_worker", "sluice_rank", "sluice_pairs_"},
 	},
 	{
-		"Server", "What the router itself has of what it is bounded by.",
+		"Server", "The router's own resources and their limits.",
 		[]string{"sluice_buffered_", "sluice_client_", "sluice_engine_connections", "sluice_open_files_", "sluice_ready"},
 	},
 	{
-		"Program and configuration", "What runs, and what became of reloads.",
+		"Program and configuration", "Build, configuration and reloads.",
 		[]string{"sluice_build_", "sluice_config_"},
 	},
 	{
@@ -94,15 +94,15 @@ const metricsHead = `# Metrics
 
 <!-- Written by "make docs" from the metrics that "sluice serve" registers. Change them there. -->
 
-` + "`GET /metrics`" + ` on ` + "`--prometheus-port`" + ` (29000) has them in the text form of Prometheus. Times are in seconds, sizes in bytes. Every label is of a closed set, or names a rank or a model of the fleet: no client can make series. [operations.md](operations.md) says which to look at when something is wrong, and lists the reasons.
+` + "`GET /metrics`" + ` on ` + "`--prometheus-port`" + ` (29000) returns all metrics in the text format of Prometheus. Times are in seconds, sizes in bytes. Label values come from a closed set or name a rank, a model or a key of the configuration: clients cannot create series. [operations.md](operations.md) says which to look at when something is wrong, and lists the reasons.
 
-A histogram has the series ` + "`_bucket`" + `, ` + "`_sum`" + ` and ` + "`_count`" + `. Many metrics with labels have no series before there is something to tell.
+A histogram has the series ` + "`_bucket`" + `, ` + "`_sum`" + ` and ` + "`_count`" + `. Many metrics with labels have no series before their first event.
 `
 
 const metricsEnd = `
 ## Process and runtime
 
-` + "`process_*` and `go_*`" + ` are what Prometheus's client library tells of every process in Go: CPU time, memory, open files, garbage collection.
+` + "`process_*` and `go_*`" + ` come from Prometheus's client library: CPU time, memory, open files, garbage collection.
 `
 
 // writeMetrics writes the reference of all metrics, in Markdown.

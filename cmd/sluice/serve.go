@@ -113,14 +113,14 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 	case err := <-done:
 		return err
 	case s := <-signals:
-		log.Info("signal: shutting down; another one ends at once", "signal", s.String())
+		log.Info("signal received: shutting down; a second signal ends the process at once", "signal", s.String())
 		stop()
 	}
 	select {
 	case err := <-done:
 		return err
 	case s := <-signals:
-		log.Warn("second signal: ending at once", "signal", s.String())
+		log.Warn("second signal: exiting at once", "signal", s.String())
 		return killedError{s}
 	}
 }

@@ -60,10 +60,10 @@ var latencyBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10,
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		inflight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_requests_in_flight", Help: "Requests between their arrival and the last byte of their answer, now.",
+			Name: "sluice_requests_in_flight", Help: "Requests in progress: between their arrival and the last byte of their answer.",
 		}, []string{"route"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_requests_total", Help: "Requests that ended, by the HTTP status sent (499: the client left before there was one; other: an engine's that is none) and by reason (docs/operations.md lists them).",
+			Name: "sluice_requests_total", Help: "Requests that ended, by the HTTP status sent (499: the client disconnected before a status was sent; other: an engine's status that is not valid in HTTP) and by reason (docs/operations.md lists them).",
 		}, []string{"route", "status", "reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "sluice_request_duration_seconds", Help: "Seconds from a request's arrival to the last byte of its answer.", Buckets: latencyBuckets,
@@ -72,7 +72,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "sluice_time_to_first_token_seconds", Help: "Seconds from a request's arrival to its first output token (text, reasoning, a piece of a tool call; an opening event has none), or to the end of an answer that does not stream, of those that had one.", Buckets: latencyBuckets,
 		}, []string{"route"}),
 		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sluice_queue_wait_seconds", Help: "Seconds a request spent at the gate, over all its attempts.", Buckets: latencyBuckets,
+			Name: "sluice_queue_wait_seconds", Help: "Seconds a request spent in the admission queue, all its attempts together.", Buckets: latencyBuckets,
 		}),
 		prefill: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "sluice_prefill_leg_seconds", Help: "Seconds from sending a prefill leg to the end of its answer, of those that succeeded.", Buckets: latencyBuckets,
@@ -81,7 +81,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "sluice_retries_total", Help: "Attempts after the first one of a request, by what ended the one before.",
 		}, []string{"reason"}),
 		handOffs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_kv_handoffs_total", Help: "What became of the KV cache between a prefill and a decode leg that follow each other: handed_over, recomputed (the prefill gave nothing and decode computed the prompt), missing (the same, and the request was ended), unusable, stale, samples (n>1: no prefill leg).",
+			Name: "sluice_kv_handoffs_total", Help: "Outcome of the KV cache hand-over from a prefill leg to the decode leg after it: handed_over, recomputed (the prefill gave nothing and decode computed the prompt), missing (the same, and the request was ended), unusable, stale, samples (n>1: no prefill leg).",
 		}, []string{"connector", "outcome"}),
 	}
 	tokenCounts := prometheus.NewCounterVec(prometheus.CounterOpts{

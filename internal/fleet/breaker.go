@@ -280,7 +280,7 @@ func (f *Fleet) reviveLocked(now admission.Instant, changes *[]admission.Change)
 			if others, _ := f.peersLocked(r, now, now); others == 0 && r.breaker.revive() {
 				f.sched.drop(r.event)
 				f.statesLocked(w, changes)
-				f.log.Warn("breaker", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "no other rank is left")
+				f.log.Warn("circuit breaker changed", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "no other rank is left")
 			}
 		}
 	}

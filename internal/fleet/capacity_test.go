@@ -200,7 +200,7 @@ func TestMissingCapacityIsTold(t *testing.T) {
 		metrics := func(prefill, decode int) {
 			t.Helper()
 			want := fmt.Sprintf(`
-# HELP sluice_ranks_missing_capacity Registered ranks of which a capacity that classes go by is not known; they are taken to have room by their number of requests.
+# HELP sluice_ranks_missing_capacity Registered ranks with an unknown capacity that classes need; their number of requests is used instead.
 # TYPE sluice_ranks_missing_capacity gauge
 sluice_ranks_missing_capacity{capacity="max_num_batched_tokens",role="prefill"} %d
 sluice_ranks_missing_capacity{capacity="max_num_batched_tokens",role="regular"} 0

@@ -187,7 +187,7 @@ func (f *Fleet) keepLoads(w *Worker, l *loads) {
 
 func (f *Fleet) logTransfers(w *Worker) {
 	if w.transfers.silent.Load() {
-		f.log.Warn("no KV cache arrives at the decode worker though prompts were handed over to it: it computes them again. Are its connector and that of prefill the same, and do they reach each other?",
+		f.log.Warn("no KV cache arrives at the decode worker, which computes the prompts again: check that its connector is the prefill worker's and that they can reach each other",
 			"worker", w.spec.URL, "id", w.id, "kv_connector", w.Connector())
 		return
 	}
@@ -285,7 +285,7 @@ func (f *Fleet) judge(w *Worker, c checkup, facts *Facts) {
 	warnings := w.warnings()
 	f.mu.Unlock()
 	if exchanged {
-		f.log.Info("worker is another engine than before; what was known of it is read anew", "worker", w.spec.URL, "id", w.id)
+		f.log.Info("worker is a different engine now: its facts are read again", "worker", w.spec.URL, "id", w.id)
 		w.endpoint.CloseIdle()
 	}
 	f.logDoubt(w, before, after, now)
@@ -367,7 +367,7 @@ func (f *Fleet) logCheck(w *Worker, before, after vitals, doubts bool, warnings 
 	}
 	if doubts {
 		for _, warning := range warnings {
-			log.Warn("worker registered with a doubt", "about", warning)
+			log.Warn("worker is registered with a warning", "about", warning)
 		}
 	}
 }

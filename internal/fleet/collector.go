@@ -11,36 +11,36 @@ import (
 
 var (
 	upDesc = metric.Gauge("sluice_worker_up",
-		"1 while a worker is ready and given work, else 0.", "worker", "worker_id", "role")
+		"1 while a worker is ready and receives requests, else 0.", "worker", "worker_id", "role")
 	stateDesc = metric.Gauge("sluice_worker_state",
-		"1 for the state that a worker is in, 0 for the others: pending (never seen healthy, or something keeps it from work), ready, unhealthy, draining.",
+		"1 for the current state of a worker, 0 for the others: pending (not healthy yet, or it cannot be used as it is registered), ready, unhealthy, draining.",
 		"worker", "worker_id", "role", "state")
 	suspectDesc = metric.Gauge("sluice_worker_suspect",
-		"1 from a worker's first failed check until a good one, unless bytes come from it meanwhile, else 0. It may still be given work.", "worker", "worker_id", "role")
+		"1 from a worker's first failed health check until the next successful one, unless it sends bytes meanwhile, else 0. It may still receive requests.", "worker", "worker_id", "role")
 	deadDesc = metric.Gauge("sluice_worker_dead",
-		"1 while a worker is dead: it answers nothing at all, and its requests were taken back. It is unhealthy too.", "worker", "worker_id", "role")
+		"1 while a worker is dead: it answers nothing at all, and its requests were moved to other workers or ended. Its state is unhealthy.", "worker", "worker_id", "role")
 	workersDesc = metric.Gauge("sluice_workers",
 		"Registered workers by role and state.", "role", "state")
 	breakerDesc = metric.Gauge("sluice_rank_breaker_state",
-		"1 for the state that a rank's circuit breaker is in, 0 for the others: closed, open, half_open.", "rank", "role", "state")
+		"1 for the current state of a rank's circuit breaker, 0 for the others: closed, open, half_open.", "rank", "role", "state")
 	legsDesc = metric.Counter("sluice_worker_requests_total",
-		"Requests to a worker that ended (each leg of a request by itself, further attempts too): ok; failed, by the engine's fault; other, which says nothing against it (a client's fault, an engine that is busy, a request that was cancelled).",
+		"Requests to a worker that ended (each leg of a request by itself, further attempts too): ok; failed (an error of the engine); other (a client's error, an engine that is busy, a request that was canceled).",
 		"worker", "role", "outcome")
 	prefillsDesc = metric.Counter("sluice_worker_prefills_total",
-		"Prefill legs on a worker that succeeded, to divide sluice_worker_prefill_seconds_total by.", "worker")
+		"Successful prefill legs on a worker; the divisor of sluice_worker_prefill_seconds_total.", "worker")
 	prefillTimeDesc = metric.Counter("sluice_worker_prefill_seconds_total",
-		"Seconds of the prefill legs on a worker that succeeded, from sending to the end of the answer, all together.", "worker")
+		"Total duration, in seconds, of the successful prefill legs on a worker, from sending to the end of the answer.", "worker")
 	firstsDesc = metric.Counter("sluice_worker_first_tokens_total",
-		"Requests on a worker that came to a first token, to divide sluice_worker_first_token_seconds_total by. One with prefill and decode apart counts at both.", "worker", "role")
+		"Requests on a worker that produced a first token; the divisor of sluice_worker_first_token_seconds_total. One with separate prefill and decode workers counts for both.", "worker", "role")
 	firstTimeDesc = metric.Counter("sluice_worker_first_token_seconds_total",
-		"Seconds from the start of the attempt that answered to the first token, all together; the time at the gate is not in it.", "worker", "role")
+		"Total time, in seconds, from the start of the successful attempt to the first token; waiting in the queue is not included.", "worker", "role")
 	missingDesc = metric.Gauge("sluice_ranks_missing_capacity",
-		"Registered ranks of which a capacity that classes go by is not known; they are taken to have room by their number of requests.",
+		"Registered ranks with an unknown capacity that classes need; their number of requests is used instead.",
 		"role", "capacity")
 	silentDesc = metric.Gauge("sluice_workers_without_kv_transfer",
-		"Decode workers to which prompts were handed over and at which no KV cache arrived.")
+		"Decode workers that were handed prompts but received no KV cache.")
 	barredDesc = metric.Gauge("sluice_pairs_barred",
-		"Pairs of a prefill and a decode rank that are kept apart for a while because they kept failing to hand KV cache over.")
+		"Pairs of a prefill and a decode rank that are not used together for a while because KV transfers between them kept failing.")
 	barredTotalDesc = metric.Counter("sluice_pairs_barred_total",
 		"Times that a pair of a prefill and a decode rank was barred.")
 )

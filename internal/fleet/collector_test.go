@@ -29,7 +29,7 @@ func TestStatesAreMetrics(t *testing.T) {
 			}
 		}
 		up := func(a, b string) string {
-			return "# HELP sluice_worker_up 1 while a worker is ready and given work, else 0.\n# TYPE sluice_worker_up gauge\n" + a + b
+			return "# HELP sluice_worker_up 1 while a worker is ready and receives requests, else 0.\n# TYPE sluice_worker_up gauge\n" + a + b
 		}
 		series := func(w *Worker, v string) string {
 			return `sluice_worker_up{role="decode",worker="` + w.URL() + `",worker_id="` + w.ID() + `"} ` + v + "\n"

@@ -199,7 +199,7 @@ func (f *Fleet) pairDue(x *pair, now admission.Instant) {
 	q.mu.Unlock()
 	f.mu.Unlock()
 	if ended {
-		f.log.Info("pair is tried again", "prefill", x.key.p.id, "decode", x.key.d.id)
+		f.log.Info("pair is no longer barred", "prefill", x.key.p.id, "decode", x.key.d.id)
 	}
 }
 

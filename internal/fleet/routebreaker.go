@@ -76,6 +76,6 @@ func (r *Rank) ReportRouteFailure(route string, c Charge) {
 	}
 	q.mu.Unlock()
 	if now := f.clock.Now(); b != nil && b.failure(now, c, 0) && b.open(now, false) {
-		f.log.Warn("breaker of a route", "rank", r.id, "route", route, "state", admission.BreakerOpen.String())
+		f.log.Warn("circuit breaker of a route changed", "rank", r.id, "route", route, "state", admission.BreakerOpen.String())
 	}
 }

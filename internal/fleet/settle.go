@@ -202,5 +202,5 @@ func (f *Fleet) breakerChanged(r *Rank) {
 		f.gate.Apply(changes...)
 	}
 	f.mu.Unlock()
-	f.log.Warn("breaker", "rank", r.id, "state", state.String())
+	f.log.Warn("circuit breaker changed", "rank", r.id, "state", state.String())
 }

@@ -133,6 +133,6 @@ func (s *Server) tellCrowded() {
 		s.crowdedMore.Add(1)
 		return
 	}
-	s.log.Warn("requests are refused: almost all files that may be open (ulimit -n) are", "limit", s.opts.MaxFiles,
+	s.log.Warn("requests are refused: the limit on open files (ulimit -n) is almost reached", "limit", s.opts.MaxFiles,
 		"clients", s.conns.Load(), "engines", s.legs.Load(), "refused_since_last_told", s.crowdedMore.Swap(0))
 }

@@ -88,7 +88,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) drain() {
 	o, gate, start := &s.cfg.Server, s.opts.Gate, time.Now()
 	s.phase.Store(phaseNotReady)
-	s.log.Info("shutting down: not ready any more", "pre_drain_wait", o.PreDrainWait, "running", s.active.Load(), "waiting", gate.Waiting())
+	s.log.Info("shutting down: reporting not ready", "pre_drain_wait", o.PreDrainWait, "running", s.active.Load(), "waiting", gate.Waiting())
 	if n := gate.DrainWithin(o.PreDrainWait + o.DrainTimeout); n > 0 {
 		s.log.Info("refused requests that could not start before the end of the drain", "refused", n)
 	}
@@ -110,7 +110,7 @@ func (s *Server) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
 	if err := s.opts.Dispatcher.Wait(ctx); err != nil {
-		s.log.Warn("prefill legs are still running at the end", "error", err)
+		s.log.Warn("prefill legs are still running after the drain", "error", err)
 	}
 	s.log.Info("stopped", "whole", whole, "took", time.Since(start).Round(time.Millisecond))
 }

@@ -17,25 +17,25 @@ func (s *Server) registerMetrics(reg prometheus.Registerer) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 	}
 	s.keyUses = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_key_requests_total", Help: "Requests that presented a key that has a name (--api-key-file), on any route that asks for one.",
+		Name: "sluice_key_requests_total", Help: "Requests with a named key (--api-key-file), on any route that requires a key.",
 	}, []string{"key"})
 	reg.MustRegister(
 		s.keyUses,
-		gauge("sluice_buffered_bytes", "Bytes of memory that request bodies hold now.",
+		gauge("sluice_buffered_bytes", "Bytes of memory held by request bodies.",
 			func() float64 { return float64(s.buffers.used.Load()) }),
-		gauge("sluice_buffered_bytes_limit", "Most bytes of memory that all request bodies together may hold (--max-buffered-bytes).",
+		gauge("sluice_buffered_bytes_limit", "Maximum of sluice_buffered_bytes (--max-buffered-bytes).",
 			func() float64 { return float64(s.buffers.limit) }),
-		gauge("sluice_client_connections", "Connections of clients that are open now.",
+		gauge("sluice_client_connections", "Open client connections.",
 			func() float64 { return float64(s.conns.Load()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "sluice_client_connections_evicted_total",
-			Help: "Connections of clients, without a request that runs, that were closed because almost all files that may be open (ulimit -n) were.",
+			Help: "Idle client connections that were closed because the limit on open files (ulimit -n) was almost reached.",
 		}, func() float64 { return float64(s.evicted.Load()) }),
-		gauge("sluice_engine_connections", "Connections to engines that are open now, those kept warm and those of checks included.",
+		gauge("sluice_engine_connections", "Open connections to engines, idle ones and those of health checks included.",
 			func() float64 { return float64(s.opts.Engines.Open()) }),
-		gauge("sluice_open_files_limit", "Files, sockets among them, that this process may have open at once (ulimit -n); near it requests are refused.",
+		gauge("sluice_open_files_limit", "Limit on open files, sockets included, of this process (ulimit -n); requests are refused near it.",
 			func() float64 { return float64(s.opts.MaxFiles) }),
-		gauge("sluice_ready", "1 when readiness probes are answered with 200, else 0.",
+		gauge("sluice_ready", "1 while readiness probes are answered with 200, else 0.",
 			func() float64 {
 				if why, _ := s.notReady(); why != "" {
 					return 0

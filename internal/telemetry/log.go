@@ -67,7 +67,7 @@ func seconds(_ []string, a slog.Attr) slog.Attr {
 // NewLog makes a log. Close it, or its last lines may be lost.
 func NewLog(o LogOptions) *Log {
 	l := &Log{json: o.JSON, access: o.Access.least(), dropped: metric.Counter("sluice_log_lines_dropped_total",
-		"Log lines that were dropped because the output took no more.")}
+		"Log lines that were dropped because standard error did not accept them in time.")}
 	made := make(chan struct{})
 	l.w = newAsyncWriter(o.Out, o.MaxPending, func(n uint64) {
 		<-made

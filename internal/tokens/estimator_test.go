@@ -198,12 +198,12 @@ func TestUnclearReportsTeachNothing(t *testing.T) {
 	}
 	e.Observe("m", cached, 104, openai.Usage{PromptTokens: 208, CachedTokens: 0})
 	want := `
-# HELP sluice_prompt_estimate_ignored_total Answers that estimates could not be compared with: no count, a count of something else, or an impossible one.
+# HELP sluice_prompt_estimate_ignored_total Answers whose token count could not be used: none, a count of something else, or an impossible one.
 # TYPE sluice_prompt_estimate_ignored_total counter
 sluice_prompt_estimate_ignored_total{reason="implausible"} 0
 sluice_prompt_estimate_ignored_total{reason="missing"} 1
 sluice_prompt_estimate_ignored_total{reason="unclear"} 2
-# HELP sluice_prompt_estimate_reports_total Engines' counts that were learned from.
+# HELP sluice_prompt_estimate_reports_total Token counts of engines that were used for learning.
 # TYPE sluice_prompt_estimate_reports_total counter
 sluice_prompt_estimate_reports_total{model="m"} 1
 `

@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	})}
 	ignored := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_prompt_estimate_ignored_total",
-		Help: "Answers that estimates could not be compared with: no count, a count of something else, or an impossible one.",
+		Help: "Answers whose token count could not be used: none, a count of something else, or an impossible one.",
 	}, []string{"reason"})
 	for i, reason := range [numIgnored]string{"missing", "unclear", "implausible"} {
 		m.reasons[i] = ignored.WithLabelValues(reason)
@@ -65,13 +65,13 @@ func (m *Metrics) observed(estimated, reported int64) {
 
 var (
 	ratioDesc = metric.Gauge("sluice_prompt_tokens_per_byte",
-		"Tokens that a byte of text is now estimated to be, of ASCII text and of other; for at most as many models as are learned apart.",
+		"Current estimate of tokens per byte, for ASCII text and for other text; for a bounded number of models.",
 		"model", "text")
 	deviationDesc = metric.Gauge("sluice_prompt_estimate_deviation",
 		"The usual deviation of estimates from engines' counts: the median of |ln(count / estimate)|; 0.1 is about 10 percent.",
 		"model")
 	reportsDesc = metric.Counter("sluice_prompt_estimate_reports_total",
-		"Engines' counts that were learned from.", "model")
+		"Token counts of engines that were used for learning.", "model")
 )
 
 // collector reads what was learned when it is scraped, so that series end with
