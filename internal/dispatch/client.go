@@ -43,7 +43,9 @@ type clientWriter struct {
 	writeBy   mono.Instant // the write deadline in force
 	timer     *time.Timer
 	stopped   bool
-	owed      bool // the engine spoke, and nothing of it was passed: see owe
+	// owed is when the client must have heard something, as the engine spoke and nothing
+	// of it was passed: see owe. Zero: nothing is owed.
+	owed mono.Instant
 
 	// scan follows the stream that is being relayed, if one is. Owned by the
 	// handler.
@@ -108,14 +110,30 @@ func (c *clientWriter) tick() {
 	if c.stopped {
 		return
 	}
-	idle := mono.Now().Sub(c.lastWrite)
-	if (idle >= c.keepAlive || c.owed) && c.boundary && (c.sse || !c.committed) {
-		if c.signLocked() != nil {
-			return // the handler learns it from its own write, or from its context
+	// It may have waited for mu, behind a sign that the handler wrote meanwhile: what
+	// counts is what is due now.
+	now := mono.Now()
+	next := c.dueLocked()
+	if now >= next {
+		if c.boundary && (c.sse || !c.committed) {
+			if c.signLocked() != nil {
+				return // the handler learns it from its own write, or from its context
+			}
 		}
-		idle = 0
+		// Inside an event nothing is due before the next write, which makes it later.
+		now = mono.Now()
+		next = now.Add(c.keepAlive)
 	}
-	c.timer.Reset(max(c.keepAlive-idle, time.Millisecond))
+	c.timer.Reset(max(next.Sub(now), time.Millisecond))
+}
+
+// dueLocked is when the next sign of life is due.
+func (c *clientWriter) dueLocked() mono.Instant {
+	due := c.lastWrite.Add(c.keepAlive)
+	if c.owed != 0 {
+		due = min(due, c.owed)
+	}
+	return due
 }
 
 // signLocked writes a sign of life, after which another attempt may still follow.
@@ -132,7 +150,9 @@ func (c *clientWriter) signLocked() error {
 	if _, err := c.writeLocked(sign); err != nil {
 		return err
 	}
-	return c.flushLocked()
+	err := c.flushLocked()
+	c.lastWrite = mono.Now() // a client that reads slowly may have taken its time
+	return err
 }
 
 // echoDelay is how much longer than the engine a client's stream may be silent.
@@ -170,8 +190,8 @@ func (c *clientWriter) owe() {
 }
 
 func (c *clientWriter) oweLocked(within time.Duration) {
-	if !c.owed && !c.stopped && c.timer != nil {
-		c.owed = true
+	if c.owed == 0 && !c.stopped && c.timer != nil {
+		c.owed = mono.Now().Add(within)
 		c.timer.Reset(within)
 	}
 }
@@ -254,7 +274,7 @@ func unwritten(err error) *failure {
 }
 
 func (c *clientWriter) writeLocked(b []byte) (int, error) {
-	c.owed = false
+	c.owed = 0
 	if c.timeout > 0 || c.keepAlive > 0 {
 		now := mono.Now()
 		c.lastWrite = now

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -138,4 +139,69 @@ func TestOnlyOpening(t *testing.T) {
 			t.Errorf("%s: %t", event, got)
 		}
 	}
+}
+
+// slowClient takes its time for what it is flushed.
+type slowClient struct {
+	*httptest.ResponseRecorder
+	takes time.Duration
+}
+
+func (s *slowClient) FlushError() error {
+	time.Sleep(s.takes)
+	return nil
+}
+
+// A timer that fired may wait while the handler writes: two signs of life in a row were
+// written then. The call of tick is the one that waited.
+func TestNoTwoSignsInARow(t *testing.T) {
+	t.Run("the client reads slowly", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			x, rec := quietClient(openai.RouteChatCompletions)
+			defer x.out.stopKeepAlive()
+			x.out.rc = *http.NewResponseController(&slowClient{rec, 2 * x.out.keepAlive})
+			x.out.timer.Stop()
+			if f := x.out.echo(); f != nil {
+				t.Fatal(f)
+			}
+			x.out.tick()
+			if got := heard(x, rec); got != comment {
+				t.Errorf("%q", got)
+			}
+		})
+	})
+	t.Run("the engine speaks twice", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			x, rec := quietClient(openai.RouteChatCompletions)
+			defer x.out.stopKeepAlive()
+			for range 2 {
+				if f := x.out.echo(); f != nil { // the second is owed
+					t.Fatal(f)
+				}
+			}
+			x.out.tick()
+			if got := heard(x, rec); got != comment {
+				t.Errorf("at once: %q", got)
+			}
+			time.Sleep(echoDelay)
+			synctest.Wait()
+			if got := heard(x, rec); got != comment+comment {
+				t.Errorf("what is owed: %q", got)
+			}
+		})
+	})
+	t.Run("inside an event", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			x, rec := quietClient(openai.RouteChatCompletions)
+			defer x.out.stopKeepAlive()
+			x.out.write([]byte("data: "), false)
+			time.Sleep(10 * x.out.keepAlive)
+			x.out.write([]byte("{}\n\n"), true)
+			time.Sleep(x.out.keepAlive)
+			synctest.Wait()
+			if got := heard(x, rec); got != "data: {}\n\n"+comment {
+				t.Errorf("%q", got)
+			}
+		})
+	})
 }
