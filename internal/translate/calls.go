@@ -3,6 +3,9 @@ package translate
 import (
 	"bytes"
 	"fmt"
+	"strconv"
+
+	"github.com/sluice-router/sluice/internal/openai"
 )
 
 // maxCalls bounds the tool calls of one answer.
@@ -20,6 +23,30 @@ type toolCall struct {
 	held []byte
 	// opened: the client was told that the call began.
 	opened bool
+}
+
+// callIDs are the ids of an answer's calls. A client sends each result under its call's,
+// so that one of two calls with the same id gets a new one.
+type callIDs struct {
+	used map[string]struct{}
+	made string // the beginning of ids made up
+	n    int    // calls so far
+}
+
+// next is the id of the next call, as a JSON string: id, unless it is nil or used.
+func (u *callIDs) next(id raw) raw {
+	n := u.n
+	u.n++
+	if id != nil {
+		if u.used == nil {
+			u.used = make(map[string]struct{}, 2)
+		}
+		if _, twice := u.used[string(id)]; !twice {
+			u.used[string(id)] = struct{}{}
+			return id
+		}
+	}
+	return openai.AppendString(nil, u.made+"_"+strconv.Itoa(n))
 }
 
 // callTable finds the call that a piece belongs to.

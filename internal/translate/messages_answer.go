@@ -32,7 +32,7 @@ func (m *Messages) Answer(chat []byte, prompt int64) ([]byte, error) {
 			b = append(append(append(b, `{"type":"text","text":`...), text...), '}')
 		}
 	}
-	calls := 0
+	ids := m.callIDs()
 	for i := range c.calls {
 		call := &c.calls[i]
 		arguments, state := cutArguments(call.arguments)
@@ -42,16 +42,15 @@ func (m *Messages) Answer(chat []byte, prompt int64) ([]byte, error) {
 		}
 		block()
 		b = append(b, `{"type":"tool_use","id":`...)
-		b = m.appendToolID(b, call.id, calls)
+		b = append(b, ids.next(call.id)...)
 		b = append(append(b, `,"name":`...), call.name.or(`""`)...)
 		b = append(append(append(b, `,"input":`...), input...), '}')
-		calls++
 	}
 	if count == 0 {
 		b = append(b, `{"type":"text","text":""}`...)
 	}
 	b = append(b, `],`...)
-	b = m.appendStop(b, c.finish.withRefusal(c.refusal != nil), c.matched, calls > 0)
+	b = m.appendStop(b, c.finish.withRefusal(c.refusal != nil), c.matched, ids.n > 0)
 	b = append(b, `,"usage":{`...)
 	b = appendMessagesUsage(b, a.usage.withPrompt(prompt), true)
 	return append(b, '}', '}'), nil
@@ -64,12 +63,7 @@ func (m *Messages) appendHead(b []byte, model raw) []byte {
 	return append(append(b, model.or(string(m.model))...), `,"content":[`...)
 }
 
-func (m *Messages) appendToolID(b []byte, id raw, n int) []byte {
-	if id != nil {
-		return append(b, id...)
-	}
-	return openai.AppendString(b, "toolu_"+m.opts.ID+"_"+strconv.Itoa(n))
-}
+func (m *Messages) callIDs() callIDs { return callIDs{made: "toolu_" + m.opts.ID} }
 
 // invalidJSON is the member of a call's input in which arguments are told that are no
 // object. The API's own guide suggests the name.

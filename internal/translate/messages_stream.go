@@ -38,7 +38,7 @@ type messagesStream struct {
 	open   blockKind
 	call   *toolCall // of the open block, if it is a tool's
 	eager  bool      // its arguments are told as they come
-	tools  int       // how many of the blocks are
+	ids    callIDs
 	table  callTable
 	// waiting are the blocks that come after the open one, held bytes of them in all.
 	// While there are any, the open block is a call whose arguments have not ended.
@@ -55,7 +55,7 @@ type waitingBlock struct {
 
 // Stream begins a stream; see Exchange.
 func (m *Messages) Stream(prompt int64) Stream {
-	return &messagesStream{m: m, prompt: prompt, table: callTable{max: m.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: m.opts.MaxEventBytes}}}
+	return &messagesStream{m: m, prompt: prompt, ids: m.callIDs(), table: callTable{max: m.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: m.opts.MaxEventBytes}}}
 }
 
 func (s *messagesStream) Started() bool { return s.started }
@@ -261,10 +261,9 @@ func (s *messagesStream) begin(c *toolCall) {
 	s.call, c.opened = c, true
 	s.eager = len(s.m.eager) > 0 && slices.Contains(s.m.eager, c.name.text())
 	s.out = append(s.out, `{"type":"tool_use","id":`...)
-	s.out = s.m.appendToolID(s.out, c.id, s.tools)
+	s.out = append(s.out, s.ids.next(c.id)...)
 	s.out = append(append(s.out, `,"name":`...), c.name.or(`""`)...)
 	s.eventClose(`,"input":{}}`)
-	s.tools++
 	s.tellInput(c, false)
 }
 
@@ -341,7 +340,7 @@ func (s *messagesStream) complete() error {
 	s.leave()
 	s.eventOpen("message_delta")
 	s.out = append(s.out, `,"delta":{`...)
-	s.out = s.m.appendStop(s.out, s.finish.withRefusal(s.refused), s.matched, s.tools > 0)
+	s.out = s.m.appendStop(s.out, s.finish.withRefusal(s.refused), s.matched, s.ids.n > 0)
 	s.out = append(s.out, `},"usage":{`...)
 	s.out = appendMessagesUsage(s.out, s.usage.withPrompt(s.prompt), true)
 	s.eventClose("}")

@@ -65,13 +65,14 @@ func (r *Responses) Answer(chat []byte, _ int64) ([]byte, error) {
 	// In a stream a call without a name begins at the end, for it might still get one.
 	named := func(call chatCall) int { return min(len(call.name), 1) }
 	slices.SortStableFunc(c.calls, func(a, b chatCall) int { return named(b) - named(a) })
+	ids := r.callIDs()
 	for _, call := range c.calls {
 		arguments, state := cutArguments(call.arguments)
 		if call.name == nil && state == argsNone {
 			continue
 		}
 		calls = append(calls, outItem{kind: itemCall, arguments: arguments, cut: state == argsOpen,
-			name: call.name.or(`""`), callID: r.callID(call.id, len(calls))})
+			name: call.name.or(`""`), callID: ids.next(call.id)})
 	}
 	list := make([]outItem, 0, 2+len(c.calls))
 	add := func(item outItem) {
@@ -117,14 +118,7 @@ func (r *Responses) appendItemID(dst []byte, kind itemKind, n int) []byte {
 	return openai.AppendString(dst, prefix+r.opts.ID+"_"+strconv.Itoa(n))
 }
 
-// callID is the engine's id of a call, or one made up: the client needs one to send
-// the result under.
-func (r *Responses) callID(id raw, n int) raw {
-	if id != nil {
-		return id
-	}
-	return openai.AppendString(nil, "call_"+r.opts.ID+"_"+strconv.Itoa(n))
-}
+func (r *Responses) callIDs() callIDs { return callIDs{made: "call_" + r.opts.ID} }
 
 func (r *Responses) appendItem(b []byte, item *outItem, status string) []byte {
 	b = append(append(b, `{"id":`...), item.id...)

@@ -22,6 +22,7 @@ type responsesStream struct {
 	items []*liveItem // by their output_index
 	text  *liveItem   // the open one of a kind other than call
 	calls map[*toolCall]*liveItem
+	ids   callIDs
 	table callTable
 	kept  int // bytes of the items and of what calls hold
 }
@@ -41,7 +42,7 @@ type liveItem struct {
 // Stream begins a stream; see Exchange. This API tells the prompt's tokens at the end
 // only, as the engine counted them.
 func (r *Responses) Stream(int64) Stream {
-	return &responsesStream{r: r, table: callTable{max: r.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: r.opts.MaxEventBytes}}}
+	return &responsesStream{r: r, ids: r.callIDs(), table: callTable{max: r.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: r.opts.MaxEventBytes}}}
 }
 
 func (s *responsesStream) Started() bool { return s.started }
@@ -271,7 +272,7 @@ func (s *responsesStream) beginCall(c *toolCall) *liveItem {
 	if s.calls == nil {
 		s.calls = make(map[*toolCall]*liveItem)
 	}
-	item := s.start(outItem{kind: itemCall, name: c.name.or(`""`), callID: s.r.callID(c.id, len(s.calls))})
+	item := s.start(outItem{kind: itemCall, name: c.name.or(`""`), callID: s.ids.next(c.id)})
 	item.call = c
 	s.calls[c] = item
 	held := c.held

@@ -165,6 +165,12 @@ func TestRarerFormsOfAnswers(t *testing.T) {
 			finish:   `"tool_calls"`,
 			messages: []string{`"content":[{"id":"a","input":{},"name":"f","type":"tool_use"}]`}, responses: []string{`"call_id":"a"`},
 		},
+		"one id for two calls": {
+			message: call + `,"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}},{"index":1,"id":"a","function":{"name":"g","arguments":"{}"}}]`, finish: `"tool_calls"`,
+			deltas:    []string{`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]`, `"tool_calls":[{"index":1,"id":"a","function":{"name":"g","arguments":"{}"}}]`},
+			messages:  []string{`"id":"a","input":{},"name":"f"`, `"id":"toolu_t1_1","input":{},"name":"g"`},
+			responses: []string{`"call_id":"a"`, `"call_id":"call_t1_1"`},
+		},
 		"function_call of nothing": {
 			message: text + `,"function_call":null`, deltas: []string{text + `,"function_call":null`, `"function_call":{}`}, finish: `"stop"`,
 			messages: []string{`"stop_reason":"end_turn"`}, responses: []string{`"status":"completed"`},
