@@ -18,13 +18,14 @@ const (
 // pace is how fast the requests of one queue start: by what was counted and by what
 // runs.
 type pace struct {
-	rate    rateMeter
 	runs    [numLegs]running
 	granted uint64 // since the queue was made
 
 	// The unbroken stretch in which somebody has waited: since when, and granted then.
 	since       Instant
 	grantedThen uint64
+
+	rate rateMeter
 }
 
 // perSecond is the pace; leg is the one whose holds have to end for a request to
@@ -80,12 +81,12 @@ func (c *Core) totalPace(now Instant, leg Leg) float64 {
 
 // running is the holds of one leg that are under way, and how long such holds last.
 type running struct {
-	n int
 	// began is the sum of the instants at which they began. It may wrap around;
 	// differences to it do not.
 	began Instant
 	mean  time.Duration // of the holds that have ended
-	ended int           // how many of them the mean knows, up to holdMemory
+	n     int32
+	ended int32 // how many of them the mean knows, up to holdMemory
 }
 
 func (r *running) begin(now Instant) {

@@ -13,10 +13,12 @@ type rateMeter struct {
 }
 
 func (m *rateMeter) advance(now Instant) {
-	sec := int64(now) / int64(time.Second)
-	if sec <= m.last {
-		return
+	if sec := int64(now) / int64(time.Second); sec > m.last {
+		m.roll(sec) // apart, so that what mostly happens is inlined
 	}
+}
+
+func (m *rateMeter) roll(sec int64) {
 	if sec-m.last >= rateWindow {
 		m.counts = [rateWindow]uint32{}
 		m.sum = 0
