@@ -6,11 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/sim"
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // openIdle opens n connections to addr, with first on each, and reads the answers.
@@ -25,7 +27,7 @@ func openIdle(t *testing.T, addr, first string, n int) {
 		if _, err := io.WriteString(c, first); err != nil {
 			continue // closed for another one
 		}
-		if strings.HasSuffix(first, "\r\n\r\n") {
+		if strings.HasPrefix(first, "GET ") && strings.HasSuffix(first, "\r\n\r\n") {
 			_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
@@ -36,11 +38,15 @@ func openIdle(t *testing.T, addr, first string, n int) {
 	}
 }
 
-// Connections without a request must not take the files that probes and running
-// requests need, whether they sent nothing, a part of a head, or a request before.
+// Connections without a whole request must not take the files that probes and running
+// requests need, whether they sent nothing, a part of a head or of a body, hold the body
+// back, were refused before they sent all of it, or had a request before.
 func TestIdleConnectionsGiveWay(t *testing.T) {
+	const head = " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n"
 	for name, first := range map[string]string{
 		"silent": "", "half a head": "GET /livez HT", "idle": "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
+		"half a body": "POST /v1/chat/completions" + head + "\r\n{", "half an admin's body": "POST /busy_threshold" + head + "\r\n{",
+		"held back": "POST /v1/chat/completions" + head + "Expect: 100-continue\r\n\r\n", "refused": "POST /nowhere" + head + "\r\n{",
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, func(s *setup) {
@@ -58,13 +64,87 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 				t.Errorf("liveness %d", got)
 			}
 			r.waitFor("idle connections to end", func() bool { return r.srv.conns.Load() <= 100-spare(100)+1 })
-			r.waitFor("a request beside idle connections", func() bool { return r.status("POST", "/v1/embeddings", `{"input":"x"}`) != 503 })
+			r.waitFor("a request beside idle connections", func() bool {
+				return r.status("POST", "/v1/chat/completions", `{"input":"x"}`) != 503
+			})
+			r.waitFor("others to give way", func() bool { return r.srv.evicted.Load() >= 20 })
 			if _, err := running.r.ReadByte(); err != nil {
 				t.Errorf("the running request ended: %v", err)
 			}
 			_ = running.Close()
 		})
 	}
+}
+
+// A client whose body does not come on is told why its connection is closed.
+func TestHalfABodyIsToldWhyItGivesWay(t *testing.T) {
+	r := start(t, func(s *setup) { s.server.MaxFiles = 100 })
+	c := r.dial()
+	_, _ = io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
+	r.waitFor("it to give way", func() bool {
+		r.srv.main.CloseIdle(10)
+		return strings.Contains(r.log.String(), "reason=too_many_connections")
+	})
+	resp, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(resp.Body)
+	answer{resp.StatusCode, resp.Header, string(b)}.refused(t, 503, "too_many_connections")
+	if !strings.Contains(string(b), "did not come on") || !resp.Close {
+		t.Errorf("%s, close %t", b, resp.Close)
+	}
+	r.waitFor("its memory", func() bool { return r.srv.buffers.used.Load() == 0 })
+}
+
+// Connections that are kept warm to engines are files too, and are closed before any
+// client's.
+func TestIdleEngineConnectionsGiveWayFirst(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.server.MaxFiles = 100 // 68 are for clients and their requests
+		s.sim.Worker.Timing = endless
+	})
+	body := strings.Replace(chatStream, `"max_tokens":3`, `"max_tokens":100000`, 1)
+	engines, limit := r.srv.opts.Engines.Open, 100-reserve(100)
+	engine := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer engine.Close()
+	ep, err := upstream.NewEndpoint(upstream.Config{URL: engine.URL, Sockets: r.srv.opts.Engines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	var answers []*upstream.Response
+	for range 15 {
+		a, err := ep.Do(t.Context(), &upstream.Request{Method: "GET", Path: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, a)
+	}
+	for _, a := range answers {
+		_, _ = io.Copy(io.Discard, a.Body)
+		_ = a.Body.Close()
+	}
+	if n := engines(); n < 15 {
+		t.Fatalf("%d connections to engines", n)
+	}
+	running := r.dial()
+	running.post("/v1/chat/completions", len(body), body)
+	if resp, err := http.ReadResponse(running.r, nil); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	// With those that are unused these are too many, without them they are not.
+	openIdle(t, r.srv.Addr().String(), "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", int(limit)-10)
+	if n := r.srv.evicted.Load(); n > 0 {
+		t.Errorf("%d clients were closed", n)
+	}
+	if used := r.srv.inUse(); used > limit {
+		t.Errorf("%d files are in use", used)
+	}
+	if n := engines(); n > 10 {
+		t.Errorf("%d connections to engines are left", n)
+	}
+	_ = running.Close()
 }
 
 // The port for metrics has a bound of its own and drops its own longest idle.

@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-router/sluice/internal/policy"
 	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -118,7 +119,8 @@ func start(t *testing.T, change func(*setup)) *rig {
 	gm.Watch(r.gate)
 	s.cfg.Fleet.PDDisaggregation = pd
 	s.cfg.Admission.PrefillMaxInflight = max(s.limits.PrefillSlots, -1)
-	r.fleet = fleet.New(r.gate, fleet.Options{Config: s.cfg, Log: log.Logger}, clock)
+	s.server.Engines = new(upstream.Sockets)
+	r.fleet = fleet.New(r.gate, fleet.Options{Config: s.cfg, Sockets: s.server.Engines, Log: log.Logger}, clock)
 	reg.MustRegister(fleet.NewCollector(r.fleet))
 	requests := dispatch.NewMetrics(reg)
 	o := &s.server
