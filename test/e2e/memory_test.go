@@ -158,36 +158,3 @@ func TestMemoryUnderAMixOfBodies(t *testing.T) {
 		t.Errorf("the router held %d MiB more than --max-buffered-bytes, 64 MiB and 32 KiB a connection", over>>20)
 	}
 }
-
-// Connections that send nothing must not keep probes and scrapes from being answered.
-func TestIdleConnectionsAndFewFiles(t *testing.T) {
-	t.Parallel()
-	fleet := startSim(t)
-	r := launchRouter(t, fleet, nil, []string{"sh", "-c", `ulimit -n 256; exec "$0" "$@"`}, fleet.flags()...)
-	r.waitReady()
-	if !strings.Contains(r.stderr.String(), "good for about 74 requests at once") {
-		t.Error("the log does not tell what 256 files are good for")
-	}
-	for _, addr := range []string{r.addr, r.metrics} {
-		for range 300 {
-			c := dialRaw(t, addr)
-			_, _ = c.Write([]byte("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")) // closed for another one, perhaps
-		}
-	}
-	for _, url := range []string{r.url() + "/livez", r.url() + "/readyz", "http://" + r.metrics + "/metrics"} {
-		start := time.Now()
-		if status, body := get(url); status != 200 || time.Since(start) > soon {
-			t.Errorf("%s: %d %s after %s", url, status, clip(body), time.Since(start))
-		}
-	}
-	// Connections give way once they have been idle for a second; until then a
-	// request is told to come again.
-	eventually(t, "a request is served", func() string {
-		a := r.ask(brief)
-		if a.status == 503 && a.code() == "too_many_connections" {
-			return a.String()
-		}
-		a.good(t)
-		return ""
-	})
-}
