@@ -51,8 +51,13 @@ const (
 	lookAgain = 2 * time.Millisecond
 	// quietLooks is at how many looks in a row none of the newcomers has sent a whole
 	// head, when they are taken for such as never will. They are counted because on a
-	// busy machine a time passes without anybody having had a chance.
+	// busy machine a time passes without anybody having had a chance. busyLooks holds if
+	// a good part, the goodPart-th, of those that have come of late have sent one: it is
+	// a burst of clients then, on a machine that is busy with it.
 	quietLooks = 10
+	busyLooks  = 50
+	goodPart   = 4
+	ofLate     = time.Second
 	// maxPatience is how long one may wait for newcomers in all; a patienceShare-th of the
 	// time that passes is added, up to that.
 	maxPatience   = time.Second
@@ -74,6 +79,33 @@ type hurry struct {
 	next  int // how many that is the next time
 	spent time.Duration
 	at    mono.Instant // when spent was right
+
+	accepts int64 // so far
+	// marks are counts of accepts and first heads, the last one and the one before: so
+	// what came since the latter came of late.
+	marks [2]struct{ accepts, heads int64 }
+	mark  mono.Instant
+}
+
+// accepted counts an accept.
+func (h *hurry) accepted(now mono.Instant, heads int64) {
+	h.accepts++
+	if passed := now.Sub(h.mark); passed >= ofLate {
+		h.mark = now
+		h.marks[0] = h.marks[1]
+		h.marks[1].accepts, h.marks[1].heads = h.accepts, heads
+		if passed >= 2*ofLate {
+			h.marks[0] = h.marks[1]
+		}
+	}
+}
+
+// looks is how many looks in a row find nothing until newcomers are taken for silent.
+func (h *hurry) looks(heads int64) int {
+	if (heads-h.marks[0].heads)*goodPart > h.accepts-h.marks[0].accepts {
+		return busyLooks
+	}
+	return quietLooks
 }
 
 // makeRoom is called with each connection that was accepted. It is false if the
@@ -82,7 +114,11 @@ type hurry struct {
 // What is accepted has its file already, of the reserve that is left beyond Full. So a
 // victim is chosen at leisure and closes itself: nobody waits for that.
 func (s *Server) makeRoom(c *conn) bool {
-	if s.Crowded == nil || !s.Crowded() {
+	if s.Crowded == nil {
+		return true
+	}
+	s.hurry.accepted(mono.Now(), s.waiting.heads.Load())
+	if !s.Crowded() {
 		return true
 	}
 	if ok, _ := s.closeOne(ages{restTime, restTime}, c); ok || !s.Full() || s.waitForRoom(c) {
@@ -126,7 +162,7 @@ func (s *Server) waitForRoom(c *conn) bool {
 				return ok || !s.Full()
 			}
 		}
-		silent := quiet >= quietLooks
+		silent := quiet >= h.looks(heads)
 		spent := h.spent + mono.Now().Sub(now)
 		if silent || spent >= maxPatience {
 			ok, soon := s.closeOne(ages{}, c)
