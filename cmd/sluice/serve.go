@@ -238,11 +238,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 // addWorkers registers the workers of the configuration. Any of them may be
 // down.
 func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
-	specs := make([]fleet.WorkerSpec, 0, len(cfg.Workers))
-	for _, w := range cfg.Workers {
-		specs = append(specs, workerSpec(w))
-	}
-	if err := r.fleet.Reconcile(ctx, sourceConfiguration, specs); err != nil {
+	if err := r.fleet.Reconcile(ctx, sourceConfiguration, cfg.Workers); err != nil {
 		return fmt.Errorf("workers of the configuration: %w", err)
 	}
 	return nil
@@ -250,32 +246,6 @@ func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
 
 // sourceConfiguration owns the workers of the list in the configuration.
 const sourceConfiguration = "the configuration"
-
-func workerSpec(w config.Worker) fleet.WorkerSpec {
-	spec := fleet.WorkerSpec{URL: w.URL, Role: roleOf(w.Type), ModelID: w.ModelID, APIKey: w.APIKey.Reveal(), HTTP2: w.HTTP2,
-		BootstrapPort: int(w.BootstrapPort), Backend: w.Backend, Connector: w.KVConnector,
-		Labels: w.Labels, TopologyDomain: w.TopologyDomain, Adapters: w.Adapters,
-		Capacity: admission.Capacity{
-			MaxBatchedTokens: w.MaxNumBatchedTokens, KVBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize, MaxRunning: w.MaxRunningRequests,
-		}}
-	if !w.TLS.IsZero() {
-		spec.TLS = &upstream.TLS{
-			CAFile: w.TLS.CAFile, CertFile: w.TLS.CertFile, KeyFile: w.TLS.KeyFile,
-			ServerName: w.TLS.ServerName, SkipVerify: w.TLS.InsecureSkipVerify,
-		}
-	}
-	return spec
-}
-
-func roleOf(t config.WorkerType) admission.Role {
-	switch t {
-	case config.WorkerPrefill:
-		return admission.RolePrefill
-	case config.WorkerDecode:
-		return admission.RoleDecode
-	}
-	return admission.RoleRegular
-}
 
 // missingWorkers says what is missing for any request to be served, "" if that is
 // nothing.

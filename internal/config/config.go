@@ -257,27 +257,42 @@ const (
 	WorkerDecode  WorkerType = "decode"
 )
 
-// Worker is one engine known at start.
+// Role is the role as the gate knows it. The zero value is regular.
+func (t WorkerType) Role() admission.Role {
+	switch t {
+	case WorkerPrefill:
+		return admission.RolePrefill
+	case WorkerDecode:
+		return admission.RoleDecode
+	}
+	return admission.RoleRegular
+}
+
+// Worker describes one engine: in the list of the configuration, in a request that
+// registers it (by the names in the json tags), and in the fleet.
 type Worker struct {
-	// URL is canonical: lower-case scheme and host, no default port, no
+	// URL is canonical once loaded: lower-case scheme and host, no default port, no
 	// trailing slash.
-	URL                 string            `yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one. A final /v1 is left out, with a warning: it belongs to the paths of requests."`
-	Type                WorkerType        `yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
-	BootstrapPort       BootstrapPort     `yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
-	Backend             string            `yaml:"backend" choices:"auto|sglang|vllm" defaultdoc:"auto" help:"The engine it runs; auto finds out."`
-	KVConnector         string            `yaml:"kv_connector" choices:"auto|nixl|nixl-push|mooncake|moriio|lmcache|shared-storage|none" defaultdoc:"auto" help:"How a vLLM worker hands KV cache from prefill to decode. auto asks prefill workers with a request for one token, and takes decode workers to have that of the prefill workers of their model. Workers of different connectors are never paired."`
-	ModelID             string            `yaml:"model_id" defaultdoc:"fleet.model_id" help:"Model name."`
-	APIKey              Secret            `yaml:"api_key" defaultdoc:"auth.worker_api_key" help:"Key presented to it."`
-	APIKeyFile          string            `yaml:"api_key_file" fileof:"api_key" help:"File with that key."`
-	HTTP2               bool              `yaml:"http2" default:"false" help:"Speak HTTP/2 to it, in the clear where the URL is http."`
-	Labels              map[string]string `yaml:"labels" help:"Labels that requests can ask for, as a mapping of names to values."`
-	TopologyDomain      string            `yaml:"topology_domain" help:"Where it stands for the transfer of KV cache, a zone or a rack: see fleet.kv_transfer_topology. Workers without one are in one together."`
-	Adapters            []string          `yaml:"adapters" help:"LoRA adapters it serves besides those it tells of in /v1/models."`
-	MaxNumBatchedTokens int64             `yaml:"max_num_batched_tokens" range:"1:" defaultdoc:"what it tells" help:"Most tokens in one step of prefill, per rank: SGLang's chunked_prefill_size, else max_prefill_tokens. The thresholds in parts of it count from here."`
-	TotalKVBlocks       int64             `yaml:"total_kv_blocks" range:"1:" defaultdoc:"what it tells" help:"KV blocks in all, per rank."`
-	BlockSize           int64             `yaml:"block_size" range:"1:65536" defaultdoc:"what it tells" help:"Tokens in one KV block: SGLang's page_size."`
-	MaxRunningRequests  int64             `yaml:"max_running_requests" range:"1:" defaultdoc:"what it tells" help:"Most requests it runs at one time, per rank."`
-	TLS                 WorkerTLS         `yaml:"tls" help:"For an https URL, where the system's certificates do not do."`
+	URL                 string            `json:"url" yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one. A final /v1 is left out, with a warning: it belongs to the paths of requests."`
+	Type                WorkerType        `json:"worker_type" yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
+	BootstrapPort       BootstrapPort     `json:"bootstrap_port" yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
+	Backend             string            `json:"backend" yaml:"backend" choices:"auto|sglang|vllm" defaultdoc:"auto" help:"The engine it runs; auto finds out."`
+	KVConnector         string            `json:"kv_connector" yaml:"kv_connector" choices:"auto|nixl|nixl-push|mooncake|moriio|lmcache|shared-storage|none" defaultdoc:"auto" help:"How a vLLM worker hands KV cache from prefill to decode. auto asks prefill workers with a request for one token, and takes decode workers to have that of the prefill workers of their model. Workers of different connectors are never paired."`
+	ModelID             string            `json:"model_id" yaml:"model_id" defaultdoc:"fleet.model_id" help:"Model name."`
+	APIKey              Secret            `json:"api_key" yaml:"api_key" defaultdoc:"auth.worker_api_key" help:"Key presented to it."`
+	APIKeyFile          string            `json:"-" yaml:"api_key_file" fileof:"api_key" help:"File with that key."`
+	HTTP2               bool              `json:"-" yaml:"http2" default:"false" help:"Speak HTTP/2 to it, in the clear where the URL is http."`
+	Labels              map[string]string `json:"labels" yaml:"labels" help:"Labels that requests can ask for, as a mapping of names to values."`
+	TopologyDomain      string            `json:"topology_domain" yaml:"topology_domain" help:"Where it stands for the transfer of KV cache, a zone or a rack: see fleet.kv_transfer_topology. Workers without one are in one together."`
+	Adapters            []string          `json:"adapters" yaml:"adapters" help:"LoRA adapters it serves besides those it tells of in /v1/models."`
+	MaxNumBatchedTokens int64             `json:"max_num_batched_tokens" yaml:"max_num_batched_tokens" range:"1:" defaultdoc:"what it tells" help:"Most tokens in one step of prefill, per rank: SGLang's chunked_prefill_size, else max_prefill_tokens. The thresholds in parts of it count from here."`
+	TotalKVBlocks       int64             `json:"total_kv_blocks" yaml:"total_kv_blocks" range:"1:" defaultdoc:"what it tells" help:"KV blocks in all, per rank."`
+	BlockSize           int64             `json:"block_size" yaml:"block_size" range:"1:65536" defaultdoc:"what it tells" help:"Tokens in one KV block: SGLang's page_size."`
+	MaxRunningRequests  int64             `json:"max_running_requests" yaml:"max_running_requests" range:"1:" defaultdoc:"what it tells" help:"Most requests it runs at one time, per rank."`
+	TLS                 WorkerTLS         `json:"-" yaml:"tls" help:"For an https URL, where the system's certificates do not do."`
+	// DPSize overrides the number of data-parallel ranks that the worker names, where
+	// fleet.dp_aware is set. Zero: what the worker says.
+	DPSize int `json:"dp_size" yaml:"-"`
 }
 
 // WorkerTLS says how a worker's certificate is checked and which one is

@@ -87,6 +87,28 @@ func (p *BootstrapPort) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// FieldError tells what is wrong with a field of a JSON object.
+type FieldError struct{ Field, Message string }
+
+func (e *FieldError) Error() string { return e.Field + " " + e.Message }
+
+// UnmarshalJSON reads a port number, "none", or null for BootstrapAuto.
+func (p *BootstrapPort) UnmarshalJSON(b []byte) error {
+	switch s := string(b); s {
+	case "null":
+		*p = BootstrapAuto
+	case `"none"`:
+		*p = BootstrapNone
+	default:
+		n, err := strconv.ParseUint(s, 10, 16)
+		if err != nil || n == 0 {
+			return &FieldError{"bootstrap_port", "must be a port from 1 to 65535, \"none\", or absent to ask the worker"}
+		}
+		*p = BootstrapPort(n)
+	}
+	return nil
+}
+
 // OutputReserve is how many tokens of output are booked before a request starts,
 // or ReserveAuto.
 type OutputReserve int64

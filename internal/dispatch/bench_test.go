@@ -160,8 +160,8 @@ func cannedRouter(b *testing.B, prefill, decode string) *Dispatcher {
 		gate.Close()
 	})
 	for _, s := range []fleet.WorkerSpec{
-		{URL: cannedEngine(b, prefill), Role: admission.RolePrefill, ModelID: "sim-model", BootstrapPort: 8998},
-		{URL: cannedEngine(b, decode), Role: admission.RoleDecode, ModelID: "sim-model"},
+		{URL: cannedEngine(b, prefill), Type: config.WorkerPrefill, ModelID: "sim-model", BootstrapPort: 8998},
+		{URL: cannedEngine(b, decode), Type: config.WorkerDecode, ModelID: "sim-model"},
 	} {
 		if _, _, err := fl.Add(context.Background(), s); err != nil {
 			b.Fatal(err)

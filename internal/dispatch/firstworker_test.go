@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -28,7 +29,7 @@ func TestWaitForTheFirstWorker(t *testing.T) {
 		t.Fatalf("nobody serves yet: %d %s", a.status, a.body)
 	case <-time.After(3 * lookAgain):
 	}
-	if _, _, err := r.fleet.Add(t.Context(), fleet.WorkerSpec{URL: w.URL(), Role: admission.RoleRegular}); err != nil {
+	if _, _, err := r.fleet.Add(t.Context(), fleet.WorkerSpec{URL: w.URL(), Type: config.WorkerRegular}); err != nil {
 		t.Fatal(err)
 	}
 	if a := <-done; a.status != 200 {
@@ -96,7 +97,7 @@ func TestNoModelIsServedWhileAWorkerHasNotTold(t *testing.T) {
 		}
 	}))
 	t.Cleanup(other.Close)
-	if _, _, err := r.fleet.Add(t.Context(), fleet.WorkerSpec{URL: other.URL, Role: admission.RoleRegular}); err != nil {
+	if _, _, err := r.fleet.Add(t.Context(), fleet.WorkerSpec{URL: other.URL, Type: config.WorkerRegular}); err != nil {
 		t.Fatal(err)
 	}
 	nameless := func() answer { return r.do(t.Context(), "/v1/chat/completions", `{"messages":[]}`) }

@@ -143,14 +143,14 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	r.ending, r.end = context.WithCancel(context.Background())
 	r.server = httptest.NewServer(http.HandlerFunc(r.handle))
 	r.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
-	roles := map[sim.Role]admission.Role{sim.Prefill: admission.RolePrefill, sim.Decode: admission.RoleDecode, sim.Regular: admission.RoleRegular}
+	roles := map[sim.Role]config.WorkerType{sim.Prefill: config.WorkerPrefill, sim.Decode: config.WorkerDecode, sim.Regular: config.WorkerRegular}
 	for _, w := range sf.Workers() {
-		spec := fleet.WorkerSpec{URL: w.URL(), Role: roles[w.Role()]}
+		spec := fleet.WorkerSpec{URL: w.URL(), Type: roles[w.Role()]}
 		if o.health.Timeout > 0 && o.health.Timeout < time.Second {
 			// With checks this hasty a busy machine may miss what the worker says.
 			spec.ModelID = w.Options().Model
 			if w.Role() == sim.Prefill {
-				spec.BootstrapPort = w.BootstrapPort()
+				spec.BootstrapPort = config.BootstrapPort(w.BootstrapPort())
 			}
 		}
 		if o.specs != nil {

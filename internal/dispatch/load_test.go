@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/sim"
@@ -48,7 +47,7 @@ func TestCase_B005_AbortsLeakNoLoad(t *testing.T) {
 	if err := b.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	if _, created, err := r.fleet.Add(context.Background(), fleet.WorkerSpec{URL: b.URL(), Role: admission.RoleRegular}); err != nil || !created {
+	if _, created, err := r.fleet.Add(context.Background(), fleet.WorkerSpec{URL: b.URL(), Type: config.WorkerRegular}); err != nil || !created {
 		t.Fatal(created, err)
 	}
 	r.ready()
@@ -147,7 +146,7 @@ func TestNewGenerationAtTheSameAddress(t *testing.T) {
 	old.event()
 	was := r.worker(w).Generation()
 	r.fleet.Remove(w.URL())
-	if _, _, err := r.fleet.Add(context.Background(), fleet.WorkerSpec{URL: w.URL(), Role: admission.RoleRegular}); err != nil {
+	if _, _, err := r.fleet.Add(context.Background(), fleet.WorkerSpec{URL: w.URL(), Type: config.WorkerRegular}); err != nil {
 		t.Fatal(err)
 	}
 	r.ready()

@@ -19,7 +19,7 @@ func vllm(c sim.Connector, o rigOptions) rigOptions {
 	o.sim.Worker.Backend, o.sim.Worker.Connector = sim.VLLM, c
 	named := o.specs
 	o.specs = func(w *sim.Worker, s *fleet.WorkerSpec) {
-		s.Backend, s.Connector = "vllm", string(c)
+		s.Backend, s.KVConnector = "vllm", string(c)
 		if named != nil {
 			named(w, s)
 		}
@@ -122,7 +122,7 @@ func TestVLLMWithoutHandOff(t *testing.T) {
 				c.Fleet.KVHandOffMissing = "fail"
 			}
 		}})
-		o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend, s.Connector = "vllm", fleet.ConnectorNIXL }
+		o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend, s.KVConnector = "vllm", fleet.ConnectorNIXL }
 		r := newRig(t, o)
 		a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"])
 		want, outcome := 200, handOffRecompute
@@ -220,7 +220,7 @@ func TestVLLMPrefillFailurePasses(t *testing.T) {
 func TestMooncakeMeetsByTransferID(t *testing.T) {
 	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: func(w *sim.Worker, s *fleet.WorkerSpec) {
 		if w.Role() == sim.Prefill {
-			s.BootstrapPort = w.BootstrapPort()
+			s.BootstrapPort = config.BootstrapPort(w.BootstrapPort())
 		}
 	}}))
 	for path, body := range vllmBodies("") {
@@ -239,7 +239,7 @@ func TestMooncakeMeetsByTransferID(t *testing.T) {
 func TestMooncakeTransferIDsAreNotTheClients(t *testing.T) {
 	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: func(w *sim.Worker, s *fleet.WorkerSpec) {
 		if w.Role() == sim.Prefill {
-			s.BootstrapPort = w.BootstrapPort()
+			s.BootstrapPort = config.BootstrapPort(w.BootstrapPort())
 		}
 	}}))
 	r.id = "trace-1"

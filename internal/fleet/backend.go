@@ -38,7 +38,7 @@ var connectorOf = map[string]string{
 	ConnectorNone: ConnectorNone,
 }
 
-// Connectors are the values of WorkerSpec.Connector.
+// Connectors are the values of WorkerSpec.KVConnector.
 var Connectors = []string{ConnectorNIXL, ConnectorNIXLPush, ConnectorMooncake, ConnectorMoRIIO, ConnectorLMCache, ConnectorSharedStorage, ConnectorNone}
 
 // Labels that stand for settings, where those are not made.
@@ -47,8 +47,8 @@ const (
 	labelConnector = "kv_connector"
 )
 
-// checkDialect brings Backend and Connector into their one spelling.
-func (s *WorkerSpec) checkDialect() error {
+// checkDialect brings Backend and KVConnector into their one spelling.
+func checkDialect(s *WorkerSpec) error {
 	switch s.Backend {
 	case "auto":
 		s.Backend = ""
@@ -56,24 +56,25 @@ func (s *WorkerSpec) checkDialect() error {
 	default:
 		return &SpecError{"backend", fmt.Errorf("%.64q is none of auto, %s, %s", s.Backend, DialectSGLang, DialectVLLM)}
 	}
-	if s.Connector == "auto" || s.Connector == "" {
-		s.Connector = ""
+	if s.KVConnector == "auto" || s.KVConnector == "" {
+		s.KVConnector = ""
 		return nil
 	}
-	c, ok := connectorOf[strings.ToLower(s.Connector)]
+	c, ok := connectorOf[strings.ToLower(s.KVConnector)]
 	if !ok {
-		return &SpecError{"kv_connector", fmt.Errorf("%.64q is none of auto, %s", s.Connector, strings.Join(Connectors, ", "))}
+		return &SpecError{"kv_connector", fmt.Errorf("%.64q is none of auto, %s", s.KVConnector, strings.Join(Connectors, ", "))}
 	}
 	if s.Backend == DialectSGLang {
-		return &SpecError{"kv_connector", fmt.Errorf("%q is for vLLM workers; this one is set to be %s", s.Connector, s.Backend)}
+		return &SpecError{"kv_connector", fmt.Errorf("%q is for vLLM workers; this one is set to be %s", s.KVConnector, s.Backend)}
 	}
-	s.Connector = c
+	s.KVConnector = c
 	return nil
 }
 
 // setBackend is the dialect that the operator says, by setting or label; empty
 // for none.
-func (s *WorkerSpec) setBackend() string {
+func (w *Worker) setBackend() string {
+	s := &w.spec
 	if s.Backend != "" {
 		return s.Backend
 	}
@@ -85,9 +86,10 @@ func (s *WorkerSpec) setBackend() string {
 
 // setConnector is the connector that the operator says, by setting or label;
 // empty for none.
-func (s *WorkerSpec) setConnector() string {
-	if s.Connector != "" {
-		return s.Connector
+func (w *Worker) setConnector() string {
+	s := &w.spec
+	if s.KVConnector != "" {
+		return s.KVConnector
 	}
 	return connectorOf[strings.ToLower(s.Labels[labelConnector])]
 }
@@ -106,7 +108,7 @@ func (w *Worker) Connector() string { return w.known.Load().connector }
 // ownConnector is the connector that is known of the worker itself; empty for
 // none.
 func (w *Worker) ownConnector() string {
-	if c := w.spec.setConnector(); c != "" {
+	if c := w.setConnector(); c != "" {
 		return c
 	}
 	return w.Facts().Connector
@@ -114,14 +116,14 @@ func (w *Worker) ownConnector() string {
 
 // dialectWarnings are what is odd about how its dialect and connector were set.
 func (w *Worker) dialectWarnings() (list []string) {
-	if l := w.spec.Labels[labelConnector]; l != "" && w.spec.setConnector() == "" {
+	if l := w.spec.Labels[labelConnector]; l != "" && w.setConnector() == "" {
 		list = append(list, fmt.Sprintf("its label %s=%.64q names no connector and is not used", labelConnector, l))
 	}
-	switch c := w.spec.setConnector(); {
+	switch c := w.setConnector(); {
 	case c == "":
 	case !w.vllm():
 		list = append(list, fmt.Sprintf("its kv_connector is set to %s, but it speaks %s and has none", c, w.Backend()))
-	case c == ConnectorMooncake && w.spec.Role == admission.RolePrefill && len(w.Ranks()) == 1:
+	case c == ConnectorMooncake && w.role == admission.RolePrefill && len(w.Ranks()) == 1:
 		if m := w.mooncake.Load(); m != nil && len(m.ids) > 1 {
 			list = append(list, fmt.Sprintf("it has %d data-parallel ranks with an engine id each, and is scheduled as one: set dp_aware", len(m.ids)))
 		}

@@ -229,7 +229,7 @@ func (f *Fleet) peersLocked(r *Rank, since, first admission.Instant) (others int
 	for i, model := range models {
 		n, good := 0, 0
 		for _, w := range f.workers {
-			if w.spec.Role != r.worker.spec.Role || !w.inGate || !slices.Contains(w.models, model) && len(w.models) > 0 {
+			if w.role != r.worker.role || !w.inGate || !slices.Contains(w.models, model) && len(w.models) > 0 {
 				continue
 			}
 			for _, other := range w.Ranks() {

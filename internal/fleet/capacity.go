@@ -172,7 +172,7 @@ func (f *Facts) capacity(dp int, set admission.Capacity) admission.Capacity {
 // Capacity returns what the rank can take: as registered, else as its worker
 // says. Zero is unknown.
 func (r *Rank) Capacity() admission.Capacity {
-	return r.worker.Facts().capacity(r.dp, r.worker.spec.Capacity)
+	return r.worker.Facts().capacity(r.dp, capacityOf(&r.worker.spec))
 }
 
 // Reported returns what the engine last said about the rank's load, and when. ok
@@ -218,7 +218,7 @@ func lacks(role admission.Role, c admission.Capacity) (names []string) {
 // lacks names what is not known of some rank of the worker.
 func (w *Worker) lacks() (names []string) {
 	for _, r := range w.Ranks() {
-		for _, n := range lacks(w.spec.Role, r.Capacity()) {
+		for _, n := range lacks(w.role, r.Capacity()) {
 			if !slices.Contains(names, n) {
 				names = append(names, n)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 func TestCapacity(t *testing.T) {
@@ -179,8 +180,8 @@ func TestLostLoadsKeepCapacity(t *testing.T) {
 func TestMissingCapacityIsTold(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB, urlC)
-		p := b.add(WorkerSpec{URL: urlA, Role: admission.RolePrefill})
-		d := b.add(WorkerSpec{URL: urlB, Role: admission.RoleDecode})
+		p := b.add(WorkerSpec{URL: urlA, Type: config.WorkerPrefill})
+		d := b.add(WorkerSpec{URL: urlB, Type: config.WorkerDecode})
 		synctest.Wait()
 		if i := p.Info(); !slices.Equal(i.MissingCapacity, []string{"max_num_batched_tokens"}) || len(i.Warnings) > 0 {
 			t.Errorf("prefill: %q, %q", i.MissingCapacity, i.Warnings)
@@ -212,7 +213,7 @@ sluice_ranks_missing_capacity{capacity="total_kv_blocks",role="regular"} 0
 			}
 		}
 		metrics(1, 1)
-		d = b.add(WorkerSpec{URL: urlB, Role: admission.RoleDecode, Capacity: admission.Capacity{KVBlocks: 9, BlockSize: 16}})
+		d = b.add(WorkerSpec{URL: urlB, Type: config.WorkerDecode, TotalKVBlocks: 9, BlockSize: 16})
 		synctest.Wait()
 		if i := d.Info(); len(i.MissingCapacity) > 0 || len(i.Warnings) > 0 || i.Ranks[0].TotalKVBlocks != 9 {
 			t.Errorf("decode: %+v", i)
@@ -228,12 +229,12 @@ func TestSettingsReachTheGate(t *testing.T) {
 		b.prober.set(well, urlA)
 		spec := WorkerSpec{
 			URL: urlA, DPSize: 2, Labels: map[string]string{"tier": "gold"}, TopologyDomain: "rack-1",
-			Adapters: []string{"z", "a", "z"}, Capacity: admission.Capacity{MaxBatchedTokens: 8192, KVBlocks: 100, BlockSize: 16, MaxRunning: 4},
+			Adapters: []string{"z", "a", "z"}, MaxNumBatchedTokens: 8192, TotalKVBlocks: 100, BlockSize: 16, MaxRunningRequests: 4,
 		}
 		w := b.add(spec)
 		synctest.Wait()
 		for _, id := range []string{urlA + "@0", urlA + "@1"} {
-			if s := b.gateRank(id); s.Topology != "rack-1" || s.Capacity != spec.Capacity {
+			if s := b.gateRank(id); s.Topology != "rack-1" || s.Capacity != capacityOf(&spec) {
 				t.Errorf("%s at the gate: %+v", id, s)
 			}
 		}
@@ -283,7 +284,7 @@ func TestSettingsReachTheGate(t *testing.T) {
 		for i, change := range []func(*WorkerSpec){
 			func(s *WorkerSpec) { s.TopologyDomain = "rack-2" },
 			func(s *WorkerSpec) { s.Adapters = nil },
-			func(s *WorkerSpec) { s.Capacity.MaxRunning = 5 },
+			func(s *WorkerSpec) { s.MaxRunningRequests = 5 },
 		} {
 			other := spec
 			change(&other)
@@ -299,10 +300,10 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		for field, spec := range map[string]WorkerSpec{
 			"topology_domain":        {TopologyDomain: "a\nb"},
 			"adapters":               {Adapters: []string{"ok", ""}},
-			"max_num_batched_tokens": {Capacity: admission.Capacity{MaxBatchedTokens: -1}},
-			"total_kv_blocks":        {Capacity: admission.Capacity{KVBlocks: maxCapacity + 1}},
-			"block_size":             {Capacity: admission.Capacity{BlockSize: maxBlockSize + 1}},
-			"max_running_requests":   {Capacity: admission.Capacity{MaxRunning: -9}},
+			"max_num_batched_tokens": {MaxNumBatchedTokens: -1},
+			"total_kv_blocks":        {TotalKVBlocks: maxCapacity + 1},
+			"block_size":             {BlockSize: maxBlockSize + 1},
+			"max_running_requests":   {MaxRunningRequests: -9},
 		} {
 			spec.URL = urlA
 			_, _, err := b.Add(t.Context(), spec)

@@ -138,11 +138,11 @@ func (f *Fleet) addLoads(ctx context.Context, w *Worker, facts *Facts) {
 // addConnector finds out how a vLLM prefill worker hands KV cache over. It is asked
 // once, and again only after it was away or when it did not answer.
 func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
-	if w.spec.Role != admission.RolePrefill || !facts.vllm(w) {
+	if w.role != admission.RolePrefill || !facts.vllm(w) {
 		return
 	}
 	before := w.Facts()
-	name := w.spec.setConnector()
+	name := w.setConnector()
 	if name == "" && facts.Connector == "" && before.Connector != "" {
 		facts.Connector, facts.note = before.Connector, before.note
 	}
@@ -179,7 +179,7 @@ func (f *Fleet) keepLoads(w *Worker, l *loads) {
 	if l != nil {
 		l.at = f.clock.Now()
 		w.loads.Store(l)
-		if l.tellsExternal && w.spec.Role == admission.RoleDecode && w.transfers.read(l.external) {
+		if l.tellsExternal && w.role == admission.RoleDecode && w.transfers.read(l.external) {
 			f.logTransfers(w)
 		}
 	}

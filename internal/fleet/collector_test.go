@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // TestStatesAreMetrics keeps away an alert that cannot be written: one of several
@@ -19,8 +19,8 @@ import (
 func TestStatesAreMetrics(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
-		w := b.add(WorkerSpec{URL: urlA, Role: admission.RoleDecode})
-		b.add(WorkerSpec{URL: urlB, Role: admission.RoleDecode})
+		w := b.add(WorkerSpec{URL: urlA, Type: config.WorkerDecode})
+		b.add(WorkerSpec{URL: urlB, Type: config.WorkerDecode})
 		synctest.Wait()
 		check := func(want string, names ...string) {
 			t.Helper()

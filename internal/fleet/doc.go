@@ -17,7 +17,7 @@
 // # Life of a worker
 //
 //	f := fleet.New(gate, fleet.Options{…}, clock)
-//	w, created, err := f.Add(ctx, fleet.WorkerSpec{URL: "http://10.0.0.7:30000", Role: admission.RolePrefill})
+//	w, created, err := f.Add(ctx, fleet.WorkerSpec{URL: "http://10.0.0.7:30000", Type: config.WorkerPrefill})
 //	… pending: it may be down; it is looked at until it answers once
 //	… ready: its facts were read, its ranks are candidates at the gate
 //	… unhealthy: registered, but given no work until it answers again

@@ -263,9 +263,9 @@ func (w *Worker) warnings() []string {
 	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	want := map[admission.Role]string{
 		admission.RoleRegular: "null", admission.RolePrefill: "prefill", admission.RoleDecode: "decode",
-	}[w.spec.Role]
+	}[w.role]
 	if f.Mode != "" && f.Mode != want {
-		warn("it is registered as %s, but says disaggregation_mode %q", w.spec.Role, f.Mode)
+		warn("it is registered as %s, but says disaggregation_mode %q", w.role, f.Mode)
 	}
 	switch {
 	case w.astray != "":
@@ -281,13 +281,13 @@ func (w *Worker) warnings() []string {
 		warn("all its routes answer 404: the path of its URL, %q, is hardly the engine's", path)
 	}
 	list = append(list, w.dialectWarnings()...)
-	if f.note != "" && w.spec.setConnector() == "" {
+	if f.note != "" && w.setConnector() == "" {
 		list = append(list, f.note)
 	}
 	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
 		warn("it does not say its dp_size; it is scheduled as one rank")
 	}
-	if w.fleet.gate.NeedsCapacity(w.spec.Role) {
+	if w.fleet.gate.NeedsCapacity(w.role) {
 		for _, name := range w.lacks() {
 			warn("its %s is not known; classes that go by it count its requests instead. Set %s", name, name)
 		}

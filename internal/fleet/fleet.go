@@ -123,15 +123,15 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec) (w *Wor
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
-	spec, base, err := spec.check()
+	spec, base, err := checkSpec(spec)
 	if err != nil {
 		return nil, false, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if old := f.byURL[spec.URL]; old == nil || old.draining || !old.spec.sameTransport(spec) {
+	if old := f.byURL[spec.URL]; old == nil || old.draining || !sameTransport(&old.spec, &spec) {
 		f.mu.Unlock()
-		ep, err := spec.endpoint(f.transport) // reads certificate files
+		ep, err := endpointOf(&spec, f.transport) // reads certificate files
 		f.mu.Lock()
 		if err != nil {
 			return nil, false, err
@@ -155,13 +155,13 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 	if old != nil && !old.draining && source != SourceRequests && old.source != source {
 		return nil, false, &otherOwnerError{spec.URL, old.source}
 	}
-	if old != nil && !old.draining && old.spec.equal(spec) {
+	if old != nil && !old.draining && equalSpecs(&old.spec, &spec) {
 		old.source = source
 		return old, false, nil
 	}
 	now := f.clock.Now()
 	f.generation++
-	w := &Worker{fleet: f, source: source, spec: spec, base: base, endpoint: ep, added: now}
+	w := &Worker{fleet: f, source: source, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, added: now}
 	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
@@ -184,7 +184,7 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 			w.mooncake.Store(old.mooncake.Load())
 			w.vitals = old.vitals
 			w.factsAt = now.Add(-factsEvery) // to be read again with the first check
-			if old.spec.sameTransport(spec) {
+			if sameTransport(&old.spec, &spec) {
 				w.endpoint = old.endpoint
 			}
 			w.past = slices.Clone(old.past)
@@ -205,7 +205,7 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 	news := f.settleAllLocked(w, &changes)
 	f.gate.Apply(changes...)
 	f.sched.set(w.event, now)
-	f.log.Info("worker registered", "worker", spec.URL, "id", w.id, "type", spec.Role.String(), "replaced", old != nil)
+	f.log.Info("worker registered", "worker", spec.URL, "id", w.id, "type", w.role.String(), "replaced", old != nil)
 	f.logPairing(news)
 	return w, true, nil
 }

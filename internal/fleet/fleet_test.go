@@ -63,8 +63,8 @@ func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
 			t.Error("ready without workers")
 		}
 		b.prober.set(well, urlA, urlB)
-		b.add(WorkerSpec{URL: urlA, Role: admission.RolePrefill})
-		b.add(WorkerSpec{URL: urlB, Role: admission.RoleDecode})
+		b.add(WorkerSpec{URL: urlA, Type: config.WorkerPrefill})
+		b.add(WorkerSpec{URL: urlB, Type: config.WorkerDecode})
 		synctest.Wait()
 		for _, u := range []string{urlA, urlB} {
 			if !b.Ready(true) {
@@ -270,7 +270,7 @@ func TestCase_B040_AnotherModelAndRoleReplace(t *testing.T) {
 		b.prober.set(well, urlA)
 		first := b.add(WorkerSpec{URL: urlA, ModelID: "m0"})
 		synctest.Wait()
-		second, created, err := b.Add(t.Context(), WorkerSpec{URL: "HTTP://A:1/", ModelID: "m1", Role: admission.RoleDecode})
+		second, created, err := b.Add(t.Context(), WorkerSpec{URL: "HTTP://A:1/", ModelID: "m1", Type: config.WorkerDecode})
 		if err != nil || !created || second.ID() != first.ID() {
 			t.Fatalf("%v %t", err, created)
 		}
@@ -326,7 +326,7 @@ func TestCase_B044_ReplacingLeavesNoGap(t *testing.T) {
 // that is neither refused nor takes effect.
 func TestCase_B041_SameSettingsAreTheSameWorker(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
-		spec := WorkerSpec{URL: urlA, Role: admission.RolePrefill, BootstrapPort: 9000, Labels: map[string]string{"zone": "x"}}
+		spec := WorkerSpec{URL: urlA, Type: config.WorkerPrefill, BootstrapPort: 9000, Labels: map[string]string{"zone": "x"}}
 		w := b.add(spec)
 		for _, same := range []string{urlA, "http://A:1/", "http://a:1/v1/"} {
 			s := spec
@@ -335,7 +335,7 @@ func TestCase_B041_SameSettingsAreTheSameWorker(t *testing.T) {
 				t.Errorf("%s: another worker (created %t, %v)", same, created, err)
 			}
 		}
-		spec.BootstrapPort = BootstrapNone
+		spec.BootstrapPort = config.BootstrapNone
 		got, created, _ := b.Add(t.Context(), spec)
 		if !created || got.Info().BootstrapPort != nil {
 			t.Errorf("the change did not take effect: %+v", got.Info())
@@ -624,7 +624,7 @@ func TestCase_B066_RanksThatAreNotThere(t *testing.T) {
 		b.prober.set(well, urlA, urlB)
 		b.prober.says(urlA, &Facts{DPSize: 2})
 		wa := b.add(WorkerSpec{URL: urlA})
-		wb := b.add(WorkerSpec{URL: urlB, Role: admission.RoleDecode, DPSize: 3})
+		wb := b.add(WorkerSpec{URL: urlB, Type: config.WorkerDecode, DPSize: 3})
 		synctest.Wait()
 		b.wantCandidates(urlA+"@0", urlA+"@1", urlB+"@0", urlB+"@1", urlB+"@2")
 		if r := wa.Ranks()[1]; r.DPRank() != 1 || r.DPSize() != 2 {
@@ -660,20 +660,20 @@ func TestBootstrap(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		for _, tc := range []struct {
 			url      string
-			port     int
+			port     config.BootstrapPort
 			told     int
 			host     string
 			wantPort int
 			ok       bool
 		}{
-			{"http://p-1:30000", BootstrapAuto, 0, "p-1", 8998, true},
-			{"http://p-2:30000", BootstrapAuto, 9001, "p-2", 9001, true},
+			{"http://p-1:30000", config.BootstrapAuto, 0, "p-1", 8998, true},
+			{"http://p-2:30000", config.BootstrapAuto, 9001, "p-2", 9001, true},
 			{"http://p-3:30000", 7000, 9001, "p-3", 7000, true},
-			{"http://p-4:30000", BootstrapNone, 9001, "p-4", 0, false},
+			{"http://p-4:30000", config.BootstrapNone, 9001, "p-4", 0, false},
 			{"http://[2001:DB8::1]:30000", 7000, 0, "[2001:db8::1]", 7000, true},
 			{"http://[fe80::1%25eth0]:30000", 7000, 0, "[fe80::1]", 7000, true},
 		} {
-			w := b.add(WorkerSpec{URL: tc.url, Role: admission.RolePrefill, BootstrapPort: tc.port})
+			w := b.add(WorkerSpec{URL: tc.url, Type: config.WorkerPrefill, BootstrapPort: tc.port})
 			b.prober.set(well, w.URL())
 			b.prober.says(w.URL(), &Facts{BootstrapPort: tc.told})
 			b.pass(10 * time.Second)

@@ -122,8 +122,8 @@ func (f *Fleet) Infos() []Info {
 	infos := make([]Info, 0, len(f.workers))
 	var places [admission.RoleEncode + 1]int
 	for _, w := range f.workers {
-		infos = append(infos, w.infoLocked(places[w.spec.Role]))
-		places[w.spec.Role]++
+		infos = append(infos, w.infoLocked(places[w.role]))
+		places[w.role]++
 	}
 	return infos
 }
@@ -138,7 +138,7 @@ func (w *Worker) Info() Info {
 		if o == w {
 			break
 		}
-		if o.spec.Role == w.spec.Role {
+		if o.role == w.role {
 			place++
 		}
 	}
@@ -169,7 +169,7 @@ func (w *Worker) statusLocked() Status {
 func (w *Worker) infoLocked(place int) Info {
 	facts := w.Facts()
 	i := Info{
-		ID: w.id, URL: w.spec.URL, WorkerType: w.spec.Role.String(), IsHealthy: w.vitals.healthy,
+		ID: w.id, URL: w.spec.URL, WorkerType: w.role.String(), IsHealthy: w.vitals.healthy,
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
 		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.Generation(), Version: facts.Version,
 		Reason: w.vitals.why, Busy: w.vitals.excused, Dead: w.vitals.dead,
@@ -180,7 +180,7 @@ func (w *Worker) infoLocked(place int) Info {
 	if len(w.models) > 0 {
 		i.ModelID = w.models[0]
 	}
-	if c := w.Connector(); w.spec.Role == admission.RolePrefill && (c == "" || c == ConnectorMooncake) {
+	if c := w.Connector(); w.role == admission.RolePrefill && (c == "" || c == ConnectorMooncake) {
 		if _, port, ok := w.Bootstrap(); ok {
 			i.BootstrapPort = &port
 		}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // known is what requests ask of a worker, worked out once from its registration,
@@ -19,7 +20,7 @@ type known struct {
 // know takes facts, or what else known is made of, into account. Where others know
 // of w already it needs Fleet.mu.
 func (w *Worker) know(facts *Facts) {
-	k := &known{facts: facts, backend: w.spec.setBackend()}
+	k := &known{facts: facts, backend: w.setBackend()}
 	k.backend = orElse(k.backend, orElse(facts.Backend, DialectSGLang))
 	if k.backend == DialectVLLM {
 		k.connector = w.connector(facts)
@@ -30,10 +31,10 @@ func (w *Worker) know(facts *Facts) {
 
 // connector is how w, which speaks vLLM's dialect, hands KV cache over.
 func (w *Worker) connector(facts *Facts) string {
-	switch c := orElse(w.spec.setConnector(), facts.Connector); {
+	switch c := orElse(w.setConnector(), facts.Connector); {
 	case c != "":
 		return c
-	case w.adopted != "" && w.spec.Role == admission.RoleDecode:
+	case w.adopted != "" && w.role == admission.RoleDecode:
 		return w.adopted
 	}
 	return ConnectorUnknown
@@ -44,9 +45,9 @@ func (w *Worker) bootstrap(facts *Facts) (host string, port int32, ok bool) {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
-	if w.spec.BootstrapPort == BootstrapNone {
+	if w.spec.BootstrapPort == config.BootstrapNone {
 		return host, 0, false
 	}
 	port = int32(max(w.spec.BootstrapPort, 0))
-	return host, orElse(port, orElse(int32(max(facts.BootstrapPort, 0)), DefaultBootstrapPort)), true
+	return host, orElse(port, orElse(int32(max(facts.BootstrapPort, 0)), defaultBootstrapPort)), true
 }

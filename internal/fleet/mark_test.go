@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 )
 
@@ -94,7 +93,7 @@ func TestExchangedEngine(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newStand(t, routes(tc.from))
 			f := live(t, settings{Health: quick, DPAware: true})
-			w := mustAdd(t, f, WorkerSpec{URL: e.url, Role: admission.RolePrefill, Connector: ConnectorNIXL})
+			w := mustAdd(t, f, WorkerSpec{URL: e.url, Type: config.WorkerPrefill, KVConnector: ConnectorNIXL})
 			ready(t, w)
 			if tc.settled(w) {
 				t.Fatal("it is so before")

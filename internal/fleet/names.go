@@ -290,7 +290,7 @@ func (f *Fleet) ResolvePin(want string, role admission.Role) (pin string, models
 			return "", nil, false
 		}
 	}
-	if w.spec.Role != role {
+	if w.role != role {
 		return "", nil, false
 	}
 	pin = w.spec.URL
@@ -318,7 +318,7 @@ func (f *Fleet) placeLocked(s string, role admission.Role) *Worker {
 		n = n*10 + int(c-'0')
 	}
 	for _, w := range f.workers {
-		if w.spec.Role != role {
+		if w.role != role {
 			continue
 		}
 		if n == 0 {

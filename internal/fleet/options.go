@@ -68,54 +68,12 @@ func (o *Options) complete() {
 	}
 }
 
-// Special values of WorkerSpec.BootstrapPort.
-const (
-	// BootstrapAuto takes the port that the worker's /server_info names, else
-	// DefaultBootstrapPort.
-	BootstrapAuto = 0
-	// BootstrapNone sends null.
-	BootstrapNone = -1
-	// DefaultBootstrapPort is SGLang's (server_args,
-	// disaggregation_bootstrap_port).
-	DefaultBootstrapPort = 8998
-)
+// defaultBootstrapPort is SGLang's (server_args, disaggregation_bootstrap_port).
+const defaultBootstrapPort = 8998
 
-// WorkerSpec is what is registered.
-type WorkerSpec struct {
-	// URL is the engine's base URL in any spelling that workerurl.Parse takes.
-	URL  string
-	Role admission.Role
-	// ModelID names the model it serves. Empty: Options.ModelID, else what the
-	// worker says.
-	ModelID string
-	// BootstrapPort is where decode workers find this prefill worker: a port,
-	// BootstrapAuto or BootstrapNone.
-	BootstrapPort int
-	// DPSize overrides the number of data-parallel ranks that the worker names.
-	// It counts only where Options.DPAware is set. Zero: what the worker says.
-	DPSize int
-	// Backend is the engine's dialect, DialectSGLang or DialectVLLM. Empty or
-	// "auto": the label "backend", else found out, SGLang in doubt.
-	Backend string
-	// Connector is how a vLLM worker hands KV cache over, one of Connectors or the
-	// engine's name for it. Empty or "auto": the label "kv_connector", else prefill
-	// workers are asked and decode workers take that of their prefill workers.
-	Connector string
-	Labels    map[string]string
-	// TopologyDomain is where it stands for the transfer of KV cache. Workers
-	// without one are in one together.
-	TopologyDomain string
-	// Adapters are LoRA adapters that it serves besides those it tells of.
-	Adapters []string
-	// Capacity is that of each rank. Zero fields: what the worker says.
-	Capacity admission.Capacity
-
-	// Transport, where it differs from Options.Upstream: a key, TLS settings,
-	// HTTP/2.
-	APIKey string
-	TLS    *upstream.TLS
-	HTTP2  bool
-}
+// WorkerSpec is what is registered: a worker as the configuration and requests
+// describe it. Its URL may have any spelling that workerurl.Parse takes.
+type WorkerSpec = config.Worker
 
 // SpecError tells that a worker cannot be registered as it was described.
 type SpecError struct {
@@ -143,21 +101,21 @@ const (
 
 // check refuses what no worker can be, and returns the spec in its one
 // spelling.
-func (s WorkerSpec) check() (WorkerSpec, workerurl.URL, error) {
+func checkSpec(s WorkerSpec) (WorkerSpec, workerurl.URL, error) {
 	base, err := workerurl.Parse(s.URL)
 	if err != nil {
 		return s, base, &SpecError{"url", fmt.Errorf("it %w", err)}
 	}
 	s.URL = base.String()
-	switch s.Role {
-	case admission.RoleRegular, admission.RolePrefill, admission.RoleDecode:
+	switch s.Type {
+	case "", config.WorkerRegular, config.WorkerPrefill, config.WorkerDecode:
 	default:
-		return s, base, &SpecError{"worker_type", fmt.Errorf("%s is none of regular, prefill, decode", s.Role)}
+		return s, base, &SpecError{"worker_type", fmt.Errorf("%.64q is none of regular, prefill, decode", s.Type)}
 	}
-	if s.BootstrapPort < BootstrapNone || s.BootstrapPort > 65535 {
+	if s.BootstrapPort < config.BootstrapNone || s.BootstrapPort > 65535 {
 		return s, base, &SpecError{"bootstrap_port", fmt.Errorf("%d is not between 1 and 65535", s.BootstrapPort)}
 	}
-	if err := s.checkDialect(); err != nil {
+	if err := checkDialect(&s); err != nil {
 		return s, base, err
 	}
 	if s.DPSize < 0 || s.DPSize > maxDPSize {
@@ -195,8 +153,8 @@ func (s WorkerSpec) check() (WorkerSpec, workerurl.URL, error) {
 		v     int64
 		most  int64
 	}{
-		{capBatched, s.Capacity.MaxBatchedTokens, maxCapacity}, {capBlocks, s.Capacity.KVBlocks, maxCapacity},
-		{"block_size", s.Capacity.BlockSize, maxBlockSize}, {"max_running_requests", s.Capacity.MaxRunning, maxCapacity},
+		{capBatched, s.MaxNumBatchedTokens, maxCapacity}, {capBlocks, s.TotalKVBlocks, maxCapacity},
+		{"block_size", s.BlockSize, maxBlockSize}, {"max_running_requests", s.MaxRunningRequests, maxCapacity},
 	} {
 		if c.v < 0 || c.v > c.most {
 			return s, base, &SpecError{c.field, fmt.Errorf("%d is not between 0 and %d", c.v, c.most)}
@@ -205,27 +163,35 @@ func (s WorkerSpec) check() (WorkerSpec, workerurl.URL, error) {
 	return s, base, nil
 }
 
-func (s WorkerSpec) equal(o WorkerSpec) bool {
-	return s.Role == o.Role && s.ModelID == o.ModelID && s.BootstrapPort == o.BootstrapPort &&
-		s.DPSize == o.DPSize && s.Backend == o.Backend && s.Connector == o.Connector && maps.Equal(s.Labels, o.Labels) &&
-		s.TopologyDomain == o.TopologyDomain && slices.Equal(s.Adapters, o.Adapters) && s.Capacity == o.Capacity && s.sameTransport(o)
+// capacityOf is what a spec says of the capacity of each rank; zero: what the worker
+// says.
+func capacityOf(s *WorkerSpec) admission.Capacity {
+	return admission.Capacity{MaxBatchedTokens: s.MaxNumBatchedTokens, KVBlocks: s.TotalKVBlocks, BlockSize: s.BlockSize, MaxRunning: s.MaxRunningRequests}
+}
+
+// equalSpecs tells whether checked specs describe one worker.
+func equalSpecs(a, b *WorkerSpec) bool {
+	return a.Type.Role() == b.Type.Role() && a.ModelID == b.ModelID && a.BootstrapPort == b.BootstrapPort &&
+		a.DPSize == b.DPSize && a.Backend == b.Backend && a.KVConnector == b.KVConnector && maps.Equal(a.Labels, b.Labels) &&
+		a.TopologyDomain == b.TopologyDomain && slices.Equal(a.Adapters, b.Adapters) && capacityOf(a) == capacityOf(b) && sameTransport(a, b)
 }
 
 // sameTransport tells whether both reach one engine in one way.
-func (s WorkerSpec) sameTransport(o WorkerSpec) bool {
-	if (s.TLS == nil) != (o.TLS == nil) || s.TLS != nil && *s.TLS != *o.TLS {
-		return false
-	}
-	return s.URL == o.URL && s.APIKey == o.APIKey && s.HTTP2 == o.HTTP2
+func sameTransport(a, b *WorkerSpec) bool {
+	return a.URL == b.URL && a.APIKey == b.APIKey && a.HTTP2 == b.HTTP2 && a.TLS == b.TLS
 }
 
-func (s WorkerSpec) endpoint(c upstream.Config) (*upstream.Endpoint, error) {
+// endpointOf connects to the worker as c says, where the spec says nothing else.
+func endpointOf(s *WorkerSpec, c upstream.Config) (*upstream.Endpoint, error) {
 	c.URL = s.URL
 	if s.APIKey != "" {
-		c.APIKey = s.APIKey
+		c.APIKey = s.APIKey.Reveal()
 	}
-	if s.TLS != nil {
-		c.TLS = *s.TLS
+	if !s.TLS.IsZero() {
+		c.TLS = upstream.TLS{
+			CAFile: s.TLS.CAFile, CertFile: s.TLS.CertFile, KeyFile: s.TLS.KeyFile,
+			ServerName: s.TLS.ServerName, SkipVerify: s.TLS.InsecureSkipVerify,
+		}
 	}
 	c.HTTP2 = c.HTTP2 || s.HTTP2
 	ep, err := upstream.NewEndpoint(c)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // pairGroup tells which ranks can hand KV cache to each other: those of one
@@ -27,7 +28,7 @@ func (w *Worker) pairGroup() string {
 
 // adopts tells whether w takes the connector of its prefill workers.
 func (w *Worker) adopts() bool {
-	return w.spec.Role == admission.RoleDecode && w.vllm() && w.ownConnector() == ""
+	return w.role == admission.RoleDecode && w.vllm() && w.ownConnector() == ""
 }
 
 // offered are the connectors of vLLM prefill workers by model, in the order of
@@ -37,7 +38,7 @@ type offered map[string][]string
 func (f *Fleet) offeredLocked() offered {
 	o := offered{}
 	for _, w := range f.workers {
-		if w.spec.Role != admission.RolePrefill || w.draining || !w.vllm() {
+		if w.role != admission.RolePrefill || w.draining || !w.vllm() {
 			continue
 		}
 		c := w.Connector()
@@ -110,7 +111,7 @@ type pairingNews struct {
 func (f *Fleet) logPairing(news []pairingNews) {
 	for _, n := range news {
 		for _, note := range n.notes {
-			f.log.Warn("worker cannot be paired as it is", "worker", n.w.spec.URL, "id", n.w.id, "type", n.w.spec.Role.String(), "about", note)
+			f.log.Warn("worker cannot be paired as it is", "worker", n.w.spec.URL, "id", n.w.id, "type", n.w.role.String(), "about", note)
 		}
 	}
 }
@@ -125,9 +126,9 @@ func (f *Fleet) pairingLocked() (news []pairingNews) {
 		switch {
 		case w.draining || !w.vitals.seen || !w.Facts().read:
 			return -1
-		case w.spec.Role == admission.RolePrefill:
+		case w.role == admission.RolePrefill:
 			return 0
-		case w.spec.Role == admission.RoleDecode:
+		case w.role == admission.RoleDecode:
 			return 1
 		}
 		return -1
@@ -169,7 +170,7 @@ func (w *Worker) pairingNotes(others map[string]map[string]bool) (notes []string
 		maps.Copy(theirs, others[m])
 	}
 	other := "decode"
-	if w.spec.Role == admission.RoleDecode {
+	if w.role == admission.RoleDecode {
 		other = "prefill"
 	}
 	list := strings.Join(slices.Sorted(maps.Keys(theirs)), ", ")
@@ -185,7 +186,7 @@ func (w *Worker) pairingNotes(others map[string]map[string]bool) (notes []string
 // heldLocked tells whether w is well but kept from work: what a pair needs to know
 // of it could not be read yet. It is given up when that failed several times.
 func (w *Worker) heldLocked() bool {
-	if w.spec.Role == admission.RoleRegular || w.factTries >= w.fleet.cfg.Health.FailureThreshold {
+	if w.role == admission.RoleRegular || w.factTries >= w.fleet.cfg.Health.FailureThreshold {
 		return false
 	}
 	return w.unready()
@@ -197,12 +198,12 @@ func (w *Worker) unready() bool {
 	if !f.read {
 		return true
 	}
-	prefill := w.spec.Role == admission.RolePrefill
-	switch backend := w.spec.setBackend(); {
+	prefill := w.role == admission.RolePrefill
+	switch backend := w.setBackend(); {
 	case backend == "" && f.Backend == "" && f.incomplete:
 		return true
 	case !w.vllm():
-		return prefill && f.infoLost && w.spec.BootstrapPort == BootstrapAuto
+		return prefill && f.infoLost && w.spec.BootstrapPort == config.BootstrapAuto
 	case !prefill:
 		return false
 	}

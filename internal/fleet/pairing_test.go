@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // logBook keeps what is logged.
@@ -56,11 +57,11 @@ const (
 )
 
 // worker registers a worker that is well and says f.
-func (b *testbed) worker(url string, role admission.Role, f *Facts) *Worker {
+func (b *testbed) worker(url string, role config.WorkerType, f *Facts) *Worker {
 	b.t.Helper()
 	b.prober.set(well, url)
 	b.prober.says(url, f)
-	w := b.add(WorkerSpec{URL: url, Role: role})
+	w := b.add(WorkerSpec{URL: url, Type: role})
 	synctest.Wait()
 	return w
 }
@@ -84,11 +85,11 @@ func (p *fakeProber) connected(url, connector string, err error) {
 // comes first, and follows when that changes.
 func TestDecodeTakesTheConnectorOfPrefill(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
-		d := b.worker(urlD, admission.RoleDecode, vllmFacts("m"))
-		other := b.worker(urlE, admission.RoleDecode, vllmFacts("n"))
+		d := b.worker(urlD, config.WorkerDecode, vllmFacts("m"))
+		other := b.worker(urlE, config.WorkerDecode, vllmFacts("n"))
 		b.wantGroup(d, "vllm/unknown")
 		b.prober.connected(urlP, ConnectorNIXL, nil)
-		p := b.worker(urlP, admission.RolePrefill, vllmFacts("m"))
+		p := b.worker(urlP, config.WorkerPrefill, vllmFacts("m"))
 		b.wantGroup(p, "vllm/nixl")
 		b.wantGroup(d, "vllm/nixl")
 		b.wantGroup(other, "vllm/unknown")
@@ -97,7 +98,7 @@ func TestDecodeTakesTheConnectorOfPrefill(t *testing.T) {
 		}
 		// Another prefill worker with another one does not change it, but is told.
 		b.prober.connected(urlQ, ConnectorMoRIIO, nil)
-		q := b.worker(urlQ, admission.RolePrefill, vllmFacts("m"))
+		q := b.worker(urlQ, config.WorkerPrefill, vllmFacts("m"))
 		b.wantGroup(d, "vllm/nixl")
 		if notes := q.Info().Pairing; len(notes) != 1 || !strings.Contains(notes[0], "as vllm/moriio, they as vllm/nixl") {
 			t.Errorf("notes of q %q", notes)
@@ -122,12 +123,12 @@ func TestEndsThatDoNotMatch(t *testing.T) {
 		pf, df *Facts
 		match  bool
 	}{
-		{"alike", WorkerSpec{Connector: "mooncake"}, WorkerSpec{Connector: "MooncakeConnector"}, vllmFacts("m"), vllmFacts("m"), true},
-		{"connectors", WorkerSpec{Connector: "lmcache"}, WorkerSpec{Connector: "nixl"}, vllmFacts("m"), vllmFacts("m"), false},
+		{"alike", WorkerSpec{KVConnector: "mooncake"}, WorkerSpec{KVConnector: "MooncakeConnector"}, vllmFacts("m"), vllmFacts("m"), true},
+		{"connectors", WorkerSpec{KVConnector: "lmcache"}, WorkerSpec{KVConnector: "nixl"}, vllmFacts("m"), vllmFacts("m"), false},
 		{"dialects", WorkerSpec{}, WorkerSpec{Backend: "vllm"}, serves("m"), vllmFacts("m"), false},
-		{"form of the cache", WorkerSpec{Connector: "nixl"}, WorkerSpec{Connector: "nixl"},
+		{"form of the cache", WorkerSpec{KVConnector: "nixl"}, WorkerSpec{KVConnector: "nixl"},
 			&Facts{Models: []ModelInfo{{ID: "m"}}, Backend: DialectVLLM, CacheType: "fp8"}, vllmFacts("m"), false},
-		{"auto is the model's own", WorkerSpec{Connector: "nixl"}, WorkerSpec{Connector: "nixl"},
+		{"auto is the model's own", WorkerSpec{KVConnector: "nixl"}, WorkerSpec{KVConnector: "nixl"},
 			&Facts{Models: []ModelInfo{{ID: "m"}}, Backend: DialectVLLM, CacheType: "bfloat16"}, vllmFacts("m"), true},
 		{"both SGLang", WorkerSpec{}, WorkerSpec{}, serves("m"), serves("m"), true},
 	} {
@@ -138,7 +139,7 @@ func TestEndsThatDoNotMatch(t *testing.T) {
 				b.prober.says(urlP, tc.pf)
 				b.prober.says(urlD, tc.df)
 				b.prober.moon[urlP] = &mooncake{ids: []string{"e"}}
-				tc.p.URL, tc.p.Role, tc.d.URL, tc.d.Role = urlP, admission.RolePrefill, urlD, admission.RoleDecode
+				tc.p.URL, tc.p.Type, tc.d.URL, tc.d.Type = urlP, config.WorkerPrefill, urlD, config.WorkerDecode
 				p, d := b.add(tc.p), b.add(tc.d)
 				b.pass(2 * factsEvery)
 				b.wantCandidates(urlD, urlP)
@@ -181,8 +182,8 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 		return f
 	}
 	inBubble(t, settings{}, func(b *testbed) {
-		b.worker(urlD, admission.RoleDecode, serves("m"))
-		p := b.worker(urlP, admission.RolePrefill, lost())
+		b.worker(urlD, config.WorkerDecode, serves("m"))
+		p := b.worker(urlP, config.WorkerPrefill, lost())
 		b.wantCandidates(urlD)
 		if p.Status() != StatusPending {
 			t.Errorf("status %s", p.Status())
@@ -196,7 +197,7 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 			t.Errorf("port %d, status %s", port, p.Status())
 		}
 		// One that never tells is used after some tries.
-		b.worker(urlQ, admission.RolePrefill, lost())
+		b.worker(urlQ, config.WorkerPrefill, lost())
 		b.wantCandidates(urlD, urlP)
 		b.pass(5 * firstRetry)
 		b.wantCandidates(urlD, urlP, urlQ)
@@ -204,7 +205,7 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlP)
 		b.prober.says(urlP, lost())
-		b.add(WorkerSpec{URL: urlP, Role: admission.RolePrefill, BootstrapPort: 7, Backend: DialectSGLang})
+		b.add(WorkerSpec{URL: urlP, Type: config.WorkerPrefill, BootstrapPort: 7, Backend: DialectSGLang})
 		synctest.Wait()
 		b.wantCandidates(urlP) // nothing is to be found out
 	})
@@ -215,7 +216,7 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 func TestConnectorIsAskedForWithinBounds(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.connected(urlP, "", errors.New("no answer"))
-		p := b.worker(urlP, admission.RolePrefill, vllmFacts("m"))
+		p := b.worker(urlP, config.WorkerPrefill, vllmFacts("m"))
 		b.wantCandidates()
 		b.pass(time.Minute)
 		b.wantCandidates(urlP)
@@ -252,7 +253,7 @@ func (p *fakeProber) probes(url string) int {
 // a thousand workers again costs no thousand tables.
 func TestUnchangedFactsAreCheap(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
-		b.worker(urlA, admission.RoleRegular, serves("m"))
+		b.worker(urlA, config.WorkerRegular, serves("m"))
 		before := b.names.Load()
 		again := serves("m")
 		again.Models[0].Created = 7
@@ -276,8 +277,8 @@ func TestOddSettingsAreTold(t *testing.T) {
 		want string
 	}{
 		{WorkerSpec{Labels: map[string]string{"kv_connector": "fax"}}, vllmFacts("m"), `kv_connector="fax" names no connector`},
-		{WorkerSpec{Connector: "nixl"}, serves("m"), "it speaks sglang and has none"},
-		{WorkerSpec{Connector: "mooncake"}, vllmFacts("m"), "set dp_aware"},
+		{WorkerSpec{KVConnector: "nixl"}, serves("m"), "it speaks sglang and has none"},
+		{WorkerSpec{KVConnector: "mooncake"}, vllmFacts("m"), "set dp_aware"},
 		{WorkerSpec{Labels: map[string]string{"backend": "vllm", "kv_connector": "NixlConnector"}}, serves("m"), ""},
 	} {
 		inBubble(t, settings{}, func(b *testbed) {
@@ -285,7 +286,7 @@ func TestOddSettingsAreTold(t *testing.T) {
 			b.prober.says(urlP, tc.says)
 			b.prober.connected(urlP, ConnectorNIXL, nil)
 			b.prober.moon[urlP] = &mooncake{ids: []string{"e_dp0", "e_dp1"}}
-			tc.spec.URL, tc.spec.Role = urlP, admission.RolePrefill
+			tc.spec.URL, tc.spec.Type = urlP, config.WorkerPrefill
 			w := b.add(tc.spec)
 			synctest.Wait()
 			got := strings.Join(w.Info().Warnings, "\n")

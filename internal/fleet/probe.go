@@ -161,7 +161,7 @@ func tooLarge(err error) bool {
 func (p *httpProber) facts(ctx context.Context, w *Worker) *Facts {
 	f := &Facts{}
 	p.ask(ctx, w, f, f.addModels, "/v1/models")
-	backend := w.spec.setBackend()
+	backend := w.setBackend()
 	if backend == "" {
 		backend = f.Backend
 	}

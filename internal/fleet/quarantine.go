@@ -101,7 +101,7 @@ func (f *Fleet) othersLocked(p, d *Rank) bool {
 			if !r.state.Healthy || r == p || r == d {
 				continue
 			}
-			switch w.spec.Role {
+			switch w.role {
 			case admission.RolePrefill:
 				if fits(r, d) {
 					return true

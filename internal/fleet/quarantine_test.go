@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 )
 
@@ -28,8 +27,8 @@ func (b *testbed) pairsOf(n int) map[string]int {
 
 func (b *testbed) square() (p, q, d, e *Rank) {
 	b.t.Helper()
-	return b.worker(urlP, admission.RolePrefill, serves("m")).Ranks()[0], b.worker(urlQ, admission.RolePrefill, serves("m")).Ranks()[0],
-		b.worker(urlD, admission.RoleDecode, serves("m")).Ranks()[0], b.worker(urlE, admission.RoleDecode, serves("m")).Ranks()[0]
+	return b.worker(urlP, config.WorkerPrefill, serves("m")).Ranks()[0], b.worker(urlQ, config.WorkerPrefill, serves("m")).Ranks()[0],
+		b.worker(urlD, config.WorkerDecode, serves("m")).Ranks()[0], b.worker(urlE, config.WorkerDecode, serves("m")).Ranks()[0]
 }
 
 // A pair that keeps failing is kept apart for a while, and for longer each time;
@@ -122,10 +121,10 @@ func TestSuspicionPasses(t *testing.T) {
 // The only pair there is stays.
 func TestOnlyPairIsNotBarred(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
-		p := b.worker(urlP, admission.RolePrefill, serves("m")).Ranks()[0]
-		d := b.worker(urlD, admission.RoleDecode, serves("m")).Ranks()[0]
-		b.worker(urlE, admission.RoleDecode, serves("other"))
-		b.worker(urlQ, admission.RolePrefill, vllmFacts("m"))
+		p := b.worker(urlP, config.WorkerPrefill, serves("m")).Ranks()[0]
+		d := b.worker(urlD, config.WorkerDecode, serves("m")).Ranks()[0]
+		b.worker(urlE, config.WorkerDecode, serves("other"))
+		b.worker(urlQ, config.WorkerPrefill, vllmFacts("m"))
 		for range 20 {
 			b.ReportTransferFailure(p, d)
 		}
@@ -164,8 +163,8 @@ func TestSuspectsAreBounded(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		var ps, ds []*Rank
 		for i := range 40 {
-			ps = append(ps, b.worker(fmt.Sprintf("http://p%d:1", i), admission.RolePrefill, serves("m")).Ranks()[0])
-			ds = append(ds, b.worker(fmt.Sprintf("http://d%d:1", i), admission.RoleDecode, serves("m")).Ranks()[0])
+			ps = append(ps, b.worker(fmt.Sprintf("http://p%d:1", i), config.WorkerPrefill, serves("m")).Ranks()[0])
+			ds = append(ds, b.worker(fmt.Sprintf("http://d%d:1", i), config.WorkerDecode, serves("m")).Ranks()[0])
 		}
 		for range pairFailures + 1 {
 			for _, p := range ps {
@@ -189,8 +188,8 @@ func TestPairsUnderContention(t *testing.T) {
 	f := live(t, settings{Health: config.Health{Disabled: true}})
 	var ranks [2][]*Rank
 	for i := range 4 {
-		for s, role := range []admission.Role{admission.RolePrefill, admission.RoleDecode} {
-			w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://127.0.0.1:%d", 1+2*i+s), Role: role, ModelID: "m", Backend: DialectVLLM, Connector: ConnectorNIXL})
+		for s, role := range []config.WorkerType{config.WorkerPrefill, config.WorkerDecode} {
+			w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://127.0.0.1:%d", 1+2*i+s), Type: role, ModelID: "m", Backend: DialectVLLM, KVConnector: ConnectorNIXL})
 			ranks[s] = append(ranks[s], w.Ranks()...)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 func (b *testbed) urls() []string {
@@ -23,7 +23,7 @@ func (b *testbed) urls() []string {
 func TestReconcileOwnsWhatItBrought(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB, urlC)
-		spec := func(url string) WorkerSpec { return WorkerSpec{URL: url, Role: admission.RoleRegular} }
+		spec := func(url string) WorkerSpec { return WorkerSpec{URL: url, Type: config.WorkerRegular} }
 		reconcile := func(source string, wantErr string, urls ...string) {
 			t.Helper()
 			var specs []WorkerSpec

@@ -86,7 +86,7 @@ func (f *Fleet) settleLocked(w *Worker, alone bool, changes *[]admission.Change)
 		r.facts = facts
 		r.facts.Capacity = r.Capacity()
 		r.adm = admission.NewRank(admission.RankSpec{
-			ID: r.id, Worker: w.spec.URL, Role: w.spec.Role, Models: models, PairGroup: facts.PairGroup,
+			ID: r.id, Worker: w.spec.URL, Role: w.role, Models: models, PairGroup: facts.PairGroup,
 			Topology: facts.Topology, Labels: facts.Labels, Adapters: facts.Adapters, Capacity: r.facts.Capacity,
 			State: r.state, Data: r,
 		})

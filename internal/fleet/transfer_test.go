@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 func TestTransfers(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTransfers(t *testing.T) {
 func TestNothingMoves(t *testing.T) {
 	log := &logBook{}
 	inBubble(t, settings{Log: log.logger()}, func(b *testbed) {
-		d := b.worker(urlD, admission.RoleDecode, vllmFacts("m"))
+		d := b.worker(urlD, config.WorkerDecode, vllmFacts("m"))
 		b.prober.loaded(urlD, &loads{load: []RankLoad{{}}, tellsExternal: true, external: 40})
 		b.pass(2 * factsEvery)
 		for range silentHandOffs {

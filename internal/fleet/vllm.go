@@ -290,7 +290,7 @@ func (p *httpProber) post(ctx context.Context, w *Worker, path string, v any) (s
 
 // vllm tells whether w speaks vLLM's dialect by these facts of it.
 func (f *Facts) vllm(w *Worker) bool {
-	if b := w.spec.setBackend(); b != "" {
+	if b := w.setBackend(); b != "" {
 		return b == DialectVLLM
 	}
 	return f.Backend == DialectVLLM

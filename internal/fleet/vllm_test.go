@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -96,8 +97,8 @@ func TestConnectorIsFound(t *testing.T) {
 			s := simFleet(t, sim.Options{Prefill: 1, Decode: 1, Worker: sim.WorkerOptions{
 				Backend: sim.VLLM, Connector: tc.c, Model: "m", Adapters: []string{"lora"}, KVTokens: 16000, HealthDelay: -1}})
 			f := live(t, settings{Health: quick})
-			d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RoleDecode})
-			p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Role: admission.RolePrefill})
+			d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Type: config.WorkerDecode})
+			p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Type: config.WorkerPrefill})
 			ready(t, p)
 			ready(t, d)
 			if p.Backend() != DialectVLLM || d.Backend() != DialectVLLM {
@@ -129,7 +130,7 @@ func TestConnectorOfDevelopmentMode(t *testing.T) {
 	s := simFleet(t, sim.Options{Decode: 1, Worker: sim.WorkerOptions{
 		Backend: sim.VLLM, Connector: sim.LMCache, DevMode: true, MaxRunning: 33, HealthDelay: -1}})
 	f := live(t, settings{Health: quick})
-	d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RoleDecode})
+	d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Type: config.WorkerDecode})
 	ready(t, d)
 	if c := d.Ranks()[0].Capacity(); d.Connector() != ConnectorLMCache || c.MaxRunning != 33 || c.MaxBatchedTokens != 8192 {
 		t.Errorf("connector %q, capacity %+v", d.Connector(), c)
@@ -141,7 +142,7 @@ func TestConnectorOfDevelopmentMode(t *testing.T) {
 func TestMooncakeEngineIDs(t *testing.T) {
 	s := simFleet(t, sim.Options{Prefill: 1, Worker: sim.WorkerOptions{Backend: sim.VLLM, Connector: sim.Mooncake, DPSize: 2, HealthDelay: -1}})
 	f := live(t, settings{Health: quick, DPAware: true})
-	p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Role: admission.RolePrefill, BootstrapPort: s.Prefill(0).BootstrapPort()})
+	p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Type: config.WorkerPrefill, BootstrapPort: config.BootstrapPort(s.Prefill(0).BootstrapPort())})
 	ready(t, p)
 	until(t, "both ranks", func() bool { return len(p.Ranks()) == 2 })
 	if p.Connector() != ConnectorMooncake {
@@ -208,7 +209,7 @@ func TestProbe(t *testing.T) {
 			var last atomic.Value
 			s := serve(t, vllmStub(t, tc.params, &probes, &last))
 			f := live(t, settings{Health: quick})
-			w := mustAdd(t, f, WorkerSpec{URL: s.URL, Role: admission.RolePrefill, BootstrapPort: 1})
+			w := mustAdd(t, f, WorkerSpec{URL: s.URL, Type: config.WorkerPrefill, BootstrapPort: 1})
 			ready(t, w)
 			if w.Connector() != tc.want {
 				t.Errorf("connector %q, want %q", w.Connector(), tc.want)
@@ -243,7 +244,7 @@ func TestProbe(t *testing.T) {
 // What the operator says is not asked for.
 func TestSetConnectorIsNotProbed(t *testing.T) {
 	for name, spec := range map[string]WorkerSpec{
-		"setting": {Connector: "NixlConnector"},
+		"setting": {KVConnector: "NixlConnector"},
 		"label":   {Labels: map[string]string{"kv_connector": "nixl"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +252,7 @@ func TestSetConnectorIsNotProbed(t *testing.T) {
 			var last atomic.Value
 			s := serve(t, vllmStub(t, "null", &probes, &last))
 			f := live(t, settings{Health: quick})
-			spec.URL, spec.Role = s.URL, admission.RolePrefill
+			spec.URL, spec.Type = s.URL, config.WorkerPrefill
 			w := mustAdd(t, f, spec)
 			ready(t, w)
 			if w.Connector() != ConnectorNIXL || probes.Load() != 0 || len(w.Info().Warnings) > 0 {
@@ -290,14 +291,14 @@ func TestWrongDialectIsRefused(t *testing.T) {
 	f := live(t, settings{})
 	for field, spec := range map[string]WorkerSpec{
 		"backend":      {URL: urlA, Backend: "trt"},
-		"kv_connector": {URL: urlA, Connector: "fax"},
+		"kv_connector": {URL: urlA, KVConnector: "fax"},
 	} {
 		_, _, err := f.Add(t.Context(), spec)
 		if e, ok := err.(*SpecError); !ok || e.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, _, err := f.Add(t.Context(), WorkerSpec{URL: urlA, Backend: DialectSGLang, Connector: ConnectorNIXL}); err == nil {
+	if _, _, err := f.Add(t.Context(), WorkerSpec{URL: urlA, Backend: DialectSGLang, KVConnector: ConnectorNIXL}); err == nil {
 		t.Error("an SGLang worker with a connector is taken")
 	}
 }

@@ -1,14 +1,16 @@
 package fleet
 
 import (
-	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -81,8 +83,8 @@ func TestFactsOfASimulatedEngine(t *testing.T) {
 		Model: "org/model", Adapters: []string{"lora"}, DPSize: 2, HealthDelay: -1, MaxRunning: 77, PageSize: 16,
 	}})
 	f := live(t, settings{Health: quick, DPAware: true})
-	p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Role: admission.RolePrefill})
-	d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RoleDecode})
+	p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Type: config.WorkerPrefill})
+	d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Type: config.WorkerDecode})
 	ready(t, p)
 	ready(t, d)
 	if !f.Ready(true) {
@@ -125,7 +127,7 @@ func TestFactsOfASimulatedEngine(t *testing.T) {
 func TestRoleOfAnotherModeIsSaid(t *testing.T) {
 	s := simFleet(t, sim.Options{Decode: 1, Worker: sim.WorkerOptions{HealthDelay: -1}})
 	f := live(t, settings{Health: quick})
-	w := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Role: admission.RolePrefill})
+	w := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Type: config.WorkerPrefill})
 	ready(t, w)
 	if got := w.Info().Warnings; len(got) != 1 || !strings.Contains(got[0], `"decode"`) {
 		t.Errorf("warnings %q", got)
@@ -243,7 +245,7 @@ func TestCase_B136_IPv6(t *testing.T) {
 	t.Cleanup(s.Close)
 	port := l.Addr().(*net.TCPAddr).Port
 	f := live(t, settings{Health: quick, ModelID: "m"})
-	w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://[0:0::1]:%d/", port), Role: admission.RolePrefill})
+	w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://[0:0::1]:%d/", port), Type: config.WorkerPrefill})
 	ready(t, w)
 	if want := fmt.Sprintf("http://[::1]:%d", port); w.URL() != want || w.Ranks()[0].ID() != want {
 		t.Errorf("URL %s, rank %s, want %s", w.URL(), w.Ranks()[0].ID(), want)
@@ -264,17 +266,19 @@ func TestCase_B138_TLSHoldsForChecks(t *testing.T) {
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are the point
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	pool := x509.NewCertPool()
-	pool.AddCert(s.Certificate())
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name string
-		tls  *upstream.TLS
+		tls  config.WorkerTLS
 		why  string // empty: it works
 	}{
-		{"own authority and name", &upstream.TLS{RootCAs: pool, ServerName: "example.com"}, ""},
-		{"no check", &upstream.TLS{SkipVerify: true}, ""},
-		{"nothing set", nil, "tls"},
-		{"wrong name", &upstream.TLS{RootCAs: pool, ServerName: "other.example"}, "tls"},
+		{"own authority and name", config.WorkerTLS{CAFile: ca, ServerName: "example.com"}, ""},
+		{"no check", config.WorkerTLS{InsecureSkipVerify: true}, ""},
+		{"nothing set", config.WorkerTLS{}, "tls"},
+		{"wrong name", config.WorkerTLS{CAFile: ca, ServerName: "other.example"}, "tls"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := live(t, settings{Health: quick})
@@ -364,11 +368,11 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 			o := quick
 			o.Endpoint, o.FailureThreshold = "/health", 2
 			p := &httpProber{cfg: &o}
-			spec, base, err := WorkerSpec{URL: tc.url}.check()
+			spec, base, err := checkSpec(WorkerSpec{URL: tc.url})
 			if err != nil {
 				t.Fatal(err)
 			}
-			ep, err := spec.endpoint(upstream.Config{})
+			ep, err := endpointOf(&spec, upstream.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -42,6 +42,7 @@ type Worker struct {
 	// immutable
 	id     string
 	spec   WorkerSpec
+	role   admission.Role
 	base   workerurl.URL
 	ctx    context.Context // ends when nothing may be asked of it any more
 	cancel context.CancelFunc
@@ -188,7 +189,7 @@ func (w *Worker) ID() string { return w.id }
 func (w *Worker) URL() string { return w.spec.URL }
 
 // Role returns what the worker is registered for.
-func (w *Worker) Role() admission.Role { return w.spec.Role }
+func (w *Worker) Role() admission.Role { return w.role }
 
 // Spec returns what the worker was registered with, its URL in canonical form.
 // Its map and slice must not be changed.

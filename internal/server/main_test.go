@@ -192,9 +192,9 @@ func (r *rig) register(w *sim.Worker, model string) *fleet.Worker {
 	spec := fleet.WorkerSpec{URL: w.URL(), ModelID: model}
 	switch w.Role() {
 	case sim.Prefill:
-		spec.Role, spec.BootstrapPort = admission.RolePrefill, w.BootstrapPort()
+		spec.Type, spec.BootstrapPort = config.WorkerPrefill, config.BootstrapPort(w.BootstrapPort())
 	case sim.Decode:
-		spec.Role = admission.RoleDecode
+		spec.Type = config.WorkerDecode
 	}
 	fw, _, err := r.fleet.Add(r.t.Context(), spec)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/suggest"
@@ -19,29 +20,6 @@ import (
 
 // maxWorkerBody bounds the description of a worker, in bytes.
 const maxWorkerBody = 64 << 10
-
-// workerRequest is the body of POST /workers. The names are the SGLang model
-// gateway's.
-type workerRequest struct {
-	URL        string `json:"url"`
-	WorkerType string `json:"worker_type"`
-	// BootstrapPort is a port, "none", or null or absent to ask the worker.
-	BootstrapPort json.RawMessage   `json:"bootstrap_port"`
-	ModelID       string            `json:"model_id"`
-	APIKey        string            `json:"api_key"`
-	Labels        map[string]string `json:"labels"`
-	DPSize        int               `json:"dp_size"`
-	// The rest is sluice's, spelled as in the configuration. Capacities are those
-	// of each rank; zero or absent is what the worker tells.
-	Backend             string   `json:"backend"`
-	KVConnector         string   `json:"kv_connector"`
-	TopologyDomain      string   `json:"topology_domain"`
-	Adapters            []string `json:"adapters"`
-	MaxNumBatchedTokens int64    `json:"max_num_batched_tokens"`
-	TotalKVBlocks       int64    `json:"total_kv_blocks"`
-	BlockSize           int64    `json:"block_size"`
-	MaxRunningRequests  int64    `json:"max_running_requests"`
-}
 
 // workers lists the workers or registers one.
 func (q *request) workers() {
@@ -138,6 +116,10 @@ func readStrict(body []byte, in any, does string) *openai.Error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(in); err != nil {
+		var wrong *config.FieldError
+		if errors.As(err, &wrong) {
+			return openai.InvalidRequest(wrong.Field, "%s", wrong)
+		}
 		return openai.InvalidRequest("", "the body does not %s: %s", does, fieldProblem(err, in))
 	}
 	return nil
@@ -199,7 +181,7 @@ func fieldProblem(err error, in any) string {
 		}
 		what := typ.Field
 		name, _, _ := strings.Cut(what, ".")
-		if i := slices.Index(fieldNames(in), name); i >= 0 && reflect.TypeOf(in).Elem().Field(i).Type != typ.Type && typ.Type.Kind() == reflect.String {
+		if f, ok := fieldNamed(in, name); ok && f.Type != typ.Type && typ.Type.Kind() == reflect.String {
 			what = "a value in " + name
 		}
 		return fmt.Sprintf("%s must be %s, not %s", what, jsonKind(typ.Type), number)
@@ -207,12 +189,24 @@ func fieldProblem(err error, in any) string {
 	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
+// fieldNamed is the field that name stands for in the struct that in points to.
+func fieldNamed(in any, name string) (reflect.StructField, bool) {
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(in).Elem()) {
+		if n, _, _ := strings.Cut(f.Tag.Get("json"), ","); n == name && name != "-" {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
 // fieldNames are the names of the fields of the struct that in points to.
 func fieldNames(in any) []string {
 	t := reflect.TypeOf(in).Elem()
-	names := make([]string, t.NumField())
-	for i := range names {
-		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("json"), ",")
+	var names []string
+	for i := range t.NumField() {
+		if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name != "-" {
+			names = append(names, name)
+		}
 	}
 	return names
 }
@@ -234,58 +228,49 @@ func jsonKind(t reflect.Type) string {
 	return "a " + t.String()
 }
 
-// readWorker reads the description of a worker.
-func (s *Server) readWorker(body []byte) (fleet.WorkerSpec, *openai.Error) {
-	var in workerRequest
-	if err := readStrict(body, &in, "describe a worker"); err != nil {
-		return fleet.WorkerSpec{}, err
+// readWorker reads the description of a worker. The names are the SGLang model
+// gateway's where it has them, else those of the configuration. Capacities are those of
+// each rank; zero or absent is what the worker tells.
+func (s *Server) readWorker(body []byte) (config.Worker, *openai.Error) {
+	var w config.Worker
+	if err := readStrict(body, &w, "describe a worker"); err != nil {
+		return w, err
 	}
-	spec := fleet.WorkerSpec{
-		URL: in.URL, ModelID: in.ModelID, APIKey: in.APIKey, Labels: in.Labels, DPSize: in.DPSize,
-		Backend: in.Backend, Connector: in.KVConnector, TopologyDomain: in.TopologyDomain, Adapters: in.Adapters,
-		Capacity: admission.Capacity{
-			MaxBatchedTokens: in.MaxNumBatchedTokens, KVBlocks: in.TotalKVBlocks, BlockSize: in.BlockSize, MaxRunning: in.MaxRunningRequests,
-		},
+	if w.URL == "" {
+		return w, openai.InvalidRequest("url", "url is missing; it is the worker's base URL, like http://10.0.0.1:30000")
 	}
-	if in.URL == "" {
-		return spec, openai.InvalidRequest("url", "url is missing; it is the worker's base URL, like http://10.0.0.1:30000")
-	}
-	if !strings.Contains(in.URL, "://") {
-		return spec, openai.InvalidRequest("url", "url must begin with http:// or https://; it is the worker's base URL, like http://10.0.0.1:30000")
+	if !strings.Contains(w.URL, "://") {
+		return w, openai.InvalidRequest("url", "url must begin with http:// or https://; it is the worker's base URL, like http://10.0.0.1:30000")
 	}
 	var e *openai.Error
-	if spec.Role, e = s.workerRole(in.WorkerType); e != nil {
-		return spec, e
+	if w.Type, e = s.workerType(string(w.Type)); e != nil {
+		return w, e
 	}
-	var err error
-	if spec.BootstrapPort, err = bootstrapPort(in.BootstrapPort); err != nil {
-		return spec, openai.InvalidRequest("bootstrap_port", "%s", err)
+	if w.BootstrapPort != config.BootstrapAuto && w.Type != config.WorkerPrefill {
+		return w, openai.InvalidRequest("bootstrap_port", "bootstrap_port belongs to prefill workers, and this one is %s", w.Type)
 	}
-	if in.BootstrapPort != nil && spec.BootstrapPort != fleet.BootstrapAuto && spec.Role != admission.RolePrefill {
-		return spec, openai.InvalidRequest("bootstrap_port", "bootstrap_port belongs to prefill workers, and this one is %s", spec.Role)
-	}
-	return spec, nil
+	return w, nil
 }
 
-// workerRole reads a worker's type and refuses one that this mode has no use
+// workerType reads a worker's type and refuses one that this mode has no use
 // for.
-func (s *Server) workerRole(name string) (admission.Role, *openai.Error) {
+func (s *Server) workerType(name string) (config.WorkerType, *openai.Error) {
 	if s.cfg.Fleet.PDDisaggregation {
 		switch name {
 		case "prefill":
-			return admission.RolePrefill, nil
+			return config.WorkerPrefill, nil
 		case "decode":
-			return admission.RoleDecode, nil
+			return config.WorkerDecode, nil
 		}
-		return 0, wrongRole(name, "prefill or decode: this router runs both phases apart (--pd-disaggregation)", "prefill", "decode")
+		return "", wrongRole(name, "prefill or decode: this router runs both phases apart (--pd-disaggregation)", "prefill", "decode")
 	}
 	switch name {
 	case "", "regular":
-		return admission.RoleRegular, nil
+		return config.WorkerRegular, nil
 	case "prefill", "decode":
-		return 0, openai.InvalidRequest("worker_type", "worker_type must be regular: %s workers need --pd-disaggregation", name)
+		return "", openai.InvalidRequest("worker_type", "worker_type must be regular: %s workers need --pd-disaggregation", name)
 	}
-	return 0, wrongRole(name, "regular, or absent: prefill and decode workers need --pd-disaggregation", "regular")
+	return "", wrongRole(name, "regular, or absent: prefill and decode workers need --pd-disaggregation", "regular")
 }
 
 // wrongRole refuses a worker's type that is none of those there may be.
@@ -298,21 +283,6 @@ func wrongRole(name, may string, roles ...string) *openai.Error {
 		text += fmt.Sprintf("; did you mean %q?", near)
 	}
 	return openai.InvalidRequest("worker_type", "%s", text)
-}
-
-func bootstrapPort(raw json.RawMessage) (int, error) {
-	switch s := string(raw); s {
-	case "", "null":
-		return fleet.BootstrapAuto, nil
-	case `"none"`:
-		return fleet.BootstrapNone, nil
-	default:
-		var n uint16
-		if err := json.Unmarshal(raw, &n); err != nil || n == 0 {
-			return 0, fmt.Errorf("bootstrap_port must be a port from 1 to 65535, \"none\", or absent to ask the worker")
-		}
-		return int(n), nil
-	}
 }
 
 // worker tells of one worker or removes it.
