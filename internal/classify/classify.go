@@ -119,6 +119,16 @@ func (o *Options) Classify(facts *Facts) (Request, *openai.Error) {
 	return r, nil
 }
 
+// MaxQueueOf returns how long the client lets its request wait, by its header alone. It
+// is false where the client does not say, or not in a way that can be read.
+func (o *Options) MaxQueueOf(h http.Header) (d time.Duration, ok bool) {
+	var r Request
+	if o.maxQueue(h, &r) != nil {
+		return 0, false
+	}
+	return r.MaxQueue, r.HasMaxQueue
+}
+
 func (o *Options) maxQueue(h http.Header, r *Request) *openai.Error {
 	values := h[HeaderMaxQueue]
 	if len(values) == 0 || len(values) == 1 && values[0] == "" {

@@ -63,6 +63,17 @@ func TestWaitForTheFirstWorkerIsBounded(t *testing.T) {
 	}
 }
 
+// A client that bounds its wait is not kept for longer by that for a worker.
+func TestWaitForTheFirstWorkerIsNoLongerThanTheClientAllows(t *testing.T) {
+	t.Parallel()
+	limits := admission.Limits{QueueSize: 10, QueueTimeout: 2 * patience, NoWorkerWait: time.Hour}
+	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}, limits: limits})
+	r.fleet.Remove(r.sim.Regular(0).URL())
+	if a := r.chat("", "X-Sluice-Max-Queue-Ms", "20"); a.status != 503 || a.code() != "no_available_workers" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
 // A request that waits when the router begins to stop is told that, as those in the
 // queues are.
 func TestWaitForTheFirstWorkerEndsWithTheRouter(t *testing.T) {

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -68,16 +69,18 @@ const lookAgain = 50 * time.Millisecond
 
 // placeOrWait places the request. While it is not known which workers serve its
 // model there is no queue to wait in, so that it waits here, as long as
-// no_worker_wait_secs allows and until the router stops. What it waited here is
-// taken off what it may wait for a candidate at the gate.
+// no_worker_wait_secs and the client (x-sluice-max-queue-ms) allow and until the
+// router stops. What it waited here is taken off what it may wait at the gate.
 func (x *exchange) placeOrWait() *failure {
 	f := x.place()
 	if f == nil || f.reason != reasonNoWorkers {
 		return f
 	}
 	began := mono.Now()
+	patience := x.patience()
 	for f != nil && f.reason == reasonNoWorkers {
 		limit, stopping := x.d.gate.NoWorkerWait()
+		limit = min(limit, patience)
 		waited := mono.Now().Sub(began)
 		switch {
 		case stopping:
@@ -90,8 +93,20 @@ func (x *exchange) placeOrWait() *failure {
 		}
 		f = x.place()
 	}
-	x.ticket.NoWorkerWaited = mono.Now().Sub(began)
+	waited := mono.Now().Sub(began)
+	x.ticket.NoWorkerWaited = waited
+	if x.ticket.Deadline != 0 { // it was set just now, and is the client's from its arrival
+		x.ticket.Deadline = max(x.ticket.Deadline.Add(-waited), 1)
+	}
 	return f
+}
+
+// patience is how long the client lets its request wait.
+func (x *exchange) patience() time.Duration {
+	if d, ok := x.d.classes.MaxQueueOf(x.call.Header); ok {
+		return d
+	}
+	return math.MaxInt64
 }
 
 // planFan says how a request for several samples goes to SGLang. What SGLang
