@@ -267,7 +267,7 @@ func (c *Core) retryAfter(now Instant, t *Ticket, why Reason, lack Resource, dep
 		var r float64
 		switch {
 		case why == QueueFull:
-			r = c.totalPace(now, t.legOf(lack))
+			r = c.totalPace(now, q, t.legOf(lack))
 		case why == ClassQueueFull && q.class.never:
 			depth, r = 0, c.releases(t, lack).perSecond(now, c.start)
 		default:

@@ -105,6 +105,7 @@ type Core struct {
 	deadlines   deadlineHeap
 	seq         uint64
 	total       rateMeter
+	runs        [numLegs]running // of all requests, without how long they last
 	arriving    *Ticket
 	noArrivals  bool
 	noWaits     bool

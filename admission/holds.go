@@ -84,7 +84,7 @@ func (c *Core) endPrefill(now Instant, t *Ticket) bool {
 	r.check()
 	c.refresh(r, 0)
 	r.meter(now)
-	t.endRun(now, PrefillLeg)
+	c.endRun(now, t, PrefillLeg)
 	return true
 }
 
@@ -113,7 +113,7 @@ func (c *Core) endDecode(now Instant, t *Ticket) bool {
 	}
 	c.dropDecode(t)
 	r.meter(now)
-	t.endRun(now, DecodeLeg)
+	c.endRun(now, t, DecodeLeg)
 	return true
 }
 

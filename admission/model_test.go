@@ -93,7 +93,6 @@ func newWorld(t *rapid.T) *world {
 	}}
 	w.core.early = earlyEvidence{admissions: 2, stretch: 200 * time.Millisecond} // so little that it is come to
 	w.ref.evidence = w.core.early
-	w.ref.live = func() []*family { return w.core.families }
 	add := []Change{w.pairRank(RolePrefill), w.pairRank(RoleDecode)}
 	for range rapid.IntRange(0, 6).Draw(t, "ranks") {
 		add = append(add, w.newRank(t))

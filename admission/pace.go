@@ -62,21 +62,16 @@ func (q *classQueue) atBest(now, start Instant, leg Leg) float64 {
 	return r
 }
 
-// totalPace is the pace of all queues together.
-func (c *Core) totalPace(now Instant, leg Leg) float64 {
+// totalPace is the pace of all queues together. How long a hold lasts is what q, the
+// queue of the one who asks, knows of it: so nothing is added up over queues.
+func (c *Core) totalPace(now Instant, q *classQueue, leg Leg) float64 {
 	r := c.total.perSecond(now, c.start)
 	if c.total.sum >= paceEvidence {
 		return r
 	}
-	runs := 0.0
-	for _, f := range c.families {
-		for _, p := range f.profiles {
-			for _, q := range p.classes {
-				runs += q.pace.runs[leg].perSecond(now)
-			}
-		}
-	}
-	return max(r, runs)
+	all, own := c.runs[leg], &q.pace.runs[leg]
+	all.mean, all.ended = own.mean, own.ended
+	return max(r, all.perSecond(now))
 }
 
 // running is the holds of one leg that are under way, and how long such holds last.
@@ -94,9 +89,13 @@ func (r *running) begin(now Instant) {
 	r.began += now
 }
 
-func (r *running) end(began, now Instant) {
+func (r *running) drop(began Instant) {
 	r.n--
 	r.began -= began
+}
+
+func (r *running) end(began, now Instant) {
+	r.drop(began)
 	d := now.Sub(began) - r.mean
 	if r.ended < holdMemory {
 		r.ended++
@@ -139,11 +138,16 @@ func (c *Core) beginRuns(now Instant, t *Ticket) {
 	c.total.add(now)
 	if t.Prefill != nil {
 		p.runs[PrefillLeg].begin(now)
+		c.runs[PrefillLeg].begin(now)
 	}
 	p.runs[DecodeLeg].begin(now)
+	c.runs[DecodeLeg].begin(now)
 }
 
-func (t *Ticket) endRun(now Instant, l Leg) { t.counted.runs[l].end(t.granted, now) }
+func (c *Core) endRun(now Instant, t *Ticket, l Leg) {
+	t.counted.runs[l].end(t.granted, now)
+	c.runs[l].drop(t.granted)
+}
 
 // legOf is the leg whose holds have to end before t, which lacks that, can start.
 func (t *Ticket) legOf(lack Resource) Leg {

@@ -41,13 +41,16 @@ func (m *reference) begin(t *refTicket) {
 		if l == DecodeLeg || t.prefill != nil {
 			t.runs[l] = &refRun{m.now, p}
 			p.runs[l] = append(p.runs[l], t.runs[l])
+			m.runs[l] = append(m.runs[l], t.runs[l])
 		}
 	}
 }
 
 func (m *reference) endRun(t *refTicket, l Leg) {
 	r, p := t.runs[l], t.runs[l].pace
-	p.runs[l] = slices.DeleteFunc(p.runs[l], func(o *refRun) bool { return o == r })
+	is := func(o *refRun) bool { return o == r }
+	p.runs[l] = slices.DeleteFunc(p.runs[l], is)
+	m.runs[l] = slices.DeleteFunc(m.runs[l], is)
 	p.ended[l] = min(p.ended[l]+1, 32)
 	p.mean[l] += (m.now.Sub(r.began) - p.mean[l]) / time.Duration(p.ended[l])
 }
@@ -92,20 +95,15 @@ func (m *reference) perSecond(p *refPace, l Leg) float64 {
 	return r
 }
 
-func (m *reference) totalPerSecond(l Leg) float64 {
+// totalPerSecond is the pace of all queues; how long a hold lasts is what p knows.
+func (m *reference) totalPerSecond(p *refPace, l Leg) float64 {
 	n, r := m.counted(m.total)
 	if n >= 20 {
 		return r
 	}
-	sum := 0.0
-	for _, f := range m.live() {
-		for _, p := range f.profiles {
-			for _, q := range p.classes {
-				sum += m.running(m.paceOf(refQueue{p, q.class.Name}), l)
-			}
-		}
-	}
-	return max(r, sum)
+	all := refPace{mean: p.mean, ended: p.ended}
+	all.runs[l] = m.runs[l]
+	return max(r, m.running(&all, l))
 }
 
 // retryAfter is what a request that is refused is told, if it lacked what holds of
@@ -115,7 +113,7 @@ func (m *reference) retryAfter(t *refTicket, why Reason, l Leg) time.Duration {
 	q := t.key()
 	r, depth := m.perSecond(m.paceOf(q), l), m.depth(q)
 	if why == QueueFull {
-		r, depth = m.totalPerSecond(l), len(m.waiters)
+		r, depth = m.totalPerSecond(m.paceOf(q), l), len(m.waiters)
 	}
 	switch {
 	case why == ClassQueueFull && t.never():

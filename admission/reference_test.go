@@ -38,7 +38,7 @@ type reference struct {
 	now, start         Instant
 	paces              map[refQueue]*refPace
 	total              []Instant
-	live               func() []*family // the code's
+	runs               [numLegs][]*refRun // of all
 }
 
 type refRank struct {
