@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -154,5 +155,50 @@ func TestBrokenResponsesEndWithTheirResponse(t *testing.T) {
 				t.Errorf("%v: %s", err, rest)
 			}
 		})
+	}
+}
+
+// TestErrorEventInTheAnswer: behind an error event of the engine's own there is no end
+// that looks good, whatever the engine sends.
+func TestErrorEventInTheAnswer(t *testing.T) {
+	t.Parallel()
+	const last = "event: error\ndata: {\"error\":{\"message\":\"no luck\",\"code\":503}}\n\n"
+	for _, route := range streamRoutes {
+		for _, pair := range []bool{false, true} {
+			if pair && route.path != "/v1/chat/completions" && route.path != "/generate" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/pair=%t", route.path, pair), func(t *testing.T) {
+				t.Parallel()
+				heard := make(chan struct{})
+				o := rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1, Worker: answering(
+					func(worker *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+						if worker.Role() == sim.Prefill {
+							write(w, typeEventStream, route.opening, route.output, route.end)
+							return true
+						}
+						write(w, typeEventStream, route.opening, route.output)
+						<-heard
+						write(w, typeEventStream, last+route.output+route.end)
+						return true
+					})}}
+				if pair {
+					o.sim.Regular = 0
+					o = pd(o)
+				}
+				r := newRig(t, o)
+				s := r.open(route.path, route.body)
+				for want := strings.Count(route.opening+route.output, "\n\n"); want > 0; want-- {
+					s.event()
+				}
+				close(heard)
+				if all, err := s.rest(); err != nil || all != route.opening+route.output+last {
+					t.Errorf("%v %s", err, all)
+				}
+				if rec := r.waitRecord(0); rec.Reason != reasonEngineError || rec.Status != 200 {
+					t.Errorf("recorded %+v", rec)
+				}
+			})
+		}
 	}
 }

@@ -291,6 +291,10 @@ func (r *relay) stream(ctx *legContext) *failure {
 		if r.scan.Feed(piece); r.scan.Aborted {
 			return r.aborted(r.withCached(piece[:r.scan.AbortAt], told, within))
 		}
+		failed := r.scan.Errors > 0 && r.out.begun
+		if failed {
+			piece = piece[:r.scan.ErrorEnd]
+		}
 		piece = r.withCached(piece, told, within)
 		if !r.out.begun {
 			if f := r.beforeFirst(); f != nil {
@@ -320,7 +324,18 @@ func (r *relay) stream(ctx *legContext) *failure {
 		if f := r.pass(piece); f != nil {
 			return f
 		}
+		if failed {
+			return r.told()
+		}
 	}
+}
+
+// told is the end of a stream that has begun behind the engine's own error event: nothing
+// is left to say or to break off, and no end marker follows.
+func (r *relay) told() *failure {
+	f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
+	f.told = true
+	return f
 }
 
 // noteResponse keeps what the first event tells of the response that it begins.
@@ -402,11 +417,7 @@ func (r *relay) streamEnd(held []byte) *failure {
 	}
 	switch {
 	case r.scan.Errors > 0:
-		// The engine's own error event has passed; the stream is whole, the
-		// request failed, and nothing is left to say or to break off.
-		f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
-		f.told = true
-		return f
+		return r.told()
 	case !r.scan.AtBoundary() || !r.scan.Finished:
 		f := r.bad("its event stream ended without its end marker", nil)
 		f.reason = reasonBrokenOff
@@ -443,6 +454,11 @@ func (r *relay) lines(ctx *legContext) *failure {
 					held = append(held, piece...)
 					continue
 				}
+			} else if r.scan.Errors > 0 {
+				if f := r.pass(piece[:r.scan.ErrorEnd]); f != nil {
+					return f
+				}
+				return r.told()
 			}
 		case isLines(r.resp.Get("Content-Type")):
 			if last = append(last, piece...); len(last) > 2*maxTail {
@@ -492,9 +508,7 @@ func (r *relay) linesEnd(held, last []byte) *failure {
 		return r.bad("its answer is empty", nil)
 	}
 	if r.scan.Errors > 0 {
-		f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
-		f.told = true
-		return f
+		return r.told()
 	}
 	last = bytes.TrimRight(last, "\r\n")
 	return r.lineFailure(last[bytes.LastIndexByte(last, '\n')+1:])
@@ -708,6 +722,8 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		before, told, within := piece, r.scan.UsageEvents, !r.scan.AtBoundary()
 		if r.scan.Feed(piece); r.scan.Aborted {
 			before = piece[:r.scan.AbortAt]
+		} else if r.scan.Errors > 0 {
+			before = piece[:r.scan.ErrorEnd]
 		}
 		before = r.withCached(before, told, within)
 		out = out[:0]
@@ -734,6 +750,9 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		}
 		if f := r.pass(first); f != nil {
 			return f
+		}
+		if r.scan.Errors > 0 {
+			return r.told()
 		}
 	}
 	out = out[:0]

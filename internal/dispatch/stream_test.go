@@ -334,8 +334,8 @@ func TestCase_B113_CausesAfterTheFirstToken(t *testing.T) {
 		config: func(c *config.Config) { c.Timeouts.StreamIdle = 150 * time.Millisecond }})
 	w := r.sim.Regular(0)
 	overload := `data: {"error":{"message":"overloaded","type":"overloaded_error","code":503}}` + "\n\n"
-	w.SetFault(sim.Fault{Events: []string{oneEvent, oneEvent, oneEvent, overload, doneEvent}})
-	if a := r.chat(streamed); a.err != nil || !strings.Contains(a.body, overload) {
+	w.SetFault(sim.Fault{Events: []string{oneEvent, oneEvent, oneEvent, overload, doneEvent}, EventDelay: 5 * time.Millisecond})
+	if a := r.chat(streamed); a.err != nil || !strings.Contains(a.body, "overloaded") || strings.Contains(a.body, "[DONE]") {
 		t.Errorf("%v %s", a.err, a.body)
 	}
 	w.SetFault(sim.Fault{Do: sim.Reset, At: sim.AtEvent, After: 3})

@@ -19,10 +19,10 @@ var abortWord = []byte(`"abort"`)
 // ReadAbort tells whether the JSON of an answer or an event says that the engine gave
 // the request up: a finish_reason of "abort" or "error" in one of its choices or in
 // meta_info, as a text or as SGLang's object {"type":"abort",…}, or a response of
-// status "failed", also as the response of an event. Other finish reasons, known or not, are none. The JSON may be cut
+// status "failed" or "cancelled", also as the response of an event. Other finish reasons, known or not, are none. The JSON may be cut
 // off behind it. One without those words costs two searches.
 func ReadAbort(json []byte) (a Abort, ok bool) {
-	failed := bytes.Contains(json, failedWord)
+	failed := bytes.Contains(json, failedWord) || bytes.Contains(json, cancelledWord)
 	if !failed && !bytes.Contains(json, abortWord) && !bytes.Contains(json, errorWord) {
 		return Abort{}, false
 	}
@@ -37,12 +37,12 @@ func ReadAbort(json []byte) (a Abort, ok bool) {
 	return a, ok
 }
 
-var failedWord = []byte(`"failed"`)
+var failedWord, cancelledWord = []byte(`"failed"`), []byte(`"cancelled"`)
 
 type abortWalk struct {
 	s      *scanner
 	abort  *Abort
-	failed bool // the word is there
+	failed bool // the word of either is there
 	found  bool
 }
 
@@ -65,12 +65,12 @@ func (w *abortWalk) answer(i, depth int) int {
 		return s.skip(i, depth)
 	}
 	i++
-	response, failed := false, false
+	response, ended := false, 0
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
-			if response && failed {
-				w.found, w.abort.Status = true, http.StatusInternalServerError
+			if response && ended != 0 {
+				w.found, w.abort.Status = true, ended
 				w.abort.Message = EventErrorMessage(s.b)
 			}
 			return v
@@ -83,13 +83,27 @@ func (w *abortWalk) answer(i, depth int) int {
 		default:
 			if i = s.skip(v, depth+1); i > 0 && w.failed && depth <= 1 {
 				response = response || s.nameIs(name, "object") && string(s.b[v:i]) == `"response"`
-				failed = failed || s.nameIs(name, "status") && string(s.b[v:i]) == `"failed"`
+				if s.nameIs(name, "status") {
+					ended = endedStatus(s.b[v:i])
+				}
 			}
 		}
 		if i < 0 || w.found {
 			return -1
 		}
 	}
+}
+
+// endedStatus is the HTTP status that the status of a response stands for, 0 for none.
+// Engines call a response cancelled that they aborted.
+func endedStatus(raw []byte) int {
+	switch string(raw) {
+	case `"failed"`:
+		return http.StatusInternalServerError
+	case `"cancelled"`:
+		return http.StatusServiceUnavailable
+	}
+	return 0
 }
 
 // reason reads a finish reason.

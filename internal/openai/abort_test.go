@@ -22,6 +22,7 @@ func TestReadAbort(t *testing.T) {
 		`{"type":"response.completed","response":{"id":"r","object":"response","status":"failed","error":{"message":"m"}}}`:           {500, "m"},
 		`{"type":"response.completed","response":{"id":"r","object":"response","status":"completed","output":[{"status":"failed"}]}}`: {},
 		`{"id":"r","object":"response","status":"incomplete"}`:                                                                        {},
+		`{"id":"r","object":"response","status":"cancelled","error":null}`:                                                            {503, ""},
 		`{"id":"b","object":"batch","status":"failed"}`:                                                                               {},
 		`{"choices":[{"finish_reason":`:                                                                                               {},
 	} {

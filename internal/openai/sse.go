@@ -39,6 +39,8 @@ type EventScanner struct {
 	// Errors counts events that tell an error: an event named error, or data with a
 	// top-level error.
 	Errors int
+	// ErrorEnd is where the first of them ends in the piece that was fed when it ended.
+	ErrorEnd int
 	// LastError is a copy of the first 2 KiB of the last error's data.
 	LastError []byte
 	// Aborted: an event says that the engine gave the request up, see ReadAbort; Abort is
@@ -56,6 +58,7 @@ type EventScanner struct {
 	UsageEvents int
 
 	started bool
+	failed  bool // ErrorEnd is known
 	// lastCR: the last byte was '\r', so that a '\n' next belongs to it.
 	lastCR bool
 	// midLine: bytes of an unfinished line have been seen. line holds them, unless
@@ -151,6 +154,9 @@ func (e *EventScanner) Feed(piece []byte) {
 				e.lastCR = false
 			}
 			return
+		}
+		if e.Errors > 0 && !e.failed {
+			e.failed, e.ErrorEnd = true, all-len(piece)+next
 		}
 		piece = piece[next:]
 	}
