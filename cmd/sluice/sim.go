@@ -49,7 +49,7 @@ func newSim() *cobra.Command {
 	f.Var(newText(&o.Worker.Connector), "connector", "how vLLM's prefill and decode workers move KV: none, nixl, nixl-push, mooncake, moriio, lmcache or shared-storage; empty: nixl")
 	f.DurationVar(&o.Worker.Lease, "kv-lease", 0, "how long a vLLM prefill keeps KV for its decode; 0: 30s, with mooncake 480s")
 	f.IntVar(&o.Worker.PageSize, "page-size", 0, "KV block size in tokens; 0: 1, with vllm 16")
-	f.IntVar(&o.Worker.ContextLength, "context-length", 0, "most tokens of a prompt; 0: as good as unlimited")
+	f.IntVar(&o.Worker.ContextLength, "context-length", 0, "most tokens of a prompt; 0: practically unlimited")
 	f.IntVar(&o.Worker.ChunkedPrefillSize, "max-batched-tokens", 0, "most prompt tokens of a prefill batch; 0: 8192")
 	f.StringSliceVar(&o.Worker.Adapters, "adapter", nil, "LoRA adapter to list under the model, repeatable")
 	f.BoolVar(&o.Worker.Pooling, "pooling", false, "serve embeddings, rerank, score and classify")
@@ -57,7 +57,7 @@ func newSim() *cobra.Command {
 	f.StringVar(&o.Worker.Model, "model", "sim-model", "name of the served model")
 	f.IntVar(&o.Worker.DPSize, "dp-size", 1, "data-parallel ranks of each worker")
 	f.IntVar(&o.Worker.MaxRunning, "max-running", 0, "most requests that run at once on a rank; 0: 2048, with vllm 256")
-	f.IntVar(&o.Worker.KVTokens, "kv-tokens", 0, "KV capacity of a rank in tokens; 0: as good as unlimited")
+	f.IntVar(&o.Worker.KVTokens, "kv-tokens", 0, "KV capacity of a rank in tokens; 0: practically unlimited")
 	f.StringVar(&o.Worker.APIKey, "worker-api-key", "", "key the workers ask for")
 	t := &o.Worker.Timing
 	f.DurationVar(&t.PrefillTime, "prefill-time", t.PrefillTime, "time of one prefill, whatever the prompt; 0: by --prefill-rate")

@@ -298,11 +298,11 @@ type Worker struct {
 // WorkerTLS says how a worker's certificate is checked and which one is
 // presented to it.
 type WorkerTLS struct {
-	CAFile             string `yaml:"ca_file" help:"PEM file with the authorities to trust instead of the system's."`
-	CertFile           string `yaml:"cert_file" help:"PEM file with the certificate to present."`
+	CAFile             string `yaml:"ca_file" help:"PEM file with the certificate authorities to trust instead of the system's."`
+	CertFile           string `yaml:"cert_file" help:"PEM file with the client certificate to present."`
 	KeyFile            string `yaml:"key_file" help:"PEM file with its key."`
-	ServerName         string `yaml:"server_name" help:"Name its certificate must bear, where the URL has another or an address."`
-	InsecureSkipVerify bool   `yaml:"insecure_skip_verify" default:"false" help:"Do not check its certificate. For tests."`
+	ServerName         string `yaml:"server_name" help:"Name against which its certificate is verified, if it is not the URL's host."`
+	InsecureSkipVerify bool   `yaml:"insecure_skip_verify" default:"false" help:"Do not verify its certificate. For tests."`
 }
 
 // IsZero tells whether nothing is set.
