@@ -274,22 +274,22 @@ type Worker struct {
 	// URL is canonical once loaded: lower-case scheme and host, no default port, no
 	// trailing slash.
 	URL                 string            `json:"url" yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one. A final /v1 is left out, with a warning: it belongs to the paths of requests."`
-	Type                WorkerType        `json:"worker_type" yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Its role. prefill and decode need fleet.pd_disaggregation, which needs them."`
+	Type                WorkerType        `json:"worker_type" yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Role of the worker. prefill and decode require fleet.pd_disaggregation, regular requires that it is off."`
 	BootstrapPort       BootstrapPort     `json:"bootstrap_port" yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
-	Backend             string            `json:"backend" yaml:"backend" choices:"auto|sglang|vllm" defaultdoc:"auto" help:"The engine it runs; auto finds out."`
-	KVConnector         string            `json:"kv_connector" yaml:"kv_connector" choices:"auto|nixl|nixl-push|mooncake|moriio|lmcache|shared-storage|none" defaultdoc:"auto" help:"How a vLLM worker hands KV cache from prefill to decode. auto asks prefill workers with a request for one token, and takes decode workers to have that of the prefill workers of their model. Workers of different connectors are never paired."`
+	Backend             string            `json:"backend" yaml:"backend" choices:"auto|sglang|vllm" defaultdoc:"auto" help:"Engine of the worker; auto detects it."`
+	KVConnector         string            `json:"kv_connector" yaml:"kv_connector" choices:"auto|nixl|nixl-push|mooncake|moriio|lmcache|shared-storage|none" defaultdoc:"auto" help:"How a vLLM worker hands KV cache over from prefill to decode. auto: prefill workers are asked with a one-token request; decode workers are assumed to use the connector of their model's prefill workers. Workers with different connectors are never paired."`
 	ModelID             string            `json:"model_id" yaml:"model_id" defaultdoc:"fleet.model_id" help:"Model name."`
 	APIKey              Secret            `json:"api_key" yaml:"api_key" defaultdoc:"auth.worker_api_key" help:"Key presented to it."`
 	APIKeyFile          string            `json:"-" yaml:"api_key_file" fileof:"api_key" help:"File with that key."`
-	HTTP2               bool              `json:"-" yaml:"http2" default:"false" help:"Speak HTTP/2 to it, in the clear where the URL is http."`
+	HTTP2               bool              `json:"-" yaml:"http2" default:"false" help:"Use HTTP/2 to the worker; without TLS (h2c) if its URL is http."`
 	Labels              map[string]string `json:"labels" yaml:"labels" help:"Labels that requests can ask for, as a mapping of names to values."`
-	TopologyDomain      string            `json:"topology_domain" yaml:"topology_domain" help:"Where it stands for the transfer of KV cache, a zone or a rack: see fleet.kv_transfer_topology. Workers without one are in one together."`
-	Adapters            []string          `json:"adapters" yaml:"adapters" help:"LoRA adapters it serves besides those it tells of in /v1/models."`
-	MaxNumBatchedTokens int64             `json:"max_num_batched_tokens" yaml:"max_num_batched_tokens" range:"1:" defaultdoc:"what it tells" help:"Most tokens in one step of prefill, per rank: SGLang's chunked_prefill_size, else max_prefill_tokens. The thresholds in parts of it count from here."`
-	TotalKVBlocks       int64             `json:"total_kv_blocks" yaml:"total_kv_blocks" range:"1:" defaultdoc:"what it tells" help:"KV blocks in all, per rank."`
+	TopologyDomain      string            `json:"topology_domain" yaml:"topology_domain" help:"Location of the worker for KV transfers, such as a zone or a rack; see fleet.kv_transfer_topology. All workers without one form one domain."`
+	Adapters            []string          `json:"adapters" yaml:"adapters" help:"LoRA adapters that it serves in addition to those it lists in /v1/models."`
+	MaxNumBatchedTokens int64             `json:"max_num_batched_tokens" yaml:"max_num_batched_tokens" range:"1:" defaultdoc:"what it tells" help:"Maximum number of tokens in one prefill step, per rank: SGLang's chunked_prefill_size, else max_prefill_tokens. Thresholds that are fractions refer to it."`
+	TotalKVBlocks       int64             `json:"total_kv_blocks" yaml:"total_kv_blocks" range:"1:" defaultdoc:"what it tells" help:"Total number of KV blocks, per rank."`
 	BlockSize           int64             `json:"block_size" yaml:"block_size" range:"1:65536" defaultdoc:"what it tells" help:"Tokens in one KV block: SGLang's page_size."`
-	MaxRunningRequests  int64             `json:"max_running_requests" yaml:"max_running_requests" range:"1:" defaultdoc:"what it tells" help:"Most requests it runs at one time, per rank."`
-	TLS                 WorkerTLS         `json:"-" yaml:"tls" help:"For an https URL, where the system's certificates do not do."`
+	MaxRunningRequests  int64             `json:"max_running_requests" yaml:"max_running_requests" range:"1:" defaultdoc:"what it tells" help:"Maximum number of requests that run at once, per rank."`
+	TLS                 WorkerTLS         `json:"-" yaml:"tls" help:"TLS settings for an https URL, where the system's certificate authorities are not sufficient."`
 	// DPSize overrides the number of data-parallel ranks that the worker names, where
 	// fleet.dp_aware is set. Zero: what the worker says.
 	DPSize int `json:"dp_size" yaml:"-"`
