@@ -171,7 +171,7 @@ func drawWishes(t *rapid.T, s *TargetSpec) {
 func drawWeight(t *rapid.T, k *Ticket) {
 	k.PromptTokens = rapid.SampledFrom([]int64{16, 0, 1, 40, 100, 300}).Draw(t, "prompt")
 	k.CachedTokens = min(k.PromptTokens, rapid.SampledFrom([]int64{0, 0, 16, 90}).Draw(t, "cached"))
-	k.ReserveTokens = rapid.SampledFrom([]int64{0, 0, 20}).Draw(t, "reserve")
+	k.ReserveTokens = rapid.SampledFrom([]int64{0, 0, 20, 100}).Draw(t, "reserve")
 	k.Bytes = rapid.SampledFrom([]int64{0, 1, 3}).Draw(t, "bytes")
 	k.Class = rapid.SampledFrom(classNames).Draw(t, "class")
 	if rapid.IntRange(0, 3).Draw(t, "jumps") == 3 {

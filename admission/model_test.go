@@ -34,6 +34,7 @@ func TestModel(t *testing.T) {
 			"classes":    w.reload,
 			"reject":     w.setReject,
 			"grow":       w.grow,
+			"output":     w.output,
 			"first":      w.firstToken,
 			"move":       w.moveDecode,
 			"pairs":      w.bars,
@@ -351,6 +352,18 @@ func (w *world) grow(t *rapid.T) {
 	var out []*Ticket
 	w.core.Grow(w.now, k.real, n, &out)
 	w.ref.grow(k, n)
+	w.ref.drain(w.now)
+	w.step(t, out)
+}
+
+// output is what the router makes of an answer that comes: growth, where that is more
+// than was reserved.
+func (w *world) output(t *rapid.T) {
+	k := w.pick(t, func(k *refTicket) bool { return k.decode != nil })
+	n := int64(rapid.SampledFrom([]int{1, 10, 17, 64, 300}).Draw(t, "tokens"))
+	var out []*Ticket
+	w.core.Grow(w.now, k.real, k.counter.Seen(int(k.output+n), 0), &out)
+	w.ref.come(k, n)
 	w.ref.drain(w.now)
 	w.step(t, out)
 }

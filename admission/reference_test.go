@@ -98,6 +98,9 @@ type refTicket struct {
 	prefill, decode        *refRank // that it holds
 	prefillWas             *refRank
 	tokens, blocks         int64
+	size                   int64 // of a block where it decodes
+	output, outgrown       int64 // tokens that came; blocks booked for them
+	counter                *output
 	active                 bool
 	prefillEpoch, decEpoch int // of the probe it holds, 0: none
 }
@@ -190,6 +193,10 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 func (m *reference) bookDecode(t *refTicket, d *refRank) {
 	t.decode, t.active = d, false
 	t.blocks = t.need(d)
+	t.output, t.outgrown, t.counter = 0, 0, newOutput(t.real)
+	if t.size = d.real.capacity.BlockSize; t.size == 0 {
+		t.size = 16
+	}
 	d.pending += t.real.legs()
 	d.blocks[0] += t.blocks
 	if d.state.Breaker == BreakerHalfOpen {
@@ -385,6 +392,20 @@ func (m *reference) grow(t *refTicket, blocks int64) {
 		} else {
 			d.blocks[0] += blocks
 		}
+	}
+}
+
+// come tells that n tokens more of the answer have come, alike in each leg. They fill
+// what was reserved for them; only what outgrows it is booked.
+func (m *reference) come(t *refTicket, n int64) {
+	t.output += n
+	legs := int64(t.real.legs())
+	leg := func(tokens, of int64) int64 { return (tokens + of - 1) / of }
+	prompt := leg(t.real.PromptTokens, legs)
+	more := legs * (leg(prompt+leg(t.output, legs), t.size) - leg(prompt+t.real.ReserveTokens, t.size))
+	if more > t.outgrown {
+		m.grow(t, more-t.outgrown)
+		t.outgrown = more
 	}
 }
 

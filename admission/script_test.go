@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/tokens"
 )
 
 // story runs a script against a core, in virtual time. A line is a command, and
@@ -28,13 +30,14 @@ import (
 //	    [tokens=N] [uncached=N] [reserve=N] [bytes=N] [class=c] [prio=N] [jump=F] [cdeadline=3s]
 //	    [adapter=a] [require=k:v] [drequire=k:v] [prefer=k:v*N,…] [dprefer=…] [allow=p1,p2] [dallow=…] [topology=required|preferred]
 //	retry a [exclude=p1] [dexclude=d1]
+//	output a N (tokens of all legs have come so far; "a +B" when B blocks are booked for them)
 //	first a · grow a N · move a [exclude=d1]
 //	start a · endprefill a · enddecode a · release a · cancel a
 //	sleep 2s · stop · drain 5s · refusewaiters
 //	print · old p1 (holds of the generation before)
 func story(t *testing.T, script string) {
 	t.Helper()
-	s := &storyteller{tickets: map[string]*Ticket{}, ranks: map[string]*Rank{}, old: map[string]*Rank{}}
+	s := &storyteller{tickets: map[string]*Ticket{}, outputs: map[*Ticket]*output{}, ranks: map[string]*Rank{}, old: map[string]*Rank{}}
 	lines := strings.Split(script, "\n")
 	for i := 0; i < len(lines); i++ {
 		line := strings.TrimSpace(lines[i])
@@ -81,6 +84,19 @@ type storyteller struct {
 	classes *Classes
 	profile *Profile
 	order   QueueOrder
+	outputs map[*Ticket]*output
+}
+
+// output counts the answer of a ticket on a rank, as the router does.
+type output struct {
+	tokens.OutputCounter
+	rank *Rank
+}
+
+func newOutput(t *Ticket) *output {
+	return &output{tokens.NewOutputCounter(tokens.OutputPlan{
+		PromptTokens: t.PromptTokens, ReserveTokens: t.ReserveTokens, Legs: t.Legs, BlockSize: t.Decode.capacity.BlockSize,
+	}), t.Decode}
 }
 
 func (s *storyteller) name(t *Ticket) string {
@@ -297,6 +313,22 @@ func (s *storyteller) run(f []string) (string, error) {
 			told = append(told, f[1]+" moved to "+t.Decode.id)
 		} else {
 			told = append(told, f[1]+" cannot move")
+		}
+	case "output":
+		t, err := ticket()
+		if err != nil {
+			return "", err
+		}
+		n, err := strconv.Atoi(f[2])
+		if err != nil {
+			return "", err
+		}
+		if o := s.outputs[t]; o == nil || o.rank != t.Decode {
+			s.outputs[t] = newOutput(t)
+		}
+		if blocks := s.outputs[t].Seen(n, 0); blocks > 0 {
+			s.core.Grow(s.now, t, blocks, &out)
+			told = append(told, fmt.Sprintf("%s +%d", f[1], blocks))
 		}
 	case "first", "grow", "cancel", "start", "endprefill", "enddecode", "release":
 		t, err := ticket()
