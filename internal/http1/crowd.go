@@ -55,7 +55,7 @@ const (
 	// a good part, the goodPart-th, of those that have come of late have sent one: it is
 	// a burst of clients then, on a machine that is busy with it.
 	quietLooks = 10
-	busyLooks  = 50
+	busyLooks  = 40
 	goodPart   = 4
 	ofLate     = time.Second
 	// maxPatience is how long one may wait for newcomers in all; a patienceShare-th of the
@@ -101,8 +101,9 @@ func (h *hurry) accepted(now mono.Instant, heads int64) {
 }
 
 // looks is how many looks in a row find nothing until newcomers are taken for silent.
+// Once they are it takes less to go on.
 func (h *hurry) looks(heads int64) int {
-	if (heads-h.marks[0].heads)*goodPart > h.accepts-h.marks[0].accepts {
+	if h.next == firstHurry && (heads-h.marks[0].heads)*goodPart > h.accepts-h.marks[0].accepts {
 		return busyLooks
 	}
 	return quietLooks
@@ -150,6 +151,7 @@ func (s *Server) waitForRoom(c *conn) bool {
 	if h.left > 0 {
 		h.left--
 		if ok, _ := s.closeOne(ages{}, c); ok {
+			s.silentUntil.Store(int64(now.Add(hurryTime))) // it goes on
 			return true
 		}
 	}
