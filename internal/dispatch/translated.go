@@ -231,12 +231,9 @@ func (r *relay) translated(ctx *legContext) *failure {
 		} else {
 			r.rank.NoteProgress()
 			heard := r.scan.Events + r.scan.Comments
-			told, within := r.scan.UsageEvents, !r.scan.AtBoundary()
-			if r.scan.Feed(piece); r.scan.Aborted {
-				piece = piece[:r.scan.AbortAt]
-			}
+			piece = r.take(piece)
 			spoke = r.scan.Events+r.scan.Comments > heard
-			err = t.stream.Feed(r.withCached(piece, told, within), add)
+			err = t.stream.Feed(piece, add)
 		}
 		if !r.out.begun {
 			if f := r.beforeFirst(); f != nil {
