@@ -150,6 +150,8 @@ type Record struct {
 	Class, Resource string
 	// Queued is the time at the gate, over all attempts.
 	Queued time.Duration
+	// Predicted is how long it would have waited, of one that was refused early.
+	Predicted time.Duration
 	// TTFT is the time from arrival to the first output token, or to the end of an
 	// answer that does not stream; 0 if there was none.
 	TTFT time.Duration

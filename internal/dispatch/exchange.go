@@ -324,8 +324,11 @@ func (x *exchange) noteWait(err error) {
 	rec.Queued, rec.Class = t.Waited(), t.ClassName()
 	lacked := t.Lacked()
 	// Not errors.As: its target would be allocated for every request.
-	if r, ok := errors.AsType[*admission.Refusal](err); ok && r.Resource != admission.ResourceNone {
-		lacked = r.Resource
+	if r, ok := errors.AsType[*admission.Refusal](err); ok {
+		rec.Predicted = r.Estimate
+		if r.Resource != admission.ResourceNone {
+			lacked = r.Resource
+		}
 	}
 	if lacked != admission.ResourceNone {
 		rec.Resource = lacked.String()

@@ -52,6 +52,7 @@ func TestRefusedEarlyIsTold(t *testing.T) {
 	if m := told.Error.Message; !strings.Contains(m, "10ms") || !strings.Contains(m, "--refuse-early") {
 		t.Error(m)
 	}
+	r.waitFor("the access line", func() bool { return strings.Contains(r.log.String(), " predicted_ms=") })
 	if n := r.metric(`sluice_admission_refused_early_total{class="default"}`); n != 1 {
 		t.Errorf("%g were counted", n)
 	}

@@ -36,8 +36,11 @@ type AccessLine struct {
 	// Queued is the time at the gate, TTFT that to the first output token,
 	// Total that from arrival to the last byte.
 	Queued, TTFT, Total time.Duration
-	Status              int
-	Reason              string
+	// Predicted is how long the request would have waited, of one that was refused
+	// early for it.
+	Predicted time.Duration
+	Status    int
+	Reason    string
 	// Code is the code that the client was told, where that is another word.
 	Code string
 	// BytesIn is the length of the body as far as it was read, BytesOut that of
@@ -82,6 +85,9 @@ func (l *Log) Access(a *AccessLine) {
 		e.millis("queue_ms", a.Queued)
 	}
 	e.optional("resource", a.Resource)
+	if a.Predicted > 0 {
+		e.millis("predicted_ms", a.Predicted)
+	}
 	if a.TTFT > 0 {
 		e.millis("ttft_ms", a.TTFT)
 	}
