@@ -26,7 +26,7 @@ type Config struct {
 	Health            Health            `yaml:"health" help:"Active health checks."`
 	Retry             Retry             `yaml:"retry" help:"Attempts after one that failed before any byte reached the client."`
 	CircuitBreaker    CircuitBreaker    `yaml:"circuit_breaker" help:"A rank that keeps failing is left alone for a while."`
-	Timeouts          Timeouts          `yaml:"timeouts" help:"Every limit in time on the way of a request. There are no others."`
+	Timeouts          Timeouts          `yaml:"timeouts" help:"Time limits of a request and of its connections. docs/timeouts.md lists them with all others, those that are not options too."`
 
 	// Classes are the policy classes: those of the class file or of the
 	// admission group, else the one that router_queue_threshold makes; nil with
