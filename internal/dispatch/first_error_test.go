@@ -7,7 +7,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -200,5 +202,57 @@ func TestErrorEventInTheAnswer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestErrorEventBehindAComment: a keep-alive comment has begun the stream, and another
+// attempt may follow all the same; without one the error is told in the stream.
+func TestErrorEventBehindAComment(t *testing.T) {
+	t.Parallel()
+	for _, retries := range []int{0, 1} {
+		var calls atomic.Int32
+		heard := make(chan struct{})
+		r := newRig(t, rigOptions{retries: retries, breaker: noBreaker, config: func(c *config.Config) { c.Server.SSEKeepalive = 5 * time.Millisecond },
+			sim: sim.Options{Regular: 2, Worker: answering(func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+				if calls.Add(1) > 1 {
+					write(w, typeEventStream, token, doneEvent)
+					return true
+				}
+				<-heard
+				write(w, typeEventStream, roleEvent, errorTold, doneEvent)
+				return true
+			})}})
+		s := r.open("/v1/chat/completions", chatBody(streamed))
+		if line, err := s.br.ReadString('\n'); err != nil || line != comment {
+			t.Fatalf("%q %v", line, err)
+		}
+		close(heard)
+		all, err := s.rest()
+		all = strings.ReplaceAll(all, comment, "")
+		if retries == 1 && (err != nil || all != token+doneEvent) || retries == 0 && (err == nil || all != errorTold) {
+			t.Errorf("%d retries: %v %q", retries, err, all)
+		}
+	}
+}
+
+// TestPingsOfAnEngine: without keep-alive of the router's own an engine's ping is passed
+// at once, with what opens the stream.
+func TestPingsOfAnEngine(t *testing.T) {
+	t.Parallel()
+	route := streamRoutes[3]
+	heard := make(chan struct{})
+	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: answering(func(_ *sim.Worker, w http.ResponseWriter, _ *http.Request) bool {
+		write(w, typeEventStream, route.opening, ping)
+		<-heard
+		write(w, typeEventStream, route.output, route.end)
+		return true
+	})}})
+	s := r.open(route.path, route.body)
+	if got := s.event() + s.event(); got != route.opening+ping {
+		t.Errorf("%q", got)
+	}
+	close(heard)
+	if all, err := s.rest(); err != nil || all != route.opening+ping+route.output+route.end {
+		t.Errorf("%v %q", err, all)
 	}
 }

@@ -117,7 +117,9 @@ const maxHeld = 64 << 10
 func (r *relay) onlyOpening(held, piece []byte) bool {
 	switch r.x.call.Route {
 	case openai.RouteMessages, openai.RouteResponses:
-		return r.scan.Openings > 0 && r.scan.Events == r.scan.Openings
+		// Where there are no signs of life of ours, the engine's pings are the only ones.
+		pings := r.out.keepAlive <= 0 && bytes.Contains(piece, pingField)
+		return r.scan.Openings > 0 && r.scan.Events == r.scan.Openings && !pings
 	case openai.RouteChatCompletions:
 		events, samples := r.scan.Events, 1
 		if p := r.x.call.Peeked; p != nil {
@@ -129,7 +131,7 @@ func (r *relay) onlyOpening(held, piece []byte) bool {
 	return false
 }
 
-var roleField = []byte(`"role":"assistant"`)
+var roleField, pingField = []byte(`"role":"assistant"`), []byte("event: ping")
 
 // beforeFirst looks at what has come before the client was sent anything. An error
 // event then is the same as an answer with that error's status.
