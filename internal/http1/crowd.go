@@ -53,9 +53,12 @@ const (
 	// head, when they are taken for such as never will. They are counted because on a
 	// busy machine a time passes without anybody having had a chance. busyLooks holds if
 	// a good part, the goodPart-th, of those that have come of late have sent one: it is
-	// a burst of clients then, on a machine that is busy with it.
-	quietLooks = 10
+	// a burst of clients then, on a machine that is busy with it. againLooks holds once
+	// newcomers were found silent, until some are not.
+	quietLooks = 20
+	againLooks = 8
 	busyLooks  = 40
+	goesOnFor  = 3 // looks that find first heads, until newcomers are no more silent
 	goodPart   = 4
 	ofLate     = time.Second
 	// maxPatience is how long one may wait for newcomers in all; a patienceShare-th of the
@@ -64,7 +67,7 @@ const (
 	patienceShare = 8
 	// firstHurry is how many connections are closed without looking again whether
 	// newcomers send a head, at first. It grows fourfold each time that they did not.
-	firstHurry = 16
+	firstHurry = 32
 	maxHurry   = 1 << 12
 	hurryTime  = time.Second
 	// maxLeaving is how many connections may be about to close while further ones are
@@ -101,9 +104,11 @@ func (h *hurry) accepted(now mono.Instant, heads int64) {
 }
 
 // looks is how many looks in a row find nothing until newcomers are taken for silent.
-// Once they are it takes less to go on.
 func (h *hurry) looks(heads int64) int {
-	if h.next == firstHurry && (heads-h.marks[0].heads)*goodPart > h.accepts-h.marks[0].accepts {
+	if h.next > firstHurry {
+		return againLooks
+	}
+	if (heads-h.marks[0].heads)*goodPart > h.accepts-h.marks[0].accepts {
 		return busyLooks
 	}
 	return quietLooks
@@ -157,7 +162,7 @@ func (s *Server) waitForRoom(c *conn) bool {
 	}
 	h.spent, h.at = max(h.spent-now.Sub(h.at)/patienceShare, 0), now
 	defer func() { h.spent, h.at = h.spent+mono.Now().Sub(now), mono.Now() }()
-	for quiet, heads := 0, s.waiting.heads.Load(); ; quiet++ {
+	for quiet, progress, heads := 0, 0, s.waiting.heads.Load(); ; quiet++ {
 		if !s.waiting.mostlySilent() {
 			ok, soon := s.closeOne(ages{newcomer: restTime}, c)
 			if ok || !soon && s.waiting.silent.Load() <= 1 {
@@ -181,7 +186,10 @@ func (s *Server) waitForRoom(c *conn) bool {
 			return true
 		}
 		if n := s.waiting.heads.Load(); n != heads {
-			heads, quiet, h.next = n, 0, firstHurry
+			// At first these are only of those that came last.
+			if heads, quiet, progress = n, 0, progress+1; progress >= goesOnFor {
+				h.next = firstHurry
+			}
 		}
 	}
 }
