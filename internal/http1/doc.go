@@ -53,6 +53,14 @@
 //	end      written out, closed for writing, and read a moment longer if the client
 //	         may still be sending: a reset would take the answer with it
 //
+// # When files run short
+//
+// A connection has its file when it is accepted, so room is made afterwards: one is told
+// to close that waits for its client, and whose request does not run (see waiting for the
+// order, and Server.waitForRoom for the choice between a burst of clients and a flood of
+// silence). It wakes up, says 503 if it has said nothing yet, and ends. A handler calls
+// Running on its ResponseWriter where that must not happen any more.
+//
 // # Untrusted input
 //
 // A head is bounded in bytes and lines, a chunked body's framing in proportion to
