@@ -112,7 +112,7 @@ func TestNoModelIsServedWhileAWorkerHasNotTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	nameless := func() answer { return r.do(t.Context(), "/v1/chat/completions", `{"messages":[]}`) }
-	if a := nameless(); a.status != 503 || a.code() != "no_available_workers" || !strings.Contains(string(a.body), "names no model") {
+	if a := nameless(); a.status != 503 || a.code() != "no_available_workers" || !strings.Contains(a.body, "names no model") {
 		t.Errorf("a worker has not told: %d %s", a.status, a.body)
 	}
 	if a := r.chat(""); a.status != 200 {
@@ -120,7 +120,7 @@ func TestNoModelIsServedWhileAWorkerHasNotTold(t *testing.T) {
 	}
 	close(told)
 	r.until("the other has told", func() bool { _, n := r.fleet.SolePool(); return n == 2 })
-	if a := nameless(); a.status != 400 || !strings.Contains(string(a.body), "2 models are served") {
+	if a := nameless(); a.status != 400 || !strings.Contains(a.body, "2 models are served") {
 		t.Errorf("both have told: %d %s", a.status, a.body)
 	}
 }

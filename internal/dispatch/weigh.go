@@ -208,7 +208,7 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		}
 	}
 	if r.Predicted {
-		f.local.Predicted(wholeMS(r.Limit))
+		f.local = f.local.Predicted(wholeMS(r.Limit))
 	}
 	return f
 }

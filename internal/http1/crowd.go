@@ -15,12 +15,12 @@ import (
 // has called Running on its answer is never closed. One that has not sent a head yet must
 // have been silent for a second, unless such connections prove not to send any.
 func (s *Server) CloseIdle(n int) (closed int) {
-	min := ages{newcomer: restTime}
+	least := ages{newcomer: restTime}
 	if mono.Now() < mono.Instant(s.silentUntil.Load()) {
-		min.newcomer = atOnce
+		least.newcomer = atOnce
 	}
 	for closed < n {
-		if ok, _ := s.closeOne(min, nil); !ok {
+		if ok, _ := s.closeOne(least, nil); !ok {
 			break
 		}
 		closed++
@@ -32,8 +32,8 @@ func (s *Server) CloseIdle(n int) (closed int) {
 func (s *Server) Leaving() int64 { return s.waiting.leaving.Load() }
 
 // closeOne closes one connection, but not except; see waiting.victim.
-func (s *Server) closeOne(min ages, except *conn) (closed, soon bool) {
-	c, soon := s.waiting.victim(min, except)
+func (s *Server) closeOne(least ages, except *conn) (closed, soon bool) {
+	c, soon := s.waiting.victim(least, except)
 	if c == nil {
 		return false, soon
 	}

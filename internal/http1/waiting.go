@@ -181,7 +181,7 @@ const maxSpared = 8
 // no progress for longest. Never picked is except. soon tells that there are some whose
 // bytes have come but were not read yet, so that they are about to make progress, or that
 // end with the request they carry: those that are met with one under way do.
-func (w *waiting) victim(min ages, except *conn) (c *conn, soon bool) {
+func (w *waiting) victim(least ages, except *conn) (c *conn, soon bool) {
 	now := mono.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,8 +195,8 @@ func (w *waiting) victim(min ages, except *conn) (c *conn, soon bool) {
 			w.pushLocked(c)
 		case state >= stateClosed:
 			w.takeLocked(c)
-		case now.Sub(mono.Instant(c.key)) < min.newcomer:
-			return w.otherLocked(now, min.other, spares)
+		case now.Sub(mono.Instant(c.key)) < least.newcomer:
+			return w.otherLocked(now, least.other, spares)
 		case c.unreadBytes():
 			spares++
 			w.takeLocked(c)
@@ -208,10 +208,10 @@ func (w *waiting) victim(min ages, except *conn) (c *conn, soon bool) {
 			return c, false
 		}
 	}
-	return w.otherLocked(now, min.other, spares)
+	return w.otherLocked(now, least.other, spares)
 }
 
-func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares int) (c *conn, soon bool) {
+func (w *waiting) otherLocked(now mono.Instant, least time.Duration, spares int) (c *conn, soon bool) {
 	soon = spares > 0
 	for len(w.others) > 0 && spares < maxSpared {
 		c := w.others[0]
@@ -231,7 +231,7 @@ func (w *waiting) otherLocked(now mono.Instant, min time.Duration, spares int) (
 		case since != c.key:
 			c.key = since
 			heap.Fix(&w.others, 0)
-		case now.Sub(mono.Instant(since)) < min:
+		case now.Sub(mono.Instant(since)) < least:
 			return nil, soon
 		case state != stateStalled && c.unreadBytes():
 			spares++

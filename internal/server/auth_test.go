@@ -250,11 +250,11 @@ func TestRefusedKeysSayWhichKindIsNeeded(t *testing.T) {
 		a := r.do(tc.method, tc.path, tc.body, "Authorization", "Bearer wrong")
 		a.refused(t, 401, "invalid_api_key")
 		for _, want := range tc.want {
-			if !strings.Contains(string(a.body), want) {
+			if !strings.Contains(a.body, want) {
 				t.Errorf("%s %s does not say %q: %s", tc.method, tc.path, want, a.body)
 			}
 		}
-		if tc.not != "" && strings.Contains(string(a.body), tc.not) {
+		if tc.not != "" && strings.Contains(a.body, tc.not) {
 			t.Errorf("%s %s speaks of %q: %s", tc.method, tc.path, tc.not, a.body)
 		}
 	}

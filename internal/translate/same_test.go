@@ -268,11 +268,11 @@ func TestAssembledStreamsAreTheWholeAnswer(t *testing.T) {
 			if c.name != "" {
 				name = `"name":` + quoted(c.name) + `,`
 			}
-			form, close := `"function_call":{%[2]s%[3]s"arguments":%[4]s`, `}`
+			form, after := `"function_call":{%[2]s%[3]s"arguments":%[4]s`, `}`
 			if !only {
-				form, close = `"tool_calls":[{"index":%[1]d,%[2]s"function":{%[3]s"arguments":%[4]s`, `}}]`
+				form, after = `"tool_calls":[{"index":%[1]d,%[2]s"function":{%[3]s"arguments":%[4]s`, `}}]`
 			}
-			all := fmt.Sprintf(form, i, id, name, quoted(c.arguments)) + close
+			all := fmt.Sprintf(form, i, id, name, quoted(c.arguments)) + after
 			if only {
 				members = append(members, all)
 			} else {
@@ -286,7 +286,7 @@ func TestAssembledStreamsAreTheWholeAnswer(t *testing.T) {
 				if n > 0 {
 					id, name = "", ""
 				}
-				deltas = append(deltas, fmt.Sprintf(form, i, id, name, quoted(piece))+close)
+				deltas = append(deltas, fmt.Sprintf(form, i, id, name, quoted(piece))+after)
 			}
 		}
 		if list != nil {
