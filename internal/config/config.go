@@ -22,7 +22,7 @@ type Config struct {
 	Workers           []Worker          `yaml:"workers" flag:"-" help:"The engines that are known at start. Any of them may be down then, and more can be added at run time with POST /workers. A list given by flags replaces the environment's, and that the file's, whole."`
 	Routing           Routing           `yaml:"routing" help:"How a rank is chosen among those that have room."`
 	Admission         Admission         `yaml:"admission" help:"The gate in front of prefill: bounded requests in prefill, policy classes, and what is refused at once."`
-	ConditionalDisagg ConditionalDisagg `yaml:"conditional_disagg" help:"Requests whose prompt is short, or cached where they decode, may run whole on a decode worker. They wait in their class like others, with decode workers as candidates only."`
+	ConditionalDisagg ConditionalDisagg `yaml:"conditional_disagg" help:"Conditional disaggregation: some requests bypass the prefill workers and run whole on a vLLM decode worker. They wait in their class like others, with decode workers as candidates only."`
 	Health            Health            `yaml:"health" help:"Active health checks."`
 	Retry             Retry             `yaml:"retry" help:"Attempts after one that failed before any byte reached the client."`
 	CircuitBreaker    CircuitBreaker    `yaml:"circuit_breaker" help:"A rank that keeps failing is left alone for a while."`
@@ -184,7 +184,7 @@ const (
 // defaults are those of Dynamo's conditional disaggregation.
 type ConditionalDisagg struct {
 	Enabled     bool              `yaml:"conditional_disagg_enabled" default:"false" alias:"router-conditional-disagg" help:"Run some requests whole on a decode worker, without a prefill worker (conditional disaggregation). Needs pd_disaggregation."`
-	Policy      ConditionalPolicy `yaml:"conditional_disagg_policy" default:"isl_bounding" choices:"isl_bounding|prefill_load|isl_or_load" onlywith:"conditional" help:"Which requests run without a prefill worker. isl_bounding: those with few uncached tokens, by both thresholds below. prefill_load: those whose prefill worker is busy. isl_or_load: either."`
+	Policy      ConditionalPolicy `yaml:"conditional_disagg_policy" default:"isl_bounding" choices:"isl_bounding|prefill_load|isl_or_load" onlywith:"conditional" help:"Which requests run without a prefill worker. isl_bounding: those with few uncached tokens, by both thresholds below; none yet, since sluice does not know what engines have cached. prefill_load: those whose prefill worker is busy. isl_or_load: either."`
 	EffISL      int               `yaml:"conditional_disagg_eff_isl_threshold" default:"2048" range:"0:" onlywith:"conditional" help:"isl_bounding: fewer uncached prompt tokens than this on the decode worker."`
 	EffISLRatio float64           `yaml:"conditional_disagg_eff_isl_ratio_threshold" default:"0.7" range:"0:1" onlywith:"conditional" help:"isl_bounding: also, a smaller uncached fraction of the prompt than this."`
 	// PrefillBusy is that of Admission.RouterQueueThreshold where it is not set.
