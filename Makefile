@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test race lint fmt fmt-check vet bench bench-e2e e2e-real fuzz docs tools clean
+.PHONY: all build test noraw race lint fmt fmt-check vet bench bench-e2e e2e-real fuzz docs tools clean
 
 all: build
 
@@ -25,6 +25,11 @@ test:
 		echo "$(GO) test -race -timeout 20m (all but the commands and parsers)"; \
 		$(GO) test -race -timeout 20m $(RACE); \
 	else echo "no C compiler, which the race detector needs: its run is left out"; fi
+
+# The build that reads and writes sockets through package net alone.
+noraw:
+	$(GO) vet -tags sluice_noraw ./...
+	$(GO) test -tags sluice_noraw ./internal/wire ./internal/upstream ./internal/http1
 
 race:
 	$(GO) test -race -timeout 20m ./...

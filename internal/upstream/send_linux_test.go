@@ -1,3 +1,7 @@
+//go:build !sluice_noraw
+
+// What sockets that are read and written directly do; elsewhere package net has them.
+
 package upstream
 
 import (

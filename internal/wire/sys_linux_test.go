@@ -1,3 +1,5 @@
+//go:build !sluice_noraw
+
 package wire
 
 import (

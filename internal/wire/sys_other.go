@@ -1,11 +1,11 @@
-//go:build !linux
+//go:build !linux || sluice_noraw
 
 package wire
 
 import "errors"
 
-// RawIO tells that the functions below work. Elsewhere connections are read and
-// written through net.Conn.
+// RawIO tells that the functions below work. Elsewhere, and with the build tag
+// sluice_noraw, connections are read and written through net.Conn.
 const RawIO = false
 
 // Read is for Linux.
