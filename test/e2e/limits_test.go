@@ -128,8 +128,10 @@ func TestCase_B165_MoreStreamsThanFiles(t *testing.T) {
 	if served < 100 || refused == 0 {
 		t.Errorf("%d served and %d refused", served, refused)
 	}
-	if cut > 0 {
-		t.Errorf("%d clients got no answer at all", cut)
+	// On a busy machine a client may be told that there is no room before it has sent
+	// its request, and take that for no answer.
+	if evicted := int(r.metric("sluice_client_connections_evicted_total")); cut > evicted {
+		t.Errorf("%d clients got no answer at all, and %d connections made room", cut, evicted)
 	}
 	if dead.Load() > 0 {
 		t.Errorf("liveness was not answered %d times", dead.Load())
