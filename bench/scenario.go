@@ -76,7 +76,7 @@ func scenarios() []scenario {
 	return []scenario{
 		{name: "pd-small/2", what: "small JSON answers", setup: pairs, shape: small, clients: 32, goal: 0.4},
 		{name: "pd-stream/2", what: "streams of 16 events, as fast as they go", setup: pairs, shape: stream, clients: 32, goal: 0.4},
-		{name: "pd-paced/2", what: "streams of 16 events, 5 ms apart", setup: pairs, shape: stream, clients: 32, step: 5 * time.Millisecond, goal: 0.4},
+		{name: "pd-paced/2", what: "streams of 16 events, 5 ms apart", setup: pairs, shape: stream, clients: 32, step: 5 * time.Millisecond, goal: 0.35},
 		{name: "pd-1mb/2", what: "prompts of 1 MB of plain text", setup: pairs, shape: large, clients: 8, goal: 0.5},
 		{name: "first-1/2", what: "one client", kind: kindFirst, setup: pairs, shape: short, clients: 1, goal: 0.5},
 		{name: "first-32/2", what: "32 clients, closed loop", kind: kindFirst, setup: pairs, shape: short, clients: 32, goal: 0.5},
