@@ -3,7 +3,6 @@ package dispatch
 import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
-	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // bypass gives the request the choice of running whole on a decode rank, though
@@ -56,7 +55,7 @@ func (d *Dispatcher) decodesAlone(model string) bool {
 		if w.Role() != admission.RoleDecode || !w.Serves(model) {
 			continue
 		}
-		if w.Backend() != engine.DialectVLLM {
+		if !w.Dialect().DecodesWhole() {
 			return false
 		}
 		some = true

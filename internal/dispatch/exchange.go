@@ -200,49 +200,28 @@ func (x *exchange) attempt() *failure {
 		x.passUntranslated()
 		return x.runAggregated()
 	}
-	pr := x.ticket.Prefill.Data().(*fleet.Rank)
-	if pr.Worker().Backend() == engine.DialectVLLM {
+	dialect := x.ticket.Prefill.Data().(*fleet.Rank).Dialect()
+	if dialect.Native(x.call.Route) {
 		x.passUntranslated()
-		return x.attemptVLLM(pr)
-	}
-	if f := x.translate(); f != nil {
+	} else if f := x.translate(); f != nil {
 		return f
 	}
-	switch {
-	case x.fanFault != nil:
-		return x.fanFault
-	case x.fan.Copies > 1:
-		return x.runFan()
-	}
-	return x.runPair()
-}
-
-// attemptVLLM runs the legs as the prefill's connector wants them.
-func (x *exchange) attemptVLLM(pr *fleet.Rank) *failure {
-	if !x.oneSequence() {
-		return x.runSequential()
-	}
-	switch pr.Connector() {
-	case engine.ConnectorMooncake:
-		if _, ok := pr.MooncakeEngineID(); !ok {
-			return &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream,
-				local: openai.UpstreamFailed("prefill", "its bootstrap server does not tell the id of its engine", nil)}
+	if dialect.FansOut() {
+		if x.fanFault != nil {
+			return x.fanFault
 		}
-		return x.runPair()
-	case engine.ConnectorNIXLPush:
-		if _, ok := pr.PushPeer(); ok {
-			return x.runPair()
+		if x.fan.Copies > 1 {
+			return x.runFan()
 		}
 	}
-	return x.runSequential()
-}
-
-// oneSequence tells whether the request is for one sample of one prompt. Blocks
-// that are handed over can be fetched once, and those of one prompt only. What asks for
-// log probabilities of its prompt is no such request: decode must compute it itself.
-func (x *exchange) oneSequence() bool {
-	p := x.call.Peeked
-	return p.N == 1 && p.BatchSize == 1 && !engine.WantsPromptLogprobs(p)
+	b, f := x.planLegs(0)
+	if f != nil {
+		return f
+	}
+	if b.plan.Shape == engine.Together {
+		return x.runPair(b)
+	}
+	return x.runSequential(b)
 }
 
 // answer tells the client what went wrong: by status and body if nothing was

@@ -60,7 +60,15 @@ func (x *exchange) runFan() *failure {
 	x.call.Record.ranks(r.pr, r.dr)
 	r.relay = relay{x: x, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, output: x.counter(r.dr)}
 	for k := range r.copies {
-		r.copies[k].bodies = x.newBodies(r.pr, r.dr, k)
+		b, f := x.planLegs(k)
+		if f != nil {
+			for i := range k {
+				r.copies[i].bodies.plan.Legs.Release()
+			}
+			return f
+		}
+		b.buildBoth(func(s *openai.Splicer) { x.fan.Edit(s, k) })
+		r.copies[k].bodies = b
 	}
 
 	pctx, dctx := &r.prefillCtx, &r.decodeCtx
@@ -84,7 +92,7 @@ func (x *exchange) runFan() *failure {
 		r.prefillDead.Stop()
 		t.EndPrefill()
 		for k := range r.copies {
-			x.freeRooms(r.copies[k].bodies)
+			r.copies[k].bodies.plan.Legs.Release()
 		}
 		r.prefillOver.close()
 		x.d.graces.remove(&r.grace)

@@ -22,38 +22,7 @@ func (x *exchange) engineID(k int) string {
 	if k > 0 {
 		id = "s" + itoa(k) + "-" + id
 	}
-	if x.attempts > 1 {
-		id = "r" + itoa(x.attempts-1) + "-" + id
-	}
-	return id
-}
-
-// markRID marks the client's own rid of a further attempt as the request id's header is:
-// an engine that still has the attempt before refuses a second one of the same id.
-func (x *exchange) markRID(s *openai.Splicer, p *openai.Peeked) {
-	if x.attempts < 2 {
-		return
-	}
-	mark := "r" + itoa(x.attempts-1) + "-"
-	switch p.FieldKind(openai.FieldRID) {
-	case openai.KindString:
-		if id, ok := p.Str(openai.FieldRID); ok {
-			s.SetString(openai.FieldRID, mark+id)
-		}
-	case openai.KindArray:
-		var ids []string
-		if !unmarshal(p.Raw(openai.FieldRID), &ids) {
-			return // the engine says what is wrong with it
-		}
-		list := []byte{'['}
-		for i, id := range ids {
-			if i > 0 {
-				list = append(list, ',')
-			}
-			list = openai.AppendString(list, mark+id)
-		}
-		s.SetRaw(openai.FieldRID, append(list, ']'))
-	}
+	return engine.AttemptID(id, x.attempts)
 }
 
 // request is what a leg sends. It lies in b.
@@ -93,7 +62,7 @@ func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet
 		leg: leg, rank: rank, status: resp.Status, body: body,
 		contentType: resp.Get("Content-Type"), retryAfter: resp.Get("Retry-After"),
 		reason:   reasonEngineStatus,
-		transfer: x.pair && engine.SGLangTransferFailure(resp.Status, body),
+		transfer: x.pair && rank.Dialect().TransferFailure(resp.Status, body),
 	}
 	if err != nil {
 		why := "it broke off"
@@ -137,12 +106,12 @@ func (x *exchange) collect(b upstream.Body, limit int) ([]byte, error) {
 // eventFailure turns an error that an engine told with status 200, in an event or as
 // its answer, into the answer that it stands for. data may be cut short.
 func (x *exchange) eventFailure(leg admission.Leg, rank *fleet.Rank, data []byte) *failure {
-	status := engine.EventErrorStatus(data)
+	status := rank.Dialect().ErrorStatus(data)
 	body := errorBody(status, data)
 	return &failure{
 		leg: leg, rank: rank, status: status, body: body, contentType: typeJSON,
 		reason:   reasonEngineError,
-		transfer: x.pair && engine.SGLangTransferFailure(status, body),
+		transfer: x.pair && rank.Dialect().TransferFailure(status, body),
 	}
 }
 
@@ -181,16 +150,14 @@ func (x *exchange) toldError(leg admission.Leg, rank *fleet.Rank, answer []byte)
 // request up: the error that it stands for. Without a message it says nothing of too
 // little room, whatever status the client is told.
 func (x *exchange) abortFailure(leg admission.Leg, rank *fleet.Rank, a openai.Abort) *failure {
-	why := a.Message != ""
-	if !why {
-		a.Message = "the engine gave the request up"
-	}
-	told := translate.EngineError{Status: a.Status, Message: a.Message}
+	dialect := rank.Dialect()
+	status, message := dialect.Abort(a)
+	told := translate.EngineError{Status: status, Message: message}
 	body := told.AsError().AppendJSON(nil, openai.ShapeOpenAI)
 	return &failure{
-		leg: leg, rank: rank, status: a.Status, body: body, contentType: typeJSON,
-		reason: reasonEngineError, gaveUp: !why,
-		transfer: x.pair && engine.SGLangTransferFailure(a.Status, []byte(a.Message)),
+		leg: leg, rank: rank, status: status, body: body, contentType: typeJSON,
+		reason: reasonEngineError, gaveUp: a.Message == "",
+		transfer: x.pair && dialect.TransferFailure(status, []byte(message)),
 	}
 }
 

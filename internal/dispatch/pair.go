@@ -52,9 +52,8 @@ type pairBodies struct {
 	prefill, decode [][]byte
 	header          upstream.Header
 	requests        [2]upstream.Request // by leg
-	engineID        string              // what both engines call the request
-	rooms           []int64
-	one             [1]int64
+	pair            engine.Pair
+	plan            engine.Plan
 	splicers        [2]openai.Splicer
 	next            *pairBodies // of the same request
 }
@@ -64,18 +63,55 @@ var pairBodiesPool = sync.Pool{New: func() any { return new(pairBodies) }}
 // emptyBodies are for legs whose bodies are made one after the other.
 func (x *exchange) emptyBodies() *pairBodies {
 	b := pairBodiesPool.Get().(*pairBodies)
-	b.rooms = b.rooms[:0]
 	b.next, x.bodies = x.bodies, b
 	return b
 }
 
-// newBodies makes the bodies of copy number k of the request.
-func (x *exchange) newBodies(pr, dr *fleet.Rank, k int) *pairBodies {
-	b := x.emptyBodies()
-	b.engineID = x.engineID(k)
-	b.build(x, pr, dr, k)
-	b.header = x.legHeader(b.header[:0], b.engineID)
-	return b
+// planLegs plans the legs of copy number k of the request on the granted ranks.
+func (x *exchange) planLegs(k int) (*pairBodies, *failure) {
+	b, pr := x.emptyBodies(), x.ticket.Prefill.Data().(*fleet.Rank)
+	b.pair = engine.Pair{
+		Request: x.legPeeked(), RequestID: x.engineID(k), Attempt: x.attempts,
+		Prefill: pr, Decode: x.ticket.Decode.Data().(*fleet.Rank), Rooms: x.d.rooms, NewID: newTransferID,
+	}
+	plan, err := pr.Dialect().Plan(&b.pair)
+	if err != nil {
+		return nil, &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", err.Error(), nil)}
+	}
+	b.plan = plan
+	b.header = x.legHeader(b.header[:0], plan.RequestID)
+	return b, nil
+}
+
+// buildBoth makes the bodies of both legs of copy number k; edit may be nil.
+func (b *pairBodies) buildBoth(edit func(*openai.Splicer)) {
+	b.buildPrefill(edit)
+	if b.plan.SameBody {
+		b.decode = b.prefill
+		return
+	}
+	b.buildDecode(edit, nil)
+}
+
+func (b *pairBodies) buildPrefill(edit func(*openai.Splicer)) {
+	s := b.splicer(admission.PrefillLeg, edit)
+	b.plan.Legs.EditPrefill(s)
+	b.prefill, _ = s.Segments()
+}
+
+func (b *pairBodies) buildDecode(edit func(*openai.Splicer), handOff []byte) {
+	s := b.splicer(admission.DecodeLeg, edit)
+	b.plan.Legs.EditDecode(s, handOff)
+	b.decode, _ = s.Segments()
+}
+
+func (b *pairBodies) splicer(leg admission.Leg, edit func(*openai.Splicer)) *openai.Splicer {
+	s := &b.splicers[leg]
+	s.Reset(b.pair.Request)
+	if edit != nil {
+		edit(s)
+	}
+	return s
 }
 
 // freeBodies gives all bodies of the request back. Nobody may send them any more.
@@ -84,6 +120,7 @@ func (x *exchange) freeBodies() {
 		next := b.next
 		b.prefill, b.decode, b.next = nil, nil, nil
 		b.requests = [2]upstream.Request{}
+		b.pair, b.plan = engine.Pair{}, engine.Plan{}
 		clear(b.header)
 		for i := range b.splicers {
 			b.splicers[i].Reset(nil)
@@ -94,101 +131,21 @@ func (x *exchange) freeBodies() {
 	x.bodies = nil
 }
 
-func (b *pairBodies) build(x *exchange, pr, dr *fleet.Rank, k int) {
-	switch pr.Connector() {
-	case engine.ConnectorMooncake:
-		b.buildMooncake(x, pr)
-		return
-	case engine.ConnectorNIXLPush:
-		b.buildPush(x, pr)
-		return
-	}
-	p := x.legPeeked()
-	b.rooms = b.one[:0]
-	for range p.BatchSize {
-		b.rooms = append(b.rooms, x.d.rooms.Mint(max(pr.DPRank(), 0), pr.DPSize()))
-	}
-	host, port, hasPort := pr.Bootstrap()
-	at := engine.Bootstrap{Host: host, Port: port, NoPort: !hasPort}
-	ranks := engine.DPRanks{Prefill: pr.DPRank(), Decode: dr.DPRank()}
-	begin := func(s *openai.Splicer) {
-		s.Reset(p)
-		x.fan.Edit(s, k)
-		x.markRID(s, p)
-		engine.SGLangBootstrap(s, p, at, b.rooms)
-	}
-	s := &b.splicers[0]
-	begin(s)
-	if ranks.Same() {
-		b.prefill, _ = s.Segments()
-		b.decode = b.prefill
-		return
-	}
-	engine.SGLangPrefillRanks(s, ranks)
-	b.prefill, _ = s.Segments()
-	s = &b.splicers[1]
-	begin(s)
-	engine.SGLangDecodeRanks(s, ranks)
-	b.decode, _ = s.Segments()
-}
-
-// buildMooncake makes bodies that meet by a transfer id.
-func (b *pairBodies) buildMooncake(x *exchange, pr *fleet.Rank) {
-	p := x.call.Peeked
-	id := "xfer-" + newTransferID()
-	s := &b.splicers[0]
-	s.Reset(p)
-	engine.VLLMPrefill(s, p, engine.MooncakePrefillParams(id))
-	b.prefill, _ = s.Segments()
-	host, port, _ := pr.Bootstrap()
-	engineID, _ := pr.MooncakeEngineID()
-	s = &b.splicers[1]
-	s.Reset(p)
-	engine.VLLMDecode(s, engine.MooncakeDecodeParams(id, "http://"+host+":"+itoa(port), engineID))
-	b.decode, _ = s.Segments()
-}
-
-// buildPush makes bodies that meet by the request's id, which must be a new one:
-// clients repeat theirs.
-func (b *pairBodies) buildPush(x *exchange, pr *fleet.Rank) {
-	p := x.call.Peeked
-	b.engineID += "-" + newTransferID()
-	s := &b.splicers[0]
-	s.Reset(p)
-	engine.VLLMPrefill(s, p, []byte(engine.NIXLPrefillParams))
-	b.prefill, _ = s.Segments()
-	peer, _ := pr.PushPeer()
-	prefix := "cmpl-"
-	if p.Route == openai.RouteChatCompletions {
-		prefix = "chatcmpl-"
-	}
-	s = &b.splicers[1]
-	s.Reset(p)
-	engine.VLLMDecode(s, peer.Params(prefix+b.engineID))
-	b.decode, _ = s.Segments()
-}
-
 // newTransferID is an id that nobody else has. Request ids will not do: clients
 // and gateways repeat them.
 func newTransferID() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }
 
-// freeRooms gives the rooms back.
-func (x *exchange) freeRooms(b *pairBodies) {
-	for _, r := range b.rooms {
-		x.d.rooms.Free(r)
-	}
-}
-
 // runPair sends both legs at once, as engines that meet by a room want it, and
 // relays decode. When it returns, both legs are over, except that after success
 // prefill may have Options.PrefillGrace left.
-func (x *exchange) runPair() *failure {
+func (x *exchange) runPair(b *pairBodies) *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	rec := &x.call.Record
 	rec.ranks(pr, dr)
 
-	legs := &pairLegs{bodies: x.newBodies(pr, dr, 0)}
+	b.buildBoth(nil)
+	legs := &pairLegs{bodies: b}
 	prefill, decode := &legs.prefill, &legs.decode
 	prefill.cached.leg = &prefill.done
 	pctx, dctx := &legs.prefillCtx, &decode.ctx
@@ -253,7 +210,7 @@ func (x *exchange) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
 	legs.prefillDead.Stop()
 	x.ticket.EndPrefill()
 	x.report(pr, f)
-	x.freeRooms(legs.bodies)
+	legs.bodies.plan.Legs.Release()
 	legs.prefill.f = f
 	if f != nil && !f.echo {
 		if f.transfer {
@@ -282,7 +239,7 @@ func (x *exchange) letPrefillFinish(done *latch, ctx *legContext, grace *deadlin
 // whatever form, is the leg's failure.
 func (x *exchange) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.Request, leg *prefillLeg) *failure {
 	start := time.Now()
-	resp, err := rank.Endpoint().Do(ctx, req)
+	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {
 		return x.legFailure(ctx, admission.PrefillLeg, rank, err)
 	}
@@ -406,10 +363,7 @@ func (x *exchange) runOn(rank *fleet.Rank) *failure {
 	s := &b.splicers[0]
 	s.Reset(x.call.Peeked)
 	if !x.call.Passing {
-		x.markRID(s, x.call.Peeked)
-	}
-	if rank.DPRank() >= 0 && !x.call.Passing {
-		s.SetInt(openai.FieldRoutedDPRank, int64(rank.DPRank()))
+		rank.Dialect().EditWhole(s, engine.Whole{Request: x.call.Peeked, Attempt: x.attempts, Rank: rank})
 	}
 	b.decode, _ = s.Segments()
 	leg := &answerLeg{}

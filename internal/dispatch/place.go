@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -116,7 +117,7 @@ func (x *exchange) planFan(p *openai.Peeked) *failure {
 	if err != nil {
 		f := &failure{reason: reasonBadRequest}
 		errors.As(err, &f.local)
-		if !x.d.speaks(engine.DialectVLLM) {
+		if !x.d.some(func(e engine.Dialect) bool { return !e.FansOut() }) {
 			return f
 		}
 		x.fanFault = f
@@ -125,14 +126,9 @@ func (x *exchange) planFan(p *openai.Peeked) *failure {
 	return nil
 }
 
-// speaks tells whether some worker has the dialect.
-func (d *Dispatcher) speaks(dialect string) bool {
-	for _, w := range d.fleet.List() {
-		if w.Backend() == dialect {
-			return true
-		}
-	}
-	return false
+// some tells whether some worker has such a dialect.
+func (d *Dispatcher) some(is func(engine.Dialect) bool) bool {
+	return slices.ContainsFunc(d.fleet.List(), func(w *fleet.Worker) bool { return is(w.Dialect()) })
 }
 
 // noWorkers is the answer while workers are expected that nobody has seen yet:

@@ -108,7 +108,7 @@ func (r *relay) aborted(before []byte) *failure {
 // openAnswer sends the leg and returns when the head of a usable answer is in,
 // with r ready to relay it.
 func (x *exchange) openAnswer(r *relay, ctx *legContext, rank *fleet.Rank, req *upstream.Request) *failure {
-	resp, err := rank.Endpoint().Do(ctx, req)
+	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {
 		return x.legFailure(ctx, admission.DecodeLeg, rank, err)
 	}

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"errors"
-	"net/http"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -36,12 +35,12 @@ type seqLegs struct {
 // runSequential runs prefill first and hands what it answers to decode, as vLLM
 // wants it with connectors whose blocks are fetched. The prefill slot ends with
 // the prefill's answer; the decode rank was booked with it.
-func (x *exchange) runSequential() *failure {
+func (x *exchange) runSequential(b *pairBodies) *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	x.call.Record.ranks(pr, dr)
-	legs := &seqLegs{bodies: x.emptyBodies()}
-	legs.bodies.header = x.legHeader(legs.bodies.header[:0], x.engineID(0))
+	defer b.plan.Legs.Release()
+	legs := &seqLegs{bodies: b}
 	legs.prefillCtx.follow(&x.ctx.legContext)
 	defer legs.prefillCtx.unfollow()
 	legs.decode.ctx.follow(&x.ctx.legContext)
@@ -70,28 +69,23 @@ func (x *exchange) runSequential() *failure {
 // prefillFirst runs the prefill leg and returns what it hands over; nil params
 // let decode compute the prompt itself.
 func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f *failure) {
-	connector := pr.Connector()
-	if !x.oneSequence() {
+	connector, b := pr.Connector(), legs.bodies
+	switch {
+	case b.plan.Shape == engine.PrefillFirst:
+	case b.plan.Why == engine.AloneSamples:
 		// Decode computes the prompts itself.
 		x.d.metrics.handOff(connector, handOffSamples)
 		return nil, nil
-	}
-	if !engine.MovesKV(connector) {
+	default:
 		return nil, x.withoutHandOff(pr, connector, engine.ErrNoHandOff)
 	}
-	p, b := x.call.Peeked, legs.bodies
-	s := &b.splicers[0]
-	s.Reset(p)
-	engine.VLLMPrefill(s, p, engine.PrefillParams(connector, newTransferID()))
-	b.prefill, _ = s.Segments()
+	b.buildPrefill(nil)
 	pr.Watch(&legs.prefillDead, &legs.prefillCtx)
 	defer legs.prefillDead.Stop()
 
 	answer, f := x.prefillAnswer(pr, legs)
 	x.report(pr, f)
-	if f != nil && f.status == http.StatusBadRequest && engine.ForcesTool(p) {
-		// An engine that takes no free choice of tools. What is really wrong with the
-		// request decode says too.
+	if f != nil && b.plan.Legs.Dispensable(f.status) {
 		x.d.metrics.handOff(connector, handOffRecompute)
 		return nil, nil
 	}
@@ -99,14 +93,12 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 		return nil, f
 	}
 	u, _ := openai.ReadUsage(answer)
-	if !engine.HandsOver(connector) {
-		legs.cached.tell(u)
-		return nil, nil
-	}
-	params, err := engine.VLLMHandOff(answer)
+	params, err := b.plan.Legs.HandOff(answer)
 	switch {
 	case err == nil:
-		x.d.metrics.handOff(connector, handOffDone)
+		if params != nil {
+			x.d.metrics.handOff(connector, handOffDone)
+		}
 		legs.cached.tell(u)
 		return params, nil
 	case errors.Is(err, engine.ErrBadHandOff):
@@ -131,7 +123,7 @@ func (x *exchange) withoutHandOff(pr *fleet.Rank, connector string, err error) *
 func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure) {
 	start := time.Now()
 	req := x.request(legs.bodies, admission.PrefillLeg)
-	resp, err := pr.Endpoint().Do(&legs.prefillCtx, req)
+	resp, err := pr.Dialect().Call(&legs.prefillCtx, pr.Endpoint(), req)
 	if err != nil {
 		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
 	}
@@ -186,10 +178,7 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 		return &failure{leg: admission.DecodeLeg, rank: dr, dead: true, reason: reasonTransfer,
 			local: openai.UpstreamFailed("decode", "what prefill handed over became too old before decode could start", nil)}
 	}
-	s := &legs.bodies.splicers[1]
-	s.Reset(x.call.Peeked)
-	engine.VLLMDecode(s, params)
-	legs.bodies.decode, _ = s.Segments()
+	legs.bodies.buildDecode(nil, params)
 	dr.Watch(&legs.decode.dead, &legs.decode.ctx)
 	defer legs.decode.dead.Stop()
 	x.handedOver = params != nil
@@ -199,9 +188,7 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 	t.StartDecode()
 	legs.decode.cached = &legs.cached
 	f := x.runAnswer(&legs.decode, dr, x.request(legs.bodies, admission.DecodeLeg), nil)
-	if f != nil && params != nil && f.status == http.StatusInternalServerError && !x.out.begun {
-		// This is how vLLM tells that it could not fetch the blocks; which end is
-		// to blame it does not say.
+	if f != nil && params != nil && dr.Dialect().HandOffLost(f.status) && !x.out.begun {
 		f.transfer, f.reason = true, reasonTransfer
 	}
 	if params != nil {

@@ -101,10 +101,11 @@ func plainID(id string) string {
 	return id
 }
 
-// translate begins an attempt at SGLang's engines.
+// translate begins an attempt at engines that are sent chat in the place of the
+// client's API.
 func (x *exchange) translate() *failure {
-	if x.translated == nil && x.translatable() {
-		// They were not known for SGLang's when the request came.
+	if x.translated == nil {
+		// They were not known for such when the request came.
 		if f := x.planTranslation(); f != nil {
 			return f
 		}
@@ -163,15 +164,21 @@ func (x *exchange) measured() *openai.Peeked {
 // narrowPair keeps a request from pairs that could not serve it, or refuses it
 // where there are no others.
 func (x *exchange) narrowPair(spec *admission.TargetSpec) *failure {
-	fault := x.fanFault
 	if x.translatable() {
 		if f := x.refuseStored(); f != nil {
 			return f
 		}
-		if x.d.speaks(engine.DialectSGLang) {
-			if f := x.planTranslation(); f != nil {
-				fault = f
+	}
+	fault := x.fanFault
+	takes := func(e engine.Dialect) bool { return !e.FansOut() }
+	if native := func(e engine.Dialect) bool { return e.Native(x.call.Route) }; x.d.some(func(e engine.Dialect) bool { return !native(e) }) {
+		if f := x.planTranslation(); f != nil {
+			if fault == nil {
+				takes = native
+			} else {
+				takes = func(e engine.Dialect) bool { return !e.FansOut() && native(e) }
 			}
+			fault = f
 		}
 	}
 	if fault == nil {
@@ -179,7 +186,7 @@ func (x *exchange) narrowPair(spec *admission.TargetSpec) *failure {
 	}
 	var able []string
 	for _, s := range x.d.fleet.Serving(x.pool) {
-		if s.Worker.Role() == admission.RolePrefill && s.Worker.Backend() == engine.DialectVLLM {
+		if s.Worker.Role() == admission.RolePrefill && takes(s.Worker.Dialect()) {
 			able = append(able, s.Worker.URL())
 		}
 	}
@@ -318,7 +325,7 @@ func (r *relay) untranslated(err error) *failure {
 	}
 	f := &failure{leg: r.leg, rank: r.rank, reason: reasonEngineError, status: told.Status, contentType: typeJSON,
 		body: told.AsError().AppendJSON(nil, openai.ShapeOpenAI)}
-	f.transfer = r.x.pair && engine.SGLangTransferFailure(f.status, f.body)
+	f.transfer = r.x.pair && r.rank.Dialect().TransferFailure(f.status, f.body)
 	if !r.out.begun {
 		return f
 	}

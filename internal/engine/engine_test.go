@@ -25,36 +25,76 @@ func spliced(t *testing.T, route openai.Route, body string, f func(*openai.Splic
 	return got
 }
 
-func TestSGLangBootstrapForms(t *testing.T) {
-	at := Bootstrap{Host: "[::1]", Port: 8998}
-	got := spliced(t, openai.RouteChatCompletions, `{"messages":[]}`, func(s *openai.Splicer, p *openai.Peeked) {
-		SGLangBootstrap(s, p, at, []int64{1 << 21})
+// testRank is a rank of which everything is known.
+type testRank struct {
+	dp, dpSize int
+	host       string
+	port       int
+	connector  string
+	engineID   string
+	peer       *PushPeer
+}
+
+func (r testRank) DPRank() int                      { return r.dp }
+func (r testRank) DPSize() int                      { return r.dpSize }
+func (r testRank) Bootstrap() (string, int, bool)   { return r.host, r.port, r.port != 0 }
+func (r testRank) Connector() string                { return r.connector }
+func (r testRank) MooncakeEngineID() (string, bool) { return r.engineID, r.engineID != "" }
+func (r testRank) PushPeer() (p PushPeer, ok bool) {
+	if r.peer != nil {
+		return *r.peer, true
+	}
+	return p, false
+}
+
+// planned makes both legs' bodies as the dialect plans them. rooms are the same each
+// time.
+func planned(t *testing.T, d Dialect, route openai.Route, body string, prefill, decode testRank, handOff []byte) (plan Plan, err error, legs [2]map[string]any) {
+	t.Helper()
+	rooms := NewRooms()
+	rooms.seed(1)
+	legs[0] = spliced(t, route, body, func(s *openai.Splicer, p *openai.Peeked) {
+		pair := Pair{Request: p, RequestID: "req", Attempt: 1, Prefill: prefill, Decode: decode, Rooms: rooms, NewID: func() string { return "new" }}
+		if plan, err = d.Plan(&pair); err != nil {
+			return
+		}
+		plan.Legs.EditPrefill(s)
+		legs[1] = spliced(t, route, body, func(s *openai.Splicer, _ *openai.Peeked) { plan.Legs.EditDecode(s, handOff) })
+		plan.Legs.Release()
 	})
-	want := map[string]any{"messages": []any{}, "bootstrap_host": "[::1]", "bootstrap_port": 8998.0, "bootstrap_room": float64(1 << 21)}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("scalar form (-want +got):\n%s", d)
+	if n := rooms.Live(); n != 0 {
+		t.Errorf("%d rooms are left", n)
+	}
+	return plan, err, legs
+}
+
+func TestSGLangBootstrapForms(t *testing.T) {
+	whole := testRank{dp: -1, dpSize: 1, host: "[::1]", port: 8998}
+	plan, _, legs := planned(t, SGLang{}, openai.RouteChatCompletions, `{"messages":[]}`, whole, whole, nil)
+	room := legs[0]["bootstrap_room"]
+	want := map[string]any{"messages": []any{}, "bootstrap_host": "[::1]", "bootstrap_port": 8998.0, "bootstrap_room": room}
+	if d := cmp.Diff([2]map[string]any{want, want}, legs); d != "" || room.(float64) < minRoom || plan.Shape != Together || !plan.SameBody {
+		t.Errorf("scalar form (-want +got):\n%s\n%+v", d, plan)
 	}
 
-	at.NoPort = true
-	got = spliced(t, openai.RouteCompletions, `{"prompt":["a","b"]}`, func(s *openai.Splicer, p *openai.Peeked) {
-		SGLangBootstrap(s, p, at, []int64{1 << 21, 1 << 22})
-	})
+	whole.port = 0
+	_, _, legs = planned(t, SGLang{}, openai.RouteCompletions, `{"prompt":["a","b"]}`, whole, whole, nil)
+	rooms, _ := legs[0]["bootstrap_room"].([]any)
 	want = map[string]any{"prompt": []any{"a", "b"}, "bootstrap_host": []any{"[::1]", "[::1]"},
-		"bootstrap_port": []any{nil, nil}, "bootstrap_room": []any{float64(1 << 21), float64(1 << 22)}}
-	if d := cmp.Diff(want, got); d != "" {
+		"bootstrap_port": []any{nil, nil}, "bootstrap_room": rooms}
+	if d := cmp.Diff(want, legs[0]); d != "" || len(rooms) != 2 || rooms[0] == rooms[1] {
 		t.Errorf("list form (-want +got):\n%s", d)
 	}
 }
 
 func TestSGLangRanks(t *testing.T) {
-	r := DPRanks{Prefill: 3, Decode: 1}
-	got := spliced(t, openai.RouteGenerate, `{}`, func(s *openai.Splicer, _ *openai.Peeked) { SGLangDecodeRanks(s, r) })
-	want := map[string]any{"routed_dp_rank": 1.0, "disagg_prefill_dp_rank": 3.0}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
+	plan, _, legs := planned(t, SGLang{}, openai.RouteGenerate, `{}`, testRank{dp: 3, dpSize: 4, host: "h", port: 1}, testRank{dp: 1, dpSize: 2}, nil)
+	room := legs[0]["bootstrap_room"]
+	want := [2]map[string]any{
+		{"bootstrap_host": "h", "bootstrap_port": 1.0, "bootstrap_room": room, "routed_dp_rank": 3.0},
+		{"bootstrap_host": "h", "bootstrap_port": 1.0, "bootstrap_room": room, "routed_dp_rank": 1.0, "disagg_prefill_dp_rank": 3.0},
 	}
-	got = spliced(t, openai.RouteGenerate, `{}`, func(s *openai.Splicer, _ *openai.Peeked) { SGLangPrefillRanks(s, r) })
-	if d := cmp.Diff(map[string]any{"routed_dp_rank": 3.0}, got); d != "" {
+	if d := cmp.Diff(want, legs); d != "" || plan.SameBody {
 		t.Error(d)
 	}
 }

@@ -1,89 +1,101 @@
 package engine
 
 import (
-	"bytes"
-
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// Bootstrap is where the legs of a pair meet.
-type Bootstrap struct {
-	// Host is the prefill engine's host without scheme, an IPv6 address in
-	// brackets; engines join it with the port as it is.
-	Host string
-	// Port is the prefill engine's bootstrap port (server argument
-	// disaggregation_bootstrap_port, 8998 by default). NoPort sends null.
-	Port   int
-	NoPort bool
+// SGLang pairs the legs of a request by a room.
+type SGLang struct{ HTTP }
+
+// Name implements Dialect.
+func (SGLang) Name() string { return "sglang" }
+
+// Native implements Dialect. The engine's own routes for the Messages and the
+// Responses API drop the fields by which the legs meet (llm-d/llm-d-router#2006).
+func (SGLang) Native(route openai.Route) bool {
+	return route != openai.RouteMessages && route != openai.RouteResponses
 }
 
-// DPRanks are the data-parallel ranks of a pair; -1 where the worker is
-// scheduled as a whole and places the request itself.
-type DPRanks struct{ Prefill, Decode int }
+// FansOut implements Dialect: a room is good for one sample of one prompt.
+func (SGLang) FansOut() bool { return true }
 
-// Same tells whether both legs get the same bytes.
-func (r DPRanks) Same() bool { return r.Prefill < 0 && r.Decode < 0 }
+// DecodesWhole implements Dialect: decode servers refuse requests without a room.
+func (SGLang) DecodesWhole() bool { return false }
 
-// SGLangBootstrap adds the fields by which SGLang pairs the legs (server fields
-// of GenerateReqInput and of its OpenAI routes). A batch gets lists as long as
-// the batch, one room a prompt: a scalar room would be expanded by the engine to
-// room, room+1, … and so take rooms nobody minted.
-func SGLangBootstrap(s *openai.Splicer, p *openai.Peeked, at Bootstrap, rooms []int64) {
-	if !p.IsBatch {
-		s.SetString(openai.FieldBootstrapHost, at.Host)
-		if at.NoPort {
-			s.SetNull(openai.FieldBootstrapPort)
+// Plan implements Dialect. It takes a room for each prompt.
+func (SGLang) Plan(p *Pair) (Plan, error) {
+	p.rooms = p.room[:0]
+	for range p.Request.BatchSize {
+		p.rooms = append(p.rooms, p.Rooms.Mint(max(p.Prefill.DPRank(), 0), p.Prefill.DPSize()))
+	}
+	return Plan{
+		Shape: Together, RequestID: p.RequestID,
+		SameBody: p.Prefill.DPRank() < 0 && p.Decode.DPRank() < 0,
+		Legs:     (*sglangLegs)(p),
+	}, nil
+}
+
+// sglangLegs are the legs of a pair that meet by a room.
+type sglangLegs Pair
+
+// EditPrefill implements Legs: routed_dp_rank says which of the receiving server's
+// ranks runs the leg.
+func (l *sglangLegs) EditPrefill(s *openai.Splicer) {
+	l.edit(s)
+	if r := l.Prefill.DPRank(); r >= 0 {
+		s.SetInt(openai.FieldRoutedDPRank, int64(r))
+	}
+}
+
+// EditDecode implements Legs: disagg_prefill_dp_rank says which rank of the other
+// server ran the prefill.
+func (l *sglangLegs) EditDecode(s *openai.Splicer, _ []byte) {
+	l.edit(s)
+	if r := l.Decode.DPRank(); r >= 0 {
+		s.SetInt(openai.FieldRoutedDPRank, int64(r))
+	}
+	if r := l.Prefill.DPRank(); r >= 0 {
+		s.SetInt(openai.FieldDisaggPrefillDPRank, int64(r))
+	}
+}
+
+// edit adds the fields by which the legs meet (server fields of GenerateReqInput and
+// of the OpenAI routes). A batch gets lists as long as the batch, one room a prompt:
+// a scalar room would be expanded by the engine to room, room+1, … and so take rooms
+// nobody minted.
+func (l *sglangLegs) edit(s *openai.Splicer) {
+	markRID(s, l.Request, l.Attempt)
+	host, port, hasPort := l.Prefill.Bootstrap()
+	if !l.Request.IsBatch {
+		s.SetString(openai.FieldBootstrapHost, host)
+		if hasPort {
+			s.SetInt(openai.FieldBootstrapPort, int64(port))
 		} else {
-			s.SetInt(openai.FieldBootstrapPort, int64(at.Port))
+			s.SetNull(openai.FieldBootstrapPort)
 		}
-		s.SetInt(openai.FieldBootstrapRoom, rooms[0])
+		s.SetInt(openai.FieldBootstrapRoom, l.rooms[0])
 		return
 	}
-	n := len(rooms)
-	s.SetStringTimes(openai.FieldBootstrapHost, at.Host, n)
-	if at.NoPort {
-		s.SetNullTimes(openai.FieldBootstrapPort, n)
+	n := len(l.rooms)
+	s.SetStringTimes(openai.FieldBootstrapHost, host, n)
+	if hasPort {
+		s.SetIntTimes(openai.FieldBootstrapPort, int64(port), n)
 	} else {
-		s.SetIntTimes(openai.FieldBootstrapPort, int64(at.Port), n)
+		s.SetNullTimes(openai.FieldBootstrapPort, n)
 	}
-	s.SetInts(openai.FieldBootstrapRoom, rooms)
+	s.SetInts(openai.FieldBootstrapRoom, l.rooms)
 }
 
-// SGLangPrefillRanks adds the rank fields of the prefill leg: which of the
-// receiving server's ranks runs it.
-func SGLangPrefillRanks(s *openai.Splicer, r DPRanks) {
-	if r.Prefill >= 0 {
-		s.SetInt(openai.FieldRoutedDPRank, int64(r.Prefill))
-	}
-}
+// HandOff implements Legs: the engines meet by themselves.
+func (*sglangLegs) HandOff([]byte) ([]byte, error) { return nil, ErrNoHandOff }
 
-// SGLangDecodeRanks adds the rank fields of the decode leg: which rank runs it
-// and which rank of the other server ran its prefill.
-func SGLangDecodeRanks(s *openai.Splicer, r DPRanks) {
-	if r.Decode >= 0 {
-		s.SetInt(openai.FieldRoutedDPRank, int64(r.Decode))
-	}
-	if r.Prefill >= 0 {
-		s.SetInt(openai.FieldDisaggPrefillDPRank, int64(r.Prefill))
-	}
-}
+// Dispensable implements Legs.
+func (*sglangLegs) Dispensable(int) bool { return false }
 
-// SGLangTransferFailure tells whether an answer reports that the hand-off
-// between the legs broke. The engine ends such a request with an abort of status
-// 500; either side may be the one to say so, and neither is proved guilty by it.
-func SGLangTransferFailure(status int, body []byte) bool {
-	if status != 500 {
-		return false
+// Release implements Legs.
+func (l *sglangLegs) Release() {
+	for _, r := range l.rooms {
+		l.Rooms.Free(r)
 	}
-	low := bytes.ToLower(body[:min(len(body), 4096)])
-	for _, word := range transferWords {
-		if bytes.Contains(low, word) {
-			return true
-		}
-	}
-	return false
-}
-
-var transferWords = [][]byte{
-	[]byte("transfer"), []byte("bootstrap"), []byte("kvpoll"), []byte("disagg"), []byte("abort"),
+	l.rooms = nil
 }

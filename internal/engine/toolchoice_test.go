@@ -26,12 +26,13 @@ func TestPrefillLegForcesNoTool(t *testing.T) {
 		}
 		var s openai.Splicer
 		s.Reset(p)
-		VLLMPrefill(&s, p, nil)
+		legs := &vllmLegs{Request: p, connector: &movesByItself}
+		legs.EditPrefill(&s)
 		if out := string(s.AppendBytes(nil)); !strings.Contains(out, c.leg) || !strings.Contains(out, `"tools":[{"a":1}]`) {
 			t.Errorf("%s: %s", c.in, out)
 		}
-		if ForcesTool(p) != (c.leg == `"tool_choice":"auto"` && !strings.Contains(c.in, "auto")) || WantsPromptLogprobs(p) != c.logprobs {
-			t.Errorf("%s: %v %v", c.in, ForcesTool(p), WantsPromptLogprobs(p))
+		if legs.Dispensable(400) != (c.leg == `"tool_choice":"auto"` && !strings.Contains(c.in, "auto")) || wantsPromptLogprobs(p) != c.logprobs {
+			t.Errorf("%s: %v %v", c.in, legs.Dispensable(400), wantsPromptLogprobs(p))
 		}
 	}
 }

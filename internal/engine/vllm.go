@@ -4,63 +4,76 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// NIXLPrefillParams ask a vLLM prefill engine with NixlConnector to keep the KV
-// blocks for a decode engine and to say in its answer where they are.
-const NIXLPrefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+// VLLM hands KV cache over as the prefill worker's connector does it.
+type VLLM struct{ HTTP }
 
-// Connectors of vLLM, as they are set for workers or found out.
-const (
-	ConnectorNIXL     = "nixl"
-	ConnectorNIXLPush = "nixl-push"
-	ConnectorMooncake = "mooncake"
-	ConnectorMoRIIO   = "moriio"
-	// ConnectorLMCache and ConnectorShared move the KV cache by themselves: the
-	// prompt is prefilled, then sent to decode as it is.
-	ConnectorLMCache = "lmcache"
-	ConnectorShared  = "shared-storage"
-	// ConnectorNone: the engine was asked and names no KV cache to fetch. Decode
-	// computes the prompt again.
-	ConnectorNone = "none"
-	// ConnectorUnknown: it could not be found out. It is tried as NIXL.
-	ConnectorUnknown = "unknown"
-)
+// Name implements Dialect.
+func (VLLM) Name() string { return "vllm" }
 
-// MovesKV tells whether a prefill leg before the decode leg is of any use.
-// ConnectorNIXLPush wants both legs together instead.
-func MovesKV(connector string) bool {
-	return connector != ConnectorNone && connector != ConnectorNIXLPush
-}
+// Native implements Dialect.
+func (VLLM) Native(openai.Route) bool { return true }
 
-// PrefillParams are the kv_transfer_params of a prefill leg that goes before its
-// decode leg; nil where the connector wants none. transferID is good once.
-func PrefillParams(connector, transferID string) []byte {
-	switch connector {
-	case ConnectorNIXL, ConnectorUnknown:
-		return []byte(NIXLPrefillParams)
-	case ConnectorMoRIIO:
-		b := append([]byte(nil), NIXLPrefillParams[:len(NIXLPrefillParams)-1]...)
-		b = append(b, `,"transfer_id":`...)
-		return append(openai.AppendString(b, "tx-"+transferID), '}')
+// FansOut implements Dialect.
+func (VLLM) FansOut() bool { return false }
+
+// DecodesWhole implements Dialect.
+func (VLLM) DecodesWhole() bool { return true }
+
+// HandOffLost implements Dialect: this is how vLLM tells that it could not fetch the
+// blocks; which end is to blame it does not say.
+func (VLLM) HandOffLost(status int) bool { return status == http.StatusInternalServerError }
+
+// Plan implements Dialect.
+func (VLLM) Plan(p *Pair) (Plan, error) {
+	plan := Plan{Shape: DecodeAlone, Why: AloneSamples, RequestID: p.RequestID, Legs: (*vllmLegs)(p)}
+	p.connector = connectorNamed(p.Prefill.Connector())
+	if !oneSequence(p.Request) {
+		return plan, nil
 	}
-	return nil
+	if plan.Shape = p.connector.shape; plan.Shape == DecodeAlone {
+		plan.Why = AloneNoConnector
+		return plan, nil
+	}
+	p.transferID = p.NewID()
+	if prepare := p.connector.prepare; prepare != nil {
+		return plan, prepare(p, &plan)
+	}
+	return plan, nil
 }
 
-// HandsOver tells whether the prefill's answer has params for decode.
-func HandsOver(connector string) bool {
-	return connector == ConnectorNIXL || connector == ConnectorUnknown || connector == ConnectorMoRIIO
+// oneSequence tells whether the request is for one sample of one prompt. Blocks
+// that are handed over can be fetched once, and those of one prompt only. What asks for
+// log probabilities of its prompt is no such request: decode must compute it itself.
+func oneSequence(p *openai.Peeked) bool {
+	return p.N == 1 && p.BatchSize == 1 && !wantsPromptLogprobs(p)
 }
 
-// VLLMPrefill makes the body of a prefill leg out of the client's: the same
-// prompt, one token, one JSON answer (a streamed one carries no
-// kv_transfer_params). Stream options and a minimum of tokens would be refused
-// then. Everything the prompt's tokens depend on stays as it is: a decode prompt
-// longer than what was prefilled kills the engine, for everybody on it. params is
-// the value of kv_transfer_params, nil for connectors that need none.
-func VLLMPrefill(s *openai.Splicer, p *openai.Peeked, params []byte) {
+// wantsPromptLogprobs tells whether the request asks for log probabilities of its
+// prompt. A decode engine that fetched the prompt's KV cache cannot have them, and may
+// die of being asked (vllm-project/vllm#50792).
+func wantsPromptLogprobs(p *openai.Peeked) bool {
+	kind := p.FieldKind(openai.FieldPromptLogprobs)
+	if kind != openai.KindAbsent && kind != openai.KindNull {
+		return true
+	}
+	return p.Route == openai.RouteCompletions && string(p.Raw(openai.FieldEcho)) == "true"
+}
+
+// vllmLegs are the legs of a pair with some connector.
+type vllmLegs Pair
+
+// EditPrefill implements Legs. It makes the body of a prefill leg out of the client's:
+// the same prompt, one token, one JSON answer (a streamed one carries no
+// kv_transfer_params). Stream options and a minimum of tokens would be refused then.
+// Everything the prompt's tokens depend on stays as it is: a decode prompt longer than
+// what was prefilled kills the engine, for everybody on it.
+func (l *vllmLegs) EditPrefill(s *openai.Splicer) {
+	p := l.Request
 	if p.Has(openai.FieldStream) {
 		s.SetBool(openai.FieldStream, false)
 	}
@@ -78,17 +91,54 @@ func VLLMPrefill(s *openai.Splicer, p *openai.Peeked, params []byte) {
 	if auto := freeToolChoice(p); auto != "" {
 		s.SetRaw(openai.FieldToolChoice, []byte(auto))
 	}
-	if params != nil {
-		s.SetRaw(openai.FieldKVTransferParams, params)
+	if params := l.connector.prefillParams; params != nil {
+		s.SetRaw(openai.FieldKVTransferParams, params((*Pair)(l)))
 	}
 }
 
-// ForcesTool tells whether the request forces a tool call. The one token of a prefill
-// leg is none: engines fail to parse it, so that the leg's copy leaves the choice to
-// the model. The tools stay, and with them the prompt: only "none" may change that.
-func ForcesTool(p *openai.Peeked) bool { return freeToolChoice(p) != "" }
+// EditDecode implements Legs: the client's body, byte for byte, with the connector's
+// params.
+func (l *vllmLegs) EditDecode(s *openai.Splicer, handOff []byte) {
+	if params := l.connector.decodeParams; params != nil && l.transferID != "" {
+		handOff = params((*Pair)(l))
+	}
+	if handOff != nil {
+		s.SetRaw(openai.FieldKVTransferParams, handOff)
+	}
+}
 
-// freeToolChoice is the tool_choice in place of one that forces; empty if none does.
+// HandOff implements Legs: kv_transfer_params out of a prefill's answer. They are good
+// for about 30 s (kv_lease_duration); used later the engine answers with wrong text.
+func (l *vllmLegs) HandOff(answer []byte) (params []byte, err error) {
+	if !l.connector.handsOver {
+		return nil, nil
+	}
+	params, ok := openai.RawField(answer, openai.FieldKVTransferParams.String())
+	if !ok || bytes.Equal(params, []byte("null")) {
+		return nil, fmt.Errorf("%w: it has no kv_transfer_params", ErrNoHandOff)
+	}
+	if params[0] != '{' {
+		return nil, fmt.Errorf("%w: its kv_transfer_params are no object", ErrBadHandOff)
+	}
+	// A decode request without remote_host hangs for minutes.
+	if host, ok := openai.RawField(params, "remote_host"); !ok || len(host) < 3 || host[0] != '"' {
+		return nil, fmt.Errorf("%w: there is no remote_host in its kv_transfer_params", ErrBadHandOff)
+	}
+	return params, nil
+}
+
+// Dispensable implements Legs. The one token of a prefill leg is no tool call, so that
+// its copy leaves the choice to the model, which not every engine takes. What is
+// really wrong with the request decode says too.
+func (l *vllmLegs) Dispensable(status int) bool {
+	return status == http.StatusBadRequest && freeToolChoice(l.Request) != ""
+}
+
+// Release implements Legs.
+func (*vllmLegs) Release() {}
+
+// freeToolChoice is the tool_choice in place of one that forces a call; empty if none
+// does. The tools stay, and with them the prompt: only "none" may change that.
 func freeToolChoice(p *openai.Peeked) string {
 	raw := p.Raw(openai.FieldToolChoice)
 	if p.Route == openai.RouteMessages {
@@ -103,66 +153,4 @@ func freeToolChoice(p *openai.Peeked) string {
 	return ""
 }
 
-// WantsPromptLogprobs tells whether the request asks for log probabilities of its
-// prompt. A decode engine that fetched the prompt's KV cache cannot have them, and may
-// die of being asked (vllm-project/vllm#50792).
-func WantsPromptLogprobs(p *openai.Peeked) bool {
-	kind := p.FieldKind(openai.FieldPromptLogprobs)
-	if kind != openai.KindAbsent && kind != openai.KindNull {
-		return true
-	}
-	return p.Route == openai.RouteCompletions && string(p.Raw(openai.FieldEcho)) == "true"
-}
-
-// VLLMDecode adds what the prefill answered to the client's body, byte for byte.
-func VLLMDecode(s *openai.Splicer, params []byte) {
-	if params != nil {
-		s.SetRaw(openai.FieldKVTransferParams, params)
-	}
-}
-
-// Errors of VLLMHandOff.
-var (
-	// ErrNoHandOff: the answer has no kv_transfer_params. The prompt may be too
-	// short for a block, or the engine has no connector: decode can compute it
-	// all, and must be counted as doing so.
-	ErrNoHandOff = errors.New("the prefill's answer has no kv_transfer_params")
-	// ErrBadHandOff: the params cannot be used: decode would hang on them.
-	ErrBadHandOff = errors.New("the prefill's kv_transfer_params cannot be used")
-)
-
-// VLLMHandOff reads kv_transfer_params out of a prefill's answer, as they are
-// written. They are good for about 30 s (kv_lease_duration); used later the engine
-// answers with wrong text.
-func VLLMHandOff(answer []byte) (params []byte, err error) {
-	params, ok := openai.RawField(answer, openai.FieldKVTransferParams.String())
-	if !ok || bytes.Equal(params, []byte("null")) {
-		return nil, ErrNoHandOff
-	}
-	if params[0] != '{' {
-		return nil, fmt.Errorf("%w: they are no object", ErrBadHandOff)
-	}
-	// A decode request without remote_host hangs for minutes.
-	if host, ok := openai.RawField(params, "remote_host"); !ok || len(host) < 3 || host[0] != '"' {
-		return nil, fmt.Errorf("%w: there is no remote_host in them", ErrBadHandOff)
-	}
-	return params, nil
-}
-
-// MooncakePrefillParams and MooncakeDecodeParams pair the legs of one call by a
-// transfer id; without one nothing is transferred, silently. addr is the prefill
-// engine's bootstrap server, engineID what its /query says.
-func MooncakePrefillParams(transferID string) []byte {
-	b := append([]byte(nil), `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":`...)
-	return append(openai.AppendString(b, transferID), '}')
-}
-
-// MooncakeDecodeParams is the decode leg's half; see MooncakePrefillParams.
-func MooncakeDecodeParams(transferID, addr, engineID string) []byte {
-	b := append([]byte(nil), `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`...)
-	b = openai.AppendString(b, addr)
-	b = append(b, `,"remote_engine_id":`...)
-	b = openai.AppendString(b, engineID)
-	b = append(b, `,"transfer_id":`...)
-	return append(openai.AppendString(b, transferID), '}')
-}
+var errNoEngineID = errors.New("its bootstrap server does not tell the id of its engine")

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,11 +13,18 @@ import (
 
 func prefillBody(t *testing.T, route openai.Route, body string) map[string]any {
 	t.Helper()
-	return spliced(t, route, body, func(s *openai.Splicer, p *openai.Peeked) { VLLMPrefill(s, p, []byte(`{"do_remote_decode":true}`)) })
+	_, err, legs := planned(t, VLLM{}, route, body, testRank{connector: ConnectorNIXL}, testRank{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return legs[0]
 }
 
+// nixlWish is what a prefill engine with NIXL is asked for.
+var nixlWish = map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": nil, "remote_block_ids": nil, "remote_host": nil, "remote_port": nil}
+
 func wantPrefill(extra map[string]any) map[string]any {
-	want := map[string]any{"max_tokens": 1.0, "kv_transfer_params": map[string]any{"do_remote_decode": true}}
+	want := map[string]any{"max_tokens": 1.0, "kv_transfer_params": nixlWish}
 	for k, v := range extra {
 		want[k] = v
 	}
@@ -30,13 +38,13 @@ func TestCase_B054_OnlyPrefillIsCapped(t *testing.T) {
 		if d := cmp.Diff(wantPrefill(nil), prefillBody(t, openai.RouteChatCompletions, body)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", body, d)
 		}
-		got := spliced(t, openai.RouteChatCompletions, body, func(s *openai.Splicer, _ *openai.Peeked) { VLLMDecode(s, []byte(`{"a":1}`)) })
+		_, _, legs := planned(t, VLLM{}, openai.RouteChatCompletions, body, testRank{connector: ConnectorNIXL}, testRank{}, []byte(`{"a":1}`))
 		var want map[string]any
 		if err := json.Unmarshal([]byte(body), &want); err != nil {
 			t.Fatal(err)
 		}
 		want["kv_transfer_params"] = map[string]any{"a": 1.0}
-		if d := cmp.Diff(want, got); d != "" {
+		if d := cmp.Diff(want, legs[1]); d != "" {
 			t.Errorf("%s for decode (-want +got):\n%s", body, d)
 		}
 	}
@@ -50,7 +58,7 @@ func TestCase_B055_BothSpellingsAreCapped(t *testing.T) {
 		t.Error(d)
 	}
 	got = prefillBody(t, openai.RouteResponses, `{"max_output_tokens":500,"input":"x"}`)
-	want := map[string]any{"max_output_tokens": 1.0, "input": "x", "kv_transfer_params": map[string]any{"do_remote_decode": true}}
+	want := map[string]any{"max_output_tokens": 1.0, "input": "x", "kv_transfer_params": nixlWish}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -66,7 +74,8 @@ func TestCase_B057_PrefillDoesNotStream(t *testing.T) {
 }
 
 func TestVLLMHandOff(t *testing.T) {
-	params, err := VLLMHandOff([]byte(`{"id":"x","kv_transfer_params":{"remote_host":"10.0.0.1", "n":9007199254740993},"choices":[]}`))
+	legs := &vllmLegs{connector: connectorNamed(ConnectorNIXL)}
+	params, err := legs.HandOff([]byte(`{"id":"x","kv_transfer_params":{"remote_host":"10.0.0.1", "n":9007199254740993},"choices":[]}`))
 	if err != nil || string(params) != `{"remote_host":"10.0.0.1", "n":9007199254740993}` {
 		t.Errorf("%s %v", params, err)
 	}
@@ -80,16 +89,58 @@ func TestVLLMHandOff(t *testing.T) {
 		`{"kv_transfer_params":{"remote_host":null}}`:   ErrBadHandOff,
 		`{"kv_transfer_params":{"remote_host":"h"},"x"`: ErrNoHandOff,
 	} {
-		if _, err := VLLMHandOff([]byte(body)); !errors.Is(err, want) {
+		if _, err := legs.HandOff([]byte(body)); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", body, err, want)
 		}
 	}
 }
 
-func TestMooncakeParams(t *testing.T) {
-	for _, b := range [][]byte{MooncakePrefillParams(`xfer-"1"`), MooncakeDecodeParams("xfer-1", "http://h:8998", "e")} {
-		if !json.Valid(b) {
-			t.Errorf("not JSON: %s", b)
+// Each connector has a shape, and what its legs are told.
+func TestVLLMConnectors(t *testing.T) {
+	peer := &PushPeer{EngineID: "e", Host: "h", Port: 5, TPSize: 1, PPSize: 1}
+	known := testRank{host: "h", port: 8998, engineID: "e", peer: peer}
+	moriio := maps.Clone(nixlWish)
+	moriio["transfer_id"] = "tx-new"
+	for _, c := range []struct {
+		connector       string
+		rank            testRank
+		shape           Shape
+		id              string
+		prefill, decode any // kv_transfer_params; decode is handed {"a":1} where prefill goes first
+	}{
+		{ConnectorNIXL, known, PrefillFirst, "req", nixlWish, map[string]any{"a": 1.0}},
+		{ConnectorUnknown, known, PrefillFirst, "req", nixlWish, map[string]any{"a": 1.0}},
+		{ConnectorMoRIIO, known, PrefillFirst, "req", moriio, map[string]any{"a": 1.0}},
+		{ConnectorLMCache, known, PrefillFirst, "req", nil, nil},
+		{ConnectorShared, known, PrefillFirst, "req", nil, nil},
+		{ConnectorNone, known, DecodeAlone, "req", nil, nil},
+		{ConnectorMooncake, known, Together, "req",
+			map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": "xfer-new"},
+			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_bootstrap_addr": "http://h:8998", "remote_engine_id": "e", "transfer_id": "xfer-new"}},
+		{ConnectorNIXLPush, known, Together, "req-new", nixlWish,
+			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_engine_id": "e", "remote_host": "h", "remote_port": 5.0,
+				"tp_size": 1.0, "pp_size": 1.0, "remote_request_id": "cmpl-req-new"}},
+		{ConnectorNIXLPush, testRank{}, DecodeAlone, "req", nixlWish, nil},
+	} {
+		c.rank.connector = c.connector
+		var handOff []byte
+		if c.shape == PrefillFirst && c.decode != nil {
+			handOff = []byte(`{"a":1}`)
 		}
+		plan, err, legs := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, c.rank, testRank{}, handOff)
+		if err != nil || plan.Shape != c.shape || plan.RequestID != c.id || c.shape == DecodeAlone && plan.Why != AloneNoConnector {
+			t.Errorf("%s: %v %+v", c.connector, err, plan)
+		}
+		if d := cmp.Diff([2]any{c.prefill, c.decode}, [2]any{legs[0]["kv_transfer_params"], legs[1]["kv_transfer_params"]}); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.connector, d)
+		}
+		// Blocks of several sequences are not handed over.
+		plan, err, _ = planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x","n":2}`, c.rank, testRank{}, nil)
+		if err != nil || plan.Shape != DecodeAlone || plan.Why != AloneSamples {
+			t.Errorf("%s, two samples: %v %+v", c.connector, err, plan)
+		}
+	}
+	if _, err, _ := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, testRank{connector: ConnectorMooncake}, testRank{}, nil); err == nil {
+		t.Error("a pair of Mooncake was planned without the id of the prefill engine")
 	}
 }

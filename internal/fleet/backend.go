@@ -12,8 +12,8 @@ import (
 // SGLang's workers have no connector: theirs is empty.
 const (
 	// DialectSGLang is the backend of workers that say nothing else.
-	DialectSGLang = engine.DialectSGLang
-	DialectVLLM   = engine.DialectVLLM
+	DialectSGLang = "sglang"
+	DialectVLLM   = "vllm"
 
 	ConnectorNIXL          = engine.ConnectorNIXL
 	ConnectorNIXLPush      = engine.ConnectorNIXLPush
@@ -48,13 +48,12 @@ const (
 )
 
 // checkDialect brings Backend and KVConnector into their one spelling.
-func checkDialect(s *WorkerSpec) error {
-	switch s.Backend {
-	case "auto":
+func checkDialect(s *WorkerSpec, dialects *engine.Registry) error {
+	if s.Backend == "auto" {
 		s.Backend = ""
-	case "", DialectSGLang, DialectVLLM:
-	default:
-		return &SpecError{"backend", fmt.Errorf("%.64q is none of auto, %s, %s", s.Backend, DialectSGLang, DialectVLLM)}
+	}
+	if _, ok := dialects.Named(s.Backend); s.Backend != "" && !ok {
+		return &SpecError{"backend", fmt.Errorf("%.64q is none of auto, %s", s.Backend, strings.Join(dialects.Names(), ", "))}
 	}
 	if s.KVConnector == "auto" || s.KVConnector == "" {
 		s.KVConnector = ""
@@ -78,7 +77,8 @@ func (w *Worker) setBackend() string {
 	if s.Backend != "" {
 		return s.Backend
 	}
-	if b := strings.ToLower(s.Labels[labelBackend]); b == DialectSGLang || b == DialectVLLM {
+	b := strings.ToLower(s.Labels[labelBackend])
+	if _, ok := w.fleet.opts.Dialects.Named(b); ok {
 		return b
 	}
 	return ""
@@ -94,8 +94,11 @@ func (w *Worker) setConnector() string {
 	return connectorOf[strings.ToLower(s.Labels[labelConnector])]
 }
 
-// Backend is the engine's dialect: as set, else as found out, else SGLang.
-func (w *Worker) Backend() string { return w.known.Load().backend }
+// Dialect is the engine's: as set, else as found out, else SGLang's.
+func (w *Worker) Dialect() engine.Dialect { return w.known.Load().dialect }
+
+// Backend is the name of the engine's dialect.
+func (w *Worker) Backend() string { return w.Dialect().Name() }
 
 // vllm tells whether the worker speaks vLLM's dialect.
 func (w *Worker) vllm() bool { return w.Backend() == DialectVLLM }
@@ -130,6 +133,9 @@ func (w *Worker) dialectWarnings() (list []string) {
 	}
 	return list
 }
+
+// Dialect is Worker.Dialect.
+func (r *Rank) Dialect() engine.Dialect { return r.worker.Dialect() }
 
 // Backend is Worker.Backend.
 func (r *Rank) Backend() string { return r.worker.Backend() }

@@ -123,7 +123,7 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec) (w *Wor
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
-	spec, base, err := checkSpec(spec)
+	spec, base, err := checkSpec(spec, f.opts.Dialects)
 	if err != nil {
 		return nil, false, err
 	}

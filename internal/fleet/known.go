@@ -5,24 +5,28 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // known is what requests ask of a worker, worked out once from its registration,
 // its facts and those of the others. It fills one cache line. Immutable.
 type known struct {
-	facts              *Facts
-	backend, connector string // see Worker.Backend and Worker.Connector
-	host               string // see Worker.Bootstrap
-	port               int32
-	hasPort            bool
+	facts     *Facts
+	dialect   engine.Dialect
+	connector string // see Worker.Connector
+	host      string // see Worker.Bootstrap
+	port      int32
+	hasPort   bool
 }
 
 // know takes facts, or what else known is made of, into account. Where others know
 // of w already it needs Fleet.mu.
 func (w *Worker) know(facts *Facts) {
-	k := &known{facts: facts, backend: w.setBackend()}
-	k.backend = orElse(k.backend, orElse(facts.Backend, DialectSGLang))
-	if k.backend == DialectVLLM {
+	k := &known{facts: facts, dialect: w.fleet.opts.Dialects.Default()}
+	if d, ok := w.fleet.opts.Dialects.Named(orElse(w.setBackend(), facts.Backend)); ok {
+		k.dialect = d
+	}
+	if k.dialect.Name() == DialectVLLM {
 		k.connector = w.connector(facts)
 	}
 	k.host, k.port, k.hasPort = w.bootstrap(facts)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -21,6 +22,8 @@ type Options struct {
 	Config *config.Config
 	// Sockets counts the connections to engines. Nil: nobody does.
 	Sockets *upstream.Sockets
+	// Dialects are the engines that workers may be. Nil: those of package engine.
+	Dialects *engine.Registry
 	// Log takes state changes of workers. Nil: none.
 	Log *slog.Logger
 
@@ -63,6 +66,9 @@ func (o *Options) complete() {
 	if o.drainTimeout == 0 {
 		o.drainTimeout = drainTimeout
 	}
+	if o.Dialects == nil {
+		o.Dialects = engine.Builtin()
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -101,7 +107,7 @@ const (
 
 // check refuses what no worker can be, and returns the spec in its one
 // spelling.
-func checkSpec(s WorkerSpec) (WorkerSpec, workerurl.URL, error) {
+func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.URL, error) {
 	base, err := workerurl.Parse(s.URL)
 	if err != nil {
 		return s, base, &SpecError{"url", fmt.Errorf("it %w", err)}
@@ -115,7 +121,7 @@ func checkSpec(s WorkerSpec) (WorkerSpec, workerurl.URL, error) {
 	if s.BootstrapPort < config.BootstrapNone || s.BootstrapPort > 65535 {
 		return s, base, &SpecError{"bootstrap_port", fmt.Errorf("%d is not between 1 and 65535", s.BootstrapPort)}
 	}
-	if err := checkDialect(&s); err != nil {
+	if err := checkDialect(&s, dialects); err != nil {
 		return s, base, err
 	}
 	if s.DPSize < 0 || s.DPSize > maxDPSize {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -368,7 +369,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 			o := quick
 			o.Endpoint, o.FailureThreshold = "/health", 2
 			p := &httpProber{cfg: &o}
-			spec, base, err := checkSpec(WorkerSpec{URL: tc.url})
+			spec, base, err := checkSpec(WorkerSpec{URL: tc.url}, engine.Builtin())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -377,7 +378,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer ep.Close()
-			w := &Worker{spec: spec, base: base, endpoint: ep}
+			w := &Worker{fleet: &Fleet{opts: Options{Dialects: engine.Builtin()}}, spec: spec, base: base, endpoint: ep}
 			w.know(noFacts)
 			if c := p.check(t.Context(), w, look{}); c.health != tc.health || c.alive != tc.alive || (c.why == "") != (c.health == answerOK) {
 				t.Errorf("check %+v, want health %d, alive %d", c, tc.health, tc.alive)

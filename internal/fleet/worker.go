@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -53,7 +54,7 @@ type Worker struct {
 	ranks      atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
 	judged     atomic.Int64            // instant of the last judged check
 	loads      atomic.Pointer[loads]   // the last answer about its load
-	push       atomic.Pointer[PushPeer]
+	push       atomic.Pointer[engine.PushPeer]
 	mooncake   atomic.Pointer[mooncake]
 	queried    atomic.Int64 // instant of the last RefreshMooncake
 	transfers  transfers

@@ -97,6 +97,16 @@ type Response struct {
 	head string
 }
 
+// NewResponse makes an answer of something else than HTTP/1.1: contentLength is -1
+// where it is not known. Names and values of header must be those that HTTP allows.
+func NewResponse(status int, header Header, contentLength int64, body Body) *Response {
+	var head strings.Builder
+	for _, f := range header {
+		head.WriteString(f.Name + ": " + f.Value + "\n")
+	}
+	return &Response{Status: status, ContentLength: contentLength, Body: body, head: head.String()}
+}
+
 // Get returns the first value of the header name, or "".
 func (r *Response) Get(name string) string {
 	return getLine(r.head, name)

@@ -1,0 +1,200 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// Dialect is one engine: what it wants of a request's legs, how they are called, and
+// what its answers mean. Its methods are safe for concurrent use.
+type Dialect interface {
+	// Name is the worker's setting "backend".
+	Name() string
+
+	// Native tells whether a pair of the engine's workers takes requests of the
+	// route. Those that it does not take are translated into chat.
+	Native(route openai.Route) bool
+	// FansOut tells whether a request for several samples becomes as many pairs of
+	// legs. Otherwise one pair, or decode alone, takes the request as it is.
+	FansOut() bool
+	// DecodesWhole tells whether a decode worker can run a whole request, without a
+	// prefill leg.
+	DecodesWhole() bool
+
+	// Plan plans the legs of one request on the two ranks of p, which keeps what the
+	// plan needs: it must stay where it is, unchanged, while the plan is used. An
+	// error is a fact that the prefill worker does not tell, in words for clients
+	// that follow its name.
+	Plan(p *Pair) (Plan, error)
+	// EditWhole edits the body of a request that runs whole on one rank.
+	EditWhole(s *openai.Splicer, w Whole)
+
+	// Call sends one leg's request and returns when the head of the answer is there.
+	// Its contract, errors included, is that of [upstream.Endpoint.Do]; the answer's
+	// form is that of the API, whatever the engine itself speaks.
+	Call(ctx context.Context, to *upstream.Endpoint, req *upstream.Request) (*upstream.Response, error)
+
+	// TransferFailure tells whether an answer with an error reports that the
+	// hand-off between the legs broke. Either side may be the one to say so, and
+	// neither is proved guilty by it. body may be cut short.
+	TransferFailure(status int, body []byte) bool
+	// HandOffLost tells whether this status of a decode leg means that it could not
+	// fetch what prefill had handed over.
+	HandOffLost(status int) bool
+	// ErrorStatus is the HTTP status, 400 to 599, that an error told with status 200
+	// stands for. data is its JSON and may be cut short.
+	ErrorStatus(data []byte) int
+	// Abort is the error that an abort told in an answer of status 200 stands for.
+	Abort(a openai.Abort) (status int, message string)
+}
+
+// Rank is what a plan asks of one of its two ranks.
+type Rank interface {
+	// DPRank is the data-parallel rank, -1 where the worker is scheduled as a whole
+	// and places the request itself; DPSize is how many it has.
+	DPRank() int
+	DPSize() int
+	// Bootstrap is where the legs of a pair meet at a prefill worker: its host
+	// without scheme, an IPv6 address in brackets (engines join it with the port as
+	// it is), and the port. Without a port hasPort is false.
+	Bootstrap() (host string, port int, hasPort bool)
+	// Connector is how a vLLM worker hands KV cache over: one of the Connector
+	// constants.
+	Connector() string
+	// MooncakeEngineID is the id of a prefill engine with Mooncake; ok is false
+	// while it is not known.
+	MooncakeEngineID() (id string, ok bool)
+	// PushPeer is what decode must be told of a prefill engine that pushes; ok is
+	// false while it is not known.
+	PushPeer() (p PushPeer, ok bool)
+}
+
+// Pair is one request for two ranks, and the state of its plan. It is owned by the
+// caller, so that a plan costs no allocation.
+type Pair struct {
+	// Request is the body before it is edited.
+	Request *openai.Peeked
+	// RequestID is the id that engines are to see in the header X-Request-Id.
+	RequestID string
+	// Attempt counts the attempts of the client's request, from 1.
+	Attempt         int
+	Prefill, Decode Rank
+	// Rooms mints rooms, NewID ids that nobody else has: clients and gateways repeat
+	// theirs.
+	Rooms *Rooms
+	NewID func() string
+
+	// of the plan
+	rooms      []int64
+	room       [1]int64 // behind rooms, for one
+	transferID string
+	connector  *connector
+}
+
+// Whole is one request that runs whole on one rank.
+type Whole struct {
+	Request *openai.Peeked
+	Attempt int
+	Rank    Rank
+}
+
+// Shape is how the two legs of a request follow each other.
+type Shape int
+
+const (
+	// Together: both legs are sent at once.
+	Together Shape = iota
+	// PrefillFirst: decode is sent when prefill has answered, with what that hands
+	// over.
+	PrefillFirst
+	// DecodeAlone: decode computes the prompt itself, and prefill is not asked.
+	DecodeAlone
+)
+
+// Alone is why decode computes the prompt itself.
+type Alone int
+
+const (
+	// AloneSamples: the KV cache of one sequence can be handed over, once, and the
+	// request needs more.
+	AloneSamples Alone = iota
+	// AloneNoConnector: the prefill engine has nothing to hand over.
+	AloneNoConnector
+)
+
+// Plan is what becomes of one request on two ranks.
+type Plan struct {
+	Shape Shape
+	// Why is set with DecodeAlone.
+	Why Alone
+	// RequestID is what both engines call the request.
+	RequestID string
+	// SameBody: both legs are sent the same bytes, those of EditPrefill.
+	SameBody bool
+	Legs     Legs
+}
+
+// Legs edits the legs of a plan and reads what prefill answers.
+type Legs interface {
+	// EditPrefill edits the body of the prefill leg.
+	EditPrefill(s *openai.Splicer)
+	// EditDecode edits the body of the decode leg. handOff is what HandOff returned;
+	// nil in other shapes than PrefillFirst.
+	EditDecode(s *openai.Splicer, handOff []byte)
+	// HandOff reads what the answer of a prefill leg that went first hands over, as
+	// it is written: a part of answer. It is nil, without an error, where the engines
+	// move the KV cache by themselves. The error wraps ErrNoHandOff or ErrBadHandOff.
+	HandOff(answer []byte) ([]byte, error)
+	// Dispensable tells whether a prefill leg of this plan that was answered with the
+	// status may be left out: its edits, and not the request, may be what the engine
+	// refused.
+	Dispensable(status int) bool
+	// Release gives back what the plan has taken from Pair.Rooms. It is called once,
+	// when the prefill leg is over.
+	Release()
+}
+
+// Errors of Legs.HandOff.
+var (
+	// ErrNoHandOff: nothing is handed over. The prompt may be too short for a block,
+	// or the engine has no connector: decode can compute it all, and must be counted
+	// as doing so.
+	ErrNoHandOff = errors.New("the prefill's answer hands nothing over")
+	// ErrBadHandOff: what is handed over cannot be used: decode would hang on it.
+	ErrBadHandOff = errors.New("what the prefill's answer hands over cannot be used")
+)
+
+// Registry has dialects by their names. It is immutable.
+type Registry struct{ dialects []Dialect }
+
+// NewRegistry makes a registry. The first dialect is that of workers of which nothing
+// is known.
+func NewRegistry(dialects ...Dialect) *Registry { return &Registry{dialects} }
+
+// Builtin has the dialects of this package.
+func Builtin() *Registry { return NewRegistry(SGLang{}, VLLM{}) }
+
+// Named returns the dialect of a name.
+func (r *Registry) Named(name string) (d Dialect, ok bool) {
+	i := slices.IndexFunc(r.dialects, func(d Dialect) bool { return d.Name() == name })
+	if i < 0 {
+		return nil, false
+	}
+	return r.dialects[i], true
+}
+
+// Default returns the dialect of workers of which nothing is known.
+func (r *Registry) Default() Dialect { return r.dialects[0] }
+
+// Names returns the names of all dialects.
+func (r *Registry) Names() []string {
+	names := make([]string, len(r.dialects))
+	for i, d := range r.dialects {
+		names[i] = d.Name()
+	}
+	return names
+}

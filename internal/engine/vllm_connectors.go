@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Connectors of vLLM, as they are set for workers or found out.
+const (
+	ConnectorNIXL     = "nixl"
+	ConnectorNIXLPush = "nixl-push"
+	ConnectorMooncake = "mooncake"
+	ConnectorMoRIIO   = "moriio"
+	// ConnectorLMCache and ConnectorShared move the KV cache by themselves: the
+	// prompt is prefilled, then sent to decode as it is.
+	ConnectorLMCache = "lmcache"
+	ConnectorShared  = "shared-storage"
+	// ConnectorNone: the engine was asked and names no KV cache to fetch. Decode
+	// computes the prompt again.
+	ConnectorNone = "none"
+	// ConnectorUnknown: it could not be found out. It is tried as NIXL.
+	ConnectorUnknown = "unknown"
+)
+
+// connector is how a vLLM engine hands KV cache over.
+type connector struct {
+	// shape is that of requests for one sequence.
+	shape Shape
+	// handsOver: the prefill's answer has the params for decode.
+	handsOver bool
+	// prefillParams and decodeParams are the kv_transfer_params of the legs, where
+	// they do not come from a prefill's answer. Nil: there are none.
+	prefillParams, decodeParams func(p *Pair) []byte
+	// prepare changes the plan by what is known of the prefill rank. It may be nil.
+	prepare func(p *Pair, plan *Plan) error
+}
+
+var connectors = map[string]*connector{
+	ConnectorNIXL:     {shape: PrefillFirst, handsOver: true, prefillParams: nixlPrefill},
+	ConnectorUnknown:  {shape: PrefillFirst, handsOver: true, prefillParams: nixlPrefill},
+	ConnectorMoRIIO:   {shape: PrefillFirst, handsOver: true, prefillParams: moriioPrefill},
+	ConnectorMooncake: {shape: Together, prefillParams: mooncakePrefill, decodeParams: mooncakeDecode, prepare: prepareMooncake},
+	ConnectorNIXLPush: {shape: Together, prefillParams: nixlPrefill, decodeParams: pushDecode, prepare: preparePush},
+	ConnectorNone:     {shape: DecodeAlone},
+	ConnectorLMCache:  &movesByItself,
+	ConnectorShared:   &movesByItself,
+}
+
+var movesByItself = connector{shape: PrefillFirst}
+
+func connectorNamed(name string) *connector {
+	if c := connectors[name]; c != nil {
+		return c
+	}
+	return &movesByItself
+}
+
+// nixlParams ask a vLLM prefill engine with NixlConnector to keep the KV blocks for a
+// decode engine and to say in its answer where they are.
+const nixlParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+
+func nixlPrefill(*Pair) []byte { return []byte(nixlParams) }
+
+func moriioPrefill(p *Pair) []byte {
+	b := append([]byte(nil), nixlParams[:len(nixlParams)-1]...)
+	b = append(b, `,"transfer_id":`...)
+	return append(openai.AppendString(b, "tx-"+p.transferID), '}')
+}
+
+// prepareMooncake: the legs are paired by a transfer id; without one nothing is
+// transferred, silently.
+func prepareMooncake(p *Pair, _ *Plan) error {
+	if _, ok := p.Prefill.MooncakeEngineID(); !ok {
+		return errNoEngineID
+	}
+	return nil
+}
+
+func mooncakePrefill(p *Pair) []byte {
+	b := append([]byte(nil), `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":`...)
+	return append(openai.AppendString(b, "xfer-"+p.transferID), '}')
+}
+
+// mooncakeDecode names the prefill engine's bootstrap server, and its engine as the
+// server's /query does.
+func mooncakeDecode(p *Pair) []byte {
+	host, port, _ := p.Prefill.Bootstrap()
+	engineID, _ := p.Prefill.MooncakeEngineID()
+	b := append([]byte(nil), `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`...)
+	b = openai.AppendString(b, "http://"+host+":"+strconv.Itoa(port))
+	b = append(b, `,"remote_engine_id":`...)
+	b = openai.AppendString(b, engineID)
+	b = append(b, `,"transfer_id":`...)
+	return append(openai.AppendString(b, "xfer-"+p.transferID), '}')
+}
+
+// preparePush: the legs meet by the request's id, which must be a new one: clients
+// repeat theirs.
+func preparePush(p *Pair, plan *Plan) error {
+	if _, ok := p.Prefill.PushPeer(); !ok {
+		plan.Shape, plan.Why, p.transferID = DecodeAlone, AloneNoConnector, ""
+		return nil
+	}
+	p.RequestID += "-" + p.transferID
+	plan.RequestID = p.RequestID
+	return nil
+}
+
+// pushDecode tells decode of the prefill engine and of its name for the request.
+func pushDecode(p *Pair) []byte {
+	peer, _ := p.Prefill.PushPeer()
+	prefix := "cmpl-"
+	if p.Request.Route == openai.RouteChatCompletions {
+		prefix = "chatcmpl-"
+	}
+	return peer.params(prefix + p.RequestID)
+}
+
+// PushPeer is what a decode engine must be told of a prefill engine that pushes
+// KV cache to it (vLLM's NixlPushConnector), before that one has answered
+// anything.
+type PushPeer struct {
+	EngineID, Host string
+	Port           int64
+	TPSize, PPSize int64
+}
+
+// params are the decode leg's kv_transfer_params. requestID is the engine's name
+// for the prefill's request.
+func (p PushPeer) params(requestID string) []byte {
+	b, err := json.Marshal(map[string]any{
+		"do_remote_prefill": true, "do_remote_decode": false,
+		"remote_engine_id": p.EngineID, "remote_host": p.Host, "remote_port": p.Port,
+		"tp_size": p.TPSize, "pp_size": p.PPSize, "remote_request_id": requestID,
+	})
+	if err != nil {
+		panic("BUG: " + err.Error()) // strings and numbers
+	}
+	return b
+}
