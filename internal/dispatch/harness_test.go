@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/config/configtest"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -72,6 +73,8 @@ type rigOptions struct {
 	breaker config.CircuitBreaker
 	health  config.Health
 	specs   func(w *sim.Worker, s *fleet.WorkerSpec)
+	// dialects are those of workers; nil: the engines' own.
+	dialects *engine.Registry
 }
 
 // rarely makes health checks see a worker once: for tests in which a worker
@@ -136,7 +139,7 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	o.bounds.Config = cfg
 	clock := admission.NewSystemClock()
 	gate := admission.NewGate(admission.Options{Limits: o.limits, NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
-	fl := fleet.New(gate, fleet.Options{Config: cfg}, clock)
+	fl := fleet.New(gate, fleet.Options{Config: cfg, Dialects: o.dialects}, clock)
 	reg := prometheus.NewRegistry()
 	d := New(gate, clock, fl, o.bounds, NewMetrics(reg), slog.New(slog.DiscardHandler))
 	r := &rig{t: t, sim: sf, gate: gate, fleet: fl, d: d, reg: reg, ended: make(chan struct{}, 10_000)}

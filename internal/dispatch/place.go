@@ -126,9 +126,10 @@ func (x *exchange) planFan(p *openai.Peeked) *failure {
 	return nil
 }
 
-// some tells whether some worker has such a dialect.
+// some tells whether some worker has such a dialect. Workers are asked only where
+// there is such a dialect at all.
 func (d *Dispatcher) some(is func(engine.Dialect) bool) bool {
-	return slices.ContainsFunc(d.fleet.List(), func(w *fleet.Worker) bool { return is(w.Dialect()) })
+	return d.fleet.Dialects().Some(is) && slices.ContainsFunc(d.fleet.List(), func(w *fleet.Worker) bool { return is(w.Dialect()) })
 }
 
 // noWorkers is the answer while workers are expected that nobody has seen yet:

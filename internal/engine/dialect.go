@@ -187,6 +187,9 @@ func (r *Registry) Named(name string) (d Dialect, ok bool) {
 	return r.dialects[i], true
 }
 
+// Some tells whether there is such a dialect.
+func (r *Registry) Some(is func(Dialect) bool) bool { return slices.ContainsFunc(r.dialects, is) }
+
 // Default returns the dialect of workers of which nothing is known.
 func (r *Registry) Default() Dialect { return r.dialects[0] }
 

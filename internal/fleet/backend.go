@@ -94,6 +94,9 @@ func (w *Worker) setConnector() string {
 	return connectorOf[strings.ToLower(s.Labels[labelConnector])]
 }
 
+// Dialects are those that workers may have.
+func (f *Fleet) Dialects() *engine.Registry { return f.opts.Dialects }
+
 // Dialect is the engine's: as set, else as found out, else SGLang's.
 func (w *Worker) Dialect() engine.Dialect { return w.known.Load().dialect }
 
