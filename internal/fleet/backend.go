@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
 )
 
@@ -106,6 +105,14 @@ func (w *Worker) Backend() string { return w.Dialect().Name() }
 // vllm tells whether the worker speaks vLLM's dialect.
 func (w *Worker) vllm() bool { return w.Backend() == DialectVLLM }
 
+// vllm tells whether w speaks vLLM's dialect by these facts of it.
+func (f *Facts) vllm(w *Worker) bool {
+	if b := w.setBackend(); b != "" {
+		return b == DialectVLLM
+	}
+	return f.Backend == DialectVLLM
+}
+
 // Connector is how the worker hands KV cache over: empty for SGLang, else one of
 // the Connector constants. A decode worker cannot be asked; without a setting it
 // has that of the prefill workers of its model.
@@ -118,23 +125,6 @@ func (w *Worker) ownConnector() string {
 		return c
 	}
 	return w.Facts().Connector
-}
-
-// dialectWarnings are what is odd about how its dialect and connector were set.
-func (w *Worker) dialectWarnings() (list []string) {
-	if l := w.spec.Labels[labelConnector]; l != "" && w.setConnector() == "" {
-		list = append(list, fmt.Sprintf("its label %s=%.64q names no connector and is not used", labelConnector, l))
-	}
-	switch c := w.setConnector(); {
-	case c == "":
-	case !w.vllm():
-		list = append(list, fmt.Sprintf("its kv_connector is set to %s, but it speaks %s and has none", c, w.Backend()))
-	case c == ConnectorMooncake && w.role == admission.RolePrefill && len(w.Ranks()) == 1:
-		if m := w.mooncake.Load(); m != nil && len(m.ids) > 1 {
-			list = append(list, fmt.Sprintf("it has %d data-parallel ranks with an engine id each, and is scheduled as one: set dp_aware", len(m.ids)))
-		}
-	}
-	return list
 }
 
 // Dialect is Worker.Dialect.

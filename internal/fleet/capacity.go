@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
 
 	"github.com/sluice-router/sluice/admission"
@@ -11,71 +10,6 @@ import (
 // share is what a worker tells of one of its data-parallel ranks. Zero: not told.
 type share struct {
 	kvTokens, maxRunning int64
-}
-
-// RankLoad is what an engine says about the work on one data-parallel rank, from
-// whomever it comes (SGLang's GET /v1/loads, vLLM's GET /metrics).
-type RankLoad struct {
-	// Running and Waiting are requests, WaitingTokens the prompt tokens to compute
-	// of those that wait.
-	Running, Waiting, WaitingTokens int64
-	// UsedTokens are those in its KV cache that requests hold.
-	UsedTokens int64
-}
-
-// loads is an answer of SGLang's /v1/loads or of vLLM's /metrics.
-type loads struct {
-	// what only vLLM's tell: 0 and empty when not told. external counts what came
-	// from other engines in tokens and bytes; it only grows while the engine lives.
-	blockSize     int64
-	started       float64 // as in Facts
-	cacheType     string
-	external      float64
-	tellsExternal bool
-
-	shares []share // by data-parallel rank
-	load   []RankLoad
-	at     admission.Instant
-}
-
-// readLoads reads an answer of /v1/loads. Of ranks that it leaves out nothing is
-// known.
-func readLoads(body []byte) (*loads, error) {
-	var in struct {
-		Loads []lenient `json:"loads"`
-	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, err
-	}
-	l := &loads{}
-	for i, o := range in.Loads {
-		dp, ok := rankOf(o, i)
-		if !ok {
-			continue
-		}
-		l.shares = grown(l.shares, dp)
-		l.load = grown(l.load, dp)
-		l.shares[dp] = share{kvTokens: o.amount("max_total_num_tokens"), maxRunning: o.amount("max_running_requests")}
-		l.load[dp] = RankLoad{
-			Running: o.amount("num_running_reqs"), Waiting: o.amount("num_waiting_reqs"),
-			WaitingTokens: o.amount("num_waiting_uncached_tokens"), UsedTokens: o.amount("num_used_tokens"),
-		}
-	}
-	if len(l.load) == 0 {
-		return nil, errors.New("it has no loads")
-	}
-	return l, nil
-}
-
-// rankOf returns the rank that the i-th object of a list is about.
-func rankOf(o lenient, i int) (dp int, ok bool) {
-	if _, told := o["dp_rank"]; told {
-		var n int
-		if json.Unmarshal(o["dp_rank"], &n) == nil {
-			i = n
-		}
-	}
-	return i, i >= 0 && i < maxDPSize
 }
 
 func grown[T any](s []T, i int) []T {
@@ -175,28 +109,6 @@ func (r *Rank) Capacity() admission.Capacity {
 	return r.worker.Facts().capacity(r.dp, capacityOf(&r.worker.spec))
 }
 
-// Reported returns what the engine last said about the rank's load, and when. ok
-// is false when it never did.
-func (r *Rank) Reported() (load RankLoad, at admission.Instant, ok bool) {
-	l := r.worker.loads.Load()
-	if l == nil {
-		return RankLoad{}, 0, false
-	}
-	if r.dp >= 0 {
-		if r.dp >= len(l.load) {
-			return RankLoad{}, 0, false
-		}
-		return l.load[r.dp], l.at, true
-	}
-	for _, one := range l.load {
-		load.Running += one.Running
-		load.Waiting += one.Waiting
-		load.WaitingTokens += one.WaitingTokens
-		load.UsedTokens += one.UsedTokens
-	}
-	return load, l.at, true
-}
-
 // Names of capacities, as settings of a worker have them.
 const (
 	capBatched = "max_num_batched_tokens"
@@ -225,29 +137,4 @@ func (w *Worker) lacks() (names []string) {
 		}
 	}
 	return names
-}
-
-// adapters are the LoRA adapters of the worker's ranks: those it was registered
-// with and those that it tells of.
-func (w *Worker) adapters() []string {
-	told := w.Facts().Adapters
-	if len(told) == 0 {
-		return w.spec.Adapters
-	}
-	all := slices.Clone(w.spec.Adapters)
-	for _, a := range told {
-		all = append(all, a.ID)
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	return all[:min(len(all), maxAdapters)]
-}
-
-// rankFacts are what the gate is to know of each rank of the worker, without its
-// capacity.
-func (w *Worker) rankFacts(models []string) admission.RankFacts {
-	return admission.RankFacts{
-		Models: models, PairGroup: w.pairGroup(), Topology: w.spec.TopologyDomain,
-		Labels: w.spec.Labels, Adapters: w.adapters(),
-	}
 }

@@ -115,26 +115,6 @@ func (f *Fleet) watch(w *Worker) {
 	f.sched.advance(w.event, max(now, w.factsAt.Add(f.cfg.Health.Interval/2)))
 }
 
-// addLoads adds the capacities that only /v1/loads tells. One that fails for once
-// changes nothing about them.
-func (f *Fleet) addLoads(ctx context.Context, w *Worker, facts *Facts) {
-	vllm := facts.vllm(w)
-	l, never := f.prober.loads(ctx, w, vllm)
-	switch {
-	case l != nil:
-		facts.addLoads(l)
-		f.keepLoads(w, l)
-	case never && vllm:
-		facts.noLoads = true
-		facts.Missing = append(facts.Missing, metricsPath)
-	case never:
-		facts.noLoads = true
-		facts.Missing = append(facts.Missing, loadsPath)
-	default:
-		facts.keepLoads(w.Facts())
-	}
-}
-
 // addConnector finds out how a vLLM prefill worker hands KV cache over. It is asked
 // once, and again only after it was away or when it did not answer.
 func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
@@ -173,25 +153,6 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 			facts.warn("its Mooncake bootstrap server does not answer: %s", err)
 		}
 	}
-}
-
-func (f *Fleet) keepLoads(w *Worker, l *loads) {
-	if l != nil {
-		l.at = f.clock.Now()
-		w.loads.Store(l)
-		if l.tellsExternal && w.role == admission.RoleDecode && w.transfers.read(l.external) {
-			f.logTransfers(w)
-		}
-	}
-}
-
-func (f *Fleet) logTransfers(w *Worker) {
-	if w.transfers.silent.Load() {
-		f.log.Warn("no KV cache arrives at the decode worker, which computes the prompts again: check that its connector is the prefill worker's and that they can reach each other",
-			"worker", w.spec.URL, "id", w.id, "kv_connector", w.Connector())
-		return
-	}
-	f.log.Info("KV cache arrives at the decode worker again", "worker", w.spec.URL, "id", w.id)
 }
 
 // doubt notes that a check of w, which goes on, has failed so far.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/sluice-router/sluice/admission"
 )
 
 // ModelInfo is a model as GET /v1/models tells of it.
@@ -102,6 +100,15 @@ func (f *Facts) names() []string {
 		names = []string{f.ModelPath}
 	}
 	return names
+}
+
+// maxModelLen is the context of its first model, 0 when not told.
+func (f *Facts) maxModelLen() int64 {
+	i := slices.IndexFunc(f.Models, func(m ModelInfo) bool { return m.MaxModelLen > 0 })
+	if i < 0 {
+		return 0
+	}
+	return f.Models[i].MaxModelLen
 }
 
 // concernSelf tells whether what is new since the old facts is no other worker's
@@ -247,50 +254,4 @@ func (f *Facts) warn(format string, args ...any) {
 	if len(f.Warnings) < 16 {
 		f.Warnings = append(f.Warnings, fmt.Sprintf(format, args...))
 	}
-}
-
-// warnings are what an operator should look at, besides those of the facts
-// themselves.
-func (w *Worker) warnings() []string {
-	f := w.Facts()
-	list := slices.Clone(f.Warnings)
-	if w.vitals.trouble != "" {
-		list = append(list, w.vitals.trouble)
-	}
-	if !f.read {
-		return list
-	}
-	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	want := map[admission.Role]string{
-		admission.RoleRegular: "null", admission.RolePrefill: "prefill", admission.RoleDecode: "decode",
-	}[w.role]
-	if f.Mode != "" && f.Mode != want {
-		warn("it is registered as %s, but says disaggregation_mode %q", w.role, f.Mode)
-	}
-	switch {
-	case w.astray != "":
-		list = append(list, w.astray)
-	case len(f.names()) == 0 && w.setModel() == "":
-		warn("it does not say which model it serves; set model_id")
-	}
-	if !f.answered && !f.incomplete && len(f.Missing) > 1 {
-		path := w.base.Path
-		if path == "" {
-			path = "/"
-		}
-		warn("all its routes answer 404: the path of its URL, %q, is hardly the engine's", path)
-	}
-	list = append(list, w.dialectWarnings()...)
-	if f.note != "" && w.setConnector() == "" {
-		list = append(list, f.note)
-	}
-	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
-		warn("it does not say its dp_size; it is scheduled as one rank")
-	}
-	if w.fleet.gate.NeedsCapacity(w.role) {
-		for _, name := range w.lacks() {
-			warn("its %s is not known; classes that go by it count its requests instead. Set %s", name, name)
-		}
-	}
-	return list
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/upstream"
@@ -215,32 +214,6 @@ func (p *httpProber) ask(ctx context.Context, w *Worker, f *Facts, take func([]b
 	}
 	f.Missing = append(f.Missing, paths[0])
 	return true
-}
-
-const (
-	loadsPath = "/v1/loads"
-	// loadsTimeout bounds the wait for them. They are worth less than the check
-	// that they come after.
-	loadsTimeout = time.Second
-)
-
-func (p *httpProber) loads(ctx context.Context, w *Worker, vllm bool) (l *loads, never bool) {
-	ctx, cancel := context.WithTimeout(ctx, loadsTimeout)
-	defer cancel()
-	path, read := loadsPath+"?include=core", readLoads
-	if vllm {
-		path, read = metricsPath, readMetrics
-	}
-	var body []byte
-	status, err := p.get(ctx, w, path, false, &body)
-	switch {
-	case err != nil:
-		return nil, tooLarge(err)
-	case status/100 != 2:
-		return nil, status < 500 && status != 429 || status == 501
-	}
-	l, err = read(body)
-	return l, err != nil
 }
 
 // trouble tells what is wrong with the way in which a worker is registered, if

@@ -1,160 +1,17 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/upstream"
 )
-
-const metricsPath = "/metrics"
-
-// readMetrics reads what sluice needs out of a vLLM engine's GET /metrics: for
-// each data-parallel rank (label engine) the requests that run and wait, the size
-// of its KV cache and how much of it is used; and what came from other engines.
-func readMetrics(body []byte) (*loads, error) {
-	l := &loads{}
-	used := []float64{}
-	found := false
-	for len(body) > 0 {
-		line := body
-		if i := bytes.IndexByte(body, '\n'); i >= 0 {
-			line, body = body[:i], body[i+1:]
-		} else {
-			body = nil
-		}
-		rest, ok := bytes.CutPrefix(line, []byte("vllm:"))
-		if !ok {
-			if at, ok := bytes.CutPrefix(line, []byte("process_start_time_seconds ")); ok {
-				_, l.started, _ = readSample(at)
-			}
-			continue
-		}
-		end := bytes.IndexAny(rest, "{ ")
-		if end < 0 {
-			continue
-		}
-		name := string(rest[:end])
-		switch name {
-		case "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "gpu_cache_usage_perc",
-			"cache_config_info", "external_prefix_cache_hits_total", "prompt_tokens_by_source_total", "nixl_bytes_transferred_sum":
-		default:
-			continue
-		}
-		labels, value, ok := readSample(rest[end:])
-		if !ok {
-			continue
-		}
-		dp := 0
-		if e, told := labels["engine"]; told {
-			n, err := strconv.Atoi(e)
-			if err != nil || n < 0 || n >= maxDPSize {
-				continue
-			}
-			dp = n
-		}
-		found = true
-		l.load, l.shares, used = grown(l.load, dp), grown(l.shares, dp), grown(used, dp)
-		amount := int64(min(max(value, 0), maxCapacity))
-		switch name {
-		case "num_requests_running":
-			l.load[dp].Running += amount
-		case "num_requests_waiting":
-			l.load[dp].Waiting += amount
-		case "kv_cache_usage_perc", "gpu_cache_usage_perc":
-			used[dp] = min(max(value, 0), 1)
-		case "cache_config_info":
-			blocks, size := number(labels["num_gpu_blocks"]), number(labels["block_size"])
-			if size > 0 && size <= maxBlockSize {
-				l.blockSize = size
-				l.shares[dp].kvTokens = min(blocks, maxCapacity/size) * size
-			}
-			if d := labels["cache_dtype"]; goodName(d) {
-				l.cacheType = d
-			}
-		case "external_prefix_cache_hits_total", "nixl_bytes_transferred_sum":
-			l.external, l.tellsExternal = l.external+max(value, 0), true
-		case "prompt_tokens_by_source_total":
-			if labels["source"] == "external_kv_transfer" {
-				l.external, l.tellsExternal = l.external+max(value, 0), true
-			}
-		}
-	}
-	if !found {
-		return nil, errors.New("it has none of vLLM's metrics")
-	}
-	for dp := range l.load {
-		l.load[dp].UsedTokens = int64(used[dp] * float64(l.shares[dp].kvTokens))
-	}
-	return l, nil
-}
-
-// number reads a whole number ≥ 0 in a label; 0 for everything else.
-func number(s string) int64 {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
-	return min(n, maxCapacity)
-}
-
-// readSample reads what follows a metric's name: {label="value",…} value.
-func readSample(s []byte) (labels map[string]string, value float64, ok bool) {
-	if len(s) > 0 && s[0] == '{' {
-		if len(s) > 16<<10 {
-			return nil, 0, false
-		}
-		labels = map[string]string{}
-		s = s[1:]
-		for {
-			s = bytes.TrimLeft(s, ", ")
-			if len(s) > 0 && s[0] == '}' {
-				s = s[1:]
-				break
-			}
-			eq := bytes.IndexByte(s, '=')
-			if eq <= 0 || eq+1 >= len(s) || s[eq+1] != '"' {
-				return nil, 0, false
-			}
-			name := string(s[:eq])
-			s = s[eq+2:]
-			var v []byte
-			for {
-				i := bytes.IndexAny(s, `\"`)
-				if i < 0 {
-					return nil, 0, false
-				}
-				v = append(v, s[:i]...)
-				if s[i] == '"' {
-					s = s[i+1:]
-					break
-				}
-				if i+1 >= len(s) {
-					return nil, 0, false
-				}
-				c := s[i+1]
-				if c == 'n' {
-					c = '\n'
-				}
-				v = append(v, c)
-				s = s[i+2:]
-			}
-			labels[name] = string(v)
-		}
-	}
-	text, _, _ := strings.Cut(strings.TrimSpace(string(s[:min(len(s), 64)])), " ")
-	value, err := strconv.ParseFloat(text, 64)
-	return labels, value, err == nil && !math.IsNaN(value)
-}
 
 // addVLLMInfo reads vLLM's GET /server_info, which exists in its development mode
 // only. Told apart from SGLang's by vllm_config.
@@ -268,15 +125,6 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// maxModelLen is the context of its first model, 0 when not told.
-func (f *Facts) maxModelLen() int64 {
-	i := slices.IndexFunc(f.Models, func(m ModelInfo) bool { return m.MaxModelLen > 0 })
-	if i < 0 {
-		return 0
-	}
-	return f.Models[i].MaxModelLen
-}
-
 func (p *httpProber) post(ctx context.Context, w *Worker, path string, v any) (status int, body []byte, err error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -286,29 +134,4 @@ func (p *httpProber) post(ctx context.Context, w *Worker, path string, v any) (s
 	return p.send(ctx, w.endpoint, &upstream.Request{
 		Method: "POST", Path: path, Header: header, Body: [][]byte{b}, Limits: upstream.Limits{Total: probeTimeout},
 	}, maxProbeBody)
-}
-
-// vllm tells whether w speaks vLLM's dialect by these facts of it.
-func (f *Facts) vllm(w *Worker) bool {
-	if b := w.setBackend(); b != "" {
-		return b == DialectVLLM
-	}
-	return f.Backend == DialectVLLM
-}
-
-// addLoads takes from an answer about the load what does not change.
-func (f *Facts) addLoads(l *loads) {
-	f.loads, f.started = l.shares, l.started
-	if l.blockSize > 0 { // vLLM
-		f.PageSize, f.CacheType = l.blockSize, l.cacheType
-		f.DPSize = len(l.shares)
-	}
-}
-
-// keepLoads takes it from what was known before.
-func (f *Facts) keepLoads(before *Facts) {
-	f.loads, f.started = before.loads, before.started
-	if before.Backend == DialectVLLM || f.Backend == DialectVLLM {
-		f.PageSize, f.CacheType, f.DPSize = before.PageSize, before.CacheType, before.DPSize
-	}
 }

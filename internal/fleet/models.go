@@ -169,6 +169,22 @@ func (w *Worker) ownNames() []string {
 	return w.Facts().names()
 }
 
+// adapters are the LoRA adapters of the worker's ranks: those it was registered
+// with and those that it tells of.
+func (w *Worker) adapters() []string {
+	told := w.Facts().Adapters
+	if len(told) == 0 {
+		return w.spec.Adapters
+	}
+	all := slices.Clone(w.spec.Adapters)
+	for _, a := range told {
+		all = append(all, a.ID)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return all[:min(len(all), maxAdapters)]
+}
+
 // publishLocked renews the table of names.
 func (f *Fleet) publishLocked() {
 	t := &names{pool: map[string]string{}, adapters: map[string]bool{}}

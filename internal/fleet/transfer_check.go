@@ -63,3 +63,12 @@ func (t *transfers) state() string {
 // NoteHandOff tells that a request on this decode rank was handed KV cache of at
 // least one block to fetch from its prefill.
 func (r *Rank) NoteHandOff() { r.worker.transfers.handed.Add(1) }
+
+func (f *Fleet) logTransfers(w *Worker) {
+	if w.transfers.silent.Load() {
+		f.log.Warn("no KV cache arrives at the decode worker, which computes the prompts again: check that its connector is the prefill worker's and that they can reach each other",
+			"worker", w.spec.URL, "id", w.id, "kv_connector", w.Connector())
+		return
+	}
+	f.log.Info("KV cache arrives at the decode worker again", "worker", w.spec.URL, "id", w.id)
+}

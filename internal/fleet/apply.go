@@ -96,6 +96,15 @@ func (f *Fleet) settleLocked(w *Worker, alone bool, changes *[]admission.Change)
 	}
 }
 
+// rankFacts are what the gate is to know of each rank of the worker, without its
+// capacity.
+func (w *Worker) rankFacts(models []string) admission.RankFacts {
+	return admission.RankFacts{
+		Models: models, PairGroup: w.pairGroup(), Topology: w.spec.TopologyDomain,
+		Labels: w.spec.Labels, Adapters: w.adapters(),
+	}
+}
+
 // factsLocked tells the gate what is new about ranks that stay registered.
 func (f *Fleet) factsLocked(w *Worker, facts admission.RankFacts, changes *[]admission.Change) {
 	for _, r := range w.Ranks() {

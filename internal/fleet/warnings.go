@@ -1,0 +1,71 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// warnings are what an operator should look at, besides those of the facts
+// themselves.
+func (w *Worker) warnings() []string {
+	f := w.Facts()
+	list := slices.Clone(f.Warnings)
+	if w.vitals.trouble != "" {
+		list = append(list, w.vitals.trouble)
+	}
+	if !f.read {
+		return list
+	}
+	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	want := map[admission.Role]string{
+		admission.RoleRegular: "null", admission.RolePrefill: "prefill", admission.RoleDecode: "decode",
+	}[w.role]
+	if f.Mode != "" && f.Mode != want {
+		warn("it is registered as %s, but says disaggregation_mode %q", w.role, f.Mode)
+	}
+	switch {
+	case w.astray != "":
+		list = append(list, w.astray)
+	case len(f.names()) == 0 && w.setModel() == "":
+		warn("it does not say which model it serves; set model_id")
+	}
+	if !f.answered && !f.incomplete && len(f.Missing) > 1 {
+		path := w.base.Path
+		if path == "" {
+			path = "/"
+		}
+		warn("all its routes answer 404: the path of its URL, %q, is hardly the engine's", path)
+	}
+	list = append(list, w.dialectWarnings()...)
+	if f.note != "" && w.setConnector() == "" {
+		list = append(list, f.note)
+	}
+	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
+		warn("it does not say its dp_size; it is scheduled as one rank")
+	}
+	if w.fleet.gate.NeedsCapacity(w.role) {
+		for _, name := range w.lacks() {
+			warn("its %s is not known; classes that go by it count its requests instead. Set %s", name, name)
+		}
+	}
+	return list
+}
+
+// dialectWarnings are what is odd about how its dialect and connector were set.
+func (w *Worker) dialectWarnings() (list []string) {
+	if l := w.spec.Labels[labelConnector]; l != "" && w.setConnector() == "" {
+		list = append(list, fmt.Sprintf("its label %s=%.64q names no connector and is not used", labelConnector, l))
+	}
+	switch c := w.setConnector(); {
+	case c == "":
+	case !w.vllm():
+		list = append(list, fmt.Sprintf("its kv_connector is set to %s, but it speaks %s and has none", c, w.Backend()))
+	case c == ConnectorMooncake && w.role == admission.RolePrefill && len(w.Ranks()) == 1:
+		if m := w.mooncake.Load(); m != nil && len(m.ids) > 1 {
+			list = append(list, fmt.Sprintf("it has %d data-parallel ranks with an engine id each, and is scheduled as one: set dp_aware", len(m.ids)))
+		}
+	}
+	return list
+}
