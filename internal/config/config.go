@@ -316,14 +316,6 @@ func (s Server) PrometheusAddr() string {
 	return net.JoinHostPort(s.PrometheusHost, strconv.Itoa(s.PrometheusPort))
 }
 
-// KeyFor is the key to present to a worker: its own, else the fleet's.
-func (c *Config) KeyFor(w Worker) Secret {
-	if w.APIKey != "" {
-		return w.APIKey
-	}
-	return c.Auth.WorkerAPIKey
-}
-
 // Default is the configuration without flags, environment and file.
 func Default() *Config {
 	cfg, _, err := Load(nil, nil, nil)

@@ -116,7 +116,7 @@ workers:
 	if d := cmp.Diff(want, c.Workers); d != "" {
 		t.Error(d)
 	}
-	if got := c.KeyFor(c.Workers[0]).Reveal() + " " + c.KeyFor(c.Workers[1]).Reveal(); got != "from-file shared" {
+	if got := c.Workers[0].APIKey.Reveal() + " " + c.Auth.WorkerAPIKey.Reveal(); got != "from-file shared" {
 		t.Errorf("keys = %s", got)
 	}
 	wantWarnings := "[s.yaml:10: workers[1].tls.insecure_skip_verify: the certificate of https://[::1] is not checked]"

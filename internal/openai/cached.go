@@ -34,9 +34,6 @@ func (c *CachedSplicer) end() {
 	*c = CachedSplicer{name: c.name, Each: c.Each}
 }
 
-// Within tells whether the last piece ended in or before a number to replace.
-func (c *CachedSplicer) Within() bool { return c.matched > 0 || c.colon }
-
 // Splice returns the piece with count as the number; without one it is the piece
 // itself, else new memory. A negative count changes nothing.
 func (c *CachedSplicer) Splice(piece []byte, count int64) []byte {

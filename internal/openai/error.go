@@ -69,13 +69,6 @@ func (e *Error) Error() string {
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// WithRetryAfter is a copy of e that asks the client to wait.
-func (e *Error) WithRetryAfter(d time.Duration) *Error {
-	c := *e
-	c.RetryAfter = d
-	return &c
-}
-
 // WithCause is a copy of e with a cause for the log.
 func (e *Error) WithCause(err error) *Error {
 	c := *e

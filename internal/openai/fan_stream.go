@@ -130,9 +130,6 @@ func (m *StreamMerger) End(k int) error {
 	return nil
 }
 
-// CopyDone tells that the copy's end marker was seen.
-func (m *StreamMerger) CopyDone(k int) bool { return m.sources[k].done }
-
 // Done tells that all copies are at their end and the client's end marker came out.
 func (m *StreamMerger) Done() bool { return m.open == 0 && m.fault == nil }
 

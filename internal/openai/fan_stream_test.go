@@ -213,7 +213,7 @@ func TestStreamMergerEnd(t *testing.T) {
 	if _, err := runFan(t, m, []part{{0, "data: [DONE]\n\n"}, {1, "data: [DONE]\n"}}, 100); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.End(0); err != nil || !m.CopyDone(0) || m.CopyDone(1) || m.Done() {
+	if err := m.End(0); err != nil || !m.sources[0].done || m.sources[1].done || m.Done() {
 		t.Error(err)
 	}
 	var e *FanError

@@ -127,7 +127,7 @@ func FuzzPeek(f *testing.F) {
 			if err := json.Unmarshal(raw, &text); err != nil {
 				t.Fatalf("%q: %v", raw, err)
 			}
-			if got := string(p.AppendPromptText(nil, at)); got != text || len(text) != at.Size {
+			if got := string(AppendUnquoted(nil, raw)); got != text || len(text) != at.Size {
 				t.Fatalf("%q is %q of %d bytes, want %q of %d", raw, got, at.Size, text, len(text))
 			}
 			size += at.Size

@@ -174,7 +174,6 @@ func (p *Peeked) reset(route Route, body []byte, opts PeekOptions) {
 	p.Messages, p.MediaParts, p.ToolBytes = 0, 0, 0
 	p.MaxTokens, p.ReturnLogprob = -1, false
 	p.Seed, p.HasSeed = 0, false
-	p.SamplingN, p.SamplingMaxNewTokens = Span{}, Span{}
 	p.Members, p.afterOpen, p.closing = 0, 0, 0
 	p.seen = 0
 	p.maxSpans = opts.MaxPromptSpans

@@ -153,7 +153,7 @@ func TestPeekReadsWhatRoutingNeeds(t *testing.T) {
 	}
 	var text []string
 	for _, at := range p.Prompt {
-		piece := string(p.AppendPromptText(nil, at))
+		piece := string(AppendUnquoted(nil, p.Body[at.Start:at.End]))
 		if len(piece) != at.Size {
 			t.Errorf("%q has %d bytes, size says %d", piece, len(piece), at.Size)
 		}
@@ -238,7 +238,7 @@ func TestPeekedIsReusable(t *testing.T) {
 		}
 		if p.Model != "" || p.ModelKind != KindAbsent || p.Stream || p.IncludeUsage || p.N != 1 || p.IsBatch || p.BatchSize != 1 || len(p.Prompt) != 0 ||
 			p.PromptBytes != 0 || p.PromptTokenIDs != 0 || p.MaxTokens != -1 || p.ReturnLogprob || p.HasSeed || p.ToolBytes != 0 || p.Fields() != 0 ||
-			!p.SamplingN.IsZero() || p.Members != 1 || p.PromptKind != PromptNone || p.Has(FieldModel) || p.Raw(FieldModel) != nil {
+			p.Members != 1 || p.PromptKind != PromptNone || p.Has(FieldModel) || p.Raw(FieldModel) != nil {
 			t.Errorf("after %q something is left", first)
 		}
 	}

@@ -128,11 +128,6 @@ type Peeked struct {
 	Seed    int64
 	HasSeed bool
 
-	// SamplingN and SamplingMaxNewTokens are where these stand in a
-	// sampling_params object; zero if absent or if it is a list.
-	SamplingN            Span
-	SamplingMaxNewTokens Span
-
 	// Members is the number of top-level fields; afterOpen the offset after '{',
 	// closing that of the last '}'.
 	Members   int
@@ -178,14 +173,6 @@ func (p *Peeked) FieldKind(f Field) Kind {
 	return p.fields[f].kind
 }
 
-// FieldSpan is where the field's value is; zero if it is absent.
-func (p *Peeked) FieldSpan(f Field) Span {
-	if !p.seen.Has(f) {
-		return Span{}
-	}
-	return p.fields[f].value
-}
-
 // Raw is the field's value as the client wrote it; nil if it is absent.
 func (p *Peeked) Raw(f Field) []byte {
 	if !p.seen.Has(f) {
@@ -211,14 +198,6 @@ func (p *Peeked) User() string { v, _ := p.Str(FieldUser); return v }
 
 // SessionID is the client's session, or "".
 func (p *Peeked) SessionID() string { v, _ := p.Str(FieldSessionID); return v }
-
-// AppendPromptText appends the decoded text of a piece of the prompt.
-func (p *Peeked) AppendPromptText(dst []byte, at PromptSpan) []byte {
-	if at.Tokens {
-		return dst
-	}
-	return AppendUnquoted(dst, p.Body[at.Start:at.End])
-}
 
 // AppendPromptTokens appends the token ids of a piece of the prompt. ok is false if
 // one of them is no 32-bit unsigned integer; dst then has those before it.

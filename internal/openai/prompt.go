@@ -332,7 +332,7 @@ func (p *Peeked) samplingParams(v int) int {
 	p.sampling = samplingFacts{}
 	switch s.b[v] {
 	case '{':
-		return p.samplingObject(v+1, 1, true)
+		return p.samplingObject(v+1, 1)
 	case '[':
 	default:
 		return s.skip(v, 1)
@@ -344,7 +344,7 @@ func (p *Peeked) samplingParams(v int) int {
 			return e
 		}
 		if s.b[e] == '{' {
-			i = p.samplingObject(e+1, depthArray, false)
+			i = p.samplingObject(e+1, depthArray)
 		} else {
 			i = s.skip(e, depthArray)
 		}
@@ -362,7 +362,7 @@ type samplingFacts struct {
 	n     int
 }
 
-func (p *Peeked) samplingObject(i, depth int, only bool) int {
+func (p *Peeked) samplingObject(i, depth int) int {
 	s := &p.scan
 	facts := &p.sampling
 	n := 1
@@ -394,9 +394,6 @@ func (p *Peeked) samplingObject(i, depth int, only bool) int {
 				facts.err = err
 			}
 			n = p.N
-			if only {
-				p.SamplingN = Span{v, i}
-			}
 		case s.nameIs(name, "max_new_tokens"):
 			if seenMax && facts.err == nil {
 				facts.err = InvalidRequest("sampling_params.max_new_tokens", "the field \"max_new_tokens\" is there twice in sampling_params; send it once")
@@ -404,9 +401,6 @@ func (p *Peeked) samplingObject(i, depth int, only bool) int {
 			seenMax = true
 			if m, ok := parseInt(raw); ok && m >= 0 {
 				p.MaxTokens = max(p.MaxTokens, m)
-			}
-			if only {
-				p.SamplingMaxNewTokens = Span{v, i}
 			}
 		}
 	}

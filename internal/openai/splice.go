@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"io"
 	"slices"
 	"strconv"
 )
@@ -174,14 +173,6 @@ func (s *Splicer) repeat(mark, n int) {
 	s.ours = append(s.ours, ']')
 }
 
-// ReplaceSpan replaces a range of the body that Peek reported, such as SamplingN.
-// Ranges may not overlap each other or a field that is set or deleted.
-func (s *Splicer) ReplaceSpan(at Span, json []byte) {
-	start := len(s.ours)
-	s.ours = append(s.ours, json...)
-	s.edits = append(s.edits, edit{at, Span{start, len(s.ours)}})
-}
-
 // Delete takes f out of the body; nothing happens if it is not there.
 func (s *Splicer) Delete(f Field) {
 	if !s.p.Has(f) || s.deleted.Has(f) {
@@ -270,55 +261,4 @@ func (s *Splicer) AppendBytes(dst []byte) []byte {
 		dst = append(dst, b...)
 	}
 	return dst
-}
-
-// SegmentReader reads segments as one stream, for a transport that wants an
-// io.Reader. It does not change the segments.
-type SegmentReader struct {
-	segments [][]byte
-	next     []byte
-}
-
-// NewSegmentReader reads segments, which must stay as they are until it is done.
-func NewSegmentReader(segments [][]byte) *SegmentReader {
-	return &SegmentReader{segments: segments}
-}
-
-// Read implements io.Reader.
-func (r *SegmentReader) Read(p []byte) (int, error) {
-	n := 0
-	for n < len(p) {
-		if len(r.next) == 0 {
-			if len(r.segments) == 0 {
-				break
-			}
-			r.next, r.segments = r.segments[0], r.segments[1:]
-			continue
-		}
-		c := copy(p[n:], r.next)
-		r.next = r.next[c:]
-		n += c
-	}
-	if n == 0 && len(p) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
-
-// WriteTo implements io.WriterTo, without copying.
-func (r *SegmentReader) WriteTo(w io.Writer) (total int64, err error) {
-	for {
-		for len(r.next) > 0 {
-			n, err := w.Write(r.next)
-			total += int64(n)
-			r.next = r.next[n:]
-			if err != nil {
-				return total, err
-			}
-		}
-		if len(r.segments) == 0 {
-			return total, nil
-		}
-		r.next, r.segments = r.segments[0], r.segments[1:]
-	}
 }

@@ -3,8 +3,6 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"net"
 	"testing"
 )
@@ -126,16 +124,6 @@ func TestSpliceValues(t *testing.T) {
 	}
 }
 
-func TestSpliceOfNestedSpan(t *testing.T) {
-	p := mustPeek(t, RouteGenerate, `{"text":"a","sampling_params":{"temperature":0.10,"n":3}}`)
-	var s Splicer
-	s.Reset(p)
-	s.ReplaceSpan(p.SamplingN, []byte("1"))
-	if got, want := string(s.AppendBytes(nil)), `{"text":"a","sampling_params":{"temperature":0.10,"n":1}}`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
 // A vectored write consumes the slice it is given; the body of a second attempt must
 // be whole all the same.
 func TestSegmentsAfterVectoredWrite(t *testing.T) {
@@ -155,40 +143,6 @@ func TestSegmentsAfterVectoredWrite(t *testing.T) {
 		}
 	}
 }
-
-func TestSegmentReader(t *testing.T) {
-	segs := [][]byte{[]byte("ab"), nil, []byte("c"), []byte("defg")}
-	for size := 1; size < 10; size++ {
-		r := NewSegmentReader(segs)
-		var got []byte
-		buf := make([]byte, size)
-		for {
-			n, err := r.Read(buf)
-			got = append(got, buf[:n]...)
-			if err == io.EOF {
-				break
-			}
-		}
-		if string(got) != "abcdefg" {
-			t.Errorf("reads of %d gave %q", size, got)
-		}
-	}
-	r := NewSegmentReader(segs)
-	if _, err := r.Read(make([]byte, 3)); err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	if n, err := r.WriteTo(&out); n != 4 || err != nil || out.String() != "defg" {
-		t.Errorf("WriteTo: %d, %v, %q", n, err, out.String())
-	}
-	if _, err := NewSegmentReader(segs).WriteTo(brokenWriter{}); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("WriteTo into a broken pipe: %v", err)
-	}
-}
-
-type brokenWriter struct{}
-
-func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestSpliceAllocations(t *testing.T) {
 	p := mustPeek(t, RouteChatCompletions, `{"model":"m","messages":[{"role":"user","content":"hello"}]}`)

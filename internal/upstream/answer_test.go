@@ -187,7 +187,7 @@ func TestBrokenAnswers(t *testing.T) {
 			if !errors.As(err, &ue) || ue.Op != tc.op || ue.Kind != tc.kind || !EngineFault(err) {
 				t.Fatalf("%v: want %s %s", err, tc.op, tc.kind)
 			}
-			if !ue.Sent || SafeToResend(err) {
+			if !ue.Sent || nothingSent(err) {
 				t.Errorf("%v: the engine had it all, but Sent is %t", err, ue.Sent)
 			}
 			if !strings.Contains(err.Error(), strings.TrimPrefix(s.url, "http://")) {

@@ -156,7 +156,7 @@ func TestCancelInEveryPhase(t *testing.T) {
 					_, err = io.ReadAll(resp.Body)
 				}
 				var ue *Error
-				if !errors.Is(err, context.Canceled) || !errors.As(err, &ue) || ue.Kind != KindCanceled || EngineFault(err) || SafeToResend(err) {
+				if !errors.Is(err, context.Canceled) || !errors.As(err, &ue) || ue.Kind != KindCanceled || EngineFault(err) || nothingSent(err) {
 					t.Errorf("error %v", err)
 				}
 				select {

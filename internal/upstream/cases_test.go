@@ -130,7 +130,7 @@ func TestCase_B010_NoReplayOfWhatTheEngineHasRead(t *testing.T) {
 				if !errors.As(err, &ue) || ue.Reused != reused {
 					t.Fatalf("%v", err)
 				}
-				if !ue.Sent || SafeToResend(err) {
+				if !ue.Sent || nothingSent(err) {
 					t.Errorf("%v claims that nothing was sent", err)
 				}
 				if n := seen.Load(); n != 1 {
@@ -615,7 +615,7 @@ func TestMaxIdleConns(t *testing.T) {
 	if got := body(t, resp); got != "ok" {
 		t.Error("a request in flight must outlive Close")
 	}
-	if _, err := e.Do(context.Background(), post("{}")); kindOf(err) != KindShutdown || !SafeToResend(err) || EngineFault(err) {
+	if _, err := e.Do(context.Background(), post("{}")); kindOf(err) != KindShutdown || !nothingSent(err) || EngineFault(err) {
 		t.Error(err)
 	}
 	if st := e.Stats(); st.Idle != 0 {
@@ -636,7 +636,7 @@ func TestCase_B163_UnreachableNode(t *testing.T) {
 		e := endpoint(t, cfg, "http://10.255.255.1:9")
 		_, err := e.Do(context.Background(), post("{}"))
 		var ue *Error
-		if !errors.As(err, &ue) || ue.Op != OpDial || ue.Kind != KindTimeout || ue.Limit != LimitConnect || ue.LimitValue != 40*time.Millisecond || ue.Sent || !SafeToResend(err) {
+		if !errors.As(err, &ue) || ue.Op != OpDial || ue.Kind != KindTimeout || ue.Limit != LimitConnect || ue.LimitValue != 40*time.Millisecond || ue.Sent || !nothingSent(err) {
 			t.Errorf("%#v", err)
 		}
 		// Leaving while the dial hangs.
@@ -693,7 +693,7 @@ func TestCase_B165_NoDescriptorsIsNotTheEnginesFault(t *testing.T) {
 				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", errno)}
 			}
 			_, err := endpoint(t, cfg, "http://a").Do(context.Background(), post("{}"))
-			if kindOf(err) != KindLocal || EngineFault(err) || !SafeToResend(err) {
+			if kindOf(err) != KindLocal || EngineFault(err) || !nothingSent(err) {
 				t.Error(err)
 			}
 		}
@@ -708,7 +708,7 @@ func TestRefused(t *testing.T) {
 		}
 		ln.Close()
 		_, err = endpoint(t, cfg, "http://"+ln.Addr().String()).Do(context.Background(), post("{}"))
-		if kindOf(err) != KindRefused || !SafeToResend(err) || !EngineFault(err) || !strings.Contains(err.Error(), ln.Addr().String()) {
+		if kindOf(err) != KindRefused || !nothingSent(err) || !EngineFault(err) || !strings.Contains(err.Error(), ln.Addr().String()) {
 			t.Error(err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())

@@ -96,14 +96,6 @@ func (e *Error) Unwrap() []error {
 // Timeout makes the error a net.Error of sorts.
 func (e *Error) Timeout() bool { return e.Kind == KindTimeout }
 
-// SafeToResend tells whether err is a failure after which the same request can be
-// sent again without the risk that it runs twice: nothing of it can have reached
-// the engine's process, and the caller did not give up.
-func SafeToResend(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && !e.Sent && e.Kind != KindCanceled && e.Kind != KindInvalid
-}
-
 // EngineFault tells whether err is to be charged to the engine: not the caller's
 // leaving, not a request that cannot be sent, not a lack on this machine.
 func EngineFault(err error) bool {

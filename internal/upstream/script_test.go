@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -108,4 +109,11 @@ func (p *peer) gone() {
 			return
 		}
 	}
+}
+
+// nothingSent tells whether err says that nothing of the request can have reached
+// the engine, so that it can be sent again without the risk that it runs twice.
+func nothingSent(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && !e.Sent && e.Kind != KindCanceled && e.Kind != KindInvalid
 }

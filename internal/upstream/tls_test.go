@@ -134,7 +134,7 @@ func TestCase_B138_CertificatesByIP(t *testing.T) {
 				"unknown authority":                        {CAFile: other.file, ServerName: "engine.internal"},
 			} {
 				_, err := ask(set)
-				if kindOf(err) != KindTLS || !SafeToResend(err) {
+				if kindOf(err) != KindTLS || !nothingSent(err) {
 					t.Errorf("%s: %v", name, err)
 				} else if !strings.Contains(err.Error(), name) && !strings.Contains(err.Error(), "certificate") {
 					t.Errorf("%q does not say %q", err, name)
