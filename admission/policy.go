@@ -69,8 +69,13 @@ func (v *View) Load(i int) int64 {
 }
 
 // Min returns the rank with the least booked load; among equals the one that
-// was booked least recently. It does not count passed requests.
+// was booked least recently. It is for ranks with room, and not for choices where
+// Passing is true.
 func (v *View) Min() int { return v.pool.load.min(v.set, v.n, v.group, v.pool.groups) }
+
+// Passing tells whether the choice is for a request that holds nothing (see
+// [Gate.Pass]): the ranks may have no room, and Load counts such requests too.
+func (v *View) Passing() bool { return v.ranks != nil }
 
 // PolicyFactory makes the policy of one pool.
 type PolicyFactory func(model string, role Role) Policy

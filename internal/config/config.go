@@ -94,15 +94,16 @@ const (
 	PolicyRandom            Policy = "random"
 	PolicyRoundRobin        Policy = "round_robin"
 	PolicyPowerOfTwo        Policy = "power_of_two"
+	PolicyLeastLoad         Policy = "least_load"
 	PolicyConsistentHashing Policy = "consistent_hashing"
 )
 
 // Routing says how ranks are chosen. PrefillPolicy and DecodePolicy are filled
 // in from Policy when they are not set, so readers need no fallback.
 type Routing struct {
-	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|consistent_hashing" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
-	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for prefill workers."`
-	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for decode workers."`
+	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
+	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for prefill workers."`
+	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for decode workers."`
 }
 
 // Admission sets the gate. The names, the defaults and what is refused are those

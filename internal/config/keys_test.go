@@ -33,7 +33,7 @@ func TestNamedKeys(t *testing.T) {
 	}
 }
 
-// TestReloadOfKeys keeps away a restart for each change of a key, and a slip in the
+// TestReloadOfKeys guards against a restart for each change of a key, and a slip in the
 // file that leaves no key, or an open router.
 func TestReloadOfKeys(t *testing.T) {
 	s := newStory(t, "--api-key-file keys", files{"keys": "a:one\ntwo\n"})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestBaseURLOfClients keeps away two workers that replace each other for ever: a
+// TestBaseURLOfClients guards against two workers that replace each other for ever: a
 // base URL with and without the /v1 of OpenAI's clients is one engine.
 func TestBaseURLOfClients(t *testing.T) {
 	c, warnings, err := Load(words("--worker-urls http://a:1/v1 http://b:1"), nil, nil)

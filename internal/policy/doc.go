@@ -1,7 +1,7 @@
 // Package policy chooses one rank among those that have room.
 //
 // Goal: the choices people know from other routers (random, round robin, power
-// of two, consistent hashing), each a small type in a file of its own, each
+// of two, least load, consistent hashing), each a small type in a file of its own, each
 // working on the set that the admission gate hands in. A choice costs the same
 // in a fleet of four and of four thousand, and allocates nothing.
 //

@@ -126,9 +126,9 @@ func TestPerRole(t *testing.T) {
 	}
 }
 
-// TestCase_B068_IdleRanksShareTies keeps away a choice that gives every tie to
+// TestIdleRanksShareTies guards against a choice that gives every tie to
 // the first rank, so that the caches of the others stay empty.
-func TestCase_B068_IdleRanksShareTies(t *testing.T) {
+func TestIdleRanksShareTies(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, name, 4)
@@ -152,10 +152,10 @@ func TestCase_B068_IdleRanksShareTies(t *testing.T) {
 	}
 }
 
-// TestCase_B072_RequestsThatArriveTogetherSpread keeps away a choice by a
+// TestRequestsThatArriveTogetherSpread guards against a choice by a
 // snapshot of loads in which a burst does not see itself.
-func TestCase_B072_RequestsThatArriveTogetherSpread(t *testing.T) {
-	for _, name := range []string{PowerOfTwo, RoundRobin} {
+func TestRequestsThatArriveTogetherSpread(t *testing.T) {
+	for _, name := range []string{PowerOfTwo, LeastLoad, RoundRobin} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, name, 8)
 			got := map[string]int{}
@@ -181,6 +181,56 @@ func TestPowerOfTwoPrefersTheLessLoaded(t *testing.T) {
 	}
 }
 
+// The least loaded rank is found among more ranks than are looked at one by one, and
+// by what is booked at the moment: a request that ended leaves its rank idle.
+func TestLeastLoadTakesTheLeastLoadedRank(t *testing.T) {
+	const ranks = 40
+	f := newFleet(t, LeastLoad, ranks)
+	held := map[string]*admission.Ticket{}
+	for range ranks {
+		ticket := f.place(admission.Hint{})
+		if held[ticket.Decode.ID()] != nil {
+			t.Fatalf("%s got a second request while others were idle", ticket.Decode.ID())
+		}
+		held[ticket.Decode.ID()] = ticket
+	}
+	for _, r := range []*admission.Rank{f.ranks[31], f.ranks[3], f.ranks[17]} {
+		held[r.ID()].Release()
+		if got := f.place(admission.Hint{}).Decode.ID(); got != r.ID() {
+			t.Errorf("placed on %s, the only idle rank is %s", got, r.ID())
+		}
+	}
+	f.healthy(f.ranks[5], false)
+	for range 2 * ranks {
+		if got := f.place(admission.Hint{}).Decode.ID(); got == f.ranks[5].ID() {
+			t.Fatal("placed on a rank that is unhealthy")
+		}
+	}
+}
+
+// Requests that hold nothing may go to ranks without room, which stand in no order of
+// loads, and are spread by their own number.
+func TestPassedRequestsAreSpreadUnderEachPolicy(t *testing.T) {
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, name, 20)
+			got := map[*admission.Rank]int{}
+			for i := range 100 {
+				r := f.gate.Pass(admission.TargetSpec{Model: "m"}, admission.RoleRegular, key(i))
+				if r == nil {
+					t.Fatal("no rank was chosen")
+				}
+				got[r]++
+			}
+			for r, n := range got {
+				if n > 25 {
+					t.Errorf("%s got %d of 100", r.ID(), n)
+				}
+			}
+		})
+	}
+}
+
 func TestRoundRobinTakesTurnsAndSkips(t *testing.T) {
 	f := newFleet(t, RoundRobin, 3)
 	story := func() string {
@@ -199,9 +249,9 @@ func TestRoundRobinTakesTurnsAndSkips(t *testing.T) {
 	}
 }
 
-// TestCase_B074_SessionsKeepTheirRank keeps away sessions that scatter, which
+// TestSessionsKeepTheirRank guards against sessions that scatter, which
 // loses the cache of every turn but the first.
-func TestCase_B074_SessionsKeepTheirRank(t *testing.T) {
+func TestSessionsKeepTheirRank(t *testing.T) {
 	f := newFleet(t, ConsistentHashing, 4)
 	const keys = 400
 	home := func() (at [keys]string) {

@@ -13,6 +13,7 @@ const (
 	Random            = "random"
 	RoundRobin        = "round_robin"
 	PowerOfTwo        = "power_of_two"
+	LeastLoad         = "least_load"
 	ConsistentHashing = "consistent_hashing"
 )
 
@@ -23,6 +24,7 @@ var makers = map[string]func(rng) admission.Policy{
 	Random:            func(r rng) admission.Policy { return &random{rng: r} },
 	RoundRobin:        func(rng) admission.Policy { return &roundRobin{last: -1} },
 	PowerOfTwo:        func(r rng) admission.Policy { return &powerOfTwo{rng: r} },
+	LeastLoad:         func(r rng) admission.Policy { return &leastLoad{passing: powerOfTwo{rng: r}} },
 	ConsistentHashing: func(r rng) admission.Policy { return newConsistentHashing(r) },
 }
 

@@ -340,7 +340,7 @@ func TestCase_B162_EverythingAtOnce(t *testing.T) {
 	t.Parallel()
 	policies := []string{"power_of_two", "consistent_hashing"}
 	if full {
-		policies = append(policies, "random", "round_robin")
+		policies = append(policies, "random", "round_robin", "least_load")
 	}
 	for _, policy := range policies {
 		t.Run(policy, func(t *testing.T) {
