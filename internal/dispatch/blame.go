@@ -203,7 +203,7 @@ func (x *exchange) report(rank *fleet.Rank, f *failure) {
 	}
 	rank.NoteLeg(fleet.LegFailed)
 	if !x.call.Passing {
-		rank.LookAgain()
+		rank.CheckSoon()
 	}
 	v := &x.verdicts
 	v.mu.Lock()

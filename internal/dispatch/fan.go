@@ -22,7 +22,7 @@ type fanRun struct {
 	copies []fanCopy
 
 	prefillCtx, decodeCtx   legContext
-	prefillDead, decodeDead fleet.Watcher
+	prefillDead, decodeDead fleet.Watch
 
 	prefillOver latch    // closed when the last prefill leg is over
 	grace       deadline // of the prefill legs, once decode is over

@@ -44,7 +44,7 @@ func (x *exchange) request(b *pairBodies, leg admission.Leg) *upstream.Request {
 // is passed on cut.
 func (x *exchange) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
 	if resp.Status == statusNotFound && rank != nil {
-		rank.LookAgain() // it may not serve any more what it was sent
+		rank.CheckSoon() // it may not serve any more what it was sent
 	}
 	limit := x.d.opts.MaxErrorBody
 	body, err := x.collect(resp.Body, limit)

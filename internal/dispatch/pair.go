@@ -36,7 +36,7 @@ type pairLegs struct {
 
 	prefill     prefillLeg
 	prefillCtx  legContext
-	prefillDead fleet.Watcher
+	prefillDead fleet.Watch
 	grace       deadline // of the prefill leg, once decode is over
 
 	decode answerLeg

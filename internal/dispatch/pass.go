@@ -315,7 +315,7 @@ func (x *exchange) chooseBeside() (*admission.Rank, *failure) {
 
 // picky tells whether some worker may be worse at the route than others.
 func (x *exchange) picky() bool {
-	return x.d.routes.any() || x.call.Passing && x.d.fleet.RoutesFail()
+	return x.d.routes.any() || x.call.Passing && x.d.fleet.AnyRouteFailed()
 }
 
 // able are the workers of a role that may have the route. Those that keep failing at

@@ -147,7 +147,7 @@ func (x *exchange) notServed() *failure {
 	if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
 		return x.noWorkers()
 	}
-	x.d.fleet.LookForNames()
+	x.d.fleet.RediscoverModels()
 	return &failure{reason: reasonNoModel, local: openai.ModelNotFound(x.call.Peeked.Model)}
 }
 

@@ -34,7 +34,7 @@ type relay struct {
 // answerLeg is the leg that answers the client, run by the handler.
 type answerLeg struct {
 	ctx   legContext
-	dead  fleet.Watcher
+	dead  fleet.Watch
 	relay relay
 	// cached is what the prefill leg before told; nil: there was none.
 	cached *prefillCached

@@ -25,7 +25,7 @@ const (
 type seqLegs struct {
 	bodies      *pairBodies
 	prefillCtx  legContext
-	prefillDead fleet.Watcher
+	prefillDead fleet.Watch
 	decode      answerLeg
 	answered    time.Time // when prefill began to answer
 	moved       bool      // decode was moved once

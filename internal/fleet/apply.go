@@ -6,47 +6,47 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// settleAllLocked brings the gate in line with what is known: w after something
+// applyAllLocked brings the gate in line with what is known: w after something
 // about it changed (nil: a worker went), and those whose place depends on the
 // others. News are to be logged.
-func (f *Fleet) settleAllLocked(w *Worker, changes *[]admission.Change) (news []pairingNews) {
-	alone := !f.namedLocked()
+func (f *Fleet) applyAllLocked(w *Worker, changes *[]admission.Change) (news []pairingNews) {
+	alone := !f.anyNamedLocked()
 	if w != nil {
-		if w.adopts() {
-			w.adoptLocked(f.offeredLocked())
+		if w.inheritsConnector() {
+			w.inheritConnectorLocked(f.prefillConnectorsLocked())
 		}
-		f.settleLocked(w, alone, changes)
+		f.applyLocked(w, alone, changes)
 	}
-	var offers offered
+	var offers connectorsByModel
 	for _, o := range f.workers {
 		if o == w || o.draining {
 			continue
 		}
 		adopted := false
-		if o.adopts() {
+		if o.inheritsConnector() {
 			if offers == nil {
-				offers = f.offeredLocked()
+				offers = f.prefillConnectorsLocked()
 			}
-			adopted = o.adoptLocked(offers)
+			adopted = o.inheritConnectorLocked(offers)
 		}
-		if adopted || o.unknown {
-			f.settleLocked(o, alone, changes)
+		if adopted || o.modelUnknown {
+			f.applyLocked(o, alone, changes)
 		}
 	}
-	f.publishLocked()
+	f.publishModelsLocked()
 	return f.pairingLocked()
 }
 
-// settleLocked works out what of w the gate must learn. alone: no worker tells what
+// applyLocked works out what of w the gate must learn. alone: no worker tells what
 // it serves, so that one that does not either serves whatever is asked for.
-func (f *Fleet) settleLocked(w *Worker, alone bool, changes *[]admission.Change) {
+func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) {
 	if w.draining {
-		f.statesLocked(w, changes)
+		f.applyStatesLocked(w, changes)
 		return
 	}
 	models := w.ownNames()
-	w.unknown = len(models) == 0
-	w.astray = w.lostLocked(alone)
+	w.modelUnknown = len(models) == 0
+	w.modelProblem = w.modelProblemLocked(alone)
 	dps := 1
 	if f.cfg.Fleet.DPAware {
 		if dps = w.spec.DPSize; dps == 0 {
@@ -56,11 +56,11 @@ func (f *Fleet) settleLocked(w *Worker, alone bool, changes *[]admission.Change)
 	ranks := w.Ranks()
 	// A worker that nobody has seen and whose model nobody knows belongs nowhere
 	// yet, and one that may serve something else than what is asked for nowhere.
-	in := w.astray == "" && (!w.unknown || w.vitals.seen)
+	in := w.modelProblem == "" && (!w.modelUnknown || w.health.everHealthy)
 	facts := w.rankFacts(models)
 	if len(ranks) == dps && w.inGate == in && slices.Equal(models, w.models) {
-		f.factsLocked(w, facts, changes)
-		f.statesLocked(w, changes)
+		f.applyFactsLocked(w, facts, changes)
+		f.applyStatesLocked(w, changes)
 		return
 	}
 	f.unregisterLocked(w, changes)
@@ -80,9 +80,9 @@ func (f *Fleet) settleLocked(w *Worker, alone bool, changes *[]admission.Change)
 		w.ranks.Store(&ranks)
 	}
 	w.models, w.inGate = models, in
-	defer func() { f.rebarLocked(ranks, changes) }()
+	defer func() { f.restoreQuarantineLocked(ranks, changes) }()
 	for _, r := range ranks {
-		r.state = f.stateLocked(r)
+		r.state = f.gateStateLocked(r)
 		r.facts = facts
 		r.facts.Capacity = r.Capacity()
 		r.adm = admission.NewRank(admission.RankSpec{
@@ -105,8 +105,8 @@ func (w *Worker) rankFacts(models []string) admission.RankFacts {
 	}
 }
 
-// factsLocked tells the gate what is new about ranks that stay registered.
-func (f *Fleet) factsLocked(w *Worker, facts admission.RankFacts, changes *[]admission.Change) {
+// applyFactsLocked tells the gate what is new about ranks that stay registered.
+func (f *Fleet) applyFactsLocked(w *Worker, facts admission.RankFacts, changes *[]admission.Change) {
 	for _, r := range w.Ranks() {
 		facts.Capacity = r.Capacity()
 		if facts.Capacity == r.facts.Capacity && facts.PairGroup == r.facts.PairGroup && slices.Equal(facts.Adapters, r.facts.Adapters) {
@@ -122,7 +122,7 @@ func (f *Fleet) factsLocked(w *Worker, facts admission.RankFacts, changes *[]adm
 // unregisterLocked takes the ranks of w out of the gate. Holds on them stay
 // where they are.
 func (f *Fleet) unregisterLocked(w *Worker, changes *[]admission.Change) {
-	f.prunePastLocked(w)
+	f.pruneOldRanksLocked(w)
 	if !w.inGate {
 		return
 	}
@@ -131,13 +131,13 @@ func (f *Fleet) unregisterLocked(w *Worker, changes *[]admission.Change) {
 		*changes = append(*changes, admission.Change{Op: admission.RemoveRank, Rank: r.adm})
 		// A grant may come before the change is applied, so that a rank which has
 		// no hold now is kept as well.
-		w.past = append(w.past, r.adm)
+		w.oldRanks = append(w.oldRanks, r.adm)
 	}
 }
 
-// prunePastLocked forgets earlier registrations whose requests are over.
-func (f *Fleet) prunePastLocked(w *Worker) {
-	w.past = slices.DeleteFunc(w.past, func(r *admission.Rank) bool { return idle(f.gate.RankStats(r)) })
+// pruneOldRanksLocked forgets earlier registrations whose requests are over.
+func (f *Fleet) pruneOldRanksLocked(w *Worker) {
+	w.oldRanks = slices.DeleteFunc(w.oldRanks, func(r *admission.Rank) bool { return idle(f.gate.RankStats(r)) })
 }
 
 func idle(s admission.RankStats) bool {
@@ -151,7 +151,7 @@ func (f *Fleet) requestsLocked(w *Worker) int {
 		s := f.gate.RankStats(r)
 		n += s.PrefillLegs + s.PendingDecode + s.ActiveDecode
 	}
-	for _, r := range w.past {
+	for _, r := range w.oldRanks {
 		count(r)
 	}
 	if w.inGate {
@@ -162,21 +162,21 @@ func (f *Fleet) requestsLocked(w *Worker) int {
 	return n
 }
 
-func (f *Fleet) stateLocked(r *Rank) admission.RankState {
+func (f *Fleet) gateStateLocked(r *Rank) admission.RankState {
 	b, _ := r.breaker.get()
 	return admission.RankState{
-		Healthy: r.worker.vitals.healthy && !r.worker.heldLocked(), Draining: r.worker.draining,
+		Healthy: r.worker.health.healthy && !r.worker.withheldLocked(), Draining: r.worker.draining,
 		Breaker: b, Probes: r.breaker.probes(),
 	}
 }
 
-// statesLocked tells the gate the states that changed.
-func (f *Fleet) statesLocked(w *Worker, changes *[]admission.Change) {
+// applyStatesLocked tells the gate the states that changed.
+func (f *Fleet) applyStatesLocked(w *Worker, changes *[]admission.Change) {
 	if !w.inGate {
 		return
 	}
 	for _, r := range w.Ranks() {
-		if s := f.stateLocked(r); s != r.state {
+		if s := f.gateStateLocked(r); s != r.state {
 			r.state = s
 			*changes = append(*changes, admission.Change{Op: admission.SetState, Rank: r.adm, State: s})
 		}
@@ -188,7 +188,7 @@ func (f *Fleet) statesLocked(w *Worker, changes *[]admission.Change) {
 func (f *Fleet) breakerChanged(r *Rank) {
 	f.mu.Lock()
 	w := r.worker
-	if w.gone || f.closed || !slices.Contains(w.Ranks(), r) {
+	if w.removed || f.closed || !slices.Contains(w.Ranks(), r) {
 		f.mu.Unlock()
 		return
 	}
@@ -206,7 +206,7 @@ func (f *Fleet) breakerChanged(r *Rank) {
 		f.sched.drop(r.event)
 	}
 	var changes []admission.Change
-	f.statesLocked(w, &changes)
+	f.applyStatesLocked(w, &changes)
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}

@@ -97,7 +97,7 @@ func (w *Worker) setConnector() string {
 func (f *Fleet) Dialects() *engine.Registry { return f.opts.Dialects }
 
 // Dialect is the engine's: as set, else as found out, else SGLang's.
-func (w *Worker) Dialect() engine.Dialect { return w.known.Load().dialect }
+func (w *Worker) Dialect() engine.Dialect { return w.state.Load().dialect }
 
 // Backend is the name of the engine's dialect.
 func (w *Worker) Backend() string { return w.Dialect().Name() }
@@ -116,7 +116,7 @@ func (f *Facts) vllm(w *Worker) bool {
 // Connector is how the worker hands KV cache over: empty for SGLang, else one of
 // the Connector constants. A decode worker cannot be asked; without a setting it
 // has that of the prefill workers of its model.
-func (w *Worker) Connector() string { return w.known.Load().connector }
+func (w *Worker) Connector() string { return w.state.Load().connector }
 
 // ownConnector is the connector that is known of the worker itself; empty for
 // none.

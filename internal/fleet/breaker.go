@@ -197,12 +197,12 @@ func (b *breaker) probes() int {
 	return halfOpenProbes
 }
 
-// trip opens the breaker of a rank that has had one failure too many, with two
+// tripBreaker opens the breaker of a rank that has had one failure too many, with two
 // exceptions. The last candidate of a role stays a candidate, half-open: a closed
 // service helps nobody. And failures that nobody proved open nothing while the
 // other ranks of the role have them too: then it is the requests that are at
 // fault, and they would close one rank after another.
-func (f *Fleet) trip(r *Rank, now admission.Instant) {
+func (f *Fleet) tripBreaker(r *Rank, now admission.Instant) {
 	f.mu.Lock()
 	proven, since, first := r.breaker.run(now)
 	others, well := f.peersLocked(r, since, first)
@@ -237,7 +237,7 @@ func (f *Fleet) peersLocked(r *Rank, since, first admission.Instant) (others int
 					continue
 				}
 				// Not other.state: what a breaker has just become is told to it later.
-				if s := f.stateLocked(other); !s.Healthy || s.Draining || s.Breaker == admission.BreakerOpen {
+				if s := f.gateStateLocked(other); !s.Healthy || s.Draining || s.Breaker == admission.BreakerOpen {
 					continue
 				}
 				n++
@@ -266,28 +266,28 @@ func (b *breaker) halfOpen() bool {
 	return s == admission.BreakerHalfOpen
 }
 
-// reviveLocked makes open breakers half-open at once where they have become those of
+// halfOpenLastLocked makes open breakers half-open at once where they have become those of
 // the last candidates of their role, because the others went.
-func (f *Fleet) reviveLocked(now admission.Instant, changes *[]admission.Change) {
+func (f *Fleet) halfOpenLastLocked(now admission.Instant, changes *[]admission.Change) {
 	for _, w := range f.workers {
-		if !w.inGate || w.draining || !w.vitals.healthy {
+		if !w.inGate || w.draining || !w.health.healthy {
 			continue
 		}
 		for _, r := range w.Ranks() {
 			if s, _ := r.breaker.get(); s != admission.BreakerOpen {
 				continue
 			}
-			if others, _ := f.peersLocked(r, now, now); others == 0 && r.breaker.revive() {
+			if others, _ := f.peersLocked(r, now, now); others == 0 && r.breaker.halfOpenLast() {
 				f.sched.drop(r.event)
-				f.statesLocked(w, changes)
+				f.applyStatesLocked(w, changes)
 				f.log.Warn("circuit breaker changed", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "no other rank is left")
 			}
 		}
 	}
 }
 
-// revive makes an open breaker that of a last candidate.
-func (b *breaker) revive() bool {
+// halfOpenLast makes an open breaker that of a last candidate.
+func (b *breaker) halfOpenLast() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state != admission.BreakerOpen {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// share is what a worker tells of one of its data-parallel ranks. Zero: not told.
-type share struct {
+// rankCapacity is what a worker tells of one of its data-parallel ranks. Zero: not told.
+type rankCapacity struct {
 	kvTokens, maxRunning int64
 }
 
@@ -35,14 +35,14 @@ func (f *Facts) addStates(l lenient) {
 			tokens = o.object("memory_usage").amount("token_capacity")
 		}
 		f.states = grown(f.states, dp)
-		f.states[dp] = share{kvTokens: tokens, maxRunning: o.amount("effective_max_running_requests_per_dp")}
+		f.states[dp] = rankCapacity{kvTokens: tokens, maxRunning: o.amount("effective_max_running_requests_per_dp")}
 	}
 }
 
-// share is what is known of one rank, from the surest source that tells it.
-func (f *Facts) share(dp int) share {
-	var s share
-	for _, told := range [][]share{f.loads, f.states} {
+// rankCapacity is what is known of one rank, from the surest source that tells it.
+func (f *Facts) rankCapacity(dp int) rankCapacity {
+	var s rankCapacity
+	for _, told := range [][]rankCapacity{f.loads, f.states} {
 		if dp < len(told) {
 			s.kvTokens = orElse(s.kvTokens, told[dp].kvTokens)
 			s.maxRunning = orElse(s.maxRunning, told[dp].maxRunning)
@@ -84,7 +84,7 @@ func (f *Facts) capacity(dp int, set admission.Capacity) admission.Capacity {
 	var tokens int64
 	blind, unbounded := false, false
 	for i := range n {
-		s := f.share(first + i)
+		s := f.rankCapacity(first + i)
 		tokens += s.kvTokens
 		c.MaxRunning += s.maxRunning
 		blind = blind || s.kvTokens == 0
@@ -115,9 +115,9 @@ const (
 	capBlocks  = "total_kv_blocks"
 )
 
-// lacks names the capacities that classes go by and that are not known of a rank
+// missingCapacity names the capacities that classes go by and that are not known of a rank
 // of the role.
-func lacks(role admission.Role, c admission.Capacity) (names []string) {
+func missingCapacity(role admission.Role, c admission.Capacity) (names []string) {
 	if role != admission.RoleDecode && c.MaxBatchedTokens == 0 {
 		names = append(names, capBatched)
 	}
@@ -127,10 +127,10 @@ func lacks(role admission.Role, c admission.Capacity) (names []string) {
 	return names
 }
 
-// lacks names what is not known of some rank of the worker.
-func (w *Worker) lacks() (names []string) {
+// missingCapacity names what is not known of some rank of the worker.
+func (w *Worker) missingCapacity() (names []string) {
 	for _, r := range w.Ranks() {
-		for _, n := range lacks(w.role, r.Capacity()) {
+		for _, n := range missingCapacity(w.role, r.Capacity()) {
 			if !slices.Contains(names, n) {
 				names = append(names, n)
 			}

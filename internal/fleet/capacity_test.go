@@ -65,7 +65,7 @@ func TestCapacity(t *testing.T) {
 			if err != nil {
 				t.Fatal(tc.name, err)
 			}
-			f.loads = l.shares
+			f.loads = l.capacities
 		}
 		for _, w := range tc.want {
 			if got := f.capacity(w.dp, tc.set); got != w.c {
@@ -117,7 +117,7 @@ func TestNewCapacityKeepsHolds(t *testing.T) {
 		next.PageSize, next.MaxTotalTokens = 16, 3200
 		next.Adapters = []ModelInfo{{ID: "lora", Parent: "m"}}
 		b.prober.says(urlA, next)
-		b.pass(2 * factsEvery)
+		b.pass(2 * factsInterval)
 		if w.Ranks()[0].adm != rank {
 			t.Error("the rank was registered anew")
 		}
@@ -147,7 +147,7 @@ func TestLostLoadsKeepCapacity(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, &Facts{PageSize: 16})
-		b.prober.loaded(urlA, &loads{shares: []share{{1600, 8}}, load: []RankLoad{{Running: 3}}})
+		b.prober.loaded(urlA, &loads{capacities: []rankCapacity{{1600, 8}}, load: []RankLoad{{Running: 3}}})
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
 		want := admission.Capacity{KVBlocks: 100, BlockSize: 16, MaxRunning: 8}
@@ -159,11 +159,11 @@ func TestLostLoadsKeepCapacity(t *testing.T) {
 			t.Errorf("reported %+v", r)
 		}
 		b.prober.loaded(urlA, nil)
-		b.pass(2 * factsEvery)
+		b.pass(2 * factsInterval)
 		if s := b.gateRank(urlA); s.Capacity != want {
 			t.Errorf("at the gate without loads: %+v", s.Capacity)
 		}
-		if r := w.Info().Ranks[0].Reported; r == nil || r.AgeSeconds < 2*factsEvery.Seconds()-15 {
+		if r := w.Info().Ranks[0].Reported; r == nil || r.AgeSeconds < 2*factsInterval.Seconds()-15 {
 			t.Errorf("reported %+v", r)
 		}
 		w = b.add(WorkerSpec{URL: urlA, Labels: map[string]string{"a": "b"}})

@@ -2,23 +2,23 @@ package fleet
 
 import "sync"
 
-// lanes bound the checks that run at once. Workers whose last look failed may
+// checkLimiter bound the checks that run at once. Workers whose last look failed may
 // take half of the places, so that those that hang never delay the others.
-type lanes struct {
+type checkLimiter struct {
 	// immutable
 	max int
 
 	mu sync.Mutex
 	// guarded by mu
-	running, doubtful int
-	waiting           [2][]func() // others, doubtful
-	closed            bool
+	running, failing int
+	waiting          [2][]func() // others, doubtful
+	closed           bool
 
 	wg sync.WaitGroup
 }
 
 // start runs f on a goroutine of its own, now or when a place is free.
-func (l *lanes) start(doubt bool, f func()) {
+func (l *checkLimiter) start(doubt bool, f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -28,23 +28,23 @@ func (l *lanes) start(doubt bool, f func()) {
 		l.goLocked(doubt, f)
 		return
 	}
-	l.waiting[lane(doubt)] = append(l.waiting[lane(doubt)], f)
+	l.waiting[queueOf(doubt)] = append(l.waiting[queueOf(doubt)], f)
 }
 
-func lane(doubt bool) int {
+func queueOf(doubt bool) int {
 	if doubt {
 		return 1
 	}
 	return 0
 }
 
-func (l *lanes) roomLocked(doubt bool) bool {
-	return l.running < l.max && (!doubt || l.doubtful < max(l.max/2, 1))
+func (l *checkLimiter) roomLocked(doubt bool) bool {
+	return l.running < l.max && (!doubt || l.failing < max(l.max/2, 1))
 }
 
-func (l *lanes) goLocked(doubt bool, f func()) {
+func (l *checkLimiter) goLocked(doubt bool, f func()) {
 	l.running++
-	l.doubtful += lane(doubt)
+	l.failing += queueOf(doubt)
 	l.wg.Go(func() {
 		defer l.finish(doubt)
 		f()
@@ -52,7 +52,7 @@ func (l *lanes) goLocked(doubt bool, f func()) {
 }
 
 // close starts nothing any more and waits for what runs.
-func (l *lanes) close() {
+func (l *checkLimiter) close() {
 	l.mu.Lock()
 	l.closed = true
 	l.waiting = [2][]func(){}
@@ -60,11 +60,11 @@ func (l *lanes) close() {
 	l.wg.Wait()
 }
 
-func (l *lanes) finish(doubt bool) {
+func (l *checkLimiter) finish(doubt bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
-	l.doubtful -= lane(doubt)
+	l.failing -= queueOf(doubt)
 	for i, doubt := range []bool{false, true} {
 		for len(l.waiting[i]) > 0 && l.roomLocked(doubt) {
 			f := l.waiting[i][0]

@@ -74,7 +74,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			silent++
 		}
 		for _, r := range w.Ranks() {
-			for _, name := range lacks(w.Role(), r.Capacity()) {
+			for _, name := range missingCapacity(w.Role(), r.Capacity()) {
 				n[series{w.Role(), name}]++
 			}
 		}
@@ -85,7 +85,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	q := &c.f.quarantine
 	q.mu.Lock()
-	barred := q.barred
+	barred := q.quarantined
 	q.mu.Unlock()
 	ch <- silentDesc.Of(float64(silent))
 	ch <- barredDesc.Of(float64(barred))
@@ -116,7 +116,7 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 	f.mu.Lock()
 	workers := make([]one, 0, len(f.workers))
 	for _, w := range f.workers {
-		workers = append(workers, one{w, w.statusLocked(), w.vitals.doubted, w.vitals.dead})
+		workers = append(workers, one{w, w.statusLocked(), w.health.suspect, w.health.dead})
 	}
 	f.mu.Unlock()
 

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-// TestStatesAreMetrics keeps away an alert that cannot be written: one of several
+// TestStatesAreMetrics guards against an alert that cannot be written: one of several
 // workers is down, or a breaker is open.
 func TestStatesAreMetrics(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {

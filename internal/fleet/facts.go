@@ -50,7 +50,7 @@ type Facts struct {
 	DPAttention bool
 	// states and loads have what the worker tells of each data-parallel rank, in
 	// /server_info and in /v1/loads.
-	states, loads []share
+	states, loads []rankCapacity
 
 	// Missing are the information routes that the worker does not have or
 	// answered with something else.
@@ -67,18 +67,18 @@ type Facts struct {
 	infoLost bool
 	// noLoads: it has no /v1/loads.
 	noLoads bool
-	// mark is what tells this engine from another at the same address, apart from
+	// fingerprint is what tells this engine from another at the same address, apart from
 	// what stands in the other fields: see markOf. Zero: nothing.
-	mark uint64
+	fingerprint uint64
 	// oldInfo: it has /get_server_info and no /server_info.
 	oldInfo bool
 	// started is when a vLLM engine's process began, in seconds since 1970. Zero:
 	// not told.
 	started float64
-	// asked: its connector was asked for, not told.
-	asked bool
-	// note is what the question for the connector found, for people.
-	note string
+	// connectorProbed: its connector was connectorProbed for, not told.
+	connectorProbed bool
+	// connectorNote is what the question for the connector found, for people.
+	connectorNote string
 }
 
 var noFacts = &Facts{}
@@ -111,18 +111,18 @@ func (f *Facts) maxModelLen() int64 {
 	return f.Models[i].MaxModelLen
 }
 
-// concernSelf tells whether what is new since the old facts is no other worker's
+// onlySelfAffected tells whether what is new since the old facts is no other worker's
 // business: nothing of what it serves and how it is paired.
-func (f *Facts) concernSelf(old *Facts) bool {
+func (f *Facts) onlySelfAffected(old *Facts) bool {
 	return f.read == old.read && f.Backend == old.Backend && f.Connector == old.Connector && f.CacheType == old.CacheType &&
 		f.ServedName == old.ServedName && f.ModelPath == old.ModelPath && f.DPSize == old.DPSize && f.sameNames(old)
 }
 
-// another tells whether the facts are hardly those of the engine that the old ones
-// were of: its process is another one, or of another kind, or was set up in another
+// otherEngine tells whether the facts are hardly those of the engine that the old ones
+// were of: its process is otherEngine one, or of otherEngine kind, or was set up in otherEngine
 // way. A list of models that grew is no sign of that.
-func (f *Facts) another(old *Facts) bool {
-	return old.read && (f.mark != old.mark || f.started != old.started || f.Backend != old.Backend)
+func (f *Facts) otherEngine(old *Facts) bool {
+	return old.read && (f.fingerprint != old.fingerprint || f.started != old.started || f.Backend != old.Backend)
 }
 
 // sameNames tells whether both list the same models and adapters.
@@ -140,7 +140,7 @@ type lenient map[string]json.RawMessage
 
 func (l lenient) str(name string) string {
 	var s string
-	if json.Unmarshal(l[name], &s) != nil || !goodName(s) {
+	if json.Unmarshal(l[name], &s) != nil || !validName(s) {
 		return ""
 	}
 	return s
@@ -207,7 +207,7 @@ func (f *Facts) addServerInfo(body []byte) error {
 	if err := json.Unmarshal(body, &l); err != nil {
 		return err
 	}
-	f.mark = markOf(body)
+	f.fingerprint = fingerprintOf(body)
 	if l["vllm_config"] != nil {
 		f.addVLLMInfo(l)
 		return nil

@@ -21,7 +21,7 @@ import (
 // while the lock is not held.
 type fakeProber struct {
 	mu    sync.Mutex
-	up    map[string]checkup
+	up    map[string]checkResult
 	delay map[string]time.Duration
 	said  map[string]*Facts
 	asked map[string]int
@@ -41,20 +41,20 @@ type fakeProber struct {
 }
 
 var (
-	well     = checkup{health: answerOK, alive: answerOK}
-	busy     = checkup{health: answerBusy, alive: answerOK, why: "busy"}
-	vanished = checkup{health: answerGone, alive: answerGone, why: "gone"}
+	well     = checkResult{health: outcomeOK, alive: outcomeOK}
+	busy     = checkResult{health: outcomeBusy, alive: outcomeOK, reason: "busy"}
+	vanished = checkResult{health: outcomeUnreachable, alive: outcomeUnreachable, reason: "gone"}
 )
 
 func newFakeProber() *fakeProber {
 	return &fakeProber{
-		up: map[string]checkup{}, delay: map[string]time.Duration{}, said: map[string]*Facts{},
+		up: map[string]checkResult{}, delay: map[string]time.Duration{}, said: map[string]*Facts{},
 		asked: map[string]int{}, at: map[string]time.Time{}, load: map[string]*loads{},
 		hangs: map[string]*hang{}, connects: map[string]string{}, mute: map[string]error{}, probed: map[string]int{}, moon: map[string]*mooncake{},
 	}
 }
 
-func (p *fakeProber) set(c checkup, urls ...string) {
+func (p *fakeProber) set(c checkResult, urls ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, u := range urls {
@@ -71,25 +71,25 @@ func (p *fakeProber) says(url string, f *Facts) {
 // hang is how a worker answers in time: after a delay, never if that is negative.
 type hang struct{ health, alive time.Duration }
 
-func (h *hang) check(ctx context.Context, o *config.Health, l look) checkup {
-	after := func(d time.Duration, late answer) func(context.Context) reply {
-		return func(ctx context.Context) reply {
-			r, wait := reply{answer: late, slow: true, why: "no answer in time"}, o.Timeout
+func (h *hang) check(ctx context.Context, o *config.Health, l checkParams) checkResult {
+	after := func(d time.Duration, late outcome) func(context.Context) probeResult {
+		return func(ctx context.Context) probeResult {
+			r, wait := probeResult{outcome: late, timedOut: true, reason: "no answer in time"}, o.Timeout
 			if d >= 0 && d < o.Timeout {
-				r, wait = reply{answer: answerOK}, d
+				r, wait = probeResult{outcome: outcomeOK}, d
 			}
 			select {
 			case <-time.After(wait):
 				return r
 			case <-ctx.Done():
-				return reply{}
+				return probeResult{}
 			}
 		}
 	}
-	if !l.working {
+	if !l.inService {
 		return vanished
 	}
-	return sideBySide(ctx, o, l, after(h.health, answerBusy), after(h.alive, answerGone))
+	return probeInParallel(ctx, o, l, after(h.health, outcomeBusy), after(h.alive, outcomeUnreachable))
 }
 
 func (p *fakeProber) hang(url string, h *hang) {
@@ -118,7 +118,7 @@ func (p *fakeProber) last(url string) time.Time {
 	return p.at[url]
 }
 
-func (p *fakeProber) check(ctx context.Context, w *Worker, l look) checkup {
+func (p *fakeProber) check(ctx context.Context, w *Worker, l checkParams) checkResult {
 	p.mu.Lock()
 	if how, ok := p.hangs[w.URL()]; ok {
 		p.mu.Unlock()
@@ -133,7 +133,7 @@ func (p *fakeProber) check(ctx context.Context, w *Worker, l look) checkup {
 		select {
 		case <-time.After(d):
 		case <-ctx.Done():
-			return checkup{}
+			return checkResult{}
 		}
 	}
 	if !ok {
@@ -157,7 +157,7 @@ func (p *fakeProber) changed(ctx context.Context, w *Worker, before *Facts) bool
 	p.mu.Lock()
 	p.looks++
 	p.mu.Unlock()
-	return !now.sameNames(before) || now.mark != before.mark
+	return !now.sameNames(before) || now.fingerprint != before.fingerprint
 }
 
 func (p *fakeProber) loads(_ context.Context, w *Worker, _ bool) (*loads, bool) {

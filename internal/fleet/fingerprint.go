@@ -6,14 +6,14 @@ import (
 	"hash/maphash"
 )
 
-var markSeed = maphash.MakeSeed()
+var fingerprintSeed = maphash.MakeSeed()
 
-// markOf sums up an answer of /server_info, without reading it as JSON: all of it
+// fingerprintOf sums up an answer of /server_info, without reading it as JSON: all of it
 // but internal_states, which has loads, and of these the capacities. SGLang's has
 // every argument, among them a random seed that each process draws for itself.
-func markOf(body []byte) uint64 {
+func fingerprintOf(body []byte) uint64 {
 	var h maphash.Hash
-	h.SetSeed(markSeed)
+	h.SetSeed(fingerprintSeed)
 	from, to := section(body, `"internal_states"`)
 	_, _ = h.Write(body[:from])
 	for rest := body[from:to]; ; {
@@ -88,20 +88,20 @@ func (p *httpProber) changed(ctx context.Context, w *Worker, before *Facts) bool
 	case err != nil:
 		return false
 	case status/100 == 2:
-		return markOf(body) != before.mark
+		return fingerprintOf(body) != before.fingerprint
 	case status == 404:
-		return before.mark != 0
+		return before.fingerprint != 0
 	}
 	return false
 }
 
-// toldAnother tells whether an answer about the load is another engine's than the
+// loadsDiffer tells whether an answer about the load is another engine's than the
 // one that the facts are of.
-func (f *Facts) toldAnother(l *loads) bool {
-	if l.started != f.started || len(l.shares) != len(f.loads) {
+func (f *Facts) loadsDiffer(l *loads) bool {
+	if l.started != f.started || len(l.capacities) != len(f.loads) {
 		return true
 	}
-	for i, s := range l.shares {
+	for i, s := range l.capacities {
 		if s != f.loads[i] {
 			return true
 		}

@@ -15,15 +15,15 @@ func TestMark(t *testing.T) {
 	info := func(seed, capacity, load int) []byte {
 		return fmt.Appendf(nil, `{"random_seed":%d,"name":"a\"[","internal_states":[{"token_capacity":%d,"last_gen_throughput":%d,"x":"]\\"}],"version":"1"}`, seed, capacity, load)
 	}
-	was := markOf(info(1, 100, 5))
-	if markOf(info(1, 100, 77)) != was {
+	was := fingerprintOf(info(1, 100, 5))
+	if fingerprintOf(info(1, 100, 77)) != was {
 		t.Error("another load is another engine")
 	}
-	if markOf(info(2, 100, 5)) == was || markOf(info(1, 101, 5)) == was || markOf(nil) == was {
+	if fingerprintOf(info(2, 100, 5)) == was || fingerprintOf(info(1, 101, 5)) == was || fingerprintOf(nil) == was {
 		t.Error("another seed or capacity is the same engine")
 	}
 	for _, odd := range []string{"", `"internal_states"`, `{"internal_states":[`, `{"internal_states":["\`, `{"internal_states":}]`, `"internal_states":{"token_capacity"`} {
-		if markOf([]byte(odd)) == 0 {
+		if fingerprintOf([]byte(odd)) == 0 {
 			t.Errorf("%q has no mark", odd)
 		}
 	}
@@ -53,7 +53,7 @@ func routes(m map[string]string) http.HandlerFunc {
 	}
 }
 
-// TestExchangedEngine keeps away the port, ranks, dialect and capacity of an engine
+// TestExchangedEngine guards against the port, ranks, dialect and capacity of an engine
 // that is not there any more: they were read every five minutes. No check fails
 // between.
 func TestExchangedEngine(t *testing.T) {
@@ -112,7 +112,7 @@ func TestExchangedEngine(t *testing.T) {
 	}
 }
 
-// TestAdaptersComeAndGo keeps away a list of models that is minutes old: with no
+// TestAdaptersComeAndGo guards against a list of models that is minutes old: with no
 // request at all it is read again with each check.
 func TestAdaptersComeAndGo(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
@@ -153,7 +153,7 @@ func TestUnknownNamesAreLookedFor(t *testing.T) {
 		}
 		n = b.prober.total()
 		for range 100 {
-			b.LookForNames()
+			b.RediscoverModels()
 			b.pass(defaultHealthInterval / 100)
 		}
 		b.pass(defaultHealthInterval)

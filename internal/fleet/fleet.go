@@ -35,20 +35,20 @@ type Fleet struct {
 	log       *slog.Logger
 	prober    prober
 	sched     *schedule
-	lanes     lanes
+	limiter   checkLimiter
 	ctx       context.Context
 	cancel    context.CancelFunc
 
 	// atomic
-	names      atomic.Pointer[names]
-	sought     atomic.Int64 // instant of the last LookForNames
-	routesFail atomic.Bool  // see RoutesFail
-	failed     atomic.Bool  // a rank was ever charged: peers' successes are worth a moment
+	names           atomic.Pointer[modelTable]
+	lastRediscovery atomic.Int64 // instant of the last LookForNames
+	anyRouteFailed  atomic.Bool  // see RoutesFail
+	anyFailed       atomic.Bool  // a rank was ever charged: peers' successes are worth a moment
 
 	mu sync.Mutex
 	// guarded by mu
 	workers    []*Worker         // in the order of registration; a replaced one keeps its place
-	begun      admission.Instant // when the first worker was registered
+	firstAdded admission.Instant // when the first worker was registered
 	byID       map[string]*Worker
 	byURL      map[string]*Worker
 	retired    map[*Worker]struct{} // replaced, with an endpoint of their own that still has requests
@@ -73,7 +73,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 	cfg := o.Config
 	f := &Fleet{
 		gate: gate, clock: clock, opts: o, cfg: cfg, log: o.Log, prober: p, sched: newSchedule(clock),
-		lanes: lanes{max: o.maxProbes},
+		limiter: checkLimiter{max: o.maxProbes},
 		transport: upstream.Config{
 			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
 			Sockets: o.Sockets,
@@ -82,7 +82,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.publishLocked()
+	f.publishModelsLocked()
 	return f
 }
 
@@ -101,7 +101,7 @@ func (f *Fleet) Close() {
 	f.mu.Unlock()
 	f.cancel()
 	f.sched.close()
-	f.lanes.close()
+	f.limiter.close()
 	for _, w := range workers {
 		w.cancel()
 		w.endpoint.Close()
@@ -161,17 +161,17 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 	}
 	now := f.clock.Now()
 	f.generation++
-	w := &Worker{fleet: f, source: source, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, added: now}
+	w := &Worker{fleet: f, source: source, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now}
 	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
-	w.know(noFacts)
+	w.updateState(noFacts)
 	w.ranks.Store(new([]*Rank))
 	var changes []admission.Change
 	if old == nil {
 		w.id = f.newIDLocked(spec.URL)
 		if len(f.workers) == 0 {
-			f.begun = now
+			f.firstAdded = now
 		}
 		f.workers = append(f.workers, w)
 	} else {
@@ -179,30 +179,30 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 		f.workers[slices.Index(f.workers, old)] = w
 		f.unregisterLocked(old, &changes)
 		if !old.draining {
-			w.know(old.Facts())
+			w.updateState(old.Facts())
 			w.loads.Store(old.loads.Load())
 			w.mooncake.Store(old.mooncake.Load())
-			w.vitals = old.vitals
-			w.factsAt = now.Add(-factsEvery) // to be read again with the first check
+			w.health = old.health
+			w.factsReadAt = now.Add(-factsInterval) // to be read again with the first check
 			if sameTransport(&old.spec, &spec) {
 				w.endpoint = old.endpoint
 			}
-			w.past = slices.Clone(old.past)
-			w.life.Store(old.life.Load())
+			w.oldRanks = slices.Clone(old.oldRanks)
+			w.liveness.Store(old.liveness.Load())
 		}
-		f.leaveLocked(old)
+		f.stopLocked(old)
 		if w.endpoint != old.endpoint {
-			f.retireLocked(old)
+			f.closeWhenIdleLocked(old)
 		}
 	}
-	if w.life.Load() == nil {
-		w.life.Store(newLife())
+	if w.liveness.Load() == nil {
+		w.liveness.Store(newLiveness())
 	}
 	if f.cfg.Health.Disabled {
-		w.vitals.seen, w.vitals.healthy = true, true
+		w.health.everHealthy, w.health.healthy = true, true
 	}
 	f.byID[w.id], f.byURL[spec.URL] = w, w
-	news := f.settleAllLocked(w, &changes)
+	news := f.applyAllLocked(w, &changes)
 	f.gate.Apply(changes...)
 	f.sched.set(w.event, now)
 	f.log.Info("worker registered", "worker", spec.URL, "id", w.id, "type", w.role.String(), "replaced", old != nil)
@@ -237,8 +237,8 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 	w.draining, w.drainSince = true, now
 	w.cancel()
 	var changes []admission.Change
-	news := f.settleAllLocked(w, &changes)
-	f.reviveLocked(now, &changes)
+	news := f.applyAllLocked(w, &changes)
+	f.halfOpenLastLocked(now, &changes)
 	f.gate.Apply(changes...)
 	f.logPairing(news)
 	f.log.Info("worker is removed", "worker", w.spec.URL, "id", w.id)
@@ -249,28 +249,28 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 // drainLocked ends a removed worker when its requests are over, or looks again
 // later.
 func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
-	f.prunePastLocked(w)
+	f.pruneOldRanksLocked(w)
 	waited := now.Sub(w.drainSince)
-	if (len(w.past) > 0 || f.requestsLocked(w) > 0) && waited < f.opts.drainTimeout {
+	if (len(w.oldRanks) > 0 || f.requestsLocked(w) > 0) && waited < f.opts.drainTimeout {
 		// The pause grows with the time already waited: 10 ms to half a second.
 		f.sched.set(w.event, now.Add(min(max(waited/4, 10*time.Millisecond), 500*time.Millisecond)))
 		return
 	}
 	var changes []admission.Change
 	f.unregisterLocked(w, &changes)
-	f.leaveLocked(w)
+	f.stopLocked(w)
 	f.workers = slices.DeleteFunc(f.workers, func(o *Worker) bool { return o == w })
 	delete(f.byID, w.id)
 	delete(f.byURL, w.spec.URL)
-	f.logPairing(f.settleAllLocked(nil, &changes))
+	f.logPairing(f.applyAllLocked(nil, &changes))
 	f.gate.Apply(changes...)
 	w.endpoint.Close()
 	f.log.Info("worker is gone", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond))
 }
 
-// leaveLocked ends everything that is going on for w itself.
-func (f *Fleet) leaveLocked(w *Worker) {
-	w.gone = true
+// stopLocked ends everything that is going on for w itself.
+func (f *Fleet) stopLocked(w *Worker) {
+	w.removed = true
 	w.cancel()
 	f.forgetPairsLocked(w.Ranks())
 	f.sched.drop(w.event)
@@ -279,17 +279,17 @@ func (f *Fleet) leaveLocked(w *Worker) {
 	}
 }
 
-// retireLocked closes the endpoint of a worker that was replaced, when the
+// closeWhenIdleLocked closes the endpoint of a worker that was replaced, when the
 // requests it still has are over.
-func (f *Fleet) retireLocked(w *Worker) {
+func (f *Fleet) closeWhenIdleLocked(w *Worker) {
 	deadline := f.clock.Now().Add(f.opts.drainTimeout)
 	f.retired[w] = struct{}{}
 	var e *event
 	look := func(now admission.Instant) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.prunePastLocked(w)
-		if len(w.past) == 0 || now >= deadline {
+		f.pruneOldRanksLocked(w)
+		if len(w.oldRanks) == 0 || now >= deadline {
 			w.endpoint.Close()
 			delete(f.retired, w)
 			return

@@ -19,9 +19,9 @@ const (
 	urlC = "http://c:1"
 )
 
-// TestCase_B029_StartsWithDeadWorkers keeps away a router that refuses to start,
+// TestFleetStartsWithDeadWorkers guards against a router that refuses to start,
 // or waits, because a configured worker is down.
-func TestCase_B029_StartsWithDeadWorkers(t *testing.T) {
+func TestFleetStartsWithDeadWorkers(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
@@ -55,9 +55,9 @@ func TestCase_B029_StartsWithDeadWorkers(t *testing.T) {
 	})
 }
 
-// TestCase_B024_ReadinessFollowsBothRoles keeps away a front end that says ready
+// TestReadyNeedsBothRoles guards against a front end that says ready
 // when all workers of one role are dead.
-func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
+func TestReadyNeedsBothRoles(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		if b.Ready(true) {
 			t.Error("ready without workers")
@@ -87,9 +87,9 @@ func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
 	})
 }
 
-// TestCase_B025_BusyIsNotDead keeps away a checker that takes the only worker
+// TestBusyWorkerIsNotDead guards against a checker that takes the only worker
 // out because it is too busy to answer the health route.
-func TestCase_B025_BusyIsNotDead(t *testing.T) {
+func TestBusyWorkerIsNotDead(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		w := b.add(WorkerSpec{URL: urlA})
@@ -147,9 +147,9 @@ func TestDeathIsToldOnceAndEndsWithRecovery(t *testing.T) {
 	})
 }
 
-// TestCase_B026_RemovedWorkersAreNotAsked keeps away probes of workers that a
+// TestRemovedWorkersAreNotProbed guards against probes of workers that a
 // reload removed.
-func TestCase_B026_RemovedWorkersAreNotAsked(t *testing.T) {
+func TestRemovedWorkersAreNotProbed(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		wa := b.add(WorkerSpec{URL: urlA})
@@ -174,9 +174,9 @@ func TestCase_B026_RemovedWorkersAreNotAsked(t *testing.T) {
 	})
 }
 
-// TestCase_B006_ChecksLeaveLoadAlone keeps away a checker that resets load
+// TestHealthChecksDoNotResetLoad guards against a checker that resets load
 // figures while requests run.
-func TestCase_B006_ChecksLeaveLoadAlone(t *testing.T) {
+func TestHealthChecksDoNotResetLoad(t *testing.T) {
 	inBubble(t, settings{ModelID: "m", Health: config.Health{Interval: time.Second}}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		wa := b.add(WorkerSpec{URL: urlA})
@@ -216,9 +216,9 @@ func TestCase_B006_ChecksLeaveLoadAlone(t *testing.T) {
 	})
 }
 
-// TestCase_B005_RestartUnderTheSameAddress keeps away counts that outlive a
+// TestRestartUnderTheSameAddressStartsCountsAnew guards against counts that outlive a
 // worker and make the new one at its address look idle or full.
-func TestCase_B005_RestartUnderTheSameAddress(t *testing.T) {
+func TestRestartUnderTheSameAddressStartsCountsAnew(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		b.add(WorkerSpec{URL: urlA})
@@ -263,9 +263,9 @@ func TestCase_B005_RestartUnderTheSameAddress(t *testing.T) {
 	})
 }
 
-// TestCase_B040_AnotherModelAndRoleReplace keeps away entries of the old model
+// TestAnotherModelOrRoleReplacesTheWorker guards against entries of the old model
 // and role that stay behind.
-func TestCase_B040_AnotherModelAndRoleReplace(t *testing.T) {
+func TestAnotherModelOrRoleReplacesTheWorker(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		first := b.add(WorkerSpec{URL: urlA, ModelID: "m0"})
@@ -291,9 +291,9 @@ func TestCase_B040_AnotherModelAndRoleReplace(t *testing.T) {
 	})
 }
 
-// TestCase_B044_ReplacingLeavesNoGap keeps away a replacement by removal, in
+// TestReplacingLeavesNoGap guards against a replacement by removal, in
 // which for a moment no worker exists.
-func TestCase_B044_ReplacingLeavesNoGap(t *testing.T) {
+func TestReplacingLeavesNoGap(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.add(WorkerSpec{URL: urlA})
@@ -322,9 +322,9 @@ func TestCase_B044_ReplacingLeavesNoGap(t *testing.T) {
 	})
 }
 
-// TestCase_B041_SameSettingsAreTheSameWorker keeps away a second registration
+// TestSameSettingsAreTheSameWorker guards against a second registration
 // that is neither refused nor takes effect.
-func TestCase_B041_SameSettingsAreTheSameWorker(t *testing.T) {
+func TestSameSettingsAreTheSameWorker(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		spec := WorkerSpec{URL: urlA, Type: config.WorkerPrefill, BootstrapPort: 9000, Labels: map[string]string{"zone": "x"}}
 		w := b.add(spec)
@@ -389,9 +389,9 @@ func TestRemovedWorkerDrains(t *testing.T) {
 	})
 }
 
-// TestCase_B164_HangingWorkersDelayNobody keeps away checks that queue behind
+// TestHangingWorkersDelayNoOtherCheck guards against checks that queue behind
 // those of workers which never answer.
-func TestCase_B164_HangingWorkersDelayNobody(t *testing.T) {
+func TestHangingWorkersDelayNoOtherCheck(t *testing.T) {
 	o := settings{ModelID: "m", maxProbes: 8, Health: config.Health{Interval: 2 * time.Second}}
 	inBubble(t, o, func(b *testbed) {
 		b.prober.set(well, urlA)
@@ -502,7 +502,7 @@ func TestModelNames(t *testing.T) {
 	})
 }
 
-// TestSetModelThatTheEngineDoesNotKnow keeps away the engine's 404 for a name that
+// TestSetModelThatTheEngineDoesNotKnow guards against the engine's 404 for a name that
 // the list shows, and the engine's own name, which it does not show.
 func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
@@ -531,9 +531,9 @@ func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
 	})
 }
 
-// TestCase_B146_KnownModelWithoutHealthyWorkers keeps away "not found" for a
+// TestKnownModelWithoutHealthyWorkersIsUnavailable guards against "not found" for a
 // model whose workers are all away: the pool stays, without candidates.
-func TestCase_B146_KnownModelWithoutHealthyWorkers(t *testing.T) {
+func TestKnownModelWithoutHealthyWorkersIsUnavailable(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
@@ -558,9 +558,9 @@ func TestCase_B146_KnownModelWithoutHealthyWorkers(t *testing.T) {
 	})
 }
 
-// TestCase_B018_BreakerTurnsByItself keeps away a breaker that waits for a
+// TestOpenBreakerHalfOpensWithoutRequests guards against a breaker that waits for a
 // request which is never sent, or never closes.
-func TestCase_B018_BreakerTurnsByItself(t *testing.T) {
+func TestOpenBreakerHalfOpensWithoutRequests(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		w := b.add(WorkerSpec{URL: urlA})
@@ -617,9 +617,9 @@ func TestCase_B018_BreakerTurnsByItself(t *testing.T) {
 	})
 }
 
-// TestCase_B066_RanksThatAreNotThere keeps away a rank number beyond the
+// TestPinToARankThatDoesNotExistIsNotFound guards against a rank number beyond the
 // worker's size.
-func TestCase_B066_RanksThatAreNotThere(t *testing.T) {
+func TestPinToARankThatDoesNotExistIsNotFound(t *testing.T) {
 	inBubble(t, settings{ModelID: "m", DPAware: true}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		b.prober.says(urlA, &Facts{DPSize: 2})
@@ -705,7 +705,7 @@ func TestFailedRequestsHurryTheCheck(t *testing.T) {
 		b.pass(time.Minute)
 		b.prober.set(vanished, urlA)
 		for range 3 {
-			w.Ranks()[0].LookAgain()
+			w.Ranks()[0].CheckSoon()
 			b.pass(2 * time.Second)
 		}
 		if w.Status() != StatusUnhealthy {
@@ -713,7 +713,7 @@ func TestFailedRequestsHurryTheCheck(t *testing.T) {
 		}
 		n := b.prober.count(urlA)
 		for range 1000 { // a storm of failures is no storm of checks
-			w.Ranks()[0].LookAgain()
+			w.Ranks()[0].CheckSoon()
 			b.pass(5 * time.Millisecond)
 		}
 		if n = b.prober.count(urlA) - n; n > 6 {
@@ -741,7 +741,7 @@ func TestLargeFleetIsIdleCheaply(t *testing.T) {
 		total, busy := -b.prober.total(), -b.prober.count(wa.URL())
 		b.pass(time.Minute)
 		total, busy = total+b.prober.total(), busy+b.prober.count(wa.URL())
-		if total > 60*(maxIdleRate+5) || total < 60*(maxIdleRate-5) {
+		if total > 60*(maxIdleCheckRate+5) || total < 60*(maxIdleCheckRate-5) {
 			t.Errorf("%d checks in a minute", total)
 		}
 		if busy < 50 {

@@ -15,15 +15,15 @@ import (
 // "+" behind a word: bytes came from the worker; "r": it has requests.
 func TestVitals(t *testing.T) {
 	o := &config.Health{FailureThreshold: 3, SuccessThreshold: 2, BusyGrace: 5 * time.Second}
-	state := func(v vitals) string {
+	state := func(v healthState) string {
 		switch {
 		case v.dead:
 			return "dead"
-		case v.healthy && v.excused:
+		case v.healthy && v.forgiven:
 			return "excused"
 		case v.healthy:
 			return "up"
-		case v.seen:
+		case v.everHealthy:
 			return "down"
 		}
 		return "new"
@@ -45,20 +45,20 @@ func TestVitals(t *testing.T) {
 		{"nothing said, nothing changed", "ok gone none gone none none gone", "up up up up up up dead"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := vitals{}
+			v := healthState{}
 			var got []string
 			now := admission.Instant(0)
 			for _, word := range strings.Fields(tc.in) {
 				now = now.Add(time.Second)
-				var s signs
+				var s activity
 				word, s.progress = strings.CutSuffix(word, "+")
 				s.during = s.progress
 				word, s.requests = strings.CutSuffix(word, "r")
-				c := map[string]checkup{
-					"ok": {health: answerOK, alive: answerOK}, "busy": {health: answerBusy, alive: answerOK},
-					"gone": {health: answerGone, alive: answerGone}, "denied": {health: answerDenied, alive: answerOK}, "none": {},
+				c := map[string]checkResult{
+					"ok": {health: outcomeOK, alive: outcomeOK}, "busy": {health: outcomeBusy, alive: outcomeOK},
+					"gone": {health: outcomeUnreachable, alive: outcomeUnreachable}, "denied": {health: outcomeDenied, alive: outcomeOK}, "none": {},
 				}[word]
-				v.judge(now, c, s, o)
+				v.evaluate(now, c, s, o)
 				got = append(got, state(v))
 			}
 			if got := strings.Join(got, " "); got != tc.want {
@@ -70,19 +70,19 @@ func TestVitals(t *testing.T) {
 
 func TestVitalsPause(t *testing.T) {
 	o := &config.Health{FailureThreshold: 3, SuccessThreshold: 2, Interval: 30 * time.Second}
-	gone := checkup{health: answerGone, alive: answerGone}
-	v := vitals{}
+	gone := checkResult{health: outcomeUnreachable, alive: outcomeUnreachable}
+	v := healthState{}
 	var got []string
-	step := func(c checkup, n int) {
+	step := func(c checkResult, n int) {
 		for range n {
-			v.judge(0, c, signs{}, o)
+			v.evaluate(0, c, activity{}, o)
 			got = append(got, v.next(o).String())
 		}
 	}
 	step(gone, 7)
-	step(checkup{health: answerOK}, 1)
+	step(checkResult{health: outcomeOK}, 1)
 	step(gone, 5)
-	step(checkup{health: answerOK}, 2)
+	step(checkResult{health: outcomeOK}, 2)
 	want := "[1s 2s 4s 8s 16s 30s 30s 30s 10s 10s 1s 2s 4s 1s 30s]"
 	if s := fmt.Sprint(got); s != want {
 		t.Errorf("pauses %s, want %s", s, want)

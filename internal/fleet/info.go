@@ -27,8 +27,8 @@ type Info struct {
 	Connector string `json:"kv_connector,omitempty"`
 	// Pairing tells what keeps it from being paired with others, Barred which pairs
 	// of its ranks are barred for a while because they kept failing.
-	Pairing []string     `json:"pairing,omitempty"`
-	Barred  []BarredInfo `json:"barred_pairs,omitempty"`
+	Pairing []string          `json:"pairing,omitempty"`
+	Barred  []QuarantinedPair `json:"barred_pairs,omitempty"`
 	// Transfer tells whether KV cache arrives at a decode worker that prompts were
 	// handed to: "moves", "nothing moves", empty when that cannot be said.
 	Transfer string `json:"kv_transfer,omitempty"`
@@ -70,12 +70,12 @@ type SuspectInfo struct {
 
 // suspectLocked is nil for a worker that is not suspect.
 func (w *Worker) suspectLocked(now admission.Instant) *SuspectInfo {
-	v := &w.vitals
-	if !v.doubted {
+	v := &w.health
+	if !v.suspect {
 		return nil
 	}
-	d := now.Sub(v.since).Round(time.Millisecond)
-	return &SuspectInfo{Since: time.Now().Add(-d).UTC().Round(time.Millisecond), ForSecs: d.Seconds(), Why: v.doubtWhy}
+	d := now.Sub(v.suspectSince).Round(time.Millisecond)
+	return &SuspectInfo{Since: time.Now().Add(-d).UTC().Round(time.Millisecond), ForSecs: d.Seconds(), Why: v.suspectReason}
 }
 
 // RankInfo is one rank of a worker in Info.
@@ -154,13 +154,13 @@ func (w *Worker) Status() Status {
 
 func (w *Worker) statusLocked() Status {
 	switch {
-	case w.draining || w.gone:
+	case w.draining || w.removed:
 		return StatusDraining
-	case w.vitals.healthy && (w.heldLocked() || w.astray != ""):
+	case w.health.healthy && (w.withheldLocked() || w.modelProblem != ""):
 		return StatusPending
-	case w.vitals.healthy:
+	case w.health.healthy:
 		return StatusReady
-	case w.vitals.seen:
+	case w.health.everHealthy:
 		return StatusUnhealthy
 	}
 	return StatusPending
@@ -169,13 +169,13 @@ func (w *Worker) statusLocked() Status {
 func (w *Worker) infoLocked(place int) Info {
 	facts := w.Facts()
 	i := Info{
-		ID: w.id, URL: w.spec.URL, WorkerType: w.role.String(), IsHealthy: w.vitals.healthy,
+		ID: w.id, URL: w.spec.URL, WorkerType: w.role.String(), IsHealthy: w.health.healthy,
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
 		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.Generation(), Version: facts.Version,
-		Reason: w.vitals.why, Busy: w.vitals.excused, Dead: w.vitals.dead,
-		Connector: w.Connector(), Pairing: w.pairing, Transfer: w.transfers.state(), MaxModelLen: facts.maxModelLen(),
+		Reason: w.health.reason, Busy: w.health.forgiven, Dead: w.health.dead,
+		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.maxModelLen(),
 		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(),
-		MissingRoutes: facts.Missing, MissingCapacity: w.lacks(), Warnings: w.warnings(),
+		MissingRoutes: facts.Missing, MissingCapacity: w.missingCapacity(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {
 		i.ModelID = w.models[0]
@@ -204,12 +204,12 @@ func (w *Worker) infoLocked(place int) Info {
 		i.Load += ri.Load
 		i.Ranks = append(i.Ranks, ri)
 	}
-	for _, r := range w.past {
+	for _, r := range w.oldRanks {
 		i.Load += w.fleet.gate.RankStats(r).Load()
 	}
-	i.Reason = orElse(i.Reason, w.astray)
+	i.Reason = orElse(i.Reason, w.modelProblem)
 	i.Suspect = w.suspectLocked(now)
-	i.Barred = w.fleet.barredLocked(w, now)
+	i.Barred = w.fleet.quarantinedLocked(w, now)
 	i.Breaker = worst.String()
 	return i
 }

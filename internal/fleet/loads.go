@@ -29,9 +29,9 @@ type loads struct {
 	external      float64
 	tellsExternal bool
 
-	shares []share // by data-parallel rank
-	load   []RankLoad
-	at     admission.Instant
+	capacities []rankCapacity // by data-parallel rank
+	load       []RankLoad
+	at         admission.Instant
 }
 
 // readLoads reads an answer of /v1/loads. Of ranks that it leaves out nothing is
@@ -49,9 +49,9 @@ func readLoads(body []byte) (*loads, error) {
 		if !ok {
 			continue
 		}
-		l.shares = grown(l.shares, dp)
+		l.capacities = grown(l.capacities, dp)
 		l.load = grown(l.load, dp)
-		l.shares[dp] = share{kvTokens: o.amount("max_total_num_tokens"), maxRunning: o.amount("max_running_requests")}
+		l.capacities[dp] = rankCapacity{kvTokens: o.amount("max_total_num_tokens"), maxRunning: o.amount("max_running_requests")}
 		l.load[dp] = RankLoad{
 			Running: o.amount("num_running_reqs"), Waiting: o.amount("num_waiting_reqs"),
 			WaitingTokens: o.amount("num_waiting_uncached_tokens"), UsedTokens: o.amount("num_used_tokens"),
@@ -122,32 +122,32 @@ func (p *httpProber) loads(ctx context.Context, w *Worker, vllm bool) (l *loads,
 	return l, err != nil
 }
 
-// addLoads takes from an answer about the load what does not change.
-func (f *Facts) addLoads(l *loads) {
-	f.loads, f.started = l.shares, l.started
+// setLoads takes from an answer about the load what does not change.
+func (f *Facts) setLoads(l *loads) {
+	f.loads, f.started = l.capacities, l.started
 	if l.blockSize > 0 { // vLLM
 		f.PageSize, f.CacheType = l.blockSize, l.cacheType
-		f.DPSize = len(l.shares)
+		f.DPSize = len(l.capacities)
 	}
 }
 
-// keepLoads takes it from what was known before.
-func (f *Facts) keepLoads(before *Facts) {
+// copyLoads takes it from what was known before.
+func (f *Facts) copyLoads(before *Facts) {
 	f.loads, f.started = before.loads, before.started
 	if before.Backend == DialectVLLM || f.Backend == DialectVLLM {
 		f.PageSize, f.CacheType, f.DPSize = before.PageSize, before.CacheType, before.DPSize
 	}
 }
 
-// addLoads adds the capacities that only /v1/loads tells. One that fails for once
+// readCapacities adds the capacities that only /v1/loads tells. One that fails for once
 // changes nothing about them.
-func (f *Fleet) addLoads(ctx context.Context, w *Worker, facts *Facts) {
+func (f *Fleet) readCapacities(ctx context.Context, w *Worker, facts *Facts) {
 	vllm := facts.vllm(w)
 	l, never := f.prober.loads(ctx, w, vllm)
 	switch {
 	case l != nil:
-		facts.addLoads(l)
-		f.keepLoads(w, l)
+		facts.setLoads(l)
+		f.storeLoads(w, l)
 	case never && vllm:
 		facts.noLoads = true
 		facts.Missing = append(facts.Missing, metricsPath)
@@ -155,11 +155,11 @@ func (f *Fleet) addLoads(ctx context.Context, w *Worker, facts *Facts) {
 		facts.noLoads = true
 		facts.Missing = append(facts.Missing, loadsPath)
 	default:
-		facts.keepLoads(w.Facts())
+		facts.copyLoads(w.Facts())
 	}
 }
 
-func (f *Fleet) keepLoads(w *Worker, l *loads) {
+func (f *Fleet) storeLoads(w *Worker, l *loads) {
 	if l != nil {
 		l.at = f.clock.Now()
 		w.loads.Store(l)

@@ -10,21 +10,21 @@ import (
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
-// names is what requests need to find their pool. Immutable; replaced when a
+// modelTable is what requests need to find their pool. Immutable; replaced when a
 // worker comes, goes, or says something new.
-type names struct {
+type modelTable struct {
 	// pool maps every name a request may use to a pool of the gate: a base
 	// model's name to itself; a model's path, and a LoRA adapter, to the base
 	// model of the worker that has it.
 	pool map[string]string
 	// adapters are the names in pool that are LoRA adapters.
 	adapters map[string]bool
-	// sole is the only model, when soles is 1.
-	sole  string
-	soles int
-	// unseen are workers that may yet turn out to serve anything, with the time
+	// soleModel is the only model, when soles is 1.
+	soleModel  string
+	modelCount int
+	// pendingUntil are workers that may yet turn out to serve anything, with the time
 	// until which that is expected.
-	unseen []admission.Instant
+	pendingUntil []admission.Instant
 	// undecided is until when some worker that has named no model so far may name
 	// one with its first checks. Zero: there is none.
 	undecided admission.Instant
@@ -62,7 +62,7 @@ func (f *Fleet) Resolve(model string) (pool, adapter string) {
 // models served, is 1.
 func (f *Fleet) SolePool() (pool string, n int) {
 	t := f.names.Load()
-	return t.sole, t.soles
+	return t.soleModel, t.modelCount
 }
 
 // Expecting tells whether workers are registered that have not been seen yet and
@@ -70,14 +70,14 @@ func (f *Fleet) SolePool() (pool string, n int) {
 // their registration, and as long as no model is known at all.
 func (f *Fleet) Expecting() bool {
 	t := f.names.Load()
-	if len(t.unseen) == 0 {
+	if len(t.pendingUntil) == 0 {
 		return false
 	}
-	if t.soles == 0 {
+	if t.modelCount == 0 {
 		return true
 	}
 	now := f.clock.Now()
-	return slices.ContainsFunc(t.unseen, func(until admission.Instant) bool { return now < until })
+	return slices.ContainsFunc(t.pendingUntil, func(until admission.Instant) bool { return now < until })
 }
 
 // Undecided tells whether it is open which model a request means that names none, or
@@ -131,17 +131,17 @@ func (f *Fleet) Model(name string) (ModelInfo, bool) {
 	return m, ok
 }
 
-// namedLocked tells whether some worker is known to serve a model by its name.
-func (f *Fleet) namedLocked() bool {
+// anyNamedLocked tells whether some worker is known to serve a model by its name.
+func (f *Fleet) anyNamedLocked() bool {
 	return slices.ContainsFunc(f.workers, func(w *Worker) bool { return !w.draining && len(w.ownNames()) > 0 })
 }
 
-// lostLocked tells for people why it is not known what w serves, empty if it is:
+// modelProblemLocked tells for people why it is not known what w serves, empty if it is:
 // "not known" is not "fits". alone: no worker tells what it serves.
-func (w *Worker) lostLocked(alone bool) string {
+func (w *Worker) modelProblemLocked(alone bool) string {
 	facts := w.Facts()
-	if w.unknown {
-		if alone || !w.vitals.seen {
+	if w.modelUnknown {
+		if alone || !w.health.everHealthy {
 			return ""
 		}
 		return "it does not say which model it serves, while others do: it gets no requests; set model_id"
@@ -185,9 +185,9 @@ func (w *Worker) adapters() []string {
 	return all[:min(len(all), maxAdapters)]
 }
 
-// publishLocked renews the table of names.
-func (f *Fleet) publishLocked() {
-	t := &names{pool: map[string]string{}, adapters: map[string]bool{}}
+// publishModelsLocked renews the table of names.
+func (f *Fleet) publishModelsLocked() {
+	t := &modelTable{pool: map[string]string{}, adapters: map[string]bool{}}
 	primary := map[string]bool{}
 	listed := map[string]bool{}
 	list := func(m ModelInfo) {
@@ -197,7 +197,7 @@ func (f *Fleet) publishLocked() {
 		}
 	}
 	for _, w := range f.workers {
-		if w.astray != "" {
+		if w.modelProblem != "" {
 			continue
 		}
 		for _, name := range w.ownNames() {
@@ -213,17 +213,17 @@ func (f *Fleet) publishLocked() {
 	// The time that checks of a worker take to find that it does not answer.
 	firstChecks := time.Duration(f.cfg.Health.FailureThreshold) * (f.cfg.Health.Interval + f.cfg.Health.Timeout)
 	for _, w := range f.workers {
-		silent := len(w.ownNames()) == 0 && (!w.vitals.seen || w.Facts().incomplete)
-		together := w.added.Sub(f.begun) <= firstChecks
+		silent := len(w.ownNames()) == 0 && (!w.health.everHealthy || w.Facts().incomplete)
+		together := w.addedAt.Sub(f.firstAdded) <= firstChecks
 		if silent && together && staying > 1 && !w.draining {
-			t.undecided = max(t.undecided, w.added.Add(firstChecks))
+			t.undecided = max(t.undecided, w.addedAt.Add(firstChecks))
 		}
-		if w.astray != "" {
+		if w.modelProblem != "" {
 			continue
 		}
 		own, facts := w.ownNames(), w.Facts()
-		if !w.draining && !facts.read && len(own) == 0 && !w.vitals.seen {
-			t.unseen = append(t.unseen, w.added.Add(expectFor))
+		if !w.draining && !facts.read && len(own) == 0 && !w.health.everHealthy {
+			t.pendingUntil = append(t.pendingUntil, w.addedAt.Add(maxModelWait))
 		}
 		if len(own) == 0 {
 			if w.inGate && !w.draining && len(w.models) == 0 {
@@ -279,9 +279,9 @@ func (f *Fleet) publishLocked() {
 			adapter(ModelInfo{ID: a, Root: a, Parent: own[0]})
 		}
 	}
-	t.soles = len(primary)
+	t.modelCount = len(primary)
 	for name := range primary {
-		t.sole = name
+		t.soleModel = name
 	}
 	f.names.Store(t)
 }
@@ -302,7 +302,7 @@ func (f *Fleet) ResolvePin(want string, role admission.Role) (pin string, models
 		if name != want { // the "@" may be part of something else
 			return "", nil, false
 		}
-		if w = f.placeLocked(want, role); w == nil {
+		if w = f.nthOfRoleLocked(want, role); w == nil {
 			return "", nil, false
 		}
 	}
@@ -324,8 +324,8 @@ func (f *Fleet) ResolvePin(want string, role admission.Role) (pin string, models
 	return pin, models, true
 }
 
-// placeLocked returns the n-th worker of a role, for a decimal n.
-func (f *Fleet) placeLocked(s string, role admission.Role) *Worker {
+// nthOfRoleLocked returns the n-th worker of a role, for a decimal n.
+func (f *Fleet) nthOfRoleLocked(s string, role admission.Role) *Worker {
 	n := 0
 	if s == "" || len(s) > 6 || strings.Trim(s, "0123456789") != "" {
 		return nil

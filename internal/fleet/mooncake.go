@@ -7,9 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -18,9 +16,6 @@ const (
 	// maxQueryBody bounds the answer of a bootstrap server: an address for each
 	// process of the engine.
 	maxQueryBody = 1 << 20
-	// queryPause is the least time between two questions to a bootstrap server
-	// that requests ask for.
-	queryPause = time.Second
 )
 
 // mooncake is what the bootstrap server of a vLLM prefill worker says (GET
@@ -66,8 +61,8 @@ func (w *Worker) MooncakeAddr() string {
 func (r *Rank) MooncakeAddr() string { return r.worker.MooncakeAddr() }
 
 // MooncakeEngineID returns the engine id of the rank, the first one's where the
-// worker is scheduled as a whole. It is read with the worker's facts, again after
-// the worker was away, and on RefreshMooncake. ok is false until it is known.
+// worker is scheduled as a whole. It is read with the worker's facts, and again after
+// the worker was away. ok is false until it is known.
 func (r *Rank) MooncakeEngineID() (id string, ok bool) {
 	m := r.worker.mooncake.Load()
 	dp := max(r.dp, 0)
@@ -75,17 +70,6 @@ func (r *Rank) MooncakeEngineID() (id string, ok bool) {
 		return "", false
 	}
 	return m.ids[dp], true
-}
-
-// RefreshMooncake has the engine ids read again in the background: there is a
-// sign that the engine started anew. Calls in short order do nothing.
-func (r *Rank) RefreshMooncake() {
-	w := r.worker
-	now := w.fleet.clock.Now()
-	if last := w.queried.Load(); now.Sub(admission.Instant(last)) < queryPause && last != 0 || !w.queried.CompareAndSwap(last, int64(max(now, 1))) {
-		return
-	}
-	w.fleet.lanes.start(false, func() { _ = w.fleet.readMooncake(w) })
 }
 
 // readMooncake asks the bootstrap server of w; what it said before stays if it

@@ -36,26 +36,26 @@ const (
 	maxProbes    = 512
 	drainTimeout = 5 * time.Minute
 
-	// maxIdleRate bounds the checks begun in a second of workers that are well and
+	// maxIdleCheckRate bounds the checks begun in a second of workers that are well and
 	// have no requests, so that a fleet of any size is idle cheaply: a check costs
 	// half a millisecond, most of it for a new connection, since engines close
 	// idle ones after 5 s. With more than interval × rate workers, 185 by default,
 	// those are checked less often: 1,000 are looked at within 30 s.
-	maxIdleRate = 37
-	// hurryPause is the least time between two checks of a worker that fails
+	maxIdleCheckRate = 37
+	// checkSoonPause is the least time between two checks of a worker that fails
 	// requests.
-	hurryPause = time.Second
+	checkSoonPause = time.Second
 	// firstRetry is the pause after the first failed look at a worker that is
 	// not healthy; it doubles up to the interval.
 	firstRetry = time.Second
-	// askPause is the least time after which a worker that was away is asked for its
+	// connectorProbePause is the least time after which a worker that was away is asked for its
 	// connector again.
-	askPause = 10 * time.Second
-	// factsEvery is how often a healthy worker is asked again what it serves.
-	factsEvery = 5 * time.Minute
-	// expectFor is how long a registered worker that was never seen may still
+	connectorProbePause = 10 * time.Second
+	// factsInterval is how often a healthy worker is asked again what it serves.
+	factsInterval = 5 * time.Minute
+	// maxModelWait is how long a registered worker that was never seen may still
 	// turn out to serve a model nobody else serves.
-	expectFor = 10 * time.Minute
+	maxModelWait = 10 * time.Minute
 )
 
 func (o *Options) complete() {
@@ -127,26 +127,26 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 	if s.DPSize < 0 || s.DPSize > maxDPSize {
 		return s, base, &SpecError{"dp_size", fmt.Errorf("%d is not between 0 and %d", s.DPSize, maxDPSize)}
 	}
-	if s.ModelID != "" && !goodName(s.ModelID) {
+	if s.ModelID != "" && !validName(s.ModelID) {
 		return s, base, &SpecError{"model_id", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
 	}
 	if len(s.Labels) > maxLabels {
 		return s, base, &SpecError{"labels", fmt.Errorf("there are more than %d", maxLabels)}
 	}
 	for k, v := range s.Labels {
-		if !goodName(k) || v != "" && !goodName(v) {
+		if !validName(k) || v != "" && !validName(v) {
 			return s, base, &SpecError{"labels", fmt.Errorf("%.64q is longer than %d bytes or holds a control character", k, maxNameLen)}
 		}
 	}
 	s.Labels = maps.Clone(s.Labels)
-	if s.TopologyDomain != "" && !goodName(s.TopologyDomain) {
+	if s.TopologyDomain != "" && !validName(s.TopologyDomain) {
 		return s, base, &SpecError{"topology_domain", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
 	}
 	if len(s.Adapters) > maxAdapters {
 		return s, base, &SpecError{"adapters", fmt.Errorf("there are more than %d", maxAdapters)}
 	}
 	for _, a := range s.Adapters {
-		if !goodName(a) {
+		if !validName(a) {
 			return s, base, &SpecError{"adapters", fmt.Errorf("%.64q is empty, longer than %d bytes or holds a control character", a, maxNameLen)}
 		}
 	}
@@ -207,8 +207,8 @@ func endpointOf(s *WorkerSpec, c upstream.Config) (*upstream.Endpoint, error) {
 	return ep, nil
 }
 
-// goodName tells whether an engine or an operator may call something so.
-func goodName(s string) bool {
+// validName tells whether an engine or an operator may call something so.
+func validName(s string) bool {
 	if s == "" || len(s) > maxNameLen {
 		return false
 	}

@@ -26,17 +26,17 @@ func (w *Worker) pairGroup() string {
 	return group
 }
 
-// adopts tells whether w takes the connector of its prefill workers.
-func (w *Worker) adopts() bool {
+// inheritsConnector tells whether w takes the connector of its prefill workers.
+func (w *Worker) inheritsConnector() bool {
 	return w.role == admission.RoleDecode && w.vllm() && w.ownConnector() == ""
 }
 
-// offered are the connectors of vLLM prefill workers by model, in the order of
+// connectorsByModel are the connectors of vLLM prefill workers by model, in the order of
 // registration.
-type offered map[string][]string
+type connectorsByModel map[string][]string
 
-func (f *Fleet) offeredLocked() offered {
-	o := offered{}
+func (f *Fleet) prefillConnectorsLocked() connectorsByModel {
+	o := connectorsByModel{}
 	for _, w := range f.workers {
 		if w.role != admission.RolePrefill || w.draining || !w.vllm() {
 			continue
@@ -64,7 +64,7 @@ func (w *Worker) pools() []string {
 
 // pick returns the connector that a decode worker of the models is to have. One
 // that it has stays as long as it is offered.
-func (o offered) pick(models []string, now string) string {
+func (o connectorsByModel) pick(models []string, now string) string {
 	rank := func(c string) int {
 		switch c {
 		case ConnectorUnknown:
@@ -90,15 +90,15 @@ func (o offered) pick(models []string, now string) string {
 	return best
 }
 
-// adoptLocked gives w the connector of its prefill workers and tells whether that
+// inheritConnectorLocked gives w the connector of its prefill workers and tells whether that
 // changed it.
-func (w *Worker) adoptLocked(o offered) bool {
-	c := o.pick(w.pools(), w.adopted)
-	if c == w.adopted {
+func (w *Worker) inheritConnectorLocked(o connectorsByModel) bool {
+	c := o.pick(w.pools(), w.inheritedConnector)
+	if c == w.inheritedConnector {
 		return false
 	}
-	w.adopted = c
-	w.know(w.Facts())
+	w.inheritedConnector = c
+	w.updateState(w.Facts())
 	return true
 }
 
@@ -124,7 +124,7 @@ func (f *Fleet) pairingLocked() (news []pairingNews) {
 	mixed, one := false, ""
 	side := func(w *Worker) int {
 		switch {
-		case w.draining || !w.vitals.seen || !w.Facts().read:
+		case w.draining || !w.health.everHealthy || !w.Facts().read:
 			return -1
 		case w.role == admission.RolePrefill:
 			return 0
@@ -151,10 +151,10 @@ func (f *Fleet) pairingLocked() (news []pairingNews) {
 	for _, w := range f.workers {
 		var notes []string
 		if s := side(w); mixed && s >= 0 {
-			notes = w.pairingNotes(groups[1-s])
+			notes = w.findPairingNotes(groups[1-s])
 		}
-		if !slices.Equal(notes, w.pairing) {
-			w.pairing = notes
+		if !slices.Equal(notes, w.pairingNotes) {
+			w.pairingNotes = notes
 			if len(notes) > 0 {
 				news = append(news, pairingNews{w, notes})
 			}
@@ -163,7 +163,7 @@ func (f *Fleet) pairingLocked() (news []pairingNews) {
 	return news
 }
 
-func (w *Worker) pairingNotes(others map[string]map[string]bool) (notes []string) {
+func (w *Worker) findPairingNotes(others map[string]map[string]bool) (notes []string) {
 	own := w.pairGroup()
 	theirs := map[string]bool{}
 	for _, m := range w.pools() {
@@ -177,23 +177,23 @@ func (w *Worker) pairingNotes(others map[string]map[string]bool) (notes []string
 	switch {
 	case len(theirs) > 0 && !theirs[own]:
 		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it hands KV cache over as %s, they as %s; set backend and kv_connector of both ends alike", other, own, list))
-	case w.adopts() && len(theirs) > 1:
+	case w.inheritsConnector() && len(theirs) > 1:
 		notes = append(notes, fmt.Sprintf("prefill workers of its model hand KV cache over as %s; it is taken to have %s: set its kv_connector", list, own))
 	}
 	return notes
 }
 
-// heldLocked tells whether w is well but kept from work: what a pair needs to know
+// withheldLocked tells whether w is well but kept from work: what a pair needs to know
 // of it could not be read yet. It is given up when that failed several times.
-func (w *Worker) heldLocked() bool {
-	if w.role == admission.RoleRegular || w.factTries >= w.fleet.cfg.Health.FailureThreshold {
+func (w *Worker) withheldLocked() bool {
+	if w.role == admission.RoleRegular || w.factsAttempts >= w.fleet.cfg.Health.FailureThreshold {
 		return false
 	}
-	return w.unready()
+	return w.factsInsufficient()
 }
 
-// unready tells whether its facts leave open what a pair needs to know.
-func (w *Worker) unready() bool {
+// factsInsufficient tells whether its facts leave open what a pair needs to know.
+func (w *Worker) factsInsufficient() bool {
 	f := w.Facts()
 	if !f.read {
 		return true

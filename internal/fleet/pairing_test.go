@@ -141,7 +141,7 @@ func TestEndsThatDoNotMatch(t *testing.T) {
 				b.prober.moon[urlP] = &mooncake{ids: []string{"e"}}
 				tc.p.URL, tc.p.Type, tc.d.URL, tc.d.Type = urlP, config.WorkerPrefill, urlD, config.WorkerDecode
 				p, d := b.add(tc.p), b.add(tc.d)
-				b.pass(2 * factsEvery)
+				b.pass(2 * factsInterval)
 				b.wantCandidates(urlD, urlP)
 				if got := b.pair("m") != nil; got != tc.match {
 					t.Errorf("paired: %t", got)
@@ -227,7 +227,7 @@ func TestConnectorIsAskedForWithinBounds(t *testing.T) {
 			t.Errorf("asked %d times", n)
 		}
 		b.prober.connected(urlP, ConnectorNIXL, nil)
-		b.pass(2 * factsEvery)
+		b.pass(2 * factsInterval)
 		if n := b.prober.probes(urlP); p.Connector() != ConnectorNIXL || n != 4 {
 			t.Errorf("connector %q, asked %d times", p.Connector(), n)
 		}
@@ -258,12 +258,12 @@ func TestUnchangedFactsAreCheap(t *testing.T) {
 		again := serves("m")
 		again.Models[0].Created = 7
 		b.prober.says(urlA, again)
-		b.pass(3 * factsEvery)
+		b.pass(3 * factsInterval)
 		if b.names.Load() != before {
 			t.Error("the table is made anew")
 		}
 		b.prober.says(urlA, serves("n"))
-		b.pass(2 * factsEvery)
+		b.pass(2 * factsInterval)
 		if b.names.Load() == before || b.Pool("n") != "n" {
 			t.Error("what is new is not taken over")
 		}

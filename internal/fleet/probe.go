@@ -22,42 +22,42 @@ const (
 // are those of its requests.
 type httpProber struct{ cfg *config.Health }
 
-func (p *httpProber) check(ctx context.Context, w *Worker, l look) checkup {
-	health := func(ctx context.Context) reply { return p.health(ctx, w) }
-	alive := func(ctx context.Context) reply { return p.alive(ctx, w) }
-	if l.working {
-		return sideBySide(ctx, p.cfg, l, health, alive)
+func (p *httpProber) check(ctx context.Context, w *Worker, l checkParams) checkResult {
+	health := func(ctx context.Context) probeResult { return p.health(ctx, w) }
+	alive := func(ctx context.Context) probeResult { return p.alive(ctx, w) }
+	if l.inService {
+		return probeInParallel(ctx, p.cfg, l, health, alive)
 	}
-	if l.suspect {
+	if l.failing {
 		// It is asked first for what costs it least: a worker that does not
 		// answer at all need not be asked how it is.
-		if r := alive(ctx); r.answer != answerOK && r.answer != answerDenied {
-			health := answerGone
-			if r.answer == answerNone {
-				health = answerNone
+		if r := alive(ctx); r.outcome != outcomeOK && r.outcome != outcomeDenied {
+			health := outcomeUnreachable
+			if r.outcome == outcomeUnknown {
+				health = outcomeUnknown
 			}
-			return checkup{health: health, alive: r.answer, why: r.why, trouble: r.trouble}
+			return checkResult{health: health, alive: r.outcome, reason: r.reason, misconfigured: r.misconfigured}
 		}
 	}
 	h := health(ctx)
-	c := checkup{health: h.answer, why: h.why, trouble: h.trouble}
+	c := checkResult{health: h.outcome, reason: h.reason, misconfigured: h.misconfigured}
 	switch {
-	case h.answer == answerOK, h.answer == answerDenied, l.suspect:
-		c.alive = answerOK
-	case h.noConn:
-		c.alive = answerGone // the other probe would fare no better
-	case h.answer == answerBusy, h.answer == answerGone:
+	case h.outcome == outcomeOK, h.outcome == outcomeDenied, l.failing:
+		c.alive = outcomeOK
+	case h.noConnection:
+		c.alive = outcomeUnreachable // the other probe would fare no better
+	case h.outcome == outcomeBusy, h.outcome == outcomeUnreachable:
 		r := alive(ctx)
-		if c.alive = r.answer; c.alive == answerBusy || c.alive == answerGone {
-			c.health = answerGone
-			c.why += "; " + r.why
+		if c.alive = r.outcome; c.alive == outcomeBusy || c.alive == outcomeUnreachable {
+			c.health = outcomeUnreachable
+			c.reason += "; " + r.reason
 		}
 	}
 	return c
 }
 
 // health asks the health route.
-func (p *httpProber) health(ctx context.Context, w *Worker) reply {
+func (p *httpProber) health(ctx context.Context, w *Worker) probeResult {
 	path := p.cfg.Endpoint
 	status, err := p.get(ctx, w, path, false, nil)
 	if err == nil && status == 404 && w.base.Path != "" {
@@ -69,26 +69,26 @@ func (p *httpProber) health(ctx context.Context, w *Worker) reply {
 		noConn := errors.As(err, &e) && (e.Op == upstream.OpDial || e.Op == upstream.OpTLS)
 		switch {
 		case !upstream.EngineFault(err):
-			return reply{answer: answerNone, why: err.Error()}
+			return probeResult{outcome: outcomeUnknown, reason: err.Error()}
 		case e.Timeout() && !noConn && e.Limit != upstream.LimitDeadPeer:
-			return reply{answer: answerBusy, slow: true, why: err.Error()}
+			return probeResult{outcome: outcomeBusy, timedOut: true, reason: err.Error()}
 		}
-		return reply{answer: answerGone, noConn: noConn, why: err.Error(), trouble: trouble(err)}
+		return probeResult{outcome: outcomeUnreachable, noConnection: noConn, reason: err.Error(), misconfigured: trouble(err)}
 	}
 	switch {
 	case status/100 == 2, status == 404, status == 405, status == 501:
-		return reply{answer: answerOK}
+		return probeResult{outcome: outcomeOK}
 	case status == 401, status == 403:
 		why := fmt.Sprintf("%s answers %d: the worker refuses the key", path, status)
-		return reply{answer: answerDenied, why: why, trouble: why + "; set its api_key"}
+		return probeResult{outcome: outcomeDenied, reason: why, misconfigured: why + "; set its api_key"}
 	}
-	return reply{answer: answerBusy, why: fmt.Sprintf("%s answers %d", path, status)}
+	return probeResult{outcome: outcomeBusy, reason: fmt.Sprintf("%s answers %d", path, status)}
 }
 
 // alive asks a route that needs no scheduler, only the engine's front. Whether
 // the route exists does not matter. vLLM's /health is one: it answers at once, and
 // 503 when the engine behind it has died.
-func (p *httpProber) alive(ctx context.Context, w *Worker) reply {
+func (p *httpProber) alive(ctx context.Context, w *Worker) probeResult {
 	path := "/model_info"
 	if w.vllm() {
 		path = "/health"
@@ -96,16 +96,16 @@ func (p *httpProber) alive(ctx context.Context, w *Worker) reply {
 	status, err := p.get(ctx, w, path, false, nil)
 	switch {
 	case err != nil && !upstream.EngineFault(err):
-		return reply{answer: answerNone, why: err.Error()}
+		return probeResult{outcome: outcomeUnknown, reason: err.Error()}
 	case err != nil:
 		var e *upstream.Error
-		return reply{answer: answerGone, slow: errors.As(err, &e) && e.Timeout(), why: err.Error(), trouble: trouble(err)}
+		return probeResult{outcome: outcomeUnreachable, timedOut: errors.As(err, &e) && e.Timeout(), reason: err.Error(), misconfigured: trouble(err)}
 	case status == 502, status == 503, status == 504: // something in front of it
-		return reply{answer: answerBusy, why: fmt.Sprintf("%s answers %d", path, status)}
+		return probeResult{outcome: outcomeBusy, reason: fmt.Sprintf("%s answers %d", path, status)}
 	case status == 401, status == 403:
-		return reply{answer: answerDenied}
+		return probeResult{outcome: outcomeDenied}
 	}
-	return reply{answer: answerOK}
+	return probeResult{outcome: outcomeOK}
 }
 
 var probeHeader = upstream.Header{{Name: "Accept", Value: "*/*"}, {Name: "User-Agent", Value: "sluice-check"}}

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-// TestFrozenProcessIsFoundInTime keeps away requests that sit for half a minute in
+// TestFrozenProcessIsFoundInTime guards against requests that sit for half a minute in
 // an engine that accepts and never answers, since every failed check waited for
 // two timeouts, one after the other. It is frozen at every moment between two
 // checks, with bytes that came just before.
@@ -65,7 +65,7 @@ func TestFrozenProcessIsFoundInTime(t *testing.T) {
 	}
 }
 
-// TestLongPromptIsNoHang keeps away the death of an engine whose scheduler is busy
+// TestLongPromptIsNoHang guards against the death of an engine whose scheduler is busy
 // while its front answers, however late.
 func TestLongPromptIsNoHang(t *testing.T) {
 	log := &logBook{}

@@ -18,38 +18,38 @@ const (
 	// pairFailures in a row, the first not older than pairWindow, bar a pair.
 	pairFailures = 3
 	pairWindow   = 2 * time.Minute
-	// coolOff is how long it is barred at first. A pair that fails again after it
+	// firstQuarantine is how long it is barred at first. A pair that fails again after it
 	// is barred for twice as long, up to maxCoolOff.
-	coolOff    = time.Minute
-	maxCoolOff = 10 * time.Minute
+	firstQuarantine = time.Minute
+	maxQuarantine   = 10 * time.Minute
 	// maxPairs bounds the pairs that are suspected or barred. The gate bars 64.
-	maxPairs  = 1024
-	maxBarred = 64
+	maxPairs       = 1024
+	maxQuarantined = 64
 )
 
 type pairKey struct{ p, d *Rank }
 
 // pair is a pair under suspicion.
 type pair struct {
-	key      pairKey
-	failures int
-	first    admission.Instant // failure of those in a row
-	barred   bool
-	since    admission.Instant // of being barred
-	until    admission.Instant // end of being barred, or of the suspicion
-	coolOff  time.Duration     // the last, 0: it was never barred
-	event    *event            // at until
+	key           pairKey
+	failures      int
+	first         admission.Instant // failure of those in a row
+	quarantined   bool
+	quarantinedAt admission.Instant // of being barred
+	until         admission.Instant // end of being barred, or of the suspicion
+	duration      time.Duration     // the last, 0: it was never barred
+	event         *event            // at until
 }
 
 // quarantine is the table of suspected pairs.
 type quarantine struct {
-	suspects atomic.Int32 // the size of pairs
-	total    atomic.Int64 // pairs barred so far
+	tracked atomic.Int32 // the size of pairs
+	total   atomic.Int64 // pairs barred so far
 
 	mu sync.Mutex // below Fleet.mu
 	// guarded by mu
-	pairs  map[pairKey]*pair
-	barred int
+	pairs       map[pairKey]*pair
+	quarantined int
 }
 
 // ReportTransferFailure tells that a prefill and a decode rank failed to hand KV
@@ -62,15 +62,15 @@ func (f *Fleet) ReportTransferFailure(p, d *Rank) {
 	}
 	now := f.clock.Now()
 	f.mu.Lock()
-	if f.closed || p.worker.gone || d.worker.gone || !f.othersLocked(p, d) {
+	if f.closed || p.worker.removed || d.worker.removed || !f.otherPairLocked(p, d) {
 		f.mu.Unlock()
 		return
 	}
-	x := f.suspectLocked(now, p, d)
+	x := f.countFailureLocked(now, p, d)
 	f.mu.Unlock()
 	if x != nil {
 		f.log.Warn("pair is barred: it keeps failing to hand KV cache over", "prefill", p.id, "decode", d.id,
-			"failures", x.failures, "for", x.coolOff)
+			"failures", x.failures, "for", x.duration)
 	}
 }
 
@@ -78,21 +78,21 @@ func (f *Fleet) ReportTransferFailure(p, d *Rank) {
 // load as long as no pair is under suspicion.
 func (f *Fleet) ReportPairSuccess(p, d *Rank) {
 	q := &f.quarantine
-	if q.suspects.Load() == 0 {
+	if q.tracked.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// One that is barred stays so: what ends now began before.
-	if x := q.pairs[pairKey{p, d}]; x != nil && !x.barred {
+	if x := q.pairs[pairKey{p, d}]; x != nil && !x.quarantined {
 		f.sched.drop(x.event)
 		q.dropLocked(x)
 	}
 }
 
-// othersLocked tells whether there is another pair with one of the two that could
+// otherPairLocked tells whether there is another pair with one of the two that could
 // serve in its place.
-func (f *Fleet) othersLocked(p, d *Rank) bool {
+func (f *Fleet) otherPairLocked(p, d *Rank) bool {
 	for _, w := range f.workers {
 		if !w.inGate || w.draining {
 			continue
@@ -103,11 +103,11 @@ func (f *Fleet) othersLocked(p, d *Rank) bool {
 			}
 			switch w.role {
 			case admission.RolePrefill:
-				if fits(r, d) {
+				if canPair(r, d) {
 					return true
 				}
 			case admission.RoleDecode:
-				if fits(p, r) {
+				if canPair(p, r) {
 					return true
 				}
 			}
@@ -116,15 +116,15 @@ func (f *Fleet) othersLocked(p, d *Rank) bool {
 	return false
 }
 
-// fits tells whether the gate would pair the two at all. It needs Fleet.mu.
-func fits(p, d *Rank) bool {
+// canPair tells whether the gate would pair the two at all. It needs Fleet.mu.
+func canPair(p, d *Rank) bool {
 	return p.facts.PairGroup == d.facts.PairGroup && slices.ContainsFunc(p.facts.Models, func(m string) bool {
 		return slices.Contains(d.facts.Models, m)
 	})
 }
 
-// suspectLocked counts a failure and returns the pair if that bars it.
-func (f *Fleet) suspectLocked(now admission.Instant, p, d *Rank) (barred *pair) {
+// countFailureLocked counts a failure and returns the pair if that bars it.
+func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank) (barred *pair) {
 	q := &f.quarantine
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -139,23 +139,23 @@ func (f *Fleet) suspectLocked(now admission.Instant, p, d *Rank) (barred *pair) 
 			q.pairs = map[pairKey]*pair{}
 		}
 		q.pairs[x.key] = x
-		q.suspects.Store(int32(len(q.pairs)))
+		q.tracked.Store(int32(len(q.pairs)))
 	}
-	if x.barred {
+	if x.quarantined {
 		return nil // it began before
 	}
-	if now.Sub(x.first) >= pairWindow && x.coolOff == 0 {
+	if now.Sub(x.first) >= pairWindow && x.duration == 0 {
 		x.failures, x.first = 0, now
 	}
 	x.failures++
-	if x.failures < pairFailures && x.coolOff == 0 || q.barred >= maxBarred {
+	if x.failures < pairFailures && x.duration == 0 || q.quarantined >= maxQuarantined {
 		x.until = now.Add(pairWindow)
 		f.sched.set(x.event, x.until)
 		return nil
 	}
-	x.coolOff = min(max(2*x.coolOff, coolOff), maxCoolOff)
-	x.barred, x.since, x.until = true, now, now.Add(x.coolOff)
-	q.barred++
+	x.duration = min(max(2*x.duration, firstQuarantine), maxQuarantine)
+	x.quarantined, x.quarantinedAt, x.until = true, now, now.Add(x.duration)
+	q.quarantined++
 	q.total.Add(1)
 	f.gate.Apply(admission.Change{Op: admission.BarPair, Rank: p.adm, Other: d.adm})
 	f.sched.set(x.event, x.until)
@@ -168,11 +168,11 @@ func (q *quarantine) dropLocked(x *pair) {
 	if q.pairs[x.key] != x {
 		return
 	}
-	if x.barred {
-		q.barred--
+	if x.quarantined {
+		q.quarantined--
 	}
 	delete(q.pairs, x.key)
-	q.suspects.Store(int32(len(q.pairs)))
+	q.tracked.Store(int32(len(q.pairs)))
 }
 
 // pairDue ends a bar, after which the pair is on trial: its first failure bars it
@@ -186,11 +186,11 @@ func (f *Fleet) pairDue(x *pair, now admission.Instant) {
 		f.mu.Unlock()
 		return
 	}
-	ended := x.barred
+	ended := x.quarantined
 	if ended {
-		q.barred--
-		x.barred, x.failures, x.first = false, 0, now
-		x.until = now.Add(maxCoolOff)
+		q.quarantined--
+		x.quarantined, x.failures, x.first = false, 0, now
+		x.until = now.Add(maxQuarantine)
 		f.sched.set(x.event, x.until)
 		f.gate.Apply(admission.Change{Op: admission.UnbarPair, Rank: x.key.p.adm, Other: x.key.d.adm})
 	} else {
@@ -206,7 +206,7 @@ func (f *Fleet) pairDue(x *pair, now admission.Instant) {
 // forgetPairsLocked forgets the pairs of ranks that are going.
 func (f *Fleet) forgetPairsLocked(ranks []*Rank) {
 	q := &f.quarantine
-	if q.suspects.Load() == 0 {
+	if q.tracked.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
@@ -219,60 +219,60 @@ func (f *Fleet) forgetPairsLocked(ranks []*Rank) {
 	}
 }
 
-// unbarLocked ends the bars of w's pairs at the gate.
-func (f *Fleet) unbarLocked(w *Worker, changes *[]admission.Change) {
+// liftQuarantineLocked ends the bars of w's pairs at the gate.
+func (f *Fleet) liftQuarantineLocked(w *Worker, changes *[]admission.Change) {
 	q := &f.quarantine
-	if q.suspects.Load() == 0 {
+	if q.tracked.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, x := range q.pairs {
-		if x.barred && (x.key.p.worker == w || x.key.d.worker == w) {
+		if x.quarantined && (x.key.p.worker == w || x.key.d.worker == w) {
 			*changes = append(*changes, admission.Change{Op: admission.UnbarPair, Rank: x.key.p.adm, Other: x.key.d.adm})
 		}
 	}
 }
 
-// rebarLocked bars the pairs of ranks that were registered at the gate anew; the
+// restoreQuarantineLocked bars the pairs of ranks that were registered at the gate anew; the
 // gate forgot them with the earlier registration.
-func (f *Fleet) rebarLocked(ranks []*Rank, changes *[]admission.Change) {
+func (f *Fleet) restoreQuarantineLocked(ranks []*Rank, changes *[]admission.Change) {
 	q := &f.quarantine
-	if q.suspects.Load() == 0 {
+	if q.tracked.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, x := range q.pairs {
-		if x.barred && (slices.Contains(ranks, x.key.p) || slices.Contains(ranks, x.key.d)) {
+		if x.quarantined && (slices.Contains(ranks, x.key.p) || slices.Contains(ranks, x.key.d)) {
 			*changes = append(*changes, admission.Change{Op: admission.BarPair, Rank: x.key.p.adm, Other: x.key.d.adm})
 		}
 	}
 }
 
-// BarredInfo is a pair that is barred, in Info of both of its workers.
-type BarredInfo struct {
+// QuarantinedPair is a pair that is barred, in Info of both of its workers.
+type QuarantinedPair struct {
 	Prefill string `json:"prefill"`
 	Decode  string `json:"decode"`
 	// ForSeconds is how long it is still barred.
 	ForSeconds float64 `json:"for_secs"`
 }
 
-// barredLocked are the barred pairs of w.
-func (f *Fleet) barredLocked(w *Worker, now admission.Instant) (list []BarredInfo) {
+// quarantinedLocked are the barred pairs of w.
+func (f *Fleet) quarantinedLocked(w *Worker, now admission.Instant) (list []QuarantinedPair) {
 	q := &f.quarantine
-	if q.suspects.Load() == 0 {
+	if q.tracked.Load() == 0 {
 		return nil
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, x := range q.pairs {
-		if x.barred && (x.key.p.worker == w || x.key.d.worker == w) {
+		if x.quarantined && (x.key.p.worker == w || x.key.d.worker == w) {
 			left := x.until.Sub(now).Round(time.Millisecond).Seconds()
-			list = append(list, BarredInfo{Prefill: x.key.p.id, Decode: x.key.d.id, ForSeconds: max(left, 0)})
+			list = append(list, QuarantinedPair{Prefill: x.key.p.id, Decode: x.key.d.id, ForSeconds: max(left, 0)})
 		}
 	}
-	slices.SortFunc(list, func(a, b BarredInfo) int {
+	slices.SortFunc(list, func(a, b QuarantinedPair) int {
 		if c := strings.Compare(a.Prefill, b.Prefill); c != 0 {
 			return c
 		}

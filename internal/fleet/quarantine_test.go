@@ -53,7 +53,7 @@ func TestPairThatKeepsFailing(t *testing.T) {
 		if got := b.pairsOf(200); got["pd"] != 0 || len(got) != 3 {
 			t.Errorf("pairs %v", got)
 		}
-		if barred := p.Worker().Info().Barred; len(barred) != 1 || barred[0].Decode != urlD || barred[0].ForSeconds != coolOff.Seconds() ||
+		if barred := p.Worker().Info().Barred; len(barred) != 1 || barred[0].Decode != urlD || barred[0].ForSeconds != firstQuarantine.Seconds() ||
 			len(d.Worker().Info().Barred) != 1 || len(q.Worker().Info().Barred) != 0 {
 			t.Errorf("barred %+v", barred)
 		}
@@ -66,7 +66,7 @@ func TestPairThatKeepsFailing(t *testing.T) {
 		// What ends now began before.
 		fail(10)
 		b.ReportPairSuccess(p, d)
-		b.pass(coolOff - time.Second)
+		b.pass(firstQuarantine - time.Second)
 		if got := b.pairsOf(200); got["pd"] != 0 {
 			t.Errorf("pairs %v", got)
 		}
@@ -74,7 +74,7 @@ func TestPairThatKeepsFailing(t *testing.T) {
 		if got := b.pairsOf(200); got["pd"] == 0 {
 			t.Errorf("not tried again: %v", got)
 		}
-		for _, want := range []time.Duration{2 * coolOff, 4 * coolOff, 8 * coolOff, maxCoolOff, maxCoolOff} {
+		for _, want := range []time.Duration{2 * firstQuarantine, 4 * firstQuarantine, 8 * firstQuarantine, maxQuarantine, maxQuarantine} {
 			fail(1) // on trial
 			if got := p.Worker().Info().Barred; len(got) != 1 || got[0].ForSeconds != want.Seconds() {
 				t.Errorf("barred %+v, want for %s", got, want)
@@ -104,7 +104,7 @@ func TestSuspicionPasses(t *testing.T) {
 		for range 5 {
 			b.ReportTransferFailure(p, d)
 			b.pass(pairWindow + time.Second)
-			if n := b.quarantine.suspects.Load(); n != 0 {
+			if n := b.quarantine.tracked.Load(); n != 0 {
 				t.Fatalf("%d suspects", n)
 			}
 		}
@@ -128,7 +128,7 @@ func TestOnlyPairIsNotBarred(t *testing.T) {
 		for range 20 {
 			b.ReportTransferFailure(p, d)
 		}
-		if n := b.quarantine.suspects.Load(); n != 0 || b.pair("m") == nil {
+		if n := b.quarantine.tracked.Load(); n != 0 || b.pair("m") == nil {
 			t.Errorf("%d suspects", n)
 		}
 	})
@@ -153,7 +153,7 @@ func TestBarFollowsTheRanks(t *testing.T) {
 		b.Remove(urlD)
 		synctest.Wait()
 		b.pass(time.Second)
-		if n := b.quarantine.suspects.Load(); n != 0 {
+		if n := b.quarantine.tracked.Load(); n != 0 {
 			t.Errorf("%d suspects", n)
 		}
 	})
@@ -173,12 +173,12 @@ func TestSuspectsAreBounded(t *testing.T) {
 				}
 			}
 		}
-		if n := b.quarantine.suspects.Load(); n != maxPairs || b.quarantine.barred != maxBarred {
-			t.Errorf("%d suspects, %d barred", n, b.quarantine.barred)
+		if n := b.quarantine.tracked.Load(); n != maxPairs || b.quarantine.quarantined != maxQuarantined {
+			t.Errorf("%d suspects, %d barred", n, b.quarantine.quarantined)
 		}
 		b.pass(time.Hour)
-		if n := b.quarantine.suspects.Load(); n != 0 || b.quarantine.barred != 0 {
-			t.Errorf("%d suspects, %d barred", n, b.quarantine.barred)
+		if n := b.quarantine.tracked.Load(); n != 0 || b.quarantine.quarantined != 0 {
+			t.Errorf("%d suspects, %d barred", n, b.quarantine.quarantined)
 		}
 	})
 }
@@ -220,12 +220,12 @@ func TestPairsUnderContention(t *testing.T) {
 	defer q.mu.Unlock()
 	barred := 0
 	for _, x := range q.pairs {
-		if x.barred {
+		if x.quarantined {
 			barred++
 		}
 	}
-	if barred != q.barred || int(q.suspects.Load()) != len(q.pairs) || len(q.pairs) > 16 {
-		t.Errorf("%d barred, counted %d; %d pairs, counted %d", barred, q.barred, len(q.pairs), q.suspects.Load())
+	if barred != q.quarantined || int(q.tracked.Load()) != len(q.pairs) || len(q.pairs) > 16 {
+		t.Errorf("%d barred, counted %d; %d pairs, counted %d", barred, q.quarantined, len(q.pairs), q.tracked.Load())
 	}
 }
 

@@ -38,9 +38,9 @@ func (r *Rank) RouteOpen(route string) bool {
 	return s == admission.BreakerOpen
 }
 
-// RoutesFail tells whether any request that passes through ever failed by an engine's
+// AnyRouteFailed tells whether any request that passes through ever failed by an engine's
 // fault, so that RouteOpen is worth asking.
-func (f *Fleet) RoutesFail() bool { return f.routesFail.Load() }
+func (f *Fleet) AnyRouteFailed() bool { return f.anyRouteFailed.Load() }
 
 // ReportRouteSuccess and ReportRouteFailure are ReportSuccess and ReportFailure for
 // a route that passes through.
@@ -72,7 +72,7 @@ func (r *Rank) ReportRouteFailure(route string, c Charge) {
 		b = &breaker{opts: &f.cfg.CircuitBreaker}
 		q.routes[route] = b
 		q.some.Store(true)
-		f.routesFail.Store(true)
+		f.anyRouteFailed.Store(true)
 	}
 	q.mu.Unlock()
 	if now := f.clock.Now(); b != nil && b.failure(now, c, 0) && b.open(now, false) {

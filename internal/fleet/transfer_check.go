@@ -6,10 +6,10 @@ import "sync/atomic"
 // nothing moved, to be reported.
 const silentHandOffs = 5
 
-// transfers watch whether the KV cache that requests hand to a decode worker
+// transferCheck watch whether the KV cache that requests hand to a decode worker
 // arrives: the answers are right either way, the engine computes the prompt again
 // in silence.
-type transfers struct {
+type transferCheck struct {
 	// handed counts prompts handed over; see Rank.NoteHandOff.
 	handed atomic.Int64
 	silent atomic.Bool // many were handed over and nothing moved
@@ -24,7 +24,7 @@ type transfers struct {
 
 // read takes the engine's own count of what it got from others into account, and
 // tells whether silent turned.
-func (t *transfers) read(moved float64) (turned bool) {
+func (t *transferCheck) read(moved float64) (turned bool) {
 	handed := t.handed.Load()
 	switch {
 	case !t.known || moved < t.moved:
@@ -43,14 +43,14 @@ func (t *transfers) read(moved float64) (turned bool) {
 }
 
 // forget begins anew with another engine. The check that runs calls it.
-func (t *transfers) forget() {
+func (t *transferCheck) forget() {
 	t.known = false
 	t.silent.Store(false)
 	t.moving.Store(false)
 }
 
 // state is what Info tells.
-func (t *transfers) state() string {
+func (t *transferCheck) state() string {
 	switch {
 	case t.silent.Load():
 		return "nothing moves"

@@ -9,7 +9,7 @@ import (
 )
 
 func TestTransfers(t *testing.T) {
-	var x transfers
+	var x transferCheck
 	step := func(hand int64, moved float64, want string, turned bool) {
 		t.Helper()
 		x.handed.Add(hand)
@@ -37,7 +37,7 @@ func TestNothingMoves(t *testing.T) {
 	inBubble(t, settings{Log: log.logger()}, func(b *testbed) {
 		d := b.worker(urlD, config.WorkerDecode, vllmFacts("m"))
 		b.prober.loaded(urlD, &loads{load: []RankLoad{{}}, tellsExternal: true, external: 40})
-		b.pass(2 * factsEvery)
+		b.pass(2 * factsInterval)
 		for range silentHandOffs {
 			d.Ranks()[0].NoteHandOff()
 		}

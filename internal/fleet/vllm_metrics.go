@@ -55,7 +55,7 @@ func readMetrics(body []byte) (*loads, error) {
 			dp = n
 		}
 		found = true
-		l.load, l.shares, used = grown(l.load, dp), grown(l.shares, dp), grown(used, dp)
+		l.load, l.capacities, used = grown(l.load, dp), grown(l.capacities, dp), grown(used, dp)
 		amount := int64(min(max(value, 0), maxCapacity))
 		switch name {
 		case "num_requests_running":
@@ -68,9 +68,9 @@ func readMetrics(body []byte) (*loads, error) {
 			blocks, size := number(labels["num_gpu_blocks"]), number(labels["block_size"])
 			if size > 0 && size <= maxBlockSize {
 				l.blockSize = size
-				l.shares[dp].kvTokens = min(blocks, maxCapacity/size) * size
+				l.capacities[dp].kvTokens = min(blocks, maxCapacity/size) * size
 			}
-			if d := labels["cache_dtype"]; goodName(d) {
+			if d := labels["cache_dtype"]; validName(d) {
 				l.cacheType = d
 			}
 		case "external_prefix_cache_hits_total", "nixl_bytes_transferred_sum":
@@ -85,7 +85,7 @@ func readMetrics(body []byte) (*loads, error) {
 		return nil, errors.New("it has none of vLLM's metrics")
 	}
 	for dp := range l.load {
-		l.load[dp].UsedTokens = int64(used[dp] * float64(l.shares[dp].kvTokens))
+		l.load[dp].UsedTokens = int64(used[dp] * float64(l.capacities[dp].kvTokens))
 	}
 	return l, nil
 }

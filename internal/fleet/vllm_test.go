@@ -36,8 +36,8 @@ vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="1",num_gpu_bl
 	if want := []RankLoad{{Running: 3, UsedTokens: 320}, {Running: 4, Waiting: 2}}; !slices.Equal(l.load, want) {
 		t.Errorf("loads %+v, want %+v", l.load, want)
 	}
-	if want := []share{{kvTokens: 1280}, {}}; !slices.Equal(l.shares, want) {
-		t.Errorf("shares %+v, want %+v", l.shares, want)
+	if want := []rankCapacity{{kvTokens: 1280}, {}}; !slices.Equal(l.capacities, want) {
+		t.Errorf("shares %+v, want %+v", l.capacities, want)
 	}
 	if l.blockSize != 128 || l.cacheType != "auto" || l.external != 4e12+600 || !l.tellsExternal {
 		t.Errorf("%+v", l)
@@ -61,9 +61,9 @@ func FuzzMetrics(f *testing.F) {
 			return
 		}
 		facts := &Facts{Backend: DialectVLLM}
-		facts.addLoads(l)
+		facts.setLoads(l)
 		c := facts.capacity(-1, admission.Capacity{})
-		if len(l.load) > maxDPSize || len(l.shares) != len(l.load) || c.KVBlocks < 0 || c.BlockSize < 0 || l.external < 0 {
+		if len(l.load) > maxDPSize || len(l.capacities) != len(l.load) || c.KVBlocks < 0 || c.BlockSize < 0 || l.external < 0 {
 			t.Errorf("%+v: %+v", l, c)
 		}
 		for _, r := range l.load {
@@ -162,11 +162,11 @@ func TestMooncakeEngineIDs(t *testing.T) {
 		t.Errorf("address %q, want %q", got, want)
 	}
 	s.Prefill(0).Kill()
+	until(t, "unhealthy", func() bool { return p.Status() == StatusUnhealthy })
 	if err := s.Prefill(0).Restart(); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "new ids", func() bool {
-		p.Ranks()[0].RefreshMooncake()
 		now := ids()
 		return now[0] != "" && now[0] != first[0] && now[1] != first[1]
 	})
@@ -231,8 +231,8 @@ func TestProbe(t *testing.T) {
 			}
 			// Checks go on and do not repeat it.
 			for range 5 {
-				before := w.judged.Load()
-				until(t, "another check", func() bool { return w.judged.Load() > before })
+				before := w.lastCheck.Load()
+				until(t, "another check", func() bool { return w.lastCheck.Load() > before })
 			}
 			if n := probes.Load(); n != 1 {
 				t.Errorf("%d probes", n)

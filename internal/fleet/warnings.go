@@ -12,8 +12,8 @@ import (
 func (w *Worker) warnings() []string {
 	f := w.Facts()
 	list := slices.Clone(f.Warnings)
-	if w.vitals.trouble != "" {
-		list = append(list, w.vitals.trouble)
+	if w.health.misconfigured != "" {
+		list = append(list, w.health.misconfigured)
 	}
 	if !f.read {
 		return list
@@ -26,8 +26,8 @@ func (w *Worker) warnings() []string {
 		warn("it is registered as %s, but says disaggregation_mode %q", w.role, f.Mode)
 	}
 	switch {
-	case w.astray != "":
-		list = append(list, w.astray)
+	case w.modelProblem != "":
+		list = append(list, w.modelProblem)
 	case len(f.names()) == 0 && w.setModel() == "":
 		warn("it does not say which model it serves; set model_id")
 	}
@@ -39,14 +39,14 @@ func (w *Worker) warnings() []string {
 		warn("all its routes answer 404: the path of its URL, %q, is hardly the engine's", path)
 	}
 	list = append(list, w.dialectWarnings()...)
-	if f.note != "" && w.setConnector() == "" {
-		list = append(list, f.note)
+	if f.connectorNote != "" && w.setConnector() == "" {
+		list = append(list, f.connectorNote)
 	}
 	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
 		warn("it does not say its dp_size; it is scheduled as one rank")
 	}
 	if w.fleet.gate.NeedsCapacity(w.role) {
-		for _, name := range w.lacks() {
+		for _, name := range w.missingCapacity() {
 			warn("its %s is not known; classes that go by it count its requests instead. Set %s", name, name)
 		}
 	}

@@ -11,17 +11,17 @@ func (m mourner) WorkerDead() { m.told <- struct{}{} }
 
 func newMourner() mourner { return mourner{make(chan struct{}, 2)} }
 
-func watchedRank() (*Rank, *life) {
+func watchedRank() (*Rank, *liveness) {
 	w := &Worker{}
-	l := newLife()
-	w.life.Store(l)
+	l := newLiveness()
+	w.liveness.Store(l)
 	return &Rank{worker: w}, l
 }
 
 func TestWatchersAreToldOnce(t *testing.T) {
 	r, l := watchedRank()
 	a, b, c := newMourner(), newMourner(), newMourner()
-	var wa, wb, wc Watcher
+	var wa, wb, wc Watch
 	r.Watch(&wa, a)
 	r.Watch(&wb, b)
 	r.Watch(&wc, c)
@@ -37,7 +37,7 @@ func TestWatchersAreToldOnce(t *testing.T) {
 		t.Error("who comes after the death is not told")
 	}
 	wb.Stop()
-	var unused Watcher
+	var unused Watch
 	unused.Stop()
 }
 
@@ -48,7 +48,7 @@ func TestWatchersUnderContention(t *testing.T) {
 		wg.Go(func() {
 			m := newMourner()
 			for range 200 {
-				var w Watcher
+				var w Watch
 				r.Watch(&w, m)
 				w.Stop()
 				for len(m.told) > 0 {

@@ -200,9 +200,9 @@ func TestEndlessAnswerIsBounded(t *testing.T) {
 	}
 }
 
-// TestCase_B140_BasePath keeps away a path that is doubled, or left out where
+// TestBasePathIsPrependedToEachPath guards against a path that is doubled, or left out where
 // the health route lies under it.
-func TestCase_B140_BasePath(t *testing.T) {
+func TestBasePathIsPrependedToEachPath(t *testing.T) {
 	s := simFleet(t, sim.Options{Regular: 1, Worker: sim.WorkerOptions{HealthDelay: -1, BasePath: "/base"}})
 	f := live(t, settings{Health: quick})
 	w := mustAdd(t, f, WorkerSpec{URL: "http://" + s.Regular(0).Addr() + "/base/v1/"})
@@ -233,8 +233,8 @@ func TestCase_B140_BasePath(t *testing.T) {
 	})
 }
 
-// TestCase_B136_IPv6 keeps away addresses without their brackets.
-func TestCase_B136_IPv6(t *testing.T) {
+// TestIPv6AddressesKeepTheirBrackets guards against addresses without their brackets.
+func TestIPv6AddressesKeepTheirBrackets(t *testing.T) {
 	l, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
 		t.Skip("no IPv6 here:", err)
@@ -256,9 +256,9 @@ func TestCase_B136_IPv6(t *testing.T) {
 	}
 }
 
-// TestCase_B138_TLSHoldsForChecks keeps away checks and look-ups that do not
+// TestTLSHoldsForChecks guards against checks and look-ups that do not
 // follow a worker's own TLS settings.
-func TestCase_B138_TLSHoldsForChecks(t *testing.T) {
+func TestTLSHoldsForChecks(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
 			_, _ = w.Write([]byte(`{"data":[{"id":"tls-model"}]}`))
@@ -350,20 +350,20 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 	_ = l.Close()
 	for _, tc := range []struct {
 		name, url     string
-		health, alive answer
-		suspect       answer // of health, when it was in doubt before
+		health, alive outcome
+		suspect       outcome // of health, when it was in doubt before
 	}{
-		{"well", at(nil, nil), answerOK, answerOK, answerOK},
-		{"no health route", at(status(404), nil), answerOK, answerOK, answerOK},
-		{"silent scheduler", at(silent, nil), answerBusy, answerOK, answerBusy},
-		{"503", at(status(503), nil), answerBusy, answerOK, answerBusy},
-		{"503, no other route", at(status(503), status(404)), answerBusy, answerOK, answerBusy},
-		{"wrong key", at(status(401), nil), answerDenied, answerOK, answerDenied},
-		{"all silent", at(silent, silent), answerGone, answerGone, answerGone},
-		{"health breaks", at(reset, nil), answerGone, answerOK, answerGone},
-		{"all break", at(reset, reset), answerGone, answerGone, answerGone},
-		{"a proxy with nobody behind", at(status(503), status(503)), answerGone, answerBusy, answerGone},
-		{"refused", "http://" + l.Addr().String(), answerGone, answerGone, answerGone},
+		{"well", at(nil, nil), outcomeOK, outcomeOK, outcomeOK},
+		{"no health route", at(status(404), nil), outcomeOK, outcomeOK, outcomeOK},
+		{"silent scheduler", at(silent, nil), outcomeBusy, outcomeOK, outcomeBusy},
+		{"503", at(status(503), nil), outcomeBusy, outcomeOK, outcomeBusy},
+		{"503, no other route", at(status(503), status(404)), outcomeBusy, outcomeOK, outcomeBusy},
+		{"wrong key", at(status(401), nil), outcomeDenied, outcomeOK, outcomeDenied},
+		{"all silent", at(silent, silent), outcomeUnreachable, outcomeUnreachable, outcomeUnreachable},
+		{"health breaks", at(reset, nil), outcomeUnreachable, outcomeOK, outcomeUnreachable},
+		{"all break", at(reset, reset), outcomeUnreachable, outcomeUnreachable, outcomeUnreachable},
+		{"a proxy with nobody behind", at(status(503), status(503)), outcomeUnreachable, outcomeBusy, outcomeUnreachable},
+		{"refused", "http://" + l.Addr().String(), outcomeUnreachable, outcomeUnreachable, outcomeUnreachable},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := quick
@@ -379,24 +379,24 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 			}
 			defer ep.Close()
 			w := &Worker{fleet: &Fleet{opts: Options{Dialects: engine.Builtin()}}, spec: spec, base: base, endpoint: ep}
-			w.know(noFacts)
-			if c := p.check(t.Context(), w, look{}); c.health != tc.health || c.alive != tc.alive || (c.why == "") != (c.health == answerOK) {
+			w.updateState(noFacts)
+			if c := p.check(t.Context(), w, checkParams{}); c.health != tc.health || c.alive != tc.alive || (c.reason == "") != (c.health == outcomeOK) {
 				t.Errorf("check %+v, want health %d, alive %d", c, tc.health, tc.alive)
 			}
-			beside := p.check(t.Context(), w, look{working: true, proofs: 2})
-			if beside.health != tc.health || beside.alive != tc.alive || (beside.why == "") != (beside.health == answerOK) {
+			beside := p.check(t.Context(), w, checkParams{inService: true, deadAfter: 2})
+			if beside.health != tc.health || beside.alive != tc.alive || (beside.reason == "") != (beside.health == outcomeOK) {
 				t.Errorf("check of one that is given work %+v, want health %d, alive %d", beside, tc.health, tc.alive)
 			}
-			if c := p.check(t.Context(), w, look{suspect: true}); c.health != tc.suspect {
+			if c := p.check(t.Context(), w, checkParams{failing: true}); c.health != tc.suspect {
 				t.Errorf("check in doubt %+v, want health %d", c, tc.suspect)
 			}
 		})
 	}
 }
 
-// TestCase_B163_OneSilentNode keeps away a fleet that stands still, or says that
+// TestOneSilentWorkerDoesNotStopTheFleet guards against a fleet that stands still, or says that
 // all is well, when one node drops off.
-func TestCase_B163_OneSilentNode(t *testing.T) {
+func TestOneSilentWorkerDoesNotStopTheFleet(t *testing.T) {
 	s := simFleet(t, sim.Options{Regular: 3, Worker: sim.WorkerOptions{HealthDelay: -1}})
 	f := live(t, settings{Health: quick})
 	var ws []*Worker
@@ -463,8 +463,8 @@ func TestRestartWithOtherFacts(t *testing.T) {
 	}
 }
 
-// TestCase_B162_ManyAtOnce runs everything at once for the race detector.
-func TestCase_B162_ManyAtOnce(t *testing.T) {
+// TestConcurrentUseOfAllMethods runs everything at once for the race detector.
+func TestConcurrentUseOfAllMethods(t *testing.T) {
 	s := simFleet(t, sim.Options{Regular: 3, Worker: sim.WorkerOptions{HealthDelay: -1}})
 	f := live(t, settings{Health: config.Health{Interval: time.Millisecond, Timeout: time.Second}, Breaker: config.CircuitBreaker{TimeoutDuration: time.Millisecond}})
 	done := make(chan struct{})
@@ -533,7 +533,7 @@ func FuzzFacts(f *testing.F) {
 		_ = facts.addServerInfo(body)
 		_ = facts.addModelInfo(body)
 		if l, err := readLoads(body); err == nil {
-			facts.loads = l.shares
+			facts.loads = l.capacities
 		}
 		for _, dp := range []int{-1, 0, 7, maxDPSize - 1} {
 			if c := facts.capacity(dp, admission.Capacity{}); c.MaxBatchedTokens < 0 || c.KVBlocks < 0 || c.BlockSize < 0 || c.MaxRunning < 0 {
@@ -541,7 +541,7 @@ func FuzzFacts(f *testing.F) {
 			}
 		}
 		for _, n := range facts.names() {
-			if !goodName(n) {
+			if !validName(n) {
 				t.Errorf("name %q", n)
 			}
 		}

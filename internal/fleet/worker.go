@@ -37,8 +37,8 @@ type Worker struct {
 	endpoint *upstream.Endpoint
 
 	// atomic
-	known atomic.Pointer[known] // replaced with Fleet.mu held
-	life  atomic.Pointer[life]
+	state    atomic.Pointer[workerState] // replaced with Fleet.mu held
+	liveness atomic.Pointer[liveness]
 
 	// immutable
 	id     string
@@ -52,73 +52,72 @@ type Worker struct {
 	// atomic
 	generation atomic.Uint64
 	ranks      atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
-	judged     atomic.Int64            // instant of the last judged check
+	lastCheck  atomic.Int64            // instant of the last judged check
 	loads      atomic.Pointer[loads]   // the last answer about its load
 	push       atomic.Pointer[engine.PushPeer]
 	mooncake   atomic.Pointer[mooncake]
-	queried    atomic.Int64 // instant of the last RefreshMooncake
-	transfers  transfers
+	transfers  transferCheck
 	meter      meter
 
 	// owned by the check that runs
-	asks    int // times it was asked for its connector
-	askedAt admission.Instant
+	connectorProbes   int // times it was asked for its connector
+	connectorProbedAt admission.Instant
 
 	// guarded by Fleet.mu
-	// adopted is the connector of a vLLM decode worker that is set to none: that of
+	// inheritedConnector is the connector of a vLLM decode worker that is set to none: that of
 	// the prefill workers of its model.
-	adopted    string
-	vitals     vitals
-	moved      bool // bytes came between the last check and the one that runs
-	draining   bool
-	source     string // who brought it; see Reconcile
-	drainSince admission.Instant
-	gone       bool // in no list, asked nothing
-	added      admission.Instant
-	models     []string          // of its ranks at the gate
-	unknown    bool              // the models are not its own words: it has told none
-	astray     string            // why it is kept from work because of its model
-	inGate     bool              // its ranks are registered there
-	past       []*admission.Rank // earlier registrations of its ranks that may have holds
-	factsAt    admission.Instant // when they were last read whole
-	checking   bool
-	stale      bool     // it showed signs of being another engine than its facts are of
-	factTries  int      // times its facts were read and did not suffice for work
-	pairing    []string // what keeps it from being paired, for people
+	inheritedConnector string
+	health             healthState
+	progress           bool // bytes came between the last check and the one that runs
+	draining           bool
+	source             string // who brought it; see Reconcile
+	drainSince         admission.Instant
+	removed            bool // in no list, asked nothing
+	addedAt            admission.Instant
+	models             []string          // of its ranks at the gate
+	modelUnknown       bool              // the models are not its own words: it has told none
+	modelProblem       string            // why it is kept from work because of its model
+	inGate             bool              // its ranks are registered there
+	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
+	factsReadAt        admission.Instant // when they were last read whole
+	checking           bool
+	maybeReplaced      bool     // it showed signs of being another engine than its facts are of
+	factsAttempts      int      // times its facts were read and did not suffice for work
+	pairingNotes       []string // what keeps it from being paired, for people
 }
 
-// life is the time from one death of a worker to the next. It is shared by the
+// liveness is the time from one death of a worker to the next. It is shared by the
 // registrations that follow each other without a gap.
-type life struct {
-	sign atomic.Bool // bytes came since it was last looked at
+type liveness struct {
+	progressed atomic.Bool // bytes came since it was last looked at
 
 	mu sync.Mutex
 	// guarded by mu
 	over  bool
-	first *Watcher
+	first *Watch
 
 	// immutable
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
-func newLife() *life {
-	l := &life{}
+func newLiveness() *liveness {
+	l := &liveness{}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }
 
 // end tells everybody that the worker is dead.
-func (l *life) end(cause error) {
+func (l *liveness) end(cause error) {
 	l.cancel(cause)
 	l.mu.Lock()
 	l.over = true
 	first := l.first
 	l.first = nil
-	var told []Mourner
+	var told []DeathListener
 	for w := first; w != nil; w = w.next {
-		told = append(told, w.who)
-		w.life = nil
+		told = append(told, w.listener)
+		w.liveness = nil
 	}
 	l.mu.Unlock()
 	for _, m := range told {
@@ -126,27 +125,27 @@ func (l *life) end(cause error) {
 	}
 }
 
-// Mourner is told of a worker's death. WorkerDead must be short.
-type Mourner interface{ WorkerDead() }
+// DeathListener is told of a worker's death. WorkerDead must be short.
+type DeathListener interface{ WorkerDead() }
 
-// Watcher is a place in the list of those who are told of a worker's death. It is
+// Watch is a place in the list of those who are told of a worker's death. It is
 // cheaper than a function on Alive's context, which matters to every leg.
-type Watcher struct {
-	who        Mourner
-	life       *life // nil: not in a list. Guarded by the life's mu, like the links
-	prev, next *Watcher
-	watched    *life // immutable between Watch and Stop
+type Watch struct {
+	listener   DeathListener
+	liveness   *liveness // nil: not in a list. Guarded by the life's mu, like the links
+	prev, next *Watch
+	watched    *liveness // immutable between Watch and Stop
 }
 
 // Watch tells who when the rank's worker is found dead, at once if it is. w must
 // not be in use; Stop ends it.
-func (r *Rank) Watch(w *Watcher, who Mourner) {
-	l := r.worker.life.Load()
-	w.who, w.watched = who, l
+func (r *Rank) Watch(w *Watch, who DeathListener) {
+	l := r.worker.liveness.Load()
+	w.listener, w.watched = who, l
 	l.mu.Lock()
 	over := l.over
 	if !over {
-		w.life, w.prev, w.next = l, nil, l.first
+		w.liveness, w.prev, w.next = l, nil, l.first
 		if l.first != nil {
 			l.first.prev = w
 		}
@@ -160,17 +159,17 @@ func (r *Rank) Watch(w *Watcher, who Mourner) {
 
 // Stop ends the watch; who may be told once more if the worker dies at this
 // moment.
-func (w *Watcher) Stop() {
+func (w *Watch) Stop() {
 	l := w.watched
 	if l == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w.life == nil {
+	if w.liveness == nil {
 		return
 	}
-	w.life = nil
+	w.liveness = nil
 	if w.prev != nil {
 		w.prev.next = w.next
 	} else {
@@ -205,7 +204,7 @@ func (w *Worker) Generation() uint64 { return w.generation.Load() }
 
 // Facts returns what the worker said about itself; never nil, empty until it
 // was asked.
-func (w *Worker) Facts() *Facts { return w.known.Load().facts }
+func (w *Worker) Facts() *Facts { return w.state.Load().facts }
 
 // Ranks returns the worker's ranks in order. The slice must not be changed.
 func (w *Worker) Ranks() []*Rank { return *w.ranks.Load() }
@@ -215,19 +214,19 @@ func (w *Worker) Ranks() []*Rank { return *w.ranks.Load() }
 // only) and the port of its bootstrap server. ok is false when null is to be
 // sent for the port.
 func (w *Worker) Bootstrap() (host string, port int, ok bool) {
-	k := w.known.Load()
+	k := w.state.Load()
 	return k.host, int(k.port), k.hasPort
 }
 
 // Alive returns a context that ends, with cause ErrDead, when the worker is
 // found dead. A worker that comes back has a new one.
-func (w *Worker) Alive() context.Context { return w.life.Load().ctx }
+func (w *Worker) Alive() context.Context { return w.liveness.Load().ctx }
 
 // NoteProgress tells that bytes of an answer came from the worker. It costs a
 // read of a shared cache line, and is to be called for every piece.
 func (w *Worker) NoteProgress() {
-	if l := w.life.Load(); !l.sign.Load() {
-		l.sign.Store(true)
+	if l := w.liveness.Load(); !l.progressed.Load() {
+		l.progressed.Store(true)
 	}
 }
 
@@ -290,7 +289,7 @@ func (r *Rank) NoteProgress() { r.worker.NoteProgress() }
 
 // ReportSuccess tells the rank's breaker that a leg on it went well.
 func (r *Rank) ReportSuccess() {
-	if f := r.worker.fleet; f.failed.Load() {
+	if f := r.worker.fleet; f.anyFailed.Load() {
 		r.breaker.good.Store(int64(f.clock.Now()))
 	}
 	if r.breaker.success(r.worker.fleet.clock.Now) {
@@ -305,17 +304,17 @@ func (r *Rank) ReportSuccess() {
 // binds the request to others (a session, a routing key), 0 for nothing.
 func (r *Rank) ReportFailure(c Charge, key uint64) {
 	f := r.worker.fleet
-	f.failed.Store(true)
+	f.anyFailed.Store(true)
 	if now := f.clock.Now(); r.breaker.failure(now, c, key) {
-		f.trip(r, now)
+		f.tripBreaker(r, now)
 	}
 }
 
-// LookAgain has the worker checked soon: something says that it may not be what it
+// CheckSoon has the worker checked soon: something says that it may not be what it
 // was, as an engine's 404 for a model that it was sent for. Many calls are one
 // check a second.
-func (r *Rank) LookAgain() {
+func (r *Rank) CheckSoon() {
 	w := r.worker
 	now := w.fleet.clock.Now()
-	w.fleet.sched.advance(w.event, max(now, admission.Instant(w.judged.Load()).Add(hurryPause)))
+	w.fleet.sched.advance(w.event, max(now, admission.Instant(w.lastCheck.Load()).Add(checkSoonPause)))
 }

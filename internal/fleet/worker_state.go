@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-router/sluice/internal/engine"
 )
 
-// known is what requests ask of a worker, worked out once from its registration,
+// workerState is what requests ask of a worker, worked out once from its registration,
 // its facts and those of the others. It fills one cache line. Immutable.
-type known struct {
+type workerState struct {
 	facts     *Facts
 	dialect   engine.Dialect
 	connector string // see Worker.Connector
@@ -19,10 +19,10 @@ type known struct {
 	hasPort   bool
 }
 
-// know takes facts, or what else known is made of, into account. Where others know
+// updateState takes facts, or what else known is made of, into account. Where others know
 // of w already it needs Fleet.mu.
-func (w *Worker) know(facts *Facts) {
-	k := &known{facts: facts, dialect: w.fleet.opts.Dialects.Default()}
+func (w *Worker) updateState(facts *Facts) {
+	k := &workerState{facts: facts, dialect: w.fleet.opts.Dialects.Default()}
 	if d, ok := w.fleet.opts.Dialects.Named(orElse(w.setBackend(), facts.Backend)); ok {
 		k.dialect = d
 	}
@@ -30,7 +30,7 @@ func (w *Worker) know(facts *Facts) {
 		k.connector = w.connector(facts)
 	}
 	k.host, k.port, k.hasPort = w.bootstrap(facts)
-	w.known.Store(k)
+	w.state.Store(k)
 }
 
 // connector is how w, which speaks vLLM's dialect, hands KV cache over.
@@ -38,8 +38,8 @@ func (w *Worker) connector(facts *Facts) string {
 	switch c := orElse(w.setConnector(), facts.Connector); {
 	case c != "":
 		return c
-	case w.adopted != "" && w.role == admission.RoleDecode:
-		return w.adopted
+	case w.inheritedConnector != "" && w.role == admission.RoleDecode:
+		return w.inheritedConnector
 	}
 	return ConnectorUnknown
 }

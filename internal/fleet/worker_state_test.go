@@ -8,7 +8,7 @@ import (
 
 // Every request reads it of two workers, which in a large fleet come from memory.
 func TestKnownFillsACacheLine(t *testing.T) {
-	if n := reflect.TypeFor[known]().Size(); bits.UintSize == 64 && n != 64 {
+	if n := reflect.TypeFor[workerState]().Size(); bits.UintSize == 64 && n != 64 {
 		t.Errorf("it has %d bytes", n)
 	}
 }

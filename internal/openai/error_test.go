@@ -132,7 +132,7 @@ func TestErrorMessagesAreBoundedAndClean(t *testing.T) {
 }
 
 // The case: large bodies were refused by a hidden limit that no answer named.
-func TestCase_B123_TheAnswerNamesTheLimit(t *testing.T) {
+func TestTheAnswerNamesTheLimit(t *testing.T) {
 	w := httptest.NewRecorder()
 	if err := RequestTooLarge(2097152).WriteResponse(w, ShapeOpenAI); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestCase_B123_TheAnswerNamesTheLimit(t *testing.T) {
 }
 
 // The case: a bare 502 without a reason while engines were still loading.
-func TestCase_B148_NoReadyWorkerSaysSo(t *testing.T) {
+func TestErrorSaysThatNoWorkerIsReady(t *testing.T) {
 	w := httptest.NewRecorder()
 	if err := NoAvailableWorkers("m", "decode", 3*time.Second).WriteResponse(w, ShapeOpenAI); err != nil {
 		t.Fatal(err)

@@ -224,7 +224,7 @@ func TestStreamMergerEnd(t *testing.T) {
 
 // A usage-only event with an empty list of choices crashed stream adapters; so did one
 // with no list.
-func TestCase_B096_MergedUsageOnlyEvents(t *testing.T) {
+func TestMergedUsageOnlyEvents(t *testing.T) {
 	for _, choices := range []string{`"choices":[],`, `"choices":null,`, ``} {
 		event := `data: {` + choices + `"usage":{"prompt_tokens":1,"completion_tokens":2}}` + "\n\n"
 		body := `data: {` + choices + `"x":1}` + "\n\n" + event + "data: [DONE]\n\n"
@@ -237,7 +237,7 @@ func TestCase_B096_MergedUsageOnlyEvents(t *testing.T) {
 }
 
 // Each read was parsed by itself, so that an event cut across reads lost its usage.
-func TestCase_B097_MergedUsageAcrossReads(t *testing.T) {
+func TestMergedUsageAcrossReads(t *testing.T) {
 	event := `data: {"choices":[],"usage":{"prompt_tokens":11,"total_tokens":33,"completion_tokens":22}}` + "\n\ndata: [DONE]\n\n"
 	for cut := 1; cut < len(event); cut++ {
 		got, err := runFan(t, Fan{Copies: 2, Prompts: 1, Usage: true}.Stream(0), []part{{0, event[:cut]}, {1, event}, {0, event[cut:]}}, 1000)
@@ -248,7 +248,7 @@ func TestCase_B097_MergedUsageAcrossReads(t *testing.T) {
 }
 
 // A multi-byte character cut across reads turned into replacement characters.
-func TestCase_B098_MergeKeepsCutCharacters(t *testing.T) {
+func TestMergeKeepsCutCharacters(t *testing.T) {
 	text := "你好, Привет, 🙂‍↔️"
 	got, err := runFan(t, Fan{Copies: 2, Prompts: 1}.Stream(0), []part{{0, chunk("a", 0, text)}, {1, chunk("a", 0, text)}}, 1)
 	if want := chunk("a", 0, text) + chunk("a", 1, text); err != nil || got != want {
@@ -257,7 +257,7 @@ func TestCase_B098_MergeKeepsCutCharacters(t *testing.T) {
 }
 
 // Comments sent as keep-alive came out as data.
-func TestCase_B099_MergePassesComments(t *testing.T) {
+func TestMergePassesComments(t *testing.T) {
 	got, err := runFan(t, Fan{Copies: 2, Prompts: 1}.Stream(0), []part{{0, ": processing\n\n"}, {1, ":\r\n"}, {0, "data: {}\n: mid\ndata: \n\n"}}, 1)
 	if want := ": processing\n:\n: mid\ndata: {} \n\n"; err != nil || got != want {
 		t.Errorf("%v %q", err, got)
@@ -266,7 +266,7 @@ func TestCase_B099_MergePassesComments(t *testing.T) {
 
 // A keep-alive comment with a blank line was taken for an empty event, and one inside
 // another copy's event would break that.
-func TestCase_B100_MergedCommentsMakeNoEvent(t *testing.T) {
+func TestMergedCommentsMakeNoEvent(t *testing.T) {
 	got, err := runFan(t, Fan{Copies: 2, Prompts: 1}.Stream(0), []part{{0, "id: 1\ndata: {\"a\":"}, {1, ": ping\n\n"}, {0, "1}\n\n"}, {1, ": ping\n\n"}}, 3)
 	if want := ": ping\nid: 1\ndata: {\"a\":1}\n\n: ping\n"; err != nil || got != want {
 		t.Errorf("%v %q", err, got)
@@ -274,7 +274,7 @@ func TestCase_B100_MergedCommentsMakeNoEvent(t *testing.T) {
 }
 
 // The end marker was parsed as JSON.
-func TestCase_B101_EndMarkerIsNoJSON(t *testing.T) {
+func TestEndMarkerIsNoJSON(t *testing.T) {
 	m := Fan{Copies: 2, Prompts: 1}.Stream(0)
 	got, err := runFan(t, m, []part{{0, "data: [DONE]\n\n"}, {1, "data: [DONE]\n\n"}}, 1)
 	if err != nil || got != "data: [DONE]\n\n" || !m.Done() || m.End(0) != nil || m.End(1) != nil {
@@ -283,7 +283,7 @@ func TestCase_B101_EndMarkerIsNoJSON(t *testing.T) {
 }
 
 // With n > 1 only the last choice got a finish reason, and it came twice.
-func TestCase_B169_OneFinishForEachChoice(t *testing.T) {
+func TestOneFinishForEachChoice(t *testing.T) {
 	finish := func(index int, reason string) string {
 		return fmt.Sprintf(`data: {"choices":[{"index":%d,"delta":{},"finish_reason":"%s"}]}`+"\n\n", index, reason)
 	}

@@ -107,7 +107,7 @@ func TestPlanFanRefuses(t *testing.T) {
 
 // SGLang shares one room among the samples of n > 1, and later ones wait out the 300 s
 // limit: no copy may ask for more than one.
-func TestCase_B060_CopiesAskForOneSample(t *testing.T) {
+func TestCopiesAskForOneSample(t *testing.T) {
 	p, f, err := planFan(t, RouteChatCompletions, `{"messages":[{"role":"user","content":"hi"}],"n":3,"seed":7}`, 0)
 	if err != nil || f.Copies != 3 {
 		t.Fatal(f.Copies, err)
@@ -121,7 +121,7 @@ func TestCase_B060_CopiesAskForOneSample(t *testing.T) {
 }
 
 // Decoding and encoding a body changed numbers above 2^53 silently.
-func TestCase_B114_CopiesKeepNumbers(t *testing.T) {
+func TestCopiesKeepNumbers(t *testing.T) {
 	rest := `"tools":[{"maximum":9223372036854775807}],"a":1e400,"b":1.0,"c":-0,"metadata":{"u":"12345678901234567890"}}`
 	p, f, err := planFan(t, RouteChatCompletions, `{"n":2,"seed":9007199254740993,`+rest, 0)
 	if err != nil {
@@ -135,7 +135,7 @@ func TestCase_B114_CopiesKeepNumbers(t *testing.T) {
 }
 
 // Fields a router does not know were dropped before the worker.
-func TestCase_B115_CopiesKeepUnknownFields(t *testing.T) {
+func TestCopiesKeepUnknownFields(t *testing.T) {
 	rest := `"chat_template_kwargs":{"enable_thinking":false},"separate_reasoning":true,"made_up":[{"x":null}],"messages":[{"role":"user","content":"a","made_up":{"y":[1]}}]}`
 	p, f, err := planFan(t, RouteChatCompletions, `{"n":2,`+rest, 0)
 	if err != nil {

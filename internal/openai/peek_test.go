@@ -283,7 +283,7 @@ func TestPeekAllocations(t *testing.T) {
 
 // The case: clients' own rooms reached the engines, and two requests with the same
 // room crashed both schedulers.
-func TestCase_B059_ControlledFieldsAreRefused(t *testing.T) {
+func TestFieldsThatTheRouterControlsAreRefused(t *testing.T) {
 	for f := FieldNone + 1; f < numFields; f++ {
 		if !ControlledFields.Has(f) {
 			continue
@@ -314,7 +314,7 @@ func TestCase_B059_ControlledFieldsAreRefused(t *testing.T) {
 
 // The case: chat requests were refused because the router looked for a prompt field
 // alone.
-func TestCase_B116_EveryFormOfPromptIsAccepted(t *testing.T) {
+func TestEveryFormOfPromptIsAccepted(t *testing.T) {
 	for body, route := range map[string]Route{
 		`{"messages":[{"role":"user","content":"x"}]}`: RouteChatCompletions,
 		`{"prompt":"x"}`:           RouteCompletions,
@@ -336,7 +336,7 @@ func TestCase_B116_EveryFormOfPromptIsAccepted(t *testing.T) {
 
 // The case: an unknown or odd model name gave 500. The peek's part is to tell them
 // apart; the answers are the server's.
-func TestCase_B145_OddModels(t *testing.T) {
+func TestUnusualModelNames(t *testing.T) {
 	long := strings.Repeat("x", 10<<10)
 	for _, c := range []struct {
 		value, model string

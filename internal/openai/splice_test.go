@@ -161,7 +161,7 @@ func TestSpliceAllocations(t *testing.T) {
 
 // The case: a router decoded the body into float64 and encoded it again to rewrite
 // one field, and integers above 2^53 changed silently on their way.
-func TestCase_B114_NumbersArriveDigitForDigit(t *testing.T) {
+func TestNumbersArriveDigitForDigit(t *testing.T) {
 	rest := `"seed":9007199254740993,"tools":[{"function":{"parameters":{"maximum":9223372036854775807,"x":1e400}}}],` +
 		`"temperature":0.10,"top_p":1.0,"bias":-0,"presence_penalty":1e3,"metadata":{"user_id":12345678901234567890},` +
 		`"s":"\ud800","messages":[]`
@@ -181,7 +181,7 @@ func TestCase_B114_NumbersArriveDigitForDigit(t *testing.T) {
 
 // The case: fields that the router did not know were dropped on their way to the
 // worker.
-func TestCase_B115_UnknownFieldsStay(t *testing.T) {
+func TestUnknownFieldsStay(t *testing.T) {
 	in := `{"chat_template_kwargs":{"enable_thinking":false},"model":"m","separate_reasoning":true,"made_up":{"a":[1,{"b":null}]},` +
 		`"messages":[{"role":"user","content":"x","made_up":1,"z":{}}],"tools":[{"type":"function","made_up":[]}],"twice":1,"twice":2}`
 	p := mustPeek(t, RouteChatCompletions, in)
@@ -196,7 +196,7 @@ func TestCase_B115_UnknownFieldsStay(t *testing.T) {
 // The cases: the prefill's copy kept max_completion_tokens, or stream_options without
 // stream, or decode got the prefill's limits. Each leg is its own splice of the same
 // body.
-func TestCase_B054_B055_B057_LegsAreSplicedApart(t *testing.T) {
+func TestEachLegIsSplicedByItself(t *testing.T) {
 	in := `{"stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":500,"messages":[]}`
 	p := mustPeek(t, RouteChatCompletions, in)
 	if !p.IncludeUsage || p.MaxTokens != 500 {

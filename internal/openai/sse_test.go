@@ -144,7 +144,7 @@ func TestReadUsage(t *testing.T) {
 
 // The case: an event with an empty list of choices, which only carries the usage,
 // crashed the stream's adapter.
-func TestCase_B096_UsageOnlyEvents(t *testing.T) {
+func TestEventsWithUsageOnly(t *testing.T) {
 	usage := `"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}`
 	for _, choices := range []string{`"choices":[],`, `"choices":null,`, ``} {
 		event := "data: {" + choices + usage + "}\n\n"
@@ -159,7 +159,7 @@ func TestCase_B096_UsageOnlyEvents(t *testing.T) {
 
 // The case: each read was parsed by itself, and an event cut across reads lost its
 // usage. Every place to cut, and single bytes, must give what the whole gives.
-func TestCase_B097_CutsDoNotMatter(t *testing.T) {
+func TestEventsAreTheSameHoweverTheStreamIsSplit(t *testing.T) {
 	stream := ": hi\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\"usage\":null}\r\n\r\nevent: x\ndata: {\"a\":\ndata: 1}\n\n" +
 		"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\ndata: [DONE]\r\r"
 	want := summary(scanWhole(stream))
@@ -178,7 +178,7 @@ func TestCase_B097_CutsDoNotMatter(t *testing.T) {
 
 // The case: a character cut across reads became replacement characters. The scanner
 // passes nothing on, but what it keeps of an error must be whole as well.
-func TestCase_B098_CutCharacters(t *testing.T) {
+func TestCharactersSplitBetweenReadsStayWhole(t *testing.T) {
 	data := `{"error":{"message":"引擎失败 ошибка 🙂"}}`
 	e := feedBytewise("data: " + data + "\n\n")
 	if string(e.LastError) != data {
@@ -187,7 +187,7 @@ func TestCase_B098_CutCharacters(t *testing.T) {
 }
 
 // The case: keepalive comments were taken for data, and for the first token.
-func TestCase_B099_CommentsAreNotData(t *testing.T) {
+func TestCommentsAreNotData(t *testing.T) {
 	e := scanWhole(": processing\n\n: processing\n\n")
 	if e.DataEvents != 0 || e.Events != 0 || e.Comments != 2 || !e.AtBoundary() {
 		t.Errorf("%s", summary(e))
@@ -200,7 +200,7 @@ func TestCase_B099_CommentsAreNotData(t *testing.T) {
 
 // The case: the router's own keepalive fell inside an event. AtBoundary tells where
 // one may go, at each place of a stream.
-func TestCase_B100_KeepalivesOnlyBetweenEvents(t *testing.T) {
+func TestKeepalivesAreSentBetweenEventsOnly(t *testing.T) {
 	stream := "id: 1\ndata: {}\n\nid: 2\r\ndata: {}\r\n\r\n"
 	want := scanWhole(stream)
 	e := new(EventScanner)
@@ -219,7 +219,7 @@ func TestCase_B100_KeepalivesOnlyBetweenEvents(t *testing.T) {
 }
 
 // The case: the end marker was parsed as JSON and logged as an error.
-func TestCase_B101_EndMarkerIsNoError(t *testing.T) {
+func TestEndMarkerIsNoError(t *testing.T) {
 	e := scanWhole("data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: [DONE]\n\n")
 	if e.Errors != 0 || !e.Done || !e.HasUsage {
 		t.Errorf("%s", summary(e))
@@ -228,7 +228,7 @@ func TestCase_B101_EndMarkerIsNoError(t *testing.T) {
 
 // The case: a stream that the engine cut just stopped, and clients took it for whole.
 // Wherever it is cut, what we add must be read as an error event, without end marker.
-func TestCase_B108_CutStreamsEndWithAnErrorEvent(t *testing.T) {
+func TestCutStreamsEndWithAnErrorEvent(t *testing.T) {
 	for _, stream := range []string{
 		"data: {\"a\":1}\n\ndata: {\"b\":2}\n\n", "data: {\"a\":1}\r\n\r\ndata: {\"b\":2}\r\n\r\n", "data: {\"a\":1}\r\rdata: {\"b\":2}\r\r",
 		"event: error_free\ndata: {\"a\":1}\ndata: {\"b\":2}\n\n: comment\n\n",
@@ -254,7 +254,7 @@ func TestCase_B108_CutStreamsEndWithAnErrorEvent(t *testing.T) {
 }
 
 // The case: an error as the first event of a 200 stream was counted as success.
-func TestCase_B109_ErrorAsFirstEvent(t *testing.T) {
+func TestErrorAsFirstEvent(t *testing.T) {
 	e := feedBytewise("data: {\"error\":{\"object\":\"error\",\"message\":\"no\",\"code\":400}}\n\ndata: [DONE]\n\n")
 	if e.Errors != 1 || e.DataEvents != 0 || !e.Done {
 		t.Errorf("%s", summary(e))

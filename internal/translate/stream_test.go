@@ -425,7 +425,7 @@ func TestEngineErrorsInTheClientsForm(t *testing.T) {
 // sent /v1/messages to the pair bare, so that the engine refused each. Here what
 // reaches the engine is a chat body that takes the fields like any other, and its
 // answer reads as one of the API that was asked for.
-func TestCase_B062_MessagesAndResponsesCanBePaired(t *testing.T) {
+func TestMessagesAndResponsesCanBePaired(t *testing.T) {
 	for route, body := range map[openai.Route]string{
 		openai.RouteMessages:  `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`,
 		openai.RouteResponses: `{"model":"m","input":"hi"}`,
@@ -456,7 +456,7 @@ func TestCase_B062_MessagesAndResponsesCanBePaired(t *testing.T) {
 }
 
 // The case: numbers went through float64 on their way and came out changed.
-func TestCase_B114_TranslatedNumbersArriveDigitForDigit(t *testing.T) {
+func TestTranslatedNumbersArriveDigitForDigit(t *testing.T) {
 	for route, body := range map[openai.Route]string{
 		openai.RouteMessages:  `{"model":"m","max_tokens":5,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"n":9007199254740993}}]}],"seed":9007199254740993,"tools":[{"name":"f","input_schema":{"type":"object","maximum":9007199254740993}}]}`,
 		openai.RouteResponses: `{"model":"m","input":[{"type":"function_call","call_id":"a","name":"f","arguments":"{\"n\":9007199254740993}"}],"seed":9007199254740993,"tools":[{"type":"function","name":"f","parameters":{"maximum":9007199254740993}}]}`,

@@ -23,7 +23,7 @@ import (
 // A client that leaves before the answer began must end the engine's work, in both
 // shapes of answer. A router that noticed only while writing let a plain request
 // generate to its end.
-func TestCase_B001_EngineSeesTheLeavingBeforeHeaders(t *testing.T) {
+func TestEngineSeesTheClientDisconnectBeforeHeaders(t *testing.T) {
 	transports(t, func(t *testing.T, cfg Config) {
 		arrived, gone := make(chan struct{}), make(chan struct{})
 		s := script(t, func(n int, p *peer) {
@@ -51,7 +51,7 @@ func TestCase_B001_EngineSeesTheLeavingBeforeHeaders(t *testing.T) {
 
 // The same in mid-stream, also when the engine has filled all socket buffers with
 // big events: a proxy that only stopped reading left the engine blocked in a write.
-func TestCase_B002_EngineSeesTheLeavingInMidStream(t *testing.T) {
+func TestEngineSeesTheClientDisconnectMidStream(t *testing.T) {
 	for _, size := range []int{16, 64 << 10} {
 		transports(t, func(t *testing.T, cfg Config) {
 			gone := make(chan error, 1)
@@ -100,7 +100,7 @@ func TestCase_B002_EngineSeesTheLeavingInMidStream(t *testing.T) {
 // A request that an engine has read is not sent to it again when the connection
 // then breaks, used before or not: a replay put two requests with one room into the
 // fleet.
-func TestCase_B010_NoReplayOfWhatTheEngineHasRead(t *testing.T) {
+func TestRequestThatTheEngineHasReadIsNotReplayed(t *testing.T) {
 	for _, how := range []string{"close", "reset"} {
 		for _, reused := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, reused %t", how, reused), func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestResend(t *testing.T) {
 
 // The worker's virtual host is addressed by its own name, and nothing of the
 // client's connection is passed on.
-func TestCase_B126_HostIsTheWorkersAndHopByHopHeadersStay(t *testing.T) {
+func TestHostIsTheWorkersAndHopByHopHeadersStay(t *testing.T) {
 	transports(t, func(t *testing.T, cfg Config) {
 		got := make(chan *http.Request, 1)
 		s := server(t, func(w http.ResponseWriter, r *http.Request) { got <- r })
@@ -304,7 +304,7 @@ func TestKeyIsSentAndNeverShown(t *testing.T) {
 
 // Long silence before the headers, and between events, is not an error by itself.
 // A client with a limit per read that nobody had set failed a third of the calls.
-func TestCase_B156_SlowIsNotBroken(t *testing.T) {
+func TestSlowEngineIsNotBroken(t *testing.T) {
 	transports(t, func(t *testing.T, cfg Config) {
 		release := make(chan struct{})
 		s := script(t, func(n int, p *peer) {
@@ -330,7 +330,7 @@ func TestCase_B156_SlowIsNotBroken(t *testing.T) {
 
 // When a limit does pass, the error names it with its value, and the engine's
 // connection is closed.
-func TestCase_B155_TheLimitThatPassesIsNamed(t *testing.T) {
+func TestTheLimitThatPassesIsNamed(t *testing.T) {
 	const long = time.Hour
 	for _, tc := range []struct {
 		limits Limits
@@ -426,7 +426,7 @@ func TestAlarmsThatRingEarly(t *testing.T) {
 // Engines close idle connections at moments of their own. A connection given up
 // before the engine does so never fails; and whatever the moments are, no request
 // reaches the engine twice, and none is lost without an error that says so.
-func TestCase_B158_EngineClosesIdleConnections(t *testing.T) {
+func TestEngineClosesIdleConnections(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
 		theirs, ours   time.Duration
@@ -482,7 +482,7 @@ func TestCase_B158_EngineClosesIdleConnections(t *testing.T) {
 
 // Leftovers of an answer must not become the beginning of the next one: with two
 // connections the first two requests went well and the rest got 400.
-func TestCase_B159_LeftoversOnReusedConnections(t *testing.T) {
+func TestLeftoversOnReusedConnections(t *testing.T) {
 	s := script(t, func(n int, p *peer) {
 		for {
 			_, b, ok := p.request()
@@ -514,7 +514,7 @@ func TestCase_B159_LeftoversOnReusedConnections(t *testing.T) {
 
 // After a quiet time nothing of the old connections is used: they were given up
 // before the engine, or something between, could have.
-func TestCase_B160_NoOldConnectionAfterAQuietTime(t *testing.T) {
+func TestNoConnectionIsReusedAfterTheIdleTimeout(t *testing.T) {
 	var served sync.Map
 	s := script(t, func(n int, p *peer) {
 		for {
@@ -624,7 +624,7 @@ func TestMaxIdleConns(t *testing.T) {
 }
 
 // A node that drops packets costs its own requests the connect limit, no more.
-func TestCase_B163_UnreachableNode(t *testing.T) {
+func TestUnreachableEngineFailsAtTheConnectTimeout(t *testing.T) {
 	transports(t, func(t *testing.T, cfg Config) {
 		cfg.ConnectTimeout = 40 * time.Millisecond
 		cfg.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -657,7 +657,7 @@ func TestCase_B163_UnreachableNode(t *testing.T) {
 }
 
 // A hung engine must not take the others' connections, locks or time.
-func TestCase_B164_HungEngineDoesNotStallOthers(t *testing.T) {
+func TestHungEngineDoesNotStallOthers(t *testing.T) {
 	hung := script(t, func(n int, p *peer) { p.request(); p.gone() })
 	well := server(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })
 	a, b := endpoint(t, Config{}, hung.url), endpoint(t, Config{}, well.URL)
@@ -686,7 +686,7 @@ func TestCase_B164_HungEngineDoesNotStallOthers(t *testing.T) {
 
 // Running out of file descriptors or ports is this machine's fault: it must neither
 // end the process nor be charged to the engine.
-func TestCase_B165_NoDescriptorsIsNotTheEnginesFault(t *testing.T) {
+func TestLackOfFileDescriptorsIsNotChargedToTheEngine(t *testing.T) {
 	transports(t, func(t *testing.T, cfg Config) {
 		for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL} {
 			cfg.Dial = func(context.Context, string, string) (net.Conn, error) {

@@ -100,7 +100,7 @@ func tlsServer(t *testing.T, c *tls.Config, h http.HandlerFunc) *httptest.Server
 
 // Engines are addressed by IP with a certificate for a name. Every setting that makes
 // this work must work, and a wrong one must say why.
-func TestCase_B138_CertificatesByIP(t *testing.T) {
+func TestCertificateIsCheckedForAnIPAddress(t *testing.T) {
 	ours, other := newAuthority(t), newAuthority(t)
 	cert, _, _ := ours.issue(t, "engine.internal")
 	s := tlsServer(t, &tls.Config{Certificates: []tls.Certificate{cert}}, func(w http.ResponseWriter, r *http.Request) {

@@ -10,7 +10,7 @@ import (
 )
 
 // IPv6 addresses of pods made URLs without brackets, which reached nothing.
-func TestCase_B136_IPv6(t *testing.T) {
+func TestIPv6AddressesKeepTheirBrackets(t *testing.T) {
 	ln, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
 		t.Skip("no IPv6 here")
@@ -30,7 +30,7 @@ func TestCase_B136_IPv6(t *testing.T) {
 }
 
 // A trailing slash made a double slash and a 404.
-func TestCase_B137_TrailingSlash(t *testing.T) {
+func TestTrailingSlashOfAURLIsIgnored(t *testing.T) {
 	transports(t, func(t *testing.T, cfg Config) {
 		s := server(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RequestURI) })
 		for _, base := range []string{s.URL, s.URL + "/", s.URL + "//"} {
@@ -48,7 +48,7 @@ func TestCase_B137_TrailingSlash(t *testing.T) {
 
 // A base path was applied twice, or "/v1" doubled, and health checks had no way to
 // the root.
-func TestCase_B140_BasePathOnce(t *testing.T) {
+func TestBasePathIsPrependedOnce(t *testing.T) {
 	transports(t, func(t *testing.T, cfg Config) {
 		s := server(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RequestURI) })
 		for _, tc := range []struct{ base, path, want string }{
