@@ -324,7 +324,7 @@ func TestAbortInALargeAnswer(t *testing.T) {
 	} {
 		r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1}})
 		r.sim.Regular(0).SetFault(sim.Fault{Path: c.path, Status: 200, Body: c.body, ContentType: typeJSON})
-		if a := r.do(t.Context(), c.path, request(c.path, 5, "")); a.status != 503 {
+		if a := r.do(t.Context(), c.path, bodyFor(c.path, 5, "")); a.status != 503 {
 			t.Errorf("%s: %d %v, %d bytes", c.path, a.status, a.err, len(a.body))
 		}
 	}

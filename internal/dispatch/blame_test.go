@@ -129,7 +129,7 @@ func TestStreamsThatBreakOff(t *testing.T) {
 			}
 		}
 		for range 20 {
-			r.do(t.Context(), "/v1/chat/completions", request(streamed, 8, ""))
+			r.do(t.Context(), "/v1/chat/completions", bodyFor(streamed, 8, ""))
 		}
 		r.settled()
 		if all {

@@ -19,9 +19,9 @@ func TestCachedTokensArePrefills(t *testing.T) {
 	}
 	for _, c := range []struct{ name, path, body, prefill, decode, want string }{
 		{"chat", "/v1/chat/completions", chatBody(""), chatUsage(`{"cached_tokens": 7}`), chatUsage(`{"cached_tokens": 0}`), chatUsage(`{"cached_tokens": 7}`)},
-		{"completions", "/v1/completions", request("/v1/completions", 5, ""), chatUsage(`{"cached_tokens":7}`), chatUsage(`{"cached_tokens":10}`), chatUsage(`{"cached_tokens":7}`)},
-		{"generate", "/generate", request("/generate", 5, ""), generate("7"), generate("123"), generate("7")},
-		{"far behind", "/generate", request("/generate", 5, ""), `{"output_ids":[` + strings.Repeat("1,", 10_000) + `1],` + generate("7")[1:], generate("123"), generate("7")},
+		{"completions", "/v1/completions", bodyFor("/v1/completions", 5, ""), chatUsage(`{"cached_tokens":7}`), chatUsage(`{"cached_tokens":10}`), chatUsage(`{"cached_tokens":7}`)},
+		{"generate", "/generate", bodyFor("/generate", 5, ""), generate("7"), generate("123"), generate("7")},
+		{"far behind", "/generate", bodyFor("/generate", 5, ""), `{"output_ids":[` + strings.Repeat("1,", 10_000) + `1],` + generate("7")[1:], generate("123"), generate("7")},
 		{"no details", "/v1/chat/completions", chatBody(""), chatUsage(`{"cached_tokens":7}`), chatUsage("null"), chatUsage("null")},
 		{"none of prefill", "/v1/chat/completions", chatBody(""), chatUsage("null"), chatUsage(`{"cached_tokens":10}`), chatUsage(`{"cached_tokens":10}`)},
 	} {

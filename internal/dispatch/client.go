@@ -22,7 +22,7 @@ var errClientWrite = errors.New("cannot write to the client")
 // mu is held for each write, because comments are written by a timer's
 // goroutine. The fields that only the handler changes are read by it without mu.
 type clientWriter struct {
-	x         *exchange
+	x         *request
 	rc        http.ResponseController
 	timeout   time.Duration
 	keepAlive time.Duration // zero: no comments
@@ -52,7 +52,7 @@ type clientWriter struct {
 	scan *openai.EventScanner
 }
 
-func (c *clientWriter) init(x *exchange) {
+func (c *clientWriter) init(x *request) {
 	c.x, c.rc, c.timeout = x, *http.NewResponseController(x.w), x.d.cfg.Timeouts.ClientWrite
 	c.boundary = true
 	if x.call.Peeked.Stream && !x.call.Passing {

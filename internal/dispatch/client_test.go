@@ -236,8 +236,8 @@ func (r *rig) counted(family string, labels ...string) (sum float64) {
 	return sum
 }
 
-// request is a body for a route, with so many tokens and whatever else.
-func request(path string, tokens int, extra string) string {
+// bodyFor is a body for a route, with so many tokens and whatever else.
+func bodyFor(path string, tokens int, extra string) string {
 	n := itoa(tokens)
 	switch path {
 	case "/v1/completions":

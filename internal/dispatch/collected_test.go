@@ -19,7 +19,7 @@ func (a *account) ReleaseMemory(n int) { a.used -= n }
 // room, and is given back once with the request.
 func TestCollectedAnswersAreCounted(t *testing.T) {
 	a := &account{limit: 1 << 20}
-	x := &exchange{call: &Call{Memory: a}}
+	x := &request{call: &Call{Memory: a}}
 	x.refs.Store(1)
 	c := collected{x: x}
 	for n := 0; n < 700<<10; n += 10 << 10 {

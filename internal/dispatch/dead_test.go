@@ -113,7 +113,7 @@ func TestStreamEndsWithItsWorkersDeath(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, health: quickDeath, breaker: noBreaker,
 		sim: sim.Options{Prefill: 1, Decode: 2, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}}))
-	s := r.open("/v1/chat/completions", request("", 100, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 100, streamed))
 	s.event()
 	var victim *sim.Worker
 	for i := range 2 {
@@ -161,7 +161,7 @@ func TestResetFailsItsOwnLegOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{breaker: noBreaker, sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: 2 * time.Millisecond}}}})
 	w := r.sim.Regular(0)
-	other := r.open("/v1/chat/completions", request("", 300, streamed))
+	other := r.open("/v1/chat/completions", bodyFor("", 300, streamed))
 	other.event()
 	w.SetFault(sim.Fault{Do: sim.Reset, At: sim.AtBody})
 	for range 5 {

@@ -4,58 +4,23 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"sync"
-	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
-	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
-	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // Dispatcher runs requests. It is safe for concurrent use.
-type Dispatcher struct {
-	// immutable
-	opts    Options
-	cfg     *config.Config
-	classes classify.Options
-	// legLimits bound each leg; Total is not used.
-	legLimits upstream.Limits
-	// passAuthorization hands the client's key to engines: sluice asks for none
-	// itself and has none for them.
-	passAuthorization bool
-	gate              *admission.Gate
-	clock             admission.Clock
-	fleet             *fleet.Fleet
-	log               *slog.Logger
-	metrics           *Metrics
-	rooms             *engine.Rooms
-	budget            *retryBudget
-	// estimator counts prompts' tokens. It is the only one of its gate.
-	estimator *tokens.Estimator
-	// outputs learns how long answers are, for ReserveAuto.
-	outputs *tokens.OutputLearner
-	// routes are those that workers turned out not to have.
-	routes *routeMemory
-
-	// limits has the total times of requests, graces the times of prefill legs that
-	// outlive their decode.
-	limits, graces deadlines
-
-	// running counts goroutines, for Wait. It is only added to while a handler
-	// runs.
-	running sync.WaitGroup
-}
+type Dispatcher struct{ services }
 
 // New makes a dispatcher.
 func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options, m *Metrics, log *slog.Logger) *Dispatcher {
 	o.complete()
 	cfg := o.Config
-	d := &Dispatcher{
+	d := &Dispatcher{services{
 		opts: o, cfg: cfg, gate: gate, clock: clock, fleet: f, log: log, metrics: m,
 		classes:           classify.Options{MinQueue: cfg.Admission.ClientQueueMin, MaxQueue: cfg.Admission.ClientQueueMax},
 		legLimits:         upstream.Limits{Header: cfg.Timeouts.ResponseHeader, FirstByte: cfg.Timeouts.FirstByte, StreamIdle: cfg.Timeouts.StreamIdle},
@@ -63,7 +28,7 @@ func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options,
 		rooms:             engine.NewRooms(), budget: newRetryBudget(),
 		estimator: tokens.NewEstimator(0, m.tokenMetrics), outputs: tokens.NewOutputLearner(0), routes: newRouteMemory(clock),
 		limits: deadlines{cause: errRequestTimeout}, graces: deadlines{cause: errDecodeOver},
-	}
+	}}
 	return d
 }
 
@@ -80,122 +45,13 @@ func (d *Dispatcher) Wait(ctx context.Context) error {
 	}
 }
 
-// Call is one client request that was read and peeked at.
-type Call struct {
-	Route openai.Route
-	// Method is the client's. Empty: POST.
-	Method string
-	// Path is the engine's path and query.
-	Path string
-	// Pattern names the path without what varies in it, where it is not Path
-	// without the query.
-	Pattern string
-	// Passing: the request runs whole on one worker of any role, and passes with
-	// its answer as it is.
-	Passing bool
-	// Form: the body is a form and goes with the client's Content-Type; NoBody:
-	// there is none. Otherwise it is JSON.
-	Form, NoBody bool
-	// Header is the client's.
-	Header http.Header
-	// Peeked is the request's body. It must stay unchanged until Free is called.
-	Peeked *openai.Peeked
-	// Free is called once, when neither a leg nor another attempt can need the
-	// body any more: often while the answer is still under way, sometimes after
-	// Serve has returned. It may be nil.
-	Free func()
-	// Reserve takes memory for a further copy of the body into account, until Free is
-	// called; its error tells that there is too little. It may be nil.
-	Reserve func(bytes int) *openai.Error
-	// Files counts the connections that the request opens to engines. It may be nil.
-	Files Files
-	// Memory counts answers that are collected before they are passed on. It may be
-	// nil.
-	Memory Memory
-	// ID is the request's id: given back, sent to the engines and logged.
-	ID string
-	// Arrived is when the request's head was read.
-	Arrived time.Time
-	// Record is filled in by Serve.
-	Record Record
-}
-
-// Files counts the files of this process, so that none is opened that others need.
-type Files interface {
-	// TakeFiles counts n connections before they are opened, until GiveFiles. It is
-	// false, and counts none, if there are not enough files.
-	TakeFiles(n int) bool
-	GiveFiles(n int)
-}
-
-// Memory counts memory that a request holds, in bytes.
-type Memory interface {
-	// ReserveMemory counts n bytes until ReleaseMemory. It is false, and counts none,
-	// if there is no room.
-	ReserveMemory(n int) bool
-	ReleaseMemory(n int)
-}
-
-// Record is what the access log and the metrics tell of a request.
-type Record struct {
-	Model string
-	// PrefillRank and DecodeRank are the URLs of the last attempt's ranks,
-	// PrefillName and DecodeName what clients are told of them; "@rank" follows each
-	// for one data-parallel rank.
-	PrefillRank, DecodeRank string
-	PrefillName, DecodeName string
-	Attempts                int
-	// Class is the policy class, empty of what never came to the gate. Resource is
-	// what it waited for or was refused for.
-	Class, Resource string
-	// Queued is the time at the gate, over all attempts.
-	Queued time.Duration
-	// Predicted is how long it would have waited, of one that was refused early.
-	Predicted time.Duration
-	// TTFT is the time from arrival to the first output token, or to the end of an
-	// answer that does not stream; 0 if there was none.
-	TTFT time.Duration
-	// TPOT is the time per output token of a stream after its first; 0 if it had less
-	// than two.
-	TPOT time.Duration
-	// Prefill is the length of the prefill leg that succeeded, if it was over
-	// before the answer was.
-	Prefill time.Duration
-	// Status is what the client was sent, 499 if it left before.
-	Status int
-	// Reason is one of a closed set of words.
-	Reason string
-	// Code is the code that the client was told, where that is another word.
-	Code string
-	// Note tells what of the request was left out; empty if nothing was.
-	Note string
-	// Err is for the log only.
-	Err   error
-	Usage openai.Usage
-	Bytes int64
-}
-
-// ranks tells on which ranks the last attempt runs; nil: there is none of that kind.
-func (r *Record) ranks(prefill, decode *fleet.Rank) {
-	r.PrefillRank, r.PrefillName, r.DecodeRank, r.DecodeName = "", "", "", ""
-	if prefill != nil {
-		r.PrefillRank, r.PrefillName = prefill.ID(), prefill.Name()
-	}
-	if decode != nil {
-		r.DecodeRank, r.DecodeName = decode.ID(), decode.Name()
-	}
-}
-
-// StatusClientGone is recorded for a client that left before it got a status.
-// It is never sent.
-const StatusClientGone = 499
-
 // Serve runs one request and writes the answer to w, whatever becomes of it. It
 // panics with http.ErrAbortHandler when an answer that has begun cannot be
 // finished, so that the client sees that it is broken; call.Record is whole then
 // too.
 func (d *Dispatcher) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
-	x := &exchange{d: d, call: call, w: w, pair: d.cfg.Fleet.PDDisaggregation && !call.Passing}
+	x := &exchange{request: request{d: &d.services, call: call, w: w, plan: plan{pair: d.cfg.Fleet.PDDisaggregation && !call.Passing}}}
+	x.attempt.request, x.verdicts.x = &x.request, &x.request
 	x.refs.Store(1)
 	x.bodyRefs.Store(1)
 	d.metrics.begin(call.Route)

@@ -13,16 +13,16 @@ import (
 )
 
 // quietClient is a client's side of a clientWriter, without a server.
-func quietClient(route openai.Route) (*exchange, *httptest.ResponseRecorder) {
+func quietClient(route openai.Route) (*request, *httptest.ResponseRecorder) {
 	rec := httptest.NewRecorder()
-	x := &exchange{w: rec, call: &Call{Route: route, Peeked: &openai.Peeked{Stream: true}}, d: &Dispatcher{cfg: config.Default()}}
+	x := &request{w: rec, call: &Call{Route: route, Peeked: &openai.Peeked{Stream: true}}, d: &services{cfg: config.Default()}}
 	x.out.init(x)
 	x.out.startKeepAlive()
 	return x, rec
 }
 
 // heard is what the client has.
-func heard(x *exchange, rec *httptest.ResponseRecorder) string {
+func heard(x *request, rec *httptest.ResponseRecorder) string {
 	x.out.mu.Lock()
 	defer x.out.mu.Unlock()
 	return rec.Body.String()
@@ -133,7 +133,7 @@ func TestOnlyOpening(t *testing.T) {
 		`{"role":"assistant","content":"a"}`:                                                                             false,
 	} {
 		piece := []byte(`data: {"choices":[{"index":0,"delta":` + event + `,"finish_reason":null}]}` + "\n\n")
-		r := relay{x: &exchange{call: &Call{Route: openai.RouteChatCompletions}}}
+		r := relay{x: &request{call: &Call{Route: openai.RouteChatCompletions}}}
 		r.scan.Feed(piece)
 		if got := r.onlyOpening(nil, piece); got != want {
 			t.Errorf("%s: %t", event, got)

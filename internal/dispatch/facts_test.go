@@ -214,7 +214,7 @@ func TestErrorsTellTheirWorkers(t *testing.T) {
 
 func TestFactsAreSplicedOnlyWhereTheyFit(t *testing.T) {
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}})
-	x := &exchange{d: r.d, call: &Call{Arrived: time.Now()}, wanted: wanted{workers: true}}
+	x := &request{d: &r.d.services, call: &Call{Arrived: time.Now()}, wanted: wanted{workers: true}}
 	x.ticket.Target = r.gate.Resolve(admission.TargetSpec{Model: "sim-model", Shape: admission.Aggregated})
 	if err := r.gate.Acquire(t.Context(), &x.ticket); err != nil {
 		t.Fatal(err)

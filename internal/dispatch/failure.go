@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/upstream"
-	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // Causes with which contexts are ended. The one that a failed call carries tells
@@ -146,103 +145,6 @@ func (f *failure) word() (reason, code string) {
 // other leg nor a report of a broken hand-off.
 func (f *failure) own() bool { return f != nil && !f.echo && !f.transfer }
 
-// legFailure turns the error of a call into a failure of that leg.
-func (x *exchange) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, err error) *failure {
-	f := &failure{leg: leg, rank: rank, err: err}
-	if cause := ctx.ended(); cause != nil {
-		switch {
-		case errors.Is(cause, errPeerFailed), errors.Is(cause, errAttemptOver), errors.Is(cause, errDecodeOver):
-			f.echo = true
-			return f
-		case errors.Is(cause, errWorkerDead):
-			f.dead = true
-			f.reason = reasonWorkerDead
-			f.local = openai.UpstreamFailed(leg.String(), "its worker was declared dead while the request ran", err)
-			return f
-		case errors.Is(cause, errRequestTimeout):
-			f.rank = nil
-			f.reason = reasonTimeout
-			f.local = openai.UpstreamTimeout(x.legName(leg), "whole answer", x.d.cfg.Timeouts.Request, "--request-timeout-secs")
-			return f
-		case errors.Is(cause, ErrShutdown):
-			f.rank = nil
-			f.reason = reasonDraining
-			f.local = openai.Draining()
-			return f
-		default:
-			f.rank = nil
-			f.gone = true
-			f.reason = reasonClientGone
-			return f
-		}
-	}
-	var ue *upstream.Error
-	if errors.As(err, &ue) {
-		if ue.Kind == upstream.KindTimeout {
-			f.reason = reasonUpstreamTime
-			f.local = openai.UpstreamTimeout(x.legName(leg), limitNoun(ue.Limit), ue.LimitValue, limitOption(ue.Limit)).WithCause(err)
-			return f
-		}
-		if !upstream.EngineFault(err) {
-			f.rank = nil
-		}
-		if ue.Kind == upstream.KindTooLarge && ue.Op == upstream.OpHeader {
-			return limitFailure(leg, rank, "the engine's answer cannot be taken: "+limitText(ue))
-		}
-		f.reason = reasonUpstream
-		if ue.Kind == upstream.KindLocal {
-			f.local = outOfFiles(err)
-			return f
-		}
-		f.local = openai.UpstreamFailed(x.legName(leg), upstreamReason(ue), err)
-		return f
-	}
-	f.reason = reasonUpstream
-	f.local = openai.UpstreamFailed(x.legName(leg), "the connection failed", err)
-	return f
-}
-
-// clientEnd is the end of a request by its own context: its time is over, or the
-// client left.
-func (x *exchange) clientEnd(cause error) *failure {
-	if errors.Is(cause, errRequestTimeout) {
-		return &failure{reason: reasonTimeout, err: cause,
-			local: openai.UpstreamTimeout("", "whole answer", x.d.cfg.Timeouts.Request, "--request-timeout-secs")}
-	}
-	if errors.Is(cause, ErrShutdown) {
-		return &failure{reason: reasonDraining, err: cause, local: openai.Draining()}
-	}
-	return &failure{gone: true, reason: reasonClientGone, err: cause}
-}
-
-func (x *exchange) legName(leg admission.Leg) string {
-	if !x.pair {
-		return ""
-	}
-	return leg.String()
-}
-
-// upstreamReason says what went wrong without naming an address.
-func upstreamReason(e *upstream.Error) string {
-	switch e.Kind {
-	case upstream.KindRefused:
-		return "it refuses connections"
-	case upstream.KindUnreachable, upstream.KindResolve:
-		return "it cannot be reached"
-	case upstream.KindTLS:
-		return "no TLS connection to it is possible"
-	case upstream.KindReset:
-		return "it reset the connection"
-	case upstream.KindClosed:
-		return "it closed the connection before its answer was whole"
-	case upstream.KindMalformed:
-		return "its answer is not valid HTTP"
-	case upstream.KindTooLarge:
-		return "a part of its answer is larger than allowed"
-	}
-	return "the connection failed"
-}
-
 // outOfFiles is this router's own want, told as it is told at the door: no
 // engine failed, and soon there is room again.
 func outOfFiles(err error) *openai.Error {
@@ -257,50 +159,9 @@ func limitFailure(leg admission.Leg, rank *fleet.Rank, what string) *failure {
 	return &failure{leg: leg, rank: rank, ours: true, reason: reasonRouterLimit, local: openai.RouterLimit(what)}
 }
 
-// limitText says which bound of the router an engine's answer passed, without an
-// address.
-func limitText(e *upstream.Error) string {
-	if errors.Is(e.Err, wire.ErrTooLarge) {
-		return strings.ReplaceAll(e.Err.Error(), ": "+wire.ErrTooLarge.Error(), "")
-	}
-	return "its head is larger than allowed"
-}
+func asUpstream(err error, to **upstream.Error) bool { return errors.As(err, to) }
 
-func limitNoun(limit string) string {
-	switch limit {
-	case upstream.LimitConnect:
-		return "connection"
-	case upstream.LimitHeader:
-		return "response header"
-	case upstream.LimitFirstByte:
-		return "first byte"
-	case upstream.LimitStreamIdle:
-		return "further byte"
-	}
-	return "answer"
-}
+var errPanicked = errors.New("the router panicked")
 
-func limitOption(limit string) string {
-	switch limit {
-	case upstream.LimitConnect:
-		return "--connect-timeout-secs"
-	case upstream.LimitHeader:
-		return "--response-header-timeout-secs"
-	case upstream.LimitFirstByte:
-		return "--first-byte-timeout-secs"
-	case upstream.LimitStreamIdle:
-		return "--stream-idle-timeout-secs"
-	case upstream.LimitTotal:
-		return "--request-timeout-secs"
-	}
-	return ""
-}
-
-// refusalFailure turns the end of a wait at the gate into a failure.
-func (x *exchange) refusalFailure(err error) *failure {
-	var r *admission.Refusal
-	if errors.As(err, &r) {
-		return x.refusal(r)
-	}
-	return x.clientEnd(x.ctx.ended())
-}
+// errNoRoom is why an answer is collected no further: requests hold all that they may.
+var errNoRoom = errors.New("no memory is left for its answer (--max-buffered-bytes)")

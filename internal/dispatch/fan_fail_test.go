@@ -29,14 +29,14 @@ func TestLeavingManySamples(t *testing.T) {
 			r := newRig(t, pd(rigOptions{retries: 3, breaker: firstFault, limits: oneSlot(), sim: sim.Options{Worker: sim.WorkerOptions{Timing: tc.timing}}}))
 			var leave func()
 			if tc.stream && tc.timing.PrefillTime == 0 {
-				s := r.open("/v1/chat/completions", request("", 1_000_000, `,"n":4`+streamed))
+				s := r.open("/v1/chat/completions", bodyFor("", 1_000_000, `,"n":4`+streamed))
 				for range 3 {
 					s.event()
 				}
 				leave = s.leave
 				r.wait(r.sim.Decode(0), "all have arrived", func(s sim.Stats) bool { return s.Requests == 4 })
 			} else {
-				_, leave = r.begin("/v1/chat/completions", request("", 1_000_000, `,"n":4`+map[bool]string{true: streamed}[tc.stream]))
+				_, leave = r.begin("/v1/chat/completions", bodyFor("", 1_000_000, `,"n":4`+map[bool]string{true: streamed}[tc.stream]))
 				for _, w := range r.sim.Workers() {
 					r.wait(w, "all have arrived", func(s sim.Stats) bool { return s.Requests == 4 })
 				}
@@ -134,7 +134,7 @@ func TestOneSampleBreaksOff(t *testing.T) {
 	} {
 		r := newRig(t, pd(rigOptions{breaker: firstFault, retries: 2, sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: time.Millisecond}}}}))
 		r.sim.Decode(0).SetFault(f)
-		s := r.open("/v1/chat/completions", request("", 200, `,"n":3`+streamed))
+		s := r.open("/v1/chat/completions", bodyFor("", 200, `,"n":3`+streamed))
 		all, err := s.rest()
 		if err == nil || strings.Contains(all, "[DONE]") || !strings.Contains(all, `data: {"error"`) || !strings.HasSuffix(all, "\n\n") {
 			t.Errorf("%s: %v %q", f.Do, err, all[max(0, len(all)-300):])

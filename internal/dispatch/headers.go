@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
-
-	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // Headers by which clients steer sluice. They end here.
@@ -43,13 +41,6 @@ var requestDrop = headerSet(
 // engines and never taken from clients.
 var requestDropPrefix = []string{"X-Smg-", "X-Sluice-", "X-Override-", "X-Sgl-", "X-Prefiller-", "X-Encoder-", "X-Kv-Cache-", "X-Dynamo-"}
 
-// responseDrop are the engine's headers that are not passed to clients.
-var responseDrop = headerSet(
-	"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "TE", "Trailer",
-	"Transfer-Encoding", "Upgrade", "Content-Length", "Date", "Server",
-	HeaderRequestID, headerRequestIDA, "X-Smg-Error-Code", "Set-Cookie", "Alt-Svc", "Strict-Transport-Security",
-)
-
 func headerSet(names ...string) map[string]struct{} {
 	m := make(map[string]struct{}, len(names))
 	for _, n := range names {
@@ -74,40 +65,6 @@ func passRequest(name string) bool {
 	return true
 }
 
-// legHeader is what an engine is sent for a client's header.
-func (x *exchange) legHeader(dst upstream.Header, engineID string) upstream.Header {
-	contentType := typeJSON
-	switch {
-	case x.call.NoBody:
-		contentType = ""
-	case x.call.Form:
-		contentType = x.call.Header.Get("Content-Type")
-	}
-	if contentType != "" {
-		dst = append(dst, upstream.Field{Name: "Content-Type", Value: contentType})
-	}
-	dst = append(dst, upstream.Field{Name: HeaderRequestID, Value: engineID})
-	named := connectionNamed(x.call.Header)
-	for name, values := range x.call.Header {
-		if !passRequest(name) || named != nil && named[name] {
-			continue
-		}
-		for _, v := range values {
-			dst = append(dst, upstream.Field{Name: name, Value: v})
-		}
-	}
-	if x.d.passAuthorization {
-		v := x.call.Header.Get(headerAuthorization)
-		if key := x.call.Header.Get(headerAPIKey); v == "" && key != "" {
-			v = "Bearer " + key // engines know no other form
-		}
-		if v != "" {
-			dst = append(dst, upstream.Field{Name: headerAuthorization, Value: v})
-		}
-	}
-	return dst
-}
-
 // connectionNamed are the headers that the Connection header makes part of the
 // connection; nil in the ordinary case.
 func connectionNamed(h http.Header) map[string]bool {
@@ -125,65 +82,6 @@ func connectionNamed(h http.Header) map[string]bool {
 		}
 	}
 	return named
-}
-
-// headerValues are the values of an answer's header. A map of slices wants a slice
-// for each: those of an ordinary answer lie here.
-type headerValues struct {
-	values [6]string
-	n      int
-}
-
-// one is a slice of one value.
-func (v *headerValues) one(value string) []string {
-	if v.n == len(v.values) {
-		return []string{value}
-	}
-	v.values[v.n] = value
-	v.n++
-	return v.values[v.n-1 : v.n : v.n]
-}
-
-// setHeader sets a header of the answer; name is in canonical form. The header must
-// be the caller's alone.
-func (x *exchange) setHeader(name, value string) {
-	h := x.w.Header()
-	if old := h[name]; len(old) != 1 || old[0] != value {
-		h[name] = x.values.one(value)
-	}
-}
-
-// copyResponseHeader passes the engine's headers on.
-func (x *exchange) copyResponseHeader(resp *upstream.Response) {
-	h := x.w.Header()
-	var named map[string]bool // what the connection to the engine has for itself
-	resp.Each(func(name, value string) bool {
-		name = textproto.CanonicalMIMEHeaderKey(name)
-		if name == "Connection" && named == nil {
-			named = connectionNamed(http.Header{name: resp.Values(name)})
-		}
-		if !passResponse(name) {
-			return true
-		}
-		if old := h[name]; len(old) > 0 {
-			h[name] = append(old, value)
-		} else {
-			h[name] = x.values.one(value)
-		}
-		return true
-	})
-	for name := range named {
-		if passResponse(name) {
-			delete(h, name)
-		}
-	}
-}
-
-// passResponse tells whether an engine's header goes to the client. name is in
-// canonical form.
-func passResponse(name string) bool {
-	_, drop := responseDrop[name]
-	return !drop && !strings.HasPrefix(name, "X-Sluice-")
 }
 
 const (

@@ -123,7 +123,7 @@ func TestShutdownTellsItsRequests(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{limits: oneSlot(), breaker: firstFault, retries: 3,
 		sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}}))
-	s := r.open("/v1/chat/completions", request("", 100, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 100, streamed))
 	s.event()
 	r.sim.Prefill(0).SetTiming(sim.Timing{PrefillTime: forever})
 	prefilling, _ := r.begin("/v1/chat/completions", chatBody(""))

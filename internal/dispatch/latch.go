@@ -1,6 +1,9 @@
 package dispatch
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // latch is closed once, like a channel. It has one only if somebody must wait.
 type latch struct {
@@ -37,4 +40,14 @@ func (l *latch) wait() <-chan struct{} {
 		}
 	}
 	return l.ch
+}
+
+// waitFor waits for l, at most d.
+func waitFor(l *latch, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-l.wait():
+	case <-t.C:
+	}
 }

@@ -75,7 +75,7 @@ func leaveAt(t *testing.T, m moment, pair bool, path string) {
 	if m.stream {
 		extra = streamed
 	}
-	leave := m.reach(r, path, request(path, 1_000_000, extra), answering)
+	leave := m.reach(r, path, bodyFor(path, 1_000_000, extra), answering)
 	left := time.Now()
 	leave()
 	r.settled()
@@ -148,7 +148,7 @@ func TestCase_B015_DepartedClientIsNoFailure(t *testing.T) {
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 3, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: time.Millisecond}}},
 		retries: 5, breaker: firstFault})
 	for range 10 {
-		s := r.open("/v1/chat/completions", request("", 100_000, streamed))
+		s := r.open("/v1/chat/completions", bodyFor("", 100_000, streamed))
 		for range 3 {
 			s.event()
 		}
@@ -212,7 +212,7 @@ func TestCrowdLeaves(t *testing.T) {
 		if i%2 == 0 {
 			extra = streamed
 		}
-		answers, leave := r.begin(routes[i%3], request(routes[i%3], 1_000_000, extra))
+		answers, leave := r.begin(routes[i%3], bodyFor(routes[i%3], 1_000_000, extra))
 		time.AfterFunc(time.Duration(i%7)*15*time.Millisecond, leave)
 		all = append(all, answers)
 	}

@@ -96,7 +96,7 @@ func (c *legContext) unfollow() {
 	}
 }
 
-// WorkerDead implements fleet.Watcher's callback.
+// WorkerDead implements fleet.Watch's callback.
 func (c *legContext) WorkerDead() { c.end(errWorkerDead) }
 
 // Notify implements upstream.Notifier. l is told in the goroutine that ends the

@@ -78,7 +78,7 @@ func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
 	a, b := r.sim.Regular(0), r.sim.Regular(1)
 	var parked []*stream
 	for range 20 {
-		s := r.open("/v1/chat/completions", request("", 100, streamed), HeaderTargetWorker, a.URL())
+		s := r.open("/v1/chat/completions", bodyFor("", 100, streamed), HeaderTargetWorker, a.URL())
 		s.event()
 		parked = append(parked, s)
 	}
@@ -90,7 +90,7 @@ func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
 		return a.Stats().Probes >= seen+15
 	})
 	for range 10 {
-		s := r.open("/v1/chat/completions", request("", 100, streamed))
+		s := r.open("/v1/chat/completions", bodyFor("", 100, streamed))
 		s.event()
 		parked = append(parked, s)
 	}
@@ -109,7 +109,7 @@ func TestCase_B008_LoadLastsToTheLastByte(t *testing.T) {
 	r := newRig(t, pd(rigOptions{retries: 2, breaker: config.CircuitBreaker{Disabled: true},
 		sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
-	s := r.open("/v1/chat/completions", request("", 100, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 100, streamed))
 	s.event()
 	r.until("prefill is over", func() bool { return r.load(p) == 0 })
 	if s := r.of(d); s.ActiveDecode != 1 || s.PendingDecode != 0 {
@@ -142,7 +142,7 @@ func TestNewGenerationAtTheSameAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}})
 	w := r.sim.Regular(0)
-	old := r.open("/v1/chat/completions", request("", 100, streamed))
+	old := r.open("/v1/chat/completions", bodyFor("", 100, streamed))
 	old.event()
 	was := r.worker(w).Generation()
 	r.fleet.Remove(w.URL())
@@ -156,7 +156,7 @@ func TestNewGenerationAtTheSameAddress(t *testing.T) {
 	if n := r.load(w); n != 0 {
 		t.Errorf("the new one starts with a load of %d", n)
 	}
-	next := r.open("/v1/chat/completions", request("", 100, streamed))
+	next := r.open("/v1/chat/completions", bodyFor("", 100, streamed))
 	next.event()
 	old.leave()
 	r.waitRecord(0)

@@ -93,7 +93,7 @@ func TestNoMergeWithoutTheFlag(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{bounds: Options{PrefillGrace: 50 * time.Millisecond}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders})
-	a := r.do(t.Context(), "/generate", request("/generate", 3, ""))
+	a := r.do(t.Context(), "/generate", bodyFor("/generate", 3, ""))
 	if a.status != 200 || strings.Contains(a.body, "-1.0") {
 		t.Errorf("got %d %s", a.status, a.body)
 	}
@@ -105,7 +105,7 @@ func TestNoMergeWithoutTheFlag(t *testing.T) {
 func TestMergeEndsWithEitherLeg(t *testing.T) {
 	t.Parallel()
 	body := func(extra string) string {
-		return request("/generate", 3, `,"return_logprob":true`+extra)
+		return bodyFor("/generate", 3, `,"return_logprob":true`+extra)
 	}
 	t.Run("prefill fails", func(t *testing.T) {
 		both(t, func(t *testing.T, extra string) {
@@ -170,7 +170,7 @@ func TestCase_B065_RoomAndRankAgree(t *testing.T) {
 			}}}))
 			bodies := []struct{ path, body string }{
 				{"/v1/chat/completions", chatBody("")}, {"/v1/chat/completions", chatBody(streamed)},
-				{"/v1/completions", `{"prompt":["a","b","c"],"max_tokens":2}`}, {"/generate", request("/generate", 2, "")},
+				{"/v1/completions", `{"prompt":["a","b","c"],"max_tokens":2}`}, {"/generate", bodyFor("/generate", 2, "")},
 			}
 			var wg sync.WaitGroup
 			for i := range 32 {

@@ -179,12 +179,12 @@ func TestLargePlainAnswer(t *testing.T) {
 	r := newRig(t, pd(rigOptions{breaker: firstFault, bounds: Options{MaxBufferedAnswer: 4 << 10}}))
 	d := r.sim.Decode(0)
 	d.SetFault(sim.Fault{TokenSize: 1000})
-	a := r.do(t.Context(), "/v1/chat/completions", request("", 3000, ""))
+	a := r.do(t.Context(), "/v1/chat/completions", bodyFor("", 3000, ""))
 	if a.status != 200 || a.err != nil || len(a.body) < 3_000_000 || a.header.Get("Content-Length") != itoa(len(a.body)) {
 		t.Errorf("got %d, %d bytes, %v", a.status, len(a.body), a.err)
 	}
 	d.SetFault(sim.Fault{TokenSize: 1000, Do: sim.Reset, At: sim.AtInside})
-	a = r.do(t.Context(), "/v1/chat/completions", request("", 3000, ""))
+	a = r.do(t.Context(), "/v1/chat/completions", bodyFor("", 3000, ""))
 	if a.err == nil || strings.Contains(a.body, `"error"`) {
 		t.Errorf("a broken answer looks whole: %d bytes", len(a.body))
 	}

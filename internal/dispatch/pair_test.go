@@ -203,7 +203,7 @@ func TestCase_B047_LatePrefillFailureEndsTheStream(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, retries: 3, health: rarely, sim: sim.Options{Worker: sim.WorkerOptions{Timing: slowDecode}}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders})
-	s := r.open("/v1/chat/completions", request("", 1_000_000, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 1_000_000, streamed))
 	for range 3 {
 		s.event()
 	}

@@ -238,7 +238,7 @@ func TestCase_B156_RequestTimeoutNamesItself(t *testing.T) {
 	}
 	t.Run("a stream is broken off", func(t *testing.T) {
 		r := newRig(t, pd(rigOptions{breaker: firstFault, config: func(c *config.Config) { c.Timeouts.Request = 300 * time.Millisecond }, sim: sim.Options{Worker: sim.WorkerOptions{Timing: slowDecode}}}))
-		s := r.open("/v1/chat/completions", request("", 1_000_000, streamed))
+		s := r.open("/v1/chat/completions", bodyFor("", 1_000_000, streamed))
 		all, err := s.rest()
 		if err == nil || !strings.Contains(all, "--request-timeout-secs") || strings.Contains(all, "[DONE]") {
 			t.Errorf("%v %q", err, all[max(0, len(all)-300):])

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -13,7 +14,7 @@ import (
 
 // relay is the answering leg's body on its way to the client.
 type relay struct {
-	x    *exchange
+	x    *request
 	out  *clientWriter
 	resp *upstream.Response
 	rank *fleet.Rank
@@ -31,66 +32,12 @@ type relay struct {
 	lastToken   time.Duration
 }
 
-// answerLeg is the leg that answers the client, run by the handler.
-type answerLeg struct {
-	ctx   legContext
-	dead  fleet.Watch
-	relay relay
-	// cached is what the prefill leg before told; nil: there was none.
-	cached *prefillCached
-}
-
-// runAnswer sends the leg that answers the client and relays its answer. pair is
-// nil unless a prefill leg runs beside.
-func (x *exchange) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Request, pair *pairLegs) *failure {
-	x.out.startKeepAlive()
-	defer x.out.stopKeepAlive()
-	r, ctx := &leg.relay, &leg.ctx
-	if f := x.openAnswer(r, ctx, rank, req); f != nil {
-		return f
-	}
-	defer r.resp.Body.Close()
-	defer r.count()
-	r.frees = true
-	if pair != nil {
-		r.takesCached(&pair.prefill.cached)
-	} else if leg.cached != nil {
-		r.takesCached(leg.cached)
-	}
-	var f *failure
-	switch {
-	case x.call.Passing:
-		f = r.passed(ctx)
-	case x.translates():
-		f = r.translated(ctx)
-	case pair != nil && x.wantsLogprobs():
-		f = r.merged(ctx, &pair.prefill)
-	case r.sse:
-		f = r.stream(ctx)
-	case x.call.Peeked.Stream:
-		f = r.lines(ctx)
-	default:
-		f = r.plain(ctx)
-	}
-	return r.midway(f)
-}
-
 // midway marks a failure in the middle of an answer.
 func (r *relay) midway(f *failure) *failure {
 	if f != nil && r.out.begun {
 		f.gaveUp = true
 	}
 	return f
-}
-
-// count records the tokens that a stream told of and their pace, however it ended.
-func (r *relay) count() {
-	if r.scan.HasUsage {
-		r.x.call.Record.Usage = r.scan.Usage
-	}
-	if r.tokenEvents > 0 {
-		r.x.call.Record.TPOT = r.pace()
-	}
 }
 
 // aborted ends a stream at the event in which the engine gives the request up: what
@@ -101,24 +48,6 @@ func (r *relay) aborted(before []byte) *failure {
 		if gone := r.out.write(before, r.scan.AtBoundary()); gone != nil {
 			return gone
 		}
-	}
-	return f
-}
-
-// openAnswer sends the leg and returns when the head of a usable answer is in,
-// with r ready to relay it.
-func (x *exchange) openAnswer(r *relay, ctx *legContext, rank *fleet.Rank, req *upstream.Request) *failure {
-	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
-	if err != nil {
-		return x.legFailure(ctx, admission.DecodeLeg, rank, err)
-	}
-	// Field by field: made as a whole it would lie on the stack first.
-	*r = relay{}
-	r.x, r.out, r.resp, r.rank, r.leg = x, &x.out, resp, rank, admission.DecodeLeg
-	r.output = x.counter(rank)
-	f := r.check(ctx)
-	if f != nil {
-		_ = resp.Body.Close()
 	}
 	return f
 }
@@ -134,11 +63,6 @@ func (r *relay) check(ctx *legContext) *failure {
 	contentType := r.resp.Get("Content-Type")
 	r.sse = isEventStream(contentType)
 	return r.wrongForm(contentType)
-}
-
-// wantsLogprobs tells whether the client's answer needs the prefill's too.
-func (x *exchange) wantsLogprobs() bool {
-	return x.call.Route == openai.RouteGenerate && x.call.Peeked.ReturnLogprob
 }
 
 // wrongForm refuses an event stream where JSON was asked and the reverse: the
@@ -181,50 +105,6 @@ func (r *relay) broken(ctx *legContext, err error) *failure {
 	return f
 }
 
-// tokens takes note of the output that has come of an event stream.
-func (r *relay) tokens() {
-	if r.scan.TokenEvents > r.tokenEvents {
-		r.tokenEvents = r.scan.TokenEvents
-		r.firstToken()
-		r.newToken = true
-	}
-	if r.newToken && r.resp.Body.Buffered() == 0 {
-		r.dateToken() // what came at once has one time
-	}
-	if r.scan.DataEvents > 0 {
-		r.grow()
-	}
-}
-
-func (r *relay) dateToken() {
-	r.newToken, r.lastToken = false, time.Since(r.x.call.Arrived)
-}
-
-// pace is the time per output token of a stream, of each sequence in it; 0 if it had
-// less than two tokens.
-func (r *relay) pace() time.Duration {
-	tokens := int64(r.tokenEvents)
-	if r.scan.HasUsage {
-		tokens = max(tokens, r.scan.Usage.CompletionTokens)
-	}
-	tokens /= int64(max(r.x.ticket.Legs, 1))
-	if r.tokenEvents < 2 || tokens < 2 {
-		return 0
-	}
-	if r.newToken {
-		r.dateToken()
-	}
-	return max(r.lastToken-r.x.call.Record.TTFT, 1) / time.Duration(tokens-1)
-}
-
-// firstToken is called when output of the model has come, and when a whole answer has.
-func (r *relay) firstToken() {
-	if rec := &r.x.call.Record; rec.TTFT == 0 {
-		rec.TTFT = time.Since(r.x.call.Arrived)
-		r.x.ticket.FirstToken() // what the prompt booked on its prefill rank is done
-	}
-}
-
 // begin sends the client its status. It refuses an answer that is no event stream
 // where a comment has begun one meanwhile: that may come between the head of the
 // answer, which wrongForm saw, and its first byte.
@@ -257,4 +137,20 @@ func (r *relay) passTo(b []byte, boundary bool) *failure {
 		return r.out.flush()
 	}
 	return nil
+}
+
+// first is what the client gets of a stream first, with the facts it asked for.
+func (r *relay) first(b []byte) []byte {
+	if !r.x.wanted.any() || r.out.begun || r.scan.Errors > 0 {
+		return b
+	}
+	return r.x.eventWithFacts(b)
+}
+
+// passed relays an answer of which nothing is known.
+func (r *relay) passed(ctx *legContext) *failure {
+	if r.sse || strings.HasPrefix(r.resp.Get("Content-Type"), "audio/") {
+		return r.lines(ctx)
+	}
+	return r.plain(ctx)
 }

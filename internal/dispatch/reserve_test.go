@@ -36,7 +36,8 @@ func TestOutputReserved(t *testing.T) {
 		{"no output wanted", auto, "long", 0, false, 0},
 		{"a passing route", auto, "long", 1500, true, 0},
 	} {
-		x := &exchange{d: &Dispatcher{cfg: &config.Config{Admission: tc.opts}, outputs: known}, call: &Call{Passing: tc.passing}}
+		req := &request{d: &services{cfg: &config.Config{Admission: tc.opts}, outputs: known}, call: &Call{Passing: tc.passing}}
+		x := placement{request: req}
 		if n := x.reserve(&openai.Peeked{MaxTokens: tc.maxTokens}, tc.pool); n != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, n, tc.want)
 		}
@@ -62,10 +63,11 @@ func TestGrowthBeyondTheReservation(t *testing.T) {
 		{"automatic, room for all of it", config.Admission{ReserveOutputTokens: config.ReserveAuto, ReserveOutputCap: 2048}, false, 0},
 		{"automatic on a passing route", config.Admission{ReserveOutputTokens: config.ReserveAuto, ReserveOutputCap: 64}, true, 0},
 	} {
-		x := &exchange{d: &Dispatcher{cfg: &config.Config{Admission: tc.opts}, outputs: tokens.NewOutputLearner(0)}, call: &Call{Passing: tc.passing}}
+		req := &request{d: &services{cfg: &config.Config{Admission: tc.opts}, outputs: tokens.NewOutputLearner(0)}, call: &Call{Passing: tc.passing}}
+		x := placement{request: req}
 		x.ticket.PromptTokens, x.ticket.Legs = 16, 1
 		x.ticket.ReserveTokens = x.reserve(&openai.Peeked{MaxTokens: -1}, "new")
-		c := x.counter(rank)
+		c := (&attempt{req}).counter(rank)
 		got := int64(0)
 		for events := 1; events <= 160; events++ {
 			n := c.Seen(events, -1)

@@ -9,14 +9,6 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-// maxRetries is the most attempts after the first.
-func (d *Dispatcher) maxRetries() int {
-	if d.cfg.Retry.Disabled {
-		return 0
-	}
-	return d.cfg.Retry.MaxRetries
-}
-
 // backoff is the pause before attempt n+1, n ≥ 1.
 func backoff(o *config.Retry, n int) time.Duration {
 	d := float64(o.InitialBackoff) * math.Pow(max(o.BackoffMultiplier, 1), float64(n-1))

@@ -182,7 +182,7 @@ func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
 	for _, w := range r.sim.Workers() {
 		w.SetFault(sim.Fault{Do: sim.Close, At: sim.AtEvent, After: 6})
 	}
-	s := r.open("/v1/chat/completions", request("", 50, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 50, streamed))
 	all, err := s.rest()
 	if err == nil || strings.Count(all, `"role":"assistant"`) != 1 || strings.Count(all, ` t3"`) != 1 {
 		t.Errorf("%v %q", err, all)

@@ -20,7 +20,7 @@ func TestSlotEndsWithPrefill(t *testing.T) {
 	both(t, func(t *testing.T, extra string) {
 		r := newRig(t, pd(rigOptions{limits: oneSlot(), sim: sim.Options{Worker: sim.WorkerOptions{
 			Timing: sim.Timing{PrefillTime: 200 * time.Millisecond, FirstToken: forever}}}}))
-		_, leave := r.begin("/v1/chat/completions", request("", 10, extra))
+		_, leave := r.begin("/v1/chat/completions", bodyFor("", 10, extra))
 		r.working(r.sim.Prefill(0), 1)
 		second, _ := r.begin("/v1/chat/completions", chatBody(extra))
 		r.until("the second waits", func() bool { return r.gate.Waiting() == 1 })

@@ -243,7 +243,7 @@ func TestCase_B108_BrokenStreamIsSeenToBeBroken(t *testing.T) {
 				r := newRig(t, o)
 				answering := r.sim.Workers()[len(r.sim.Workers())-1]
 				answering.SetFault(tc.fault)
-				s := r.open("/v1/chat/completions", request("", 20, streamed))
+				s := r.open("/v1/chat/completions", bodyFor("", 20, streamed))
 				all, err := s.rest()
 				if err == nil || strings.Contains(all, "[DONE]") {
 					t.Errorf("it looks whole: %v %q", err, all)
@@ -317,7 +317,7 @@ func TestCase_B110_NothingAfterTheCut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}, breaker: firstFault})
 	r.sim.Regular(0).SetFault(sim.Fault{Do: sim.Reset, At: sim.AtEvent, After: 5})
-	s := r.open("/v1/chat/completions", request("", 20, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 20, streamed))
 	all, err := s.rest()
 	events := strings.SplitAfter(all, "\n\n")
 	if err == nil || len(events) != 7 || !strings.HasPrefix(events[5], `data: {"error":`) || events[6] != "" {
@@ -343,7 +343,7 @@ func TestCase_B113_CausesAfterTheFirstToken(t *testing.T) {
 	w.SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtEvent, After: 3})
 	r.chat(streamed)
 	w.ClearFaults()
-	s := r.open("/v1/chat/completions", request("", 1_000_000, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 1_000_000, streamed))
 	for range 3 {
 		s.event()
 	}
@@ -365,7 +365,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, config: func(c *config.Config) { c.Timeouts.ClientWrite = 200 * time.Millisecond }}))
 	r.sim.Decode(0).SetFault(sim.Fault{TokenSize: 1 << 20})
-	s := r.open("/v1/chat/completions", request("", 1000, streamed))
+	s := r.open("/v1/chat/completions", bodyFor("", 1000, streamed))
 	r.waitRecord(0) // nothing is read meanwhile
 	r.settled()
 	if rec := r.waitRecord(0); rec.Reason != reasonClientGone {
@@ -383,7 +383,7 @@ func TestPlainAnswersPass(t *testing.T) {
 		for _, path := range routes {
 			r := newRig(t, pd(rigOptions{}))
 			r.sim.Decode(0).SetFault(sim.Fault{WriteSize: size, Tokens: []string{"你好", "\"quoted\"\n"}, Header: http.Header{"X-Engine": {"a"}}})
-			a := r.do(t.Context(), path, request(path, 5, ""))
+			a := r.do(t.Context(), path, bodyFor(path, 5, ""))
 			if a.status != 200 || !strings.Contains(a.body, `你好\"quoted\"\n`) || a.header.Get("X-Engine") != "a" ||
 				a.header.Get("Content-Length") != itoa(len(a.body)) || a.header.Get("Server") != "" {
 				t.Errorf("%s: %d %s %v", path, a.status, a.body, a.header)

@@ -26,9 +26,9 @@ func TestFirstTokenIsAToken(t *testing.T) {
 		opening          int
 	}{
 		{"chat", "/v1/chat/completions", chatBody(streamed), []string{roleEvent, roleEvent, oneEvent, doneEvent}, 2},
-		{"completions", "/v1/completions", request("/v1/completions", 5, streamed),
+		{"completions", "/v1/completions", bodyFor("/v1/completions", 5, streamed),
 			[]string{`data: {"choices":[{"text":""}]}` + "\n\n", `data: {"choices":[{"text":"a"}]}` + "\n\n", doneEvent}, 1},
-		{"generate", "/generate", request("/generate", 5, streamed),
+		{"generate", "/generate", bodyFor("/generate", 5, streamed),
 			[]string{`data: {"text":"","meta_info":{"completion_tokens":0}}` + "\n\n", `data: {"text":"a","meta_info":{"completion_tokens":1}}` + "\n\n", doneEvent}, 1},
 		{"responses", "/v1/responses", `{"model":"sim-model","input":"hi","stream":true}`, []string{createdEvent, createdEvent,
 			"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n",

@@ -11,31 +11,10 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// What became of hand-offs, as metric labels.
-const (
-	handOffDone      = "handed_over"
-	handOffRecompute = "recomputed"
-	handOffMissing   = "missing"
-	handOffBad       = "unusable"
-	handOffStale     = "stale"
-	handOffSamples   = "samples"
-)
-
-// seqLegs are the two legs of one attempt that follow each other.
-type seqLegs struct {
-	bodies      *pairBodies
-	prefillCtx  legContext
-	prefillDead fleet.Watch
-	decode      answerLeg
-	answered    time.Time // when prefill began to answer
-	moved       bool      // decode was moved once
-	cached      prefillCached
-}
-
 // runSequential runs prefill first and hands what it answers to decode, as vLLM
 // wants it with connectors whose blocks are fetched. The prefill slot ends with
 // the prefill's answer; the decode rank was booked with it.
-func (x *exchange) runSequential(b *pairBodies) *failure {
+func (x *attempt) runSequential(b *pairBodies) *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	x.call.Record.ranks(pr, dr)
@@ -68,7 +47,7 @@ func (x *exchange) runSequential(b *pairBodies) *failure {
 
 // prefillFirst runs the prefill leg and returns what it hands over; nil params
 // let decode compute the prompt itself.
-func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f *failure) {
+func (x *attempt) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f *failure) {
 	connector, b := pr.Connector(), legs.bodies
 	switch {
 	case b.plan.Shape == engine.PrefillFirst:
@@ -84,7 +63,7 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 	defer legs.prefillDead.Stop()
 
 	answer, f := x.prefillAnswer(pr, legs)
-	x.report(pr, f)
+	x.verdicts.report(pr, f)
 	if f != nil && b.plan.Legs.Dispensable(f.status) {
 		x.d.metrics.handOff(connector, handOffRecompute)
 		return nil, nil
@@ -110,7 +89,7 @@ func (x *exchange) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f
 }
 
 // withoutHandOff lets decode compute the prompt, or ends the request, by option.
-func (x *exchange) withoutHandOff(pr *fleet.Rank, connector string, err error) *failure {
+func (x *attempt) withoutHandOff(pr *fleet.Rank, connector string, err error) *failure {
 	if x.d.cfg.Fleet.KVHandOffMissing != "fail" {
 		x.d.metrics.handOff(connector, handOffRecompute)
 		return nil
@@ -120,9 +99,9 @@ func (x *exchange) withoutHandOff(pr *fleet.Rank, connector string, err error) *
 		local: openai.UpstreamFailed("prefill", "it hands nothing over to decode (--kv-handoff-missing)", err)}
 }
 
-func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure) {
+func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure) {
 	start := time.Now()
-	req := x.request(legs.bodies, admission.PrefillLeg)
+	req := x.legRequest(legs.bodies, admission.PrefillLeg)
 	resp, err := pr.Dialect().Call(&legs.prefillCtx, pr.Endpoint(), req)
 	if err != nil {
 		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
@@ -166,7 +145,7 @@ func (x *exchange) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failur
 
 // decodeAfter sends the client's own body with the params to the decode rank the
 // ticket has now, and relays its answer.
-func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
+func (x *attempt) decodeAfter(legs *seqLegs, params []byte) *failure {
 	t := &x.ticket
 	dr := t.Decode.Data().(*fleet.Rank)
 	if dr.Alive().Err() != nil && t.MoveDecode() { // lost while prefill ran
@@ -181,13 +160,13 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 	legs.bodies.buildDecode(nil, params)
 	dr.Watch(&legs.decode.dead, &legs.decode.ctx)
 	defer legs.decode.dead.Stop()
-	x.handedOver = params != nil
-	if x.handedOver && x.estimate > 2*max(dr.Capacity().BlockSize, 16) { // surely a whole block
+	handedOver := params != nil
+	if handedOver && x.estimate > 2*max(dr.Capacity().BlockSize, 16) { // surely a whole block
 		dr.NoteHandOff()
 	}
 	t.StartDecode()
 	legs.decode.cached = &legs.cached
-	f := x.runAnswer(&legs.decode, dr, x.request(legs.bodies, admission.DecodeLeg), nil)
+	f := x.runAnswer(&legs.decode, dr, x.legRequest(legs.bodies, admission.DecodeLeg), nil)
 	if f != nil && params != nil && dr.Dialect().HandOffLost(f.status) && !x.out.begun {
 		f.transfer, f.reason = true, reasonTransfer
 	}
@@ -195,19 +174,40 @@ func (x *exchange) decodeAfter(legs *seqLegs, params []byte) *failure {
 		x.reportPair(t.Prefill.Data().(*fleet.Rank), dr, f)
 	}
 	if f != nil && x.mayMove(f, legs, params) {
-		x.report(dr, f)
+		x.verdicts.report(dr, f)
 		return f // the holds stay for the move
 	}
 	t.EndDecode()
-	x.report(dr, f)
+	x.verdicts.report(dr, f)
 	return f
 }
 
 // mayMove tells whether what was handed over can go to another decode rank: the
 // one it was for has not seen the request.
-func (x *exchange) mayMove(f *failure, legs *seqLegs, params []byte) bool {
+func (x *attempt) mayMove(f *failure, legs *seqLegs, params []byte) bool {
 	var ue *upstream.Error
 	return !x.out.begun && f.rank != nil && !legs.moved && params != nil &&
 		asUpstream(f.err, &ue) && !ue.Sent && upstream.EngineFault(f.err) &&
 		time.Since(legs.answered) <= x.d.cfg.Fleet.KVHandOffMaxAge && legs.decode.ctx.ended() == nil
+}
+
+// What became of hand-offs, as metric labels.
+const (
+	handOffDone      = "handed_over"
+	handOffRecompute = "recomputed"
+	handOffMissing   = "missing"
+	handOffBad       = "unusable"
+	handOffStale     = "stale"
+	handOffSamples   = "samples"
+)
+
+// seqLegs are the two legs of one attempt that follow each other.
+type seqLegs struct {
+	bodies      *pairBodies
+	prefillCtx  legContext
+	prefillDead fleet.Watch
+	decode      answerLeg
+	answered    time.Time // when prefill began to answer
+	moved       bool      // decode was moved once
+	cached      prefillCached
 }

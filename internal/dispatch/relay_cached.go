@@ -1,49 +1,10 @@
 package dispatch
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/openai"
 )
-
-// prefillCached is how many tokens of the prompt the prefill leg had in its cache, once
-// its answer told. To the decode rank all of the prompt came from elsewhere, so that
-// what it reports of its own cache says nothing to the client.
-type prefillCached struct {
-	told atomic.Int64 // one more than the count; 0: not told
-	// prompt is one more than what the answer told of the prompt beside it: in the
-	// Messages API the tokens that are not in the cache.
-	prompt atomic.Int64
-	// each are the counts of a list of prompts, -1 where none was told.
-	each atomic.Pointer[[]int64]
-	leg  *latch // of the leg beside, if there is one
-}
-
-func (c *prefillCached) tell(u openai.Usage) {
-	if u.CachedTokens >= 0 {
-		c.prompt.Store(u.PromptTokens + 1)
-		c.told.Store(u.CachedTokens + 1)
-	}
-}
-
-// tellEach tells the counts of a list of prompts.
-func (c *prefillCached) tellEach(counts []int64) {
-	if len(counts) > 0 {
-		list := counts // on the heap only where there is one
-		c.each.Store(&list)
-	}
-}
-
-// counts are those of tellEach; nil: not told.
-func (c *prefillCached) counts() []int64 {
-	if p := c.each.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
-
-func (c *prefillCached) known() bool { return c.told.Load() != 0 || c.each.Load() != nil }
 
 // cachedWait is how long a whole answer waits for that of the prefill leg, which
 // mostly came before. Streams do not wait.
@@ -63,7 +24,7 @@ type cachedEdit struct {
 func (r *relay) takesCached(c *prefillCached) {
 	x, e := r.x, &r.cached
 	e.from = c
-	e.list = x.call.Route == openai.RouteGenerate && x.ticket.Legs > 1 && x.fan.Copies <= 1
+	e.list = x.call.Route == openai.RouteGenerate && x.ticket.Legs > 1 && x.plan.fan.Copies <= 1
 	switch {
 	case e.list:
 		e.edit = func(data []byte) []byte { return openai.SpliceListEvent(data, c.counts()) }

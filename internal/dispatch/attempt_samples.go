@@ -13,52 +13,18 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// fanRun is one attempt of a request for n samples: n calls, each a pair of legs
-// with rooms of its own, all on the same two ranks and under the one prefill
-// slot, and their answers made into one.
-type fanRun struct {
-	x      *exchange
-	pr, dr *fleet.Rank
-	copies []fanCopy
-
-	prefillCtx, decodeCtx   legContext
-	prefillDead, decodeDead fleet.Watch
-
-	prefillOver latch    // closed when the last prefill leg is over
-	grace       deadline // of the prefill legs, once decode is over
-	// outcomes has each leg's as it ends, nil for a good one.
-	outcomes chan fanOutcome
-
-	mu sync.Mutex // the answers meet here
-	// guarded by mu
-	merger *openai.StreamMerger
-	relay  relay // what the client is sent, as one stream
-}
-
-type fanCopy struct {
-	bodies  *pairBodies
-	prefill prefillLeg
-	relay   relay  // of its own answer, before that is merged
-	answer  []byte // of a call that is not streamed
-}
-
-type fanOutcome struct {
-	leg admission.Leg
-	f   *failure
-}
-
 // runFan sends all copies at once. When it returns, all legs are over, except
 // that after success prefill legs may have Options.PrefillGrace left.
-func (x *exchange) runFan() *failure {
+func (x *attempt) runFan() *failure {
 	t := &x.ticket
-	n := x.fan.Copies
+	n := x.plan.fan.Copies
 	r := &fanRun{
 		x: x, pr: t.Prefill.Data().(*fleet.Rank), dr: t.Decode.Data().(*fleet.Rank),
 		copies: make([]fanCopy, n), outcomes: make(chan fanOutcome, 2*n),
-		merger: x.fan.Stream(0),
+		merger: x.plan.fan.Stream(0),
 	}
 	x.call.Record.ranks(r.pr, r.dr)
-	r.relay = relay{x: x, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, output: x.counter(r.dr)}
+	r.relay = relay{x: x.request, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, output: x.counter(r.dr)}
 	for k := range r.copies {
 		b, f := x.planLegs(k)
 		if f != nil {
@@ -67,7 +33,7 @@ func (x *exchange) runFan() *failure {
 			}
 			return f
 		}
-		b.buildBoth(func(s *openai.Splicer) { x.fan.Edit(s, k) })
+		b.buildBoth(func(s *openai.Splicer) { x.plan.fan.Edit(s, k) })
 		r.copies[k].bodies = b
 	}
 
@@ -125,10 +91,44 @@ func (x *exchange) runFan() *failure {
 	return nil
 }
 
+// fanRun is one attempt of a request for n samples: n calls, each a pair of legs
+// with rooms of its own, all on the same two ranks and under the one prefill
+// slot, and their answers made into one.
+type fanRun struct {
+	x      *attempt
+	pr, dr *fleet.Rank
+	copies []fanCopy
+
+	prefillCtx, decodeCtx   legContext
+	prefillDead, decodeDead fleet.Watch
+
+	prefillOver latch    // closed when the last prefill leg is over
+	grace       deadline // of the prefill legs, once decode is over
+	// outcomes has each leg's as it ends, nil for a good one.
+	outcomes chan fanOutcome
+
+	mu sync.Mutex // the answers meet here
+	// guarded by mu
+	merger *openai.StreamMerger
+	relay  relay // what the client is sent, as one stream
+}
+
+type fanCopy struct {
+	bodies  *pairBodies
+	prefill prefillLeg
+	relay   relay  // of its own answer, before that is merged
+	answer  []byte // of a call that is not streamed
+}
+
+type fanOutcome struct {
+	leg admission.Leg
+	f   *failure
+}
+
 func (r *fanRun) runPrefill(ctx *legContext, k int) {
 	c := &r.copies[k]
 	f := r.x.guarded(admission.PrefillLeg, func() *failure {
-		return r.x.runPrefill(ctx, r.pr, r.x.request(c.bodies, admission.PrefillLeg), &c.prefill)
+		return r.x.runPrefill(ctx, r.pr, r.x.legRequest(c.bodies, admission.PrefillLeg), &c.prefill)
 	})
 	r.report(k, r.pr, f)
 	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
@@ -137,7 +137,7 @@ func (r *fanRun) runPrefill(ctx *legContext, k int) {
 func (r *fanRun) runDecode(ctx *legContext, k int) {
 	c := &r.copies[k]
 	f := r.x.guarded(admission.DecodeLeg, func() *failure {
-		return r.decode(ctx, k, r.x.request(c.bodies, admission.DecodeLeg))
+		return r.decode(ctx, k, r.x.legRequest(c.bodies, admission.DecodeLeg))
 	})
 	r.report(k, r.dr, f)
 	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
@@ -147,7 +147,7 @@ func (r *fanRun) runDecode(ctx *legContext, k int) {
 // they are one request, which must neither open a breaker alone nor close it.
 func (r *fanRun) report(k int, rank *fleet.Rank, f *failure) {
 	if f != nil || k == 0 {
-		r.x.report(rank, f)
+		r.x.verdicts.report(rank, f)
 	}
 }
 
@@ -288,7 +288,7 @@ func (r *fanRun) finish() *failure {
 	for k := range r.copies {
 		answers[k] = r.copies[k].answer
 	}
-	segments, size, err := r.x.fan.Merge(answers)
+	segments, size, err := r.x.plan.fan.Merge(answers)
 	if err != nil {
 		return r.mergeFailure(err)
 	}

@@ -5,15 +5,15 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-// bypass gives the request the choice of running whole on a decode rank, though
+// maybeBypass gives the request the choice of running whole on a decode rank, though
 // prefill and decode are apart. It holds no KV cache of a prefill then, so it takes the
 // whole gate on the decode ranks. That is decided
 // now, and once more when it first comes to the head of its queue. Only engines
 // that compute a prompt without a hand-off can: SGLang's decode servers refuse.
-func (x *exchange) bypass(spec admission.TargetSpec) {
-	o := &x.d.cfg.ConditionalDisagg
-	if !o.Enabled || !x.pair || spec.Pins[admission.PrefillLeg] != "" || !x.d.decodesAlone(spec.Model) {
-		return
+func (x *placement) maybeBypass() *failure {
+	spec, o := x.spec, &x.d.cfg.ConditionalDisagg
+	if !o.Enabled || !x.plan.pair || spec.Pins[admission.PrefillLeg] != "" || !x.d.decodesAlone(spec.Model) {
+		return nil
 	}
 	t := &x.ticket
 	uncached := t.PromptTokens - t.CachedTokens
@@ -22,13 +22,14 @@ func (x *exchange) bypass(spec admission.TargetSpec) {
 	may := func(prefill, decode admission.PoolLoad) bool { return mayBypass(o, short, blocks, prefill, decode) }
 	gate := x.d.gate
 	if !may(gate.PoolLoad(spec.Model, admission.RolePrefill), gate.PoolLoad(spec.Model, admission.RoleDecode)) {
-		return
+		return nil
 	}
 	spec.Shape = admission.Bypass
 	spec.Topology = admission.TopologyAny
 	if around := gate.Resolve(spec); around != nil {
 		t.Instead, t.Target, t.Reconsider = t.Target, around, may
 	}
+	return nil
 }
 
 // mayBypass decides on what the pools hold now.
@@ -46,24 +47,4 @@ func mayBypass(o *config.ConditionalDisagg, short bool, blocks int64, prefill, d
 		return short || busy
 	}
 	return false
-}
-
-// decodesAlone tells whether all decode workers of a model can run whole requests.
-func (d *Dispatcher) decodesAlone(model string) bool {
-	some := false
-	for _, w := range d.fleet.List() {
-		if w.Role() != admission.RoleDecode || !w.Serves(model) {
-			continue
-		}
-		if !w.Dialect().DecodesWhole() {
-			return false
-		}
-		some = true
-	}
-	return some
-}
-
-// bypasses tells whether the ticket was granted a decode rank alone.
-func (x *exchange) bypasses() bool {
-	return x.ticket.Target.Shape() == admission.Bypass
 }

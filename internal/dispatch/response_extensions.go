@@ -10,46 +10,6 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// Headers of answers that tell where a request ran and how long it waited for
-// that. The workers are the ids of GET /workers, with "@" and the rank where
-// data-parallel ranks are scheduled apart: a pin takes them as they are.
-const (
-	HeaderPrefillWorker = "X-Sluice-Prefill-Worker"
-	HeaderDecodeWorker  = "X-Sluice-Decode-Worker"
-	// HeaderNote tells what of the request was left out on its way to the engine.
-	HeaderNote    = "X-Sluice-Note"
-	HeaderQueueMS = "X-Sluice-Queue-Ms"
-)
-
-// tellQueued puts the time at the gate into the answer's header: whole
-// milliseconds, over all waits.
-func (x *exchange) tellQueued() {
-	if !x.out.committed {
-		x.setHeader(HeaderQueueMS, strconv.FormatInt(x.ticket.Waited().Milliseconds(), 10))
-	}
-}
-
-// tellPlace puts the granted ranks there too: those of the last attempt when the
-// status is sent. It is called by the handler while no keep-alive can be written.
-func (x *exchange) tellPlace() {
-	x.tellQueued()
-	if x.out.committed {
-		return
-	}
-	if r := x.ticket.Prefill; r != nil {
-		x.setHeader(HeaderPrefillWorker, r.Data().(*fleet.Rank).Name())
-	}
-	x.tellDecode()
-}
-
-// tellDecode names the decode rank again, which may have been lost and replaced
-// while prefill ran. The header must be the caller's alone.
-func (x *exchange) tellDecode() {
-	if r := x.ticket.Decode; r != nil {
-		x.setHeader(HeaderDecodeWorker, r.Data().(*fleet.Rank).Name())
-	}
-}
-
 // wanted are the facts that the client wants in its answer, under "nvext" as the
 // public router of policy classes names them.
 type wanted struct{ workers, timing bool }
@@ -86,7 +46,7 @@ func readWanted(p *openai.Peeked) (w wanted) {
 
 // appendFacts appends the member "nvext". over tells that the whole answer is
 // there; otherwise its first token is.
-func (x *exchange) appendFacts(b []byte, over bool) []byte {
+func (x *request) appendFacts(b []byte, over bool) []byte {
 	b = append(b, `"nvext":{`...)
 	if x.wanted.workers {
 		b = append(b, `"worker_id":{`...)
@@ -137,7 +97,7 @@ func appendMS(b []byte, d time.Duration) []byte {
 
 // withFacts is a whole answer with the facts as its last member. An answer that
 // is no object, or has such a member already, stays as it is.
-func (x *exchange) withFacts(b []byte) []byte {
+func (x *request) withFacts(b []byte) []byte {
 	end := len(bytes.TrimRight(b, " \t\r\n")) - 1
 	if end < 1 || b[end] != '}' || !takesFacts(b) {
 		return b
@@ -163,7 +123,7 @@ func takesFacts(object []byte) bool {
 
 // eventWithFacts is the beginning of an event stream with the facts as the first
 // member of its first event's data.
-func (x *exchange) eventWithFacts(b []byte) []byte {
+func (x *request) eventWithFacts(b []byte) []byte {
 	for at := 0; at < len(b); {
 		line := b[at:]
 		if i := bytes.IndexAny(line, "\r\n"); i >= 0 {
@@ -184,12 +144,4 @@ func (x *exchange) eventWithFacts(b []byte) []byte {
 		return append(out, b[at:]...)
 	}
 	return b
-}
-
-// first is what the client gets of a stream first, with the facts it asked for.
-func (r *relay) first(b []byte) []byte {
-	if !r.x.wanted.any() || r.out.begun || r.scan.Errors > 0 {
-		return b
-	}
-	return r.x.eventWithFacts(b)
 }

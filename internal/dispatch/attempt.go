@@ -1,0 +1,132 @@
+package dispatch
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// attempt runs the legs of one grant.
+type attempt struct{ *request }
+
+// run runs the legs in the shape that the granted ranks' engines want.
+func (x *attempt) run() *failure {
+	if f := x.takeFiles(); f != nil {
+		return f
+	}
+	if !x.plan.pair || x.bypasses() {
+		x.passUntranslated()
+		return x.runAggregated()
+	}
+	dialect := x.ticket.Prefill.Data().(*fleet.Rank).Dialect()
+	if dialect.Native(x.call.Route) {
+		x.passUntranslated()
+	} else if f := x.translate(); f != nil {
+		return f
+	}
+	if dialect.FansOut() {
+		if x.plan.fanFault != nil {
+			return x.plan.fanFault
+		}
+		if x.plan.fan.Copies > 1 {
+			return x.runFan()
+		}
+	}
+	b, f := x.planLegs(0)
+	if f != nil {
+		return f
+	}
+	if b.plan.Shape == engine.Together {
+		return x.runPair(b)
+	}
+	return x.runSequential(b)
+}
+
+// bypasses tells whether the ticket was granted a decode rank alone.
+func (x *attempt) bypasses() bool {
+	return x.ticket.Target.Shape() == admission.Bypass
+}
+
+// takeFiles counts the connections of an attempt before they are opened. What an
+// earlier attempt has counted is counted still.
+func (x *attempt) takeFiles() *failure {
+	n := 1
+	if x.plan.pair {
+		n = 2 * max(x.plan.fan.Copies, 1)
+	}
+	if x.call.Files == nil || n <= x.files {
+		return nil
+	}
+	if !x.call.Files.TakeFiles(n - x.files) {
+		x.setHeader("Connection", "close") // it has a file too
+		return &failure{reason: reasonTooManyFiles, local: outOfFiles(nil)}
+	}
+	x.files = n
+	return nil
+}
+
+// translate begins an attempt at engines that are sent chat in the place of the
+// client's API.
+func (x *attempt) translate() *failure {
+	if x.plan.translated == nil {
+		// They were not known for such when the request came.
+		if f := planTranslation(x.request); f != nil {
+			return f
+		}
+	}
+	if x.plan.translated != nil {
+		x.plan.translated.active = true
+		x.note(x.plan.translated.exchange.Note())
+	}
+	return nil
+}
+
+// passUntranslated begins an attempt at engines that speak the client's API.
+func (x *attempt) passUntranslated() {
+	if x.translates() {
+		x.plan.translated.active = false
+		x.note("")
+	}
+}
+
+// guarded runs a leg on a goroutine of its own. A panic in it fails this request as
+// one in its handler does, not the process with every other client: it becomes the
+// leg's failure, which charges no engine.
+func (x *attempt) guarded(leg admission.Leg, run func() *failure) (f *failure) {
+	defer func() {
+		if p := recover(); p != nil {
+			x.logPanic("the "+leg.String()+" leg", p)
+			err := fmt.Errorf("%w: %v", errPanicked, p)
+			f = &failure{leg: leg, reason: reasonInternal, err: err, local: openai.Internal(err)}
+		}
+	}()
+	return run()
+}
+
+// reportPair tells how the hand-off between two ranks went, where that is known:
+// a pair that keeps failing while both ends work with others is kept apart.
+func (x *attempt) reportPair(pr, dr *fleet.Rank, f *failure) {
+	switch {
+	case f == nil:
+		x.d.fleet.ReportPairSuccess(pr, dr)
+	case f.transfer:
+		x.d.fleet.ReportTransferFailure(pr, dr)
+	}
+}
+
+// letPrefillFinish leaves prefill legs that are still open their grace. It tells
+// whether they were over already. Who closes done removes the deadline after that.
+func (x *attempt) letPrefillFinish(done *latch, ctx *legContext, grace *deadline) bool {
+	if done.isClosed() {
+		return true
+	}
+	x.d.graces.add(grace, ctx, time.Now().Add(x.d.opts.PrefillGrace))
+	if done.isClosed() { // perhaps before the deadline was there to be removed
+		x.d.graces.remove(grace)
+	}
+	return false
+}

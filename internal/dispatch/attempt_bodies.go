@@ -1,0 +1,98 @@
+package dispatch
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// planLegs plans the legs of copy number k of the request on the granted ranks.
+func (x *attempt) planLegs(k int) (*pairBodies, *failure) {
+	b, pr := x.emptyBodies(), x.ticket.Prefill.Data().(*fleet.Rank)
+	b.pair = engine.Pair{
+		Request: x.legPeeked(), RequestID: x.engineID(k), Attempt: x.attempts,
+		Prefill: pr, Decode: x.ticket.Decode.Data().(*fleet.Rank), Rooms: x.d.rooms, NewID: newTransferID,
+	}
+	plan, err := pr.Dialect().Plan(&b.pair)
+	if err != nil {
+		return nil, &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", err.Error(), nil)}
+	}
+	b.plan = plan
+	b.header = x.legHeader(b.header[:0], plan.RequestID)
+	return b, nil
+}
+
+// emptyBodies are for legs whose bodies are made one after the other.
+func (x *attempt) emptyBodies() *pairBodies {
+	b := pairBodiesPool.Get().(*pairBodies)
+	b.next, x.bodies = x.bodies, b
+	return b
+}
+
+// request is what a leg sends. It lies in b.
+func (x *attempt) legRequest(b *pairBodies, leg admission.Leg) *upstream.Request {
+	r := &b.requests[leg]
+	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
+	r.Limits = x.d.legLimits
+	if leg == admission.PrefillLeg {
+		r.Body = b.prefill
+		// A prefill that streams sends its head at once and then computes; one
+		// that waits for a decode rank must not be the one to be blamed for it.
+		r.Limits.Header, r.Limits.FirstByte, r.Limits.StreamIdle = 0, 0, 0
+	}
+	return r
+}
+
+// engineID is the request id an engine sees: the client's id on the first
+// attempt, then one of its own for each, and for each copy. Engines match ids by
+// prefix, so the marks come first.
+func (x *attempt) engineID(k int) string {
+	id := x.call.ID
+	if k > 0 {
+		id = "s" + itoa(k) + "-" + id
+	}
+	return engine.AttemptID(id, x.attempts)
+}
+
+// legHeader is what an engine is sent for a client's header.
+func (x *attempt) legHeader(dst upstream.Header, engineID string) upstream.Header {
+	contentType := typeJSON
+	switch {
+	case x.call.NoBody:
+		contentType = ""
+	case x.call.Form:
+		contentType = x.call.Header.Get("Content-Type")
+	}
+	if contentType != "" {
+		dst = append(dst, upstream.Field{Name: "Content-Type", Value: contentType})
+	}
+	dst = append(dst, upstream.Field{Name: HeaderRequestID, Value: engineID})
+	named := connectionNamed(x.call.Header)
+	for name, values := range x.call.Header {
+		if !passRequest(name) || named != nil && named[name] {
+			continue
+		}
+		for _, v := range values {
+			dst = append(dst, upstream.Field{Name: name, Value: v})
+		}
+	}
+	if x.d.passAuthorization {
+		v := x.call.Header.Get(headerAuthorization)
+		if key := x.call.Header.Get(headerAPIKey); v == "" && key != "" {
+			v = "Bearer " + key // engines know no other form
+		}
+		if v != "" {
+			dst = append(dst, upstream.Field{Name: headerAuthorization, Value: v})
+		}
+	}
+	return dst
+}
+
+// newTransferID is an id that nobody else has. Request ids will not do: clients
+// and gateways repeat them.
+func newTransferID() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }

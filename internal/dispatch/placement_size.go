@@ -1,0 +1,68 @@
+package dispatch
+
+import (
+	"github.com/sluice-router/sluice/internal/classify"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokens"
+)
+
+// measure estimates the tokens of the prompt.
+func (x *placement) measure() *failure {
+	x.prompt = tokens.Measure(x.measured())
+	x.estimate = x.d.estimator.Estimate(x.ticket.Target.Model(), &x.prompt)
+	return nil
+}
+
+// classify tells the gate what the request asks beside ranks: its class, how long its
+// client would wait, and what it will hold.
+func (x *placement) classify() *failure {
+	t, p := &x.ticket, x.measured()
+	pool := t.Target.Model()
+	if !x.call.Passing {
+		x.wanted = readWanted(p)
+	}
+	c, bad := x.d.classes.Classify(&classify.Facts{Header: x.call.Header, Peeked: p, Pool: pool, PromptTokens: x.estimate})
+	if bad != nil {
+		return &failure{reason: reasonBadRequest, local: bad}
+	}
+	t.Class = c.Class
+	t.StrictPriority, t.PriorityJump = c.StrictPriority, c.PriorityJump
+	if c.HasMaxQueue {
+		t.Deadline = x.d.clock.Now().Add(c.MaxQueue)
+	}
+	if c.ClassDeadline > 0 {
+		t.ClassDeadline = x.d.clock.Now().Add(c.ClassDeadline)
+	}
+	t.Legs = p.Samples()
+	t.PromptTokens = x.estimate * int64(max(x.plan.fan.Copies, 1))
+	t.ReserveTokens = x.reserve(p, pool)
+	t.Bytes = int64(len(p.Body))
+	if x.d.cfg.Admission.TrackOutputBlocks {
+		x.expected = p.MaxTokens
+	}
+	return nil
+}
+
+// reserve returns the tokens of output to find room for in each leg.
+func (x *placement) reserve(p *openai.Peeked, pool string) int64 {
+	a := &x.d.cfg.Admission
+	if !x.d.reservesAuto() {
+		return int64(a.ReserveOutputTokens)
+	}
+	if x.call.Passing { // answers with no tokens
+		return 0
+	}
+	n := min(x.d.outputs.Expect(pool), int64(a.ReserveOutputCap))
+	if p.MaxTokens >= 0 {
+		n = min(n, p.MaxTokens)
+	}
+	return n
+}
+
+// measured is the body whose prompt is best known.
+func (x *placement) measured() *openai.Peeked {
+	if x.plan.translated != nil {
+		return x.plan.translated.peeked
+	}
+	return x.call.Peeked
+}

@@ -1,0 +1,58 @@
+package dispatch
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// prefillLeg is the leg that nobody reads, on its own goroutine. Its fields
+// are valid once done is closed.
+type prefillLeg struct {
+	done latch
+	f    *failure
+	took time.Duration // of a leg that succeeded
+	// logprobs are set if the leg succeeded and the client's answer needs them.
+	logprobs *openai.LogprobMerger
+	// cached may be read before.
+	cached prefillCached
+}
+
+// prefillCached is how many tokens of the prompt the prefill leg had in its cache, once
+// its answer told. To the decode rank all of the prompt came from elsewhere, so that
+// what it reports of its own cache says nothing to the client.
+type prefillCached struct {
+	told atomic.Int64 // one more than the count; 0: not told
+	// prompt is one more than what the answer told of the prompt beside it: in the
+	// Messages API the tokens that are not in the cache.
+	prompt atomic.Int64
+	// each are the counts of a list of prompts, -1 where none was told.
+	each atomic.Pointer[[]int64]
+	leg  *latch // of the leg beside, if there is one
+}
+
+func (c *prefillCached) tell(u openai.Usage) {
+	if u.CachedTokens >= 0 {
+		c.prompt.Store(u.PromptTokens + 1)
+		c.told.Store(u.CachedTokens + 1)
+	}
+}
+
+// tellEach tells the counts of a list of prompts.
+func (c *prefillCached) tellEach(counts []int64) {
+	if len(counts) > 0 {
+		list := counts // on the heap only where there is one
+		c.each.Store(&list)
+	}
+}
+
+// counts are those of tellEach; nil: not told.
+func (c *prefillCached) counts() []int64 {
+	if p := c.each.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (c *prefillCached) known() bool { return c.told.Load() != 0 || c.each.Load() != nil }

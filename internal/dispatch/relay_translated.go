@@ -1,0 +1,128 @@
+package dispatch
+
+import (
+	"errors"
+	"io"
+
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/translate"
+)
+
+// translated relays the answer of a chat request as the client's API has it.
+func (r *relay) translated(ctx *legContext) *failure {
+	if !r.sse {
+		return r.translatedWhole(ctx)
+	}
+	t := r.x.plan.translated
+	t.stream = t.exchange.Stream(r.x.estimate)
+	var out []byte
+	add := func(b []byte) { out = append(out, b...) }
+	kept := collected{x: r.x}
+	for {
+		out = out[:0]
+		piece, err := r.resp.Body.Next()
+		if err != nil && err != io.EOF {
+			return r.broken(ctx, err)
+		}
+		end, spoke := err == io.EOF, false
+		if end {
+			err = t.stream.End(add)
+		} else {
+			r.rank.NoteProgress()
+			heard := r.scan.Events + r.scan.Comments
+			piece = r.take(piece)
+			spoke = r.scan.Events+r.scan.Comments > heard
+			err = t.stream.Feed(piece, add)
+		}
+		if !r.out.begun {
+			if f := r.beforeFirst(); f != nil {
+				return f
+			}
+		}
+		if r.scan.Aborted {
+			if r.out.begun && len(out) > 0 {
+				if f := r.out.write(out, true); f != nil {
+					return f
+				}
+			}
+			return r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
+		}
+		r.tokens()
+		if len(out) > 0 && (err == nil || r.out.begun) {
+			if f := r.begin(-1); f != nil {
+				return f
+			}
+			if f := r.passTo(out, true); f != nil {
+				return f
+			}
+		}
+		if spoke && len(out) == 0 && err == nil {
+			// A comment before the answer, thinking that is not told, or what waits for
+			// the end of another block.
+			if f := r.out.echo(); f != nil {
+				return f
+			}
+		}
+		switch {
+		case err != nil:
+			return r.untranslated(err)
+		case end:
+			return nil
+		case !kept.hold(t.stream.Held()):
+			return r.x.noRoom()
+		}
+	}
+}
+
+// translatedWhole is translated for one JSON answer.
+func (r *relay) translatedWhole(ctx *legContext) *failure {
+	x := r.x
+	b, f := r.collectAnswer(ctx)
+	if f != nil {
+		return f
+	}
+	r.rank.NoteProgress()
+	if u, ok := openai.ReadUsage(b); ok {
+		x.call.Record.Usage = u
+	}
+	if a, given := openai.ReadAbort(b); given {
+		return x.abortFailure(r.leg, r.rank, a)
+	}
+	answer, err := x.plan.translated.exchange.Answer(r.wholeWithCached(b), r.x.estimate)
+	if err != nil {
+		return r.untranslated(err)
+	}
+	r.firstToken()
+	if f := r.begin(len(answer)); f != nil {
+		return f
+	}
+	return r.out.write(answer, false)
+}
+
+// untranslated is an answer that told an error, or was none. In a stream that has
+// begun the engine's error is told as the API tells it, and the stream is whole.
+func (r *relay) untranslated(err error) *failure {
+	var limit *translate.LimitError
+	if errors.As(err, &limit) {
+		return r.overLimit(limit.Message)
+	}
+	var told *translate.EngineError
+	if !errors.As(err, &told) {
+		f := r.bad("its answer cannot be translated", err)
+		errors.As(err, &f.local)
+		if !r.scan.Finished && r.sse {
+			f.reason = reasonBrokenOff
+		}
+		return f
+	}
+	f := &failure{leg: r.leg, rank: r.rank, reason: reasonEngineError, status: told.Status, contentType: typeJSON,
+		body: told.AsError().AppendJSON(nil, openai.ShapeOpenAI)}
+	f.transfer = r.x.plan.pair && r.rank.Dialect().TransferFailure(f.status, f.body)
+	if !r.out.begun {
+		return f
+	}
+	r.x.plan.translated.stream.Fail(told.AsError(), func(b []byte) {
+		f.told = r.out.write(b, true) == nil
+	})
+	return f
+}
