@@ -81,7 +81,8 @@ fuzz:
 		done; \
 	done
 
-# The references of all settings, metrics and clients' methods, from the code that defines them.
+# The references of all settings, metrics and clients' methods, and the picture of the packages,
+# from the code that defines them.
 docs:
 	$(GO) run ./cmd/sluice config-reference > docs/configuration.md.tmp
 	mv docs/configuration.md.tmp docs/configuration.md
@@ -89,6 +90,7 @@ docs:
 	mv docs/metrics.md.tmp docs/metrics.md
 	$(GO) run ./cmd/sluice clients-reference > docs/clients.md.tmp
 	mv docs/clients.md.tmp docs/clients.md
+	$(GO) test -count=1 -run TestPackagesPicture ./docs -args -write
 
 clean:
 	rm -rf bin
