@@ -17,12 +17,12 @@ func (x *attempt) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Requ
 		return f
 	}
 	defer r.resp.Body.Close()
-	defer r.count()
+	defer r.progress.record(&r.scan)
 	r.frees = true
 	if pair != nil {
-		r.takesCached(&pair.prefill.cached)
+		r.cached.take(x.request, &pair.prefill.cached)
 	} else if leg.cached != nil {
-		r.takesCached(leg.cached)
+		r.cached.take(x.request, leg.cached)
 	}
 	var f *failure
 	switch {
@@ -52,7 +52,7 @@ func (x *attempt) openAnswer(r *relay, ctx *legContext, rank *fleet.Rank, req *u
 	// Field by field: made as a whole it would lie on the stack first.
 	*r = relay{}
 	r.x, r.out, r.resp, r.rank, r.leg = x.request, &x.out, resp, rank, admission.DecodeLeg
-	r.output = x.counter(rank)
+	r.progress = progress{x: x.request, output: x.counter(rank)}
 	f := r.check(ctx)
 	if f != nil {
 		_ = resp.Body.Close()

@@ -15,7 +15,7 @@ import (
 func (x *attempt) planLegs(k int) (*pairBodies, *failure) {
 	b, pr := x.emptyBodies(), x.ticket.Prefill.Data().(*fleet.Rank)
 	b.pair = engine.Pair{
-		Request: x.legPeeked(), RequestID: x.engineID(k), Attempt: x.attempts,
+		Request: x.legBody(), RequestID: x.engineID(k), Attempt: x.attempts,
 		Prefill: pr, Decode: x.ticket.Decode.Data().(*fleet.Rank), Rooms: x.d.rooms, NewID: newTransferID,
 	}
 	plan, err := pr.Dialect().Plan(&b.pair)

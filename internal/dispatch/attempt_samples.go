@@ -24,7 +24,7 @@ func (x *attempt) runFan() *failure {
 		merger: x.plan.fan.Stream(0),
 	}
 	x.call.Record.ranks(r.pr, r.dr)
-	r.relay = relay{x: x.request, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, output: x.counter(r.dr)}
+	r.relay = relay{x: x.request, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, progress: progress{x: x.request, output: x.counter(r.dr)}}
 	for k := range r.copies {
 		b, f := x.planLegs(k)
 		if f != nil {
@@ -45,7 +45,7 @@ func (x *attempt) runFan() *failure {
 	r.dr.Watch(&r.decodeDead, dctx)
 	defer r.decodeDead.Stop()
 
-	x.hold()
+	x.retain()
 	x.d.running.Add(1)
 	var prefills sync.WaitGroup
 	for k := range r.copies {
@@ -53,7 +53,7 @@ func (x *attempt) runFan() *failure {
 	}
 	go func() {
 		defer x.d.running.Done()
-		defer x.unhold()
+		defer x.release()
 		prefills.Wait()
 		r.prefillDead.Stop()
 		t.EndPrefill()
@@ -74,7 +74,7 @@ func (x *attempt) runFan() *failure {
 	decodes.Wait()
 	x.out.stopKeepAlive()
 	t.EndDecode()
-	r.relay.count()
+	r.relay.progress.record(&r.relay.scan)
 	if f == nil {
 		f = r.finish()
 	}
@@ -172,7 +172,7 @@ func (r *fanRun) collect(endAll func()) *failure {
 				left--
 			}
 			switch {
-			case o.f == nil || o.f.echo:
+			case o.f == nil || o.f.secondary:
 			case found == nil && o.f.transfer && !r.begun():
 				found = o.f
 				t := time.NewTimer(r.x.d.opts.VerdictWait)
@@ -202,7 +202,7 @@ func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure 
 		return f
 	}
 	defer one.resp.Body.Close()
-	one.takesCached(&r.copies[k].prefill.cached)
+	one.cached.take(r.x.request, &r.copies[k].prefill.cached)
 	if !r.x.call.Peeked.Stream {
 		b, err := r.x.collect(one.resp.Body, r.x.d.opts.MaxLogprobBody)
 		switch {
@@ -213,7 +213,7 @@ func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure 
 		case err != nil:
 			return one.broken(ctx, err)
 		}
-		r.copies[k].answer = one.wholeWithCached(b)
+		r.copies[k].answer = one.cached.whole(b)
 		return nil
 	}
 	for {
@@ -239,9 +239,7 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 	defer r.mu.Unlock()
 	r.relay.resp = resp
 	one := &r.copies[k].relay
-	if one.cached.from != nil {
-		piece = one.cached.count.Splice(piece, one.cached.from.told.Load()-1)
-	}
+	piece = one.cached.spliceAll(piece)
 	var merged []byte
 	err := r.merger.Feed(k, piece, func(b []byte) { merged = b })
 	if len(merged) > 0 && (err == nil || r.relay.out.begun) {
@@ -258,7 +256,7 @@ func (r *fanRun) passMerged(b []byte) *failure {
 	if r.relay.scan.Feed(b); r.relay.scan.Aborted {
 		return r.relay.aborted(b[:r.relay.scan.AbortAt])
 	}
-	r.relay.tokens()
+	r.relay.progress.note(&r.relay.scan, r.relay.resp.Body)
 	b = r.relay.first(b)
 	if f := r.relay.begin(-1); f != nil {
 		return f

@@ -154,7 +154,7 @@ func (x *attempt) decodeAfter(legs *seqLegs, params []byte) *failure {
 	x.call.Record.DecodeRank, x.call.Record.DecodeName = dr.ID(), dr.Name()
 	if params != nil && time.Since(legs.answered) > x.d.cfg.Fleet.KVHandOffMaxAge {
 		x.d.metrics.handOff(t.Prefill.Data().(*fleet.Rank).Connector(), handOffStale)
-		return &failure{leg: admission.DecodeLeg, rank: dr, dead: true, reason: reasonTransfer,
+		return &failure{leg: admission.DecodeLeg, rank: dr, workerDead: true, reason: reasonTransfer,
 			local: openai.UpstreamFailed("decode", "what prefill handed over became too old before decode could start", nil)}
 	}
 	legs.bodies.buildDecode(nil, params)

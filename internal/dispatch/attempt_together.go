@@ -26,9 +26,9 @@ func (x *attempt) runPair(b *pairBodies) *failure {
 	dr.Watch(&decode.dead, dctx)
 	defer decode.dead.Stop()
 
-	x.hold()
+	x.retain()
 	x.d.running.Add(1)
-	go x.prefillBeside(pr, legs)
+	go x.runPrefillLeg(pr, legs)
 
 	t.StartDecode()
 	f := x.runAnswer(decode, dr, x.legRequest(legs.bodies, admission.DecodeLeg), legs)
@@ -65,7 +65,7 @@ type pairLegs struct {
 // failed with.
 func (x *attempt) pairFailed(legs *pairLegs, pr, dr *fleet.Rank, f *failure) *failure {
 	prefill := &legs.prefill
-	if f.echo {
+	if f.secondary {
 		<-prefill.done.wait()
 	} else if f.transfer && !x.out.begun {
 		waitFor(&prefill.done, x.d.opts.VerdictWait)
@@ -77,17 +77,17 @@ func (x *attempt) pairFailed(legs *pairLegs, pr, dr *fleet.Rank, f *failure) *fa
 	legs.prefillCtx.unfollow()
 	<-prefill.done.wait()
 	x.verdicts.report(dr, f)
-	if pf := prefill.f; pf != nil && (f.echo || f.transfer && !f.told && pf.own()) {
+	if pf := prefill.f; pf != nil && (f.secondary || f.transfer && !f.reported && pf.own()) {
 		f = pf
 	}
 	x.reportPair(pr, dr, f)
 	return f
 }
 
-// prefillBeside runs the prefill leg on a goroutine of its own.
-func (x *attempt) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
+// runPrefillLeg runs the prefill leg on a goroutine of its own.
+func (x *attempt) runPrefillLeg(pr *fleet.Rank, legs *pairLegs) {
 	defer x.d.running.Done()
-	defer x.unhold()
+	defer x.release()
 	f := x.guarded(admission.PrefillLeg, func() *failure {
 		return x.runPrefill(&legs.prefillCtx, pr, x.legRequest(legs.bodies, admission.PrefillLeg), &legs.prefill)
 	})
@@ -96,7 +96,7 @@ func (x *attempt) prefillBeside(pr *fleet.Rank, legs *pairLegs) {
 	x.verdicts.report(pr, f)
 	legs.bodies.plan.Legs.Release()
 	legs.prefill.f = f
-	if f != nil && !f.echo {
+	if f != nil && !f.secondary {
 		if f.transfer {
 			waitFor(&legs.decodeOver, x.d.opts.VerdictWait)
 		}

@@ -85,9 +85,9 @@ func (f *failure) blame() blame {
 	switch {
 	case f.noRoute:
 		return blameRoute
-	case f.rank == nil, f.echo, f.gone, f.ours:
+	case f.rank == nil, f.secondary, f.clientLeft, f.ours:
 		return blameNobody
-	case f.dead:
+	case f.workerDead:
 		return blameLost
 	case f.transfer:
 		return blameLink

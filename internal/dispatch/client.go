@@ -227,7 +227,7 @@ func (c *clientWriter) commitLocked(resp *upstream.Response, length int) {
 	c.committed = true
 	if resp != nil {
 		c.x.copyResponseHeader(resp)
-		c.x.tellDecode()
+		c.x.setDecodeHeader()
 	}
 	if c.sse {
 		// Proxies in front must not collect events.
@@ -270,7 +270,7 @@ func (c *clientWriter) writeAt(b []byte, boundary bool) (int, error) {
 //
 //go:noinline
 func unwritten(err error) *failure {
-	return &failure{gone: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
+	return &failure{clientLeft: true, reason: reasonClientGone, err: errors.Join(errClientWrite, err)}
 }
 
 func (c *clientWriter) writeLocked(b []byte) (int, error) {

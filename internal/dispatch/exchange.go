@@ -29,7 +29,7 @@ func (x *exchange) run() {
 	x.d.budget.earn()
 	x.out.init(&x.request)
 	if x.plan.ungated != nil {
-		x.runBeside()
+		x.runUngated()
 		return
 	}
 	var last *failure
@@ -42,11 +42,11 @@ func (x *exchange) run() {
 				f = last
 			}
 			x.noteWait(err)
-			x.tellQueued()
+			x.setQueueHeader()
 			x.answer(f)
 			return
 		}
-		x.tellPlace()
+		x.setPlaceHeaders()
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
 		x.noteWait(nil)

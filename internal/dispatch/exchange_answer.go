@@ -14,11 +14,11 @@ func (x *exchange) answer(f *failure) {
 	f = x.inShape(f)
 	rec := &x.call.Record
 	switch {
-	case f.told:
+	case f.reported:
 	case x.out.committed:
 		rec.Status = x.out.status // a comment may have begun it
 		x.breakOff(f)
-	case f.gone:
+	case f.clientLeft:
 		// One that only closed its side would read an answer of nothing, with
 		// status 200.
 		x.abort = true
@@ -46,7 +46,7 @@ func (x *exchange) answer(f *failure) {
 // ends a stream of the API: SDKs would raise the cut and not the failure.
 func (x *exchange) breakOff(f *failure) {
 	x.abort = true
-	if f.gone || !x.out.sse {
+	if f.clientLeft || !x.out.sse {
 		return
 	}
 	told := x.tellBroken(f)
@@ -94,7 +94,7 @@ func (x *exchange) failedResponse(e *openai.Error) (event []byte) {
 
 // inShape brings an engine's error into the form of the client's API.
 func (x *exchange) inShape(f *failure) *failure {
-	if f.status == 0 || f.local != nil || f.told {
+	if f.status == 0 || f.local != nil || f.reported {
 		return f
 	}
 	if f.status == statusNotFound && routeMissing(f.body) {

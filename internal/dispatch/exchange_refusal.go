@@ -93,8 +93,8 @@ func (x *exchange) narrowed() string {
 	return strings.Join(asks, ", of them ")
 }
 
-// wholeMS is a time that the gate took between two looks at the clock as it was
-// asked for.
+// wholeMS rounds a limit, measured from two reads of the clock, back to the configured
+// milliseconds.
 func wholeMS(ns int64) time.Duration { return time.Duration(ns).Round(time.Millisecond) }
 
 func (x *exchange) gateName() string {

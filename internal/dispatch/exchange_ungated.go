@@ -5,15 +5,15 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 )
 
-// runBeside runs a request that the gate does not see.
-func (x *exchange) runBeside() {
+// runUngated runs a request that the gate does not see.
+func (x *exchange) runUngated() {
 	if f := x.attempt.takeFiles(); f != nil {
 		x.answer(f)
 		return
 	}
 	var last *failure
 	for {
-		chosen, f := x.serving().chooseBeside()
+		chosen, f := x.serving().choose()
 		if f != nil {
 			if last != nil {
 				f = last
@@ -24,7 +24,7 @@ func (x *exchange) runBeside() {
 		x.attempts++
 		x.call.Record.Attempts = x.attempts
 		rank := chosen.Data().(*fleet.Rank)
-		x.tellBeside(rank)
+		x.setWorkerHeader(rank)
 		f = x.passTo(chosen, rank)
 		if f == nil {
 			x.finish(reasonOK, nil)

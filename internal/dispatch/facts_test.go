@@ -214,13 +214,13 @@ func TestErrorsTellTheirWorkers(t *testing.T) {
 
 func TestFactsAreSplicedOnlyWhereTheyFit(t *testing.T) {
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}})
-	x := &request{d: &r.d.services, call: &Call{Arrived: time.Now()}, wanted: wanted{workers: true}}
+	x := &request{d: &r.d.services, call: &Call{Arrived: time.Now()}, extensions: extensions{workers: true}}
 	x.ticket.Target = r.gate.Resolve(admission.TargetSpec{Model: "sim-model", Shape: admission.Aggregated})
 	if err := r.gate.Acquire(t.Context(), &x.ticket); err != nil {
 		t.Fatal(err)
 	}
 	defer x.ticket.Close()
-	member := string(x.appendFacts(nil, true))
+	member := string(x.appendExtension(nil, true))
 	for in, want := range map[string]string{
 		`{"a":1}`:                "{\"a\":1," + member + "}",
 		"\n {\"a\":{}} \r\n":     "\n {\"a\":{}," + member + "} \r\n",
@@ -230,7 +230,7 @@ func TestFactsAreSplicedOnlyWhereTheyFit(t *testing.T) {
 		`{"nvext":{"engine":1}}`: `{"nvext":{"engine":1}}`,
 		`"}`:                     `"}`,
 	} {
-		if got := string(x.withFacts([]byte(in))); got != want {
+		if got := string(x.withExtension([]byte(in))); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}
@@ -243,7 +243,7 @@ func TestFactsAreSplicedOnlyWhereTheyFit(t *testing.T) {
 		": hello\n":                                     ": hello\n",
 		"":                                              "",
 	} {
-		if got := string(x.eventWithFacts([]byte(in))); got != want {
+		if got := string(x.eventWithExtension([]byte(in))); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}

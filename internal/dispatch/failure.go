@@ -77,18 +77,18 @@ type failure struct {
 	// unproven: decode was too late while its prefill had not finished, which
 	// proves nothing against either.
 	unproven bool
-	// echo: the leg was ended because of something else; never told, never
+	// secondary: the leg was ended because of something else; never told, never
 	// charged.
-	echo bool
-	// gone: the client left.
-	gone bool
-	// told: the client has it already, as the engine's own error event.
-	told bool
+	secondary bool
+	// clientLeft: the client left.
+	clientLeft bool
+	// reported: the client has it already, as the engine's own error event.
+	reported bool
 	// gaveUp: the engine took the request and then gave it up, in the middle of its
 	// answer or without a word of its load: a status of 503 is no want of room then.
 	gaveUp bool
-	// dead: the leg was taken back from a dead worker.
-	dead bool
+	// workerDead: the leg was taken back from a workerDead worker.
+	workerDead bool
 	// noRoute: the worker does not have the route.
 	noRoute bool
 	// ours: the router itself ended it, by a limit of its own or because it cannot
@@ -131,7 +131,7 @@ func (f *failure) engineText() string {
 // word is the reason as it is logged and counted: the code that the client is told.
 // Of an engine's failures the reason says more; code is then the client's.
 func (f *failure) word() (reason, code string) {
-	if f.local == nil || f.local.Code == "" || f.gone {
+	if f.local == nil || f.local.Code == "" || f.clientLeft {
 		return f.reason, ""
 	}
 	switch f.reason {
@@ -143,10 +143,10 @@ func (f *failure) word() (reason, code string) {
 
 // own tells whether the failure is the leg's own doing: neither an echo of the
 // other leg nor a report of a broken hand-off.
-func (f *failure) own() bool { return f != nil && !f.echo && !f.transfer }
+func (f *failure) own() bool { return f != nil && !f.secondary && !f.transfer }
 
-// outOfFiles is this router's own want, told as it is told at the door: no
-// engine failed, and soon there is room again.
+// outOfFiles is the error for a router that is out of sockets or files (EMFILE): the same
+// 503 that the listener answers then. No engine failed.
 func outOfFiles(err error) *openai.Error {
 	e := &openai.Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "too_many_connections", RetryAfter: time.Second,
 		Message: "the router is out of sockets or files (ulimit -n); try again shortly"}

@@ -29,7 +29,7 @@ func (l *latch) isClosed() bool {
 	return l.closed
 }
 
-// wait is to be waited for.
+// wait returns a channel that is closed when the latch is.
 func (l *latch) wait() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

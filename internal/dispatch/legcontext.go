@@ -78,8 +78,8 @@ func (c *legContext) follow(parent *legContext) {
 	}
 }
 
-// unfollow makes c go its own way; it may be ended once more if the parent ends at
-// this moment. It may be called any number of times.
+// unfollow detaches c from its parent; c may still end once if the parent ends
+// concurrently. It may be called any number of times.
 func (c *legContext) unfollow() {
 	p := c.parent
 	if p == nil {

@@ -68,7 +68,7 @@ func (x *placement) sticky() *failure {
 		return nil
 	}
 	workers := map[*fleet.Worker]bool{}
-	for _, s := range x.serving().servants() {
+	for _, s := range x.serving().ranks() {
 		workers[s.Worker] = true
 	}
 	if len(workers) <= 1 {

@@ -19,9 +19,9 @@ func (x serving) noWorkers() *failure {
 	return &failure{reason: reasonNoWorkers, local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", again)}
 }
 
-// ungated is a request that passes to a worker without a place at the gate:
-// where prefill and decode are apart, and it is neither. Tokenizing, say, holds no
-// KV cache and must not wait behind prompts. It goes to a decode worker, and to a
+// ungated is a pass-through request that takes no place at the gate: where prefill and
+// decode are apart, and it is neither. Tokenizing, say, holds no KV cache and must not
+// wait behind prompts. It goes to a decode worker, and to a
 // prefill worker only where no decode worker can take it, because the time of those
 // is what the gate is there to guard. Otherwise the rules are those of every
 // request: pins, labels, adapters, the policy.
@@ -40,9 +40,8 @@ var ungatedRoles = [...]admission.Role{admission.RoleDecode, admission.RolePrefi
 // are found out not to have a route.
 const ungatedTries = 16
 
-// servants are the ranks that the request may run on, as far as its model and its
-// pins go.
-func (x serving) servants() []fleet.Serving {
+// ranks returns the ranks that the request may run on by its model and its pins.
+func (x serving) ranks() []fleet.Serving {
 	return slices.DeleteFunc(x.d.fleet.Serving(x.plan.pool), func(s fleet.Serving) bool {
 		role := s.Worker.Role()
 		if x.plan.ungated == nil {
@@ -79,7 +78,7 @@ func (x serving) routeElsewhere(f *failure) bool {
 		return false
 	}
 	unsure := false
-	for _, s := range x.servants() {
+	for _, s := range x.ranks() {
 		switch {
 		case x.lacks(&s) || s.Rank == f.rank:
 		case s.Ready:
@@ -94,9 +93,9 @@ func (x serving) routeElsewhere(f *failure) bool {
 	return false
 }
 
-// chooseBeside chooses a rank for a request beside the gate, in decode before those
+// choose chooses a rank for a request beside the gate, in decode before those
 // in prefill.
-func (x serving) chooseBeside() (*admission.Rank, *failure) {
+func (x serving) choose() (*admission.Rank, *failure) {
 	b := x.plan.ungated
 	for _, role := range ungatedRoles {
 		pin := b.pins[role]
@@ -118,7 +117,7 @@ func (x serving) chooseBeside() (*admission.Rank, *failure) {
 			return r, nil
 		}
 	}
-	for _, s := range x.servants() {
+	for _, s := range x.ranks() {
 		if !x.lacks(&s) {
 			return nil, x.noWorkers()
 		}
@@ -136,7 +135,7 @@ func (x serving) picky() bool {
 func (x serving) able(role admission.Role) (workers []string, all bool) {
 	var failing []string
 	lacking := false
-	for _, s := range x.servants() {
+	for _, s := range x.ranks() {
 		switch {
 		case s.Worker.Role() != role:
 		case x.lacks(&s):

@@ -8,7 +8,7 @@ import (
 
 // measure estimates the tokens of the prompt.
 func (x *placement) measure() *failure {
-	x.prompt = tokens.Measure(x.measured())
+	x.prompt = tokens.Measure(x.measuredBody())
 	x.estimate = x.d.estimator.Estimate(x.ticket.Target.Model(), &x.prompt)
 	return nil
 }
@@ -16,10 +16,10 @@ func (x *placement) measure() *failure {
 // classify tells the gate what the request asks beside ranks: its class, how long its
 // client would wait, and what it will hold.
 func (x *placement) classify() *failure {
-	t, p := &x.ticket, x.measured()
+	t, p := &x.ticket, x.measuredBody()
 	pool := t.Target.Model()
 	if !x.call.Passing {
-		x.wanted = readWanted(p)
+		x.extensions = readExtensions(p)
 	}
 	c, bad := x.d.classes.Classify(&classify.Facts{Header: x.call.Header, Peeked: p, Pool: pool, PromptTokens: x.estimate})
 	if bad != nil {
@@ -59,8 +59,8 @@ func (x *placement) reserve(p *openai.Peeked, pool string) int64 {
 	return n
 }
 
-// measured is the body whose prompt is best known.
-func (x *placement) measured() *openai.Peeked {
+// measuredBody is the body whose prompt is best known.
+func (x *placement) measuredBody() *openai.Peeked {
 	if x.plan.translated != nil {
 		return x.plan.translated.peeked
 	}

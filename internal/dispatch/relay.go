@@ -3,12 +3,10 @@ package dispatch
 import (
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/tokens"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -21,15 +19,10 @@ type relay struct {
 	leg  admission.Leg
 	sse  bool
 	// frees: the body may be given up once the answer has begun.
-	frees  bool
-	scan   openai.EventScanner
-	output tokens.OutputCounter
-	cached cachedEdit
-	// tokenEvents are the events with tokens so far; lastToken is when the last came,
-	// from the request's arrival; newToken: it is still to be read off the clock.
-	tokenEvents int
-	newToken    bool
-	lastToken   time.Duration
+	frees    bool
+	scan     openai.EventScanner
+	progress progress
+	cached   cachedEdit
 }
 
 // midway marks a failure in the middle of an answer.
@@ -84,7 +77,7 @@ func (r *relay) wrongForm(contentType string) *failure {
 	return nil
 }
 
-// bad is an answer that is none.
+// bad is the failure for an answer that does not have the expected form.
 func (r *relay) bad(what string, err error) *failure {
 	return &failure{leg: r.leg, rank: r.rank, reason: reasonUpstream, err: err,
 		local: openai.UpstreamFailed(r.x.legName(r.leg), what, err)}
@@ -141,10 +134,10 @@ func (r *relay) passTo(b []byte, boundary bool) *failure {
 
 // first is what the client gets of a stream first, with the facts it asked for.
 func (r *relay) first(b []byte) []byte {
-	if !r.x.wanted.any() || r.out.begun || r.scan.Errors > 0 {
+	if !r.x.extensions.any() || r.out.begun || r.scan.Errors > 0 {
 		return b
 	}
-	return r.x.eventWithFacts(b)
+	return r.x.eventWithExtension(b)
 }
 
 // passed relays an answer of which nothing is known.

@@ -20,9 +20,8 @@ type cachedEdit struct {
 	list  bool // of a list of prompts
 }
 
-// takesCached lets the answer have c's count.
-func (r *relay) takesCached(c *prefillCached) {
-	x, e := r.x, &r.cached
+// take lets the answer to x have c's count.
+func (e *cachedEdit) take(x *request, c *prefillCached) {
 	e.from = c
 	e.list = x.call.Route == openai.RouteGenerate && x.ticket.Legs > 1 && x.plan.fan.Copies <= 1
 	switch {
@@ -36,49 +35,56 @@ func (r *relay) takesCached(c *prefillCached) {
 	e.lines = new(openai.LineSplicer)
 }
 
-// withCached is a piece of an event stream that scan has just been fed, with the
-// prefill's count in the usage of the engine. events and within are of the scan before:
-// its events with usage, and that it was in an event.
-func (r *relay) withCached(piece []byte, events int, within bool) []byte {
-	e := &r.cached
+// splice is a piece of an event stream that scan has just been fed, with the prefill's
+// count in the usage of the engine. events and within are of the scan before: its events
+// with usage, and that it was in an event.
+func (e *cachedEdit) splice(piece []byte, scan *openai.EventScanner, events int, within bool) []byte {
 	switch {
 	case e.from == nil:
 		return piece
 	case e.edit != nil:
 		return e.lines.Splice(piece, e.edit)
-	case events == r.scan.UsageEvents && !within && r.scan.AtBoundary():
+	case events == scan.UsageEvents && !within && scan.AtBoundary():
+		return piece
+	}
+	return e.spliceAll(piece)
+}
+
+// spliceAll is splice for a piece that no scanner has seen.
+func (e *cachedEdit) spliceAll(piece []byte) []byte {
+	if e.from == nil {
 		return piece
 	}
 	return e.count.Splice(piece, e.from.told.Load()-1)
 }
 
-// restWithCached is what withCached holds of a stream that has ended.
-func (r *relay) restWithCached() []byte {
-	if r.cached.lines == nil {
+// rest is what splice holds of a stream that has ended.
+func (e *cachedEdit) rest() []byte {
+	if e.lines == nil {
 		return nil
 	}
-	return r.cached.lines.Rest()
+	return e.lines.Rest()
 }
 
-// wholeWithCached is withCached for an answer that does not stream. One that is too large
-// to be collected keeps the engine's count, as its length has been told.
-func (r *relay) wholeWithCached(b []byte) []byte {
-	if r.cached.from == nil {
+// whole is splice for an answer that does not stream. One that is too large to be
+// collected keeps the engine's count, as its length has been told.
+func (e *cachedEdit) whole(b []byte) []byte {
+	if e.from == nil {
 		return b
 	}
 	if u, ok := openai.ReadUsage(b); !ok || u.CachedTokens < 0 {
 		return b
 	}
-	c := r.cached.from
+	c := e.from
 	if c.leg != nil && !c.known() {
 		waitFor(c.leg, cachedWait)
 	}
 	switch {
-	case r.cached.list:
-		r.cached.count.Each = c.counts()
-		return r.cached.count.Splice(b, -1)
-	case r.cached.edit != nil:
-		return r.cached.edit(b)
+	case e.list:
+		e.count.Each = c.counts()
+		return e.count.Splice(b, -1)
+	case e.edit != nil:
+		return e.edit(b)
 	}
-	return r.cached.count.Splice(b, c.told.Load()-1)
+	return e.spliceAll(b)
 }

@@ -50,7 +50,7 @@ func (r *relay) lines(ctx *legContext) *failure {
 				piece, held = held, nil
 			}
 		}
-		r.firstToken()
+		r.progress.firstToken()
 		if f := r.begin(-1); f != nil {
 			return f
 		}

@@ -64,7 +64,7 @@ func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 		return r.broken(ctx, err)
 	}
 	if prefill.f != nil {
-		return &failure{leg: r.leg, rank: r.rank, echo: true}
+		return &failure{leg: r.leg, rank: r.rank, secondary: true}
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		if len(out) == 0 {
 			continue
 		}
-		r.tokens()
+		r.progress.note(&r.scan, r.resp.Body)
 		first := r.first(out)
 		if f := r.begin(-1); f != nil {
 			return f
@@ -116,7 +116,7 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		}
 	}
 	out = out[:0]
-	if err := stream.Feed(r.restWithCached(), add); err != nil {
+	if err := stream.Feed(r.cached.rest(), add); err != nil {
 		return r.bad(unmergeable, err)
 	}
 	if stream.Close(add); len(out) > 0 {

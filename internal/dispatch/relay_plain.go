@@ -41,7 +41,7 @@ func (r *relay) plain(ctx *legContext) *failure {
 			return r.x.abortFailure(r.leg, r.rank, look.Abort)
 		}
 		if !r.out.begun {
-			r.firstToken()
+			r.progress.firstToken()
 			if f := r.begin(int(r.resp.ContentLength)); f != nil {
 				return f
 			}
@@ -93,10 +93,10 @@ func (r *relay) whole(b []byte) *failure {
 			}
 		}
 	}
-	r.firstToken()
-	b = r.wholeWithCached(b)
-	if r.x.wanted.any() {
-		b = r.x.withFacts(b)
+	r.progress.firstToken()
+	b = r.cached.whole(b)
+	if r.x.extensions.any() {
+		b = r.x.withExtension(b)
 	}
 	if f := r.begin(len(b)); f != nil {
 		return f

@@ -1,65 +1,82 @@
 package dispatch
 
-import "time"
+import (
+	"time"
 
-// tokens takes note of the output that has come of an event stream.
-func (r *relay) tokens() {
-	if r.scan.TokenEvents > r.tokenEvents {
-		r.tokenEvents = r.scan.TokenEvents
-		r.firstToken()
-		r.newToken = true
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokens"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+// progress is how far an answer is: when its tokens came, and the KV blocks they fill.
+type progress struct {
+	x      *request
+	output tokens.OutputCounter
+	// events are those with tokens so far; last is when the last came, from the
+	// request's arrival; undated: that is still to be read off the clock.
+	events  int
+	undated bool
+	last    time.Duration
+}
+
+// note takes note of the output that has come of an event stream.
+func (p *progress) note(scan *openai.EventScanner, body upstream.Body) {
+	if scan.TokenEvents > p.events {
+		p.events = scan.TokenEvents
+		p.firstToken()
+		p.undated = true
 	}
-	if r.newToken && r.resp.Body.Buffered() == 0 {
-		r.dateToken() // what came at once has one time
+	if p.undated && body.Buffered() == 0 {
+		p.date() // what came at once has one time
 	}
-	if r.scan.DataEvents > 0 {
-		r.grow()
+	if scan.DataEvents > 0 {
+		p.grow(scan)
 	}
 }
 
-func (r *relay) dateToken() {
-	r.newToken, r.lastToken = false, time.Since(r.x.call.Arrived)
-}
-
-// pace is the time per output token of a stream, of each sequence in it; 0 if it had
-// less than two tokens.
-func (r *relay) pace() time.Duration {
-	tokens := int64(r.tokenEvents)
-	if r.scan.HasUsage {
-		tokens = max(tokens, r.scan.Usage.CompletionTokens)
-	}
-	tokens /= int64(max(r.x.ticket.Legs, 1))
-	if r.tokenEvents < 2 || tokens < 2 {
-		return 0
-	}
-	if r.newToken {
-		r.dateToken()
-	}
-	return max(r.lastToken-r.x.call.Record.TTFT, 1) / time.Duration(tokens-1)
+func (p *progress) date() {
+	p.undated, p.last = false, time.Since(p.x.call.Arrived)
 }
 
 // firstToken is called when output of the model has come, and when a whole answer has.
-func (r *relay) firstToken() {
-	if rec := &r.x.call.Record; rec.TTFT == 0 {
-		rec.TTFT = time.Since(r.x.call.Arrived)
-		r.x.ticket.FirstToken() // what the prompt booked on its prefill rank is done
-	}
-}
-
-// count records the tokens that a stream told of and their pace, however it ended.
-func (r *relay) count() {
-	if r.scan.HasUsage {
-		r.x.call.Record.Usage = r.scan.Usage
-	}
-	if r.tokenEvents > 0 {
-		r.x.call.Record.TPOT = r.pace()
+func (p *progress) firstToken() {
+	if rec := &p.x.call.Record; rec.TTFT == 0 {
+		rec.TTFT = time.Since(p.x.call.Arrived)
+		p.x.ticket.FirstToken() // what the prompt booked on its prefill rank is done
 	}
 }
 
 // grow books the blocks that the answer has grown by.
-func (r *relay) grow() {
-	if n := r.output.Seen(r.scan.DataEvents, r.scan.Usage.CompletionTokens); n > 0 {
-		r.x.ticket.Grow(n)
+func (p *progress) grow(scan *openai.EventScanner) {
+	if n := p.output.Seen(scan.DataEvents, scan.Usage.CompletionTokens); n > 0 {
+		p.x.ticket.Grow(n)
 	}
-	r.x.output = r.output.Tokens()
+	p.x.output = p.output.Tokens()
+}
+
+// record records the tokens that a stream told of and their pace, however it ended.
+func (p *progress) record(scan *openai.EventScanner) {
+	if scan.HasUsage {
+		p.x.call.Record.Usage = scan.Usage
+	}
+	if p.events > 0 {
+		p.x.call.Record.TPOT = p.pace(scan)
+	}
+}
+
+// pace is the time per output token of a stream, of each sequence in it; 0 if it had
+// less than two tokens.
+func (p *progress) pace(scan *openai.EventScanner) time.Duration {
+	tokens := int64(p.events)
+	if scan.HasUsage {
+		tokens = max(tokens, scan.Usage.CompletionTokens)
+	}
+	tokens /= int64(max(p.x.ticket.Legs, 1))
+	if p.events < 2 || tokens < 2 {
+		return 0
+	}
+	if p.undated {
+		p.date()
+	}
+	return max(p.last-p.x.call.Record.TTFT, 1) / time.Duration(tokens-1)
 }

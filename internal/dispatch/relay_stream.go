@@ -21,7 +21,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 	for {
 		piece, err := r.resp.Body.Next()
 		if err == io.EOF {
-			return r.streamEnd(append(held, r.restWithCached()...))
+			return r.streamEnd(append(held, r.cached.rest()...))
 		}
 		if err != nil {
 			if r.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 {
@@ -45,9 +45,9 @@ func (r *relay) stream(ctx *legContext) *failure {
 				continue
 			}
 		}
-		r.tokens()
+		r.progress.note(&r.scan, r.resp.Body)
 		if !r.out.begun {
-			if r.x.wanted.any() {
+			if r.x.extensions.any() {
 				piece, held = r.first(append(held, piece...)), nil
 			}
 			if f := r.begin(-1); f != nil {
@@ -81,14 +81,14 @@ func (r *relay) take(piece []byte) []byte {
 	case r.scan.Errors > 0:
 		piece = piece[:r.scan.ErrorEnd]
 	}
-	return r.withCached(piece, told, within)
+	return r.cached.splice(piece, &r.scan, told, within)
 }
 
 // told is the end of a stream that has begun behind the engine's own error event: nothing
 // is left to say or to break off, and no end marker follows.
 func (r *relay) told() *failure {
 	f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
-	f.told = true
+	f.reported = true
 	return f
 }
 
@@ -101,7 +101,7 @@ func (r *relay) noteResponse(data []byte) {
 // awaitsFirst tells whether nothing has come yet that can be passed on: an event,
 // or a comment where none is needed to tell the client more.
 func (r *relay) awaitsFirst() bool {
-	if r.x.wanted.any() {
+	if r.x.extensions.any() {
 		return r.scan.DataEvents == 0 && r.scan.Errors == 0
 	}
 	return r.scan.Events == 0 && r.scan.Comments == 0

@@ -47,7 +47,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 			}
 			return r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
 		}
-		r.tokens()
+		r.progress.note(&r.scan, r.resp.Body)
 		if len(out) > 0 && (err == nil || r.out.begun) {
 			if f := r.begin(-1); f != nil {
 				return f
@@ -88,11 +88,11 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 	if a, given := openai.ReadAbort(b); given {
 		return x.abortFailure(r.leg, r.rank, a)
 	}
-	answer, err := x.plan.translated.exchange.Answer(r.wholeWithCached(b), r.x.estimate)
+	answer, err := x.plan.translated.exchange.Answer(r.cached.whole(b), r.x.estimate)
 	if err != nil {
 		return r.untranslated(err)
 	}
-	r.firstToken()
+	r.progress.firstToken()
 	if f := r.begin(len(answer)); f != nil {
 		return f
 	}
@@ -122,7 +122,7 @@ func (r *relay) untranslated(err error) *failure {
 		return f
 	}
 	r.x.plan.translated.stream.Fail(told.AsError(), func(b []byte) {
-		f.told = r.out.write(b, true) == nil
+		f.reported = r.out.write(b, true) == nil
 	})
 	return f
 }

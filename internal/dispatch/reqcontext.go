@@ -10,8 +10,8 @@ import (
 // request's time is over. The waits of the request see it, and its legs follow it.
 type requestContext struct {
 	legContext
-	client  context.Context
-	forsake func() bool // stops following client; nil if that never ends
+	client   context.Context
+	unlisten func() bool // stops following client; nil if that never ends
 
 	// limits has the request's own time; nil if it has none.
 	limits *deadlines
@@ -32,9 +32,9 @@ func (c *requestContext) begin(client context.Context) {
 		return
 	}
 	if a, ok := client.(afterFuncer); ok {
-		c.forsake = a.AfterFunc(c.clientEnded)
+		c.unlisten = a.AfterFunc(c.clientEnded)
 	} else if client.Done() != nil {
-		c.forsake = context.AfterFunc(client, c.clientEnded)
+		c.unlisten = context.AfterFunc(client, c.clientEnded)
 	}
 }
 
@@ -44,10 +44,10 @@ func (c *requestContext) endBy(limits *deadlines, at time.Time) {
 	limits.add(&c.limit, &c.legContext, at)
 }
 
-// stop leaves c to itself. It does not end.
+// stop removes c's deadline and its tie to the client, without ending c.
 func (c *requestContext) stop() {
-	if c.forsake != nil {
-		c.forsake()
+	if c.unlisten != nil {
+		c.unlisten()
 	}
 	if c.limits != nil {
 		c.limits.remove(&c.limit)

@@ -31,16 +31,16 @@ type request struct {
 	ticket admission.Ticket
 	plan   plan
 	// response is what a stream of the Responses API that passes as it is began with.
-	response *translate.BegunResponse
-	prompt   tokens.Prompt
-	estimate int64         // of the prompt's tokens, without copies
-	began    time.Duration // from the arrival to the start of the last attempt
-	expected int64         // the most output tokens of a leg, where growth is tracked
-	output   int64         // tokens of the answer so far, where it is followed
-	attempts int
-	files    int // that are counted for its legs, until nobody has a share of it
-	wanted   wanted
-	verdicts verdicts
+	response   *translate.BegunResponse
+	prompt     tokens.Prompt
+	estimate   int64         // of the prompt's tokens, without copies
+	began      time.Duration // from the arrival to the start of the last attempt
+	expected   int64         // the most output tokens of a leg, where growth is tracked
+	output     int64         // tokens of the answer so far, where it is followed
+	attempts   int
+	files      int // that are counted for its legs, until nobody has a share of it
+	extensions extensions
+	verdicts   verdicts
 	// bodyFreed: the handler has let go of the body.
 	bodyFreed bool
 	out       clientWriter
@@ -73,14 +73,14 @@ type plan struct {
 	ungated    *ungated // set for requests that need no admission
 }
 
-// hold takes a share of the request for a prefill leg.
-func (x *request) hold() {
+// retain takes a share of the request for a prefill leg.
+func (x *request) retain() {
 	x.refs.Add(1)
 	x.bodyRefs.Add(1)
 }
 
-// unhold gives the prefill leg's share back.
-func (x *request) unhold() {
+// release gives the prefill leg's share back.
+func (x *request) release() {
 	x.unrefBody()
 	x.unref()
 }
@@ -200,8 +200,8 @@ func (x *request) pinned() string {
 // translates tells whether the present attempt is a translated one.
 func (x *request) translates() bool { return x.plan.translated != nil && x.plan.translated.active }
 
-// legPeeked is the body that the legs of the present attempt are sent.
-func (x *request) legPeeked() *openai.Peeked {
+// legBody is the body that the legs of the present attempt are sent.
+func (x *request) legBody() *openai.Peeked {
 	if x.translates() {
 		return x.plan.translated.peeked
 	}

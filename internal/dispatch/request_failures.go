@@ -21,10 +21,10 @@ func (x *request) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 	if cause := ctx.ended(); cause != nil {
 		switch {
 		case errors.Is(cause, errPeerFailed), errors.Is(cause, errAttemptOver), errors.Is(cause, errDecodeOver):
-			f.echo = true
+			f.secondary = true
 			return f
 		case errors.Is(cause, errWorkerDead):
-			f.dead = true
+			f.workerDead = true
 			f.reason = reasonWorkerDead
 			f.local = openai.UpstreamFailed(leg.String(), "its worker was declared dead while the request ran", err)
 			return f
@@ -40,7 +40,7 @@ func (x *request) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 			return f
 		default:
 			f.rank = nil
-			f.gone = true
+			f.clientLeft = true
 			f.reason = reasonClientGone
 			return f
 		}
@@ -81,7 +81,7 @@ func (x *request) clientEnd(cause error) *failure {
 	if errors.Is(cause, ErrShutdown) {
 		return &failure{reason: reasonDraining, err: cause, local: openai.Draining()}
 	}
-	return &failure{gone: true, reason: reasonClientGone, err: cause}
+	return &failure{clientLeft: true, reason: reasonClientGone, err: cause}
 }
 
 // statusFailure reads an engine's error answer. What its status says counts however

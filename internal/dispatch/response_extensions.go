@@ -10,18 +10,18 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// wanted are the facts that the client wants in its answer, under "nvext" as the
+// extensions are the facts that the client wants in its answer, under "nvext" as the
 // public router of policy classes names them.
-type wanted struct{ workers, timing bool }
+type extensions struct{ workers, timing bool }
 
-func (w wanted) any() bool { return w.workers || w.timing }
+func (w extensions) any() bool { return w.workers || w.timing }
 
 // maxExtraFields bounds what is read of nvext.extra_fields, in bytes.
 const maxExtraFields = 4 << 10
 
-// readWanted reads nvext.extra_fields of a request. What it does not understand
+// readExtensions reads nvext.extra_fields of a request. What it does not understand
 // asks for nothing: the field is an extension that an engine may know otherwise.
-func readWanted(p *openai.Peeked) (w wanted) {
+func readExtensions(p *openai.Peeked) (w extensions) {
 	if p.FieldKind(openai.FieldNVExt) != openai.KindObject {
 		return w
 	}
@@ -44,11 +44,11 @@ func readWanted(p *openai.Peeked) (w wanted) {
 	return w
 }
 
-// appendFacts appends the member "nvext". over tells that the whole answer is
+// appendExtension appends the member "nvext". over tells that the whole answer is
 // there; otherwise its first token is.
-func (x *request) appendFacts(b []byte, over bool) []byte {
+func (x *request) appendExtension(b []byte, over bool) []byte {
 	b = append(b, `"nvext":{`...)
-	if x.wanted.workers {
+	if x.extensions.workers {
 		b = append(b, `"worker_id":{`...)
 		if r := x.ticket.Prefill; r != nil {
 			b = appendWorker(b, "prefill", r.Data().(*fleet.Rank))
@@ -57,8 +57,8 @@ func (x *request) appendFacts(b []byte, over bool) []byte {
 		b = appendWorker(b, "decode", x.ticket.Decode.Data().(*fleet.Rank))
 		b = append(b, '}')
 	}
-	if x.wanted.timing {
-		if x.wanted.workers {
+	if x.extensions.timing {
+		if x.extensions.workers {
 			b = append(b, ',')
 		}
 		arrived := x.call.Arrived
@@ -95,21 +95,21 @@ func appendMS(b []byte, d time.Duration) []byte {
 	return strconv.AppendFloat(b, float64(d.Microseconds())/1000, 'f', -1, 64)
 }
 
-// withFacts is a whole answer with the facts as its last member. An answer that
+// withExtension is a whole answer with the facts as its last member. An answer that
 // is no object, or has such a member already, stays as it is.
-func (x *request) withFacts(b []byte) []byte {
+func (x *request) withExtension(b []byte) []byte {
 	end := len(bytes.TrimRight(b, " \t\r\n")) - 1
-	if end < 1 || b[end] != '}' || !takesFacts(b) {
+	if end < 1 || b[end] != '}' || !takesExtension(b) {
 		return b
 	}
 	out := make([]byte, 0, len(b)+512)
 	out = append(append(out, b[:end]...), ',')
-	out = x.appendFacts(out, true)
+	out = x.appendExtension(out, true)
 	return append(out, b[end:]...)
 }
 
-// takesFacts tells whether an object has members, and none of that name.
-func takesFacts(object []byte) bool {
+// takesExtension tells whether an object has members, and none of that name.
+func takesExtension(object []byte) bool {
 	rest := bytes.TrimLeft(object, " \t\r\n")
 	if len(rest) == 0 || rest[0] != '{' {
 		return false
@@ -121,9 +121,9 @@ func takesFacts(object []byte) bool {
 	return !has
 }
 
-// eventWithFacts is the beginning of an event stream with the facts as the first
+// eventWithExtension is the beginning of an event stream with the facts as the first
 // member of its first event's data.
-func (x *request) eventWithFacts(b []byte) []byte {
+func (x *request) eventWithExtension(b []byte) []byte {
 	for at := 0; at < len(b); {
 		line := b[at:]
 		if i := bytes.IndexAny(line, "\r\n"); i >= 0 {
@@ -134,13 +134,13 @@ func (x *request) eventWithFacts(b []byte) []byte {
 			at += len(line) + 1
 			continue
 		}
-		if !takesFacts(data) {
+		if !takesExtension(data) {
 			return b
 		}
 		at += len("data:") + bytes.IndexByte(data, '{') + 1
 		out := make([]byte, 0, len(b)+512)
 		out = append(out, b[:at]...)
-		out = append(x.appendFacts(out, false), ',')
+		out = append(x.appendExtension(out, false), ',')
 		return append(out, b[at:]...)
 	}
 	return b

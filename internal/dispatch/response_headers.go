@@ -61,9 +61,9 @@ func (x *request) copyResponseHeader(resp *upstream.Response) {
 	}
 }
 
-// tellDecode names the decode rank again, which may have been lost and replaced
+// setDecodeHeader names the decode rank again, which may have been lost and replaced
 // while prefill ran. The header must be the caller's alone.
-func (x *request) tellDecode() {
+func (x *request) setDecodeHeader() {
 	if r := x.ticket.Decode; r != nil {
 		x.setHeader(HeaderDecodeWorker, r.Data().(*fleet.Rank).Name())
 	}

@@ -121,14 +121,14 @@ func (v *verdicts) chargeLocked(rank *fleet.Rank, how fleet.Charge) {
 		return
 	}
 	// What could go nowhere else is no measure of a rank beside its peers.
-	if how == fleet.Unproven && v.bound() {
+	if how == fleet.Unproven && v.pinsWorker() {
 		return
 	}
 	rank.ReportFailure(how, v.x.ticket.Hints[admission.DecodeLeg].Key)
 }
 
-// bound tells whether the client has named a worker.
-func (v *verdicts) bound() bool {
+// pinsWorker tells whether the client has named a worker.
+func (v *verdicts) pinsWorker() bool {
 	h := v.x.call.Header
 	return h.Get(HeaderTargetWorker) != "" || h.Get(HeaderTargetDecode) != ""
 }

@@ -7,29 +7,29 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 )
 
-// tellQueued puts the time at the gate into the answer's header: whole
+// setQueueHeader puts the time at the gate into the answer's header: whole
 // milliseconds, over all waits.
-func (x *exchange) tellQueued() {
+func (x *exchange) setQueueHeader() {
 	if !x.out.committed {
 		x.setHeader(HeaderQueueMS, strconv.FormatInt(x.ticket.Waited().Milliseconds(), 10))
 	}
 }
 
-// tellPlace puts the granted ranks there too: those of the last attempt when the
+// setPlaceHeaders puts the granted ranks there too: those of the last attempt when the
 // status is sent. It is called by the handler while no keep-alive can be written.
-func (x *exchange) tellPlace() {
-	x.tellQueued()
+func (x *exchange) setPlaceHeaders() {
+	x.setQueueHeader()
 	if x.out.committed {
 		return
 	}
 	if r := x.ticket.Prefill; r != nil {
 		x.setHeader(HeaderPrefillWorker, r.Data().(*fleet.Rank).Name())
 	}
-	x.tellDecode()
+	x.setDecodeHeader()
 }
 
-// tellBeside names the worker in the answer's header, as tellPlace does.
-func (x *exchange) tellBeside(rank *fleet.Rank) {
+// setWorkerHeader names the worker in the answer's header, as setPlaceHeaders does.
+func (x *exchange) setWorkerHeader(rank *fleet.Rank) {
 	name := HeaderDecodeWorker
 	if rank.Worker().Role() == admission.RolePrefill {
 		name = HeaderPrefillWorker
