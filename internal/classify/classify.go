@@ -151,7 +151,7 @@ func milliseconds(s string) (time.Duration, bool) {
 	return time.Duration(ms) * time.Millisecond, err == nil
 }
 
-// goodName tells whether a class may have the name: a class file takes no other.
+// goodName reports whether a class may have the name: a class file takes no other.
 func goodName(s string) bool {
 	if len(s) > MaxClassName {
 		return false

@@ -228,7 +228,7 @@ func unknownAmong(key string, known []string) string {
 	return "unknown key"
 }
 
-// hasClasses tells whether any profile was given, right or wrong.
+// hasClasses reports whether any profile was given, right or wrong.
 func (r *classReader) hasClasses() bool { return r != nil && (r.root != nil || len(r.models) > 0) }
 
 // classes are those that were read, nil without any.
@@ -359,7 +359,7 @@ var (
 	ofCells   = regexp.MustCompile(`^(.*\.)?(policy_classes|default_policy_family|policy_classes\[[0-9]+\](\.cache_bucket)?)$`)
 )
 
-// toldOf tells whether a mistake of the path, or of what it is a part of, or that
+// toldOf reports whether a mistake of the path, or of what it is a part of, or that
 // it follows from, is told already.
 func toldOf(told map[string]bool, path string) bool {
 	cells := ofCells.FindStringSubmatch(path)

@@ -150,7 +150,7 @@ type Admission struct {
 	ActivePrefillTokensFrac *float64 `yaml:"active_prefill_tokens_threshold_frac" range:"0:" reload:"true" help:"The same for prefill workers with more than this fraction of their max_num_batched_tokens in prefill. It may exceed 1."`
 }
 
-// Enabled tells whether requests in prefill are bounded by slots.
+// Enabled reports whether requests in prefill are bounded by slots.
 func (a Admission) Enabled() bool { return a.PrefillMaxInflight > 0 }
 
 // RejectThresholds are the router-wide limits beyond which a request is refused
@@ -306,7 +306,7 @@ type WorkerTLS struct {
 	InsecureSkipVerify bool   `yaml:"insecure_skip_verify" default:"false" help:"Do not verify its certificate. For tests."`
 }
 
-// IsZero tells whether nothing is set.
+// IsZero reports whether nothing is set.
 func (t WorkerTLS) IsZero() bool { return t == WorkerTLS{} }
 
 // Addr is the address to serve clients on, as net.Listen takes it.

@@ -126,7 +126,7 @@ func (p *printer) element(g *group, root reflect.Value, lead *string, rest strin
 
 func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
 
-// fromFile tells whether o is a key whose file is printed in its place.
+// fromFile reports whether o is a key whose file is printed in its place.
 func fromFile(g *group, o *option, root reflect.Value) bool {
 	found := false
 	g.walk(func(f *option) {

@@ -30,7 +30,7 @@ type Change struct {
 	Restart []Warning
 }
 
-// Any tells whether anything in force changes.
+// Any reports whether anything in force changes.
 func (c Change) Any() bool { return len(c.Changed) > 0 }
 
 // ReloadOptions of a [Reloader].
@@ -65,7 +65,7 @@ type ReloadStatus struct {
 	Succeeded, Failed uint64
 	LastGood          time.Time
 	// Hash is the beginning of the SHA-256 over the contents of all files of the
-	// configuration in force but those of keys, in hexadecimal, empty without files; it tells whether two routers have read
+	// configuration in force but those of keys, in hexadecimal, empty without files; it reports whether two routers have read
 	// the same.
 	Hash string
 	// Err is why the last reload changed nothing; the last good configuration
@@ -160,7 +160,7 @@ func (r *Reloader) Run(ctx context.Context, hangup <-chan os.Signal) {
 // [Errors], or that of Apply; the last good configuration then stays.
 func (r *Reloader) Reload() (Change, error) { return r.reload("request") }
 
-// watches tells whether there is a file that can change.
+// watches reports whether there is a file that can change.
 func (r *Reloader) watches() bool {
 	a := &r.start.Auth
 	return r.start.File != "" || r.start.Admission.RouterPolicyConfig != "" || a.APIKeyFile != "" || a.AdminAPIKeyFile != ""

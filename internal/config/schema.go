@@ -196,7 +196,7 @@ var (
 
 func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecrets }
 
-// zeroAllowed tells whether the zero value can be set, or is the default.
+// zeroAllowed reports whether the zero value can be set, or is the default.
 func (o *option) zeroAllowed() bool {
 	switch {
 	case o.def == "":
@@ -209,7 +209,7 @@ func (o *option) zeroAllowed() bool {
 	return o.lo <= 0
 }
 
-// isText tells whether values are text, so that a file may write them in
+// isText reports whether values are text, so that a file may write them in
 // quotes or like a number.
 func (o *option) isText() bool {
 	return o.typ.Kind() == reflect.String || o.typ == typeSecrets || o.typ == typeStrings || reflect.PointerTo(o.typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())

@@ -66,7 +66,7 @@ func (l *loader) blame(path, format string, args ...any) {
 	l.fail(path, l.source(path), l.value(path), format, args...)
 }
 
-// good tells whether nothing is wrong with settings, so that checks of how they go
+// good reports whether nothing is wrong with settings, so that checks of how they go
 // together mean something. A setting is wrong with its group as well, and one that
 // nothing else sets may be in a file that cannot be read.
 func (l *loader) good(paths ...string) bool {

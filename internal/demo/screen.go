@@ -63,7 +63,7 @@ func newScreen(o Options, r *run) *screen {
 	return &screen{r: r, out: o.Out, style: o.Style, told: make([]string, len(r.reqs))}
 }
 
-// state says where a request is. It needs run.mu.
+// state says where a request is. The caller must hold run.mu.
 func (r *run) state(i int) string {
 	q := &r.reqs[i]
 	switch {
@@ -173,7 +173,7 @@ func (s *screen) char(p phase) string {
 
 // bar draws a request's life: what it waited, its prefill, its decode, a
 // character for each part of the scenario's length. It returns the number of
-// cells too. It needs run.mu.
+// cells too. The caller must hold run.mu.
 func (s *screen) bar(i, cells int) (text string, n int) {
 	r := s.r
 	q := &r.reqs[i]
@@ -206,7 +206,7 @@ func (s *screen) bar(i, cells int) (text string, n int) {
 	return b.String(), n
 }
 
-// age is how long a request has taken so far. It needs run.mu.
+// age is how long a request has taken so far. The caller must hold run.mu.
 func (r *run) age(i int) time.Duration {
 	q := &r.reqs[i]
 	if q.done || q.sent.IsZero() {

@@ -54,8 +54,9 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 		}
 	}
 	ranks := w.Ranks()
-	// A worker that nobody has seen and whose model nobody knows belongs nowhere
-	// yet, and one that may serve something else than what is asked for nowhere.
+	// Two kinds of workers are not registered at the gate: those that were never
+	// healthy and whose model is unknown, and those whose model may be another one than
+	// requests would expect.
 	in := w.modelProblem == "" && (!w.modelUnknown || w.health.everHealthy)
 	facts := w.rankFacts(models)
 	if len(ranks) == dps && w.inGate == in && slices.Equal(models, w.models) {
@@ -105,7 +106,7 @@ func (w *Worker) rankFacts(models []string) admission.RankFacts {
 	}
 }
 
-// applyFactsLocked tells the gate what is new about ranks that stay registered.
+// applyFactsLocked passes changed facts of ranks that stay registered to the gate.
 func (f *Fleet) applyFactsLocked(w *Worker, facts admission.RankFacts, changes *[]admission.Change) {
 	for _, r := range w.Ranks() {
 		facts.Capacity = r.Capacity()
@@ -135,7 +136,7 @@ func (f *Fleet) unregisterLocked(w *Worker, changes *[]admission.Change) {
 	}
 }
 
-// pruneOldRanksLocked forgets earlier registrations whose requests are over.
+// pruneOldRanksLocked drops earlier registrations whose requests have ended.
 func (f *Fleet) pruneOldRanksLocked(w *Worker) {
 	w.oldRanks = slices.DeleteFunc(w.oldRanks, func(r *admission.Rank) bool { return idle(f.gate.RankStats(r)) })
 }
@@ -170,7 +171,7 @@ func (f *Fleet) gateStateLocked(r *Rank) admission.RankState {
 	}
 }
 
-// applyStatesLocked tells the gate the states that changed.
+// applyStatesLocked passes changed states of ranks to the gate.
 func (f *Fleet) applyStatesLocked(w *Worker, changes *[]admission.Change) {
 	if !w.inGate {
 		return
@@ -211,5 +212,5 @@ func (f *Fleet) breakerChanged(r *Rank) {
 		f.gate.Apply(changes...)
 	}
 	f.mu.Unlock()
-	f.log.Warn("circuit breaker changed", "rank", r.id, "state", state.String())
+	f.log.Warn("circuit breaker changed state", "rank", r.id, "state", state.String())
 }

@@ -102,10 +102,10 @@ func (w *Worker) Dialect() engine.Dialect { return w.state.Load().dialect }
 // Backend is the name of the engine's dialect.
 func (w *Worker) Backend() string { return w.Dialect().Name() }
 
-// vllm tells whether the worker speaks vLLM's dialect.
+// vllm reports whether the worker speaks vLLM's dialect.
 func (w *Worker) vllm() bool { return w.Backend() == DialectVLLM }
 
-// vllm tells whether w speaks vLLM's dialect by these facts of it.
+// vllm reports whether w speaks vLLM's dialect by these facts of it.
 func (f *Facts) vllm(w *Worker) bool {
 	if b := w.setBackend(); b != "" {
 		return b == DialectVLLM

@@ -65,7 +65,7 @@ type failure struct {
 	key    uint64 // what binds its request to others, 0 for nothing
 }
 
-// success tells that a request went well, and returns whether the state changed.
+// success records a successful request, and returns whether the state changed.
 func (b *breaker) success(now func() admission.Instant) bool {
 	if !b.marked.Load() {
 		return false
@@ -88,9 +88,9 @@ func (b *breaker) success(now func() admission.Instant) bool {
 	return false
 }
 
-// failure counts one, and returns whether that is one too many. Of requests that
-// are bound together by a key, by which they may all come here, an unproven one
-// counts once.
+// failure counts a failed request, and returns whether the threshold is reached.
+// Unproven failures of requests with the same key, which routing may all send here,
+// count once.
 func (b *breaker) failure(now admission.Instant, c Charge, key uint64) (trips bool) {
 	if b.opts.Disabled {
 		return false
@@ -156,7 +156,7 @@ func (b *breaker) open(now admission.Instant, last bool) bool {
 }
 
 // elapse makes an open breaker half-open when its time has come. early does not
-// wait for it: there is news that the engine is well.
+// wait for it: a check has just shown that the engine works.
 func (b *breaker) elapse(now admission.Instant, early bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,14 +167,14 @@ func (b *breaker) elapse(now admission.Instant, early bool) bool {
 	return true
 }
 
-// set needs mu.
+// set requires mu to be held.
 func (b *breaker) set(s admission.Breaker) {
 	b.state, b.alone = s, false
 	b.failures, b.successes = b.failures[:0], 0
 	b.marked.Store(s != admission.BreakerClosed)
 }
 
-// halfOpenAlone makes it half-open as that of the last candidate. It needs mu.
+// halfOpenAlone makes it half-open as that of the last candidate. The caller must hold mu.
 func (b *breaker) halfOpenAlone() {
 	b.set(admission.BreakerHalfOpen)
 	b.alone = true
@@ -197,10 +197,10 @@ func (b *breaker) probes() int {
 	return halfOpenProbes
 }
 
-// tripBreaker opens the breaker of a rank that has had one failure too many, with two
-// exceptions. The last candidate of a role stays a candidate, half-open: a closed
-// service helps nobody. And failures that nobody proved open nothing while the
-// other ranks of the role have them too: then it is the requests that are at
+// tripBreaker opens the breaker of a rank whose failures have reached the threshold,
+// with two exceptions. The last candidate of a role stays a candidate, half-open: it
+// is better to try it than to refuse all requests. And unproven failures do not open
+// a breaker while the other ranks of the role have them too: then the requests are at
 // fault, and they would close one rank after another.
 func (f *Fleet) tripBreaker(r *Rank, now admission.Instant) {
 	f.mu.Lock()
@@ -217,7 +217,7 @@ func (f *Fleet) tripBreaker(r *Rank, now admission.Instant) {
 }
 
 // peersLocked counts the other candidates that could do what r does, for the model
-// that has the fewest of them, and tells whether at least half of them are well while
+// that has the fewest of them, and reports whether at least half of them are well while
 // r fails: they were there all the time since its run of failures began, have served
 // a request since, and have failed none since the first of its failures that counts.
 // Requests that fail everywhere come to all of them.
@@ -236,7 +236,7 @@ func (f *Fleet) peersLocked(r *Rank, since, first admission.Instant) (others int
 				if other == r {
 					continue
 				}
-				// Not other.state: what a breaker has just become is told to it later.
+				// Not other.state, which follows a breaker's change later.
 				if s := f.gateStateLocked(other); !s.Healthy || s.Draining || s.Breaker == admission.BreakerOpen {
 					continue
 				}
@@ -280,13 +280,13 @@ func (f *Fleet) halfOpenLastLocked(now admission.Instant, changes *[]admission.C
 			if others, _ := f.peersLocked(r, now, now); others == 0 && r.breaker.halfOpenLast() {
 				f.sched.drop(r.event)
 				f.applyStatesLocked(w, changes)
-				f.log.Warn("circuit breaker changed", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "no other rank is left")
+				f.log.Warn("circuit breaker changed state", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "no other rank is left")
 			}
 		}
 	}
 }
 
-// halfOpenLast makes an open breaker that of a last candidate.
+// halfOpenLast makes an open breaker half-open as that of the last candidate.
 func (b *breaker) halfOpenLast() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

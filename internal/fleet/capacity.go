@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// rankCapacity is what a worker tells of one of its data-parallel ranks. Zero: not told.
+// rankCapacity is what a worker reports of one of its data-parallel ranks. Zero: not
+// reported.
 type rankCapacity struct {
 	kvTokens, maxRunning int64
 }
@@ -39,7 +40,8 @@ func (f *Facts) addStates(l lenient) {
 	}
 }
 
-// rankCapacity is what is known of one rank, from the surest source that tells it.
+// rankCapacity is what is known of one rank, from the most reliable source that
+// reports it.
 func (f *Facts) rankCapacity(dp int) rankCapacity {
 	var s rankCapacity
 	for _, told := range [][]rankCapacity{f.loads, f.states} {
@@ -65,8 +67,8 @@ func orElse[T comparable](v, other T) T {
 	return other
 }
 
-// unitBlock is the size of KV blocks to count in where a worker tells its tokens
-// but not its blocks.
+// unitBlock is the KV block size to assume where a worker reports its tokens but not
+// its block size.
 const unitBlock = 16
 
 // capacity is what the worker says a rank can take: rank dp, or all of them

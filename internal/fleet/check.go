@@ -8,26 +8,26 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// prober asks workers. Tests put their own in its place.
+// prober sends the requests of checks. Tests have their own.
 type prober interface {
-	// check asks whether w is well.
+	// check probes the health of w.
 	check(ctx context.Context, w *Worker, l checkParams) checkResult
-	// facts asks w about itself.
+	// facts reads the information routes of w.
 	facts(ctx context.Context, w *Worker) *Facts
-	// loads asks w for its load; nil if it did not tell. never: it has no such
+	// loads reads the load of w; nil if it did not report it. never: it has no such
 	// route.
 	loads(ctx context.Context, w *Worker, vllm bool) (l *loads, never bool)
-	// changed asks cheaply whether w is another engine than before, or serves
-	// something else.
+	// changed reports, by a few cheap requests, whether w is another engine than
+	// before, or serves something else.
 	changed(ctx context.Context, w *Worker, before *Facts) bool
-	// connector asks a vLLM prefill worker of which f is known how it hands KV
-	// cache over. An error may pass; note is for people.
+	// connector finds out the KV connector of a vLLM prefill worker. An error may be
+	// transient; note is for the operator.
 	connector(ctx context.Context, w *Worker, f *Facts) (name, note string, err error)
-	// mooncake asks the bootstrap server of w.
+	// mooncake queries the bootstrap server of w.
 	mooncake(ctx context.Context, w *Worker) (*mooncake, error)
 }
 
-// due begins the check of a worker whose time has come, or looks at its drain.
+// due starts the check of a worker when its time has come, or continues its drain.
 func (f *Fleet) due(w *Worker, now admission.Instant) {
 	f.mu.Lock()
 	if w.draining && !w.removed && !f.closed {
@@ -50,9 +50,9 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 	f.limiter.start(doubt, func() { f.check(w, l, stale, away) })
 }
 
-// factsStaleLocked tells whether w is to be asked about itself, if it is well:
-// at first, again when that failed, after it was away or failed a check, when it
-// showed signs of being another one, and now and then.
+// factsStaleLocked reports whether the facts of w are to be read again, if it is
+// healthy: the first time, after a failure, after it was unhealthy or failed a check,
+// when it seems to be another engine, and every factsInterval.
 func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 	facts := w.Facts()
 	if !facts.read || facts.incomplete || w.withheldLocked() || !w.health.healthy {
@@ -62,8 +62,8 @@ func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 	return age >= factsInterval || age >= f.cfg.Health.Interval/2 && (w.maybeReplaced || w.health.failing())
 }
 
-// check asks w and judges the answers. It runs on a goroutine of its own. stale:
-// what is known of it is to be read again; away: it was not healthy.
+// check probes w and evaluates the answers. It runs on a goroutine of its own. stale:
+// its facts are to be read again; away: it was not healthy.
 func (f *Fleet) check(w *Worker, l checkParams, stale, away bool) {
 	c := checkResult{health: outcomeOK, alive: outcomeOK}
 	if !f.cfg.Health.Disabled {
@@ -71,8 +71,8 @@ func (f *Fleet) check(w *Worker, l checkParams, stale, away bool) {
 	}
 	var facts *Facts
 	if stale && c.health == outcomeOK {
-		// They are read before the worker becomes a candidate, so that its first
-		// request finds the right pool; but it is not kept waiting for long.
+		// The facts are read before the worker becomes a candidate, so that its first
+		// request finds the right pool; the timeout bounds that delay.
 		ctx, cancel := context.WithTimeout(w.ctx, f.cfg.Health.Timeout)
 		facts = f.prober.facts(ctx, w)
 		f.readCapacities(ctx, w, facts)
@@ -82,21 +82,21 @@ func (f *Fleet) check(w *Worker, l checkParams, stale, away bool) {
 	}
 	f.finishCheck(w, c, facts)
 	if facts == nil && c.health == outcomeOK {
-		// After the judgement, which nothing may hold up.
+		// After the evaluation, which must not be delayed.
 		f.checkLoad(w)
 	}
 }
 
-// checkLoad reads the load of a worker that is well, and looks whether it is still the
-// engine that it was. If not, the next check, which begins soon, reads everything.
+// checkLoad reads the load of a healthy worker and detects another engine at its
+// address. If there is one, the next check, which starts soon, reads all facts.
 func (f *Fleet) checkLoad(w *Worker) {
 	facts := w.Facts()
 	stale := false
 	f.mu.Lock()
 	paced := f.idlePauseLocked(w) > 0
 	f.mu.Unlock()
-	// The load of an SGLang worker that has none from here is no news worth a request
-	// where there are many of them.
+	// In a large fleet the load of an SGLang worker without requests from this router
+	// is not worth a request.
 	if !facts.noLoads && (!paced || w.vllm()) {
 		l, never := f.prober.loads(w.ctx, w, w.vllm())
 		f.storeLoads(w, l)
@@ -115,8 +115,8 @@ func (f *Fleet) checkLoad(w *Worker) {
 	f.sched.advance(w.event, max(now, w.factsReadAt.Add(f.cfg.Health.Interval/2)))
 }
 
-// addConnector finds out how a vLLM prefill worker hands KV cache over. It is asked
-// once, and again only after it was away or when it did not answer.
+// addConnector finds out the KV connector of a vLLM prefill worker. The worker is
+// probed once, and again only after it was away or when it did not answer.
 func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 	if w.role != admission.RolePrefill || !facts.vllm(w) {
 		return
@@ -148,14 +148,14 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 	if name == ConnectorMooncake {
 		if err := f.readMooncake(w); err != nil {
 			if away {
-				w.mooncake.Store(nil) // it may have started anew, under other ids
+				w.mooncake.Store(nil) // it may have restarted with other ids
 			}
 			facts.warn("its Mooncake bootstrap server does not answer: %s", err)
 		}
 	}
 }
 
-// markSuspect notes that a check of w, which goes on, has failed so far.
+// markSuspect records that a check of w, which is still running, has failed so far.
 func (f *Fleet) markSuspect(w *Worker, why string) {
 	now := f.clock.Now()
 	f.mu.Lock()
@@ -168,13 +168,13 @@ func (f *Fleet) markSuspect(w *Worker, why string) {
 	f.logSuspect(w, before, after, now)
 }
 
-// logSuspect tells once when a worker becomes suspect, and when that ends.
+// logSuspect logs once when a worker becomes suspect, and when that ends.
 func (f *Fleet) logSuspect(w *Worker, before, after healthState, now admission.Instant) {
 	switch {
 	case after.suspect && !before.suspect:
-		f.log.Warn("worker is suspect: it fails its check", "worker", w.spec.URL, "id", w.id, "why", after.suspectReason)
+		f.log.Warn("worker is suspect: its health check fails", "worker", w.spec.URL, "id", w.id, "why", after.suspectReason)
 	case before.suspect && !after.suspect:
-		f.log.Info("worker is not suspect any more", "worker", w.spec.URL, "id", w.id, "after", now.Sub(before.suspectSince).Round(time.Millisecond))
+		f.log.Info("worker is no longer suspect", "worker", w.spec.URL, "id", w.id, "after", now.Sub(before.suspectSince).Round(time.Millisecond))
 	}
 }
 
@@ -204,7 +204,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 		w.liveness.Store(newLiveness())
 	}
 	if after.healthy && !before.healthy && before.everHealthy {
-		// It was away and is back: what the breakers hold against it is old.
+		// It was unhealthy and is back: the failures its breakers counted are old.
 		for _, r := range w.Ranks() {
 			if r.breaker.elapse(now, true) {
 				f.sched.drop(r.event)
@@ -214,7 +214,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	var changes []admission.Change
 	var news []pairingNews
 	exchanged := false
-	// What it said before counts more than what it could not say now.
+	// Complete facts from before are better than incomplete ones.
 	if facts != nil && (!facts.incomplete || !w.Facts().read || w.Facts().incomplete) {
 		old := w.Facts()
 		w.updateState(facts)
@@ -246,7 +246,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	warnings := w.warnings()
 	f.mu.Unlock()
 	if exchanged {
-		f.log.Info("worker is a different engine now: its facts are read again", "worker", w.spec.URL, "id", w.id)
+		f.log.Info("worker runs another engine process now: its facts are read again", "worker", w.spec.URL, "id", w.id)
 		w.endpoint.CloseIdle()
 	}
 	f.logSuspect(w, before, after, now)
@@ -254,8 +254,8 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	f.logPairing(news)
 }
 
-// engineReplacedLocked forgets what was learned of the engine that was at w's address
-// before: what its breakers and pairs hold against it, and which routes it lacks.
+// engineReplacedLocked drops what was learned of the engine that was at w's address
+// before: its breakers' and pairs' failures, and which routes it lacks.
 func (f *Fleet) engineReplacedLocked(w *Worker, now admission.Instant, changes *[]admission.Change) {
 	f.generation++
 	w.generation.Store(f.generation)
@@ -269,8 +269,8 @@ func (f *Fleet) engineReplacedLocked(w *Worker, now admission.Instant, changes *
 	f.forgetPairsLocked(w.Ranks())
 }
 
-// RediscoverModels has the workers asked what they serve, within a check interval and
-// at most once in one: somebody asked for a name that nobody is known to serve.
+// RediscoverModels has all healthy workers checked within a check interval, at most
+// once in one: a request named a model that no worker is known to serve.
 func (f *Fleet) RediscoverModels() {
 	now, every := f.clock.Now(), f.cfg.Health.Interval
 	last := f.lastRediscovery.Load()
@@ -286,7 +286,7 @@ func (f *Fleet) RediscoverModels() {
 	}
 }
 
-// pauseLocked is the time to the next check of w; see maxIdleRate.
+// pauseLocked is the time to the next check of w; see maxIdleCheckRate.
 func (f *Fleet) pauseLocked(w *Worker) time.Duration {
 	d := w.health.next(&f.cfg.Health)
 	if w.health.healthy && w.withheldLocked() {
@@ -295,8 +295,8 @@ func (f *Fleet) pauseLocked(w *Worker) time.Duration {
 	return max(d, f.idlePauseLocked(w))
 }
 
-// idlePauseLocked is the least pause between two checks of w, if it is well and has
-// no requests; else 0.
+// idlePauseLocked is the minimum pause between two checks of w if it is healthy and
+// has no requests; else 0.
 func (f *Fleet) idlePauseLocked(w *Worker) time.Duration {
 	idle := time.Duration(len(f.workers)) * time.Second / maxIdleCheckRate
 	if idle > f.cfg.Health.Interval && w.health.healthy && !w.health.failing() && f.requestsLocked(w) == 0 {
@@ -305,7 +305,7 @@ func (f *Fleet) idlePauseLocked(w *Worker) time.Duration {
 	return 0
 }
 
-// jitterLocked changes d by up to a tenth, so that checks do not march in step.
+// jitterLocked changes d by up to a tenth, so that checks do not synchronise.
 func (f *Fleet) jitterLocked(d time.Duration) time.Duration {
 	return d + time.Duration(float64(d)*(0.2*f.rand.Float64()-0.1))
 }
@@ -318,17 +318,17 @@ func (f *Fleet) logCheck(w *Worker, before, after healthState, doubts bool, warn
 	case before.healthy && !after.healthy:
 		log.Warn("worker is unhealthy", "failures", after.failures, "why", after.reason)
 	case !after.everHealthy && after.attempts == 1:
-		log.Info("worker does not answer yet", "why", after.reason)
+		log.Info("worker has not answered yet", "why", after.reason)
 	}
 	if after.dead && !before.dead {
 		log.Warn("worker is dead", "why", after.reason)
 	}
 	if after.misconfigured != "" && after.misconfigured != before.misconfigured {
-		log.Warn("worker cannot be used as it is registered", "about", after.misconfigured)
+		log.Warn("worker is misconfigured", "about", after.misconfigured)
 	}
 	if doubts {
 		for _, warning := range warnings {
-			log.Warn("worker is registered with a warning", "about", warning)
+			log.Warn("worker has a configuration warning", "about", warning)
 		}
 	}
 }

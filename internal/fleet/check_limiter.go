@@ -2,8 +2,8 @@ package fleet
 
 import "sync"
 
-// checkLimiter bound the checks that run at once. Workers whose last look failed may
-// take half of the places, so that those that hang never delay the others.
+// checkLimiter bounds the checks that run at once. Workers whose last check failed
+// may take half of the places, so that workers that hang do not delay the others.
 type checkLimiter struct {
 	// immutable
 	max int
@@ -51,7 +51,7 @@ func (l *checkLimiter) goLocked(doubt bool, f func()) {
 	})
 }
 
-// close starts nothing any more and waits for what runs.
+// close drops the checks that wait and waits for those that run.
 func (l *checkLimiter) close() {
 	l.mu.Lock()
 	l.closed = true

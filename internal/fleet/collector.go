@@ -13,7 +13,7 @@ var (
 	upDesc = metric.Gauge("sluice_worker_up",
 		"1 while a worker is ready and receives requests, else 0.", "worker", "worker_id", "role")
 	stateDesc = metric.Gauge("sluice_worker_state",
-		"1 for the current state of a worker, 0 for the others: pending (not healthy yet, or it cannot be used as it is registered), ready, unhealthy, draining.",
+		"1 for the current state of a worker, 0 for the others: pending (not healthy yet, or misconfigured), ready, unhealthy, draining.",
 		"worker", "worker_id", "role", "state")
 	suspectDesc = metric.Gauge("sluice_worker_suspect",
 		"1 from a worker's first failed health check until the next successful one, unless it sends bytes meanwhile, else 0. It may still receive requests.", "worker", "worker_id", "role")
@@ -42,7 +42,7 @@ var (
 	barredDesc = metric.Gauge("sluice_pairs_barred",
 		"Pairs of a prefill and a decode rank that are not used together for a while because KV transfers between them kept failing.")
 	barredTotalDesc = metric.Counter("sluice_pairs_barred_total",
-		"Times that a pair of a prefill and a decode rank was barred.")
+		"Times that a pair of a prefill and a decode rank was quarantined (barred) because KV transfers between them kept failing.")
 )
 
 // collector reads the fleet when it is scraped.
@@ -92,14 +92,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- barredTotalDesc.Of(float64(q.total.Load()))
 }
 
-// Statuses and breaker states in the order in which they are told.
+// Statuses and breaker states in the order in which they are reported.
 var (
 	allStatuses = [...]Status{StatusPending, StatusReady, StatusUnhealthy, StatusDraining}
 	allBreakers = [...]admission.Breaker{admission.BreakerClosed, admission.BreakerOpen, admission.BreakerHalfOpen}
 	allRoles    = [...]admission.Role{admission.RoleRegular, admission.RolePrefill, admission.RoleDecode}
 )
 
-// states tells how each worker and each breaker is. A worker that is gone has no
+// states reports the state of each worker and each breaker. A removed worker has no
 // series any more.
 func (c collector) states(ch chan<- prometheus.Metric) {
 	type group struct {

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// ModelInfo is a model as GET /v1/models tells of it.
+// ModelInfo is an entry of GET /v1/models.
 type ModelInfo struct {
 	ID     string
 	Root   string
@@ -15,16 +15,16 @@ type ModelInfo struct {
 	// OwnedBy is the engine's name for itself.
 	OwnedBy     string
 	Created     int64
-	MaxModelLen int64 // 0: not told
+	MaxModelLen int64 // 0: not reported
 }
 
-// Facts are what a worker says about itself. Every one may be missing: an engine
+// Facts are what a worker reports about itself. Any of them may be missing: an engine
 // need not have any of the routes. Immutable.
 type Facts struct {
-	// Backend is the dialect that its answers prove, empty in doubt.
+	// Backend is the dialect that its answers prove; empty if they do not.
 	Backend string
-	// Connector is how a vLLM prefill worker hands KV cache over, by its own word;
-	// empty when it was not asked or did not answer.
+	// Connector is the KV connector that a probe of a vLLM prefill worker found; empty
+	// when it was not probed or did not answer.
 	Connector string
 	// CacheType is vLLM's cache_dtype.
 	CacheType string
@@ -39,7 +39,7 @@ type Facts struct {
 	DPSize        int
 	Version       string
 
-	// Capacities, 0 when not told (SGLang's server_args of the same names).
+	// Capacities, 0 when not reported (SGLang's server_args of the same names).
 	MaxRunningRequests int64
 	ChunkedPrefillSize int64
 	MaxPrefillTokens   int64
@@ -48,14 +48,14 @@ type Facts struct {
 	// DPAttention: MaxRunningRequests is shared out among the data-parallel
 	// ranks.
 	DPAttention bool
-	// states and loads have what the worker tells of each data-parallel rank, in
+	// states and loads have what the worker reports of each data-parallel rank, in
 	// /server_info and in /v1/loads.
 	states, loads []rankCapacity
 
 	// Missing are the information routes that the worker does not have or
 	// answered with something else.
 	Missing []string
-	// Warnings are for people: what of an answer could not be used.
+	// Warnings are for the operator: what of an answer could not be used.
 	Warnings []string
 
 	// read: they were asked for. incomplete: a route failed in a way that may
@@ -67,17 +67,17 @@ type Facts struct {
 	infoLost bool
 	// noLoads: it has no /v1/loads.
 	noLoads bool
-	// fingerprint is what tells this engine from another at the same address, apart from
-	// what stands in the other fields: see markOf. Zero: nothing.
+	// fingerprint distinguishes this engine process from another one at the same
+	// address, beside the other fields: see fingerprintOf. Zero: unknown.
 	fingerprint uint64
 	// oldInfo: it has /get_server_info and no /server_info.
 	oldInfo bool
 	// started is when a vLLM engine's process began, in seconds since 1970. Zero:
-	// not told.
+	// not reported.
 	started float64
-	// connectorProbed: its connector was connectorProbed for, not told.
+	// connectorProbed: its connector was probed for.
 	connectorProbed bool
-	// connectorNote is what the question for the connector found, for people.
+	// connectorNote is what the connector probe found, for the operator.
 	connectorNote string
 }
 
@@ -102,7 +102,7 @@ func (f *Facts) names() []string {
 	return names
 }
 
-// maxModelLen is the context of its first model, 0 when not told.
+// maxModelLen is the context of its first model, 0 when not reported.
 func (f *Facts) maxModelLen() int64 {
 	i := slices.IndexFunc(f.Models, func(m ModelInfo) bool { return m.MaxModelLen > 0 })
 	if i < 0 {
@@ -111,21 +111,21 @@ func (f *Facts) maxModelLen() int64 {
 	return f.Models[i].MaxModelLen
 }
 
-// onlySelfAffected tells whether what is new since the old facts is no other worker's
+// onlySelfAffected reports whether what is new since the old facts is no other worker's
 // business: nothing of what it serves and how it is paired.
 func (f *Facts) onlySelfAffected(old *Facts) bool {
 	return f.read == old.read && f.Backend == old.Backend && f.Connector == old.Connector && f.CacheType == old.CacheType &&
 		f.ServedName == old.ServedName && f.ModelPath == old.ModelPath && f.DPSize == old.DPSize && f.sameNames(old)
 }
 
-// otherEngine tells whether the facts are hardly those of the engine that the old ones
-// were of: its process is otherEngine one, or of otherEngine kind, or was set up in otherEngine
-// way. A list of models that grew is no sign of that.
+// otherEngine reports whether the facts are those of another engine process than the
+// old ones: started at another time, of another kind, or with other arguments. A
+// longer list of models is no sign of that.
 func (f *Facts) otherEngine(old *Facts) bool {
 	return old.read && (f.fingerprint != old.fingerprint || f.started != old.started || f.Backend != old.Backend)
 }
 
-// sameNames tells whether both list the same models and adapters.
+// sameNames reports whether both list the same models and adapters.
 func (f *Facts) sameNames(old *Facts) bool {
 	same := func(a, b ModelInfo) bool {
 		a.Created = b.Created // some engines make it up for each answer

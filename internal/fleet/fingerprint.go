@@ -8,9 +8,9 @@ import (
 
 var fingerprintSeed = maphash.MakeSeed()
 
-// fingerprintOf sums up an answer of /server_info, without reading it as JSON: all of it
-// but internal_states, which has loads, and of these the capacities. SGLang's has
-// every argument, among them a random seed that each process draws for itself.
+// fingerprintOf hashes an answer of /server_info, without parsing it as JSON: all of it
+// except internal_states, which has loads; of these only the capacities. SGLang's
+// answer has every argument, among them a random seed that each process draws.
 func fingerprintOf(body []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(fingerprintSeed)
@@ -59,8 +59,8 @@ func section(body []byte, name string) (from, to int) {
 	return i, len(body)
 }
 
-// changed takes a cheap look at whether w is still the engine that it said it is,
-// and serves what it said. What does not answer now tells nothing.
+// changed reports, by a few cheap requests, whether w is another engine process than
+// before, or serves other models. A route that does not answer proves nothing.
 func (p *httpProber) changed(ctx context.Context, w *Worker, before *Facts) bool {
 	ctx, cancel := context.WithTimeout(ctx, loadsTimeout)
 	defer cancel()
@@ -77,7 +77,7 @@ func (p *httpProber) changed(ctx context.Context, w *Worker, before *Facts) bool
 		return true
 	}
 	if before.vllm(w) {
-		return false // its loads tell
+		return false // its metrics have the start time
 	}
 	path := "/server_info"
 	if before.oldInfo {
@@ -95,7 +95,7 @@ func (p *httpProber) changed(ctx context.Context, w *Worker, before *Facts) bool
 	return false
 }
 
-// loadsDiffer tells whether an answer about the load is another engine's than the
+// loadsDiffer reports whether an answer about the load is another engine's than the
 // one that the facts are of.
 func (f *Facts) loadsDiffer(l *loads) bool {
 	if l.started != f.started || len(l.capacities) != len(f.loads) {

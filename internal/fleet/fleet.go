@@ -30,7 +30,7 @@ type Fleet struct {
 	clock admission.Clock
 	opts  Options
 	cfg   *config.Config
-	// transport is that of workers that say nothing else; its URL is not used.
+	// transport has the defaults for the workers' endpoints; its URL is not used.
 	transport upstream.Config
 	log       *slog.Logger
 	prober    prober
@@ -41,9 +41,9 @@ type Fleet struct {
 
 	// atomic
 	names           atomic.Pointer[modelTable]
-	lastRediscovery atomic.Int64 // instant of the last LookForNames
+	lastRediscovery atomic.Int64 // instant of the last RediscoverModels
 	anyRouteFailed  atomic.Bool  // see RoutesFail
-	anyFailed       atomic.Bool  // a rank was ever charged: peers' successes are worth a moment
+	anyFailed       atomic.Bool  // a rank was ever charged: from then on successes are timed
 
 	mu sync.Mutex
 	// guarded by mu
@@ -223,9 +223,9 @@ func (f *Fleet) newIDLocked(url string) string {
 }
 
 // Remove takes a worker out of service: it gets no new work from now on, is
-// asked nothing any more, and is gone when its requests are over or
-// Options.DrainTimeout has passed. name is an id or a URL. ok is false when
-// there is no such worker. Repeated calls do nothing.
+// not checked any more, and leaves the registry when its requests have ended or
+// after Options.drainTimeout. name is an id or a URL. ok is false when there is no
+// such worker. Repeated calls do nothing.
 func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -241,13 +241,13 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 	f.halfOpenLastLocked(now, &changes)
 	f.gate.Apply(changes...)
 	f.logPairing(news)
-	f.log.Info("worker is removed", "worker", w.spec.URL, "id", w.id)
+	f.log.Info("worker is being removed: it gets no new requests", "worker", w.spec.URL, "id", w.id)
 	f.drainLocked(w, now)
 	return w, true
 }
 
-// drainLocked ends a removed worker when its requests are over, or looks again
-// later.
+// drainLocked takes a removed worker out of the registry when its requests have
+// ended, or schedules the next look.
 func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 	f.pruneOldRanksLocked(w)
 	waited := now.Sub(w.drainSince)
@@ -265,7 +265,7 @@ func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 	f.logPairing(f.applyAllLocked(nil, &changes))
 	f.gate.Apply(changes...)
 	w.endpoint.Close()
-	f.log.Info("worker is gone", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond))
+	f.log.Info("worker was removed", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond))
 }
 
 // stopLocked ends everything that is going on for w itself.
@@ -333,7 +333,7 @@ func (f *Fleet) List() []*Worker {
 	return slices.Clone(f.workers)
 }
 
-// Ready tells whether requests can be served: there is a candidate rank; in a
+// Ready reports whether requests can be served: there is a candidate rank; in a
 // fleet that splits requests, one for prefill and one for decode.
 func (f *Fleet) Ready(pd bool) bool {
 	if pd {

@@ -7,12 +7,12 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-// outcome is what became of one request of a check.
+// outcome is the outcome of one probe.
 type outcome uint8
 
 const (
-	// outcomeUnknown: nothing can be said: the router lacked something, or the
-	// worker was removed meanwhile.
+	// outcomeUnknown: the probe says nothing about the worker: the router lacked
+	// something (file descriptors, say), or the worker was removed meanwhile.
 	outcomeUnknown outcome = iota
 	// outcomeOK: it answered, or has no such route and said so.
 	outcomeOK
@@ -27,15 +27,15 @@ const (
 // checkResult is the outcome of one check of a worker.
 type checkResult struct {
 	health outcome // of the health route
-	// alive is of the probe that needs no scheduler; answerNone when it was not
-	// needed.
+	// alive is that of the liveness probe, which needs no scheduler; outcomeUnknown
+	// when it was not sent.
 	alive outcome
 	// failedProbes is how many of those probes failed, 0 for one.
 	failedProbes int
-	// reason tells what failed, for people.
+	// reason says what failed, for the operator.
 	reason string
-	// misconfigured tells what is wrong with the way in which the worker is registered:
-	// its key, its certificate.
+	// misconfigured says what is wrong with the worker's registration: its key, its
+	// certificate.
 	misconfigured string
 }
 
@@ -49,11 +49,11 @@ type healthState struct {
 	failures      int // counted failures in a row
 	successes     int // successes in a row
 	deadFailures  int // failures in a row of the probe that needs no scheduler
-	attempts      int // looks in a row that left it not healthy
+	attempts      int // checks in a row after which it was not healthy
 	forgiven      bool
 	lastActivity  admission.Instant // of progress or health
 	reason        string            // of the last failure, empty when all is well
-	misconfigured string            // of the last check, as in checkup
+	misconfigured string            // of the last check, as in checkResult
 
 	// suspect: it failed its last check, or fails the one that runs, and that is
 	// not explained by work that goes on. since and doubtWhy are of the first
@@ -63,14 +63,14 @@ type healthState struct {
 	suspectReason string
 }
 
-// activity are what else is known of a worker when a check is judged.
+// activity is what requests show of a worker, beside its check.
 type activity struct {
 	// progress: bytes came from it since the last check was over.
 	progress bool
-	// during: they came since this check began. Only that proves that it lives
-	// where the check waited for several probes.
+	// during: they came since this check began. Where the check waited for several
+	// probes only that proves that the worker is alive.
 	during bool
-	// requests: some are on it.
+	// requests: it has requests in flight.
 	requests bool
 }
 
@@ -140,7 +140,7 @@ func (v *healthState) markSuspect(now admission.Instant, why string) {
 	}
 }
 
-// failing tells whether the last checks leave a doubt whether it answers.
+// failing reports whether the last checks failed, forgiven or not yet counted.
 func (v *healthState) failing() bool { return v.failures > 0 || v.deadFailures > 0 || v.attempts > 0 }
 
 // next is the pause before the next check.

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// Info is what GET /workers tells of a worker.
+// Info is the description of a worker in GET /workers.
 type Info struct {
 	ID         string `json:"id"`
 	URL        string `json:"url"`
@@ -25,11 +25,11 @@ type Info struct {
 	Backend  string   `json:"backend"`
 	// Connector is how a vLLM worker hands KV cache over.
 	Connector string `json:"kv_connector,omitempty"`
-	// Pairing tells what keeps it from being paired with others, Barred which pairs
-	// of its ranks are barred for a while because they kept failing.
+	// Pairing says why it cannot be paired with others, Barred which pairs of its ranks
+	// are quarantined because KV transfers between them kept failing.
 	Pairing []string          `json:"pairing,omitempty"`
 	Barred  []QuarantinedPair `json:"barred_pairs,omitempty"`
-	// Transfer tells whether KV cache arrives at a decode worker that prompts were
+	// Transfer reports whether KV cache arrives at a decode worker that prompts were
 	// handed to: "moves", "nothing moves", empty when that cannot be said.
 	Transfer string `json:"kv_transfer,omitempty"`
 	// MaxModelLen is the context of its model in tokens.
@@ -43,12 +43,12 @@ type Info struct {
 	TopologyDomain string `json:"topology_domain,omitempty"`
 	Generation     uint64 `json:"generation"`
 	Version        string `json:"version,omitempty"`
-	// Reason tells why it is not healthy, or what the last check found.
+	// Reason says why it is not healthy, or what the last check found.
 	Reason string `json:"reason,omitempty"`
 	// Busy: it failed its last check and that was forgiven.
 	Busy bool `json:"busy,omitempty"`
-	// Suspect tells of a worker that failed its last check, or fails the one that
-	// runs, though it is not known yet, or was only found out, what is wrong.
+	// Suspect is set while a worker's last check has failed, or the running one fails,
+	// and requests do not explain it.
 	Suspect *SuspectInfo `json:"suspect,omitempty"`
 	// Dead: it does not answer at all.
 	Dead bool `json:"dead,omitempty"`
@@ -60,7 +60,7 @@ type Info struct {
 	Ranks           []RankInfo `json:"ranks"`
 }
 
-// SuspectInfo tells since when a worker fails its checks without work that would
+// SuspectInfo says since when a worker's checks fail without requests that would
 // explain it, and how the first of them failed.
 type SuspectInfo struct {
 	Since   time.Time `json:"since"`

@@ -21,8 +21,9 @@ type RankLoad struct {
 
 // loads is an answer of SGLang's /v1/loads or of vLLM's /metrics.
 type loads struct {
-	// what only vLLM's tell: 0 and empty when not told. external counts what came
-	// from other engines in tokens and bytes; it only grows while the engine lives.
+	// These are only in vLLM's: 0 and empty when not reported. external counts the KV
+	// cache received from other engines, in tokens and bytes; it only grows while the
+	// engine lives.
 	blockSize     int64
 	started       float64 // as in Facts
 	cacheType     string
@@ -139,8 +140,8 @@ func (f *Facts) copyLoads(before *Facts) {
 	}
 }
 
-// readCapacities adds the capacities that only /v1/loads tells. One that fails for once
-// changes nothing about them.
+// readCapacities adds the capacities that only /v1/loads reports. A transient failure
+// leaves those from before.
 func (f *Fleet) readCapacities(ctx context.Context, w *Worker, facts *Facts) {
 	vllm := facts.vllm(w)
 	l, never := f.prober.loads(ctx, w, vllm)

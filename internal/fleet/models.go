@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
-// modelTable is what requests need to find their pool. Immutable; replaced when a
-// worker comes, goes, or says something new.
+// modelTable maps the names that requests use to pools. Immutable; replaced when a
+// worker is added or removed, or reports something new.
 type modelTable struct {
 	// pool maps every name a request may use to a pool of the gate: a base
 	// model's name to itself; a model's path, and a LoRA adapter, to the base
@@ -65,7 +65,7 @@ func (f *Fleet) SolePool() (pool string, n int) {
 	return t.soleModel, t.modelCount
 }
 
-// Expecting tells whether workers are registered that have not been seen yet and
+// Expecting reports whether workers are registered that have not been seen yet and
 // may turn out to serve a model that nobody else serves: for some minutes after
 // their registration, and as long as no model is known at all.
 func (f *Fleet) Expecting() bool {
@@ -80,7 +80,7 @@ func (f *Fleet) Expecting() bool {
 	return slices.ContainsFunc(t.pendingUntil, func(until admission.Instant) bool { return now < until })
 }
 
-// Undecided tells whether it is open which model a request means that names none, or
+// Undecided reports whether it is open which model a request means that names none, or
 // one that no worker lists: several workers were registered together, and one of them
 // has named no model yet but may with its first checks. It is over once that worker
 // had the time to fail as many checks as make one unhealthy, so that a worker that is
@@ -91,7 +91,7 @@ func (f *Fleet) Undecided() bool {
 	return until != 0 && f.clock.Now() < until
 }
 
-// Listed tells whether a worker lists the model, adapter or alias.
+// Listed reports whether a worker lists the model, adapter or alias.
 func (f *Fleet) Listed(model string) bool {
 	t := f.names.Load()
 	if _, ok := t.pool[model]; ok {
@@ -131,13 +131,14 @@ func (f *Fleet) Model(name string) (ModelInfo, bool) {
 	return m, ok
 }
 
-// anyNamedLocked tells whether some worker is known to serve a model by its name.
+// anyNamedLocked reports whether some worker is known to serve a model by its name.
 func (f *Fleet) anyNamedLocked() bool {
 	return slices.ContainsFunc(f.workers, func(w *Worker) bool { return !w.draining && len(w.ownNames()) > 0 })
 }
 
-// modelProblemLocked tells for people why it is not known what w serves, empty if it is:
-// "not known" is not "fits". alone: no worker tells what it serves.
+// modelProblemLocked says why w gets no requests because of its model; empty if it
+// does. A worker of an unknown model does not fit every model. alone: no worker
+// reports what it serves.
 func (w *Worker) modelProblemLocked(alone bool) string {
 	facts := w.Facts()
 	if w.modelUnknown {
@@ -146,7 +147,7 @@ func (w *Worker) modelProblemLocked(alone bool) string {
 		}
 		return "it does not say which model it serves, while others do: it gets no requests; set model_id"
 	}
-	// vLLM answers 404 to a name that it does not list; SGLang looks at none.
+	// vLLM answers 404 to a name that it does not list; SGLang ignores the name.
 	id := w.setModel()
 	if id == "" || len(facts.Models) == 0 || !facts.vllm(w) {
 		return ""
@@ -185,7 +186,7 @@ func (w *Worker) adapters() []string {
 	return all[:min(len(all), maxAdapters)]
 }
 
-// publishModelsLocked renews the table of names.
+// publishModelsLocked rebuilds the table of names.
 func (f *Fleet) publishModelsLocked() {
 	t := &modelTable{pool: map[string]string{}, adapters: map[string]bool{}}
 	primary := map[string]bool{}

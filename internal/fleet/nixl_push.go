@@ -15,7 +15,7 @@ func readPushPeer(params lenient) *engine.PushPeer {
 	return p
 }
 
-// PushPeer returns what decode must be told of the rank; ok is false while it is
+// PushPeer returns what decode must know of the rank; ok is false while it is
 // not known, as for workers whose connector was set and not found out.
 func (r *Rank) PushPeer() (p engine.PushPeer, ok bool) {
 	if at := r.worker.push.Load(); at != nil {

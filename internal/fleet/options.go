@@ -20,7 +20,7 @@ type Options struct {
 	// health and circuit_breaker, the key for engines, and the timeouts of their
 	// connections.
 	Config *config.Config
-	// Sockets counts the connections to engines. Nil: nobody does.
+	// Sockets counts the connections to engines. Nil: they are not counted.
 	Sockets *upstream.Sockets
 	// Dialects are the engines that workers may be. Nil: those of package engine.
 	Dialects *engine.Registry
@@ -28,7 +28,7 @@ type Options struct {
 	Log *slog.Logger
 
 	// Bounds that are no settings. Zero: the constants below.
-	drainTimeout time.Duration // a removed worker is kept so long for the requests that it still has
+	drainTimeout time.Duration // the longest time that a removed worker is kept for its requests
 	maxProbes    int           // of checks that run at once; half are kept for workers that answered last time
 }
 
@@ -45,7 +45,7 @@ const (
 	// checkSoonPause is the least time between two checks of a worker that fails
 	// requests.
 	checkSoonPause = time.Second
-	// firstRetry is the pause after the first failed look at a worker that is
+	// firstRetry is the pause after the first failed check of a worker that is
 	// not healthy; it doubles up to the interval.
 	firstRetry = time.Second
 	// connectorProbePause is the least time after which a worker that was away is asked for its
@@ -81,7 +81,7 @@ const defaultBootstrapPort = 8998
 // describe it. Its URL may have any spelling that workerurl.Parse takes.
 type WorkerSpec = config.Worker
 
-// SpecError tells that a worker cannot be registered as it was described.
+// SpecError is returned for a worker that cannot be registered as specified.
 type SpecError struct {
 	// Field is the setting, as "url" or "bootstrap_port".
 	Field string
@@ -175,14 +175,14 @@ func capacityOf(s *WorkerSpec) admission.Capacity {
 	return admission.Capacity{MaxBatchedTokens: s.MaxNumBatchedTokens, KVBlocks: s.TotalKVBlocks, BlockSize: s.BlockSize, MaxRunning: s.MaxRunningRequests}
 }
 
-// equalSpecs tells whether checked specs describe one worker.
+// equalSpecs reports whether checked specs describe one worker.
 func equalSpecs(a, b *WorkerSpec) bool {
 	return a.Type.Role() == b.Type.Role() && a.ModelID == b.ModelID && a.BootstrapPort == b.BootstrapPort &&
 		a.DPSize == b.DPSize && a.Backend == b.Backend && a.KVConnector == b.KVConnector && maps.Equal(a.Labels, b.Labels) &&
 		a.TopologyDomain == b.TopologyDomain && slices.Equal(a.Adapters, b.Adapters) && capacityOf(a) == capacityOf(b) && sameTransport(a, b)
 }
 
-// sameTransport tells whether both reach one engine in one way.
+// sameTransport reports whether both specs use the same URL, key and TLS settings.
 func sameTransport(a, b *WorkerSpec) bool {
 	return a.URL == b.URL && a.APIKey == b.APIKey && a.HTTP2 == b.HTTP2 && a.TLS == b.TLS
 }
@@ -207,7 +207,7 @@ func endpointOf(s *WorkerSpec, c upstream.Config) (*upstream.Endpoint, error) {
 	return ep, nil
 }
 
-// validName tells whether an engine or an operator may call something so.
+// validName reports whether s is acceptable as a name, from an engine or an operator.
 func validName(s string) bool {
 	if s == "" || len(s) > maxNameLen {
 		return false

@@ -26,7 +26,7 @@ func (w *Worker) pairGroup() string {
 	return group
 }
 
-// inheritsConnector tells whether w takes the connector of its prefill workers.
+// inheritsConnector reports whether w takes the connector of its prefill workers.
 func (w *Worker) inheritsConnector() bool {
 	return w.role == admission.RoleDecode && w.vllm() && w.ownConnector() == ""
 }
@@ -90,7 +90,7 @@ func (o connectorsByModel) pick(models []string, now string) string {
 	return best
 }
 
-// inheritConnectorLocked gives w the connector of its prefill workers and tells whether that
+// inheritConnectorLocked gives w the connector of its prefill workers and reports whether that
 // changed it.
 func (w *Worker) inheritConnectorLocked(o connectorsByModel) bool {
 	c := o.pick(w.pools(), w.inheritedConnector)
@@ -111,14 +111,14 @@ type pairingNews struct {
 func (f *Fleet) logPairing(news []pairingNews) {
 	for _, n := range news {
 		for _, note := range n.notes {
-			f.log.Warn("worker cannot be paired as it is", "worker", n.w.spec.URL, "id", n.w.id, "type", n.w.role.String(), "about", note)
+			f.log.Warn("worker cannot be paired", "worker", n.w.spec.URL, "id", n.w.id, "type", n.w.role.String(), "about", note)
 		}
 	}
 }
 
 // pairingLocked works out for each worker what keeps it from being paired, and
-// returns what is news. Workers that nobody has seen yet
-// count for nothing: they may turn out to be anything.
+// returns the new notes. Workers that were never healthy do not count: nothing is
+// known of them.
 func (f *Fleet) pairingLocked() (news []pairingNews) {
 	groups := [2]map[string]map[string]bool{{}, {}} // by side, model: the groups
 	mixed, one := false, ""
@@ -183,8 +183,8 @@ func (w *Worker) findPairingNotes(others map[string]map[string]bool) (notes []st
 	return notes
 }
 
-// withheldLocked tells whether w is well but kept from work: what a pair needs to know
-// of it could not be read yet. It is given up when that failed several times.
+// withheldLocked reports whether w is healthy but gets no requests, because what a
+// pair needs to know of it could not be read yet. After several failures it is false.
 func (w *Worker) withheldLocked() bool {
 	if w.role == admission.RoleRegular || w.factsAttempts >= w.fleet.cfg.Health.FailureThreshold {
 		return false
@@ -192,7 +192,7 @@ func (w *Worker) withheldLocked() bool {
 	return w.factsInsufficient()
 }
 
-// factsInsufficient tells whether its facts leave open what a pair needs to know.
+// factsInsufficient reports whether its facts lack what a pair needs to know.
 func (w *Worker) factsInsufficient() bool {
 	f := w.Facts()
 	if !f.read {

@@ -18,8 +18,8 @@ const (
 	maxFactsBody = 8 << 20
 )
 
-// httpProber asks over the worker's own endpoint, so that TLS, key and base path
-// are those of its requests.
+// httpProber sends probes over the worker's own endpoint, so that TLS, key and base
+// path are those of its requests.
 type httpProber struct{ cfg *config.Health }
 
 func (p *httpProber) check(ctx context.Context, w *Worker, l checkParams) checkResult {
@@ -29,8 +29,8 @@ func (p *httpProber) check(ctx context.Context, w *Worker, l checkParams) checkR
 		return probeInParallel(ctx, p.cfg, l, health, alive)
 	}
 	if l.failing {
-		// It is asked first for what costs it least: a worker that does not
-		// answer at all need not be asked how it is.
+		// The liveness probe comes first, since it costs the engine least: a worker
+		// that does not answer it need not be asked for its health.
 		if r := alive(ctx); r.outcome != outcomeOK && r.outcome != outcomeDenied {
 			health := outcomeUnreachable
 			if r.outcome == outcomeUnknown {
@@ -216,8 +216,8 @@ func (p *httpProber) ask(ctx context.Context, w *Worker, f *Facts, take func([]b
 	return true
 }
 
-// trouble tells what is wrong with the way in which a worker is registered, if
-// that is why a request failed.
+// trouble says what is wrong with a worker's registration, if that is why a request
+// failed.
 func trouble(err error) string {
 	var e *upstream.Error
 	if errors.As(err, &e) && e.Op == upstream.OpTLS && !e.Timeout() && upstream.EngineFault(err) {

@@ -8,28 +8,28 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-// checkParams is what a check is to know of the worker.
+// checkParams is what a check needs to know of the worker.
 type checkParams struct {
 	// inService: it is given work, so that every second counts in which it does not
 	// answer.
 	inService bool
-	// failing: its last checks leave a doubt whether it is there at all.
+	// failing: its last checks failed.
 	failing bool
 	// infrequent: it has no requests and is looked at less often for the sake of its many
 	// neighbours. A good check then must not cost a second connection.
 	infrequent bool
 	// deadAfter is the number of failed probes that make it dead.
 	deadAfter int
-	// onFailure, unless nil, is told of a failure while the check goes on.
+	// onFailure, unless nil, is called on a failure while the check still runs.
 	onFailure func(why string)
 }
 
-// probeResult is what became of one request of a check.
+// probeResult is the result of one probe.
 type probeResult struct {
 	outcome      outcome
-	noConnection bool // not even a connection came about
+	noConnection bool // no connection was established
 	timedOut     bool // no answer in time
-	// reason and misconfigured are those of a checkup.
+	// reason and misconfigured are those of a checkResult.
 	reason, misconfigured string
 }
 
@@ -40,12 +40,12 @@ const (
 	headStartOf  = 10 // in parts of the interval
 )
 
-// probeInParallel asks for health and, when that does not come at once, for a proof of
-// life beside it: a route that needs no scheduler. What does not answer that
-// either is asked again each fraction of the interval, without waiting for the
-// timeouts before, until so many have failed that it is dead. So a process that is
-// frozen is found out within the timeout and about the interval, and one that
-// answers a single probe is not dead.
+// probeInParallel sends the health probe and, when that has no answer at once, the
+// liveness probe beside it: a route that needs no scheduler. That probe is repeated
+// each fraction of the interval, without waiting for the timeouts of those before,
+// until so many have failed that the worker is dead. So a frozen process is detected
+// within about the timeout plus the interval, and one that answers a single probe is
+// not dead.
 func probeInParallel(ctx context.Context, o *config.Health, l checkParams, health, alive func(context.Context) probeResult) checkResult {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

@@ -10,41 +10,42 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// A pair of a prefill and a decode rank may fail to hand KV cache over although
-// each works with others: a link, a version, a handshake gone wrong. Neither
-// rank's breaker is to blame, so the pair is: it is barred at the gate for a
-// while, and tried again.
+// KV transfers of a pair of a prefill and a decode rank may fail although each works
+// with others: a link, a version, a failed handshake. Neither rank is charged, so
+// no breaker opens. Instead the pair is quarantined (barred) at the gate for a while,
+// and then tried again.
 const (
-	// pairFailures in a row, the first not older than pairWindow, bar a pair.
+	// pairFailures in a row, the first not older than pairWindow, quarantine a pair.
 	pairFailures = 3
 	pairWindow   = 2 * time.Minute
-	// firstQuarantine is how long it is barred at first. A pair that fails again after it
-	// is barred for twice as long, up to maxCoolOff.
+	// firstQuarantine is the duration of a pair's first quarantine. A pair that fails
+	// again afterwards is quarantined for twice as long, up to maxQuarantine.
 	firstQuarantine = time.Minute
 	maxQuarantine   = 10 * time.Minute
-	// maxPairs bounds the pairs that are suspected or barred. The gate bars 64.
+	// maxPairs bounds the pairs that are tracked, maxQuarantined those in quarantine:
+	// the gate's limit.
 	maxPairs       = 1024
 	maxQuarantined = 64
 )
 
 type pairKey struct{ p, d *Rank }
 
-// pair is a pair under suspicion.
+// pair is a tracked pair: one with recent failures.
 type pair struct {
 	key           pairKey
 	failures      int
 	first         admission.Instant // failure of those in a row
 	quarantined   bool
-	quarantinedAt admission.Instant // of being barred
-	until         admission.Instant // end of being barred, or of the suspicion
-	duration      time.Duration     // the last, 0: it was never barred
+	quarantinedAt admission.Instant
+	until         admission.Instant // end of the quarantine, or of being tracked
+	duration      time.Duration     // of the last quarantine; 0: there was none
 	event         *event            // at until
 }
 
-// quarantine is the table of suspected pairs.
+// quarantine is the table of pairs with recent failures.
 type quarantine struct {
 	tracked atomic.Int32 // the size of pairs
-	total   atomic.Int64 // pairs barred so far
+	total   atomic.Int64 // pairs quarantined so far
 
 	mu sync.Mutex // below Fleet.mu
 	// guarded by mu
@@ -52,10 +53,10 @@ type quarantine struct {
 	quarantined int
 }
 
-// ReportTransferFailure tells that a prefill and a decode rank failed to hand KV
-// cache over, without either one to blame. It charges no breaker; a pair that
-// fails so several times in a row, while another pair could serve, is barred at
-// the gate for a minute or more.
+// ReportTransferFailure records that a KV transfer from p to d failed and neither
+// rank is known to be at fault. It charges no breaker; a pair that fails so several
+// times in a row, while another pair could serve, is quarantined at the gate for a
+// minute or more.
 func (f *Fleet) ReportTransferFailure(p, d *Rank) {
 	if f.cfg.CircuitBreaker.Disabled || p == nil || d == nil {
 		return
@@ -69,13 +70,13 @@ func (f *Fleet) ReportTransferFailure(p, d *Rank) {
 	x := f.countFailureLocked(now, p, d)
 	f.mu.Unlock()
 	if x != nil {
-		f.log.Warn("pair is barred: it keeps failing to hand KV cache over", "prefill", p.id, "decode", d.id,
+		f.log.Warn("pair is quarantined: KV transfers between its workers keep failing", "prefill", p.id, "decode", d.id,
 			"failures", x.failures, "for", x.duration)
 	}
 }
 
-// ReportPairSuccess tells that p handed KV cache over to d. It costs an atomic
-// load as long as no pair is under suspicion.
+// ReportPairSuccess records that a KV transfer from p to d succeeded. It costs an
+// atomic load as long as no pair is tracked.
 func (f *Fleet) ReportPairSuccess(p, d *Rank) {
 	q := &f.quarantine
 	if q.tracked.Load() == 0 {
@@ -83,15 +84,15 @@ func (f *Fleet) ReportPairSuccess(p, d *Rank) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// One that is barred stays so: what ends now began before.
+	// A quarantine is not ended early: the request that succeeded began before it.
 	if x := q.pairs[pairKey{p, d}]; x != nil && !x.quarantined {
 		f.sched.drop(x.event)
 		q.dropLocked(x)
 	}
 }
 
-// otherPairLocked tells whether there is another pair with one of the two that could
-// serve in its place.
+// otherPairLocked reports whether another pair that includes p or d could serve
+// instead.
 func (f *Fleet) otherPairLocked(p, d *Rank) bool {
 	for _, w := range f.workers {
 		if !w.inGate || w.draining {
@@ -116,14 +117,15 @@ func (f *Fleet) otherPairLocked(p, d *Rank) bool {
 	return false
 }
 
-// canPair tells whether the gate would pair the two at all. It needs Fleet.mu.
+// canPair reports whether the gate would pair the two at all. The caller must hold Fleet.mu.
 func canPair(p, d *Rank) bool {
 	return p.facts.PairGroup == d.facts.PairGroup && slices.ContainsFunc(p.facts.Models, func(m string) bool {
 		return slices.Contains(d.facts.Models, m)
 	})
 }
 
-// countFailureLocked counts a failure and returns the pair if that bars it.
+// countFailureLocked counts a failure and returns a copy of the pair if it is
+// quarantined now.
 func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank) (barred *pair) {
 	q := &f.quarantine
 	q.mu.Lock()
@@ -142,7 +144,7 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank) (barred *p
 		q.tracked.Store(int32(len(q.pairs)))
 	}
 	if x.quarantined {
-		return nil // it began before
+		return nil // the request began before the quarantine
 	}
 	if now.Sub(x.first) >= pairWindow && x.duration == 0 {
 		x.failures, x.first = 0, now
@@ -159,11 +161,11 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank) (barred *p
 	q.total.Add(1)
 	f.gate.Apply(admission.Change{Op: admission.BarPair, Rank: p.adm, Other: d.adm})
 	f.sched.set(x.event, x.until)
-	told := *x
-	return &told
+	pairCopy := *x
+	return &pairCopy
 }
 
-// dropLocked forgets a pair. It needs q.mu.
+// dropLocked forgets a pair. The caller must hold q.mu.
 func (q *quarantine) dropLocked(x *pair) {
 	if q.pairs[x.key] != x {
 		return
@@ -175,8 +177,8 @@ func (q *quarantine) dropLocked(x *pair) {
 	q.tracked.Store(int32(len(q.pairs)))
 }
 
-// pairDue ends a bar, after which the pair is on trial: its first failure bars it
-// again. It ends a suspicion that nothing came of.
+// pairDue ends a quarantine, after which the pair is on trial: its first failure
+// quarantines it again. A pair without further failures is no longer tracked.
 func (f *Fleet) pairDue(x *pair, now admission.Instant) {
 	f.mu.Lock()
 	q := &f.quarantine
@@ -199,11 +201,11 @@ func (f *Fleet) pairDue(x *pair, now admission.Instant) {
 	q.mu.Unlock()
 	f.mu.Unlock()
 	if ended {
-		f.log.Info("pair is no longer barred", "prefill", x.key.p.id, "decode", x.key.d.id)
+		f.log.Info("pair is no longer quarantined", "prefill", x.key.p.id, "decode", x.key.d.id)
 	}
 }
 
-// forgetPairsLocked forgets the pairs of ranks that are going.
+// forgetPairsLocked stops tracking the pairs of ranks that are being removed.
 func (f *Fleet) forgetPairsLocked(ranks []*Rank) {
 	q := &f.quarantine
 	if q.tracked.Load() == 0 {
@@ -219,7 +221,7 @@ func (f *Fleet) forgetPairsLocked(ranks []*Rank) {
 	}
 }
 
-// liftQuarantineLocked ends the bars of w's pairs at the gate.
+// liftQuarantineLocked ends the quarantine of w's pairs at the gate.
 func (f *Fleet) liftQuarantineLocked(w *Worker, changes *[]admission.Change) {
 	q := &f.quarantine
 	if q.tracked.Load() == 0 {
@@ -234,8 +236,8 @@ func (f *Fleet) liftQuarantineLocked(w *Worker, changes *[]admission.Change) {
 	}
 }
 
-// restoreQuarantineLocked bars the pairs of ranks that were registered at the gate anew; the
-// gate forgot them with the earlier registration.
+// restoreQuarantineLocked quarantines the pairs of ranks that were registered at the
+// gate anew; the gate dropped the quarantine with the earlier registration.
 func (f *Fleet) restoreQuarantineLocked(ranks []*Rank, changes *[]admission.Change) {
 	q := &f.quarantine
 	if q.tracked.Load() == 0 {
@@ -250,15 +252,15 @@ func (f *Fleet) restoreQuarantineLocked(ranks []*Rank, changes *[]admission.Chan
 	}
 }
 
-// QuarantinedPair is a pair that is barred, in Info of both of its workers.
+// QuarantinedPair is a quarantined pair, in Info of both of its workers.
 type QuarantinedPair struct {
 	Prefill string `json:"prefill"`
 	Decode  string `json:"decode"`
-	// ForSeconds is how long it is still barred.
+	// ForSeconds is the time that is left of its quarantine.
 	ForSeconds float64 `json:"for_secs"`
 }
 
-// quarantinedLocked are the barred pairs of w.
+// quarantinedLocked returns the quarantined pairs of w.
 func (f *Fleet) quarantinedLocked(w *Worker, now admission.Instant) (list []QuarantinedPair) {
 	q := &f.quarantine
 	if q.tracked.Load() == 0 {

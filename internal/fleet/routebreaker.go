@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// routeBreakers are the breakers of a rank's routes that pass through (embeddings,
-// rerank, tokenize …), each by itself: what fails at one says nothing about chat, so
-// it must not close the rank, nor another of these routes. The gate knows nothing of
-// them; who chooses a rank asks Rank.RouteOpen.
+// routeBreakers are the breakers of a rank's pass-through routes (embeddings, rerank,
+// tokenize …), one for each route: a failure of one says nothing about chat, so it
+// must neither close the rank nor another of these routes. The gate does not know
+// them; the code that chooses a rank asks Rank.RouteOpen.
 type routeBreakers struct {
 	some atomic.Bool // a failure was ever counted
 
@@ -21,8 +21,8 @@ type routeBreakers struct {
 // maxRouteBreakers bounds the routes of a rank; there are fewer.
 const maxRouteBreakers = 32
 
-// RouteOpen tells whether requests of a route that passes through should go to
-// other ranks, where there are any: their breaker is open.
+// RouteOpen reports whether the rank's breaker of a pass-through route is open, so
+// that its requests should go to other ranks, where there are any.
 func (r *Rank) RouteOpen(route string) bool {
 	if !r.routes.some.Load() {
 		return false
@@ -38,8 +38,8 @@ func (r *Rank) RouteOpen(route string) bool {
 	return s == admission.BreakerOpen
 }
 
-// AnyRouteFailed tells whether any request that passes through ever failed by an engine's
-// fault, so that RouteOpen is worth asking.
+// AnyRouteFailed reports whether any pass-through request ever failed by an engine's
+// fault; before that, RouteOpen is false everywhere.
 func (f *Fleet) AnyRouteFailed() bool { return f.anyRouteFailed.Load() }
 
 // ReportRouteSuccess and ReportRouteFailure are ReportSuccess and ReportFailure for
@@ -76,6 +76,6 @@ func (r *Rank) ReportRouteFailure(route string, c Charge) {
 	}
 	q.mu.Unlock()
 	if now := f.clock.Now(); b != nil && b.failure(now, c, 0) && b.open(now, false) {
-		f.log.Warn("circuit breaker of a route changed", "rank", r.id, "route", route, "state", admission.BreakerOpen.String())
+		f.log.Warn("circuit breaker of a route changed state", "rank", r.id, "route", route, "state", admission.BreakerOpen.String())
 	}
 }

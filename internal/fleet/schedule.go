@@ -8,7 +8,7 @@ import (
 )
 
 // event is something that happens at a time: a check, the end of an open
-// breaker, a look at a draining worker.
+// breaker, the next look at a draining worker.
 type event struct {
 	// immutable
 	run func(now admission.Instant) // must not block

@@ -16,7 +16,7 @@ type Serving struct {
 
 // Serving returns the ranks of a pool in the order of registration: those that are
 // down included, draining ones not. Where nobody is known to serve it, these are
-// the ranks of workers that have not told what they serve.
+// the ranks of workers that have not reported what they serve.
 func (f *Fleet) Serving(pool string) []Serving {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,7 +44,7 @@ func (f *Fleet) servingLocked(serves func(*Worker) bool) (found []Serving) {
 	return found
 }
 
-// Serves tells whether the worker is in the gate's pool of that name.
+// Serves reports whether the worker is in the gate's pool of that name.
 func (w *Worker) Serves(pool string) bool {
 	w.fleet.mu.Lock()
 	defer w.fleet.mu.Unlock()

@@ -6,9 +6,9 @@ import "sync/atomic"
 // nothing moved, to be reported.
 const silentHandOffs = 5
 
-// transferCheck watch whether the KV cache that requests hand to a decode worker
-// arrives: the answers are right either way, the engine computes the prompt again
-// in silence.
+// transferCheck detects that the KV cache of prompts does not arrive at a decode
+// worker: the answers are right either way, since the engine recomputes the prompt
+// without saying so.
 type transferCheck struct {
 	// handed counts prompts handed over; see Rank.NoteHandOff.
 	handed atomic.Int64
@@ -22,13 +22,13 @@ type transferCheck struct {
 	prev  int64   // handed, by the last reading
 }
 
-// read takes the engine's own count of what it got from others into account, and
-// tells whether silent turned.
+// read takes the engine's own count of what it received, and reports whether silent
+// changed.
 func (t *transferCheck) read(moved float64) (turned bool) {
 	handed := t.handed.Load()
 	switch {
 	case !t.known || moved < t.moved:
-		// The first reading, or the engine started anew.
+		// The first reading, or the engine restarted.
 		t.base = handed
 	case moved > t.moved:
 		t.base = handed
@@ -42,14 +42,14 @@ func (t *transferCheck) read(moved float64) (turned bool) {
 	return turned
 }
 
-// forget begins anew with another engine. The check that runs calls it.
+// forget resets the state for another engine. Only the running check calls it.
 func (t *transferCheck) forget() {
 	t.known = false
 	t.silent.Store(false)
 	t.moving.Store(false)
 }
 
-// state is what Info tells.
+// state is Info's kv_transfer.
 func (t *transferCheck) state() string {
 	switch {
 	case t.silent.Load():
@@ -60,15 +60,15 @@ func (t *transferCheck) state() string {
 	return ""
 }
 
-// NoteHandOff tells that a request on this decode rank was handed KV cache of at
-// least one block to fetch from its prefill.
+// NoteHandOff counts a request on this decode rank that has at least one block of KV
+// cache to fetch from its prefill.
 func (r *Rank) NoteHandOff() { r.worker.transfers.handed.Add(1) }
 
 func (f *Fleet) logTransfers(w *Worker) {
 	if w.transfers.silent.Load() {
-		f.log.Warn("no KV cache arrives at the decode worker, which computes the prompts again: check that its connector is the prefill worker's and that they can reach each other",
+		f.log.Warn("KV transfer is not working: no KV cache arrives at the decode worker, which recomputes the prompts; check that prefill and decode use the same kv_connector and can reach each other",
 			"worker", w.spec.URL, "id", w.id, "kv_connector", w.Connector())
 		return
 	}
-	f.log.Info("KV cache arrives at the decode worker again", "worker", w.spec.URL, "id", w.id)
+	f.log.Info("KV transfer works again: KV cache arrives at the decode worker", "worker", w.spec.URL, "id", w.id)
 }

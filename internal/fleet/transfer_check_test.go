@@ -50,7 +50,7 @@ func TestNothingMoves(t *testing.T) {
 		}
 		b.prober.loaded(urlD, &loads{load: []RankLoad{{}}, tellsExternal: true, external: 41})
 		b.pass(time.Minute)
-		if d.Info().Transfer != "moves" || strings.Count(log.String(), "arrives at the decode worker again") != 1 {
+		if d.Info().Transfer != "moves" || strings.Count(log.String(), "KV transfer works again") != 1 {
 			t.Errorf("%q\n%s", d.Info().Transfer, log)
 		}
 	})

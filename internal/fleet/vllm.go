@@ -50,9 +50,9 @@ const (
 )
 
 // connector asks a vLLM prefill worker how it hands KV cache over, as nothing
-// tells it over HTTP: a request for one token, with the wish to leave its KV to a
+// reports it over HTTP: a request for one token, which asks to leave its KV to a
 // decode. What an engine so leaves is freed by its lease of some 30 s. The error
-// is for what may pass; what can be said for people is in note.
+// is for what may pass; what can be said for the operator is in note.
 func (p *httpProber) connector(ctx context.Context, w *Worker, f *Facts) (name, note string, err error) {
 	model := w.spec.ModelID
 	if names := f.names(); len(names) > 0 {

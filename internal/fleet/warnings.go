@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// warnings are what an operator should look at, besides those of the facts
-// themselves.
+// warnings are what an operator should know of, including the warnings of the facts.
 func (w *Worker) warnings() []string {
 	f := w.Facts()
 	list := slices.Clone(f.Warnings)

@@ -16,10 +16,10 @@ import (
 // Status is where a worker is in its life.
 type Status string
 
-// The statuses. A worker that is gone is in no list.
+// The statuses. A removed worker without requests is in no list.
 const (
 	StatusPending   Status = "pending"   // never seen healthy
-	StatusReady     Status = "ready"     // given work
+	StatusReady     Status = "ready"     // gets requests
 	StatusUnhealthy Status = "unhealthy" // was ready, fails its checks
 	StatusDraining  Status = "draining"  // removed, its requests are not over
 )
@@ -30,7 +30,8 @@ var ErrDead = errors.New("the worker is dead: it does not answer any more")
 // Worker is one registration of one engine. All methods are safe for concurrent
 // use.
 type Worker struct {
-	// What every request looks at stands first, for the sake of large fleets.
+	// What every request reads comes first: in large fleets each worker's cache lines
+	// are cold.
 
 	// immutable
 	fleet    *Fleet
@@ -47,12 +48,12 @@ type Worker struct {
 	base   workerurl.URL
 	ctx    context.Context // ends when nothing may be asked of it any more
 	cancel context.CancelFunc
-	event  *event // the next check, or look at its drain
+	event  *event // the next check, or the next look at its drain
 
 	// atomic
 	generation atomic.Uint64
 	ranks      atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
-	lastCheck  atomic.Int64            // instant of the last judged check
+	lastCheck  atomic.Int64            // instant of the last finished check
 	loads      atomic.Pointer[loads]   // the last answer about its load
 	push       atomic.Pointer[engine.PushPeer]
 	mooncake   atomic.Pointer[mooncake]
@@ -75,15 +76,15 @@ type Worker struct {
 	removed            bool // in no list, asked nothing
 	addedAt            admission.Instant
 	models             []string          // of its ranks at the gate
-	modelUnknown       bool              // the models are not its own words: it has told none
-	modelProblem       string            // why it is kept from work because of its model
+	modelUnknown       bool              // it has reported no model
+	modelProblem       string            // why it gets no requests because of its model
 	inGate             bool              // its ranks are registered there
 	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsReadAt        admission.Instant // when they were last read whole
 	checking           bool
-	maybeReplaced      bool     // it showed signs of being another engine than its facts are of
+	maybeReplaced      bool     // it seems to be another engine than its facts are of
 	factsAttempts      int      // times its facts were read and did not suffice for work
-	pairingNotes       []string // what keeps it from being paired, for people
+	pairingNotes       []string // what keeps it from being paired, for the operator
 }
 
 // liveness is the time from one death of a worker to the next. It is shared by the
@@ -107,7 +108,7 @@ func newLiveness() *liveness {
 	return l
 }
 
-// end tells everybody that the worker is dead.
+// end notifies all listeners that the worker is dead.
 func (l *liveness) end(cause error) {
 	l.cancel(cause)
 	l.mu.Lock()
@@ -125,11 +126,11 @@ func (l *liveness) end(cause error) {
 	}
 }
 
-// DeathListener is told of a worker's death. WorkerDead must be short.
+// DeathListener is notified when a worker dies. WorkerDead must not block.
 type DeathListener interface{ WorkerDead() }
 
-// Watch is a place in the list of those who are told of a worker's death. It is
-// cheaper than a function on Alive's context, which matters to every leg.
+// Watch is a listener's registration with a worker. It is cheaper than a function on
+// Alive's context, which matters since every leg has one.
 type Watch struct {
 	listener   DeathListener
 	liveness   *liveness // nil: not in a list. Guarded by the life's mu, like the links
@@ -137,8 +138,8 @@ type Watch struct {
 	watched    *liveness // immutable between Watch and Stop
 }
 
-// Watch tells who when the rank's worker is found dead, at once if it is. w must
-// not be in use; Stop ends it.
+// Watch notifies who when the rank's worker is found dead, at once if it is dead now.
+// w must not be in use; Stop ends it.
 func (r *Rank) Watch(w *Watch, who DeathListener) {
 	l := r.worker.liveness.Load()
 	w.listener, w.watched = who, l
@@ -157,8 +158,8 @@ func (r *Rank) Watch(w *Watch, who DeathListener) {
 	}
 }
 
-// Stop ends the watch; who may be told once more if the worker dies at this
-// moment.
+// Stop ends the watch; the listener may be notified once more if the worker dies at
+// this moment.
 func (w *Watch) Stop() {
 	l := w.watched
 	if l == nil {
@@ -222,8 +223,8 @@ func (w *Worker) Bootstrap() (host string, port int, ok bool) {
 // found dead. A worker that comes back has a new one.
 func (w *Worker) Alive() context.Context { return w.liveness.Load().ctx }
 
-// NoteProgress tells that bytes of an answer came from the worker. It costs a
-// read of a shared cache line, and is to be called for every piece.
+// NoteProgress records that bytes of an answer came from the worker. It costs a read
+// of a shared cache line, and is to be called for every piece.
 func (w *Worker) NoteProgress() {
 	if l := w.liveness.Load(); !l.progressed.Load() {
 		l.progressed.Store(true)
@@ -264,7 +265,7 @@ func (r *Rank) Worker() *Worker { return r.worker }
 func (r *Rank) ID() string { return r.id }
 
 // Name returns the worker's id, with "@rank" for one data-parallel rank: what
-// clients may be told, since it holds no address.
+// clients may see, since it holds no address.
 func (r *Rank) Name() string { return r.name }
 
 // DPRank returns the data-parallel rank, or -1 when the worker is scheduled as
@@ -287,7 +288,7 @@ func (r *Rank) Alive() context.Context { return r.worker.Alive() }
 // NoteProgress is Worker.NoteProgress.
 func (r *Rank) NoteProgress() { r.worker.NoteProgress() }
 
-// ReportSuccess tells the rank's breaker that a leg on it went well.
+// ReportSuccess records a successful leg at the rank's breaker.
 func (r *Rank) ReportSuccess() {
 	if f := r.worker.fleet; f.anyFailed.Load() {
 		r.breaker.good.Store(int64(f.clock.Now()))
@@ -297,7 +298,7 @@ func (r *Rank) ReportSuccess() {
 	}
 }
 
-// ReportFailure tells the rank's breaker that a leg failed by the engine's
+// ReportFailure records at the rank's breaker that a leg failed by the engine's
 // fault, as far as can be known. The caller leaves out what proves nothing: faults
 // of the client, 429 and overload answers, legs that were cancelled, requests that
 // failed in the same way elsewhere. It charges a rank once for a request. key is what
@@ -310,9 +311,8 @@ func (r *Rank) ReportFailure(c Charge, key uint64) {
 	}
 }
 
-// CheckSoon has the worker checked soon: something says that it may not be what it
-// was, as an engine's 404 for a model that it was sent for. Many calls are one
-// check a second.
+// CheckSoon schedules a check of the worker, because it may have changed: as after an
+// engine's 404 for a model that it should serve. Many calls cause one check a second.
 func (r *Rank) CheckSoon() {
 	w := r.worker
 	now := w.fleet.clock.Now()

@@ -19,8 +19,8 @@ type workerState struct {
 	hasPort   bool
 }
 
-// updateState takes facts, or what else known is made of, into account. Where others know
-// of w already it needs Fleet.mu.
+// updateState computes the state anew from facts and the registration. Once w is
+// registered the caller must hold Fleet.mu.
 func (w *Worker) updateState(facts *Facts) {
 	k := &workerState{facts: facts, dialect: w.fleet.opts.Dialects.Default()}
 	if d, ok := w.fleet.opts.Dialects.Named(orElse(w.setBackend(), facts.Backend)); ok {

@@ -16,7 +16,7 @@ type Abort struct {
 
 var abortWord = []byte(`"abort"`)
 
-// ReadAbort tells whether the JSON of an answer or an event says that the engine gave
+// ReadAbort reports whether the JSON of an answer or an event says that the engine gave
 // the request up: a finish_reason of "abort" or "error" in one of its choices or in
 // meta_info, as a text or as SGLang's object {"type":"abort",…}, or a response of
 // status "failed" or "cancelled", also as the response of an event. Other finish reasons, known or not, are none. The JSON may be cut
@@ -151,7 +151,7 @@ func (w *abortWalk) kind(raw []byte) {
 	}
 }
 
-// WholeJSON tells whether b is one JSON value to its end.
+// WholeJSON reports whether b is one JSON value to its end.
 func WholeJSON(b []byte) bool {
 	s := new(scanner)
 	s.reset(b, maxScanDepth)

@@ -74,10 +74,10 @@ var answerNames = map[string]bool{
 // Reset makes the scanner ready for another answer; its buffers stay.
 func (a *AnswerScanner) Reset() { *a = AnswerScanner{name: a.name[:0], buf: a.buf[:0]} }
 
-// Closed tells whether the answer is JSON whose brackets have closed.
+// Closed reports whether the answer is JSON whose brackets have closed.
 func (a *AnswerScanner) Closed() bool { return a.state == answerDone }
 
-// Invalid tells whether what came is no JSON object or list.
+// Invalid reports whether what came is no JSON object or list.
 func (a *AnswerScanner) Invalid() bool {
 	return a.state == answerBad || a.state == answerValue && a.depth == 0
 }

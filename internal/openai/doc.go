@@ -23,8 +23,8 @@
 //	segments, size := s.Segments()      // the client's bytes with ours between them
 //
 // The answer's side: EventScanner watches a stream that is relayed byte for byte
-// and can tell whether it ended well; ReadUsage finds the token counts; a
-// LogprobMerger joins the two halves of a native answer. ReadErrorObject tells whether
+// and can report whether it ended well; ReadUsage finds the token counts; a
+// LogprobMerger joins the two halves of a native answer. ReadErrorObject reports whether
 // an answer with status 200 is an error after all.
 //
 // A request for n samples, where an engine's pairs can give one each:

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// ReadErrorObject tells whether the JSON of an answer or of an event is in fact an
+// ReadErrorObject reports whether the JSON of an answer or of an event is in fact an
 // error object, as some engines send one with status 200: a top-level "error" that is
 // an object or a string, or the flat form {"object":"error"} of older engines.
 // status is the code in it if that is an HTTP status of an error, else 0; message its

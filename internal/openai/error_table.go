@@ -154,7 +154,7 @@ func NoAvailableWorkers(model, role string, retry time.Duration) *Error {
 }
 
 // ModelUndecided is 503 no_available_workers for a request that names no model while
-// some worker has not told yet which one it serves.
+// some worker has not reported yet which one it serves.
 func ModelUndecided(retry time.Duration) *Error {
 	e := &Error{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_available_workers", RetryAfter: retry}
 	e.Message = "the request names no model, and not all workers have told yet which model they serve; name one in the field \"model\"" + e.again()

@@ -61,7 +61,7 @@ type fanSource struct {
 // maxFanKnown bounds the known beginning of an event.
 const maxFanKnown = 1 << 10
 
-// begins tells whether the data begins as known. The byte after it must end the
+// begins reports whether the data begins as known. The byte after it must end the
 // number.
 func (src *fanSource) begins(data []byte) bool {
 	n := len(src.known)

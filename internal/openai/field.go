@@ -138,7 +138,7 @@ func NewFieldSet(fields ...Field) FieldSet {
 	return s
 }
 
-// Has tells whether f is in the set.
+// Has reports whether f is in the set.
 func (s FieldSet) Has(f Field) bool { return s>>f&1 != 0 }
 
 // With is the set with f in it.

@@ -16,7 +16,7 @@ const (
 	maxFormModel       = 16 << 10
 )
 
-// IsMultipart tells whether a Content-Type is some multipart type.
+// IsMultipart reports whether a Content-Type is some multipart type.
 func IsMultipart(contentType string) bool {
 	kind, _, _ := strings.Cut(contentType, "/")
 	return strings.EqualFold(strings.TrimSpace(kind), "multipart")

@@ -159,7 +159,7 @@ func (p *Peeked) Samples() int {
 	return p.BatchSize * p.N
 }
 
-// Has tells whether the body has the field, null included.
+// Has reports whether the body has the field, null included.
 func (p *Peeked) Has(f Field) bool { return p.seen.Has(f) }
 
 // Fields is the set of known fields that the body has.

@@ -61,7 +61,7 @@ func (s *scanner) element(i int, first bool) (value int, done bool) {
 	return i, false
 }
 
-// nameIs tells whether the field name at the span (with its quotes) is name,
+// nameIs reports whether the field name at the span (with its quotes) is name,
 // whatever way it is spelled.
 func (s *scanner) nameIs(at Span, name string) bool {
 	raw := s.b[at.Start+1 : at.End-1]

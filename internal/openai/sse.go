@@ -336,7 +336,7 @@ func (e *EventScanner) inspect() {
 	}
 }
 
-// count reads the token counts of an event, and tells whether it has such.
+// count reads the token counts of an event, and reports whether it has such.
 func (e *EventScanner) count(data []byte) bool {
 	if e.SkipUsage || !bytes.Contains(data, usageWord) {
 		return false

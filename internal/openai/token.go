@@ -2,7 +2,7 @@ package openai
 
 import "bytes"
 
-// TellsToken tells whether the JSON of an event has output of the model in it: text,
+// TellsToken reports whether the JSON of an event has output of the model in it: text,
 // reasoning, a refusal, token ids or a piece of a tool call, in the form of any API.
 // The events with which a stream is opened, closed or kept alive have none.
 //
@@ -113,7 +113,7 @@ func (s *scanner) choiceTells(i int) bool {
 	}
 }
 
-// hasContent tells whether the value at v is a text, list or object with something in
+// hasContent reports whether the value at v is a text, list or object with something in
 // it.
 func (s *scanner) hasContent(v int) bool {
 	switch s.b[v] {

@@ -38,7 +38,7 @@ func newWorker(f *Fleet, role Role, i int, o WorkerOptions) *Worker {
 	return w
 }
 
-// translates tells whether an SGLang worker has the routes of the other APIs.
+// translates reports whether an SGLang worker has the routes of the other APIs.
 func (w *Worker) translates() bool {
 	return w.opt.Backend == SGLang && (w.opt.Responses || w.role == Regular)
 }

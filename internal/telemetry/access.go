@@ -181,7 +181,7 @@ func (e *line) millis(key string, d time.Duration) {
 	e.b = strconv.AppendFloat(e.b, float64(d.Microseconds())/1000, 'f', -1, 64)
 }
 
-// plain tells whether text can stand in a line as it is.
+// plain reports whether text can stand in a line as it is.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '=' || c == '\\' {

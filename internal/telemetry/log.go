@@ -100,7 +100,7 @@ func (l *Log) Dropped() uint64 {
 }
 
 // Close writes out what is pending. It waits at most so long, because an output
-// that hangs must not keep the process from ending, and tells whether that was
+// that hangs must not keep the process from ending, and reports whether that was
 // enough. Lines logged afterwards are dropped.
 func (l *Log) Close(limit time.Duration) bool {
 	return l.w == nil || l.w.close(limit)

@@ -156,7 +156,7 @@ func (e *Estimator) Observe(name string, p *Prompt, estimated int64, u openai.Us
 	e.model(name).learn(p, float64(reported))
 }
 
-// plausible tells whether a prompt can have so many tokens with any tokenizer and
+// plausible reports whether a prompt can have so many tokens with any tokenizer and
 // template.
 func plausible(p *Prompt, reported int64) bool {
 	most := 0.0

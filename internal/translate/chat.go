@@ -30,13 +30,13 @@ type chatChoice struct {
 // chatCall is a tool call or a piece of one. Its values are JSON strings that are not
 // empty, or nil.
 type chatCall struct {
-	index               int64 // -1 is not told
+	index               int64 // -1 is not reported
 	id, name, arguments raw
 	// only: it came as the API's older function_call, of which an answer has one.
 	only bool
 }
 
-// chatUsage is token counts, -1 where they are not told.
+// chatUsage is token counts, -1 where they are not reported.
 type chatUsage struct {
 	there                                bool
 	prompt, completion, cached, thinking int64

@@ -61,7 +61,7 @@ type Exchange interface {
 // use.
 type Stream interface {
 	// Feed takes the next piece of the engine's stream, cut anywhere. An error ends
-	// the stream; it is not told to the client until Fail. It is one of those of
+	// the stream; the client gets it only from Fail. It is one of those of
 	// Exchange.Answer.
 	Feed(piece []byte, write func([]byte)) error
 	// End is called at the end of the engine's stream. It is an error if the answer

@@ -324,7 +324,7 @@ func withExamples(description, examples raw) raw {
 
 const onlyTheModelCalls = "only the model itself can call tools here"
 
-// callable tells whether the model itself may call a tool. Others are for code on the
+// callable reports whether the model itself may call a tool. Others are for code on the
 // API's own servers.
 func callable(tool object) (bool, error) {
 	callers, err := tool.array("allowed_callers")

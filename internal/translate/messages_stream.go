@@ -195,7 +195,7 @@ var openDelta = [...]string{
 	blockTool:     `{"type":"input_json_delta","partial_json":"`,
 }
 
-// mayLeave tells whether nothing more is expected of the open block, and nothing waits.
+// mayLeave reports whether nothing more is expected of the open block, and nothing waits.
 func (s *messagesStream) mayLeave() bool {
 	return len(s.waiting) == 0 && (s.open != blockTool || s.call.scan.state == argsWhole)
 }

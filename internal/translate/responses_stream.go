@@ -426,7 +426,7 @@ func (s *responsesStream) complete() error {
 	return nil
 }
 
-// answered tells whether there is an item other than reasoning.
+// answered reports whether there is an item other than reasoning.
 func (s *responsesStream) answered() bool {
 	for _, item := range s.items {
 		if item.kind != itemReasoning {

@@ -18,7 +18,7 @@ type toolList struct {
 	left   []leftTool
 }
 
-// leftTool is a tool that the model is not told of.
+// leftTool is a tool that the model does not see.
 type leftTool struct {
 	kind, name string // the name is "" where it has none
 }
@@ -82,7 +82,7 @@ func (l *toolList) note() string {
 }
 
 // leftParts notes the types of blocks or items of earlier turns that are left out: what
-// tools did that the API's own servers run, or of which the model is not told.
+// tools did that the API's own servers run, or which the model does not see.
 type leftParts struct {
 	refuse bool // Options.RefuseTools
 	kinds  []string

@@ -55,7 +55,7 @@ func (x *exchange) listen() {
 	}
 }
 
-// unlisten ends that, and tells whether the context has not ended before.
+// unlisten ends that, and reports whether the context has not ended before.
 func (x *exchange) unlisten(c *conn) bool {
 	if n, ok := x.ctx.(Notifier); ok {
 		return n.Forget(c)
@@ -240,7 +240,7 @@ func (x *exchange) RequestSent() bool {
 	}
 }
 
-// written tells whether the whole request is out. An engine that has read it all
+// written reports whether the whole request is out. An engine that has read it all
 // may have answered before the writing goroutine got to say so.
 func (x *exchange) written() bool {
 	for range 10 {

@@ -250,7 +250,7 @@ func (c *conn) arm(deadline mono.Instant) {
 	c.armed = deadline
 }
 
-// fresh tells whether an idle connection is still fit for a request, as far as
+// fresh reports whether an idle connection is still fit for a request, as far as
 // that is to be found out now: a plain socket is looked at when it is written to.
 func (c *conn) fresh() bool {
 	if c.raw == nil {
@@ -268,7 +268,7 @@ func (c *conn) fresh() bool {
 	return err == wire.ErrWouldBlock
 }
 
-// acked tells whether the engine's kernel may have acknowledged bytes behind the
+// acked reports whether the engine's kernel may have acknowledged bytes behind the
 // first base ones. It counts the SYN as a byte.
 func (c *conn) acked(base int64) bool {
 	if c.raw == nil {

@@ -96,7 +96,7 @@ func (e *Error) Unwrap() []error {
 // Timeout makes the error a net.Error of sorts.
 func (e *Error) Timeout() bool { return e.Kind == KindTimeout }
 
-// EngineFault tells whether err is to be charged to the engine: not the caller's
+// EngineFault reports whether err is to be charged to the engine: not the caller's
 // leaving, not a request that cannot be sent, not a lack on this machine.
 func EngineFault(err error) bool {
 	var e *Error

@@ -377,7 +377,7 @@ func (x *exchange) fail(op Op, err error) *Error {
 	return e
 }
 
-// unsent tells whether it is certain that no byte of the request has reached the
+// unsent reports whether it is certain that no byte of the request has reached the
 // engine's process. err is what reading gave, f what writing gave.
 //
 // The witness is the engine's FIN: it acknowledges all that its kernel had by then,

@@ -36,7 +36,7 @@ type head struct {
 
 const versionPrefix = "HTTP/1."
 
-// startsLikeHTTP tells whether b may be the start of a response.
+// startsLikeHTTP reports whether b may be the start of a response.
 func startsLikeHTTP(b []byte) bool {
 	n := min(len(b), len(versionPrefix))
 	return string(b[:n]) == versionPrefix[:n]

@@ -111,7 +111,7 @@ func (p *peer) gone() {
 	}
 }
 
-// nothingSent tells whether err says that nothing of the request can have reached
+// nothingSent reports whether err says that nothing of the request can have reached
 // the engine, so that it can be sent again without the risk that it runs twice.
 func nothingSent(err error) bool {
 	var e *Error

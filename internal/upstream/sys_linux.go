@@ -13,7 +13,7 @@ func setUserTimeout(fd int, d time.Duration) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 }
 
-// sysReadable tells whether a read would return something, be it the end.
+// sysReadable reports whether a read would return something, be it the end.
 func sysReadable(fd uintptr) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)

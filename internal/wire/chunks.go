@@ -27,7 +27,7 @@ type Chunks struct {
 	lines    int
 }
 
-// Done tells whether the end of the body has been seen.
+// Done reports whether the end of the body has been seen.
 func (k *Chunks) Done() bool { return k.state == chunkDone }
 
 // Trailers are the trailer's lines, each with a line feed.

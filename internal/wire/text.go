@@ -92,7 +92,7 @@ func EqualFold(b []byte, lower string) bool {
 	return true
 }
 
-// HasToken tells whether a comma-separated list has a word, given in lower case.
+// HasToken reports whether a comma-separated list has a word, given in lower case.
 func HasToken(list []byte, lower string) bool {
 	for len(list) > 0 {
 		word := list
@@ -148,7 +148,7 @@ var tokenTable = func() (t [256]bool) {
 	return t
 }()
 
-// ValidToken tells whether s is a token.
+// ValidToken reports whether s is a token.
 func ValidToken[T string | []byte](s T) bool {
 	for i := 0; i < len(s); i++ {
 		if !tokenTable[s[i]] {

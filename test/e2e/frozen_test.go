@@ -55,5 +55,5 @@ func TestFrozenProcess(t *testing.T) {
 	if err := frozen.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	hear("worker is not suspect any more")
+	hear("worker is no longer suspect")
 }
