@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // SourceKind tells which kind of source a setting came from. A greater one wins.
@@ -135,10 +137,4 @@ func located(source, path, value, message string) string {
 }
 
 // clip keeps a mistaken value (a whole file, say) from filling the screen.
-func clip(s string) string {
-	const most = 120
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return text.Clip(s, 120) }

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/text"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -208,14 +209,4 @@ func endpointOf(s *WorkerSpec, c upstream.Config) (*upstream.Endpoint, error) {
 }
 
 // validName reports whether s is acceptable as a name, from an engine or an operator.
-func validName(s string) bool {
-	if s == "" || len(s) > maxNameLen {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		if s[i] < ' ' || s[i] == 0x7f {
-			return false
-		}
-	}
-	return true
-}
+func validName(s string) bool { return s != "" && len(s) <= maxNameLen && text.Printable(s) }

@@ -1,10 +1,10 @@
 package fleet
 
 import (
-	"container/heap"
 	"sync"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/heap"
 )
 
 // event is something that happens at a time: a check, the end of an open
@@ -20,29 +20,9 @@ type event struct {
 
 func newEvent(run func(now admission.Instant)) *event { return &event{run: run, pos: -1} }
 
-type eventHeap []*event
-
-func (h eventHeap) Len() int           { return len(h) }
-func (h eventHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h eventHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].pos, h[j].pos = i, j
-}
-
-func (h *eventHeap) Push(x any) {
-	e := x.(*event)
-	e.pos = len(*h)
-	*h = append(*h, e)
-}
-
-func (h *eventHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	e.pos = -1
-	return e
-}
+// Before and SetIndex are of heap.Element.
+func (e *event) Before(o *event) bool { return e.at < o.at }
+func (e *event) SetIndex(i int)       { e.pos = i }
 
 // schedule runs events when they are due, one after the other, on one
 // goroutine.
@@ -55,7 +35,7 @@ type schedule struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	h eventHeap
+	h heap.Heap[*event]
 }
 
 func newSchedule(clock admission.Clock) *schedule {
@@ -69,11 +49,11 @@ func (s *schedule) set(e *event, at admission.Instant) {
 	s.mu.Lock()
 	e.at = at
 	if e.pos >= 0 {
-		heap.Fix(&s.h, e.pos)
+		s.h.Fix(e.pos)
 	} else {
-		heap.Push(&s.h, e)
+		s.h.Push(e)
 	}
-	first := s.h[0] == e
+	first := s.h.First() == e
 	s.mu.Unlock()
 	if first {
 		s.nudge()
@@ -86,9 +66,9 @@ func (s *schedule) advance(e *event, at admission.Instant) {
 	sooner := e.pos >= 0 && e.at > at
 	if sooner {
 		e.at = at
-		heap.Fix(&s.h, e.pos)
+		s.h.Fix(e.pos)
 	}
-	first := sooner && s.h[0] == e
+	first := sooner && s.h.First() == e
 	s.mu.Unlock()
 	if first {
 		s.nudge()
@@ -102,7 +82,7 @@ func (s *schedule) drop(e *event) {
 	}
 	s.mu.Lock()
 	if e.pos >= 0 {
-		heap.Remove(&s.h, e.pos)
+		s.h.Remove(e.pos)
 	}
 	s.mu.Unlock()
 }
@@ -137,14 +117,14 @@ func (s *schedule) loop() {
 func (s *schedule) runDue(now admission.Instant) (next admission.Instant, more bool) {
 	for {
 		s.mu.Lock()
-		if len(s.h) == 0 || s.h[0].at > now {
-			if more = len(s.h) > 0; more {
-				next = s.h[0].at
+		if s.h.Len() == 0 || s.h.First().at > now {
+			if more = s.h.Len() > 0; more {
+				next = s.h.First().at
 			}
 			s.mu.Unlock()
 			return next, more
 		}
-		e := heap.Pop(&s.h).(*event)
+		e := s.h.Pop()
 		s.mu.Unlock()
 		e.run(now)
 	}

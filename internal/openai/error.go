@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // ErrorCodeHeader carries the code of every error that is sluice's own.
@@ -107,14 +109,14 @@ func (e *Error) AppendJSON(dst []byte, shape Shape) []byte {
 		dst = append(dst, `{"type":"error","error":{"type":`...)
 		dst = AppendString(dst, e.anthropicType())
 		dst = append(dst, `,"message":`...)
-		dst = AppendString(dst, clip(e.Message, maxErrorMessage))
+		dst = AppendString(dst, text.Clip(e.Message, maxErrorMessage))
 		if e.Detail != "" {
 			dst = append(dst, `,"details":{"error_code":`...)
 			dst = append(AppendString(dst, e.Detail), '}')
 		}
 	} else {
 		dst = append(dst, `{"error":{"message":`...)
-		dst = AppendString(dst, clip(e.Message, maxErrorMessage))
+		dst = AppendString(dst, text.Clip(e.Message, maxErrorMessage))
 		dst = append(dst, `,"type":`...)
 		dst = AppendString(dst, e.Type)
 		dst = append(dst, `,"param":`...)
@@ -221,16 +223,4 @@ func (e *Error) AppendEvent(dst []byte, shape Shape) []byte {
 	dst = append(dst, "data: "...)
 	dst = e.AppendJSON(dst, shape)
 	return append(dst, '\n', '\n')
-}
-
-// clip shortens text to at most limit bytes, at a character's edge.
-func clip(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	cut := limit - len("…")
-	for cut > 0 && text[cut]&0xc0 == 0x80 {
-		cut--
-	}
-	return text[:cut] + "…"
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net/http"
 	"unicode/utf8"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // ReadErrorObject reports whether the JSON of an answer or of an event is in fact an
@@ -100,7 +102,7 @@ func (e *errorFacts) tell() (status int, message string) {
 	}
 	if len(e.message) > 0 && e.message[0] == '"' {
 		raw := e.message
-		message = clip(string(AppendUnquoted(nil, raw)), maxErrorMessage)
+		message = text.Clip(string(AppendUnquoted(nil, raw)), maxErrorMessage)
 	}
 	return status, message
 }
@@ -126,5 +128,5 @@ func EventErrorMessage(data []byte) string {
 	if len(data) == 0 || data[0] == '{' || data[0] == '[' || !utf8.Valid(data) {
 		return ""
 	}
-	return clip(string(data), maxErrorMessage)
+	return text.Clip(string(data), maxErrorMessage)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // StatusOverloaded is the status some clients of policy classes expect in place of
@@ -32,7 +34,7 @@ func InvalidRequest(param, format string, args ...any) *Error {
 // be.
 func InvalidTarget(target, reason string) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_target",
-		Message: fmt.Sprintf("the request is pinned to %q, which is impossible: %s", clip(target, maxNameInMessage), reason)}
+		Message: fmt.Sprintf("the request is pinned to %q, which is impossible: %s", text.Clip(target, maxNameInMessage), reason)}
 }
 
 // InvalidAPIKey is 401 invalid_api_key, on a route that asks for a client's key.
@@ -52,13 +54,13 @@ func RouterLimit(what string) *Error {
 // health.
 func ModelNotFound(model string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "model_not_found", Param: "model",
-		Message: fmt.Sprintf("the model %q is not served here; GET /v1/models lists those that are", clip(model, maxNameInMessage))}
+		Message: fmt.Sprintf("the model %q is not served here; GET /v1/models lists those that are", text.Clip(model, maxNameInMessage))}
 }
 
 // RouteNotFound is 404 route_not_found: no worker that could be asked has the route.
 func RouteNotFound(path string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "route_not_found",
-		Message: fmt.Sprintf("no worker here serves the path %q", clip(path, maxNameInMessage))}
+		Message: fmt.Sprintf("no worker here serves the path %q", text.Clip(path, maxNameInMessage))}
 }
 
 // RequestTooLarge is 413 request_too_large; limit is in bytes.
@@ -146,7 +148,7 @@ func NoAvailableWorkers(model, role string, retry time.Duration) *Error {
 	}
 	which := ""
 	if model != "" {
-		which = fmt.Sprintf(" for the model %q", clip(model, maxNameInMessage))
+		which = fmt.Sprintf(" for the model %q", text.Clip(model, maxNameInMessage))
 	}
 	e := &Error{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_available_workers", RetryAfter: retry}
 	e.Message = fmt.Sprintf("no %sworker%s is ready now (down, still loading, or draining)%s", role, which, e.again())
@@ -173,7 +175,7 @@ func WorkersUnavailable(model, role string, a AdmissionInfo, retry time.Duration
 // ""; reason must not hold addresses or keys; cause goes to the log.
 func UpstreamFailed(role, reason string, cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_failed", Cause: cause,
-		Message: fmt.Sprintf("the %s failed: %s", engine(role), clip(reason, 512))}
+		Message: fmt.Sprintf("the %s failed: %s", engine(role), text.Clip(reason, 512))}
 }
 
 // UpstreamTimeout is 504 upstream_timeout: what (such as "first byte") did not come

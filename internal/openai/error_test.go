@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 func TestErrorTable(t *testing.T) {
@@ -125,7 +127,7 @@ func TestErrorMessagesAreBoundedAndClean(t *testing.T) {
 	}
 	const whole = "aé€🙂bcdef"
 	for n := range 12 {
-		if got := clip(whole, n+3); len(got) > n+3 || !strings.HasPrefix(whole, strings.TrimSuffix(got, "…")) {
+		if got := text.Clip(whole, n+3); len(got) > n+3+len("…") || !strings.HasPrefix(whole, strings.TrimSuffix(got, "…")) {
 			t.Errorf("clip to %d: %q", n+3, got)
 		}
 	}

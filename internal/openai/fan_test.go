@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 func planFan(t *testing.T, route Route, body string, maxCopies int) (*Peeked, Fan, error) {
@@ -190,7 +192,7 @@ func TestReadErrorObject(t *testing.T) {
 		{`{"x":1 "error":{}}`, 0, "", false},
 		{` "error"`, 0, "", false},
 		{``, 0, "", false},
-		{`{"error":{"message":"` + long + `"}}`, 0, clip(long, maxErrorMessage), true},
+		{`{"error":{"message":"` + long + `"}}`, 0, text.Clip(long, maxErrorMessage), true},
 	} {
 		status, message, ok := ReadErrorObject([]byte(c.json))
 		if status != c.status || message != c.message || ok != c.ok {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // maxLogged bounds text in a line that came from outside, in bytes.
@@ -215,17 +217,9 @@ func appendJSON(b []byte, s string) []byte {
 // another one.
 func Clip(s string) string {
 	if len(s) > maxLogged {
-		cut := maxLogged - len("…")
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut] + "…"
+		s = text.Clip(s, maxLogged-len("…"))
 	}
-	clean := true
-	for i := range len(s) {
-		clean = clean && s[i] >= ' ' && s[i] != 0x7f
-	}
-	if clean {
+	if text.Printable(s) {
 		return s
 	}
 	return strings.Map(func(r rune) rune {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // EngineError is an error that the engine told, with its status, in an answer or a
@@ -149,10 +150,4 @@ func (r *Responses) AppendError(dst []byte, status int, body []byte) []byte {
 }
 
 // clipMessage bounds a message that came from outside.
-func clipMessage(message string) string {
-	const limit = 2048
-	if len(message) <= limit {
-		return message
-	}
-	return message[:limit] + "…"
-}
+func clipMessage(message string) string { return text.Clip(message, 2048) }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // codeUntranslatable is the code of a request that is valid in its own API but asks
@@ -93,12 +94,7 @@ func readObject(v raw, at *path) (object, error) {
 	return o, nil
 }
 
-func clipName(name string) string {
-	if len(name) > 64 {
-		return name[:64] + "…"
-	}
-	return name
-}
+func clipName(name string) string { return text.Clip(name, 64) }
 
 // get is the member's value, nil if it is absent or null.
 func (o object) get(name string) raw {

@@ -24,7 +24,9 @@ type pool struct {
 	closed bool        // guarded by mu
 	listed bool        // guarded by mu: sockets knows of it, or is about to
 
-	key mono.Instant // guarded by sockets.mu
+	// guarded by sockets.mu
+	key   mono.Instant
+	place int // in sockets.pools
 }
 
 func (p *pool) len() int {

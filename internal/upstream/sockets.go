@@ -1,12 +1,12 @@
 package upstream
 
 import (
-	"container/heap"
 	"context"
 	"net"
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-router/sluice/internal/heap"
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
@@ -24,7 +24,7 @@ type Sockets struct {
 	opening atomic.Pointer[func()]
 
 	mu    sync.Mutex
-	pools poolHeap // guarded by mu
+	pools heap.Heap[*pool] // guarded by mu
 }
 
 // Open is how many connections are open now or being opened.
@@ -52,17 +52,17 @@ func (s *Sockets) CloseIdle(n int) (closed int) {
 func (s *Sockets) oldest() *conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.pools) > 0 {
-		p := s.pools[0]
+	for s.pools.Len() > 0 {
+		p := s.pools.First()
 		c, key := p.takeOldest(p.key)
 		switch {
 		case c != nil:
 			return c
 		case key == 0:
-			heap.Pop(&s.pools)
+			s.pools.Pop()
 		default:
 			p.key = key
-			heap.Fix(&s.pools, 0)
+			s.pools.Fix(0)
 		}
 	}
 	return nil
@@ -73,7 +73,7 @@ func (s *Sockets) list(p *pool, key mono.Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.key = key
-	heap.Push(&s.pools, p)
+	s.pools.Push(p)
 }
 
 // dialing counts a connection that is about to be dialed. All methods for counting can
@@ -95,29 +95,17 @@ func (s *Sockets) closed() {
 	}
 }
 
-// poolHeap has the pool with the smallest key first.
-type poolHeap []*pool
-
-func (h poolHeap) Len() int           { return len(h) }
-func (h poolHeap) Less(i, j int) bool { return h[i].key < h[j].key }
-func (h poolHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *poolHeap) Push(x any)        { *h = append(*h, x.(*pool)) }
-func (h *poolHeap) Pop() any {
-	n := len(*h) - 1
-	p := (*h)[n]
-	(*h)[n], *h = nil, (*h)[:n]
-	return p
-}
+// Before and SetIndex are of heap.Element; both require Sockets.mu.
+func (p *pool) Before(o *pool) bool { return p.key < o.key }
+func (p *pool) SetIndex(i int)      { p.place = i }
 
 // unlist forgets a pool that gets no connections any more.
 func (s *Sockets) unlist(p *pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, q := range s.pools {
-		if q == p {
-			heap.Remove(&s.pools, i)
-			return
-		}
+	// A pool that was never listed has the place 0 too.
+	if i := p.place; i >= 0 && i < s.pools.Len() && s.pools.All()[i] == p {
+		s.pools.Remove(i)
 	}
 }
 

@@ -126,7 +126,7 @@ func TestConnectionsAreCountedOut(t *testing.T) {
 			}
 			sockets.mu.Lock()
 			defer sockets.mu.Unlock()
-			if n := len(sockets.pools); n > 0 {
+			if n := sockets.pools.Len(); n > 0 {
 				t.Errorf("%d pools of closed endpoints are kept", n)
 			}
 		})

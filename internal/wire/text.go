@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // ErrTooLarge is wrapped by errors about a bound; every other error of this
@@ -127,12 +129,7 @@ func ParseLength(b []byte) (int64, error) {
 }
 
 // Clip shortens what goes into a message.
-func Clip(s string) string {
-	if len(s) > 64 {
-		return s[:64] + "…"
-	}
-	return s
-}
+func Clip(s string) string { return text.Clip(s, 64) }
 
 // tokenTable marks the characters of a token (RFC 9110, section 5.6.2).
 var tokenTable = func() (t [256]bool) {

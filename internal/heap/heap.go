@@ -1,0 +1,109 @@
+// Package heap is a binary heap whose elements know where they lie, so that any of
+// them can be moved or removed in O(log n). It differs from container/heap in having
+// a type: nothing is boxed, and no method but push, when it grows, allocates.
+//
+//	type event struct { at time.Time; pos int }
+//
+//	func (e *event) Before(o *event) bool { return e.at.Before(o.at) }
+//	func (e *event) SetIndex(i int)       { e.pos = i }
+//
+//	var h heap.Heap[*event]
+//	h.Push(e)
+//	e.at = later
+//	h.Fix(e.pos)
+//
+// An element that lies in two heaps with different orders has a type for each:
+// type byDeadline struct{ *event }.
+package heap
+
+// Element is what a Heap holds.
+type Element[T any] interface {
+	// Before reports whether the element comes out before another one.
+	Before(T) bool
+	// SetIndex is called with the element's new place; -1: it is in the heap no more.
+	SetIndex(int)
+}
+
+// Heap has the first element at place 0. The zero value is empty and ready for use. It
+// is not safe for concurrent use.
+type Heap[T Element[T]] struct{ list []T }
+
+// Len returns the number of elements.
+func (h *Heap[T]) Len() int { return len(h.list) }
+
+// First returns the first element. REQUIRES: Len() > 0.
+func (h *Heap[T]) First() T { return h.list[0] }
+
+// All returns the elements in no particular order. The slice is the heap's own.
+func (h *Heap[T]) All() []T { return h.list }
+
+// Push adds x.
+func (h *Heap[T]) Push(x T) {
+	h.list = append(h.list, x)
+	x.SetIndex(len(h.list) - 1)
+	h.up(len(h.list) - 1)
+}
+
+// Pop removes the first element and returns it. REQUIRES: Len() > 0.
+func (h *Heap[T]) Pop() T { return h.Remove(0) }
+
+// Remove removes the element at place i and returns it.
+func (h *Heap[T]) Remove(i int) T {
+	var none T
+	x, last := h.list[i], len(h.list)-1
+	if i != last {
+		h.list[i] = h.list[last]
+		h.list[i].SetIndex(i)
+	}
+	h.list[last] = none
+	h.list = h.list[:last]
+	if i != last {
+		h.Fix(i)
+	}
+	x.SetIndex(-1)
+	return x
+}
+
+// Fix moves the element at place i to where it belongs, after its order changed.
+func (h *Heap[T]) Fix(i int) {
+	if !h.down(i) {
+		h.up(i)
+	}
+}
+
+func (h *Heap[T]) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !h.list[i].Before(h.list[parent]) {
+			return
+		}
+		h.swap(i, parent)
+		i = parent
+	}
+}
+
+// down reports whether the element at place i moved.
+func (h *Heap[T]) down(i int) bool {
+	start := i
+	for {
+		first := 2*i + 1
+		if first >= len(h.list) {
+			break
+		}
+		if second := first + 1; second < len(h.list) && h.list[second].Before(h.list[first]) {
+			first = second
+		}
+		if !h.list[first].Before(h.list[i]) {
+			break
+		}
+		h.swap(i, first)
+		i = first
+	}
+	return i > start
+}
+
+func (h *Heap[T]) swap(i, j int) {
+	h.list[i], h.list[j] = h.list[j], h.list[i]
+	h.list[i].SetIndex(i)
+	h.list[j].SetIndex(j)
+}

@@ -1,0 +1,21 @@
+package text
+
+import "testing"
+
+func TestClip(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"", ""}, {"1234", "1234"}, {"12345", "1234…"}, {"123é5", "123…"}, {"12é5", "12é…"}, {"ééé", "éé…"}, {"\xff\xff2345", "\uFFFD23…"},
+	} {
+		if got := Clip(c.in, 4); got != c.want {
+			t.Errorf("Clip(%q) = %q, want %q", c.in, got, c.want)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]bool{"": true, "a b é": true, "a\n": false, "\x7f": false, "\x00": false} {
+		if Printable(in) != want {
+			t.Errorf("Printable(%q) is not %t", in, want)
+		}
+	}
+}
