@@ -297,8 +297,8 @@ func (l *loader) checkNames(w *Worker, path, source string) {
 	if d := w.TopologyDomain; d != "" && !labelValue.MatchString(d) {
 		l.fail(path+".topology_domain", source, d, "must be 1 to 253 characters of ASCII, without spaces at the ends")
 	}
-	if len(w.Adapters) > maxAdapters {
-		l.fail(path+".adapters", source, "", "has more than %d adapters", maxAdapters)
+	if len(w.Adapters) > MaxAdapters {
+		l.fail(path+".adapters", source, "", "has more than %d adapters", MaxAdapters)
 		return
 	}
 	for i, a := range w.Adapters {

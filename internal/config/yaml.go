@@ -407,8 +407,8 @@ func (y *yamlReader) structList(n *yaml.Node, o *option, root reflect.Value, pat
 
 // Bounds of a worker's labels and adapters.
 const (
-	maxLabels   = 64
-	maxAdapters = 1024
+	MaxLabels   = 64
+	MaxAdapters = 4096
 )
 
 var (
@@ -427,8 +427,8 @@ func (y *yamlReader) labels(n *yaml.Node, o *option, root reflect.Value, path st
 			y.fail(keyPath, at.String(), "", "a label's name is of letters, digits, '_', '.', '-' and '/', 253 at most")
 		case !labelValue.MatchString(text):
 			y.fail(keyPath, valueAt.String(), text, "must be 1 to 253 characters of ASCII, without spaces at the ends")
-		case len(labels) == maxLabels:
-			y.fail(path, from.String(), "", "has more than %d labels", maxLabels)
+		case len(labels) == MaxLabels:
+			y.fail(path, from.String(), "", "has more than %d labels", MaxLabels)
 		default:
 			labels[key] = text
 		}

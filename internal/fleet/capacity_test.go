@@ -312,7 +312,7 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 				t.Errorf("%s: %v", field, err)
 			}
 		}
-		if _, _, err := b.Add(t.Context(), WorkerSpec{URL: urlA, Adapters: make([]string, maxAdapters+1)}); err == nil {
+		if _, _, err := b.Add(t.Context(), WorkerSpec{URL: urlA, Adapters: make([]string, config.MaxAdapters+1)}); err == nil {
 			t.Error("any number of adapters is taken")
 		}
 	})

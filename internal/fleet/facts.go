@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/sluice-router/sluice/internal/config"
 )
 
 // ModelInfo is an entry of GET /v1/models.
@@ -182,7 +184,7 @@ func (f *Facts) addModels(body []byte) error {
 		switch {
 		case info.ID == "":
 			dropped++
-		case info.Parent != "" && len(f.Adapters) < maxAdapters:
+		case info.Parent != "" && len(f.Adapters) < config.MaxAdapters:
 			f.Adapters = append(f.Adapters, info)
 		case info.Parent == "" && len(f.Models) < maxModels:
 			f.Models = append(f.Models, info)
@@ -197,7 +199,7 @@ func (f *Facts) addModels(body []byte) error {
 		}
 	}
 	if dropped > 0 {
-		f.warn("%d entries of /v1/models are not used: no usable id, or more than %d models or %d adapters", dropped, maxModels, maxAdapters)
+		f.warn("%d entries of /v1/models are not used: no usable id, or more than %d models or %d adapters", dropped, maxModels, config.MaxAdapters)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
@@ -183,7 +184,7 @@ func (w *Worker) adapters() []string {
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
-	return all[:min(len(all), maxAdapters)]
+	return all[:min(len(all), config.MaxAdapters)]
 }
 
 // publishModelsLocked rebuilds the table of names.

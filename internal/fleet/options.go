@@ -96,11 +96,9 @@ func (e *SpecError) Error() string {
 func (e *SpecError) Unwrap() error { return e.Err }
 
 const (
-	maxNameLen  = 512 // of models, labels
-	maxLabels   = 64
-	maxDPSize   = 1024
-	maxModels   = 16   // pools that one worker may be in
-	maxAdapters = 4096 // a worker
+	maxNameLen = 512 // of models, labels
+	maxDPSize  = 1024
+	maxModels  = 16 // pools that one worker may be in
 	// maxCapacity and maxBlockSize bound what an operator may set.
 	maxCapacity  = 1 << 40
 	maxBlockSize = 65536
@@ -131,8 +129,8 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 	if s.ModelID != "" && !validName(s.ModelID) {
 		return s, base, &SpecError{"model_id", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
 	}
-	if len(s.Labels) > maxLabels {
-		return s, base, &SpecError{"labels", fmt.Errorf("there are more than %d", maxLabels)}
+	if len(s.Labels) > config.MaxLabels {
+		return s, base, &SpecError{"labels", fmt.Errorf("there are more than %d", config.MaxLabels)}
 	}
 	for k, v := range s.Labels {
 		if !validName(k) || v != "" && !validName(v) {
@@ -143,8 +141,8 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 	if s.TopologyDomain != "" && !validName(s.TopologyDomain) {
 		return s, base, &SpecError{"topology_domain", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
 	}
-	if len(s.Adapters) > maxAdapters {
-		return s, base, &SpecError{"adapters", fmt.Errorf("there are more than %d", maxAdapters)}
+	if len(s.Adapters) > config.MaxAdapters {
+		return s, base, &SpecError{"adapters", fmt.Errorf("there are more than %d", config.MaxAdapters)}
 	}
 	for _, a := range s.Adapters {
 		if !validName(a) {

@@ -545,7 +545,7 @@ func FuzzFacts(f *testing.F) {
 				t.Errorf("name %q", n)
 			}
 		}
-		if len(facts.names()) > maxModels || len(facts.Adapters) > maxAdapters || facts.DPSize < 0 || facts.DPSize > maxDPSize ||
+		if len(facts.names()) > maxModels || len(facts.Adapters) > config.MaxAdapters || facts.DPSize < 0 || facts.DPSize > maxDPSize ||
 			facts.BootstrapPort < 0 || facts.BootstrapPort > 65535 || facts.MaxTotalTokens < 0 {
 			t.Errorf("facts out of bounds: %+v", facts)
 		}
