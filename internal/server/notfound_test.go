@@ -27,7 +27,7 @@ func TestUnknownPathsAreTold(t *testing.T) {
 		"/metrics":                      ` on this port; it is on port ` + metricsPort + ` (--prometheus-port)`,
 		"/":                             list,
 		"/favicon.ico":                  list,
-		"/v1/files":                     ": sluice keeps nothing; send the content itself in the request, or run a store for it beside sluice",
+		"/v1/files":                     ": sluice stores nothing; send the content itself in the request, or run a separate store for it",
 		"/" + strings.Repeat("v1/", 60): list,
 	} {
 		for _, method := range []string{"GET", "POST"} {

@@ -58,7 +58,7 @@ var notHere = []struct {
 	hint     string
 }{
 	{[]string{"/v1/files", "/v1/uploads", "/v1/vector_stores", "/v1/containers", "/v1/skills", "/v1/memory_stores", "/v1/vaults", "/v1/conversations"},
-		"sluice keeps nothing; send the content itself in the request, or run a store for it beside sluice"},
+		"sluice stores nothing; send the content itself in the request, or run a separate store for it"},
 	{[]string{"/v1/batches", "/v1/messages/batches"},
 		"there are no batches; send the requests one by one, in a class that may wait (docs/classes.md)"},
 	{[]string{"/v1/assistants", "/v1/threads", "/v1/agents", "/v1/sessions", "/v1/environments", "/v1/chatkit", "/v1/deployments", "/v1/deployment_runs", "/v1/dreams", "/v1/tunnels"},
@@ -66,14 +66,14 @@ var notHere = []struct {
 	{[]string{"/v1/responses/input_tokens"}, "count with /tokenize or /v1/messages/count_tokens"},
 	{[]string{"/v1/responses"}, "of a stored response only GET /v1/responses/{id} and POST /v1/responses/{id}/cancel are served, in aggregated mode"},
 	{[]string{"/v1/chat/completions"}, "chat completions are not stored"},
-	{[]string{"/v1/models"}, "models come and go with the workers that serve them"},
-	{[]string{"/v1/fine_tuning", "/v1/evals"}, "models are trained and judged elsewhere; load an adapter into the workers and name it as the model"},
+	{[]string{"/v1/models"}, "models are added and removed with the workers that serve them"},
+	{[]string{"/v1/fine_tuning", "/v1/evals"}, "models are trained and evaluated elsewhere; load an adapter into the workers and name it as the model"},
 	{[]string{"/v1/images", "/v1/videos", "/v1/moderations", "/v1/content_provenance_checks", "/v1/safety", "/v1/decisions",
 		"/v1/audio/speech", "/v1/audio/voices", "/v1/audio/voice_consents"},
 		"the engines behind sluice serve language models; send these to a server of their own"},
 	{[]string{"/v1/realtime", "/v1/live"}, "there are no WebSockets or calls; use /v1/responses with \"stream\": true"},
 	{[]string{"/v1/organization", "/v1/organizations", "/v1/projects", "/v1/compliance", "/v1/user_profiles"},
-		"accounts, keys and usage are no matter of sluice's; keys are set with --api-key, usage is on /metrics"},
+		"sluice manages no accounts, keys or usage; keys are set with --api-key, usage is on /metrics"},
 	{[]string{"/v1/complete"}, "the Text Completions API has ended; use /v1/messages or /v1/completions"},
 	// of routers' scripts
 	{[]string{"/list_workers", "/add_worker", "/remove_worker"},
