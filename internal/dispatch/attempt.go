@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
@@ -20,7 +19,7 @@ func (x *attempt) run() *failure {
 	}
 	if !x.plan.pair || x.bypasses() {
 		x.passUntranslated()
-		return x.runAggregated()
+		return x.runAlone(x.ticket.Decode.Data().(*fleet.Rank))
 	}
 	dialect := x.ticket.Prefill.Data().(*fleet.Rank).Dialect()
 	if dialect.Native(x.call.Route) {
@@ -28,22 +27,21 @@ func (x *attempt) run() *failure {
 	} else if f := x.translate(); f != nil {
 		return f
 	}
+	copies := 1
 	if dialect.FansOut() {
 		if x.plan.fanFault != nil {
 			return x.plan.fanFault
 		}
-		if x.plan.fan.Copies > 1 {
-			return x.runFan()
-		}
+		copies = x.plan.fan.Copies
 	}
 	b, f := x.planLegs(0)
 	if f != nil {
 		return f
 	}
 	if b.plan.Shape == engine.Together {
-		return x.runPair(b)
+		return x.runTogether(b, copies)
 	}
-	return x.runSequential(b)
+	return x.runInSequence(b)
 }
 
 // bypasses tells whether the ticket was granted a decode rank alone.
@@ -105,28 +103,4 @@ func (x *attempt) guarded(leg admission.Leg, run func() *failure) (f *failure) {
 		}
 	}()
 	return run()
-}
-
-// reportPair tells how the hand-off between two ranks went, where that is known:
-// a pair that keeps failing while both ends work with others is kept apart.
-func (x *attempt) reportPair(pr, dr *fleet.Rank, f *failure) {
-	switch {
-	case f == nil:
-		x.d.fleet.ReportPairSuccess(pr, dr)
-	case f.transfer:
-		x.d.fleet.ReportTransferFailure(pr, dr)
-	}
-}
-
-// letPrefillFinish leaves prefill legs that are still open their grace. It tells
-// whether they were over already. Who closes done removes the deadline after that.
-func (x *attempt) letPrefillFinish(done *latch, ctx *legContext, grace *deadline) bool {
-	if done.isClosed() {
-		return true
-	}
-	x.d.graces.add(grace, ctx, time.Now().Add(x.d.opts.PrefillGrace))
-	if done.isClosed() { // perhaps before the deadline was there to be removed
-		x.d.graces.remove(grace)
-	}
-	return false
 }

@@ -6,13 +6,8 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 )
 
-// runAggregated sends the only leg of a request that runs whole on one worker.
-func (x *attempt) runAggregated() *failure {
-	return x.runOn(x.ticket.Decode.Data().(*fleet.Rank))
-}
-
-// runOn sends the whole request to one rank.
-func (x *attempt) runOn(rank *fleet.Rank) *failure {
+// runAlone sends the whole request to one rank.
+func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 	rec := &x.call.Record
 	if rank.Worker().Role() == admission.RolePrefill {
 		rec.ranks(rank, nil)
@@ -27,13 +22,14 @@ func (x *attempt) runOn(rank *fleet.Rank) *failure {
 		rank.Dialect().EditWhole(s, engine.Whole{Request: x.call.Peeked, Attempt: x.attempts, Rank: rank})
 	}
 	b.decode, _ = s.Segments()
-	leg := &answerLeg{}
-	leg.ctx.follow(&x.ctx.legContext)
-	defer leg.ctx.unfollow()
-	rank.Watch(&leg.dead, &leg.ctx)
-	defer leg.dead.Stop()
+	run := &struct {
+		leg   leg
+		relay relay
+	}{}
+	run.leg.begin(&x.ctx.legContext, rank)
+	defer run.leg.over()
 	x.ticket.StartDecode()
-	f := x.runAnswer(leg, rank, x.legRequest(b, admission.DecodeLeg), nil)
+	f := x.runAnswer(&run.leg, &run.relay, x.legRequest(b, admission.DecodeLeg), nil, nil)
 	x.ticket.EndDecode()
 	x.serving().noteRoute(rank, f)
 	x.verdicts.report(rank, f)

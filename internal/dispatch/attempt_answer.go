@@ -7,22 +7,21 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// runAnswer sends the leg that answers the client and relays its answer. pair is
-// nil unless a prefill leg runs beside.
-func (x *attempt) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Request, pair *pairLegs) *failure {
+// runAnswer sends the call of a leg that answers the client and relays its answer with r.
+// prefill is the leg that runs beside, cached what a prefill leg tells of its cache; both
+// may be nil.
+func (x *attempt) runAnswer(l *leg, r *relay, req *upstream.Request, prefill *prefillLeg, cached *prefillCached) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
-	r, ctx := &leg.relay, &leg.ctx
-	if f := x.openAnswer(r, ctx, rank, req); f != nil {
+	ctx := &l.ctx
+	if f := x.openAnswer(l, r, req); f != nil {
 		return f
 	}
 	defer r.resp.Body.Close()
 	defer r.progress.record(&r.scan)
 	r.frees = true
-	if pair != nil {
-		r.cached.take(x.request, &pair.prefill.cached)
-	} else if leg.cached != nil {
-		r.cached.take(x.request, leg.cached)
+	if cached != nil {
+		r.cached.take(x.request, cached)
 	}
 	var f *failure
 	switch {
@@ -30,8 +29,8 @@ func (x *attempt) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Requ
 		f = r.passed(ctx)
 	case x.translates():
 		f = r.translated(ctx)
-	case pair != nil && x.wantsLogprobs():
-		f = r.merged(ctx, &pair.prefill)
+	case prefill != nil && x.wantsLogprobs():
+		f = r.merged(ctx, prefill)
 	case r.sse:
 		f = r.stream(ctx)
 	case x.call.Peeked.Stream:
@@ -44,29 +43,21 @@ func (x *attempt) runAnswer(leg *answerLeg, rank *fleet.Rank, req *upstream.Requ
 
 // openAnswer sends the leg and returns when the head of a usable answer is in,
 // with r ready to relay it.
-func (x *attempt) openAnswer(r *relay, ctx *legContext, rank *fleet.Rank, req *upstream.Request) *failure {
+func (x *attempt) openAnswer(l *leg, r *relay, req *upstream.Request) *failure {
+	ctx, rank := &l.ctx, l.rank
 	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {
 		return x.legFailure(ctx, admission.DecodeLeg, rank, err)
 	}
 	// Field by field: made as a whole it would lie on the stack first.
 	*r = relay{}
-	r.x, r.out, r.resp, r.rank, r.leg = x.request, &x.out, resp, rank, admission.DecodeLeg
+	r.x, r.out, r.resp, r.rank = x.request, &x.out, resp, rank
 	r.progress = progress{x: x.request, output: x.counter(rank)}
 	f := r.check(ctx)
 	if f != nil {
 		_ = resp.Body.Close()
 	}
 	return f
-}
-
-// answerLeg is the leg that answers the client, run by the handler.
-type answerLeg struct {
-	ctx   legContext
-	dead  fleet.Watch
-	relay relay
-	// cached is what the prefill leg before told; nil: there was none.
-	cached *prefillCached
 }
 
 // counter follows the growth of the answer of this attempt, in KV blocks of the

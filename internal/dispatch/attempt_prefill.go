@@ -6,15 +6,14 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // runPrefill sends the prefill leg and drains its answer. An error in it, in
 // whatever form, is the leg's failure.
-func (x *attempt) runPrefill(ctx *legContext, rank *fleet.Rank, req *upstream.Request, leg *prefillLeg) *failure {
-	start := time.Now()
+func (x *attempt) runPrefill(l *leg, req *upstream.Request, leg *prefillLeg) *failure {
+	start, ctx, rank := time.Now(), &l.ctx, l.rank
 	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {
 		return x.legFailure(ctx, admission.PrefillLeg, rank, err)

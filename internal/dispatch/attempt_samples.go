@@ -5,107 +5,17 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// runFan sends all copies at once. When it returns, all legs are over, except
-// that after success prefill legs may have Options.PrefillGrace left.
-func (x *attempt) runFan() *failure {
-	t := &x.ticket
-	n := x.plan.fan.Copies
-	r := &fanRun{
-		x: x, pr: t.Prefill.Data().(*fleet.Rank), dr: t.Decode.Data().(*fleet.Rank),
-		copies: make([]fanCopy, n), outcomes: make(chan fanOutcome, 2*n),
-		merger: x.plan.fan.Stream(0),
-	}
-	x.call.Record.ranks(r.pr, r.dr)
-	r.relay = relay{x: x.request, out: &x.out, rank: r.dr, leg: admission.DecodeLeg, sse: x.call.Peeked.Stream, progress: progress{x: x.request, output: x.counter(r.dr)}}
-	for k := range r.copies {
-		b, f := x.planLegs(k)
-		if f != nil {
-			for i := range k {
-				r.copies[i].bodies.plan.Legs.Release()
-			}
-			return f
-		}
-		b.buildBoth(func(s *openai.Splicer) { x.plan.fan.Edit(s, k) })
-		r.copies[k].bodies = b
-	}
-
-	pctx, dctx := &r.prefillCtx, &r.decodeCtx
-	pctx.follow(&x.ctx.legContext)
-	dctx.follow(&x.ctx.legContext)
-	defer dctx.unfollow()
-	r.pr.Watch(&r.prefillDead, pctx)
-	r.dr.Watch(&r.decodeDead, dctx)
-	defer r.decodeDead.Stop()
-
-	x.retain()
-	x.d.running.Add(1)
-	var prefills sync.WaitGroup
-	for k := range r.copies {
-		prefills.Go(func() { r.runPrefill(pctx, k) })
-	}
-	go func() {
-		defer x.d.running.Done()
-		defer x.release()
-		prefills.Wait()
-		r.prefillDead.Stop()
-		t.EndPrefill()
-		for k := range r.copies {
-			r.copies[k].bodies.plan.Legs.Release()
-		}
-		r.prefillOver.close()
-		x.d.graces.remove(&r.grace)
-	}()
-
-	t.StartDecode()
-	x.out.startKeepAlive()
-	var decodes sync.WaitGroup
-	for k := range r.copies {
-		decodes.Go(func() { r.runDecode(dctx, k) })
-	}
-	f := r.collect(func() { pctx.end(errAttemptOver); dctx.end(errPeerFailed) })
-	decodes.Wait()
-	x.out.stopKeepAlive()
-	t.EndDecode()
-	r.relay.progress.record(&r.relay.scan)
-	if f == nil {
-		f = r.finish()
-	}
-	if f != nil {
-		pctx.end(errAttemptOver)
-		pctx.unfollow()
-		<-r.prefillOver.wait()
-		x.reportPair(r.pr, r.dr, f)
-		return f
-	}
-	x.reportPair(r.pr, r.dr, nil)
-	pctx.unfollow()
-	x.letPrefillFinish(&r.prefillOver, pctx, &r.grace)
-	return nil
-}
-
-// fanRun is one attempt of a request for n samples: n calls, each a pair of legs
-// with rooms of its own, all on the same two ranks and under the one prefill
-// slot, and their answers made into one.
-type fanRun struct {
-	x      *attempt
-	pr, dr *fleet.Rank
-	copies []fanCopy
-
-	prefillCtx, decodeCtx   legContext
-	prefillDead, decodeDead fleet.Watch
-
-	prefillOver latch    // closed when the last prefill leg is over
-	grace       deadline // of the prefill legs, once decode is over
-	// outcomes has each leg's as it ends, nil for a good one.
-	outcomes chan fanOutcome
+// samples makes one answer of those of several pairs, one for each sample.
+type samples struct {
+	t       *together
+	failure firstFailure // of the decode legs
+	answers [][]byte     // of those that are not streamed, by pair
 
 	mu sync.Mutex // the answers meet here
 	// guarded by mu
@@ -113,108 +23,65 @@ type fanRun struct {
 	relay  relay // what the client is sent, as one stream
 }
 
-type fanCopy struct {
-	bodies  *pairBodies
-	prefill prefillLeg
-	relay   relay  // of its own answer, before that is merged
-	answer  []byte // of a call that is not streamed
+func newSamples(t *together, copies int) *samples {
+	x := t.x
+	dr := x.ticket.Decode.Data().(*fleet.Rank)
+	return &samples{t: t, answers: make([][]byte, copies), merger: x.plan.fan.Stream(0), relay: relay{
+		x: x.request, out: &x.out, rank: dr, sse: x.call.Peeked.Stream,
+		progress: progress{x: x.request, output: x.counter(dr)},
+	}}
 }
 
-type fanOutcome struct {
-	leg admission.Leg
-	f   *failure
-}
-
-func (r *fanRun) runPrefill(ctx *legContext, k int) {
-	c := &r.copies[k]
-	f := r.x.guarded(admission.PrefillLeg, func() *failure {
-		return r.x.runPrefill(ctx, r.pr, r.x.legRequest(c.bodies, admission.PrefillLeg), &c.prefill)
-	})
-	r.report(k, r.pr, f)
-	r.outcomes <- fanOutcome{admission.PrefillLeg, f}
-}
-
-func (r *fanRun) runDecode(ctx *legContext, k int) {
-	c := &r.copies[k]
-	f := r.x.guarded(admission.DecodeLeg, func() *failure {
-		return r.decode(ctx, k, r.x.legRequest(c.bodies, admission.DecodeLeg))
-	})
-	r.report(k, r.dr, f)
-	r.outcomes <- fanOutcome{admission.DecodeLeg, f}
-}
-
-// report tells the rank's breaker how a leg ended: for all copies once, because
-// they are one request, which must neither open a breaker alone nor close it.
-func (r *fanRun) report(k int, rank *fleet.Rank, f *failure) {
-	if f != nil || k == 0 {
-		r.x.verdicts.report(rank, f)
+// run runs all decode legs. The first failure ends them all, the report of a broken
+// hand-off after a moment in which another leg may say why.
+func (r *samples) run() *failure {
+	x := r.t.x
+	x.out.startKeepAlive()
+	var legs sync.WaitGroup
+	for k := range r.t.pairs {
+		legs.Go(func() { r.runOne(k) })
 	}
+	legs.Wait()
+	x.out.stopKeepAlive()
+	r.relay.progress.record(&r.relay.scan)
+	return r.failure.get()
 }
 
-// collect waits until every decode leg is over, and ends all legs at the first
-// failure. Of the failures it returns the first that is a leg's own; the report
-// of a broken hand-off waits a moment for one.
-func (r *fanRun) collect(endAll func()) *failure {
-	var found *failure
-	var verdict <-chan time.Time // set while the report of a broken hand-off waits
-	ended := false
-	end := func() {
-		verdict = nil
-		if !ended {
-			ended = true
-			endAll()
-		}
+// runOne runs one decode leg.
+func (r *samples) runOne(k int) {
+	t := r.t
+	f := t.x.guarded(admission.DecodeLeg, func() *failure { return r.decode(k) })
+	r.failure.note(f)
+	if f == nil || f.secondary {
+		return
 	}
-	for left := len(r.copies); left > 0 || verdict != nil; {
-		select {
-		case o := <-r.outcomes:
-			if o.leg == admission.DecodeLeg {
-				left--
-			}
-			switch {
-			case o.f == nil || o.f.secondary:
-			case found == nil && o.f.transfer && !r.begun():
-				found = o.f
-				t := time.NewTimer(r.x.d.opts.VerdictWait)
-				defer t.Stop()
-				verdict = t.C
-			case found == nil, found.transfer && o.f.own():
-				found = o.f
-				end()
-			}
-		case <-verdict:
-			end()
-		}
+	if f.transfer && !r.begun() {
+		waitFor(&t.prefillOver, t.x.d.opts.VerdictWait)
 	}
-	return found
+	t.decode.ctx.end(errPeerFailed)
 }
 
-func (r *fanRun) begun() bool {
+func (r *samples) begun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.x.out.begun
+	return r.relay.out.begun
 }
 
-// decode runs one copy's answering leg into the common answer.
-func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure {
-	one := &r.copies[k].relay
-	if f := r.x.openAnswer(one, ctx, r.dr, req); f != nil {
+// decode runs one pair's answering leg into the common answer.
+func (r *samples) decode(k int) *failure {
+	x, p, l := r.t.x, &r.t.pairs[k], &r.t.decode
+	one := &p.relay
+	if f := x.openAnswer(l, one, x.legRequest(p.bodies, admission.DecodeLeg)); f != nil {
 		return f
 	}
 	defer one.resp.Body.Close()
-	one.cached.take(r.x.request, &r.copies[k].prefill.cached)
-	if !r.x.call.Peeked.Stream {
-		b, err := r.x.collect(one.resp.Body, r.x.d.opts.MaxLogprobBody)
-		switch {
-		case err == errNoRoom:
-			return r.x.noRoom()
-		case errors.Is(err, errTooLarge):
-			return one.overLimit("the engine's answer is larger than " + itoa(r.x.d.opts.MaxLogprobBody) + " bytes")
-		case err != nil:
-			return one.broken(ctx, err)
+	one.cached.take(x.request, &p.prefill.cached)
+	if !x.call.Peeked.Stream {
+		b, f := one.collectAnswer(&l.ctx)
+		if f == nil {
+			r.answers[k] = one.cached.whole(b)
 		}
-		r.copies[k].answer = one.cached.whole(b)
-		return nil
+		return f
 	}
 	for {
 		piece, err := one.resp.Body.Next()
@@ -224,21 +91,21 @@ func (r *fanRun) decode(ctx *legContext, k int, req *upstream.Request) *failure 
 		if err != nil {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return one.broken(ctx, err)
+			return one.broken(&l.ctx, err)
 		}
-		r.dr.NoteProgress()
-		if f := r.feed(k, piece, one.resp); f != nil {
+		l.rank.NoteProgress()
+		if f := r.feed(k, piece); f != nil {
 			return f
 		}
 	}
 }
 
 // feed merges a piece of a copy's stream and passes on what is whole.
-func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure) {
+func (r *samples) feed(k int, piece []byte) (f *failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.relay.resp = resp
-	one := &r.copies[k].relay
+	one := &r.t.pairs[k].relay
+	r.relay.resp = one.resp
 	piece = one.cached.spliceAll(piece)
 	var merged []byte
 	err := r.merger.Feed(k, piece, func(b []byte) { merged = b })
@@ -252,7 +119,7 @@ func (r *fanRun) feed(k int, piece []byte, resp *upstream.Response) (f *failure)
 }
 
 // passMerged passes on whole events.
-func (r *fanRun) passMerged(b []byte) *failure {
+func (r *samples) passMerged(b []byte) *failure {
 	if r.relay.scan.Feed(b); r.relay.scan.Aborted {
 		return r.relay.aborted(b[:r.relay.scan.AbortAt])
 	}
@@ -264,7 +131,7 @@ func (r *fanRun) passMerged(b []byte) *failure {
 	return r.relay.pass(b)
 }
 
-func (r *fanRun) endOf(k int) *failure {
+func (r *samples) endOf(k int) *failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.merger.End(k); err != nil {
@@ -278,15 +145,12 @@ func (r *fanRun) endOf(k int) *failure {
 }
 
 // finish answers the client once all copies are whole.
-func (r *fanRun) finish() *failure {
-	if r.x.call.Peeked.Stream {
+func (r *samples) finish() *failure {
+	x := r.t.x
+	if x.call.Peeked.Stream {
 		return nil
 	}
-	answers := make([][]byte, len(r.copies))
-	for k := range r.copies {
-		answers[k] = r.copies[k].answer
-	}
-	segments, size, err := r.x.plan.fan.Merge(answers)
+	segments, size, err := x.plan.fan.Merge(r.answers)
 	if err != nil {
 		return r.mergeFailure(err)
 	}
@@ -294,13 +158,13 @@ func (r *fanRun) finish() *failure {
 	for _, s := range segments {
 		whole = append(whole, s...)
 	}
-	r.x.setHeader("Content-Type", typeJSON)
+	x.setHeader("Content-Type", typeJSON)
 	return r.relay.whole(whole)
 }
 
 // mergeFailure is why the copies' answers are not one: mostly an error that an
 // engine told in one of them.
-func (r *fanRun) mergeFailure(err error) *failure {
+func (r *samples) mergeFailure(err error) *failure {
 	var e *openai.FanError
 	if errors.As(err, &e) && e.Limit {
 		return r.relay.overLimit("the answer of one of the samples cannot be merged: " + e.Reason)
@@ -311,5 +175,5 @@ func (r *fanRun) mergeFailure(err error) *failure {
 	if e.Status == 0 {
 		e.Status = http.StatusInternalServerError
 	}
-	return r.x.eventFailure(admission.DecodeLeg, r.dr, e.Data)
+	return r.relay.x.eventFailure(admission.DecodeLeg, r.relay.rank, e.Data)
 }

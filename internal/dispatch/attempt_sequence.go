@@ -11,24 +11,22 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// runSequential runs prefill first and hands what it answers to decode, as vLLM
+// runInSequence runs prefill first and hands what it answers to decode, as vLLM
 // wants it with connectors whose blocks are fetched. The prefill slot ends with
 // the prefill's answer; the decode rank was booked with it.
-func (x *attempt) runSequential(b *pairBodies) *failure {
+func (x *attempt) runInSequence(b *pairBodies) *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	x.call.Record.ranks(pr, dr)
-	defer b.plan.Legs.Release()
-	legs := &seqLegs{bodies: b}
-	legs.prefillCtx.follow(&x.ctx.legContext)
-	defer legs.prefillCtx.unfollow()
-	legs.decode.ctx.follow(&x.ctx.legContext)
+	legs := &sequence{bodies: b}
+	defer legs.prefill.ctx.unfollow()
 	defer legs.decode.ctx.unfollow()
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
 
 	params, f := x.prefillFirst(pr, legs)
 	t.EndPrefill()
+	b.plan.Legs.Release()
 	if f != nil {
 		return f
 	}
@@ -47,7 +45,7 @@ func (x *attempt) runSequential(b *pairBodies) *failure {
 
 // prefillFirst runs the prefill leg and returns what it hands over; nil params
 // let decode compute the prompt itself.
-func (x *attempt) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f *failure) {
+func (x *attempt) prefillFirst(pr *fleet.Rank, legs *sequence) (params []byte, f *failure) {
 	connector, b := pr.Connector(), legs.bodies
 	switch {
 	case b.plan.Shape == engine.PrefillFirst:
@@ -59,8 +57,8 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *seqLegs) (params []byte, f 
 		return nil, x.withoutHandOff(pr, connector, engine.ErrNoHandOff)
 	}
 	b.buildPrefill(nil)
-	pr.Watch(&legs.prefillDead, &legs.prefillCtx)
-	defer legs.prefillDead.Stop()
+	legs.prefill.begin(&x.ctx.legContext, pr)
+	defer legs.prefill.unwatch()
 
 	answer, f := x.prefillAnswer(pr, legs)
 	x.verdicts.report(pr, f)
@@ -99,16 +97,16 @@ func (x *attempt) withoutHandOff(pr *fleet.Rank, connector string, err error) *f
 		local: openai.UpstreamFailed("prefill", "it hands nothing over to decode (--kv-handoff-missing)", err)}
 }
 
-func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure) {
+func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *sequence) ([]byte, *failure) {
 	start := time.Now()
 	req := x.legRequest(legs.bodies, admission.PrefillLeg)
-	resp, err := pr.Dialect().Call(&legs.prefillCtx, pr.Endpoint(), req)
+	resp, err := pr.Dialect().Call(&legs.prefill.ctx, pr.Endpoint(), req)
 	if err != nil {
-		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
+		return nil, x.legFailure(&legs.prefill.ctx, admission.PrefillLeg, pr, err)
 	}
 	defer resp.Body.Close()
 	if resp.Status != 200 {
-		return nil, x.statusFailure(&legs.prefillCtx, admission.PrefillLeg, pr, resp)
+		return nil, x.statusFailure(&legs.prefill.ctx, admission.PrefillLeg, pr, resp)
 	}
 	pr.NoteProgress()
 	bad := func(what string, err error) *failure {
@@ -125,7 +123,7 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure
 	case errors.Is(err, errTooLarge):
 		return nil, limitFailure(admission.PrefillLeg, pr, "the prefill's answer is larger than "+itoa(x.d.opts.MaxLogprobBody)+" bytes")
 	case err != nil:
-		return nil, x.legFailure(&legs.prefillCtx, admission.PrefillLeg, pr, err)
+		return nil, x.legFailure(&legs.prefill.ctx, admission.PrefillLeg, pr, err)
 	}
 	if resp.ContentLength < 0 && !openai.WholeJSON(answer) {
 		return nil, bad("its answer is no JSON, or broke off", nil)
@@ -145,7 +143,7 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *seqLegs) ([]byte, *failure
 
 // decodeAfter sends the client's own body with the params to the decode rank the
 // ticket has now, and relays its answer.
-func (x *attempt) decodeAfter(legs *seqLegs, params []byte) *failure {
+func (x *attempt) decodeAfter(legs *sequence, params []byte) *failure {
 	t := &x.ticket
 	dr := t.Decode.Data().(*fleet.Rank)
 	if dr.Alive().Err() != nil && t.MoveDecode() { // lost while prefill ran
@@ -158,15 +156,14 @@ func (x *attempt) decodeAfter(legs *seqLegs, params []byte) *failure {
 			local: openai.UpstreamFailed("decode", "what prefill handed over became too old before decode could start", nil)}
 	}
 	legs.bodies.buildDecode(nil, params)
-	dr.Watch(&legs.decode.dead, &legs.decode.ctx)
-	defer legs.decode.dead.Stop()
+	legs.decode.begin(&x.ctx.legContext, dr)
+	defer legs.decode.unwatch()
 	handedOver := params != nil
 	if handedOver && x.estimate > 2*max(dr.Capacity().BlockSize, 16) { // surely a whole block
 		dr.NoteHandOff()
 	}
 	t.StartDecode()
-	legs.decode.cached = &legs.cached
-	f := x.runAnswer(&legs.decode, dr, x.legRequest(legs.bodies, admission.DecodeLeg), nil)
+	f := x.runAnswer(&legs.decode, &legs.relay, x.legRequest(legs.bodies, admission.DecodeLeg), nil, &legs.cached)
 	if f != nil && params != nil && dr.Dialect().HandOffLost(f.status) && !x.out.begun {
 		f.transfer, f.reason = true, reasonTransfer
 	}
@@ -184,7 +181,7 @@ func (x *attempt) decodeAfter(legs *seqLegs, params []byte) *failure {
 
 // mayMove tells whether what was handed over can go to another decode rank: the
 // one it was for has not seen the request.
-func (x *attempt) mayMove(f *failure, legs *seqLegs, params []byte) bool {
+func (x *attempt) mayMove(f *failure, legs *sequence, params []byte) bool {
 	var ue *upstream.Error
 	return !x.out.begun && f.rank != nil && !legs.moved && params != nil &&
 		asUpstream(f.err, &ue) && !ue.Sent && upstream.EngineFault(f.err) &&
@@ -201,13 +198,12 @@ const (
 	handOffSamples   = "samples"
 )
 
-// seqLegs are the two legs of one attempt that follow each other.
-type seqLegs struct {
-	bodies      *pairBodies
-	prefillCtx  legContext
-	prefillDead fleet.Watch
-	decode      answerLeg
-	answered    time.Time // when prefill began to answer
-	moved       bool      // decode was moved once
-	cached      prefillCached
+// sequence is one attempt whose two legs follow each other.
+type sequence struct {
+	bodies          *pairBodies
+	prefill, decode leg
+	relay           relay     // of decode's answer
+	answered        time.Time // when prefill began to answer
+	moved           bool      // decode was moved once
+	cached          prefillCached
 }

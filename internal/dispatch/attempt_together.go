@@ -1,107 +1,211 @@
 package dispatch
 
 import (
+	"sync/atomic"
+	"time"
+
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// runPair sends both legs at once, as engines that meet by a room want it, and
-// relays decode. When it returns, both legs are over, except that after success
-// prefill may have Options.PrefillGrace left.
-func (x *attempt) runPair(b *pairBodies) *failure {
-	t := &x.ticket
-	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
-	rec := &x.call.Record
-	rec.ranks(pr, dr)
+// together is one attempt whose legs are sent at once, as engines that meet by a room
+// want it: one pair of legs, or for a request for several samples one for each, with
+// rooms of its own. All pairs run on the same two ranks and under the one prefill slot.
+type together struct {
+	x               *attempt
+	prefill, decode leg
+	pairs           []legPair
+	one             [1]legPair // behind pairs, for one
+	samples         *samples   // makes one answer of several; nil for one pair
 
-	b.buildBoth(nil)
-	legs := &pairLegs{bodies: b}
-	prefill, decode := &legs.prefill, &legs.decode
-	prefill.cached.leg = &prefill.done
-	pctx, dctx := &legs.prefillCtx, &decode.ctx
-	pctx.follow(&x.ctx.legContext)
-	dctx.follow(&x.ctx.legContext)
-	defer dctx.unfollow()
-	pr.Watch(&legs.prefillDead, pctx)
-	dr.Watch(&decode.dead, dctx)
-	defer decode.dead.Stop()
+	// prefillsRun and prefillsOpen count prefill legs: those that are called, and those
+	// that have not told their failure yet.
+	prefillsRun, prefillsOpen atomic.Int32
+	prefillFailure            firstFailure
+	// prefillOver is closed when all prefill legs are over, decodeOver once the outcome
+	// of decode is known.
+	prefillOver, decodeOver latch
+	grace                   deadline // of the prefill legs, once decode is over
+}
 
+// legPair is one call to each of the two ranks.
+type legPair struct {
+	bodies  *pairBodies
+	prefill prefillLeg
+	relay   relay // of decode's answer; where there are several, before they are merged
+}
+
+// firstFailure keeps the failure that says most of several legs': the first that is a
+// leg's own, else the first report of a broken hand-off, else one of a leg that was
+// ended because of another.
+type firstFailure struct{ at atomic.Pointer[failure] }
+
+func (o *firstFailure) note(f *failure) {
+	for {
+		old := o.at.Load()
+		if f == nil || old != nil && f.rankOfBlame() <= old.rankOfBlame() || o.at.CompareAndSwap(old, f) {
+			return
+		}
+	}
+}
+
+func (o *firstFailure) get() *failure { return o.at.Load() }
+
+// runTogether sends all legs at once and relays what decode answers. b is the first
+// pair's. When it returns, all legs are over, except that after success prefill legs may
+// have Options.PrefillGrace left.
+func (x *attempt) runTogether(b *pairBodies, copies int) *failure {
+	t := &together{x: x}
+	if f := t.plan(b, copies); f != nil {
+		return f
+	}
+	pr, dr := b.pair.Prefill.(*fleet.Rank), b.pair.Decode.(*fleet.Rank)
+	x.call.Record.ranks(pr, dr)
+	t.prefill.begin(&x.ctx.legContext, pr)
+	t.decode.begin(&x.ctx.legContext, dr)
+	defer t.decode.over()
+
+	n := int32(len(t.pairs))
+	t.prefillsRun.Store(n)
+	t.prefillsOpen.Store(n)
 	x.retain()
 	x.d.running.Add(1)
-	go x.runPrefillLeg(pr, legs)
+	for k := range t.pairs {
+		go t.runPrefill(k)
+	}
 
-	t.StartDecode()
-	f := x.runAnswer(decode, dr, x.legRequest(legs.bodies, admission.DecodeLeg), legs)
-	legs.decodeOver.close()
-	t.EndDecode()
-
+	x.ticket.StartDecode()
+	var f *failure
+	if t.samples == nil {
+		p := &t.pairs[0]
+		f = x.runAnswer(&t.decode, &p.relay, x.legRequest(p.bodies, admission.DecodeLeg), &p.prefill, &p.prefill.cached)
+	} else {
+		f = t.samples.run()
+	}
+	t.decodeOver.close()
+	x.ticket.EndDecode()
+	if t.samples != nil && f == nil {
+		f = t.samples.finish()
+	}
 	if f != nil {
-		return x.pairFailed(legs, pr, dr, f)
+		return t.failed(f)
 	}
 	x.verdicts.report(dr, nil)
 	x.reportPair(pr, dr, nil)
-	pctx.unfollow()
-	if x.letPrefillFinish(&prefill.done, pctx, &legs.grace) {
-		x.call.Record.Prefill = prefill.took
+	t.prefill.ctx.unfollow()
+	if t.leavePrefill() {
+		for k := range t.pairs {
+			x.call.Record.Prefill = max(x.call.Record.Prefill, t.pairs[k].prefill.took)
+		}
 	}
 	return nil
 }
 
-// pairLegs are the two legs of one attempt.
-type pairLegs struct {
-	bodies *pairBodies
-
-	prefill     prefillLeg
-	prefillCtx  legContext
-	prefillDead fleet.Watch
-	grace       deadline // of the prefill leg, once decode is over
-
-	decode answerLeg
-	// decodeOver is closed once the decode leg's own outcome is known.
-	decodeOver latch
+// plan plans and edits the bodies of all pairs.
+func (t *together) plan(b *pairBodies, copies int) *failure {
+	if t.pairs = t.one[:]; copies > 1 {
+		t.pairs = make([]legPair, copies)
+		t.samples = newSamples(t, copies)
+	}
+	for k := range t.pairs {
+		if k > 0 {
+			var f *failure
+			if b, f = t.x.planLegs(k); f != nil {
+				for i := range k {
+					t.pairs[i].bodies.plan.Legs.Release()
+				}
+				return f
+			}
+		}
+		t.pairs[k].bodies = b
+		if copies == 1 {
+			b.buildBoth(nil)
+			t.pairs[0].prefill.cached.over = &t.prefillOver
+			continue
+		}
+		b.buildBoth(func(s *openai.Splicer) { t.x.plan.fan.Edit(s, k) })
+	}
+	return nil
 }
 
-// pairFailed ends a pair whose decode leg failed with f. It returns what the pair
-// failed with.
-func (x *attempt) pairFailed(legs *pairLegs, pr, dr *fleet.Rank, f *failure) *failure {
-	prefill := &legs.prefill
-	if f.secondary {
-		<-prefill.done.wait()
-	} else if f.transfer && !x.out.begun {
-		waitFor(&prefill.done, x.d.opts.VerdictWait)
+// runPrefill runs one prefill leg on a goroutine of its own. The last one to end gives
+// back what they share.
+func (t *together) runPrefill(k int) {
+	x, p := t.x, &t.pairs[k]
+	f := x.guarded(admission.PrefillLeg, func() *failure {
+		return x.runPrefill(&t.prefill, x.legRequest(p.bodies, admission.PrefillLeg), &p.prefill)
+	})
+	p.prefill.f = f
+	t.prefillFailure.note(f)
+	if t.prefillsRun.Add(-1) == 0 {
+		t.prefill.unwatch()
+		x.ticket.EndPrefill()
+		x.verdicts.report(t.prefill.rank, t.prefillFailure.get())
+		for k := range t.pairs {
+			t.pairs[k].bodies.plan.Legs.Release()
+		}
 	}
-	if f.reason == reasonUpstreamTime && !x.out.begun && !prefill.done.isClosed() {
+	if f != nil && !f.secondary {
+		if f.transfer {
+			waitFor(&t.decodeOver, x.d.opts.VerdictWait)
+		}
+		t.decode.ctx.end(errPeerFailed)
+		t.prefill.ctx.end(errAttemptOver)
+	}
+	if t.prefillsOpen.Add(-1) == 0 {
+		t.prefillOver.close()
+		x.d.graces.remove(&t.grace)
+		x.release()
+		x.d.running.Done()
+	}
+}
+
+// failed ends an attempt whose decode failed with f. It returns what the attempt failed
+// with: when decode only tells that it was ended, or that the hand-off broke, a prefill
+// leg may know why.
+func (t *together) failed(f *failure) *failure {
+	x := t.x
+	if f.secondary {
+		<-t.prefillOver.wait()
+	} else if f.transfer && !x.out.begun {
+		waitFor(&t.prefillOver, x.d.opts.VerdictWait)
+	}
+	if f.reason == reasonUpstreamTime && !x.out.begun && !t.prefillOver.isClosed() {
 		f.unproven = true
 	}
-	legs.prefillCtx.end(errAttemptOver)
-	legs.prefillCtx.unfollow()
-	<-prefill.done.wait()
-	x.verdicts.report(dr, f)
-	if pf := prefill.f; pf != nil && (f.secondary || f.transfer && !f.reported && pf.own()) {
+	t.prefill.ctx.end(errAttemptOver)
+	t.prefill.ctx.unfollow()
+	<-t.prefillOver.wait()
+	x.verdicts.report(t.decode.rank, f)
+	if pf := t.prefillFailure.get(); pf != nil && (f.secondary || f.transfer && !f.reported && pf.own()) {
 		f = pf
 	}
-	x.reportPair(pr, dr, f)
+	x.reportPair(t.prefill.rank, t.decode.rank, f)
 	return f
 }
 
-// runPrefillLeg runs the prefill leg on a goroutine of its own.
-func (x *attempt) runPrefillLeg(pr *fleet.Rank, legs *pairLegs) {
-	defer x.d.running.Done()
-	defer x.release()
-	f := x.guarded(admission.PrefillLeg, func() *failure {
-		return x.runPrefill(&legs.prefillCtx, pr, x.legRequest(legs.bodies, admission.PrefillLeg), &legs.prefill)
-	})
-	legs.prefillDead.Stop()
-	x.ticket.EndPrefill()
-	x.verdicts.report(pr, f)
-	legs.bodies.plan.Legs.Release()
-	legs.prefill.f = f
-	if f != nil && !f.secondary {
-		if f.transfer {
-			waitFor(&legs.decodeOver, x.d.opts.VerdictWait)
-		}
-		legs.decode.ctx.end(errPeerFailed)
+// leavePrefill leaves prefill legs that are still open their grace. It tells whether
+// they were over already. Who closes prefillOver removes the deadline after that.
+func (t *together) leavePrefill() bool {
+	if t.prefillOver.isClosed() {
+		return true
 	}
-	legs.prefill.done.close()
-	x.d.graces.remove(&legs.grace)
+	graces := &t.x.d.graces
+	graces.add(&t.grace, &t.prefill.ctx, time.Now().Add(t.x.d.opts.PrefillGrace))
+	if t.prefillOver.isClosed() { // perhaps before the deadline was there to be removed
+		graces.remove(&t.grace)
+	}
+	return false
+}
+
+// reportPair tells how the hand-off between two ranks went, where that is known:
+// a pair that keeps failing while both ends work with others is kept apart.
+func (x *attempt) reportPair(pr, dr *fleet.Rank, f *failure) {
+	switch {
+	case f == nil:
+		x.d.fleet.ReportPairSuccess(pr, dr)
+	case f.transfer:
+		x.d.fleet.ReportTransferFailure(pr, dr)
+	}
 }

@@ -48,5 +48,5 @@ func (x *exchange) runUngated() {
 // passTo sends the request to the rank that was chosen.
 func (x *exchange) passTo(chosen *admission.Rank, rank *fleet.Rank) *failure {
 	defer x.d.gate.EndPass(chosen)
-	return x.attempt.runOn(rank)
+	return x.attempt.runAlone(rank)
 }

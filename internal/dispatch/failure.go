@@ -141,6 +141,18 @@ func (f *failure) word() (reason, code string) {
 	return f.local.Code, ""
 }
 
+// rankOfBlame orders the failures of legs by how much they say: 2 for a leg's own, 1
+// for the report of a broken hand-off, 0 for that of a leg that was ended.
+func (f *failure) rankOfBlame() int {
+	switch {
+	case f.secondary:
+		return 0
+	case f.transfer:
+		return 1
+	}
+	return 2
+}
+
 // own tells whether the failure is the leg's own doing: neither an echo of the
 // other leg nor a report of a broken hand-off.
 func (f *failure) own() bool { return f != nil && !f.secondary && !f.transfer }

@@ -8,9 +8,8 @@ import (
 )
 
 // prefillLeg is the leg that nobody reads, on its own goroutine. Its fields
-// are valid once done is closed.
+// are valid once cached.over is closed.
 type prefillLeg struct {
-	done latch
 	f    *failure
 	took time.Duration // of a leg that succeeded
 	// logprobs are set if the leg succeeded and the client's answer needs them.
@@ -29,7 +28,7 @@ type prefillCached struct {
 	prompt atomic.Int64
 	// each are the counts of a list of prompts, -1 where none was told.
 	each atomic.Pointer[[]int64]
-	leg  *latch // of the leg beside, if there is one
+	over *latch // closed when the leg is over; nil where decode does not run beside it
 }
 
 func (c *prefillCached) tell(u openai.Usage) {

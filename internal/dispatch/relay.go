@@ -16,7 +16,6 @@ type relay struct {
 	out  *clientWriter
 	resp *upstream.Response
 	rank *fleet.Rank
-	leg  admission.Leg
 	sse  bool
 	// frees: the body may be given up once the answer has begun.
 	frees    bool
@@ -36,7 +35,7 @@ func (r *relay) midway(f *failure) *failure {
 // aborted ends a stream at the event in which the engine gives the request up: what
 // came before it is passed if some of the answer was; else another attempt may follow.
 func (r *relay) aborted(before []byte) *failure {
-	f := r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
+	f := r.x.abortFailure(admission.DecodeLeg, r.rank, r.scan.Abort)
 	if r.out.begun && len(before) > 0 {
 		if gone := r.out.write(before, r.scan.AtBoundary()); gone != nil {
 			return gone
@@ -50,7 +49,7 @@ func (r *relay) check(ctx *legContext) *failure {
 	if passed := r.x.call.Passing && r.resp.Status >= 200 && r.resp.Status < 300; passed {
 		r.out.status = r.resp.Status
 	} else if r.resp.Status != http.StatusOK {
-		return r.x.statusFailure(ctx, r.leg, r.rank, r.resp)
+		return r.x.statusFailure(ctx, admission.DecodeLeg, r.rank, r.resp)
 	}
 	r.rank.NoteProgress()
 	contentType := r.resp.Get("Content-Type")
@@ -79,19 +78,19 @@ func (r *relay) wrongForm(contentType string) *failure {
 
 // bad is the failure for an answer that does not have the expected form.
 func (r *relay) bad(what string, err error) *failure {
-	return &failure{leg: r.leg, rank: r.rank, reason: reasonUpstream, err: err,
-		local: openai.UpstreamFailed(r.x.legName(r.leg), what, err)}
+	return &failure{leg: admission.DecodeLeg, rank: r.rank, reason: reasonUpstream, err: err,
+		local: openai.UpstreamFailed(r.x.legName(admission.DecodeLeg), what, err)}
 }
 
 // overLimit is an answer that passed a bound of the router's own: nobody is at fault,
 // and another attempt would end in the same way.
 func (r *relay) overLimit(what string) *failure {
-	return limitFailure(r.leg, r.rank, what)
+	return limitFailure(admission.DecodeLeg, r.rank, what)
 }
 
 // broken is the failure of an answer that broke off with err.
 func (r *relay) broken(ctx *legContext, err error) *failure {
-	f := r.x.legFailure(ctx, r.leg, r.rank, err)
+	f := r.x.legFailure(ctx, admission.DecodeLeg, r.rank, err)
 	if r.out.begun && f.reason == reasonUpstream {
 		f.reason = reasonBrokenOff
 	}

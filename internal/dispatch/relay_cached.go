@@ -76,8 +76,8 @@ func (e *cachedEdit) whole(b []byte) []byte {
 		return b
 	}
 	c := e.from
-	if c.leg != nil && !c.known() {
-		waitFor(c.leg, cachedWait)
+	if c.over != nil && !c.known() {
+		waitFor(c.over, cachedWait)
 	}
 	switch {
 	case e.list:

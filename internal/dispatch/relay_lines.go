@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -100,9 +101,9 @@ func (r *relay) lineFailure(lines []byte) *failure {
 	}
 	line, _, _ := bytes.Cut(bytes.TrimLeft(lines, "\r\n"), []byte{'\n'})
 	if a, given := openai.ReadAbort(line); given {
-		return r.x.abortFailure(r.leg, r.rank, a)
+		return r.x.abortFailure(admission.DecodeLeg, r.rank, a)
 	}
-	return r.x.toldError(r.leg, r.rank, line)
+	return r.x.toldError(admission.DecodeLeg, r.rank, line)
 }
 
 // maxTail is how much is kept of the end of a stream of lines, to see how it ended.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -48,13 +49,13 @@ func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 	}()
 	var err error
 	select {
-	case <-prefill.done.wait():
+	case <-prefill.cached.over.wait():
 		// A prefill that failed has ended ctx, and with it this wait.
 		err = <-readable
 	case err = <-readable:
 		if err == nil || err == io.EOF {
 			select {
-			case <-prefill.done.wait():
+			case <-prefill.cached.over.wait():
 			case <-ctx.Done():
 				err = ctx.Err()
 			}
@@ -64,7 +65,7 @@ func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 		return r.broken(ctx, err)
 	}
 	if prefill.f != nil {
-		return &failure{leg: r.leg, rank: r.rank, secondary: true}
+		return &failure{leg: admission.DecodeLeg, rank: r.rank, secondary: true}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -38,7 +39,7 @@ func (r *relay) plain(ctx *legContext) *failure {
 			look.Feed(held)
 		}
 		if look.Feed(piece); look.Aborted && r.x.call.Route != openai.RouteStoredResponse {
-			return r.x.abortFailure(r.leg, r.rank, look.Abort)
+			return r.x.abortFailure(admission.DecodeLeg, r.rank, look.Abort)
 		}
 		if !r.out.begun {
 			r.progress.firstToken()
@@ -82,13 +83,13 @@ func (r *relay) whole(b []byte) *failure {
 	}
 	if r.x.call.Route != openai.RouteStoredResponse { // of which a failure is a good answer
 		if a, given := openai.ReadAbort(b); given {
-			return r.x.abortFailure(r.leg, r.rank, a)
+			return r.x.abortFailure(admission.DecodeLeg, r.rank, a)
 		}
 		if !r.x.call.Passing && !startsJSON(b) && r.resp.Get("Content-Encoding") == "" {
 			return r.bad("its answer is no JSON", nil)
 		}
 		if r.x.call.Route != openai.RouteResponses {
-			if f := r.x.toldError(r.leg, r.rank, b); f != nil {
+			if f := r.x.toldError(admission.DecodeLeg, r.rank, b); f != nil {
 				return f
 			}
 		}

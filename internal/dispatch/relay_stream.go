@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/translate"
 )
@@ -87,7 +88,7 @@ func (r *relay) take(piece []byte) []byte {
 // told is the end of a stream that has begun behind the engine's own error event: nothing
 // is left to say or to break off, and no end marker follows.
 func (r *relay) told() *failure {
-	f := r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
+	f := r.x.eventFailure(admission.DecodeLeg, r.rank, r.scan.LastError)
 	f.reported = true
 	return f
 }
@@ -139,7 +140,7 @@ func (r *relay) beforeFirst() *failure {
 	if r.scan.Errors == 0 {
 		return nil
 	}
-	return r.x.eventFailure(r.leg, r.rank, r.scan.LastError)
+	return r.x.eventFailure(admission.DecodeLeg, r.rank, r.scan.LastError)
 }
 
 // streamEnd judges a stream that ended without a fault of the connection.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/translate"
 )
@@ -45,7 +46,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 					return f
 				}
 			}
-			return r.x.abortFailure(r.leg, r.rank, r.scan.Abort)
+			return r.x.abortFailure(admission.DecodeLeg, r.rank, r.scan.Abort)
 		}
 		r.progress.note(&r.scan, r.resp.Body)
 		if len(out) > 0 && (err == nil || r.out.begun) {
@@ -86,7 +87,7 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 		x.call.Record.Usage = u
 	}
 	if a, given := openai.ReadAbort(b); given {
-		return x.abortFailure(r.leg, r.rank, a)
+		return x.abortFailure(admission.DecodeLeg, r.rank, a)
 	}
 	answer, err := x.plan.translated.exchange.Answer(r.cached.whole(b), r.x.estimate)
 	if err != nil {
@@ -115,7 +116,7 @@ func (r *relay) untranslated(err error) *failure {
 		}
 		return f
 	}
-	f := &failure{leg: r.leg, rank: r.rank, reason: reasonEngineError, status: told.Status, contentType: typeJSON,
+	f := &failure{leg: admission.DecodeLeg, rank: r.rank, reason: reasonEngineError, status: told.Status, contentType: typeJSON,
 		body: told.AsError().AppendJSON(nil, openai.ShapeOpenAI)}
 	f.transfer = r.x.plan.pair && r.rank.Dialect().TransferFailure(f.status, f.body)
 	if !r.out.begun {

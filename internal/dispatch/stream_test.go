@@ -412,13 +412,16 @@ func TestNothingFollowsTheEndMarker(t *testing.T) {
 	}
 }
 
-// A decode rank that is silent because its prefill hangs has done nothing wrong.
+// A decode rank that is silent because its prefill hangs has done nothing wrong, in one
+// pair or in those of several samples.
 func TestHangingPrefillIsNotDecodesFault(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, pd(rigOptions{breaker: firstFault, config: func(c *config.Config) { c.Timeouts.FirstByte = 200 * time.Millisecond }}))
-	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtBody})
-	if a := r.chat(streamed); a.status != 504 {
-		t.Errorf("%d %s", a.status, a.body)
+	for _, extra := range []string{streamed, `,"n":2` + streamed, `,"n":2`} {
+		r := newRig(t, pd(rigOptions{breaker: firstFault, config: func(c *config.Config) { c.Timeouts.FirstByte = 200 * time.Millisecond }}))
+		r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtBody})
+		if a := r.chat(extra); a.status != 504 {
+			t.Errorf("%s: %d %s", extra, a.status, a.body)
+		}
+		r.charged()
 	}
-	r.charged()
 }
