@@ -50,7 +50,7 @@ func benchGate(tb testing.TB, n, slots, queue, groups int, policy PolicyFactory)
 	return g
 }
 
-var gateSizes = []int{64, 512, 4096}
+var gateSizes = []int{64, 512, 4096, 16384}
 
 // BenchmarkGate is one uncontended request: arrive, grant with both bookings,
 // and both releases, on a fleet of n prefill and n decode ranks.

@@ -1,6 +1,9 @@
 package admission
 
-import "math/bits"
+import (
+	"iter"
+	"math/bits"
+)
 
 // bitmap is a set of rank indexes. All bitmaps of one core have the same
 // number of words, so that they can be combined word by word.
@@ -44,16 +47,6 @@ func (b bitmap) intersects(c bitmap) bool {
 	return false
 }
 
-// intersectsNot tells whether b has a member that c has not.
-func (b bitmap) intersectsNot(c bitmap) bool {
-	for i, w := range b {
-		if w&^c[i] != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // intersect makes b what c and d share, and counts it.
 func (b bitmap) intersect(c, d bitmap) int {
 	n := 0
@@ -69,15 +62,10 @@ func ones(w uint64) int { return bits.OnesCount64(w) }
 
 func (b bitmap) copyFrom(c bitmap) { copy(b, c) }
 
-func (b bitmap) and(c bitmap) {
+// subtract makes b what c has and d has not.
+func (b bitmap) subtract(c, d bitmap) {
 	for i := range b {
-		b[i] &= c[i]
-	}
-}
-
-func (b bitmap) andNot(c bitmap) {
-	for i := range b {
-		b[i] &^= c[i]
+		b[i] = c[i] &^ d[i]
 	}
 }
 
@@ -121,6 +109,19 @@ func (b bitmap) next(i int) int {
 		}
 	}
 	return -1
+}
+
+// all yields the members in index order.
+func (b bitmap) all() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for w, word := range b {
+			for ; word != 0; word &= word - 1 {
+				if !yield(w<<6 + bits.TrailingZeros64(word)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // grow returns b with room for words words.

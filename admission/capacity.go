@@ -70,10 +70,10 @@ type blockSize struct {
 	need    uint32 // scratch: blocks of the request that is being placed, encoded
 }
 
-func (c *Core) joinSize(r *Rank) {
+func (ix *rankIndex) joinSize(r *Rank) {
 	at := -1
-	for i := range c.sizes {
-		switch s := &c.sizes[i]; {
+	for i := range ix.sizes {
+		switch s := &ix.sizes[i]; {
 		case s.tokens == r.blockSize():
 			at = i
 		case s.n == 0 && at < 0:
@@ -81,18 +81,18 @@ func (c *Core) joinSize(r *Rank) {
 		}
 	}
 	if at < 0 {
-		at = len(c.sizes)
-		c.sizes = append(c.sizes, blockSize{members: make(bitmap, c.words)})
+		at = len(ix.sizes)
+		ix.sizes = append(ix.sizes, blockSize{members: make(bitmap, ix.words)})
 	}
-	s := &c.sizes[at]
+	s := &ix.sizes[at]
 	s.tokens = r.blockSize()
 	s.members.set(r.index)
 	s.n++
 	r.sizeID = at
 }
 
-func (c *Core) leaveSize(r *Rank) {
-	s := &c.sizes[r.sizeID]
+func (ix *rankIndex) leaveSize(r *Rank) {
+	s := &ix.sizes[r.sizeID]
 	s.members.clear(r.index)
 	s.n--
 }
@@ -113,22 +113,22 @@ func (t *Ticket) uncached() int64 {
 
 // domain interns a pairing group and topology domain, the pairing of requests
 // that require both ranks in one domain. A domain without ranks is used again.
-func (c *Core) domain(key domainKey) int {
+func (ix *rankIndex) domain(key domainKey) int {
 	free := -1
-	for i, k := range c.domainKeys {
+	for i, k := range ix.domainKeys {
 		switch {
 		case k == key:
 			return i
-		case free < 0 && c.domains[i].empty():
+		case free < 0 && ix.domains[i].empty():
 			free = i
 		}
 	}
 	if free < 0 {
-		free = len(c.domainKeys)
-		c.domainKeys = append(c.domainKeys, domainKey{})
-		c.domains = append(c.domains, make(bitmap, c.words))
+		free = len(ix.domainKeys)
+		ix.domainKeys = append(ix.domainKeys, domainKey{})
+		ix.domains = append(ix.domains, make(bitmap, ix.words))
 	}
-	c.domainKeys[free] = key
+	ix.domainKeys[free] = key
 	return free
 }
 

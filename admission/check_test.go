@@ -27,7 +27,7 @@ func checkIndexes(c *Core) error {
 	if err := checkFamilies(c); err != nil {
 		return err
 	}
-	if err := checkGates(c); err != nil {
+	if err := checkThresholds(c); err != nil {
 		return err
 	}
 	return checkWaiters(c)
@@ -251,7 +251,7 @@ func checkFamilies(c *Core) error {
 			}
 		}
 	}
-	if len(c.ordered) != len(c.models) || !slices.IsSortedFunc(c.ordered, func(a, b *model) int {
+	if len(c.modelsByName) != len(c.models) || !slices.IsSortedFunc(c.modelsByName, func(a, b *model) int {
 		if a.name < b.name {
 			return -1
 		}
@@ -381,8 +381,8 @@ func checkWaiter(c *Core, t *Ticket) error {
 	return fmt.Errorf("a waiter is not in its target's list")
 }
 
-// checkGates compares the sets of the classes' thresholds with the holds.
-func checkGates(c *Core) error {
+// checkThresholds compares the sets of the classes' thresholds with the holds.
+func checkThresholds(c *Core) error {
 	for i, r := range c.ranks {
 		if r == nil {
 			continue
@@ -400,7 +400,7 @@ func checkGates(c *Core) error {
 		if r.over != over || c.over.has(i) != over {
 			return fmt.Errorf("rank %s: over a reject threshold %t, want %t", r.id, r.over, over)
 		}
-		for _, g := range c.prefillGates {
+		for _, g := range c.prefillThresholds {
 			if g.ok.has(i) != plainNotBusy(c, r, g.tokens, g.frac) {
 				return fmt.Errorf("rank %s: not busy %t", r.id, g.ok.has(i))
 			}
@@ -408,7 +408,7 @@ func checkGates(c *Core) error {
 		if r.role == RolePrefill {
 			continue
 		}
-		for _, g := range c.blockGates {
+		for _, g := range c.blockThresholds {
 			for _, need := range []int64{0, 1, 2, 3, 5, 8, 13, 40, 1000, 1 << 40} {
 				got := g.atLeast(i>>6, g.encodeNeed(need), 1<<(i&63)) != 0
 				one := make(bitmap, c.words)

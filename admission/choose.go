@@ -1,148 +1,141 @@
 package admission
 
-// choose looks for ranks with room for t and sets them; it books nothing. It
-// returns what is lacking, or ResourceNone.
-func (c *Core) choose(t *Ticket) Resource { return c.find(t, true) }
+import "math/bits"
 
-// hasRoom tells whether choose would find ranks for t. It asks no policy and
-// changes nothing.
-func (c *Core) hasRoom(t *Ticket) bool { return c.find(t, false) == ResourceNone }
+// chooser finds the ranks that a request can start on now, or what it lacks. It books
+// nothing and changes nothing but the ranks in the request it chooses for.
+type chooser struct {
+	index  *rankIndex
+	limits *Limits
 
-// find is choose; without pick no ranks are chosen where there is room.
-func (c *Core) find(t *Ticket, pick bool) Resource {
-	m := t.Target.model
-	if t.Target.shape != Disaggregated {
-		return c.findSingle(t, m.pools[t.Target.role(DecodeLeg)], pick)
-	}
-	p, d := m.pools[RolePrefill], m.pools[RoleDecode]
-	if p.roomN == 0 || d.roomN == 0 {
-		switch {
-		case p.candN == 0 || d.candN == 0:
-			return ResourceWorker
-		case c.rejecting && c.allOverloaded(t):
-			return ResourceOverloaded
-		case p.roomN == 0:
-			return ResourcePrefillSlot
-		}
-		return ResourceDecode
-	}
-	x := &m.family.fence
-	if x.owner == nil || x.owner == t {
-		x = nil // it does not bar its owner
-	}
-	sole := m.soleGroup()
-	c.viewP = View{set: p.room, n: p.roomN, pool: p, whole: true, group: -1}
-	c.viewD = View{set: d.room, n: d.roomN, pool: d, whole: true, group: -1}
-	if t.Target.free && t.Exclude.empty() && sole && x == nil && len(c.bars) == 0 {
-		return c.findFree(t, p, d, pick)
-	}
-	avoid := c.avoid(t, p, d)
-	cl := t.class
-	if cl.ratio > 0 && cl.prefillGate >= 0 && !c.fenced(t) {
-		if !c.narrow(t.Target, &t.Exclude, p.cand, d.cand, avoid) {
-			return c.lackOfPair(t, p, d)
-		}
-		if c.busy(cl, c.scratchP) {
-			return c.lackOf(t, ResourcePrefillTokens)
-		}
-	}
-	c.withinGates(t, p, d)
-	if x != nil {
-		c.keepOff(x, t, c.scratchP)
-		c.keepOff(x, t, c.scratchD)
-	}
-	if !c.restrict(t.Target, &t.Exclude, avoid) {
-		return c.lackOfPair(t, p, d)
-	}
-	if pick {
-		c.pick(t, p, d, sole, avoid)
-	}
-	return ResourceNone
+	// Memory of the candidates, so that choosing allocates nothing.
+	own   [numLegs]bitmap
+	spare bitmap
+	// What the policies are shown.
+	views [numLegs]View
 }
 
-// pick lets the policies choose from the scratch sets: prefill among ranks for
-// which there is a decode rank, then decode among those that may follow it.
-func (c *Core) pick(t *Ticket, p, d *pool, sole bool, avoid legSet) {
-	if t.Target.prefers {
-		c.preferPrefill(t)
+// grow makes room for all indexes of ranks.
+func (ch *chooser) grow() {
+	words := ch.index.words
+	for l := range numLegs {
+		ch.own[l] = ch.own[l].grow(words)
 	}
-	c.viewP = View{set: c.scratchP, n: c.scratchP.count(), pool: p, group: -1}
-	c.viewD = View{set: c.scratchD, pool: d, group: -1}
-	pr := c.ranks[p.policy.Pick(&c.viewP, t.Hints[PrefillLeg])]
-	c.follow(t, pr, avoid)
-	if !sole {
-		c.viewD.group = pr.groupID
-	}
-	c.viewD.n = c.scratchD.count()
-	t.Prefill = pr
-	t.Decode = c.ranks[d.policy.Pick(&c.viewD, t.Hints[DecodeLeg])]
+	ch.spare = ch.spare.grow(words)
 }
 
-// follow leaves in scratchD the ranks that may follow pr for t.
-func (c *Core) follow(t *Ticket, pr *Rank, avoid legSet) {
-	if t.Target.topology == TopologyRequired {
-		c.scratchD.and(c.domains[pr.domainID])
-	} else if !t.Target.model.soleGroup() {
-		c.scratchD.and(c.groups[pr.groupID])
-	}
-	if avoid&onPairs != 0 {
-		for _, b := range pr.barred {
-			if b.index >= 0 {
-				c.scratchD.clear(b.index)
-			}
-		}
-	}
-	if t.Target.prefers {
-		c.preferDecode(t, pr)
-	}
-}
-
-// findFree is find for a request that any pair of the model's ranks may serve.
-func (c *Core) findFree(t *Ticket, p, d *pool, pick bool) Resource {
-	cl := t.class
-	if i := cl.prefillGate; i >= 0 {
-		ok := c.prefillGates[i].ok
-		if cl.ratio > 0 && !c.fenced(t) && c.busy(cl, p.cand) {
-			return c.lackOf(t, ResourcePrefillTokens)
-		}
-		n := c.scratchP.intersect(p.room, ok)
-		if n == 0 {
-			return c.lackOf(t, ResourcePrefillTokens)
-		}
-		if n < p.roomN {
-			c.viewP = View{set: c.scratchP, n: n, pool: p, group: -1}
-		}
-	}
-	if i := cl.blockGate; i >= 0 {
-		n := c.fitting(c.scratchD, d.room, t, i)
-		if n == 0 {
-			return c.lackOf(t, ResourceDecodeBlocks)
-		}
-		if n < d.roomN {
-			c.viewD = View{set: c.scratchD, n: n, pool: d, group: -1}
-		}
-	}
-	if !pick {
-		return ResourceNone
-	}
-	t.Prefill = c.ranks[p.policy.Pick(&c.viewP, t.Hints[PrefillLeg])]
-	t.Decode = c.ranks[d.policy.Pick(&c.viewD, t.Hints[DecodeLeg])]
-	return ResourceNone
-}
-
-// lackOf is lack, unless every pair is over a reject threshold.
-func (c *Core) lackOf(t *Ticket, lack Resource) Resource {
-	if c.rejecting && c.allOverloaded(t) {
-		return ResourceOverloaded
+// choose looks for ranks with room for t and sets them; it books nothing. It returns
+// what is lacking, or ResourceNone.
+func (ch *chooser) choose(t *Ticket) Resource {
+	var s candidates
+	lack := ch.find(t, &s)
+	if lack == ResourceNone {
+		ch.pick(t, &s)
 	}
 	return lack
 }
 
-// busy tells whether so large a part of the eligible ranks is busy that the
-// class waits, though some are not.
-func (c *Core) busy(cl *class, eligible bitmap) bool {
+// hasRoom tells whether choose would find ranks for t. It asks no policy and changes
+// nothing.
+func (ch *chooser) hasRoom(t *Ticket) bool {
+	var s candidates
+	return ch.find(t, &s) == ResourceNone
+}
+
+// allOverloaded tells whether t has candidates and all of them, or one of each pair of
+// them, are over a reject threshold.
+func (ch *chooser) allOverloaded(t *Ticket) bool {
+	if !ch.index.rejecting {
+		return false
+	}
+	var s candidates
+	return ch.eligible(t, &s) && !ch.notOverloaded(t, &s)
+}
+
+// find leaves in s the ranks that t could start on now. It returns what is lacking, or
+// ResourceNone.
+//
+// Which ranks may be paired, and whether all are overloaded, matters only in the end or
+// to name the lack. So the steps are taken without that at first.
+func (ch *chooser) find(t *Ticket, s *candidates) Resource {
+	lack := ch.narrow(t, s, false)
+	if lack != ResourceNone && lack != ResourceWorker && (ch.index.rejecting || s.pairing) {
+		lack = ch.narrow(t, s, true)
+	}
+	return lack
+}
+
+// narrow takes away from the candidates of t in steps, and stops at the first that
+// leaves none, or no pair: what that step is about is lacking. In order: eligible for
+// the request; not overloaded; with room; within the thresholds of its class; not
+// fenced for another.
+//
+// exact pairs the ranks after each step, so that the lack is that of the first step
+// without a pair; what is left in the end is the same.
+func (ch *chooser) narrow(t *Ticket, s *candidates, exact bool) Resource {
+	target, cl := t.Target, t.class
+	*s = ch.all(target)
+	if s.noRoom() && !ch.index.rejecting {
+		return s.noRoomLack()
+	}
+	byRatio := cl.ratio > 0 && cl.prefillThreshold >= 0 && !ownsFence(t)
+	if !exact && target.free && t.Exclude.empty() && len(ch.index.quarantines) == 0 {
+		if byRatio && s.pairing && !ch.eligible(t, s) {
+			return ResourceWorker
+		}
+	} else if !ch.eligible(t, s) {
+		return ResourceWorker
+	}
+	busy := byRatio && ch.busy(cl, s.of(s.gating()).set)
+	if exact && ch.index.rejecting && !ch.notOverloaded(t, s) {
+		return ResourceOverloaded
+	}
+	if busy {
+		return ResourcePrefillTokens
+	}
+	left := func(ok bool) bool { return ok && (!exact || ch.paired(t.Target, s)) }
+
+	gating := s.gating()
+	if !left(ch.withRoom(s, gating)) {
+		return lackOfRoom(target.role(gating))
+	}
+	if i := cl.prefillThreshold; i >= 0 && !left(ch.and(s, gating, ch.index.prefillThresholds[i].ok)) {
+		return ResourcePrefillTokens
+	}
+	if gating != DecodeLeg && !left(ch.withRoom(s, DecodeLeg)) {
+		return ResourceDecode
+	}
+	if i := cl.blockThreshold; i >= 0 && !left(ch.fitting(t, s, i)) {
+		return ResourceDecodeBlocks
+	}
+	if x := &target.model.family.fence; x.owner != nil && x.owner != t && !left(ch.notFenced(x, t, s)) {
+		return ResourceFence
+	}
+	if !exact && !ch.paired(target, s) {
+		return ResourceDecode // which, the exact steps tell
+	}
+	return ResourceNone
+}
+
+// lackOfRoom is what is lacking where no rank of the role has room.
+func lackOfRoom(role Role) Resource {
+	switch role {
+	case RolePrefill:
+		return ResourcePrefillSlot
+	case RoleDecode:
+		return ResourceDecode
+	}
+	return ResourceRegular
+}
+
+// ownsFence tells whether a fence is there for t.
+func ownsFence(t *Ticket) bool { return t.Target.model.family.fence.owner == t }
+
+// busy tells whether so large a part of the eligible ranks is busy that the class
+// waits, though some are not.
+func (ch *chooser) busy(cl *class, eligible bitmap) bool {
 	all, ok := 0, 0
-	free := c.prefillGates[cl.prefillGate].ok
+	free := ch.index.prefillThresholds[cl.prefillThreshold].ok
 	for w, word := range eligible {
 		all += ones(word)
 		ok += ones(word & free[w])
@@ -150,188 +143,157 @@ func (c *Core) busy(cl *class, eligible bitmap) bool {
 	return float64(all-ok) >= cl.ratio*float64(all)
 }
 
-// fenced tells whether a fence is there for t.
-func (c *Core) fenced(t *Ticket) bool { return t.Target.model.family.fence.owner == t }
-
-// avoidOrder is in which combinations a request's exclusions and the barred
-// pairs hold, as long as something is left; the failed rank of this very request
-// is the last to serve again.
-var avoidOrder = [...]legSet{
-	onPrefill | onDecode | onPairs, onPrefill | onDecode,
-	onPrefill | onPairs, onPrefill,
-	onDecode | onPairs, onDecode,
-	onPairs,
+// withRoom keeps the candidates of leg l that have room.
+func (ch *chooser) withRoom(s *candidates, l Leg) bool {
+	x, p := s.of(l), s.pool(l)
+	if x.all { // of the pool: no word needs to be looked at
+		*x = rankSet{set: p.room, n: p.roomN}
+		return p.roomN > 0
+	}
+	return ch.and(s, l, p.room)
 }
 
-// avoid tells on which legs the excluded ranks of t are avoided, and whether
-// barred pairs are. A leg on which nothing else is left has them serve again,
-// whatever holds for the other.
-func (c *Core) avoid(t *Ticket, p, d *pool) legSet {
-	for _, legs := range avoidOrder {
-		switch {
-		case len(c.bars) == 0 && legs&onPairs != 0:
-			continue
-		case t.Exclude.empty() && legs&(onPrefill|onDecode) != 0:
-			continue
-		}
-		if c.narrow(t.Target, &t.Exclude, p.cand, d.cand, legs) {
-			return legs
+// fitting keeps the candidates for decode on which the KV blocks of t fit under a
+// threshold.
+func (ch *chooser) fitting(t *Ticket, s *candidates, threshold int) bool {
+	g, sizes := ch.index.blockThresholds[threshold], ch.index.sizes
+	live, last := 0, 0
+	for k := range sizes {
+		if z := &sizes[k]; z.n > 0 {
+			z.need = g.encodeNeed(t.blocks(z.tokens))
+			live++
+			last = k
 		}
 	}
-	return 0
-}
-
-// lackOfPair names the side that has no room: prefill when even with every
-// candidate decode rank free no prefill rank would do.
-func (c *Core) lackOfPair(t *Ticket, p, d *pool) Resource {
-	if !c.hasPair(t.Target) {
-		return ResourceWorker
-	}
-	if c.rejecting && c.allOverloaded(t) {
-		return ResourceOverloaded
-	}
-	avoid := c.avoid(t, p, d)
-	if !c.narrow(t.Target, &t.Exclude, p.room, d.cand, avoid) {
-		return ResourcePrefillSlot
-	}
-	cl := t.class
-	if cl.prefillGate >= 0 {
-		c.scratchP.copyFrom(p.room)
-		c.scratchP.and(c.prefillGates[cl.prefillGate].ok)
-		c.scratchD.copyFrom(d.cand)
-		if !c.restrict(t.Target, &t.Exclude, avoid) {
-			return ResourcePrefillTokens
-		}
-	}
-	if !c.narrow(t.Target, &t.Exclude, p.room, d.room, avoid) {
-		return ResourceDecode
-	}
-	if cl.prefillGate < 0 && cl.blockGate < 0 {
-		return ResourceFence
-	}
-	c.withinGates(t, p, d)
-	if c.restrict(t.Target, &t.Exclude, avoid) {
-		return ResourceFence
-	}
-	if cl.blockGate < 0 {
-		return ResourceDecode // not for the prefill ranks that are not busy
-	}
-	return ResourceDecodeBlocks
-}
-
-// withinGates sets the scratch sets to the ranks of p and d that have room and keep
-// to the gates of t's class.
-func (c *Core) withinGates(t *Ticket, p, d *pool) {
-	cl := t.class
-	c.scratchP.copyFrom(p.room)
-	if cl.prefillGate >= 0 {
-		c.scratchP.and(c.prefillGates[cl.prefillGate].ok)
-	}
-	if cl.blockGate >= 0 {
-		c.fitting(c.scratchD, d.room, t, cl.blockGate)
+	x := s.of(DecodeLeg)
+	dst := ch.own[DecodeLeg]
+	n := 0
+	if live == 1 {
+		n = g.among(dst, x.set, sizes[last].need)
 	} else {
-		c.scratchD.copyFrom(d.room)
-	}
-}
-
-// allOverloaded tells whether t has candidates and all of them, or one of each
-// pair of them, are over a reject threshold.
-func (c *Core) allOverloaded(t *Ticket) bool {
-	m := t.Target.model
-	if t.Target.shape != Disaggregated {
-		p := m.pools[t.Target.role(DecodeLeg)]
-		if p.overN == 0 || !c.singles(t, p) {
-			return false
+		for w, word := range x.set {
+			some := uint64(0)
+			if word != 0 {
+				for k := range sizes {
+					if z := &sizes[k]; z.n > 0 && word&z.members[w] != 0 {
+						some |= g.atLeast(w, z.need, word&z.members[w])
+					}
+				}
+				n += bits.OnesCount64(some)
+			}
+			dst[w] = some
 		}
-		return !c.scratchD.intersectsNot(c.over)
 	}
-	p, d := m.pools[RolePrefill], m.pools[RoleDecode]
-	if p.overN == 0 && d.overN == 0 {
-		return false
+	if n != x.n { // else the set stays as it was
+		*x = rankSet{set: dst, n: n}
 	}
-	avoid := c.avoid(t, p, d)
-	if !c.narrow(t.Target, &t.Exclude, p.cand, d.cand, avoid) {
-		return false
-	}
-	c.scratchP.copyFrom(p.cand)
-	c.scratchP.andNot(c.over)
-	c.scratchD.copyFrom(d.cand)
-	c.scratchD.andNot(c.over)
-	return !c.restrict(t.Target, &t.Exclude, avoid)
+	return n > 0
 }
 
-// singles leaves in scratchD the candidates for the one leg of t, excluded ones
-// only when there are no others, and tells whether there are any.
-func (c *Core) singles(t *Ticket, p *pool) bool {
-	s := c.scratchD
-	pin := t.Target.bits[DecodeLeg]
-	s.copyFrom(p.cand)
-	if pin != nil {
-		s.and(pin)
-	}
-	if t.Exclude.empty() {
-		return !s.empty()
-	}
-	t.Exclude.drop(DecodeLeg, s)
-	if s.empty() { // nothing else is left: the excluded ranks serve again
-		s.copyFrom(p.cand)
-		if pin != nil {
-			s.and(pin)
+// notFenced keeps the candidates that may be given to t though a fence x is there for
+// another: a fenced rank only where the owner would still have room afterwards.
+func (ch *chooser) notFenced(x *fence, t *Ticket, s *candidates) bool {
+	for _, r := range [...]*Rank{x.prefill, x.decode} {
+		if r == nil || r.index < 0 {
+			continue
+		}
+		for l := s.gating(); l < numLegs; l++ {
+			if s.of(l).set.has(r.index) && !ch.roomAfter(x.owner, t, r) {
+				ch.drop(s, l, r)
+			}
 		}
 	}
 	return !s.empty()
 }
 
-// findSingle is find for a request that needs one rank: aggregated, or
-// prefilled where it decodes. Both thresholds of its class are judged there.
-func (c *Core) findSingle(t *Ticket, p *pool, pick bool) Resource {
-	none := ResourceRegular
-	if p.role == RoleDecode {
-		none = ResourceDecode
-	}
-	cl := t.class
-	x := &p.model.family.fence
-	barred := x.owner != nil && x.owner != t
-	v := &c.viewD
-	if p.roomN > 0 && t.Target.free && t.Exclude.empty() && !barred && cl.prefillGate < 0 && cl.blockGate < 0 {
-		*v = View{set: p.room, n: p.roomN, pool: p, whole: true, group: -1}
-	} else {
-		if !c.singles(t, p) {
-			return ResourceWorker
+// pick lets the policies choose from s: prefill among ranks for which there is a decode
+// rank, then decode among those that may follow it.
+func (ch *chooser) pick(t *Ticket, s *candidates) {
+	target := t.Target
+	group := -1
+	if !s.single() {
+		if target.prefers {
+			ch.preferPrefill(target, s)
 		}
-		s := c.scratchD
-		if c.rejecting && p.overN > 0 && !s.intersectsNot(c.over) {
-			return ResourceOverloaded
-		}
-		if cl.prefillGate >= 0 && cl.ratio > 0 && !c.fenced(t) && c.busy(cl, s) {
-			return ResourcePrefillTokens
-		}
-		if s.and(p.room); s.empty() {
-			return none
-		}
-		if cl.prefillGate >= 0 {
-			if s.and(c.prefillGates[cl.prefillGate].ok); s.empty() {
-				return ResourcePrefillTokens
+		t.Prefill = ch.ask(s, PrefillLeg, t.Hints[PrefillLeg], group)
+		if s.pairing {
+			ch.follow(target, s, t.Prefill)
+			if !target.model.soleGroup() {
+				group = t.Prefill.groupID
 			}
 		}
-		if cl.blockGate >= 0 {
-			if c.fitting(s, s, t, cl.blockGate) == 0 {
-				return ResourceDecodeBlocks
+		if target.prefers {
+			ch.preferDecode(target, s, t.Prefill)
+		}
+	} else if target.prefers {
+		ch.preferSingle(target, s)
+	}
+	t.Decode = ch.ask(s, DecodeLeg, t.Hints[DecodeLeg], group)
+}
+
+// follow keeps the candidates for decode that may follow the prefill rank pr.
+func (ch *chooser) follow(t *Target, s *candidates, pr *Rank) {
+	if t.topology == TopologyRequired {
+		ch.and(s, DecodeLeg, ch.index.domains[pr.domainID])
+	} else if !t.model.soleGroup() {
+		ch.and(s, DecodeLeg, ch.index.groups[pr.groupID])
+	}
+	if s.apart {
+		for _, d := range pr.quarantined {
+			ch.drop(s, DecodeLeg, d)
+		}
+	}
+}
+
+// ask has the policy of a leg choose from its candidates. group is the pairing group of
+// all of them, or -1.
+func (ch *chooser) ask(s *candidates, l Leg, h Hint, group int) *Rank {
+	x, p, v := s.of(l), s.pool(l), &ch.views[l]
+	*v = View{set: x.set, n: x.count(), pool: p, whole: x.is(p.room), group: group}
+	return ch.index.ranks[p.policy.Pick(v, h)]
+}
+
+// nextDecode returns another rank for the decode leg of t, whose prefill is running or
+// done, or nil: one with room that may follow its prefill rank, which may be gone. Pairs
+// in quarantine are avoided while others are left.
+func (ch *chooser) nextDecode(t *Ticket, exclude []*Rank) *Rank {
+	for _, apart := range [...]bool{true, false} {
+		s := ch.decodeAfter(t, exclude, apart)
+		if s.of(DecodeLeg).set.empty() {
+			continue
+		}
+		if t.Target.prefers {
+			ch.preferDecode(t.Target, &s, t.Prefill)
+		}
+		return ch.ask(&s, DecodeLeg, t.Hints[DecodeLeg], -1)
+	}
+	return nil
+}
+
+func (ch *chooser) decodeAfter(t *Ticket, exclude []*Rank, apart bool) (s candidates) {
+	target, pr := t.Target, t.Prefill
+	p := target.model.pools[RoleDecode]
+	s.pools[DecodeLeg] = p
+	s.sets[DecodeLeg] = rankSet{set: p.room, n: p.roomN}
+	if b := target.bits[DecodeLeg]; b != nil {
+		ch.and(&s, DecodeLeg, b)
+	}
+	ch.and(&s, DecodeLeg, ch.index.groups[pr.groupID])
+	if target.topology == TopologyRequired { // by name: the domain of a rank that is gone may be another's now
+		for i := range s.of(DecodeLeg).set.all() {
+			if r := ch.index.ranks[i]; !target.pairs(pr, r) {
+				ch.drop(&s, DecodeLeg, r)
 			}
 		}
-		if barred {
-			if c.keepOff(x, t, s); s.empty() {
-				return ResourceFence
-			}
-		}
-		if pick && t.Target.prefers {
-			c.preferSingle(t)
-		}
-		*v = View{set: s, n: s.count(), pool: p, group: -1}
 	}
-	if !pick {
-		return ResourceNone
+	ch.drop(&s, DecodeLeg, t.Decode)
+	for _, r := range exclude {
+		ch.drop(&s, DecodeLeg, r)
 	}
-	t.Decode = c.ranks[p.policy.Pick(v, t.Hints[DecodeLeg])]
-	return ResourceNone
+	if apart {
+		for _, r := range pr.quarantined {
+			ch.drop(&s, DecodeLeg, r)
+		}
+	}
+	return s
 }

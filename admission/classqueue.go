@@ -29,27 +29,27 @@ type profileQueue struct {
 	waiting int
 }
 
-func (c *Core) newProfileQueue(f *family, p *profile) *profileQueue {
+func (qs *queues) newProfileQueue(f *family, p *profile) *profileQueue {
 	q := &profileQueue{profile: p, cursor: len(p.classes) - 1}
 	for _, cl := range p.classes {
 		cq := &classQueue{class: cl, family: f, ready: laneHeap{which: readyLanes}}
-		cq.closed.core, cq.closed.class = c, c.closedOf(cl.Name)
+		cq.closed.queues, cq.closed.class = qs, qs.closedOf(cl.Name)
 		q.classes = append(q.classes, cq)
 	}
 	return q
 }
 
 // join makes m a model of f.
-func (c *Core) join(m *model, f *family) {
+func (qs *queues) join(m *model, f *family) {
 	m.family = f
-	p := c.profileOf(m.name)
+	p := qs.profileOf(m.name)
 	for _, q := range f.profiles {
 		if q.profile == p {
 			m.queues = q
 			return
 		}
 	}
-	m.queues = c.newProfileQueue(f, p)
+	m.queues = qs.newProfileQueue(f, p)
 	f.profiles = append(f.profiles, m.queues)
 }
 
@@ -64,14 +64,14 @@ func (q *classQueue) head() *Ticket {
 }
 
 // insert puts a waiter into the lane it belongs to. A new head may be looked at.
-func (c *Core) insert(now Instant, t *Ticket) {
+func (qs *queues) insert(now Instant, t *Ticket) {
 	q := t.queue()
 	if q.n == 0 {
 		q.pace.since, q.pace.grantedThen = now, q.pace.granted
 	}
-	l := q.lane(c, t)
+	l := q.lane(qs, t)
 	if l == nil {
-		l = q.openLane(c, t)
+		l = q.openLane(qs, t)
 		t.lane = l
 		l.push(t)
 		q.all.push(l)
@@ -93,7 +93,7 @@ func (c *Core) insert(now Instant, t *Ticket) {
 
 // extract takes a waiter out of its lane. It tells whether somebody may start
 // because of that: the next of the lane, or those whom a fence kept off.
-func (c *Core) extract(now Instant, t *Ticket) bool {
+func (qs *queues) extract(now Instant, t *Ticket) bool {
 	l := t.lane
 	q := l.queue
 	t.lane = nil
@@ -106,7 +106,7 @@ func (c *Core) extract(now Instant, t *Ticket) bool {
 			q.ready.remove(l)
 		}
 		l.remove(t)
-		q.closeLane(c, l)
+		q.closeLane(qs, l)
 	} else {
 		l.remove(t)
 		if head {
@@ -124,7 +124,7 @@ func (c *Core) extract(now Instant, t *Ticket) bool {
 	}
 	t.family = nil
 	if f := q.family; f.fence.owner == t {
-		c.endFence(f)
+		qs.endFence(f)
 		return true
 	}
 	return head
@@ -147,15 +147,14 @@ func (q *classQueue) unblock(l *lane) {
 }
 
 // block notes that the head of l cannot start until something changes that
-// concerns it.
-func (c *Core) block(now Instant, l *lane, lack Resource) {
+// concerns it. few are the ranks that it waits for; none: they are many.
+func (qs *queues) block(now Instant, l *lane, few []*Rank) {
 	q := l.queue
 	q.ready.remove(l)
-	l.lack = lack
-	c.park(l)
+	park(l, few)
 	if l.since == 0 {
 		l.since, l.granted = max(now, 1), q.family.grants
-		q.family.fenceAt = min(q.family.fenceAt, now.Add(c.limits.StarvationGuard))
+		q.family.fenceAt = min(q.family.fenceAt, now.Add(qs.limits.StarvationGuard))
 	}
 }
 
@@ -174,7 +173,7 @@ func (t *Target) concerns(r *Rank) bool {
 
 // wake lets those heads of f be looked at again that may use r, one of its
 // ranks; nil: all.
-func (c *Core) wake(f *family, r *Rank) {
+func (qs *queues) wake(f *family, r *Rank) {
 	for r != nil && len(r.parked) > 0 {
 		l := r.parked[len(r.parked)-1].lane
 		l.queue.unblock(l)

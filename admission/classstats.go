@@ -56,7 +56,7 @@ type RankShortage struct {
 // queueStats describes a family's queue and adds the time it is closed by now to all.
 func (c *Core) queueStats(now Instant, f *family, all *Stats, short bool) QueueStats {
 	s := QueueStats{Depth: f.waiting}
-	for _, m := range c.ordered {
+	for _, m := range c.modelsByName {
 		if m.family == f {
 			s.Models = append(s.Models, m.name)
 		}
@@ -109,13 +109,13 @@ func (c *Core) classStats(now Instant, q *classQueue, short bool) ClassStats {
 	if !short {
 		return s
 	}
-	s.HeldUp, s.HeldUpFor = c.heldUpStats(now, q)
-	p, d := c.fenceable(h)
+	s.HeldUp, s.HeldUpFor = c.chooser.heldUpStats(now, q)
+	p, d := c.chooser.fenceable(h)
 	for l, r := range [...]*Rank{p, d} {
 		if r == nil {
 			continue
 		}
-		if lack := c.shortage(h, Leg(l), r); lack.Short > 0 {
+		if lack := c.chooser.shortage(h, Leg(l), r); lack.Short > 0 {
 			s.Short = append(s.Short, RankShortage{Rank: r.id, Role: r.role, Shortage: lack})
 		}
 	}

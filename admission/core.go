@@ -49,78 +49,24 @@ const recheckEvery = time.Second
 // Each step appends the tickets that it decided, other than the one it was
 // called with, to the buffer it is lent; their state tells what became of them.
 type Core struct {
-	limits    Limits
-	loaded    Settings // of the last reload, or of the start
-	newPolicy PolicyFactory
-	healthInt time.Duration
-	start     Instant
-	started   bool
+	rankIndex // what is known of the ranks
+	ledger    // what is booked on them
+	queues    // who waits, and in which order
+	chooser   // which ranks a request can start on
+	decisions // what callers are told
 
-	models    map[string]*model
-	ordered   []*model  // the same by name: every step is deterministic
-	families  []*family // of living models, without duplicates
-	pinned    map[targetKey]*Target
-	structure int // counts changes of models
+	limits Limits
+	loaded Settings // of the last reload, or of the start
 
-	ranks     []*Rank // by index
-	indexes   int     // indexes handed out so far
-	indexCap  int
-	words     int
-	freeIndex []int
-	named     map[string][]*Rank // by what a pin may say: id and worker
-
-	groupNames []string
-	groups     []bitmap // members by group id, over all pools
-	domainKeys []domainKey
-	domains    []bitmap // members by pairing group and topology domain
-	sizes      []blockSize
-	bars       []bar
-	idle       []*Target // interned targets without users, the oldest first
-
-	order        QueueOrder
-	laned        bool
-	root         *profile
-	profiles     []*profile // the root's first
-	prefillGates []*prefillGate
-	blockGates   []*blockGate
-	reject       RejectThresholds
-	rejecting    bool
-	over         bitmap // ranks over a reject threshold
-	overTurns    uint64 // how often a rank came to be over one
-	assumedMax   int
-	needsTokens  bool // some class needs MaxBatchedTokens
-	needsBlocks  bool // some class needs KVBlocks
-	lanes        int
-	spareLanes   []*lane
-	poor         []poor // scratch
-
-	scratchP, scratchD bitmap
-	scratchU           bitmap
-	viewP, viewD       View
-
-	waiting     int
-	waitingBy   [numShapes]int
-	waitingSize int64     // bytes
-	lost        []*Ticket // scratch: to be ended
-	deadlines   deadlineHeap
-	seq         uint64
-	total       rateMeter
-	runs        [numLegs]running // of all requests, without how long they last
-	arriving    *Ticket
-	noArrivals  bool
-	noWaits     bool
-	early       earlyEvidence
-	drainEnd    Instant // when waiting ends because the router stops; never: not known
-	nextRecheck Instant
+	started    bool
+	noArrivals bool
+	noWaits    bool
+	arrivals   uint64
 
 	// counters
-	missed       uint64
-	fences       uint64
-	fenceMoves   uint64
-	unknownClass uint64
-	closedFor    [numResources]time.Duration
-	// closedBy is closedFor by the name of the class, for each that ever was.
-	closedBy map[string]*[numResources]time.Duration
+	missed     uint64
+	fences     uint64
+	fenceMoves uint64
 }
 
 // NewCore makes a core without ranks.
@@ -128,13 +74,18 @@ func NewCore(o Options) *Core {
 	if o.NewPolicy == nil {
 		o.NewPolicy = func(string, Role) Policy { return firstFit{} }
 	}
-	c := &Core{
-		limits: o.Limits, loaded: Settings{o.Limits, o.Classes, o.Reject}, newPolicy: o.NewPolicy, healthInt: o.HealthInterval,
+	c := &Core{limits: o.Limits, loaded: Settings{o.Limits, o.Classes, o.Reject}}
+	c.rankIndex = rankIndex{
+		limits: &c.limits, newPolicy: o.NewPolicy, assumedMax: o.AssumedMaxRequests,
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
-		nextRecheck: never, drainEnd: never, early: defaultEvidence, order: o.Order, assumedMax: o.AssumedMaxRequests,
 	}
+	c.ledger = ledger{index: &c.rankIndex}
+	c.queues = queues{limits: &c.limits, order: o.Order, nextRecheck: never, drainEnd: never}
+	c.chooser = chooser{index: &c.rankIndex, limits: &c.limits}
+	c.decisions = decisions{queues: &c.queues, limits: &c.limits, healthInt: o.HealthInterval, early: defaultEvidence}
 	c.setReject(o.Reject)
-	c.setClasses(o.Classes, o.Order)
+	c.setClasses(o.Classes)
+	c.setThresholds(c.profiles)
 	return c
 }
 
@@ -146,16 +97,22 @@ func (c *Core) tick(now Instant) {
 
 // wakeFor lets the heads be looked at again that may use r, from which a hold
 // was taken, and returns the family to drain, or nil.
-func (c *Core) wakeFor(r *Rank) *family {
-	if c.waiting == 0 || r.index < 0 {
+func (qs *queues) wakeFor(r *Rank) *family {
+	if qs.waiting == 0 || r.index < 0 {
 		return nil
 	}
 	f := r.pools[0].model.family
 	if f.waiting == 0 {
 		return nil
 	}
-	c.wake(f, r)
+	qs.wake(f, r)
 	return f
+}
+
+// blockHead notes that the head of l lacks something until that changes.
+func (c *Core) blockHead(now Instant, l *lane, lack Resource) {
+	l.lack = lack
+	c.block(now, l, c.few(l.head().Target, l.waitsOn()))
 }
 
 func (c *Core) drainAfter(now Instant, r *Rank, out *[]*Ticket) {
@@ -177,8 +134,23 @@ func (c *Core) Cancel(now Instant, t *Ticket, out *[]*Ticket) bool {
 	return true
 }
 
-// StartDecode turns the decode booking from pending to active.
-func (c *Core) StartDecode(t *Ticket) { c.startDecode(t) }
+// endPrefill ends the prefill holds of t, if it still has them.
+func (c *Core) endPrefill(now Instant, t *Ticket) bool {
+	ended := c.dropPrefill(now, t)
+	if ended {
+		c.endRun(now, t, PrefillLeg)
+	}
+	return ended
+}
+
+// endDecode ends the decode holds of t, if it still has them.
+func (c *Core) endDecode(now Instant, t *Ticket) bool {
+	ended := c.dropAnswer(now, t)
+	if ended {
+		c.endRun(now, t, DecodeLeg)
+	}
+	return ended
+}
 
 // EndPrefill ends the prefill slot and the prefill load of a ticket. Repeated
 // calls do nothing.
@@ -241,13 +213,14 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 				c.setFacts(ch.Rank, ch.Facts)
 			}
 		case BarPair:
-			c.bar(ch.Rank, ch.Other)
+			c.quarantine(ch.Rank, ch.Other)
 		case UnbarPair:
-			c.unbar(ch.Rank, ch.Other)
+			c.endQuarantine(ch.Rank, ch.Other)
 		}
 	}
-	c.restructure(now, structure)
-	for _, m := range c.ordered {
+	c.chooser.grow()
+	c.restructure(now, &c.rankIndex, structure)
+	for _, m := range c.modelsByName {
 		for _, t := range m.targets {
 			c.recheckTarget(now, t)
 		}
@@ -255,8 +228,8 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	for _, t := range c.pinned {
 		c.recheckTarget(now, t)
 	}
-	c.endLost(now, NoWorkers, ResourceWorker, out)
-	c.buryModels()
+	c.refuseUnservable(now, NoWorkers, ResourceWorker, out)
+	c.dropUnusedModels()
 	for _, f := range c.families {
 		c.moveFence(f)
 		c.wake(f, nil)
@@ -279,7 +252,9 @@ func (c *Core) Advance(now Instant, out *[]*Ticket) {
 			}
 			c.wake(f, nil)
 			c.missed += uint64(c.drain(now, f, out))
-			c.noteHeldUp(now, f)
+			if !c.laned {
+				c.chooser.noteHeldUp(now, f)
+			}
 		}
 	}
 	c.refuseTooLate(now, out)

@@ -7,9 +7,9 @@ import "slices"
 
 // late tells whether one who waits behind so many others of q cannot start before
 // the drain ends. Nobody is late while the pace is not known.
-func (c *Core) late(now Instant, q *classQueue, ahead int, leg Leg) bool {
-	r := q.atBest(now, c.start, leg)
-	left := c.drainEnd.Sub(now) + q.pace.runs[leg].age(now) // what runs ends that much sooner
+func (qs *queues) late(now Instant, q *classQueue, ahead int, leg Leg) bool {
+	r := q.atBest(now, qs.start, leg)
+	left := qs.drainEnd.Sub(now) + q.pace.runs[leg].age(now) // what runs ends that much sooner
 	return r > 0 && float64(ahead+1)/r > left.Seconds()
 }
 
@@ -27,18 +27,18 @@ func (c *Core) refuseTooLate(now Instant, out *[]*Ticket) {
 				}
 			}
 		}
-		if len(c.lost) == 0 {
+		if len(c.unservable) == 0 {
 			continue
 		}
-		c.endLost(now, Draining, ResourceNone, out)
+		c.refuseUnservable(now, Draining, ResourceNone, out)
 		c.drain(now, f, out)
 	}
 }
 
-// findLate adds the late waiters of a lane to c.lost.
-func (c *Core) findLate(now Instant, l *lane) {
+// findLate adds the late waiters of a lane to c.unservable.
+func (qs *queues) findLate(now Instant, l *lane) {
 	leg := l.leg(nil, l.lack)
-	if !c.late(now, l.queue, len(l.h)-1, leg) {
+	if !qs.late(now, l.queue, len(l.h)-1, leg) {
 		return // not even the last
 	}
 	inOrder := slices.Clone(l.h)
@@ -49,8 +49,8 @@ func (c *Core) findLate(now Instant, l *lane) {
 		return 1
 	})
 	for i, t := range inOrder {
-		if t.lostAt == never && c.late(now, l.queue, i, leg) {
-			c.lost = append(c.lost, t)
+		if t.lostAt == never && qs.late(now, l.queue, i, leg) {
+			qs.unservable = append(qs.unservable, t)
 		}
 	}
 }

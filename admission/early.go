@@ -29,12 +29,12 @@ const farBeyond = 1.5
 // refuseEarly refuses t, which would have to wait behind others of its lane l, when
 // that would take far longer than the first bound of its wait allows. It is told
 // the same as when that bound had passed.
-func (c *Core) refuseEarly(now Instant, t *Ticket, q *classQueue, l *lane, lack Resource, out *[]*Ticket) bool {
-	if l == nil || q.stretch(now) < c.early.stretch {
+func (ds *decisions) refuseEarly(now Instant, t *Ticket, q *classQueue, l *lane, lack Resource, out *[]*Ticket) bool {
+	if l == nil || q.stretch(now) < ds.early.stretch {
 		return false
 	}
 	end := t.classAt
-	if left := c.timeLeft(t); left != math.MaxInt64 {
+	if left := ds.queues.timeLeft(t); left != math.MaxInt64 {
 		end = min(end, now.Add(left))
 	}
 	if t.Deadline != 0 {
@@ -43,9 +43,9 @@ func (c *Core) refuseEarly(now Instant, t *Ticket, q *classQueue, l *lane, lack 
 	if end == never {
 		return false
 	}
-	pace := q.atBest(now, c.start, l.leg(t, lack))
+	pace := q.atBest(now, ds.queues.start, l.leg(t, lack))
 	most := farBeyond * end.Sub(now).Seconds()
-	if q.pace.rate.sum < c.early.admissions || !(float64(len(l.h)+1)/pace > most) {
+	if q.pace.rate.sum < ds.early.admissions || !(float64(len(l.h)+1)/pace > most) {
 		return false
 	}
 	ahead := l.aheadOf(t)
@@ -56,11 +56,11 @@ func (c *Core) refuseEarly(now Instant, t *Ticket, q *classQueue, l *lane, lack 
 	lack = q.lackFor(lack)
 	switch end { // in the order of expire
 	case t.Deadline:
-		c.refuseLate(now, t, LimitClientWait, lack, t.patience(), out)
+		ds.refuseLate(now, t, LimitClientWait, lack, t.patience(), out)
 	case t.classAt:
-		c.refuseLate(now, t, LimitClassWait, lack, t.classLimit, out)
+		ds.refuseLate(now, t, LimitClassWait, lack, t.classLimit, out)
 	default:
-		c.refuse(now, t, QueueTimeout, lack, int64(c.limits.QueueTimeout), out)
+		ds.refuse(now, t, QueueTimeout, lack, int64(ds.limits.QueueTimeout), out)
 	}
 	t.refusal.Predicted, t.refusal.RetryAfter = true, wholeSeconds(wait)
 	t.refusal.Estimate = time.Duration(min(wait, maxEstimate.Seconds()) * float64(time.Second))

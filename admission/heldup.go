@@ -13,9 +13,9 @@ const heldUpLooks = 256
 // blocked, did not stand in front of them, and that would not with [OrderLanes]:
 // those that need other ranks than the head. It stops at most. Each is judged for
 // itself: the room there is may be enough for fewer.
-func (c *Core) heldUp(q *classQueue, most int) int {
+func (ch *chooser) heldUp(q *classQueue, most int) int {
 	l := q.all.top()
-	if c.laned || l == nil || l.since == 0 || len(l.h) < 2 {
+	if l == nil || l.since == 0 || len(l.h) < 2 {
 		return 0
 	}
 	n, head := 0, l.head()
@@ -23,7 +23,7 @@ func (c *Core) heldUp(q *classQueue, most int) int {
 		if n == most {
 			break
 		}
-		if (t.Target != head.Target || !t.Exclude.equal(&head.Exclude)) && c.hasRoom(t) {
+		if (t.Target != head.Target || !t.Exclude.equal(&head.Exclude)) && ch.hasRoom(t) {
 			n++
 		}
 	}
@@ -32,10 +32,7 @@ func (c *Core) heldUp(q *classQueue, most int) int {
 
 // noteHeldUp keeps the time since which heads of f hold up others. It is called
 // once a second, so that the time may be up to a second too short.
-func (c *Core) noteHeldUp(now Instant, f *family) {
-	if c.laned {
-		return
-	}
+func (ch *chooser) noteHeldUp(now Instant, f *family) {
 	for _, p := range f.profiles {
 		if p.waiting == 0 {
 			continue
@@ -43,7 +40,7 @@ func (c *Core) noteHeldUp(now Instant, f *family) {
 		for _, q := range p.classes {
 			switch l := q.all.top(); {
 			case l == nil:
-			case c.heldUp(q, 1) == 0:
+			case ch.heldUp(q, 1) == 0:
 				l.heldUp = 0
 			case l.heldUp == 0:
 				l.heldUp = max(now, 1)
@@ -53,8 +50,8 @@ func (c *Core) noteHeldUp(now Instant, f *family) {
 }
 
 // heldUpStats is what ClassStats tells of q.
-func (c *Core) heldUpStats(now Instant, q *classQueue) (n int, since time.Duration) {
-	if n = c.heldUp(q, heldUpLooks); n > 0 {
+func (ch *chooser) heldUpStats(now Instant, q *classQueue) (n int, since time.Duration) {
+	if n = ch.heldUp(q, heldUpLooks); n > 0 {
 		if l := q.all.top(); l.heldUp != 0 {
 			since = now.Sub(l.heldUp)
 		}

@@ -118,13 +118,15 @@ func TestFittingAgreesWithAScan(t *testing.T) {
 			}
 			k := &Ticket{Target: c.models["m"].targets[Aggregated], PromptTokens: int64(rapid.IntRange(0, 90_000).Draw(t, "asks for"))}
 			p := c.models["m"].pools[RoleRegular]
-			for g := range c.blockGates {
-				got := make(bitmap, c.words)
-				count := c.fitting(got, p.room, k, g)
+			for g := range c.blockThresholds {
+				left := c.chooser.all(k.Target)
+				*left.of(DecodeLeg) = rankSet{set: p.room, n: p.roomN}
+				c.chooser.fitting(k, &left, g)
+				got, count := left.of(DecodeLeg).set, left.of(DecodeLeg).count()
 				want := 0
 				for j, o := range ranks {
 					need := (k.PromptTokens + o.blockSize() - 1) / o.blockSize()
-					fits := o.state.Healthy && plainFits(c, o, c.blockGates[g].frac, need)
+					fits := o.state.Healthy && plainFits(c, o, c.blockThresholds[g].frac, need)
 					if got.has(o.index) != fits {
 						t.Fatalf("rank %d of %d: %t, want %t", j, n, !fits, fits)
 					}
@@ -140,7 +142,7 @@ func TestFittingAgreesWithAScan(t *testing.T) {
 
 func onlyIn(set, group bitmap) bool {
 	rest := append(bitmap(nil), set...)
-	rest.andNot(group)
+	rest.subtract(rest, group)
 	return rest.empty()
 }
 

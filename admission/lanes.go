@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"math/bits"
 	"slices"
 )
 
@@ -23,7 +22,7 @@ type lane struct {
 	heldUp  Instant           // since when it is known to hold up others that could start; 0: it is not
 	granted uint64            // grants of the family at that time
 	widePos int               // in the wide lanes of the class; -1: not in them
-	parks   [maxParks]park    // of a blocked lane that is not wide
+	parks   [maxParks]parking // of a blocked lane that is not wide
 	parksN  int
 }
 
@@ -32,8 +31,8 @@ type lane struct {
 // for as many ranks cost nothing when a hold of another rank ends.
 const maxParks = 4
 
-// park is a rank at which a lane waits, and where in the rank's list.
-type park struct {
+// parking is a rank at which a lane waits, and where in the rank's list.
+type parking struct {
 	rank *Rank
 	pos  int
 }
@@ -58,45 +57,32 @@ func (l *lane) mayUse(r *Rank) bool {
 	return l.head().Target.concerns(r)
 }
 
-// park puts a blocked lane where wake finds it: at the ranks its head waits for
-// when they are few, or among the wide lanes of its class.
-func (c *Core) park(l *lane) {
-	l.widePos, l.parksN = -1, 0
-	t := l.head().Target
-	leg := PrefillLeg
+// waitsOn is the leg on whose ranks alone it depends whether the head of a blocked lane
+// can start; numLegs: on those of both.
+func (l *lane) waitsOn() Leg {
 	switch {
-	case t.shape != Disaggregated:
-		leg = DecodeLeg
-	case !l.lacksPrefill():
-		leg = numLegs
+	case l.head().Target.shape != Disaggregated:
+		return DecodeLeg
+	case l.lacksPrefill():
+		return PrefillLeg
 	}
-	if leg < numLegs && t.bits[leg] != nil && c.parkAt(l, t.bits[leg], t.model.pools[t.role(leg)].members) {
-		return
-	}
-	l.widePos = len(l.queue.wide)
-	l.queue.wide = append(l.queue.wide, l)
+	return numLegs
 }
 
-// parkAt parks l at the ranks that both sets have, if they are few.
-func (c *Core) parkAt(l *lane, eligible, members bitmap) bool {
-	n := 0
-	for w, word := range eligible {
-		if n += ones(word & members[w]); n > maxParks {
-			return false
-		}
+// park puts a blocked lane where wake finds it: at the ranks its head waits for
+// when they are few, or among the wide lanes of its class.
+func park(l *lane, few []*Rank) {
+	l.widePos, l.parksN = -1, 0
+	if len(few) == 0 {
+		l.widePos = len(l.queue.wide)
+		l.queue.wide = append(l.queue.wide, l)
+		return
 	}
-	if n == 0 {
-		return false
+	for i, r := range few {
+		l.parks[i] = parking{r, len(r.parked)}
+		r.parked = append(r.parked, parkedLane{l, i})
 	}
-	for w, word := range eligible {
-		for word &= members[w]; word != 0; word &= word - 1 {
-			r := c.ranks[w<<6+bits.TrailingZeros64(word)]
-			l.parks[l.parksN] = park{r, len(r.parked)}
-			r.parked = append(r.parked, parkedLane{l, l.parksN})
-			l.parksN++
-		}
-	}
-	return true
+	l.parksN = len(few)
 }
 
 // unpark takes a lane that is blocked no more from where park put it.
@@ -117,7 +103,7 @@ func (q *classQueue) unpark(l *lane) {
 		moved.lane.parks[moved.park].pos = i
 		r.parked[last] = parkedLane{}
 		r.parked = r.parked[:last]
-		l.parks[k] = park{}
+		l.parks[k] = parking{}
 	}
 	l.parksN = 0
 }
@@ -199,11 +185,11 @@ func (h *laneHeap) fix(l *lane) {
 }
 
 // lane returns the lane t belongs to, or nil when nobody waits in it.
-func (q *classQueue) lane(c *Core, t *Ticket) *lane {
+func (q *classQueue) lane(qs *queues, t *Ticket) *lane {
 	if q.n == 0 {
 		return nil
 	}
-	if !c.laned {
+	if !qs.laned {
 		return q.all.top()
 	}
 	if t.Exclude.empty() {
@@ -217,7 +203,7 @@ func (q *classQueue) lane(c *Core, t *Ticket) *lane {
 			}
 		}
 	}
-	if c.lanes >= maxLanes {
+	if qs.lanes >= maxLanes {
 		return q.shared
 	}
 	return nil
@@ -228,19 +214,19 @@ func (x *Exclusions) equal(o *Exclusions) bool {
 }
 
 // openLane makes the lane of t.
-func (q *classQueue) openLane(c *Core, t *Ticket) *lane {
+func (q *classQueue) openLane(qs *queues, t *Ticket) *lane {
 	var l *lane
-	if n := len(c.spareLanes); n > 0 {
-		l = c.spareLanes[n-1]
-		c.spareLanes = c.spareLanes[:n-1]
+	if n := len(qs.spareLanes); n > 0 {
+		l = qs.spareLanes[n-1]
+		qs.spareLanes = qs.spareLanes[:n-1]
 	} else {
 		l = &lane{}
 	}
 	*l = lane{queue: q, waitQueue: waitQueue{l.h[:0]}, pos: [numLaneHeaps]int{-1, -1}, widePos: -1}
 	switch {
-	case !c.laned:
+	case !qs.laned:
 		q.shared = l
-	case c.lanes >= maxLanes:
+	case qs.lanes >= maxLanes:
 		q.shared = l
 	case t.Exclude.empty():
 		l.target = t.Target
@@ -248,31 +234,31 @@ func (q *classQueue) openLane(c *Core, t *Ticket) *lane {
 			q.lanes = map[*Target]*lane{}
 		}
 		q.lanes[t.Target] = l
-		c.lanes++
+		qs.lanes++
 	default:
 		l.target = t.Target
 		for leg, ranks := range t.Exclude {
 			l.exclude[leg] = slices.Clone(ranks)
 		}
 		q.excluding = append(q.excluding, l)
-		c.lanes++
+		qs.lanes++
 	}
 	return l
 }
 
 // closeLane forgets a lane that nobody waits in.
-func (q *classQueue) closeLane(c *Core, l *lane) {
+func (q *classQueue) closeLane(qs *queues, l *lane) {
 	switch {
 	case l.target == nil:
 		q.shared = nil
 	case l.exclude.empty():
 		delete(q.lanes, l.target)
-		c.lanes--
+		qs.lanes--
 	default:
 		q.excluding = slices.DeleteFunc(q.excluding, func(o *lane) bool { return o == l })
-		c.lanes--
+		qs.lanes--
 	}
-	if len(c.spareLanes) < 64 && cap(l.h) <= 1024 {
-		c.spareLanes = append(c.spareLanes, l)
+	if len(qs.spareLanes) < 64 && cap(l.h) <= 1024 {
+		qs.spareLanes = append(qs.spareLanes, l)
 	}
 }

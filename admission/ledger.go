@@ -43,26 +43,26 @@ type Rank struct {
 	data   any
 
 	// guarded by the gate's lock (or owned by the core's caller)
-	models   []string
-	group    string
-	topology string
-	labels   map[string]string
-	adapters []string
-	capacity Capacity
-	parked   []parkedLane // blocked lanes whose heads need this rank, or one of few
-	barred   []*Rank      // decode ranks that a prefill rank is not paired with
-	index    int
-	groupID  int
-	domainID int
-	sizeID   int
-	pools    []*pool
-	state    RankState
-	present  bool
-	cand     bool
-	room     bool
-	over     bool     // a reject threshold
-	counted  PoolLoad // what the pools' sums have of it
-	epoch    uint32   // of the half-open state; probes belong to one
+	models      []string
+	group       string
+	topology    string
+	labels      map[string]string
+	adapters    []string
+	capacity    Capacity
+	parked      []parkedLane // blocked lanes whose heads need this rank, or one of few
+	quarantined []*Rank      // decode ranks that a prefill rank is not paired with
+	index       int
+	groupID     int
+	domainID    int
+	sizeID      int
+	pools       []*pool
+	state       RankState
+	present     bool
+	cand        bool
+	room        bool
+	over        bool     // a reject threshold
+	counted     PoolLoad // what the pools' sums have of it
+	epoch       uint32   // of the half-open state; probes belong to one
 
 	slots   int // requests in prefill
 	prefill int // prefill legs
@@ -196,7 +196,7 @@ const (
 	// BarPair keeps the pair of the prefill rank Rank and the decode rank Other
 	// from new grants while another pair is left to a request: both work with
 	// others, but not together. UnbarPair ends that, and so does the removal of
-	// one of them. At most 64 pairs are barred, the oldest is forgotten first.
+	// one of them. At most 64 pairs are quarantined, the oldest is forgotten first.
 	BarPair
 	UnbarPair
 )
@@ -210,38 +210,38 @@ type Change struct {
 	Other *Rank     // for BarPair and UnbarPair
 }
 
-func (c *Core) setState(r *Rank, s RankState) {
+func (ix *rankIndex) setState(r *Rank, s RankState) {
 	if s.Breaker == BreakerHalfOpen && r.state.Breaker != BreakerHalfOpen {
 		r.epoch++
 		r.probes = 0
 	}
 	r.state = s
-	c.refresh(r, 0)
+	ix.refresh(r, 0)
 }
 
 // refresh brings the indexes in line with the rank's state and holds. seq is
 // not zero when the rank was just booked.
-func (c *Core) refresh(r *Rank, seq uint64) {
+func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	if r.index < 0 {
 		return // gone: its holds end without a trace in the indexes
 	}
 	cand := r.present && r.state.candidate()
 	room := cand
-	if r.role == RolePrefill && c.limits.PrefillSlots > 0 && r.slots >= c.limits.PrefillSlots {
+	if r.role == RolePrefill && ix.limits.PrefillSlots > 0 && r.slots >= ix.limits.PrefillSlots {
 		room = false
 	}
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		room = false
 	}
-	over := c.rejecting && c.overloaded(r)
+	over := ix.rejecting && ix.overloaded(r)
 	if over {
 		room = false
 		if !r.over {
-			c.overTurns++
+			ix.overTurns++
 		}
 	}
-	c.over.put(r.index, over)
-	c.refreshGates(r)
+	ix.over.put(r.index, over)
+	ix.refreshThresholds(r)
 	load := r.load()
 	overDelta := b2i(cand && over) - b2i(r.cand && r.over)
 	sums := r.sums()
@@ -279,24 +279,23 @@ func b2i(b bool) int {
 }
 
 // model returns the pools of a name, making them when they are new.
-func (c *Core) model(name string) *model {
-	if m := c.models[name]; m != nil {
+func (ix *rankIndex) model(name string) *model {
+	if m := ix.models[name]; m != nil {
 		return m
 	}
 	m := &model{name: name}
-	c.join(m, &family{fenceAt: never})
 	for role := range numRoles {
-		p := &pool{model: m, role: role, policy: c.newPolicy(name, role), groups: &c.groups, workers: map[string]int{}}
-		p.grow(c.words, c.indexCap, len(c.groupNames))
+		p := &pool{model: m, role: role, policy: ix.newPolicy(name, role), groups: &ix.groups, workers: map[string]int{}}
+		p.grow(ix.words, ix.indexCap, len(ix.groupNames))
 		m.pools[role] = p
 	}
 	for s := range onPrefillOnly + 1 {
 		m.targets[s] = &Target{model: m, shape: s, free: true}
 	}
-	c.models[name] = m
-	at, _ := slices.BinarySearchFunc(c.ordered, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
-	c.ordered = slices.Insert(c.ordered, at, m)
-	c.structure++
+	ix.models[name] = m
+	at, _ := slices.BinarySearchFunc(ix.modelsByName, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
+	ix.modelsByName = slices.Insert(ix.modelsByName, at, m)
+	ix.structure++
 	return m
 }
 

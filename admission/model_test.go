@@ -37,7 +37,7 @@ func TestModel(t *testing.T) {
 			"output":     w.output,
 			"first":      w.firstToken,
 			"move":       w.moveDecode,
-			"pairs":      w.bars,
+			"pairs":      w.quarantines,
 			"facts":      w.setFacts,
 			"pass":       w.pass,
 			"jump":       w.jump,
@@ -404,7 +404,7 @@ func (w *world) moveDecode(t *rapid.T) {
 	w.step(t, out)
 }
 
-func (w *world) bars(t *rapid.T) {
+func (w *world) quarantines(t *rapid.T) {
 	var ps, ds []*refRank
 	for _, r := range w.ref.ranks {
 		switch r.real.role {

@@ -64,12 +64,12 @@ func (q *classQueue) atBest(now, start Instant, leg Leg) float64 {
 
 // totalPace is the pace of all queues together. How long a hold lasts is what q, the
 // queue of the one who asks, knows of it: so nothing is added up over queues.
-func (c *Core) totalPace(now Instant, q *classQueue, leg Leg) float64 {
-	r := c.total.perSecond(now, c.start)
-	if c.total.sum >= paceEvidence {
+func (qs *queues) totalPace(now Instant, q *classQueue, leg Leg) float64 {
+	r := qs.total.perSecond(now, qs.start)
+	if qs.total.sum >= paceEvidence {
 		return r
 	}
-	all, own := c.runs[leg], &q.pace.runs[leg]
+	all, own := qs.runs[leg], &q.pace.runs[leg]
 	all.mean, all.ended = own.mean, own.ended
 	return max(r, all.perSecond(now))
 }
@@ -130,23 +130,23 @@ func (r *running) perSecond(now Instant) float64 {
 }
 
 // beginRuns counts the admission of t and the holds that it takes.
-func (c *Core) beginRuns(now Instant, t *Ticket) {
+func (qs *queues) beginRuns(now Instant, t *Ticket) {
 	p := &t.queue().pace
 	t.granted, t.counted = now, p
 	p.granted++
 	p.rate.add(now)
-	c.total.add(now)
+	qs.total.add(now)
 	if t.Prefill != nil {
 		p.runs[PrefillLeg].begin(now)
-		c.runs[PrefillLeg].begin(now)
+		qs.runs[PrefillLeg].begin(now)
 	}
 	p.runs[DecodeLeg].begin(now)
-	c.runs[DecodeLeg].begin(now)
+	qs.runs[DecodeLeg].begin(now)
 }
 
-func (c *Core) endRun(now Instant, t *Ticket, l Leg) {
+func (qs *queues) endRun(now Instant, t *Ticket, l Leg) {
 	t.counted.runs[l].end(t.granted, now)
-	c.runs[l].drop(t.granted)
+	qs.runs[l].drop(t.granted)
 }
 
 // legOf is the leg whose holds have to end before t, which lacks that, can start.

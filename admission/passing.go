@@ -36,10 +36,10 @@ func (g *Gate) Serves(model string, role Role) bool {
 
 // modelOf is the model that requests for a name go to: where nobody serves it that
 // of ranks whose model is not known; nil where there are none.
-func (c *Core) modelOf(name string) *model {
-	m := c.models[name]
+func (ix *rankIndex) modelOf(name string) *model {
+	m := ix.models[name]
 	if m == nil || m.ranks == 0 {
-		m = c.models[""]
+		m = ix.models[""]
 	}
 	if m == nil || m.ranks == 0 {
 		return nil
@@ -56,29 +56,37 @@ func (c *Core) Pass(s TargetSpec, role Role, h Hint, exclude []*Rank) *Rank {
 		return nil
 	}
 	defer c.unref(t)
-	p := t.model.pools[role]
-	set := c.scratchD
-	set.copyFrom(p.cand)
+	return c.chooser.pass(t, h, exclude)
+}
+
+// pass chooses a candidate for a request that holds nothing, and counts it there. nil:
+// none is eligible.
+func (ch *chooser) pass(t *Target, h Hint, exclude []*Rank) *Rank {
+	p := t.model.pools[t.role(DecodeLeg)]
+	var s candidates
+	s.pools[DecodeLeg] = p
+	x := s.of(DecodeLeg)
+	*x = rankSet{set: p.cand, n: p.candN}
 	if b := t.bits[DecodeLeg]; b != nil {
-		set.and(b)
+		ch.and(&s, DecodeLeg, b)
 	}
 	for _, r := range exclude {
-		if r.index >= 0 {
-			set.clear(r.index)
-		}
+		ch.drop(&s, DecodeLeg, r)
 	}
-	if set.empty() {
+	if x.set.empty() {
 		return nil
 	}
 	if t.prefers {
-		c.preferSingle(&Ticket{Target: t})
+		ch.preferSingle(t, &s)
 	}
-	c.viewD = View{set: set, n: set.count(), pool: p, group: -1, ranks: c.ranks}
-	policy := c.passing(p)
-	i := policy.Pick(&c.viewD, h)
+	v := &ch.views[DecodeLeg]
+	*v = View{set: x.set, n: x.count(), pool: p, group: -1, ranks: ch.index.ranks}
+	policy := ch.index.passing(p)
+	i := policy.Pick(v, h)
 	policy.Booked(i, h)
-	c.ranks[i].passed++
-	return c.ranks[i]
+	r := ch.index.ranks[i]
+	r.passed++
+	return r
 }
 
 // EndPass is [Gate.EndPass].
@@ -100,11 +108,11 @@ func passShape(role Role) Shape {
 
 // passing is the policy that chooses for passed requests. Most pools never have any,
 // so it is made with the first.
-func (c *Core) passing(p *pool) Policy {
+func (ix *rankIndex) passing(p *pool) Policy {
 	if p.passing == nil {
-		p.passing = c.newPolicy(p.model.name, p.role)
+		p.passing = ix.newPolicy(p.model.name, p.role)
 		for i := p.members.next(-1); i >= 0; {
-			p.passing.RankAdded(i, c.ranks[i].id)
+			p.passing.RankAdded(i, ix.ranks[i].id)
 			next := p.members.next(i)
 			if next <= i {
 				break

@@ -16,9 +16,9 @@ type class struct {
 	profile *profile
 	quantum int64
 	// gates by index in the core; -1: none
-	prefillGate, blockGate int
-	ratio                  float64 // of busy ranks; 0: all of them
-	never                  bool    // it does not queue
+	prefillThreshold, blockThreshold int
+	ratio                            float64 // of busy ranks; 0: all of them
+	never                            bool    // it does not queue
 }
 
 // profile is the classes of one model or of all that have none of their own.
@@ -39,7 +39,7 @@ func compile(name string, p *Profile) *profile {
 	}
 	out := &profile{name: name, buckets: p.Buckets, named: map[string]*class{}, families: map[string][]*class{}}
 	for i, cfg := range p.Classes {
-		cl := &class{Class: cfg, index: i, profile: out, quantum: min(max(cfg.Quantum, 1), maxAmount), prefillGate: -1, blockGate: -1}
+		cl := &class{Class: cfg, index: i, profile: out, quantum: min(max(cfg.Quantum, 1), maxAmount), prefillThreshold: -1, blockThreshold: -1}
 		if cfg.BusyWorkerRatio != nil {
 			cl.ratio = *cfg.BusyWorkerRatio
 		}
@@ -108,39 +108,39 @@ func (p *profile) byName(name string) *class {
 	return nil
 }
 
-// setClasses puts a configuration in force; queues are the caller's to rebuild.
-func (c *Core) setClasses(cs *Classes, order QueueOrder) {
-	c.laned = order == OrderLanes || order == OrderAuto && cs != nil
+// setClasses puts a configuration in force; the queues and the thresholds of ranks are
+// the caller's to rebuild.
+func (qs *queues) setClasses(cs *Classes) {
+	qs.laned = qs.order == OrderLanes || qs.order == OrderAuto && cs != nil
 	if cs == nil {
 		cs = &Classes{}
 	}
-	c.root = compile("", cs.Root)
-	c.profiles = []*profile{c.root}
+	qs.root = compile("", cs.Root)
+	qs.profiles = []*profile{qs.root}
 	names := make([]string, 0, len(cs.Models))
 	for name := range cs.Models {
 		names = append(names, name)
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		c.profiles = append(c.profiles, compile(name, cs.Models[name]))
+		qs.profiles = append(qs.profiles, compile(name, cs.Models[name]))
 	}
-	c.needsTokens, c.needsBlocks = false, false
-	for _, p := range c.profiles {
+	qs.needsTokens, qs.needsBlocks = false, false
+	for _, p := range qs.profiles {
 		for _, cl := range p.classes {
-			c.needsTokens = c.needsTokens || cl.PrefillBusyFrac != nil
-			c.needsBlocks = c.needsBlocks || cl.DecodeBusyFrac != nil
+			qs.needsTokens = qs.needsTokens || cl.PrefillBusyFrac != nil
+			qs.needsBlocks = qs.needsBlocks || cl.DecodeBusyFrac != nil
 		}
 	}
-	c.setGates()
 }
 
-func (c *Core) profileOf(model string) *profile {
-	for _, p := range c.profiles[1:] {
+func (qs *queues) profileOf(model string) *profile {
+	for _, p := range qs.profiles[1:] {
 		if p.name == model {
 			return p
 		}
 	}
-	return c.root
+	return qs.root
 }
 
 // rankOfWait is a waiter's place among those of its class; the least goes first.
@@ -184,7 +184,7 @@ func (t *Ticket) ahead(o *Ticket) bool {
 
 // classify gives t its class, once, or again when the one it has is gone. Its
 // weight and its deadline stay those of its first arrival.
-func (c *Core) classify(t *Ticket) {
+func (qs *queues) classify(t *Ticket) {
 	p := t.Target.model.queues.profile
 	if t.class != nil && t.class.profile == p {
 		return
@@ -201,7 +201,7 @@ func (c *Core) classify(t *Ticket) {
 	t.class = cl
 	if first {
 		if !known {
-			c.unknownClass++
+			qs.unknownClass++
 		}
 		t.orderBy = never
 		if t.ClassDeadline != 0 {

@@ -48,10 +48,10 @@ func (m *rateMeter) perSecond(now, start Instant) float64 {
 
 // closedClock adds up how long a family's queue was blocked, and by what.
 type closedClock struct {
-	core  *Core
-	class *[numResources]time.Duration // of Core.closedBy
-	by    Resource
-	since Instant
+	queues *queues
+	class  *[numResources]time.Duration // of Core.closedBy
+	by     Resource
+	since  Instant
 }
 
 func (c *closedClock) set(by Resource, now Instant) {
@@ -59,21 +59,21 @@ func (c *closedClock) set(by Resource, now Instant) {
 		return
 	}
 	if c.by != ResourceNone {
-		c.core.closedFor[c.by] += now.Sub(c.since)
+		c.queues.closedFor[c.by] += now.Sub(c.since)
 		c.class[c.by] += now.Sub(c.since)
 	}
 	c.by, c.since = by, now
 }
 
 // closedOf is the times of the class of that name.
-func (c *Core) closedOf(class string) *[numResources]time.Duration {
-	times := c.closedBy[class]
+func (qs *queues) closedOf(class string) *[numResources]time.Duration {
+	times := qs.closedBy[class]
 	if times == nil {
-		if c.closedBy == nil {
-			c.closedBy = map[string]*[numResources]time.Duration{}
+		if qs.closedBy == nil {
+			qs.closedBy = map[string]*[numResources]time.Duration{}
 		}
 		times = new([numResources]time.Duration)
-		c.closedBy[class] = times
+		qs.closedBy[class] = times
 	}
 	return times
 }

@@ -210,7 +210,7 @@ func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 	if _, ok := m.cursor[p]; !ok {
 		m.cursor[p] = n - 1
 	}
-	poor := map[int]*refTicket{}
+	unaffordable := map[int]*refTicket{}
 	rounds := int64(math.MaxInt64)
 	for i := range n {
 		at := (m.cursor[p] + i) % n
@@ -223,19 +223,19 @@ func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 			m.cursor[p] = at
 			return t
 		}
-		poor[at] = t
+		unaffordable[at] = t
 		lacks := float64(t.cost() - m.deficit[q])
 		rounds = min(rounds, int64(math.Ceil(lacks/float64(t.class.Quantum))))
 	}
-	if len(poor) > 0 {
+	if len(unaffordable) > 0 {
 		m.credited++
 	}
-	for at, t := range poor {
+	for at, t := range unaffordable {
 		m.deficit[refQueue{p, p.classes[at].class.Name}] += rounds * t.class.Quantum
 	}
 	for i := range n { // the one whose turn is over is the last
 		at := (m.cursor[p] + 1 + i) % n
-		if t := poor[at]; t != nil && m.deficit[t.queue] >= t.cost() {
+		if t := unaffordable[at]; t != nil && m.deficit[t.queue] >= t.cost() {
 			m.cursor[p] = at
 			return t
 		}

@@ -116,7 +116,7 @@ func (m *reference) choices(t *refTicket, ok func(*refRank) bool, avoid legSet) 
 		for _, p := range side(PrefillLeg) {
 			if p.real.group == d.real.group &&
 				(t.real.Target.spec.Topology != TopologyRequired || p.real.topology == d.real.topology) &&
-				!(avoid&onPairs != 0 && slices.Contains(m.bars, refBar{p, d})) {
+				!(avoid&onPairs != 0 && slices.Contains(m.quarantines, refBar{p, d})) {
 				all = append(all, refPair{p, d})
 			}
 		}

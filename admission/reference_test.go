@@ -17,7 +17,7 @@ type reference struct {
 	strict             bool       // one lane a class
 	ranks              []*refRank // registered ones
 	gone               []*refRank
-	bars               []refBar
+	quarantines        []refBar
 	waiters            []*refTicket // in no order
 	seq                uint64
 	stopped, noWaits   bool
@@ -153,14 +153,14 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 		m.complain("a request (granted: %t) was to be granted one of %d choices, and got another", t.real.state == stateGranted, len(open))
 		return
 	}
-	if len(m.bars) == 0 {
+	if len(m.quarantines) == 0 {
 		for _, c := range open {
 			if t.liking(c) > t.liking(chosen) {
 				m.complain("a pair is liked for %d, but the chosen one for %d", t.liking(c), t.liking(chosen))
 			}
 		}
 	}
-	if m.leastLoaded && len(m.bars) == 0 {
+	if m.leastLoaded && len(m.quarantines) == 0 {
 		for _, c := range open {
 			if t.liking(c) < t.liking(chosen) {
 				continue
@@ -439,13 +439,13 @@ func (m *reference) staged(t *refTicket, exclude []*Rank) []*refRank {
 	if t.state != stateGranted || t.decode == nil || t.prefillWas == nil {
 		return nil
 	}
-	for _, bars := range []bool{true, false} {
+	for _, quarantines := range []bool{true, false} {
 		var all []*refRank
 		for _, d := range m.ranks {
 			p := t.prefillWas
 			if m.fits(t, DecodeLeg, d) && m.room(d) && d != t.decode && !slices.Contains(exclude, d.real) &&
 				d.real.group == p.real.group && (t.real.Target.spec.Topology != TopologyRequired || d.real.topology == p.real.topology) &&
-				!(bars && slices.Contains(m.bars, refBar{p, d})) {
+				!(quarantines && slices.Contains(m.quarantines, refBar{p, d})) {
 				all = append(all, d)
 			}
 		}
@@ -475,7 +475,7 @@ func (m *reference) apply(now Instant, changes []Change) {
 			r := m.find(ch.Rank)
 			m.ranks = slices.DeleteFunc(m.ranks, func(x *refRank) bool { return x == r })
 			m.gone = append(m.gone, r)
-			m.bars = slices.DeleteFunc(m.bars, func(b refBar) bool { return b.prefill == r || b.decode == r })
+			m.quarantines = slices.DeleteFunc(m.quarantines, func(b refBar) bool { return b.prefill == r || b.decode == r })
 		case SetState:
 			r := m.find(ch.Rank)
 			if ch.State.Breaker == BreakerHalfOpen && r.state.Breaker != BreakerHalfOpen {
@@ -485,12 +485,12 @@ func (m *reference) apply(now Instant, changes []Change) {
 			r.state = ch.State
 		case BarPair:
 			b := refBar{m.find(ch.Rank), m.find(ch.Other)}
-			if !slices.Contains(m.bars, b) {
-				m.bars = append(m.bars, b)
+			if !slices.Contains(m.quarantines, b) {
+				m.quarantines = append(m.quarantines, b)
 			}
 		case UnbarPair:
 			b := refBar{m.find(ch.Rank), m.find(ch.Other)}
-			m.bars = slices.DeleteFunc(m.bars, func(o refBar) bool { return o == b })
+			m.quarantines = slices.DeleteFunc(m.quarantines, func(o refBar) bool { return o == b })
 		}
 	}
 	m.requeue()

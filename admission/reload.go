@@ -49,9 +49,9 @@ func (c *Core) SetRejectThresholds(now Instant, h RejectThresholds, out *[]*Tick
 	c.refreshAll(now, out)
 }
 
-func (c *Core) setReject(h RejectThresholds) {
-	c.reject = h
-	c.rejecting = h.ActiveDecodeBlocks != nil || h.ActivePrefillTokens != nil || h.ActivePrefillTokensFrac != nil
+func (ix *rankIndex) setReject(h RejectThresholds) {
+	ix.reject = h
+	ix.rejecting = h.ActiveDecodeBlocks != nil || h.ActivePrefillTokens != nil || h.ActivePrefillTokensFrac != nil
 }
 
 // refreshAll looks at every rank and every head again.
@@ -98,11 +98,12 @@ func (c *Core) SetClasses(now Instant, cs *Classes, out *[]*Ticket) {
 		}
 		all = append(all, w)
 	}
-	c.setClasses(cs, c.order)
+	c.setClasses(cs)
+	c.setThresholds(c.profiles)
 	for _, f := range c.families {
 		f.profiles = nil
 	}
-	for _, m := range c.ordered {
+	for _, m := range c.modelsByName {
 		c.join(m, m.family)
 	}
 	for _, w := range all {
@@ -124,9 +125,9 @@ func (c *Core) SetClasses(now Instant, cs *Classes, out *[]*Ticket) {
 }
 
 // Classes returns the names of the classes in force, sorted, each once.
-func (c *Core) Classes() []string {
+func (qs *queues) Classes() []string {
 	var names []string
-	for _, p := range c.profiles {
+	for _, p := range qs.profiles {
 		for _, cl := range p.classes {
 			names = append(names, cl.Name)
 		}

@@ -25,7 +25,7 @@ import (
 //	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [FACTS] [STATE]   STATE: down, draining, open, half=N
 //	    FACTS: batched=N kv=N block=N running=N topology=t labels=k:v,k:v adapters=a,b
 //	remove p1 · set p1 STATE · facts p1 [models=…] [group=g] [FACTS] · begin … commit (one Apply)
-//	bar p1 d1 · unbar p1 d1
+//	bar p1 d1 · endQuarantine p1 d1
 //	arrive a [model=m] [agg] [legs=8] [pin=p1] [dpin=d1] [deadline=3s] [bypass]
 //	    [tokens=N] [uncached=N] [reserve=N] [bytes=N] [class=c] [prio=N] [jump=F] [cdeadline=3s]
 //	    [adapter=a] [require=k:v] [drequire=k:v] [prefer=k:v*N,…] [dprefer=…] [allow=p1,p2] [dallow=…] [topology=required|preferred]
@@ -205,7 +205,7 @@ func (s *storyteller) run(f []string) (string, error) {
 		s.batch = append(s.batch, Change{Op: SetFacts, Rank: s.ranks[f[1]], Facts: facts()})
 	case "bar":
 		s.batch = append(s.batch, Change{Op: BarPair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
-	case "unbar":
+	case "endQuarantine":
 		s.batch = append(s.batch, Change{Op: UnbarPair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
 	case "limits":
 		l := Limits{

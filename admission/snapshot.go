@@ -99,8 +99,8 @@ func (r *Rank) stats() RankStats {
 func (c *Core) rankStats(r *Rank) RankStats {
 	s := r.stats()
 	s.MissingTokens = c.needsTokens && r.role != RoleDecode && r.capacity.MaxBatchedTokens == 0
-	s.MissingBlocks = c.needsBlocks && r.gated() && r.capacity.KVBlocks == 0
-	for _, d := range r.barred {
+	s.MissingBlocks = c.needsBlocks && r.decodes() && r.capacity.KVBlocks == 0
+	for _, d := range r.quarantined {
 		s.Barred = append(s.Barred, d.id)
 	}
 	for _, p := range r.pools {

@@ -338,7 +338,7 @@ func TestLanesAreBounded(t *testing.T) {
 	}
 }
 
-// A pair that is barred is not granted while another is left, room or not; both
+// A pair that is quarantined is not granted while another is left, room or not; both
 // ranks go on working with others.
 func TestBarredPair(t *testing.T) {
 	story(t, `
@@ -354,7 +354,7 @@ arrive b => b granted p2 d1
 arrive c => c granted p2 d1
 # p1 has room, but not with anybody.
 arrive d => d queued
-unbar p1 d2 => d granted p1 d2
+endQuarantine p1 d2 => d granted p1 d2
 # The only pair that is left is used all the same.
 arrive e pin=p1 dpin=d1 => e queued
 endprefill a => e granted p1 d1

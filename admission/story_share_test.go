@@ -219,7 +219,7 @@ arrive b tokens=800 dpin=d1 => b queued
 arrive e tokens=800 dpin=d2 => e queued
 bar p1 d2
 move a => a moved to d2; b granted p1 d1
-unbar p1 d2
+endQuarantine p1 d2
 move b => b cannot move
 move a => a moved to d1
 release f => e granted p1 d2

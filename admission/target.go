@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,6 +154,11 @@ func (t *Target) role(l Leg) Role {
 	return RoleDecode
 }
 
+// pairs tells whether d may follow p for t.
+func (t *Target) pairs(p, d *Rank) bool {
+	return p.group == d.group && (t.topology != TopologyRequired || p.topology == d.topology)
+}
+
 // matches tells whether a pin names the rank. A pin on a worker allows all its
 // ranks; a pin "worker@k" allows one.
 func matches(pin string, r *Rank) bool {
@@ -210,20 +216,20 @@ const maxIdleTargets = 256
 
 // resolve finds the target of a spec; nil when no rank serves the model. A
 // target that is not free must be given back with unref.
-func (c *Core) resolve(s TargetSpec) *Target {
-	m := c.modelOf(s.Model)
+func (ix *rankIndex) resolve(s TargetSpec) *Target {
+	m := ix.modelOf(s.Model)
 	if m == nil {
 		return nil
 	}
-	return c.intern(m, s)
+	return ix.intern(m, s)
 }
 
-func (c *Core) intern(m *model, s TargetSpec) *Target {
+func (ix *rankIndex) intern(m *model, s TargetSpec) *Target {
 	if s.free() {
 		return m.targets[s.Shape]
 	}
 	key := targetKey{model: m, shape: s.Shape, pins: s.Pins, rest: s.rest()}
-	t := c.pinned[key]
+	t := ix.pinned[key]
 	if t == nil {
 		t = &Target{model: m, shape: s.Shape, pins: s.Pins, key: key, spec: s.clone(), topology: s.Topology}
 		if t.shape != Disaggregated {
@@ -234,16 +240,16 @@ func (c *Core) intern(m *model, s TargetSpec) *Target {
 			t.prefers = t.prefers || len(t.prefer[l].each) > 0
 		}
 		t.prefers = t.prefers || t.topology == TopologyPreferred
-		t.grow(c.words)
-		for _, r := range c.suspects(t) {
+		t.grow(ix.words)
+		for _, r := range ix.suspects(t) {
 			if r != nil {
 				t.matchRank(r, true)
 			}
 		}
-		c.pinned[key] = t
+		ix.pinned[key] = t
 	}
 	if t.refs == 0 && key.rest != "" {
-		c.idle = slices.DeleteFunc(c.idle, func(o *Target) bool { return o == t })
+		ix.idle = slices.DeleteFunc(ix.idle, func(o *Target) bool { return o == t })
 	}
 	t.refs++
 	return t
@@ -251,14 +257,14 @@ func (c *Core) intern(m *model, s TargetSpec) *Target {
 
 // suspects are the ranks that a new target may match: for one that has only pins
 // those they name.
-func (c *Core) suspects(t *Target) []*Rank {
+func (ix *rankIndex) suspects(t *Target) []*Rank {
 	if t.key.rest != "" {
-		return c.ranks
+		return ix.ranks
 	}
-	return append(slices.Clone(c.named[t.pins[PrefillLeg]]), c.named[t.pins[DecodeLeg]]...)
+	return append(slices.Clone(ix.named[t.pins[PrefillLeg]]), ix.named[t.pins[DecodeLeg]]...)
 }
 
-func (c *Core) unref(t *Target) {
+func (ix *rankIndex) unref(t *Target) {
 	if t.free {
 		return
 	}
@@ -266,95 +272,43 @@ func (c *Core) unref(t *Target) {
 		return
 	}
 	if t.key.rest == "" || t.model.dead {
-		delete(c.pinned, t.key)
+		delete(ix.pinned, t.key)
 		return
 	}
-	if c.idle = append(c.idle, t); len(c.idle) > maxIdleTargets {
-		delete(c.pinned, c.idle[0].key)
-		c.idle = slices.Delete(c.idle, 0, 1)
+	if ix.idle = append(ix.idle, t); len(ix.idle) > maxIdleTargets {
+		delete(ix.pinned, ix.idle[0].key)
+		ix.idle = slices.Delete(ix.idle, 0, 1)
 	}
 }
-
-// hasPair tells whether some candidate (disaggregated: some allowed pair of
-// candidates) exists for t, room or not.
-func (c *Core) hasPair(t *Target) bool {
-	m := t.model
-	if t.shape != Disaggregated {
-		p := m.pools[t.role(DecodeLeg)]
-		if t.bits[DecodeLeg] == nil {
-			return p.candN > 0
-		}
-		return p.cand.intersects(t.bits[DecodeLeg])
-	}
-	p, d := m.pools[RolePrefill], m.pools[RoleDecode]
-	if p.candN == 0 || d.candN == 0 {
-		return false
-	}
-	if t.free {
-		for g, n := range p.groupCand {
-			if n > 0 && d.groupCand[g] > 0 {
-				return true
-			}
-		}
-		return false
-	}
-	return c.narrow(t, nil, p.cand, d.cand, 0)
-}
-
-// legSet says on which legs a ticket's exclusions hold, and whether barred
-// pairs do.
-type legSet uint8
-
-const (
-	onPrefill legSet = 1 << PrefillLeg
-	onDecode  legSet = 1 << DecodeLeg
-	onPairs   legSet = 1 << numLegs
-)
 
 // groupsOf returns the sets of ranks that may be paired with each other for t.
-func (c *Core) groupsOf(t *Target) []bitmap {
+func (ix *rankIndex) groupsOf(t *Target) []bitmap {
 	if t.topology == TopologyRequired {
-		return c.domains
+		return ix.domains
 	}
-	return c.groups
+	return ix.groups
 }
 
-// narrow leaves in scratchP and scratchD what of the sets p and d is eligible
-// for t, without the ranks of x on the legs of avoid, and of scratchP only
-// ranks that may be paired with one in scratchD. It tells whether a pair is
-// left.
-func (c *Core) narrow(t *Target, x *Exclusions, p, d bitmap, avoid legSet) bool {
-	c.scratchP.copyFrom(p)
-	c.scratchD.copyFrom(d)
-	return c.restrict(t, x, avoid)
-}
-
-// restrict is narrow for what the scratch sets have.
-func (c *Core) restrict(t *Target, x *Exclusions, avoid legSet) bool {
-	sp, sd := c.scratchP, c.scratchD
-	if pin := t.bits[PrefillLeg]; pin != nil {
-		sp.and(pin)
+// few returns the ranks that may be what leg l of t runs on, a candidate or not, if they
+// are maxParks at most; else none. The memory is used again by the next call.
+func (ix *rankIndex) few(t *Target, l Leg) []*Rank {
+	if l == numLegs || t.bits[l] == nil {
+		return nil
 	}
-	if pin := t.bits[DecodeLeg]; pin != nil {
-		sd.and(pin)
-	}
-	if avoid&onPrefill != 0 {
-		x.drop(PrefillLeg, sp)
-	}
-	if avoid&onDecode != 0 {
-		x.drop(DecodeLeg, sd)
-	}
-	if t.topology == TopologyRequired || !t.model.soleGroup() {
-		for _, g := range c.groupsOf(t) {
-			if !g.intersects(sd) {
-				sp.andNot(g)
-			}
+	members := t.model.pools[t.role(l)].members
+	n := 0
+	for w, word := range t.bits[l] {
+		if n += ones(word & members[w]); n > maxParks {
+			return nil
 		}
 	}
-	if avoid&onPairs != 0 {
-		c.dropBarred(t)
+	few := ix.fewRanks[:0]
+	for w, word := range t.bits[l] {
+		for word &= members[w]; word != 0; word &= word - 1 {
+			few = append(few, ix.ranks[w<<6+bits.TrailingZeros64(word)])
+		}
 	}
-	return !sp.empty() && !sd.empty()
+	return few
 }
 
 // Exclusions are the ranks a retry avoids while others are left, by leg.
@@ -375,14 +329,6 @@ func (x *Exclusions) Add(l Leg, r *Rank) {
 }
 
 func (x *Exclusions) empty() bool { return len(x[PrefillLeg]) == 0 && len(x[DecodeLeg]) == 0 }
-
-func (x *Exclusions) drop(l Leg, b bitmap) {
-	for _, r := range x[l] {
-		if r.index >= 0 {
-			b.clear(r.index)
-		}
-	}
-}
 
 // SplitRankID takes "url@3" apart. ok is false when s has no rank number.
 func SplitRankID(s string) (worker string, rank int, ok bool) {

@@ -8,9 +8,9 @@ import (
 // unlimited is a limit that nothing reaches.
 const unlimited = math.MaxInt64
 
-// prefillGate is one pair of prefill thresholds that classes use, and the ranks
+// prefillThreshold is one pair of prefill thresholds that classes use, and the ranks
 // that are not busy by it.
-type prefillGate struct {
+type prefillThreshold struct {
 	tokens *int64
 	frac   *float64
 	ok     bitmap
@@ -19,7 +19,7 @@ type prefillGate struct {
 // limit returns the most active prefill tokens with which r is not busy.
 // counted is false when r is judged by its requests, because its capacity is
 // not known.
-func (g *prefillGate) limit(r *Rank) (limit int64, counted bool) {
+func (g *prefillThreshold) limit(r *Rank) (limit int64, counted bool) {
 	limit, counted = unlimited, true
 	if g.tokens != nil {
 		limit = *g.tokens
@@ -44,30 +44,30 @@ func partOf(frac float64, whole int64) int64 {
 	return int64(max(v, -1))
 }
 
-func (c *Core) assumed(r *Rank) int64 {
+func (ix *rankIndex) assumed(r *Rank) int64 {
 	if r.capacity.MaxRunning > 0 {
 		return r.capacity.MaxRunning
 	}
-	if c.assumedMax > 0 {
-		return int64(c.assumedMax)
+	if ix.assumedMax > 0 {
+		return int64(ix.assumedMax)
 	}
 	return assumedMaxRequests
 }
 
 // notBusy tells whether r is not busy by gate g with tokens more of prefill and
 // requests more.
-func (c *Core) notBusy(g *prefillGate, r *Rank, tokens, requests int64) bool {
+func (ix *rankIndex) notBusy(g *prefillThreshold, r *Rank, tokens, requests int64) bool {
 	limit, counted := g.limit(r)
-	return r.tokens+tokens <= limit && (counted || r.load()+requests < c.assumed(r))
+	return r.tokens+tokens <= limit && (counted || r.load()+requests < ix.assumed(r))
 }
 
-// blockGate is one decode fraction that classes use, and for each rank how many
+// blockThreshold is one decode fraction that classes use, and for each rank how many
 // blocks a request may need to fit under it. The numbers are stored in slices of
 // one bit, the highest first, 64 ranks to a word: "which of these ranks have room
 // for n blocks" is then a comparison of 64 ranks at a time, exact, and settled
 // after the highest bits in which they differ from n. Sets of the ranks with at
 // least each power of two leave few for it to compare.
-type blockGate struct {
+type blockThreshold struct {
 	frac   float64
 	bits   int
 	values []uint32 // by rank index
@@ -76,27 +76,27 @@ type blockGate struct {
 	none   bitmap
 }
 
-// Values are slack+1, 0 for ranks that have no room at all, and all ones for
+// Values are headroom+1, 0 for ranks that have no room at all, and all ones for
 // ranks where everything fits.
 
-func (g *blockGate) all() uint32 { return 1<<g.bits - 1 }
+func (g *blockThreshold) all() uint32 { return 1<<g.bits - 1 }
 
-func (g *blockGate) encode(slack int64) uint32 {
-	if slack == unlimited {
+func (g *blockThreshold) encode(headroom int64) uint32 {
+	if headroom == unlimited {
 		return g.all()
 	}
-	return uint32(min(max(slack+1, 0), int64(g.all()>>1)))
+	return uint32(min(max(headroom+1, 0), int64(g.all()>>1)))
 }
 
 // encodeNeed is the least value of a rank that n blocks fit on.
-func (g *blockGate) encodeNeed(n int64) uint32 {
+func (g *blockThreshold) encodeNeed(n int64) uint32 {
 	if n >= int64(g.all()>>1) {
 		return g.all()
 	}
 	return uint32(n + 1)
 }
 
-func (g *blockGate) put(i int, v uint32) {
+func (g *blockThreshold) put(i int, v uint32) {
 	old := g.values[i]
 	diff := old ^ v
 	if diff == 0 {
@@ -116,7 +116,7 @@ func (g *blockGate) put(i int, v uint32) {
 
 // atLeast returns those of the ranks in mask, in word w, whose value is at least
 // need.
-func (g *blockGate) atLeast(w int, need uint32, mask uint64) uint64 {
+func (g *blockThreshold) atLeast(w int, need uint32, mask uint64) uint64 {
 	more, equal := uint64(0), mask
 	cells := g.cells[w*g.bits : (w+1)*g.bits]
 	for k, cell := range cells {
@@ -135,7 +135,7 @@ func (g *blockGate) atLeast(w int, need uint32, mask uint64) uint64 {
 
 // among leaves in dst the ranks of src whose value is at least need, which is not
 // zero, and counts them. dst and src may be one.
-func (g *blockGate) among(dst, src bitmap, need uint32) int {
+func (g *blockThreshold) among(dst, src bitmap, need uint32) int {
 	k := bits.Len32(need) - 1
 	some := g.levels[k] // with at least 2^k
 	all := some         // of which these are enough
@@ -159,7 +159,7 @@ func (g *blockGate) among(dst, src bitmap, need uint32) int {
 	return n
 }
 
-func (g *blockGate) grow(words int) {
+func (g *blockThreshold) grow(words int) {
 	for len(g.levels) < g.bits {
 		g.levels = append(g.levels, nil)
 	}
@@ -183,10 +183,10 @@ func blockLimit(frac float64, r *Rank) (limit int64, ok bool) {
 	return partOf(frac, r.capacity.KVBlocks), true
 }
 
-// slack returns the blocks that a request may need on r under frac, once more
+// headroom returns the blocks that a request may need on r under frac, once more
 // blocks are booked on it by a request of legs more legs; unlimited when
 // everything fits, negative when nothing does.
-func (c *Core) slack(frac float64, r *Rank, more, legs int64) int64 {
+func (ix *rankIndex) headroom(frac float64, r *Rank, more, legs int64) int64 {
 	used := r.blocksPending + r.blocksActive + more
 	if r.pending+r.active == 0 && legs == 0 && used == 0 {
 		return unlimited // one request alone always fits
@@ -195,70 +195,71 @@ func (c *Core) slack(frac float64, r *Rank, more, legs int64) int64 {
 	switch {
 	case ok:
 		return limit - used
-	case int64(r.pending+r.active)+legs < c.assumed(r):
+	case int64(r.pending+r.active)+legs < ix.assumed(r):
 		return unlimited
 	}
 	return -1
 }
 
-// setGates makes the gates that the classes in force need.
-func (c *Core) setGates() {
-	c.prefillGates, c.blockGates = nil, nil
-	for _, p := range c.profiles {
+// setThresholds keeps the thresholds that classes use, and gives each class the place
+// of its own.
+func (ix *rankIndex) setThresholds(profiles []*profile) {
+	ix.prefillThresholds, ix.blockThresholds = nil, nil
+	for _, p := range profiles {
 		for _, cl := range p.classes {
-			cl.prefillGate, cl.blockGate = -1, -1
+			cl.prefillThreshold, cl.blockThreshold = -1, -1
 			if cl.PrefillBusyTokens != nil || cl.PrefillBusyFrac != nil {
-				cl.prefillGate = c.prefillGateOf(cl)
+				cl.prefillThreshold = ix.prefillThresholdOf(cl)
 			}
 			if cl.DecodeBusyFrac != nil {
-				cl.blockGate = c.blockGateOf(*cl.DecodeBusyFrac)
+				cl.blockThreshold = ix.blockThresholdOf(*cl.DecodeBusyFrac)
 			}
 		}
 	}
-	for _, r := range c.ranks {
+	for _, r := range ix.ranks {
 		if r != nil {
-			c.widen(r)
-			c.refresh(r, 0)
+			ix.growBlockThresholds(r)
+			ix.refresh(r, 0)
 		}
 	}
 }
 
 func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
-func (c *Core) prefillGateOf(cl *class) int {
-	for i, g := range c.prefillGates {
+func (ix *rankIndex) prefillThresholdOf(cl *class) int {
+	for i, g := range ix.prefillThresholds {
 		if same(g.tokens, cl.PrefillBusyTokens) && same(g.frac, cl.PrefillBusyFrac) {
 			return i
 		}
 	}
-	c.prefillGates = append(c.prefillGates, &prefillGate{tokens: cl.PrefillBusyTokens, frac: cl.PrefillBusyFrac, ok: make(bitmap, c.words)})
-	return len(c.prefillGates) - 1
+	ix.prefillThresholds = append(ix.prefillThresholds, &prefillThreshold{tokens: cl.PrefillBusyTokens, frac: cl.PrefillBusyFrac, ok: make(bitmap, ix.words)})
+	return len(ix.prefillThresholds) - 1
 }
 
-func (c *Core) blockGateOf(frac float64) int {
-	for i, g := range c.blockGates {
+func (ix *rankIndex) blockThresholdOf(frac float64) int {
+	for i, g := range ix.blockThresholds {
 		if g.frac == frac {
 			return i
 		}
 	}
-	g := &blockGate{frac: frac, bits: 2}
-	g.grow(c.words)
-	c.blockGates = append(c.blockGates, g)
-	return len(c.blockGates) - 1
+	g := &blockThreshold{frac: frac, bits: 2}
+	g.grow(ix.words)
+	ix.blockThresholds = append(ix.blockThresholds, g)
+	return len(ix.blockThresholds) - 1
 }
 
-// widen makes place in the gates for the numbers of r.
-func (c *Core) widen(r *Rank) {
-	for _, g := range c.blockGates {
+// growBlockThresholds makes place in the gates for the numbers of r.
+func (ix *rankIndex) growBlockThresholds(r *Rank) {
+	for _, g := range ix.blockThresholds {
 		limit, _ := blockLimit(g.frac, r)
 		limit = min(limit, 1<<29)
 		if need := bits.Len64(uint64(limit+1)) + 1; need > g.bits {
 			g.bits = need
 			g.values, g.cells, g.levels = nil, nil, nil
-			g.grow(c.words)
-			for _, o := range c.ranks {
-				if o != nil && o.gated() {
-					g.put(o.index, g.encode(c.slack(g.frac, o, 0, 0)))
+			g.grow(ix.words)
+			for _, o := range ix.ranks {
+				if o != nil && o.decodes() {
+					g.put(o.index, g.encode(ix.headroom(g.frac, o, 0, 0)))
 				}
 			}
 		}
@@ -266,63 +267,32 @@ func (c *Core) widen(r *Rank) {
 }
 
 // gated tells whether decode fractions judge the rank.
-func (r *Rank) gated() bool { return r.role == RoleDecode || r.role == RoleRegular }
+func (r *Rank) decodes() bool { return r.role == RoleDecode || r.role == RoleRegular }
 
-// refreshGates brings the gates in line with what r holds.
-func (c *Core) refreshGates(r *Rank) {
-	for _, g := range c.prefillGates {
-		g.ok.put(r.index, c.notBusy(g, r, 0, 0))
+// refreshThresholds brings the gates in line with what r holds.
+func (ix *rankIndex) refreshThresholds(r *Rank) {
+	for _, g := range ix.prefillThresholds {
+		g.ok.put(r.index, ix.notBusy(g, r, 0, 0))
 	}
-	if !r.gated() {
+	if !r.decodes() {
 		return
 	}
-	for _, g := range c.blockGates {
-		g.put(r.index, g.encode(c.slack(g.frac, r, 0, 0)))
+	for _, g := range ix.blockThresholds {
+		g.put(r.index, g.encode(ix.headroom(g.frac, r, 0, 0)))
 	}
-}
-
-// fitting leaves in dst the ranks of src on which t fits under the fraction of
-// gate i, and counts them. dst and src may be one.
-func (c *Core) fitting(dst, src bitmap, t *Ticket, i int) int {
-	g := c.blockGates[i]
-	live, last := 0, 0
-	for k := range c.sizes {
-		if s := &c.sizes[k]; s.n > 0 {
-			s.need = g.encodeNeed(t.blocks(s.tokens))
-			live++
-			last = k
-		}
-	}
-	if live == 1 {
-		return g.among(dst, src, c.sizes[last].need)
-	}
-	n := 0
-	for w, word := range src {
-		some := uint64(0)
-		if word != 0 {
-			for k := range c.sizes {
-				if s := &c.sizes[k]; s.n > 0 && word&s.members[w] != 0 {
-					some |= g.atLeast(w, s.need, word&s.members[w])
-				}
-			}
-			n += bits.OnesCount64(some)
-		}
-		dst[w] = some
-	}
-	return n
 }
 
 // overloaded tells whether a rank is over one of the router-wide thresholds.
 // What is not known is not over.
-func (c *Core) overloaded(r *Rank) bool {
-	h := &c.reject
+func (ix *rankIndex) overloaded(r *Rank) bool {
+	h := &ix.reject
 	if v := h.ActivePrefillTokens; v != nil && r.tokens > *v {
 		return true
 	}
 	if v := h.ActivePrefillTokensFrac; v != nil && r.capacity.MaxBatchedTokens > 0 && r.tokens > partOf(*v, r.capacity.MaxBatchedTokens) {
 		return true
 	}
-	if v := h.ActiveDecodeBlocks; v != nil && r.gated() && r.capacity.KVBlocks > 0 &&
+	if v := h.ActiveDecodeBlocks; v != nil && r.decodes() && r.capacity.KVBlocks > 0 &&
 		r.blocksPending+r.blocksActive > partOf(*v, r.capacity.KVBlocks) {
 		return true
 	}

@@ -14,7 +14,7 @@ func (c *Core) Grow(now Instant, t *Ticket, blocks int64, out *[]*Ticket) {
 		return
 	}
 	turns := c.overTurns
-	c.grow(t, blocks)
+	c.growDecode(t, blocks)
 	if c.overTurns != turns {
 		c.drainOver(now, t.Decode, out)
 	}
@@ -45,7 +45,7 @@ func (c *Core) Refresh(t *Ticket, cached int64) {
 // waiting and without the gate of its class: that check was made at the prefill
 // hop. Ranks over a reject threshold are not chosen. It reports false, and
 // changes nothing, when there is none: then the request has to go back to
-// prefill. Exclusions and the pairs that are barred hold as long as others are
+// prefill. Exclusions and the pairs that are quarantined hold as long as others are
 // left.
 func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticket) bool {
 	if t.state != stateGranted || !t.holdsDecode || t.Prefill == nil {
@@ -55,57 +55,16 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 		if c.models[m.name] == nil {
 			return false
 		}
-		c.revive(now, t) // its model lost all ranks, and has others now
+		c.requeue(now, t) // its model lost all ranks, and has others now
 	}
-	pr, old := t.Prefill, t.Decode
-	d := t.Target.model.pools[RoleDecode]
-	s := c.scratchD
-	may := func(bars bool) bool {
-		s.copyFrom(d.room)
-		if pin := t.Target.bits[DecodeLeg]; pin != nil {
-			s.and(pin)
-		}
-		s.and(c.groups[pr.groupID])
-		if t.Target.topology == TopologyRequired {
-			for i := s.next(-1); i >= 0; {
-				if c.ranks[i].topology != pr.topology {
-					s.clear(i)
-				}
-				n := s.next(i)
-				if n <= i {
-					break
-				}
-				i = n
-			}
-		}
-		drop := func(r *Rank) {
-			if r.index >= 0 {
-				s.clear(r.index)
-			}
-		}
-		drop(old)
-		for _, r := range exclude {
-			drop(r)
-		}
-		if bars {
-			for _, r := range pr.barred {
-				drop(r)
-			}
-		}
-		return !s.empty()
-	}
-	if !may(true) && !may(false) {
+	old, d := t.Decode, t.Target.model.pools[RoleDecode]
+	next := c.chooser.nextDecode(t, exclude)
+	if next == nil {
 		return false
 	}
-	if t.Target.prefers {
-		c.preferStaged(t, pr)
-	}
-	v := &c.viewD
-	*v = View{set: s, n: s.count(), pool: d, group: -1}
-	next := c.ranks[d.policy.Pick(v, t.Hints[DecodeLeg])]
 	turns := c.overTurns
 	c.dropDecode(t)
-	c.seq++
+	c.bookings++
 	c.bookDecode(t, next)
 	d.policy.Booked(next.index, t.Hints[DecodeLeg])
 	if c.overTurns != turns {
@@ -113,15 +72,6 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 	}
 	c.drainAfter(now, old, out)
 	return true
-}
-
-// preferStaged is preferDecode for a prefill rank that may be gone.
-func (c *Core) preferStaged(t *Ticket, pr *Rank) {
-	if pr.present {
-		c.preferDecode(t, pr)
-	} else {
-		c.preferSingle(t)
-	}
 }
 
 // reconsider asks a bypass-shaped waiter that came to the head of its lane once
@@ -132,7 +82,7 @@ func (c *Core) reconsider(now Instant, t *Ticket) bool {
 		return false
 	}
 	t.reconsidered = true
-	if t.Reconsider == nil || t.Instead == nil || t.Instead.model != t.Target.model || t.Instead.shape == Bypass || !c.hasPair(t.Instead) {
+	if t.Reconsider == nil || t.Instead == nil || t.Instead.model != t.Target.model || t.Instead.shape == Bypass || !c.chooser.servable(t.Instead) {
 		return false
 	}
 	m := t.Target.model

@@ -118,66 +118,67 @@ func (t *Target) topologyWeight() int {
 	return min(max(t.spec.TopologyWeight, 1), 1e6)
 }
 
-// preferPrefill leaves in scratchP the prefill ranks of the best pairs: labels
-// of both ranks and the domain they share count together.
-func (c *Core) preferPrefill(t *Ticket) {
-	target := t.Target
-	pp, pd := &target.prefer[PrefillLeg], &target.prefer[DecodeLeg]
+// preferPrefill keeps the prefill ranks of the best pairs: labels of both ranks and the
+// domain they share count together.
+func (ch *chooser) preferPrefill(t *Target, s *candidates) {
+	p, d := s.sets[PrefillLeg].set, s.sets[DecodeLeg].set
+	pp, pd := &t.prefer[PrefillLeg], &t.prefer[DecodeLeg]
 	most := -1
+	clear(ch.spare)
 	consider := func(groups []bitmap, extra int) {
 		for _, g := range groups {
-			p, ok := pp.best(c.scratchP, g)
+			bestP, ok := pp.best(p, g)
 			if !ok {
 				continue
 			}
-			d, ok := pd.best(c.scratchD, g)
+			bestD, ok := pd.best(d, g)
 			if !ok {
 				continue
 			}
-			sum := p.weight + d.weight + extra
+			sum := bestP.weight + bestD.weight + extra
 			if sum < most {
 				continue
 			}
 			if sum > most {
 				most = sum
-				clear(c.scratchU)
+				clear(ch.spare)
 			}
-			pp.keep(c.scratchU, c.scratchP, g, p.weight)
+			pp.keep(ch.spare, p, g, bestP.weight)
 		}
 	}
-	consider(c.groupsOf(target), 0)
-	if target.topology == TopologyPreferred {
-		consider(c.domains, target.topologyWeight())
+	consider(ch.index.groupsOf(t), 0)
+	if t.topology == TopologyPreferred {
+		consider(ch.index.domains, t.topologyWeight())
 	}
-	c.scratchP.copyFrom(c.scratchU)
+	ch.keepSpare(s, PrefillLeg)
 }
 
-// preferDecode leaves in scratchD, which has what may follow pr, the best ranks
-// for that.
-func (c *Core) preferDecode(t *Ticket, pr *Rank) {
-	pd := &t.Target.prefer[DecodeLeg]
-	s, _ := pd.best(c.scratchD, nil)
-	clear(c.scratchU)
-	far := s.weight
-	if t.Target.topology == TopologyPreferred {
-		dom := c.domains[pr.domainID]
-		if near, ok := pd.best(c.scratchD, dom); ok && near.weight+t.Target.topologyWeight() >= far {
-			pd.keep(c.scratchU, c.scratchD, dom, near.weight)
-			if near.weight+t.Target.topologyWeight() > far {
-				c.scratchD.copyFrom(c.scratchU)
+// preferDecode keeps, of the ranks that may follow pr, the best for that. pr may have
+// been removed since; then its domain counts for nothing.
+func (ch *chooser) preferDecode(t *Target, s *candidates, pr *Rank) {
+	set := s.sets[DecodeLeg].set
+	pd := &t.prefer[DecodeLeg]
+	best, _ := pd.best(set, nil)
+	clear(ch.spare)
+	if t.topology == TopologyPreferred && pr != nil && pr.present {
+		domain := ch.index.domains[pr.domainID]
+		if near, ok := pd.best(set, domain); ok && near.weight+t.topologyWeight() >= best.weight {
+			pd.keep(ch.spare, set, domain, near.weight)
+			if near.weight+t.topologyWeight() > best.weight {
+				ch.keepSpare(s, DecodeLeg)
 				return
 			}
 		}
 	}
-	pd.keep(c.scratchU, c.scratchD, nil, s.weight)
-	c.scratchD.copyFrom(c.scratchU)
+	pd.keep(ch.spare, set, nil, best.weight)
+	ch.keepSpare(s, DecodeLeg)
 }
 
-// preferSingle leaves in scratchD the best ranks for a request that needs one.
-func (c *Core) preferSingle(t *Ticket) {
-	pd := &t.Target.prefer[DecodeLeg]
-	s, _ := pd.best(c.scratchD, nil)
-	clear(c.scratchU)
-	pd.keep(c.scratchU, c.scratchD, nil, s.weight)
-	c.scratchD.copyFrom(c.scratchU)
+// preferSingle keeps the best ranks for a request that needs one.
+func (ch *chooser) preferSingle(t *Target, s *candidates) { ch.preferDecode(t, s, nil) }
+
+// keepSpare makes the candidates of a leg those in the spare set.
+func (ch *chooser) keepSpare(s *candidates, l Leg) {
+	ch.own[l].copyFrom(ch.spare)
+	*s.of(l) = rankSet{set: ch.own[l], n: -1}
 }

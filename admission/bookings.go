@@ -2,10 +2,16 @@ package admission
 
 import "fmt"
 
+// ledger books what requests hold on their ranks.
+type ledger struct {
+	index    *rankIndex
+	bookings uint64 // so far, to order them
+}
+
 // book takes the holds of t on its chosen ranks: prefill before decode, so that
 // a rejected candidate never inflates decode load.
-func (c *Core) book(t *Ticket) {
-	c.seq++
+func (lg *ledger) book(t *Ticket) {
+	lg.bookings++
 	legs := t.legs()
 	t.tokens = t.uncached()
 	if p := t.Prefill; p != nil {
@@ -13,27 +19,27 @@ func (c *Core) book(t *Ticket) {
 		p.prefill += legs
 		p.tokens += t.tokens
 		t.holdsPrefill = true
-		c.probe(t, p, PrefillLeg)
-		c.refresh(p, c.seq)
+		lg.probe(t, p, PrefillLeg)
+		lg.index.refresh(p, lg.bookings)
 	} else {
 		t.Decode.tokens += t.tokens
 	}
-	c.bookDecode(t, t.Decode)
+	lg.bookDecode(t, t.Decode)
 }
 
 // bookDecode takes the decode holds of t on d, pending.
-func (c *Core) bookDecode(t *Ticket, d *Rank) {
+func (lg *ledger) bookDecode(t *Ticket, d *Rank) {
 	t.Decode = d
 	t.heldBlocks = t.blocks(d.blockSize())
 	d.pending += t.legs()
 	d.blocksPending += t.heldBlocks
 	t.holdsDecode = true
 	t.decodeActive = false
-	c.probe(t, d, DecodeLeg)
-	c.refresh(d, c.seq)
+	lg.probe(t, d, DecodeLeg)
+	lg.index.refresh(d, lg.bookings)
 }
 
-func (c *Core) probe(t *Ticket, r *Rank, l Leg) {
+func (lg *ledger) probe(t *Ticket, r *Rank, l Leg) {
 	t.probes[l] = r.state.Breaker == BreakerHalfOpen
 	if t.probes[l] {
 		r.probes++
@@ -41,7 +47,7 @@ func (c *Core) probe(t *Ticket, r *Rank, l Leg) {
 	}
 }
 
-func (c *Core) unprobe(t *Ticket, r *Rank, l Leg) {
+func (lg *ledger) unprobe(t *Ticket, r *Rank, l Leg) {
 	if t.probes[l] && t.epochs[l] == r.epoch && r.state.Breaker == BreakerHalfOpen {
 		r.probes--
 	}
@@ -57,7 +63,7 @@ func (t *Ticket) prefillRank() *Rank {
 }
 
 // endTokens ends the prefill tokens of t, if it still has them.
-func (c *Core) endTokens(t *Ticket) bool {
+func (lg *ledger) endTokens(t *Ticket) bool {
 	if t.tokens == 0 {
 		return false
 	}
@@ -65,12 +71,12 @@ func (c *Core) endTokens(t *Ticket) bool {
 	r.tokens -= t.tokens
 	t.tokens = 0
 	r.check()
-	c.refresh(r, 0)
+	lg.index.refresh(r, 0)
 	return true
 }
 
-// endPrefill ends the prefill slot, units and tokens of t, if it still has them.
-func (c *Core) endPrefill(now Instant, t *Ticket) bool {
+// dropPrefill ends the prefill slot, units and tokens of t, if it still has them.
+func (lg *ledger) dropPrefill(now Instant, t *Ticket) bool {
 	if !t.holdsPrefill {
 		return false
 	}
@@ -80,16 +86,15 @@ func (c *Core) endPrefill(now Instant, t *Ticket) bool {
 	r.prefill -= t.legs()
 	r.tokens -= t.tokens
 	t.tokens = 0
-	c.unprobe(t, r, PrefillLeg)
+	lg.unprobe(t, r, PrefillLeg)
 	r.check()
-	c.refresh(r, 0)
+	lg.index.refresh(r, 0)
 	r.meter(now)
-	c.endRun(now, t, PrefillLeg)
 	return true
 }
 
-// startDecode turns the decode booking of t from pending to active.
-func (c *Core) startDecode(t *Ticket) {
+// StartDecode turns the decode booking of t from pending to active.
+func (lg *ledger) StartDecode(t *Ticket) {
 	if !t.holdsDecode || t.decodeActive {
 		return
 	}
@@ -102,7 +107,8 @@ func (c *Core) startDecode(t *Ticket) {
 	r.check()
 }
 
-func (c *Core) endDecode(now Instant, t *Ticket) bool {
+// dropAnswer ends the decode holds of t, and the prefill tokens it has there.
+func (lg *ledger) dropAnswer(now Instant, t *Ticket) bool {
 	if !t.holdsDecode {
 		return false
 	}
@@ -111,14 +117,13 @@ func (c *Core) endDecode(now Instant, t *Ticket) bool {
 		r.tokens -= t.tokens
 		t.tokens = 0
 	}
-	c.dropDecode(t)
+	lg.dropDecode(t)
 	r.meter(now)
-	c.endRun(now, t, DecodeLeg)
 	return true
 }
 
 // dropDecode ends the decode holds of t.
-func (c *Core) dropDecode(t *Ticket) {
+func (lg *ledger) dropDecode(t *Ticket) {
 	t.holdsDecode = false
 	r := t.Decode
 	if t.decodeActive {
@@ -129,14 +134,14 @@ func (c *Core) dropDecode(t *Ticket) {
 		r.blocksPending -= t.heldBlocks
 	}
 	t.heldBlocks = 0
-	c.unprobe(t, r, DecodeLeg)
+	lg.unprobe(t, r, DecodeLeg)
 	r.check()
-	c.refresh(r, 0)
+	lg.index.refresh(r, 0)
 }
 
-// grow adds output blocks to the decode booking of t. It may take a rank over
+// growDecode adds output blocks to the decode booking of t. It may take a rank over
 // the limits of classes: that closes the gate and breaks nothing.
-func (c *Core) grow(t *Ticket, blocks int64) {
+func (lg *ledger) growDecode(t *Ticket, blocks int64) {
 	if !t.holdsDecode || blocks <= 0 {
 		return
 	}
@@ -148,7 +153,7 @@ func (c *Core) grow(t *Ticket, blocks int64) {
 	} else {
 		r.blocksPending += blocks
 	}
-	c.refresh(r, 0)
+	lg.index.refresh(r, 0)
 }
 
 // meter counts the end of a hold, for those who are told when to come again.

@@ -1,0 +1,64 @@
+package admission
+
+// drain grants to waiters of a family while there is room for a head.
+//
+// Heads that are found without room stay blocked until something happens that
+// concerns them, so a drain looks at each lane that was woken at most once for
+// each grant of it, and once more.
+func (c *Core) drain(now Instant, f *family, out *[]*Ticket) int {
+	granted := 0
+	for f.waiting > 0 {
+		t := c.nextOf(now, f, out)
+		if t == nil {
+			break
+		}
+		q := t.lane.queue
+		q.deficit -= t.cost()
+		c.dequeue(now, t)
+		c.grant(now, t, f, out)
+		granted++
+	}
+	f.note(now)
+	return granted
+}
+
+// nextOf returns the waiter of f to be granted next, with its ranks chosen.
+func (c *Core) nextOf(now Instant, f *family, out *[]*Ticket) *Ticket {
+	c.placeFence(now, f)
+	if o := f.fence.owner; o != nil {
+		if c.chooser.choose(o) == ResourceNone {
+			return o
+		}
+	}
+	if len(f.profiles) == 1 {
+		return c.nextIn(now, f.profiles[0], c, out)
+	}
+	var first *Ticket
+	for _, p := range f.profiles {
+		if p.waiting == 0 {
+			continue
+		}
+		if t := c.nextIn(now, p, c, out); t != nil && (first == nil || t.before(first)) {
+			first = t
+		}
+	}
+	return first
+}
+
+// tryHead is of headTrier.
+func (c *Core) tryHead(now Instant, l *lane, out *[]*Ticket) bool {
+	t := l.head()
+	if c.reconsider(now, t) {
+		return false
+	}
+	switch lack := c.chooser.choose(t); lack {
+	case ResourceNone:
+		return true
+	case ResourceOverloaded:
+		c.dequeue(now, t)
+		c.refuse(now, t, AllOverloaded, lack, 0, out)
+	default:
+		c.blockHead(now, l, lack)
+	}
+	return false
+}

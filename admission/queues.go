@@ -1,0 +1,38 @@
+package admission
+
+import "time"
+
+// queues are who waits: by model group, profile and class, in lanes; with their
+// deadlines, their pace, and whose turn is next. They know no set of ranks.
+type queues struct {
+	limits *Limits
+
+	families    []*family // of living models, without duplicates
+	order       QueueOrder
+	laned       bool
+	root        *profile
+	profiles    []*profile // the root's first
+	needsTokens bool       // some class needs MaxBatchedTokens
+	needsBlocks bool       // some class needs KVBlocks
+
+	lanes        int
+	spareLanes   []*lane
+	unaffordable []unaffordable // memory of nextIn
+	unservable   []*Ticket      // memory: waiters that are to be ended
+
+	waiting     int
+	waitingBy   [numShapes]int
+	waitingSize int64 // bytes
+	deadlines   deadlineHeap
+	nextRecheck Instant
+
+	start    Instant
+	total    rateMeter
+	runs     [numLegs]running // of all requests, without how long they last
+	drainEnd Instant          // when waiting ends because the router stops; never: not known
+
+	unknownClass uint64
+	closedFor    [numResources]time.Duration
+	// closedBy is closedFor by the name of the class, for each that ever was.
+	closedBy map[string]*[numResources]time.Duration
+}
