@@ -62,6 +62,17 @@ func ones(w uint64) int { return bits.OnesCount64(w) }
 
 func (b bitmap) copyFrom(c bitmap) { copy(b, c) }
 
+// and makes b what c and d share. It tells whether that is anything.
+func (b bitmap) and(c, d bitmap) bool {
+	some := uint64(0)
+	for i := range b {
+		w := c[i] & d[i]
+		b[i] = w
+		some |= w
+	}
+	return some != 0
+}
+
 // subtract makes b what c has and d has not.
 func (b bitmap) subtract(c, d bitmap) {
 	for i := range b {

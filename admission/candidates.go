@@ -59,28 +59,31 @@ func (s *candidates) noRoomLack() Resource {
 	return ResourceDecode
 }
 
-// all are the candidates of the model's pools.
-func (ch *chooser) all(t *Target) (s candidates) {
-	for l := range numLegs {
-		if l == PrefillLeg && t.shape != Disaggregated {
-			continue
-		}
-		p := t.model.pools[t.role(l)]
-		s.pools[l] = p
-		s.sets[l] = rankSet{set: p.cand, n: p.candN, all: true}
+// all leaves in s the candidates of the model's pools.
+func (ch *chooser) all(t *Target, s *candidates) {
+	d := t.model.pools[t.role(DecodeLeg)]
+	s.pools[DecodeLeg], s.sets[DecodeLeg] = d, rankSet{set: d.cand, n: d.candN, all: true}
+	if t.shape != Disaggregated {
+		s.pools[PrefillLeg], s.pairing, s.apart = nil, false, false
+		return
 	}
-	s.pairing = !s.single() && (t.topology == TopologyRequired || !t.model.soleGroup())
-	return s
+	p := t.model.pools[RolePrefill]
+	s.pools[PrefillLeg], s.sets[PrefillLeg] = p, rankSet{set: p.cand, n: p.candN, all: true}
+	s.pairing, s.apart = t.topology == TopologyRequired || !t.model.soleGroup(), false
 }
 
 // and keeps what the candidates of a leg share with b. It tells whether any are left.
 func (ch *chooser) and(s *candidates, l Leg, b bitmap) bool {
 	x := s.of(l)
-	n := ch.own[l].intersect(x.set, b)
-	if n != x.n {
+	if !x.is(s.pool(l).room) {
+		some := ch.own[l].and(x.set, b)
+		*x = rankSet{set: ch.own[l], n: -1}
+		return some
+	}
+	if n := ch.own[l].intersect(x.set, b); n != x.n { // else the policy is shown the whole pool
 		*x = rankSet{set: ch.own[l], n: n}
 	}
-	return n > 0
+	return x.n > 0
 }
 
 // andNot takes b from the candidates of a leg.
@@ -154,7 +157,8 @@ func (ch *chooser) servable(t *Target) bool {
 		}
 		return false
 	}
-	s := ch.all(t)
+	var s candidates
+	ch.all(t, &s)
 	return ch.allowed(t, nil, 0, &s)
 }
 
@@ -165,7 +169,7 @@ func (ch *chooser) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool
 		case t.shape != Disaggregated && legs&onPrefill != 0:
 		case x.empty() && legs&(onPrefill|onDecode) != 0:
 		default:
-			*s = ch.all(t)
+			ch.all(t, s)
 			if ch.allowed(t, x, legs, s) {
 				return true
 			}

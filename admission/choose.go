@@ -74,16 +74,15 @@ func (ch *chooser) find(t *Ticket, s *candidates) Resource {
 // without a pair; what is left in the end is the same.
 func (ch *chooser) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	target, cl := t.Target, t.class
-	*s = ch.all(target)
+	ch.all(target, s)
 	if s.noRoom() && !ch.index.rejecting {
 		return s.noRoomLack()
 	}
 	byRatio := cl.ratio > 0 && cl.prefillThreshold >= 0 && !ownsFence(t)
-	if !exact && target.free && t.Exclude.empty() && len(ch.index.quarantines) == 0 {
-		if byRatio && s.pairing && !ch.eligible(t, s) {
-			return ResourceWorker
-		}
-	} else if !ch.eligible(t, s) {
+	// With nothing to avoid, what has room among all ranks is narrowed to the target as
+	// well as what is eligible would be.
+	plain := !exact && t.Exclude.empty() && len(ch.index.quarantines) == 0 && (!byRatio || target.free && !s.pairing)
+	if !plain && !ch.eligible(t, s) {
 		return ResourceWorker
 	}
 	busy := byRatio && ch.busy(cl, s.of(s.gating()).set)
@@ -96,13 +95,13 @@ func (ch *chooser) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	left := func(ok bool) bool { return ok && (!exact || ch.paired(t.Target, s)) }
 
 	gating := s.gating()
-	if !left(ch.withRoom(s, gating)) {
+	if !left(ch.withRoom(target, s, gating)) {
 		return lackOfRoom(target.role(gating))
 	}
 	if i := cl.prefillThreshold; i >= 0 && !left(ch.and(s, gating, ch.index.prefillThresholds[i].ok)) {
 		return ResourcePrefillTokens
 	}
-	if gating != DecodeLeg && !left(ch.withRoom(s, DecodeLeg)) {
+	if gating != DecodeLeg && !left(ch.withRoom(target, s, DecodeLeg)) {
 		return ResourceDecode
 	}
 	if i := cl.blockThreshold; i >= 0 && !left(ch.fitting(t, s, i)) {
@@ -143,14 +142,17 @@ func (ch *chooser) busy(cl *class, eligible bitmap) bool {
 	return float64(all-ok) >= cl.ratio*float64(all)
 }
 
-// withRoom keeps the candidates of leg l that have room.
-func (ch *chooser) withRoom(s *candidates, l Leg) bool {
+// withRoom keeps the candidates of leg l that have room, and that the target allows.
+func (ch *chooser) withRoom(t *Target, s *candidates, l Leg) bool {
 	x, p := s.of(l), s.pool(l)
-	if x.all { // of the pool: no word needs to be looked at
-		*x = rankSet{set: p.room, n: p.roomN}
-		return p.roomN > 0
+	if !x.all {
+		return ch.and(s, l, p.room)
 	}
-	return ch.and(s, l, p.room)
+	*x = rankSet{set: p.room, n: p.roomN} // all of the pool: no word needs to be looked at
+	if b := t.bits[l]; b != nil {
+		return ch.and(s, l, b)
+	}
+	return p.roomN > 0
 }
 
 // fitting keeps the candidates for decode on which the KV blocks of t fit under a

@@ -31,34 +31,49 @@ func (c *Core) nextOf(now Instant, f *family, out *[]*Ticket) *Ticket {
 		}
 	}
 	if len(f.profiles) == 1 {
-		return c.nextIn(now, f.profiles[0], c, out)
+		return c.nextIn(now, f.profiles[0], out)
 	}
 	var first *Ticket
 	for _, p := range f.profiles {
 		if p.waiting == 0 {
 			continue
 		}
-		if t := c.nextIn(now, p, c, out); t != nil && (first == nil || t.before(first)) {
+		if t := c.nextIn(now, p, out); t != nil && (first == nil || t.before(first)) {
 			first = t
 		}
 	}
 	return first
 }
 
-// tryHead is of headTrier.
-func (c *Core) tryHead(now Instant, l *lane, out *[]*Ticket) bool {
-	t := l.head()
-	if c.reconsider(now, t) {
-		return false
+// nextIn returns the waiter of a profile to be granted next, with its ranks chosen.
+func (c *Core) nextIn(now Instant, p *profileQueue, out *[]*Ticket) *Ticket {
+	round := c.newRound(p)
+	for i := range p.classes {
+		at := p.turn(i)
+		if t := c.startable(now, p.classes[at], out); t != nil && round.offer(at, t) {
+			return t
+		}
 	}
-	switch lack := c.chooser.choose(t); lack {
-	case ResourceNone:
-		return true
-	case ResourceOverloaded:
-		c.dequeue(now, t)
-		c.refuse(now, t, AllOverloaded, lack, 0, out)
-	default:
-		c.blockHead(now, l, lack)
+	return c.settle(&round)
+}
+
+// startable returns the first head of q, in the order of the class, that has
+// room, with its ranks chosen. Those before it are blocked.
+func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
+	for l := q.ready.top(); l != nil; l = q.ready.top() {
+		t := l.head()
+		if c.reconsider(now, t) {
+			continue
+		}
+		switch lack := c.chooser.choose(t); lack {
+		case ResourceNone:
+			return t
+		case ResourceOverloaded:
+			c.dequeue(now, t)
+			c.refuse(now, t, AllOverloaded, lack, 0, out)
+		default:
+			c.blockHead(now, l, lack)
+		}
 	}
-	return false
+	return nil
 }

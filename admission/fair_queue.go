@@ -2,48 +2,59 @@ package admission
 
 import "math"
 
-// headTrier tries to start a waiter at the head of its lane.
-type headTrier interface {
-	// tryHead chooses ranks for the head of l and tells that there are some; or blocks
-	// l, or takes its head out of it.
-	tryHead(now Instant, l *lane, out *[]*Ticket) bool
+// fairRound is one step of the deficit round robin between the classes of a profile.
+// The class whose turn it is goes on while its deficit pays for its head; one that
+// cannot start anything keeps its deficit and gains nothing. When none can pay, as many
+// rounds are credited at once as the first of them needs, to those that could start
+// something: the work does not depend on how large a request is.
+//
+// The classes are asked in turn for a head that could start, which is offered to the
+// round.
+type fairRound struct {
+	profile      *profileQueue
+	rounds       int64
+	unaffordable []unaffordable
 }
 
-// nextIn is one step of the deficit round robin between the classes of a
-// profile. The class whose turn it is goes on while its deficit pays for its
-// head; one that cannot start anything keeps its deficit and gains nothing. When
-// none can pay, as many rounds are credited at once as the first of them needs,
-// to those that could start something: the work does not depend on how large a
-// request is.
-func (qs *queues) nextIn(now Instant, p *profileQueue, heads headTrier, out *[]*Ticket) *Ticket {
-	n := len(p.classes)
-	rounds := int64(math.MaxInt64)
-	qs.unaffordable = qs.unaffordable[:0]
-	for i := range n {
-		at := p.cursor + i
-		if at >= n {
-			at -= n
-		}
-		q := p.classes[at]
-		t := startable(now, q, heads, out)
-		if t == nil {
-			continue
-		}
-		cost := t.cost()
-		if q.deficit >= cost {
-			p.cursor = at
-			return t
-		}
-		qs.unaffordable = append(qs.unaffordable, unaffordable{at, t})
-		rounds = min(rounds, (cost-q.deficit+q.class.quantum-1)/q.class.quantum)
+func (qs *queues) newRound(p *profileQueue) fairRound {
+	return fairRound{profile: p, rounds: math.MaxInt64, unaffordable: qs.unaffordable[:0]}
+}
+
+// turn returns the place of the class that is asked after i others.
+func (p *profileQueue) turn(i int) int {
+	at := p.cursor + i
+	if n := len(p.classes); at >= n {
+		at -= n
 	}
-	for _, x := range qs.unaffordable {
+	return at
+}
+
+// offer tells that class at could start t. It is taken when the deficit of the class
+// pays for it.
+func (r *fairRound) offer(at int, t *Ticket) (taken bool) {
+	q := r.profile.classes[at]
+	cost := t.cost()
+	if q.deficit >= cost {
+		r.profile.cursor = at
+		return true
+	}
+	r.unaffordable = append(r.unaffordable, unaffordable{at, t})
+	r.rounds = min(r.rounds, (cost-q.deficit+q.class.quantum-1)/q.class.quantum)
+	return false
+}
+
+// settle credits the classes that were offered when none could pay, and returns the head
+// that is paid for then; nil: nothing was offered.
+func (qs *queues) settle(r *fairRound) *Ticket {
+	qs.unaffordable = r.unaffordable // its memory
+	p := r.profile
+	for _, x := range r.unaffordable {
 		q := p.classes[x.at]
-		q.deficit += mulSat(rounds, q.class.quantum)
+		q.deficit += mulSat(r.rounds, q.class.quantum)
 	}
 	var first *unaffordable // the next after the one whose turn is over
-	for i := range qs.unaffordable {
-		x := &qs.unaffordable[i]
+	for i := range r.unaffordable {
+		x := &r.unaffordable[i]
 		if p.classes[x.at].deficit >= x.head.cost() && (first == nil || first.at == p.cursor) {
 			first = x
 		}
@@ -55,7 +66,7 @@ func (qs *queues) nextIn(now Instant, p *profileQueue, heads headTrier, out *[]*
 	return first.head
 }
 
-// unaffordable is a class that could start its head but cannot pay for it.
+// unaffordable is a class whose head could start but whose deficit does not pay for it.
 type unaffordable struct {
 	at   int
 	head *Ticket
@@ -68,15 +79,4 @@ func mulSat(a, b int64) int64 {
 		return most
 	}
 	return a * b
-}
-
-// startable returns the first head of q, in the order of the class, that has
-// room, with its ranks chosen. Those before it are blocked.
-func startable(now Instant, q *classQueue, heads headTrier, out *[]*Ticket) *Ticket {
-	for l := q.ready.top(); l != nil; l = q.ready.top() {
-		if heads.tryHead(now, l, out) {
-			return l.head()
-		}
-	}
-	return nil
 }

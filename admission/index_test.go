@@ -119,7 +119,8 @@ func TestFittingAgreesWithAScan(t *testing.T) {
 			k := &Ticket{Target: c.models["m"].targets[Aggregated], PromptTokens: int64(rapid.IntRange(0, 90_000).Draw(t, "asks for"))}
 			p := c.models["m"].pools[RoleRegular]
 			for g := range c.blockThresholds {
-				left := c.chooser.all(k.Target)
+				var left candidates
+				c.chooser.all(k.Target, &left)
 				*left.of(DecodeLeg) = rankSet{set: p.room, n: p.roomN}
 				c.chooser.fitting(k, &left, g)
 				got, count := left.of(DecodeLeg).set, left.of(DecodeLeg).count()
