@@ -1,5 +1,5 @@
-// Package classify tells what a request asks of the gate beside ranks: its class,
-// its client's patience, and its place before others.
+// Package classify reads from a request's headers what the gate needs beside the
+// ranks: its class, the longest wait that its client accepts, and its priority.
 //
 // # Goal
 //
@@ -37,7 +37,7 @@ const (
 const (
 	// MaxClassName is the longest name of a class, in bytes.
 	MaxClassName = 253
-	// NoSuchClass stands for names that no class can have. It is none itself.
+	// NoSuchClass replaces names that no class can have. It is not a valid name itself.
 	NoSuchClass = "?"
 	// maxQueueMS is the longest wait a header may name, 24 days.
 	maxQueueMS = 1<<31 - 1
@@ -89,9 +89,9 @@ type Options struct {
 // contradict each other or name a wait that is no number.
 //
 // The class may be named by either header, or by both or several times if it is
-// the same name each time: two names are two wishes, and a proxy that sets the
-// class must be able to count on it. A name that no class can have passes as
-// NoSuchClass, like one that merely does not exist.
+// the same name each time: different names are ambiguous, and a proxy that sets the
+// class must be able to rely on it. A name that no class can have becomes NoSuchClass
+// and is treated like the name of a class that does not exist.
 func (o *Options) Classify(facts *Facts) (Request, *openai.Error) {
 	var r Request
 	for _, header := range [...]string{HeaderClass, HeaderClassAlias} {

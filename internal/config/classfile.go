@@ -29,25 +29,25 @@ type classProfile struct {
 }
 
 type classRange struct {
-	MinTokens int64  `yaml:"min_tokens" required:"true" help:"First number of uncached tokens in it: 0 in the first, and rising."`
+	MinTokens int64  `yaml:"min_tokens" required:"true" help:"Smallest number of uncached tokens in the range: 0 in the first, and larger in each further one."`
 	Bucket    string `yaml:"bucket" required:"true" help:"Its name."`
 }
 
 // classSpec is an admission.Class as it is written. Ranges are checked there.
 type classSpec struct {
-	Name          string          `yaml:"name" required:"true" help:"Unique in its profile, of letters, digits, underscore, dot and dash."`
-	PolicyFamily  string          `yaml:"policy_family" null:"true" help:"Its family. With cache_bucket, or without both: then requests reach it by its name alone."`
+	Name          string          `yaml:"name" required:"true" help:"Name of the class, unique in its profile: letters, digits, underscore, dot and dash."`
+	PolicyFamily  string          `yaml:"policy_family" null:"true" help:"Family of the class. Set it together with cache_bucket; without both, requests reach the class by its name only."`
 	CacheBucket   string          `yaml:"cache_bucket" null:"true" help:"Its bucket, one of uncached_isl_buckets. Each family has exactly one class for each bucket."`
-	QueuePolicy   admission.Order `yaml:"queue_policy" null:"true" choices:"fcfs|wspt|lcfs" default:"fcfs" help:"Order of those that wait, after strict priority and the class's deadline: by arrival, by the least work, or (with allow_lcfs) the latest first."`
-	Quantum       int64           `yaml:"quantum" required:"true" help:"Its share where several classes wait: the uncached tokens it may start in each round."`
-	PrefillTokens *int64          `yaml:"prefill_busy_threshold" null:"true" help:"A prefill worker is busy for the class with more tokens than this in prefill. The class waits while all are."`
-	PrefillFrac   *float64        `yaml:"prefill_busy_threshold_frac" null:"true" exponents:"true" help:"The same as a part of its max_num_batched_tokens, which it may exceed. With both it is busy by either."`
-	DecodeFrac    *float64        `yaml:"decode_busy_threshold_frac" null:"true" exponents:"true" help:"A decode worker has room while its KV blocks in use and on their way, with those of the request, are at most this part of all it has, over 0 to 1. The class waits in front of prefill while none has."`
-	WorkerRatio   *float64        `yaml:"busy_worker_ratio" null:"true" exponents:"true" defaultdoc:"all of them" help:"The class waits when so large a part of the prefill workers is busy, over 0 to 1."`
-	Requests      *float64        `yaml:"request_queue_limit_per_worker" null:"true" exponents:"true" help:"Most requests that wait in the class, times the number of workers. 0: none ever waits."`
-	RawTokens     *float64        `yaml:"raw_isl_token_queue_limit_per_worker" null:"true" exponents:"true" help:"The same in tokens of prompts."`
-	CachedTokens  *float64        `yaml:"cached_token_queue_limit_per_worker" null:"true" exponents:"true" help:"The same in tokens of prompts that a worker has in its cache."`
-	MaxWait       *time.Duration  `yaml:"max_wait_secs" null:"true" unit:"secs" range:"0.001:" help:"Longest wait in the class."`
+	QueuePolicy   admission.Order `yaml:"queue_policy" null:"true" choices:"fcfs|wspt|lcfs" default:"fcfs" help:"Order of the waiting requests, after strict priority and the class's deadline: fcfs by arrival, wspt the least work first, lcfs (with allow_lcfs) the latest first."`
+	Quantum       int64           `yaml:"quantum" required:"true" help:"Share of the class when several classes wait: the number of uncached tokens that it may start in each round."`
+	PrefillTokens *int64          `yaml:"prefill_busy_threshold" null:"true" help:"A prefill worker is busy for the class while it has more than this number of tokens in prefill. The class waits while all prefill workers are busy."`
+	PrefillFrac   *float64        `yaml:"prefill_busy_threshold_frac" null:"true" exponents:"true" help:"The same as a fraction of the worker's max_num_batched_tokens. It may exceed 1. If both are set, a worker is busy when it exceeds either."`
+	DecodeFrac    *float64        `yaml:"decode_busy_threshold_frac" null:"true" exponents:"true" help:"A decode worker has room for a request of the class while its booked KV blocks, with those of the request, are at most this fraction of its total, above 0 and up to 1. The class waits before prefill while no decode worker has room."`
+	WorkerRatio   *float64        `yaml:"busy_worker_ratio" null:"true" exponents:"true" defaultdoc:"all of them" help:"The class waits while at least this fraction of the prefill workers is busy, above 0 and up to 1."`
+	Requests      *float64        `yaml:"request_queue_limit_per_worker" null:"true" exponents:"true" help:"Maximum number of waiting requests of the class, per worker. 0: no request waits."`
+	RawTokens     *float64        `yaml:"raw_isl_token_queue_limit_per_worker" null:"true" exponents:"true" help:"Maximum number of prompt tokens of the waiting requests of the class, per worker."`
+	CachedTokens  *float64        `yaml:"cached_token_queue_limit_per_worker" null:"true" exponents:"true" help:"Maximum number of cached prompt tokens of the waiting requests of the class, per worker."`
+	MaxWait       *time.Duration  `yaml:"max_wait_secs" null:"true" unit:"secs" range:"0.001:" help:"Maximum waiting time of a request of the class."`
 }
 
 var profileSchema = sync.OnceValue(func() *group { return buildGroup(reflect.TypeFor[classProfile](), "", nil) })

@@ -13,14 +13,14 @@ import (
 // writer renders one request's answer in its API's shape.
 type writer struct {
 	w       *Worker
-	o       *out
+	o       *responseWriter
 	req     *request
 	head    []byte // the start of every JSON object of an OpenAI answer
 	started time.Time
 }
 
 // answer runs the sequences and writes what they produce.
-func (w *Worker) answer(ctx context.Context, l *life, o *out, req *request, seqs []*sequence) error {
+func (w *Worker) answer(ctx context.Context, l *lifetime, o *responseWriter, req *request, seqs []*sequence) error {
 	a := &writer{w: w, o: o, req: req, started: time.Now()}
 	if req.api != generate {
 		a.head = a.openAIHead()
@@ -67,7 +67,7 @@ func (w *Worker) answer(ctx context.Context, l *life, o *out, req *request, seqs
 }
 
 // runAll runs the sequences side by side; the first failure ends the others.
-func (w *Worker) runAll(ctx context.Context, l *life, seqs []*sequence, emit func(*sequence) error) error {
+func (w *Worker) runAll(ctx context.Context, l *lifetime, seqs []*sequence, emit func(*sequence) error) error {
 	if len(seqs) == 1 {
 		return w.run(ctx, l, seqs[0], emit)
 	}
@@ -90,7 +90,7 @@ func (w *Worker) runAll(ctx context.Context, l *life, seqs []*sequence, emit fun
 
 // stall is what n>1 with one room comes to: the copies wait for KV that went to
 // the first, until the engine gives up.
-func (w *Worker) stall(ctx context.Context, o *out, req *request, seqs []*sequence) error {
+func (w *Worker) stall(ctx context.Context, o *responseWriter, req *request, seqs []*sequence) error {
 	w.fleet.broker.violate(w, RoomShared, seqs[0].room, "n=%d over one room", req.n)
 	ctx, cancel := context.WithTimeoutCause(ctx, w.opt.BootstrapTimeout,
 		abortf(500, "KV transfer failed for room %d: shared by %d samples", seqs[0].room, req.n))
@@ -351,7 +351,7 @@ func (a *writer) scripted() error {
 			return err
 		}
 	}
-	err := a.o.strike(AtEnd)
+	err := a.o.applyFault(AtEnd)
 	a.o.mu.Unlock()
 	a.o.quiet()
 	return err

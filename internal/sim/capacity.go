@@ -82,7 +82,7 @@ func (w *Worker) HoldKV(ctx context.Context, rank, tokens int) (free func(), err
 
 // book notes memory that is held by no running request. It is false, and has
 // done nothing, once the process ends.
-func (l *life) book(w *Worker, rank, tokens int) bool {
+func (l *lifetime) book(w *Worker, rank, tokens int) bool {
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *life) book(w *Worker, rank, tokens int) bool {
 }
 
 // unbook forgets all of it, when the process has ended.
-func (l *life) unbook(w *Worker) {
+func (l *lifetime) unbook(w *Worker) {
 	for rank, tokens := range l.booked {
 		w.hold(rank, -tokens)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// CommandOptions is what the sim command is told.
+// CommandOptions are the options of the sim command.
 type CommandOptions struct {
 	Options
 

@@ -56,7 +56,7 @@ func (g *gate) wait(done <-chan struct{}) {
 type listener struct {
 	net.Listener
 	w    *Worker
-	life *life
+	life *lifetime
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -96,7 +96,7 @@ func (l *listener) Accept() (net.Conn, error) {
 type conn struct {
 	net.Conn
 	w    *Worker
-	life *life
+	life *lifetime
 	gone chan struct{} // closed by Close
 	once sync.Once
 
@@ -129,7 +129,7 @@ func (c *conn) pause(d time.Duration) {
 	}
 }
 
-// Read holds what has arrived back while the worker is frozen.
+// Read blocks while the worker is frozen.
 func (c *conn) Read(p []byte) (int, error) {
 	c.hold()
 	n, err := c.Conn.Read(p)

@@ -29,7 +29,7 @@ type sequence struct {
 
 // run takes a sequence through the engine and calls emit after each token. Its
 // error is a *wireError, errBroken, or the cause of ctx.
-func (w *Worker) run(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) error {
+func (w *Worker) run(ctx context.Context, l *lifetime, s *sequence, emit func(*sequence) error) error {
 	defer w.move(s, none)
 	if w.opt.Backend == VLLM {
 		return w.runVLLM(ctx, l, s, emit)
@@ -55,7 +55,7 @@ func (w *Worker) endLeg(m *meeting, err *error) {
 	}
 }
 
-func (w *Worker) runPrefill(parent context.Context, l *life, s *sequence, emit func(*sequence) error) (err error) {
+func (w *Worker) runPrefill(parent context.Context, l *lifetime, s *sequence, emit func(*sequence) error) (err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	w.move(s, bootstrap)
@@ -86,7 +86,7 @@ func (w *Worker) runPrefill(parent context.Context, l *life, s *sequence, emit f
 	return emit(s)
 }
 
-func (w *Worker) runDecode(parent context.Context, l *life, s *sequence, emit func(*sequence) error) (err error) {
+func (w *Worker) runDecode(parent context.Context, l *lifetime, s *sequence, emit func(*sequence) error) (err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	w.move(s, prealloc)
@@ -105,11 +105,11 @@ func (w *Worker) runDecode(parent context.Context, l *life, s *sequence, emit fu
 		w.endLeg(m, &err)
 		return err
 	}
-	// From here on the prefill's fate is its own.
+	// From here on a failure of the prefill does not affect this leg.
 	return w.decode(parent, s, emit)
 }
 
-func (w *Worker) runRegular(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) error {
+func (w *Worker) runRegular(ctx context.Context, l *lifetime, s *sequence, emit func(*sequence) error) error {
 	w.move(s, queued)
 	need := w.pages(s.prompt + s.out)
 	if err := l.memory[s.rank].acquire(ctx, need); err != nil {
@@ -150,7 +150,7 @@ func (w *Worker) await(ctx context.Context, m *meeting, ready <-chan struct{}) e
 
 // compute runs the prompt: waits for the GPU, and for memory unless it is held
 // already. Afterwards the memory is held, on success only.
-func (w *Worker) compute(ctx context.Context, l *life, s *sequence, held bool) (err error) {
+func (w *Worker) compute(ctx context.Context, l *lifetime, s *sequence, held bool) (err error) {
 	w.move(s, queued)
 	if !held {
 		need := w.pages(s.prompt)
@@ -164,11 +164,11 @@ func (w *Worker) compute(ctx context.Context, l *life, s *sequence, held bool) (
 			}
 		}()
 	}
-	return w.crunch(ctx, l, s, s.prompt)
+	return w.computeTokens(ctx, l, s, s.prompt)
 }
 
-// crunch computes that many tokens of a prompt whose memory is held.
-func (w *Worker) crunch(ctx context.Context, l *life, s *sequence, tokens int) error {
+// computeTokens computes that many tokens of a prompt whose memory is held.
+func (w *Worker) computeTokens(ctx context.Context, l *lifetime, s *sequence, tokens int) error {
 	if l.batches != nil {
 		if err := w.join(ctx, l.batches[s.rank], s, tokens); err != nil {
 			return err
@@ -199,8 +199,8 @@ func (w *Worker) pages(tokens int) int {
 	return (tokens + p - 1) / p * p
 }
 
-// give gives a slot and memory back.
-func (w *Worker) give(l *life, rank, tokens int) {
+// give releases a slot and memory.
+func (w *Worker) give(l *lifetime, rank, tokens int) {
 	w.hold(rank, -tokens)
 	l.memory[rank].release(tokens)
 }
@@ -240,7 +240,7 @@ func (w *Worker) count(prompt, out int) {
 	w.mu.Unlock()
 }
 
-// alive is a sign of the scheduler, which /health looks for.
+// alive records that the scheduler makes progress, which /health checks.
 func (w *Worker) alive() { w.beat.Store(time.Now().UnixNano()) }
 
 // thawed waits while the worker is frozen or its engine gone.

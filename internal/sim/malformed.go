@@ -13,7 +13,7 @@ import (
 const errorObject = `{"error":{"object":"error","message":"simulated engine failure","type":"InternalServerError","param":null,"code":500}}`
 
 // malformed answers in a way no engine should, mostly below HTTP.
-func (o *out) malformed(_ *request, stream bool) error {
+func (o *responseWriter) malformed(_ *request, stream bool) error {
 	switch o.fault.Kind {
 	case ErrorInside200:
 		return o.json(http.StatusOK, []byte(errorObject))
@@ -50,7 +50,7 @@ func (o *out) malformed(_ *request, stream bool) error {
 
 // watch reads on, so that bytes left unread do not turn the close into an RST
 // that destroys the answer.
-func (o *out) watch(c net.Conn, r io.Reader) (stop func()) {
+func (o *responseWriter) watch(c net.Conn, r io.Reader) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, r)
@@ -62,7 +62,7 @@ func (o *out) watch(c net.Conn, r io.Reader) (stop func()) {
 	}
 }
 
-func (o *out) garble(c net.Conn, stream bool) error {
+func (o *responseWriter) garble(c net.Conn, stream bool) error {
 	contentType := "application/json"
 	body := []byte(`{"id":"x","object":"text_completion","choices":[{"index":0,"text":" t1","finish_reason":"stop"}]}`)
 	if stream {

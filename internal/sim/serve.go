@@ -51,7 +51,7 @@ var generationRoutes = map[string]api{
 }
 
 // serve is the worker's handler.
-func (w *Worker) serve(l *life, rw http.ResponseWriter, r *http.Request) {
+func (w *Worker) serve(l *lifetime, rw http.ResponseWriter, r *http.Request) {
 	if !l.enter() {
 		panic(http.ErrAbortHandler)
 	}
@@ -63,7 +63,7 @@ func (w *Worker) serve(l *life, rw http.ResponseWriter, r *http.Request) {
 		known = false
 	}
 	probe := !generation && (known || r.Method != http.MethodPost)
-	o := &out{w: w, rec: w.begin(r, probe), rw: rw, rc: http.NewResponseController(rw),
+	o := &responseWriter{w: w, rec: w.begin(r, probe), rw: rw, rc: http.NewResponseController(rw),
 		conn: connOf(r.Context()), ctx: r.Context(), fault: noFault, probe: probe}
 	how := ClientGone // what a panic out of a broken write means
 	defer func() {
@@ -98,7 +98,7 @@ func (w *Worker) serve(l *life, rw http.ResponseWriter, r *http.Request) {
 }
 
 // outcome says how the answer ended.
-func (o *out) outcome(r *http.Request, err error) Outcome {
+func (o *responseWriter) outcome(r *http.Request, err error) Outcome {
 	cause := context.Cause(r.Context())
 	switch {
 	case err == nil:
@@ -112,7 +112,7 @@ func (o *out) outcome(r *http.Request, err error) Outcome {
 }
 
 // headerFault applies X-Sim-Fault.
-func (o *out) headerFault(r *http.Request) error {
+func (o *responseWriter) headerFault(r *http.Request) error {
 	s := r.Header.Get("X-Sim-Fault")
 	if s == "" {
 		return nil
@@ -125,15 +125,15 @@ func (o *out) headerFault(r *http.Request) error {
 	return nil
 }
 
-func (o *out) setFault(f *Fault) {
+func (o *responseWriter) setFault(f *Fault) {
 	if f.On == "" || f.On == o.w.role {
 		o.fault = f
 	}
 }
 
-func (w *Worker) route(l *life, o *out, r *http.Request, path string, inside, generation bool, info http.HandlerFunc, known bool) error {
+func (w *Worker) route(l *lifetime, o *responseWriter, r *http.Request, path string, inside, generation bool, info http.HandlerFunc, known bool) error {
 	w.noteFault(o)
-	if err := o.strike(AtRequest); err != nil {
+	if err := o.applyFault(AtRequest); err != nil {
 		return err
 	}
 	if o.started {
@@ -185,19 +185,19 @@ func (w *Worker) route(l *life, o *out, r *http.Request, path string, inside, ge
 	return w.generation(l, o, r, w.runs[path], body)
 }
 
-func (w *Worker) noteFault(o *out) {
+func (w *Worker) noteFault(o *responseWriter) {
 	if o.fault != noFault {
 		w.note(func() { o.rec.Fault = o.fault.String() })
 	}
 }
 
 // serveInfo runs an information route under the request's fault.
-func (w *Worker) serveInfo(o *out, r *http.Request, info http.HandlerFunc) error {
+func (w *Worker) serveInfo(o *responseWriter, r *http.Request, info http.HandlerFunc) error {
 	ask, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil {
 		return err
 	}
-	if err := o.strike(AtBody); err != nil {
+	if err := o.applyFault(AtBody); err != nil {
 		return err
 	}
 	if err := o.pause(o.fault.Delay); err != nil {
@@ -239,7 +239,7 @@ var bodyPool = sync.Pool{New: func() any { return new([]byte) }}
 
 // readBody reads to the end, which is also what lets net/http notice a client
 // that leaves. The body is valid until release.
-func (w *Worker) readBody(o *out, r *http.Request) (body []byte, release func(), err error) {
+func (w *Worker) readBody(o *responseWriter, r *http.Request) (body []byte, release func(), err error) {
 	if r.ContentLength > w.opt.MaxBody {
 		return nil, nil, &http.MaxBytesError{Limit: w.opt.MaxBody}
 	}
@@ -291,7 +291,7 @@ func (w *Worker) readBody(o *out, r *http.Request) (body []byte, release func(),
 }
 
 // generation serves one request of the engine's own routes.
-func (w *Worker) generation(l *life, o *out, r *http.Request, a api, body []byte) error {
+func (w *Worker) generation(l *lifetime, o *responseWriter, r *http.Request, a api, body []byte) error {
 	req, err := parseRequest(a, body)
 	if err != nil {
 		if o.fault == noFault {
@@ -332,7 +332,7 @@ func (w *Worker) generation(l *life, o *out, r *http.Request, a api, body []byte
 
 // deviate does what the request's fault wants before the engine is asked. done
 // says that the answer is written.
-func (w *Worker) deviate(o *out, req *request, body []byte) (done bool, err error) {
+func (w *Worker) deviate(o *responseWriter, req *request, body []byte) (done bool, err error) {
 	if req.simField != nil {
 		f, err := ParseFaultJSON(req.simField)
 		if err != nil {
@@ -346,7 +346,7 @@ func (w *Worker) deviate(o *out, req *request, body []byte) (done bool, err erro
 	if f.Echo {
 		return true, o.json(http.StatusOK, body)
 	}
-	if err := o.strike(AtBody); err != nil {
+	if err := o.applyFault(AtBody); err != nil {
 		return true, err
 	}
 	if err := o.pause(f.Delay); err != nil {
@@ -368,7 +368,7 @@ func (w *Worker) deviate(o *out, req *request, body []byte) (done bool, err erro
 }
 
 // register makes the request known to /abort_request.
-func (w *Worker) register(req *request, o *out, cancel context.CancelCauseFunc) error {
+func (w *Worker) register(req *request, o *responseWriter, cancel context.CancelCauseFunc) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if req.rid == "" {
@@ -388,7 +388,7 @@ func (w *Worker) unregister(rid string) {
 }
 
 // sequences checks what the engine's front checks and lays out the sequences.
-func (w *Worker) sequences(o *out, req *request, r *http.Request) ([]*sequence, error) {
+func (w *Worker) sequences(o *responseWriter, req *request, r *http.Request) ([]*sequence, error) {
 	if req.api != generate {
 		if h := r.Header.Get("X-Data-Parallel-Rank"); h != "" {
 			x, err := strconv.ParseInt(h, 10, 64)
@@ -449,7 +449,7 @@ func (w *Worker) sequences(o *out, req *request, r *http.Request) ([]*sequence, 
 	return seqs, nil
 }
 
-func (w *Worker) outputOf(o *out, req *request) (int, string) {
+func (w *Worker) outputOf(o *responseWriter, req *request) (int, string) {
 	if w.role == Prefill {
 		return 1, "length"
 	}

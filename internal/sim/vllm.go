@@ -33,7 +33,7 @@ func vllmMethod(path, method string) bool {
 
 // vllmGeneration serves one request of a route that runs the engine: all of
 // vLLM's, and those of SGLang that are not its own either.
-func (w *Worker) vllmGeneration(l *life, o *out, r *http.Request, a api, body []byte) error {
+func (w *Worker) vllmGeneration(l *lifetime, o *responseWriter, r *http.Request, a api, body []byte) error {
 	o.api, o.named = a, a == responses || a == messages
 	req, err := w.parseVLLM(a, body, r.Header)
 	if done, ferr := w.deviate(o, &req.request, body); done || ferr != nil {
@@ -102,7 +102,7 @@ func (w *Worker) vllmGeneration(l *life, o *out, r *http.Request, a api, body []
 }
 
 // storedResponse answers for a stored response: none ever is.
-func (w *Worker) storedResponse(o *out, path string) error {
+func (w *Worker) storedResponse(o *responseWriter, path string) error {
 	id := strings.TrimSuffix(strings.TrimPrefix(path, "/v1/responses/"), "/cancel")
 	e := invalidf("response_id", "Response with id '%s' not found.", id)
 	e.kind, e.status = "invalid_request_error", http.StatusNotFound
@@ -111,7 +111,7 @@ func (w *Worker) storedResponse(o *out, path string) error {
 
 // vbody renders an error: nested, and in Anthropic's shape where /v1/messages
 // itself refuses.
-func (o *out) vbody(e *wireError) []byte {
+func (o *responseWriter) vbody(e *wireError) []byte {
 	kind := e.kind
 	if kind == "" {
 		kind = http.StatusText(e.status)
@@ -132,7 +132,7 @@ func (o *out) vbody(e *wireError) []byte {
 }
 
 // failVLLM answers with an error, as an event once a stream has begun.
-func (o *out) failVLLM(e *wireError, started bool) error {
+func (o *responseWriter) failVLLM(e *wireError, started bool) error {
 	if !started || !o.stream {
 		return o.json(e.status, o.vbody(e))
 	}
@@ -153,7 +153,7 @@ func (o *out) failVLLM(e *wireError, started bool) error {
 }
 
 // eventOf is event with a name, if it is not "".
-func (o *out) eventOf(name string, fill func([]byte) []byte) error {
+func (o *responseWriter) eventOf(name string, fill func([]byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.buf = o.buf[:0]
@@ -195,7 +195,7 @@ func (w *Worker) plainRoutes() {
 }
 
 // servePlain answers such a route under the request's fault.
-func (w *Worker) servePlain(o *out, r *http.Request, route plainRoute, body []byte) error {
+func (w *Worker) servePlain(o *responseWriter, r *http.Request, route plainRoute, body []byte) error {
 	if strings.HasPrefix(r.URL.Path, w.opt.BasePath+"/v1/messages") {
 		o.api = messages
 	}
@@ -214,7 +214,7 @@ func (w *Worker) known(model string) bool {
 // refused renders an error of a plain route.
 func (w *Worker) refused(e *wireError) (int, []byte) {
 	if w.opt.Backend == VLLM {
-		return e.status, (&out{w: w}).vbody(e)
+		return e.status, (&responseWriter{w: w}).vbody(e)
 	}
 	return e.status, e.body()
 }

@@ -12,7 +12,7 @@ import (
 type vwriter struct {
 	// Immutable.
 	w       *Worker
-	o       *out
+	o       *responseWriter
 	req     *vrequest
 	seqs    []*sequence
 	id      string
@@ -23,7 +23,7 @@ type vwriter struct {
 	number int        // of the next event of the responses API
 }
 
-func newVWriter(w *Worker, o *out, req *vrequest, seqs []*sequence) *vwriter {
+func newVWriter(w *Worker, o *responseWriter, req *vrequest, seqs []*sequence) *vwriter {
 	v := &vwriter{w: w, o: o, req: req, seqs: seqs, id: req.bodyID(), created: time.Now().Unix()}
 	object := "text_completion"
 	switch {

@@ -46,7 +46,7 @@ func (r *vrequest) bodyID() string {
 }
 
 // vsequences lays out the sequences of a request.
-func (w *Worker) vsequences(o *out, r *vrequest, h http.Header) ([]*sequence, error) {
+func (w *Worker) vsequences(o *responseWriter, r *vrequest, h http.Header) ([]*sequence, error) {
 	var rank *int
 	if x, err := strconv.Atoi(h.Get("X-Data-Parallel-Rank")); err == nil { // the engine ignores what is no number
 		if x < 0 || x >= w.opt.DPSize {
@@ -92,7 +92,7 @@ func (w *Worker) vsequences(o *out, r *vrequest, h http.Header) ([]*sequence, er
 // voutput is how many tokens there will be and why they end. The completions
 // API ends after 16 unless told otherwise, the others at the model's length,
 // which no answer here reaches.
-func (w *Worker) voutput(o *out, r *vrequest, prompt int) (int, string) {
+func (w *Worker) voutput(o *responseWriter, r *vrequest, prompt int) (int, string) {
 	most := w.opt.ContextLength - prompt // max_tokens may be more, and is cut
 	n, finish := min(r.maxTokens, most), "length"
 	if n < 0 {
@@ -115,7 +115,7 @@ func (w *Worker) voutput(o *out, r *vrequest, prompt int) (int, string) {
 // runVLLM takes a sequence through a vLLM engine: memory, KV from elsewhere if
 // there is any, the rest of the prompt, the tokens, and what is left for a
 // decode.
-func (w *Worker) runVLLM(ctx context.Context, l *life, s *sequence, emit func(*sequence) error) (err error) {
+func (w *Worker) runVLLM(ctx context.Context, l *lifetime, s *sequence, emit func(*sequence) error) (err error) {
 	v := s.v
 	v.seed = v.prompt.hash
 	t := &transferLeg{w: w, l: l, s: s, at: l.engines[s.rank]}
@@ -137,7 +137,7 @@ func (w *Worker) runVLLM(ctx context.Context, l *life, s *sequence, emit func(*s
 	}
 	if rest := s.prompt - v.external; rest > 0 {
 		w.move(s, queued)
-		if err := w.crunch(ctx, l, s, rest); err != nil {
+		if err := w.computeTokens(ctx, l, s, rest); err != nil {
 			return err
 		}
 	}

@@ -32,8 +32,8 @@ type Worker struct {
 	// Atomic.
 	port, bootPort atomic.Int64
 	timing         atomic.Pointer[Timing]
-	current        atomic.Pointer[life] // nil while down
-	beat           atomic.Int64         // last sign of the scheduler, Unix ns
+	current        atomic.Pointer[lifetime] // nil while down
+	beat           atomic.Int64             // last sign of the scheduler, Unix ns
 	started        atomic.Int64
 	nextRank       atomic.Uint64
 	hurry          atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
@@ -53,8 +53,8 @@ type Worker struct {
 	seq    int64
 }
 
-// life is a worker's process between a start and its end.
-type life struct {
+// lifetime is a worker's process between a start and its end.
+type lifetime struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	srv      *http.Server
@@ -74,7 +74,7 @@ type life struct {
 	booked []int        // per rank: KV tokens that no running request holds
 }
 
-func (l *life) add(c *conn) bool {
+func (l *lifetime) add(c *conn) bool {
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *life) add(c *conn) bool {
 	return true
 }
 
-func (l *life) remove(c *conn) {
+func (l *lifetime) remove(c *conn) {
 	l.mu.Lock()
 	_, ok := l.conns[c]
 	delete(l.conns, c)
@@ -104,7 +104,7 @@ func (l *life) remove(c *conn) {
 }
 
 // enter admits a handler unless the process is ending.
-func (l *life) enter() bool {
+func (l *lifetime) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
@@ -186,7 +186,7 @@ func (w *Worker) start() error {
 	if err != nil {
 		return fmt.Errorf("cannot start simulated worker %s: %w", w.id, err)
 	}
-	l := &life{conns: make(map[*conn]struct{}), booked: make([]int, w.opt.DPSize)}
+	l := &lifetime{conns: make(map[*conn]struct{}), booked: make([]int, w.opt.DPSize)}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	for range w.opt.DPSize {
 		slots := w.opt.MaxRunning
@@ -254,7 +254,7 @@ func (w *Worker) start() error {
 		}
 	}
 	if w.opt.Backend == VLLM {
-		w.fleet.kv.enlist(w, l)
+		w.fleet.kv.register(w, l)
 	}
 	w.current.Store(l)
 	if w.role == Prefill && w.opt.Backend == SGLang {
@@ -265,7 +265,7 @@ func (w *Worker) start() error {
 }
 
 // admit serves what comes in at ln.
-func (w *Worker) admit(l *life, ln net.Listener) {
+func (w *Worker) admit(l *lifetime, ln net.Listener) {
 	wrapped := &listener{Listener: ln, w: w, life: l}
 	l.mu.Lock()
 	l.door = ln
@@ -317,7 +317,7 @@ func (w *Worker) Admit() error {
 }
 
 // end tears the process down. lifeMu is held.
-func (w *Worker) end(l *life) {
+func (w *Worker) end(l *lifetime) {
 	l.mu.Lock()
 	l.ended = true
 	conns := make([]*conn, 0, len(l.conns))
@@ -337,7 +337,7 @@ func (w *Worker) end(l *life) {
 	l.handlers.Wait()
 	w.gate.open()
 	w.core.open()
-	w.fleet.kv.strike(l)
+	w.fleet.kv.unregister(l)
 	l.unbook(w)
 	if w.role == Prefill && w.opt.Backend == SGLang {
 		w.fleet.broker.unclaim(w.bootstrapHost(), w.BootstrapPort())
@@ -363,7 +363,7 @@ func (w *Worker) Terminate() {
 
 // die ends the process from inside one of its requests: all that runs fails,
 // then the port refuses.
-func (w *Worker) die(l *life) {
+func (w *Worker) die(l *lifetime) {
 	w.mu.Lock()
 	for _, cancel := range w.rids {
 		cancel(errEngineDead)

@@ -43,16 +43,16 @@ type AccessLine struct {
 	Predicted time.Duration
 	Status    int
 	Reason    string
-	// Code is the code that the client was told, where that is another word.
+	// Code is the error code in the client's answer, if it differs from the reason.
 	Code string
 	// BytesIn is the length of the body as far as it was read, BytesOut that of
 	// the answer's.
 	BytesIn, BytesOut int64
-	// Note tells what of the request was left out.
+	// Note says which parts of the request were left out.
 	Note string
-	// Err is why it failed, if that is not the client's doing.
+	// Err is why it failed, unless the client caused it.
 	Err error
-	// Level is slog.LevelDebug for requests nobody wants a line of, such as
+	// Level is slog.LevelDebug for requests that are rarely of interest, such as
 	// probes.
 	Level slog.Level
 }

@@ -1,12 +1,12 @@
-// Package telemetry sets up what a process tells of itself: its log, with one
-// access line for each request, and the registry of its metrics.
+// Package telemetry sets up the log of a process, with one access line for each
+// request, and the registry of its metrics.
 //
 // # Goal
 //
-// Nobody who logs ever waits: lines go to a bounded buffer that one goroutine
-// writes out, so that a terminal or a pipe that takes nothing stalls no request.
-// What does not fit is dropped, counted in sluice_log_lines_dropped_total, and
-// told in the log itself once it takes lines again.
+// Logging never blocks: lines go to a bounded buffer that one goroutine writes out,
+// so that a terminal or a pipe that is not read stalls no request. Lines that do not
+// fit are dropped, counted in sluice_log_lines_dropped_total, and reported in the log
+// itself once it accepts lines again.
 //
 // # Non-goals
 //

@@ -55,8 +55,8 @@ func (m AccessMode) least() slog.Level {
 	return slog.Level(math.MinInt)
 }
 
-// seconds tells times in JSON as a number of seconds, which slog would write in
-// nanoseconds; text says "1.5s".
+// seconds writes durations in JSON as a number of seconds, where slog would write
+// nanoseconds; in text they are like "1.5s".
 func seconds(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
@@ -106,7 +106,7 @@ func (l *Log) Close(limit time.Duration) bool {
 	return l.w == nil || l.w.close(limit)
 }
 
-// Describe is of prometheus.Collector: the log tells what it dropped.
+// Describe implements prometheus.Collector: the metric is the number of dropped lines.
 func (l *Log) Describe(ch chan<- *prometheus.Desc) { l.Metrics().Describe(ch) }
 
 // Metrics is of metric.Collector.

@@ -121,7 +121,7 @@ func kindOf(c prometheus.Collector) (string, error) {
 	return "", fmt.Errorf("cannot tell the kinds of the metrics of a %T: it is no metric.Collector", c)
 }
 
-// descText is a description as it prints itself, which is all that it tells.
+// descText parses a description's String, the only access to its parts.
 var descText = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"),.* variableLabels: \{(.*)\}\}$`)
 
 func familyOf(d *prometheus.Desc, kind string) (Family, error) {
@@ -171,8 +171,8 @@ func scrapes(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	})
 }
 
-// scrapeWriter takes what cannot be sent any more, as each family would be told of
-// otherwise.
+// scrapeWriter discards output after the first write error, which would otherwise be
+// logged for each family.
 type scrapeWriter struct {
 	http.ResponseWriter
 	err error // the first one

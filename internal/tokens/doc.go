@@ -1,4 +1,4 @@
-// Package tokens tells how long prompts and answers are, in tokens, without a
+// Package tokens estimates the length of prompts and answers, in tokens, without a
 // tokenizer.
 //
 // # Goal
@@ -10,9 +10,9 @@
 //
 // # Non-goals
 //
-// Exact counts of text: that takes the model's own tokenizer and its chat
-// template. Cached tokens: what a worker has of a prompt is the prefix index's to
-// say.
+// Exact counts of text: they need the model's own tokenizer and its chat template.
+// Cached tokens: how much of a prompt a worker has cached is known to a prefix index
+// only.
 //
 // # Life of a request
 //

@@ -62,10 +62,10 @@ type Error struct {
 	// in bytes or lines if it is KindTooLarge.
 	Limit      string
 	LimitValue time.Duration
-	// Sent tells that bytes of the request may have reached the engine's process,
+	// Sent: bytes of the request may have reached the engine's process,
 	// so that sending it again may make it run twice.
 	Sent bool
-	// Reused tells that it happened on a connection used before.
+	// Reused: it happened on a connection used before.
 	Reused bool
 	// Err is the cause, never nil.
 	Err error
@@ -93,11 +93,11 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Err}
 }
 
-// Timeout makes the error a net.Error of sorts.
+// Timeout is like that of net.Error.
 func (e *Error) Timeout() bool { return e.Kind == KindTimeout }
 
-// EngineFault reports whether err is to be charged to the engine: not the caller's
-// leaving, not a request that cannot be sent, not a lack on this machine.
+// EngineFault reports whether err is to be charged to the engine. It is false when the
+// caller cancelled, the request was invalid, or this machine lacked a resource.
 func EngineFault(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {

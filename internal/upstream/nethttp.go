@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// netHTTP carries requests with net/http's client: HTTP/2, and HTTP/1.1 to compare
-// the own client with.
+// netHTTP sends requests with net/http's client: HTTP/2, and HTTP/1.1 as an
+// alternative to the own client.
 type netHTTP struct {
 	ep *Endpoint
 	rt *http.Transport
@@ -56,7 +56,7 @@ func newNetHTTP(e *Endpoint, tc *tls.Config) *netHTTP {
 		rt.Protocols.SetUnencryptedHTTP2(true)
 	}
 	if e.cfg.HTTP2 {
-		// A dead connection would otherwise take all its streams with it unseen.
+		// Otherwise a dead connection would not be detected, and all its streams hang.
 		rt.HTTP2 = &http.HTTP2Config{}
 		if e.cfg.DeadPeerTimeout > 0 {
 			rt.HTTP2.SendPingTimeout = e.cfg.DeadPeerTimeout / 2

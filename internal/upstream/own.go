@@ -96,13 +96,13 @@ func (o *own) do(ctx context.Context, req *Request) (*Response, error) {
 	}
 }
 
-// connectionLost tells an error that a connection may have had before the request
+// connectionLost reports whether the connection may have been lost before the request
 // was sent.
 func connectionLost(e *Error) bool {
 	return e.Kind == KindReset || e.Kind == KindClosed || e.Kind == KindTimeout && e.Limit == LimitDeadPeer
 }
 
-// idempotent is said of requests that an engine may see twice without harm.
+// idempotent reports whether an engine may receive the request twice without harm.
 func idempotent(r *Request) bool { return r.Method == "GET" || r.Method == "HEAD" }
 
 // appendHead builds the request's head.
@@ -175,8 +175,8 @@ func (x *exchange) load(req *Request) {
 	c.out = out
 }
 
-// sendBeside leaves the rest of the request to a goroutine, so that an answer given
-// before the body is read is seen.
+// sendBeside writes the rest of the request on another goroutine, so that an answer
+// that comes before the engine has read the body is noticed.
 func (x *exchange) sendBeside() {
 	c := x.c
 	out := c.out
@@ -193,7 +193,7 @@ func (x *exchange) sendBeside() {
 		c.writing.Store(false)
 		if err != nil {
 			x.failed.Store(&writeFailure{err, mono.Now()})
-			// Wakes the reader, which then waits for an answer a moment longer only.
+			// Wakes the reader, which then waits for an answer for answerGrace only.
 			_ = c.sock.SetReadDeadline(time.Now())
 		}
 	}()
@@ -211,8 +211,9 @@ func writeRest(w io.Writer, vec [][]byte) (n int64, err error) {
 	return rest.WriteTo(w)
 }
 
-// writeFailure is why and when sending ended early. It is only noted at first: the
-// engine may have answered before it hung up, and the answer counts for more.
+// writeFailure is why and when sending ended early. It is only recorded at first: the
+// engine may have answered before it closed the connection, and the answer matters
+// more.
 type writeFailure struct {
 	err error
 	at  mono.Instant
@@ -220,8 +221,8 @@ type writeFailure struct {
 
 func (f *writeFailure) Error() string { return f.err.Error() }
 
-// answerGrace is how long an answer is waited for after the request could not be
-// written whole. What the engine said is in the socket by then or never comes.
+// answerGrace is how long to wait for an answer after writing the request failed. An
+// answer that the engine has sent is in the socket by then.
 const answerGrace = time.Second
 
 // readHead reads up to the head of the final answer.

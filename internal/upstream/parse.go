@@ -101,7 +101,7 @@ func (h *head) frame(method string, minor int, chunked bool) error {
 	switch {
 	case h.status < 200 || h.status == 204 || h.status == 304 || method == "HEAD":
 		h.framing = framedNone
-		// A body that must not be there may well follow.
+		// A body that is not allowed here may follow nevertheless.
 		if (h.status < 200 || h.status == 204) && (chunked || h.length > 0) {
 			h.close = true
 		}

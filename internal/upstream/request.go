@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// checkRequest refuses what would break the request line or the head apart.
+// checkRequest refuses requests whose parts would break the request line or the head.
 func checkRequest(r *Request) error {
 	if !wire.ValidToken(r.Method) {
 		return fmt.Errorf("method %q is no token", wire.Clip(r.Method))
@@ -44,8 +44,8 @@ func bodyLen(r *Request) int64 {
 	return n
 }
 
-// connectionHeader tells the names that belong to one connection, or to the
-// framing of one message, and so are never taken from a caller.
+// connectionHeader reports whether a header belongs to one connection, or to the
+// framing of one message, and so is never taken from a caller.
 func connectionHeader(name string) bool {
 	switch len(name) {
 	case 2:
@@ -68,7 +68,7 @@ func connectionHeader(name string) bool {
 	return false
 }
 
-// target is the request line's second word.
+// target is the request target of the request line.
 func (e *Endpoint) target(r *Request) string {
 	if r.AtRoot || e.base.Path == "" {
 		return r.Path

@@ -68,7 +68,7 @@ func (s *Sockets) oldest() *conn {
 	return nil
 }
 
-// list takes in a pool that has got a connection.
+// list adds a pool that has got a connection.
 func (s *Sockets) list(p *pool, key mono.Instant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Sockets) dialing() {
 	}
 }
 
-// closed counts a connection no more.
+// closed counts a connection that was closed.
 func (s *Sockets) closed() {
 	if s != nil {
 		s.open.Add(-1)
@@ -99,7 +99,7 @@ func (s *Sockets) closed() {
 func (p *pool) Before(o *pool) bool { return p.key < o.key }
 func (p *pool) SetIndex(i int)      { p.place = i }
 
-// unlist forgets a pool that gets no connections any more.
+// unlist removes a pool that gets no connections any more.
 func (s *Sockets) unlist(p *pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,19 +43,19 @@ type Limits struct {
 	Total time.Duration
 }
 
-// Listener is told of the end of a context.
+// Listener is notified when a context ends.
 type Listener interface {
-	// ContextEnded is called at most once for each Notify. It is short.
+	// ContextEnded is called at most once for each Notify. It must not block.
 	ContextEnded()
 }
 
-// Notifier is a context that tells of its end without an allocation for each who
-// asks, as context.AfterFunc costs several. Do makes use of it.
+// Notifier is a context that notifies listeners of its end without allocating, where
+// context.AfterFunc allocates several times. Do uses it.
 type Notifier interface {
 	context.Context
-	// Notify has l told when the context has ended, at once if it has.
+	// Notify calls l when the context ends, at once if it has.
 	Notify(l Listener)
-	// Forget ends that. It returns false if l was told, or is being told.
+	// Forget removes l. It returns false if l was called, or is being called.
 	Forget(l Listener) bool
 }
 
@@ -87,7 +87,7 @@ type Response struct {
 	// ContentLength is what the engine announced, -1 if it announced nothing.
 	// For an answer to HEAD it is the length that a GET would have had.
 	ContentLength int64
-	// Reused tells that the answer came over a connection used before.
+	// Reused: the answer came over a connection used before.
 	Reused bool
 	// Body is never nil. The caller must read it to its end or call Close.
 	Body Body
@@ -140,12 +140,12 @@ type Body interface {
 	// the connection is free for the next request from then on; any other error
 	// is an *Error and means that the body is not whole. Errors are sticky.
 	Next() ([]byte, error)
-	// Read is Next for io.Reader's sake: it copies.
+	// Read implements io.Reader; unlike Next it copies.
 	Read(p []byte) (int, error)
 	// Buffered is how many bytes of payload Next can return without a system
 	// call. A relay flushes when it is 0.
 	Buffered() int
-	// Done tells that the end of the body or its failure is known already: Next
+	// Done reports that the end of the body or its failure is known already: Next
 	// will return all that is Buffered and then its error without waiting. A
 	// relay needs no flush then, the end of the answer brings one.
 	Done() bool
@@ -153,8 +153,8 @@ type Body interface {
 	// end or an error. It may return early. Until then no buffer is held. Its
 	// error is the one Next will return.
 	WaitReadable() error
-	// RequestSent tells that the request's segments are not looked at any more,
-	// so that the caller may give them up before the response is finished.
+	// RequestSent reports that the request's segments are not read any more, so that
+	// the caller may reuse them before the response is finished.
 	RequestSent() bool
 	// Trailer returns the first value of a trailer field, after io.EOF.
 	Trailer(name string) string

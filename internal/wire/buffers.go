@@ -22,7 +22,7 @@ func GetBuf() *[BufSize]byte { return bufPool.Get().(*[BufSize]byte) }
 func PutBuf(b *[BufSize]byte) { bufPool.Put(b) }
 
 // ReadBuf holds bytes read and not yet taken: B[R:W]. It borrows its memory and
-// gives it back when it is empty and told so.
+// returns it by Drop.
 type ReadBuf struct {
 	B     []byte
 	R, W  int
@@ -63,13 +63,13 @@ func (b *ReadBuf) Room() {
 	}
 }
 
-// Filled takes note of n bytes read behind W.
+// Filled advances W by n bytes that were read there.
 func (b *ReadBuf) Filled(n int) {
 	b.W += n
 	b.wide = b.W == len(b.B)
 }
 
-// Drop gives the memory back; what was in it is gone.
+// Drop returns the memory to its pool and discards its contents.
 func (b *ReadBuf) Drop() {
 	if b.small != nil {
 		PutBuf(b.small)

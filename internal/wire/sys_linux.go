@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RawIO tells that the functions below work.
+// RawIO reports that the functions below work on this platform.
 const RawIO = true
 
 // maxVector is how many segments go out in one system call (IOV_MAX is 1024).

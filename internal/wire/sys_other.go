@@ -4,7 +4,7 @@ package wire
 
 import "errors"
 
-// RawIO tells that the functions below work. Elsewhere, and with the build tag
+// RawIO is false: the functions below do not work. Outside Linux, and with the build tag
 // sluice_noraw, connections are read and written through net.Conn.
 const RawIO = false
 

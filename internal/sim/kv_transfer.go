@@ -13,7 +13,7 @@ import (
 // transferLeg is a sequence's part in the hand-over of KV.
 type transferLeg struct {
 	w  *Worker
-	l  *life
+	l  *lifetime
 	s  *sequence
 	at *engineRef // the rank it runs on
 
@@ -34,7 +34,7 @@ func (t *transferLeg) violate(kind, format string, args ...any) {
 	t.w.fleet.broker.violateID(t.w, kind, t.s.v.id, format, args...)
 }
 
-// alone notes that nothing will be handed over although it was asked.
+// alone counts a request whose KV hand-over was asked for but will not happen.
 func (t *transferLeg) alone() { t.w.note(func() { t.w.stats.Alone++ }) }
 
 // open is what happens as the scheduler gets the request, before it has memory:
@@ -167,7 +167,7 @@ func (t *transferLeg) openPull(kv *transferParams) {
 		return
 	}
 	t.h = h
-	t.judge(found)
+	t.checkHandoff(found)
 	if found == live && !slices.Equal(kv.blocks, h.blocks) {
 		t.violate(KVForeign, "blocks %v are not those of request %s", kv.blocks, kv.requestID)
 		t.wrong = true
@@ -211,8 +211,8 @@ func (t *transferLeg) meet(key string) {
 	t.h, t.awaits = h, true
 }
 
-// judge looks at what was found.
-func (t *transferLeg) judge(found state) {
+// checkHandoff looks at what was found.
+func (t *transferLeg) checkHandoff(found state) {
 	h, s := t.h, t.s
 	t.mine = found == live
 	switch {
@@ -323,7 +323,7 @@ func (t *transferLeg) await(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	t.judge(t.w.fleet.kv.take(t.h))
+	t.checkHandoff(t.w.fleet.kv.take(t.h))
 	return t.w.thawed(ctx)
 }
 
@@ -427,7 +427,7 @@ func (t *transferLeg) params(ids []int) []byte {
 	return append(b, '}')
 }
 
-// end takes back what did not come to its end.
+// end cleans up a hand-over that did not finish.
 func (t *transferLeg) end(err error) {
 	t.release()
 	if t.h != nil && (t.hands || t.awaits) {

@@ -122,7 +122,7 @@ func (w *Worker) countTokens(body []byte, _ http.Header) (int, []byte) {
 			return 200, fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, w.tokenized(text, "").tokens)
 		}
 	}
-	return e.status, (&out{w: w, api: messages}).vbody(e)
+	return e.status, (&responseWriter{w: w, api: messages}).vbody(e)
 }
 
 // inputs are the texts of a field that holds one or several.

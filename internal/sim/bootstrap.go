@@ -30,7 +30,7 @@ const (
 	NoMeeting = "no-meeting"
 )
 
-// Violation is something a router must never make an engine see.
+// Violation is an error of the router that the simulator detected.
 type Violation struct {
 	Time   time.Time `json:"time"`
 	Worker string    `json:"worker"`
@@ -60,8 +60,8 @@ type roomKey struct {
 	room   int64
 }
 
-// broker is where the two legs of a request meet: all workers of a fleet share
-// it in place of the KV transfer network.
+// broker pairs the two legs of a request by their bootstrap room: all workers of a
+// fleet share it in place of the KV transfer network.
 type broker struct {
 	mu         sync.Mutex
 	meetings   map[int64][]*meeting // open ones, by room
@@ -72,7 +72,7 @@ type broker struct {
 	violated   int64
 }
 
-// meeting is one rendez-vous. Either side may come first.
+// meeting is the pairing of one room. Either leg may come first.
 type meeting struct {
 	room int64
 
@@ -202,8 +202,8 @@ func (b *broker) offerPrefill(w *Worker, s *sequence, cancel context.CancelCause
 	return m, nil
 }
 
-// close says that the workers are about to end, in any order: a decode leg that was
-// under way finds its prefill gone, and no router is to blame.
+// close marks that the workers are about to end, in any order: from then on a decode
+// leg whose prefill has ended is no violation.
 func (b *broker) close() {
 	b.mu.Lock()
 	b.closing = true
@@ -289,7 +289,7 @@ func (b *broker) fail(m *meeting, err error) {
 	b.mu.Unlock()
 }
 
-// lose ends a meeting whose one side died without a word.
+// lose ends a meeting whose one side was killed.
 func (b *broker) lose(m *meeting) {
 	b.mu.Lock()
 	if !m.failed && !m.transferred && !m.lost {

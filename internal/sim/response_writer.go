@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// out writes one answer, with the deviations its fault asks for. Its methods
+// responseWriter writes one answer, with the deviations its fault asks for. Its methods
 // return errBroken once the connection is gone by design.
-type out struct {
+type responseWriter struct {
 	// Immutable once the answer starts.
 	w      *Worker
 	rec    *Request
@@ -36,15 +36,15 @@ type out struct {
 
 var noFault = &Fault{}
 
-// strike does the fault's action if it is due at p.
-func (o *out) strike(p Point) error {
+// applyFault does the fault's action if it is due at p.
+func (o *responseWriter) applyFault(p Point) error {
 	if !o.fault.does(p) {
 		return nil
 	}
 	return o.act()
 }
 
-func (o *out) act() error {
+func (o *responseWriter) act() error {
 	switch o.fault.Do {
 	case Freeze:
 		<-o.ctx.Done()
@@ -66,13 +66,13 @@ func (o *out) act() error {
 
 // abort makes sure that net/http writes nothing more: for faults that end the
 // connection, called last.
-func (o *out) abort() {
+func (o *responseWriter) abort() {
 	if o.broken && o.fault.Do != End {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-func (o *out) pause(d time.Duration) error {
+func (o *responseWriter) pause(d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
@@ -80,13 +80,13 @@ func (o *out) pause(d time.Duration) error {
 }
 
 // start sends the headers. length < 0 leaves the body chunked.
-func (o *out) start(status int, contentType string, length int) error {
+func (o *responseWriter) start(status int, contentType string, length int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.startLocked(status, contentType, length)
 }
 
-func (o *out) startLocked(status int, contentType string, length int) error {
+func (o *responseWriter) startLocked(status int, contentType string, length int) error {
 	if o.started {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (o *out) startLocked(status int, contentType string, length int) error {
 			return err
 		}
 	}
-	if err := o.strike(AtHeaders); err != nil {
+	if err := o.applyFault(AtHeaders); err != nil {
 		return err
 	}
 	if o.fault.KeepAlive > 0 {
@@ -145,7 +145,7 @@ var (
 const eventStream = "text/event-stream; charset=utf-8"
 
 // tick sends keep-alive bytes until the answer ends.
-func (o *out) tick(stop <-chan struct{}) {
+func (o *responseWriter) tick(stop <-chan struct{}) {
 	comment := o.fault.Comment
 	if comment == "" {
 		comment = ": keep-alive\n\n"
@@ -172,7 +172,7 @@ func (o *out) tick(stop <-chan struct{}) {
 }
 
 // quiet ends the keep-alive bytes.
-func (o *out) quiet() {
+func (o *responseWriter) quiet() {
 	o.mu.Lock()
 	ticker := o.ticker
 	o.ticker = nil
@@ -183,7 +183,7 @@ func (o *out) quiet() {
 	}
 }
 
-func (o *out) writeLocked(p []byte) error {
+func (o *responseWriter) writeLocked(p []byte) error {
 	if o.broken {
 		return errBroken
 	}
@@ -202,7 +202,7 @@ func (o *out) writeLocked(p []byte) error {
 
 // event sends one event with the payload that fill appends. Events of one
 // answer may come from several goroutines.
-func (o *out) event(fill func([]byte) []byte) error {
+func (o *responseWriter) event(fill func([]byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.buf = append(o.buf[:0], "data: "...)
@@ -210,7 +210,7 @@ func (o *out) event(fill func([]byte) []byte) error {
 	return o.rawEventLocked(o.buf)
 }
 
-func (o *out) rawEventLocked(p []byte) error {
+func (o *responseWriter) rawEventLocked(p []byte) error {
 	if err := o.startLocked(http.StatusOK, eventStream, -1); err != nil {
 		return err
 	}
@@ -240,25 +240,25 @@ func (o *out) rawEventLocked(p []byte) error {
 }
 
 // done sends the end marker of a stream.
-func (o *out) done() error {
+func (o *responseWriter) done() error {
 	o.quiet()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.startLocked(http.StatusOK, eventStream, -1); err != nil { // no token at all
 		return err
 	}
-	if err := o.strike(AtEnd); err != nil || o.named {
+	if err := o.applyFault(AtEnd); err != nil || o.named {
 		return err
 	}
 	return o.writeLocked([]byte("data: [DONE]\n\n"))
 }
 
 // json sends a whole body.
-func (o *out) json(status int, body []byte) error {
+func (o *responseWriter) json(status int, body []byte) error {
 	return o.whole(status, "application/json", body)
 }
 
-func (o *out) whole(status int, contentType string, body []byte) error {
+func (o *responseWriter) whole(status int, contentType string, body []byte) error {
 	length := len(body)
 	if o.fault.KeepAlive > 0 || o.fault.EarlyHeaders {
 		length = -1
@@ -283,7 +283,7 @@ func (o *out) whole(status int, contentType string, body []byte) error {
 
 // fail answers with an error: as JSON before the headers, as an event of a
 // running stream afterwards.
-func (o *out) fail(err error, generate bool) error {
+func (o *responseWriter) fail(err error, generate bool) error {
 	e := asWire(err)
 	o.w.note(func() { o.rec.Error = e.message + e.detail })
 	o.mu.Lock()
@@ -305,7 +305,7 @@ func (o *out) fail(err error, generate bool) error {
 }
 
 // answerStatus is the fault's own answer.
-func (o *out) answerStatus() error {
+func (o *responseWriter) answerStatus() error {
 	f := o.fault
 	body := []byte(f.Body)
 	if f.Body == "" {

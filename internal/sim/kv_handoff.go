@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Connector is how vLLM engines hand KV to each other.
+// Connector is a kind of KV connector between vLLM engines.
 type Connector string
 
 // The connectors. All but the last two of them need kv_transfer_params.
@@ -71,7 +71,7 @@ type engineRef struct {
 	port   int
 	rank   int
 	worker *Worker
-	life   *life
+	life   *lifetime
 	lost   chan struct{} // closed when the process ends
 }
 
@@ -141,8 +141,8 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// enlist makes a process's ranks known under new ids.
-func (x *exchange) enlist(w *Worker, l *life) {
+// register makes a process's ranks known under new ids.
+func (x *exchange) register(w *Worker, l *lifetime) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if w.sidePort == 0 {
@@ -165,8 +165,8 @@ func (x *exchange) enlist(w *Worker, l *life) {
 	}
 }
 
-// strike forgets a process and the KV it held.
-func (x *exchange) strike(l *life) {
+// unregister forgets a process and the KV it held.
+func (x *exchange) unregister(l *lifetime) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, e := range l.engines {
@@ -277,7 +277,7 @@ func (x *exchange) offer(h *handoff, from *engineRef, p prompt, ids []int, held 
 	return true
 }
 
-// lapse ends a lease that nobody took up.
+// lapse ends the lease of a hand-off that no decode has claimed.
 func (x *exchange) lapse(h *handoff) {
 	x.mu.Lock()
 	if h.state != live || x.handoffs[h.key] != h {
@@ -320,7 +320,8 @@ func (x *exchange) takeLocked(h *handoff) state {
 	return found
 }
 
-// overLocked keeps what is over for a while, to tell its use from nonsense.
+// overLocked remembers a finished hand-off for a while, so that its second use is
+// recognised.
 func (x *exchange) overLocked(h *handoff) {
 	x.over = append(x.over, h)
 	if len(x.over) > maxOver {
