@@ -51,7 +51,7 @@ func (x *attempt) openAnswer(l *leg, r *relay, req *upstream.Request) *failure {
 	}
 	// Field by field: made as a whole it would lie on the stack first.
 	*r = relay{}
-	r.x, r.out, r.resp, r.rank = x.request, &x.out, resp, rank
+	r.x, r.resp, r.rank = x.request, resp, rank
 	r.progress = progress{x: x.request, output: x.counter(rank)}
 	f := r.check(ctx)
 	if f != nil {

@@ -27,7 +27,7 @@ func newSamples(t *together, copies int) *samples {
 	x := t.x
 	dr := x.ticket.Decode.Data().(*fleet.Rank)
 	return &samples{t: t, answers: make([][]byte, copies), merger: x.plan.fan.Stream(0), relay: relay{
-		x: x.request, out: &x.out, rank: dr, sse: x.call.Peeked.Stream,
+		x: x.request, rank: dr, sse: x.call.Peeked.Stream,
 		progress: progress{x: x.request, output: x.counter(dr)},
 	}}
 }
@@ -64,7 +64,7 @@ func (r *samples) runOne(k int) {
 func (r *samples) begun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.relay.out.begun
+	return r.relay.x.out.begun
 }
 
 // decode runs one pair's answering leg into the common answer.
@@ -109,7 +109,7 @@ func (r *samples) feed(k int, piece []byte) (f *failure) {
 	piece = one.cached.spliceAll(piece)
 	var merged []byte
 	err := r.merger.Feed(k, piece, func(b []byte) { merged = b })
-	if len(merged) > 0 && (err == nil || r.relay.out.begun) {
+	if len(merged) > 0 && (err == nil || r.relay.x.out.begun) {
 		f = r.passMerged(merged)
 	}
 	if f == nil && err != nil {

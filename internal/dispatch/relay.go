@@ -13,7 +13,6 @@ import (
 // relay is the answering leg's body on its way to the client.
 type relay struct {
 	x    *request
-	out  *clientWriter
 	resp *upstream.Response
 	rank *fleet.Rank
 	sse  bool
@@ -26,7 +25,7 @@ type relay struct {
 
 // midway marks a failure in the middle of an answer.
 func (r *relay) midway(f *failure) *failure {
-	if f != nil && r.out.begun {
+	if f != nil && r.x.out.begun {
 		f.gaveUp = true
 	}
 	return f
@@ -36,8 +35,8 @@ func (r *relay) midway(f *failure) *failure {
 // came before it is passed if some of the answer was; else another attempt may follow.
 func (r *relay) aborted(before []byte) *failure {
 	f := r.x.abortFailure(admission.DecodeLeg, r.rank, r.scan.Abort)
-	if r.out.begun && len(before) > 0 {
-		if gone := r.out.write(before, r.scan.AtBoundary()); gone != nil {
+	if r.x.out.begun && len(before) > 0 {
+		if gone := r.x.out.write(before, r.scan.AtBoundary()); gone != nil {
 			return gone
 		}
 	}
@@ -47,7 +46,7 @@ func (r *relay) aborted(before []byte) *failure {
 // check refuses an answer by its head.
 func (r *relay) check(ctx *legContext) *failure {
 	if passed := r.x.call.Passing && r.resp.Status >= 200 && r.resp.Status < 300; passed {
-		r.out.status = r.resp.Status
+		r.x.out.status = r.resp.Status
 	} else if r.resp.Status != http.StatusOK {
 		return r.x.statusFailure(ctx, admission.DecodeLeg, r.rank, r.resp)
 	}
@@ -69,7 +68,7 @@ func (r *relay) wrongForm(contentType string) *failure {
 		return r.bad("it sent an event stream where one JSON answer was asked for", nil)
 	case asked && isJSON(contentType):
 		return r.bad("it sent one JSON answer where an event stream was asked for", nil)
-	case asked && !r.sse && (!isLines(contentType) || r.out.hasCommitted()):
+	case asked && !r.sse && (!isLines(contentType) || r.x.out.hasCommitted()):
 		// Passed on, it would end without an end marker and look whole.
 		return r.bad(notAStream, nil)
 	}
@@ -91,7 +90,7 @@ func (r *relay) overLimit(what string) *failure {
 // broken is the failure of an answer that broke off with err.
 func (r *relay) broken(ctx *legContext, err error) *failure {
 	f := r.x.legFailure(ctx, admission.DecodeLeg, r.rank, err)
-	if r.out.begun && f.reason == reasonUpstream {
+	if r.x.out.begun && f.reason == reasonUpstream {
 		f.reason = reasonBrokenOff
 	}
 	return f
@@ -105,10 +104,10 @@ func (r *relay) begin(length int) *failure {
 	if r.sse && !r.x.translates() { // what is written there are whole events
 		scan = &r.scan
 	}
-	if !r.out.begin(r.resp, length, r.sse, scan) {
+	if !r.x.out.begin(r.resp, length, r.sse, scan) {
 		return r.bad(notAStream, nil)
 	}
-	r.x.call.Record.Status = r.out.status
+	r.x.call.Record.Status = r.x.out.status
 	if r.frees && r.resp.Body.RequestSent() {
 		r.x.freeBody()
 	}
@@ -122,18 +121,18 @@ func (r *relay) pass(b []byte) *failure { return r.passTo(b, r.scan.AtBoundary()
 
 // passTo is pass for bytes that end between two events or not, as boundary tells.
 func (r *relay) passTo(b []byte, boundary bool) *failure {
-	if f := r.out.write(b, boundary); f != nil {
+	if f := r.x.out.write(b, boundary); f != nil {
 		return f
 	}
 	if body := r.resp.Body; body.Buffered() == 0 && !body.Done() {
-		return r.out.flush()
+		return r.x.out.flush()
 	}
 	return nil
 }
 
 // first is what the client gets of a stream first, with the facts it asked for.
 func (r *relay) first(b []byte) []byte {
-	if !r.x.extensions.any() || r.out.begun || r.scan.Errors > 0 {
+	if !r.x.extensions.any() || r.x.out.begun || r.scan.Errors > 0 {
 		return b
 	}
 	return r.x.eventWithExtension(b)

@@ -28,7 +28,7 @@ func (r *relay) lines(ctx *legContext) *failure {
 			if piece = r.take(piece); r.scan.Aborted {
 				return r.aborted(piece)
 			}
-			if !r.out.begun {
+			if !r.x.out.begun {
 				if f := r.beforeFirst(); f != nil {
 					return f
 				}
@@ -41,7 +41,7 @@ func (r *relay) lines(ctx *legContext) *failure {
 			if last = append(last, piece...); len(last) > 2*maxTail {
 				last = append(last[:0], last[len(last)-maxTail:]...)
 			}
-			if !r.out.begun {
+			if !r.x.out.begun {
 				if held = append(held, piece...); bytes.IndexByte(piece, '\n') < 0 && len(held) < maxHeld {
 					continue
 				}
@@ -56,7 +56,7 @@ func (r *relay) lines(ctx *legContext) *failure {
 			return f
 		}
 		if len(held) > 0 {
-			if f := r.out.write(held, false); f != nil {
+			if f := r.x.out.write(held, false); f != nil {
 				return f
 			}
 			held = nil
@@ -80,11 +80,11 @@ func (r *relay) linesEnd(held, last []byte) *failure {
 		if f := r.begin(-1); f != nil {
 			return f
 		}
-		if f := r.out.write(held, r.scan.AtBoundary()); f != nil {
+		if f := r.x.out.write(held, r.scan.AtBoundary()); f != nil {
 			return f
 		}
 	}
-	if !r.out.begun {
+	if !r.x.out.begun {
 		return r.bad("its answer is empty", nil)
 	}
 	if r.scan.Errors > 0 {

@@ -93,7 +93,7 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		} else if err != nil {
 			return r.bad(unmergeable, err)
 		}
-		if !r.out.begun {
+		if !r.x.out.begun {
 			if f := r.beforeFirst(); f != nil {
 				return f
 			}
@@ -124,7 +124,7 @@ func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure 
 		if f := r.begin(-1); f != nil {
 			return f
 		}
-		if f := r.out.write(out, false); f != nil {
+		if f := r.x.out.write(out, false); f != nil {
 			return f
 		}
 	}

@@ -27,7 +27,7 @@ func (r *relay) plain(ctx *legContext) *failure {
 		if len(held) == 0 && int64(len(piece)) == r.resp.ContentLength && len(piece) <= bound {
 			return r.whole(piece) // as it lies in the connection's buffer
 		}
-		if !r.out.begun && len(held)+len(piece) <= bound && counted.hold(len(held)+len(piece)) {
+		if !r.x.out.begun && len(held)+len(piece) <= bound && counted.hold(len(held)+len(piece)) {
 			if held == nil && r.resp.ContentLength <= int64(bound) && counted.hold(int(r.resp.ContentLength)) {
 				held = make([]byte, 0, max(r.resp.ContentLength, 0))
 			}
@@ -41,12 +41,12 @@ func (r *relay) plain(ctx *legContext) *failure {
 		if look.Feed(piece); look.Aborted && r.x.call.Route != openai.RouteStoredResponse {
 			return r.x.abortFailure(admission.DecodeLeg, r.rank, look.Abort)
 		}
-		if !r.out.begun {
+		if !r.x.out.begun {
 			r.progress.firstToken()
 			if f := r.begin(int(r.resp.ContentLength)); f != nil {
 				return f
 			}
-			if f := r.out.write(held, false); f != nil {
+			if f := r.x.out.write(held, false); f != nil {
 				return f
 			}
 			held = nil
@@ -55,7 +55,7 @@ func (r *relay) plain(ctx *legContext) *failure {
 			return f
 		}
 	}
-	if !r.out.begun {
+	if !r.x.out.begun {
 		return r.whole(held)
 	}
 	if look.HasUsage {
@@ -102,7 +102,7 @@ func (r *relay) whole(b []byte) *failure {
 	if f := r.begin(len(b)); f != nil {
 		return f
 	}
-	return r.out.write(b, false)
+	return r.x.out.write(b, false)
 }
 
 // collectAnswer collects an answer that is changed before it is passed on.

@@ -14,15 +14,15 @@ type progress struct {
 	output tokens.OutputCounter
 	// events are those with tokens so far; last is when the last came, from the
 	// request's arrival; undated: that is still to be read off the clock.
-	events  int
+	events  int32
 	undated bool
 	last    time.Duration
 }
 
 // note takes note of the output that has come of an event stream.
 func (p *progress) note(scan *openai.EventScanner, body upstream.Body) {
-	if scan.TokenEvents > p.events {
-		p.events = scan.TokenEvents
+	if n := int32(scan.TokenEvents); n > p.events {
+		p.events = n
 		p.firstToken()
 		p.undated = true
 	}

@@ -25,7 +25,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 			return r.streamEnd(append(held, r.cached.rest()...))
 		}
 		if err != nil {
-			if r.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 {
+			if r.x.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 {
 				// The client has its end marker: the stream is whole for it, whatever
 				// became of the connection behind.
 				return r.streamEnd(nil)
@@ -36,18 +36,18 @@ func (r *relay) stream(ctx *legContext) *failure {
 		if piece = r.take(piece); r.scan.Aborted {
 			return r.aborted(piece)
 		}
-		if !r.out.begun {
+		if !r.x.out.begun {
 			if f := r.beforeFirst(); f != nil {
 				return f
 			}
 			if (r.awaitsFirst() || r.onlyOpening(held, piece)) && len(held)+len(piece) < maxHeld {
 				held = append(held, piece...)
-				r.out.owe()
+				r.x.out.owe()
 				continue
 			}
 		}
 		r.progress.note(&r.scan, r.resp.Body)
-		if !r.out.begun {
+		if !r.x.out.begun {
 			if r.x.extensions.any() {
 				piece, held = r.first(append(held, piece...)), nil
 			}
@@ -55,7 +55,7 @@ func (r *relay) stream(ctx *legContext) *failure {
 				return f
 			}
 			if len(held) > 0 {
-				if f := r.out.write(held, false); f != nil {
+				if f := r.x.out.write(held, false); f != nil {
 					return f
 				}
 				held = nil
@@ -119,7 +119,7 @@ func (r *relay) onlyOpening(held, piece []byte) bool {
 	switch r.x.call.Route {
 	case openai.RouteMessages, openai.RouteResponses:
 		// Where there are no signs of life of ours, the engine's pings are the only ones.
-		pings := r.out.keepAlive <= 0 && bytes.Contains(piece, pingField)
+		pings := r.x.out.keepAlive <= 0 && bytes.Contains(piece, pingField)
 		return r.scan.Openings > 0 && r.scan.Events == r.scan.Openings && !pings
 	case openai.RouteChatCompletions:
 		events, samples := r.scan.Events, 1
@@ -145,21 +145,21 @@ func (r *relay) beforeFirst() *failure {
 
 // streamEnd judges a stream that ended without a fault of the connection.
 func (r *relay) streamEnd(held []byte) *failure {
-	if r.out.begun && len(held) > 0 {
-		if f := r.out.write(held, false); f != nil {
+	if r.x.out.begun && len(held) > 0 {
+		if f := r.x.out.write(held, false); f != nil {
 			return f
 		}
 	}
 	if missing := r.scan.Close(nil); len(missing) > 0 {
-		if r.out.begun {
-			if f := r.out.write(missing, true); f != nil {
+		if r.x.out.begun {
+			if f := r.x.out.write(missing, true); f != nil {
 				return f
 			}
 		} else {
 			held = append(held, missing...)
 		}
 	}
-	if !r.out.begun {
+	if !r.x.out.begun {
 		if len(held) == 0 || r.scan.Errors == 0 && !(r.scan.Finished && r.scan.AtBoundary()) {
 			f := r.bad("its event stream ended before the first content", nil)
 			f.reason = reasonBrokenOff
@@ -168,7 +168,7 @@ func (r *relay) streamEnd(held []byte) *failure {
 		if f := r.begin(-1); f != nil {
 			return f
 		}
-		if f := r.out.write(held, r.scan.AtBoundary()); f != nil {
+		if f := r.x.out.write(held, r.scan.AtBoundary()); f != nil {
 			return f
 		}
 	}

@@ -35,21 +35,21 @@ func (r *relay) translated(ctx *legContext) *failure {
 			spoke = r.scan.Events+r.scan.Comments > heard
 			err = t.stream.Feed(piece, add)
 		}
-		if !r.out.begun {
+		if !r.x.out.begun {
 			if f := r.beforeFirst(); f != nil {
 				return f
 			}
 		}
 		if r.scan.Aborted {
-			if r.out.begun && len(out) > 0 {
-				if f := r.out.write(out, true); f != nil {
+			if r.x.out.begun && len(out) > 0 {
+				if f := r.x.out.write(out, true); f != nil {
 					return f
 				}
 			}
 			return r.x.abortFailure(admission.DecodeLeg, r.rank, r.scan.Abort)
 		}
 		r.progress.note(&r.scan, r.resp.Body)
-		if len(out) > 0 && (err == nil || r.out.begun) {
+		if len(out) > 0 && (err == nil || r.x.out.begun) {
 			if f := r.begin(-1); f != nil {
 				return f
 			}
@@ -60,7 +60,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 		if spoke && len(out) == 0 && err == nil {
 			// A comment before the answer, thinking that is not told, or what waits for
 			// the end of another block.
-			if f := r.out.echo(); f != nil {
+			if f := r.x.out.echo(); f != nil {
 				return f
 			}
 		}
@@ -97,7 +97,7 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 	if f := r.begin(len(answer)); f != nil {
 		return f
 	}
-	return r.out.write(answer, false)
+	return r.x.out.write(answer, false)
 }
 
 // untranslated is an answer that told an error, or was none. In a stream that has
@@ -119,11 +119,11 @@ func (r *relay) untranslated(err error) *failure {
 	f := &failure{leg: admission.DecodeLeg, rank: r.rank, reason: reasonEngineError, status: told.Status, contentType: typeJSON,
 		body: told.AsError().AppendJSON(nil, openai.ShapeOpenAI)}
 	f.transfer = r.x.plan.pair && r.rank.Dialect().TransferFailure(f.status, f.body)
-	if !r.out.begun {
+	if !r.x.out.begun {
 		return f
 	}
 	r.x.plan.translated.stream.Fail(told.AsError(), func(b []byte) {
-		f.reported = r.out.write(b, true) == nil
+		f.reported = r.x.out.write(b, true) == nil
 	})
 	return f
 }
