@@ -19,8 +19,17 @@ all: build
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/sluice ./cmd/sluice
 
+# What the tests run once more with net/http's stack (--http-stack net): a short part
+# of test/e2e, or all of it with SLUICE_E2E_FULL=1.
+ifeq ($(SLUICE_E2E_FULL),1)
+NET = .
+else
+NET = TestBadInput|_ClientLeaves|_OneLegFails|_EventsComeAsTheyAreSent|TestQueueOfOne|_DrainServesWhoIsThere|_BodiesArriveUnchanged|_IdleConnections|TestClientThatSendsNothing|TestPipelinedRequests|TestIdleConnectionsAndFewFiles
+endif
+
 test:
 	$(GO) test -timeout 10m ./...
+	SLUICE_E2E_STACK=net $(GO) test -timeout 10m -run '$(NET)' ./test/e2e
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then \
 		echo "$(GO) test -race -timeout 20m (all but the commands and parsers)"; \
 		$(GO) test -race -timeout 20m $(RACE); \

@@ -51,11 +51,18 @@ type Server struct {
 	MaxPayloadSize      int64         `yaml:"max_payload_size" default:"512MiB" unit:"bytes" range:"1:" help:"Maximum size of a request body; larger ones are answered with 413. The default leaves room for prompts with images; max_buffered_bytes limits all bodies together."`
 	MaxBufferedBytes    int64         `yaml:"max_buffered_bytes" default:"2GiB" unit:"bytes" range:"1:" help:"Most bytes of memory that requests hold at one time, all together; more is answered with 503 (buffer_full). The process holds that, 64 MiB, and 32 KiB for each open connection."`
 	SSEKeepalive        time.Duration `yaml:"sse_keepalive_secs" default:"15" unit:"secs" help:"An event stream that has been silent for this long gets a comment line (on /v1/messages a ping event), so that proxies in between do not close it; 0: never."`
+	HTTPStack           string        `yaml:"http_stack" choices:"own|net" default:"own" help:"Implementation of HTTP for clients and engines. own: sluice's own. net: that of Go's net/http, slower and with less insight, as a way out if the own one has a fault. docs/http.md has the differences."`
 	UntranslatableTools string        `yaml:"untranslatable_tools" choices:"drop|refuse" default:"drop" help:"What to do with tools on /v1/messages and /v1/responses that cannot be translated for SGLang pairs (everything but the client's own functions): drop leaves them out and says so in X-Sluice-Note and in the access log; refuse answers 400."`
 	TrustUpstream       bool          `yaml:"trust_upstream_transfer_params" help:"Let clients set kv_transfer_params, ec_transfer_params, transfer_id, data-parallel ranks and the bootstrap fields, which are refused otherwise: for a sluice that serves another router, which has paired prefill and decode itself. Clients could then read each other's KV cache, so only trusted ones may reach it. Not with pd_disaggregation, where sluice sets these fields."`
 	DrainTimeout        time.Duration `yaml:"drain_timeout" default:"180" unit:"secs" alias:"shutdown-grace-period-secs" help:"After SIGTERM, how long waiting and running requests may continue before they are ended."`
 	PreDrainWait        time.Duration `yaml:"pre_drain_wait" default:"5" unit:"secs" help:"After SIGTERM or SIGINT, how long to accept requests while already reporting not ready. Behind a load balancer or in Kubernetes, use a little more than it needs to notice, say 10; without either, 0."`
 }
+
+// The values of Server.HTTPStack.
+const (
+	HTTPStackOwn = "own" // packages http1 and upstream
+	HTTPStackNet = "net" // package net/http
+)
 
 // Auth holds the keys sluice asks for and the one it presents.
 type Auth struct {

@@ -76,7 +76,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 		limiter: checkLimiter{max: o.maxProbes},
 		transport: upstream.Config{
 			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
-			Sockets: o.Sockets,
+			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet,
 		},
 		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{},
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),

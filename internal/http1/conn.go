@@ -134,7 +134,7 @@ func (c *conn) serve() {
 	defer c.end()
 	if c.refuseAll {
 		defer c.srv.refusing.Add(-1)
-		c.refuse(tooMany())
+		c.refuse(TooMany())
 		return
 	}
 	limit := c.srv.HeaderTimeout // of a connection that is new
@@ -149,7 +149,7 @@ func (c *conn) serve() {
 		case !c.beginRequest():
 			if c.evicted() { // while its head was read
 				c.x.beginRefusal()
-				c.answer(tooMany())
+				c.answer(TooMany())
 			}
 			return
 		case p == nil:
@@ -241,16 +241,16 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 			}
 			if n := wire.HeadEnd(b, &scanned); n >= 0 && n <= c.srv.MaxHeaderBytes {
 				if !c.holdHead(n) {
-					return "", headFull(), nil
+					return "", HeadFull(), nil
 				}
 				c.in.R += n
 				return string(b[:n]), nil, nil
 			}
 			if len(b) > c.srv.MaxHeaderBytes {
-				return "", headTooLarge(c.srv.MaxHeaderBytes), nil
+				return "", HeadTooLarge(c.srv.MaxHeaderBytes), nil
 			}
 			if !c.holdHead(len(c.in.B)) {
-				return "", headFull(), nil
+				return "", HeadFull(), nil
 			}
 			if !started {
 				started, deadline, limit = true, time.Time{}, c.srv.HeaderTimeout

@@ -197,14 +197,14 @@ func (s *Server) waitForRoom(c *conn) bool {
 // maxRefusing is how many connections are told at one time that there are too many.
 const maxRefusing = 8
 
-// tooMany is what a connection is told that is one too many.
-func tooMany() *Problem {
+// TooMany is what a connection is told that is one too many.
+func TooMany() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Connections: true,
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and none of them is idle; try again shortly"}
 }
 
-// silent is what a connection is told that is closed before it has sent a request.
-func silent() *Problem {
+// Silent is what a connection is told that is closed before it has sent a request.
+func Silent() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Connections: true, Unasked: true,
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and this one had not sent a request; try again shortly"}
 }
@@ -257,7 +257,7 @@ func (c *conn) goesOn(state int32) bool { return c.state.CompareAndSwap(state, s
 func (c *conn) dismiss() {
 	if !c.met.Load() {
 		c.x.beginRefusal()
-		c.answer(silent())
+		c.answer(Silent())
 	}
 }
 

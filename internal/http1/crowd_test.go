@@ -265,7 +265,7 @@ func TestFullOfRunningRequests(t *testing.T) {
 	}
 	c := r.dial()
 	c.send(get("/"))
-	c.want(503, tooMany().Message)
+	c.want(503, TooMany().Message)
 	for _, c := range running {
 		if !c.open() {
 			t.Error("a running request was ended")

@@ -26,7 +26,8 @@ type head struct {
 	lengthValue string
 }
 
-func headTooLarge(bound int) *Problem {
+// HeadTooLarge is what a client is told whose head is larger than bound, in bytes.
+func HeadTooLarge(bound int) *Problem {
 	return &Problem{Status: http.StatusRequestHeaderFieldsTooLarge, Message: fmt.Sprintf("the request's head is larger than %d bytes", bound)}
 }
 

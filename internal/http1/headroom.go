@@ -6,14 +6,14 @@ import (
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// freeHead is how long a head may be that is not counted, in bytes: as long as the
+// FreeHead is how long a head may be that is not counted, in bytes: as long as the
 // buffer that each connection may have.
-const freeHead = wire.BufSize
+const FreeHead = wire.BufSize
 
 // holdHead counts n bytes for the head that is read or served. It is false if there is
 // no room for them.
 func (c *conn) holdHead(n int) bool {
-	if n <= freeHead {
+	if n <= FreeHead {
 		n = 0
 	}
 	switch more := n - c.held; {
@@ -26,8 +26,8 @@ func (c *conn) holdHead(n int) bool {
 	return true
 }
 
-// headFull is what a client is told whose head has no room.
-func headFull() *Problem {
+// HeadFull is what a client is told whose head has no room.
+func HeadFull() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable,
 		Message: "the router holds as much of requests as it may (--max-buffered-bytes), and this request's head has no room; try again shortly"}
 }

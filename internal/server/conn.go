@@ -10,7 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/http1"
+	"github.com/sluice-router/sluice/internal/nethttp"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/telemetry"
 )
@@ -36,9 +38,23 @@ func listen(ctx context.Context, what, addr, option string) (*net.TCPListener, e
 	return l.(*net.TCPListener), nil
 }
 
+// clientServer serves clients' connections, with the HTTP of --http-stack.
+type clientServer interface {
+	// Serve accepts until Shutdown, and then returns http.ErrServerClosed.
+	Serve(l *net.TCPListener) error
+	// Drain ends each connection with the request it carries, and those that carry none.
+	Drain()
+	// Shutdown closes the port, waits for the connections, and cuts them when ctx ends.
+	Shutdown(ctx context.Context) error
+	// CloseIdle closes up to n connections that wait for their client, and returns how
+	// many. Leaving is how many of these have not ended yet.
+	CloseIdle(n int) (closed int)
+	Leaving() int64
+}
+
 // newClients is the server of clients' connections.
-func (s *Server) newClients() *http1.Server {
-	return &http1.Server{
+func (s *Server) newClients() clientServer {
+	own := &http1.Server{
 		Handler:        s,
 		Refuse:         s.refuseBytes,
 		Base:           s.base,
@@ -60,6 +76,10 @@ func (s *Server) newClients() *http1.Server {
 		Release: func(n int) { s.buffers.releaseHeap(int64(n)) },
 		Report:  func(what string, err any) { s.log.Warn(what, "error", fmt.Sprint(err)) },
 	}
+	if s.cfg.Server.HTTPStack == config.HTTPStackNet {
+		return nethttp.New(own)
+	}
+	return own
 }
 
 // refuseBytes answers what a client sent that is no request.

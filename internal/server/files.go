@@ -20,7 +20,7 @@ import (
 // to open them: one that waits holds none. Connections that are kept warm to engines may
 // be those that running requests have counted; what is open beyond these is idle.
 //
-// Which client's connection is closed is said at http1.Server.CloseIdle: never one whose
+// Which client's connection is closed is said at http1.Server.CloseIdle (with --http-stack net, in package nethttp): never one whose
 // request was read whole and runs or waits in the queue.
 
 // reserve is what requests leave free.

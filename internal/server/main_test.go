@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +34,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must come. It is no measure of
 // speed.
 const patience = 30 * time.Second
+
+// testStack, if set, is the HTTP stack of all rigs: SLUICE_TEST_HTTP_STACK=net.
+var testStack = os.Getenv("SLUICE_TEST_HTTP_STACK")
 
 // rig is a router in front of simulated workers, all in this process and on real
 // sockets.
@@ -100,6 +104,9 @@ func start(t *testing.T, change func(*setup)) *rig {
 	}
 	if s.sim.Prefill+s.sim.Decode+s.sim.Regular == 0 {
 		s.sim.Prefill, s.sim.Decode = 1, 1
+	}
+	if testStack != "" {
+		s.cfg.Server.HTTPStack = testStack
 	}
 	pd := s.sim.Regular == 0
 	r := &rig{t: t, log: &logBuffer{}, done: make(chan struct{})}

@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-router/sluice/internal/config"
-	"github.com/sluice-router/sluice/internal/http1"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/telemetry"
 )
@@ -23,7 +22,7 @@ type Server struct {
 	peek     openai.PeekOptions
 	log      *telemetry.Log
 	routes   map[string]*route
-	main     *http1.Server
+	main     clientServer
 	scrapes  *http.Server
 	scrapers *scrapers
 	// base is the parent of all requests' contexts; end ends it.

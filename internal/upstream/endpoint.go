@@ -50,8 +50,8 @@ type Config struct {
 	// HTTP2 carries requests over HTTP/2: by ALPN for https, with prior knowledge
 	// for http.
 	HTTP2 bool
-	// NetHTTP carries HTTP/1.1 with net/http's client instead of the own one: to
-	// compare, and to fall back on.
+	// NetHTTP carries HTTP/1.1 with net/http's client instead of the own one, to fall
+	// back on if that has a fault.
 	NetHTTP bool
 	// MaxIdleConns bounds the connections kept warm. 0: DefaultMaxIdleConns,
 	// negative: none.
@@ -181,7 +181,7 @@ type counters struct {
 // net/http's.
 type transport interface {
 	do(ctx context.Context, req *Request) (*Response, error)
-	idle() int // connections kept warm, where that is known
+	idle() int // connections kept warm
 	closeIdle()
 	close()
 }

@@ -18,11 +18,12 @@ import (
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// netHTTP sends requests with net/http's client: HTTP/2, and HTTP/1.1 as an
-// alternative to the own client.
+// netHTTP sends requests with net/http's client: HTTP/2, and HTTP/1.1 where
+// Config.NetHTTP asks for it.
 type netHTTP struct {
-	ep *Endpoint
-	rt *http.Transport
+	ep   *Endpoint
+	rt   *http.Transport
+	open atomic.Int64 // connections
 }
 
 func newNetHTTP(e *Endpoint, tc *tls.Config) *netHTTP {
@@ -31,8 +32,9 @@ func newNetHTTP(e *Endpoint, tc *tls.Config) *netHTTP {
 		dial = e.dialer().DialContext
 	}
 	idle := e.cfg.MaxIdleConns
+	t := &netHTTP{ep: e}
 	rt := &http.Transport{
-		DialContext:            e.cfg.Sockets.count(dial),
+		DialContext:            e.cfg.Sockets.count(dial, &t.open),
 		TLSClientConfig:        tc,
 		DisableCompression:     true,
 		DisableKeepAlives:      idle == 0,
@@ -63,12 +65,27 @@ func newNetHTTP(e *Endpoint, tc *tls.Config) *netHTTP {
 			rt.HTTP2.PingTimeout = e.cfg.DeadPeerTimeout / 2
 		}
 	}
-	return &netHTTP{ep: e, rt: rt}
+	t.rt = rt
+	e.cfg.Sockets.addNet(t)
+	return t
 }
 
 func (t *netHTTP) closeIdle() { t.rt.CloseIdleConnections() }
-func (t *netHTTP) close()     { t.rt.CloseIdleConnections() }
-func (t *netHTTP) idle() int  { return 0 }
+
+// close also makes net/http close the connections in use when they are free.
+func (t *netHTTP) close() {
+	t.ep.cfg.Sockets.dropNet(t)
+	t.rt.CloseIdleConnections()
+}
+
+// idle is how many connections carry no request, about.
+func (t *netHTTP) idle() int {
+	open, active := t.open.Load(), t.ep.n.active.Load()
+	if t.ep.cfg.HTTP2 && active > 0 {
+		active = open // one may carry them all
+	}
+	return int(max(open-active, 0))
+}
 
 func (t *netHTTP) do(ctx context.Context, req *Request) (*Response, error) {
 	e := t.ep

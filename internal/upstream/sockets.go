@@ -23,8 +23,10 @@ type Sockets struct {
 	open    atomic.Int64
 	opening atomic.Pointer[func()]
 
-	mu    sync.Mutex
-	pools heap.Heap[*pool] // guarded by mu
+	mu sync.Mutex
+	// guarded by mu
+	pools heap.Heap[*pool]
+	nets  map[*netHTTP]struct{}
 }
 
 // Open is how many connections are open now or being opened.
@@ -34,8 +36,8 @@ func (s *Sockets) Open() int64 { return s.open.Load() }
 func (s *Sockets) BeforeDial(f func()) { s.opening.Store(&f) }
 
 // CloseIdle closes up to n connections that carry no request, those first that have
-// been unused for longest, and returns how many. Connections of net/http's client are
-// left alone.
+// been unused for longest, and returns how many. net/http's client can only close all
+// idle connections to an engine, so with it these may be more than n.
 func (s *Sockets) CloseIdle(n int) (closed int) {
 	for closed < n {
 		c := s.oldest()
@@ -45,7 +47,53 @@ func (s *Sockets) CloseIdle(n int) (closed int) {
 		c.closeIdle()
 		closed++
 	}
+	if closed < n {
+		closed += s.closeIdleNet(n - closed)
+	}
 	return closed
+}
+
+// closeIdleNet closes idle connections of net/http's client until they are n.
+func (s *Sockets) closeIdleNet(n int) (closed int) {
+	var idle []*netHTTP
+	s.mu.Lock()
+	for t := range s.nets {
+		if t.idle() > 0 {
+			idle = append(idle, t)
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range idle {
+		if closed >= n {
+			break
+		}
+		before := t.open.Load()
+		t.closeIdle()
+		closed += max(int(before-t.open.Load()), 0)
+	}
+	return closed
+}
+
+// addNet takes in a client of net/http's, dropNet forgets it.
+func (s *Sockets) addNet(t *netHTTP) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nets == nil {
+		s.nets = map[*netHTTP]struct{}{}
+	}
+	s.nets[t] = struct{}{}
+}
+
+func (s *Sockets) dropNet(t *netHTTP) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.nets, t)
 }
 
 // oldest takes the connection that has been unused for longest out of its pool.
@@ -113,21 +161,20 @@ func (s *Sockets) unlist(p *pool) {
 type countedConn struct {
 	net.Conn
 	sockets *Sockets
+	open    *atomic.Int64 // of its client
 	over    atomic.Bool
 }
 
 func (c *countedConn) Close() error {
 	if !c.over.Swap(true) {
 		c.sockets.closed()
+		c.open.Add(-1)
 	}
 	return c.Conn.Close()
 }
 
-// count makes a dial whose connections are counted.
-func (s *Sockets) count(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
-	if s == nil {
-		return dial
-	}
+// count makes a dial whose connections are counted, in open too.
+func (s *Sockets) count(dial func(context.Context, string, string) (net.Conn, error), open *atomic.Int64) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		s.dialing()
 		c, err := dial(ctx, network, addr)
@@ -135,6 +182,7 @@ func (s *Sockets) count(dial func(context.Context, string, string) (net.Conn, er
 			s.closed()
 			return nil, err
 		}
-		return &countedConn{Conn: c, sockets: s}, nil
+		open.Add(1)
+		return &countedConn{Conn: c, sockets: s, open: open}, nil
 	}
 }

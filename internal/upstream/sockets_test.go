@@ -132,3 +132,33 @@ func TestConnectionsAreCountedOut(t *testing.T) {
 		})
 	}
 }
+
+// Where files run short, idle connections of net/http's client are closed too, and
+// those that carry a request are not.
+func TestIdleConnectionsOfNetHTTPAreClosed(t *testing.T) {
+	s := server(t, func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		if r.URL.Path == "/hang" {
+			<-r.Context().Done()
+		}
+	})
+	sockets := new(Sockets)
+	e := endpoint(t, Config{NetHTTP: true, Sockets: sockets}, s.URL)
+	get := func(path string) *Response {
+		r, err := e.Do(context.Background(), &Request{Method: "GET", Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	busy := get("/hang")
+	defer busy.Body.Close()
+	_ = body(t, get("/"))
+	socketsOf(t, sockets, 2)
+	for end := time.Now().Add(patience); sockets.CloseIdle(5) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no idle connection is closed")
+		}
+	}
+	socketsOf(t, sockets, 1)
+}

@@ -26,4 +26,5 @@
 // see router.finish.
 //
 // SLUICE_E2E_FULL=1 runs longer loads and more combinations of faults.
+// SLUICE_E2E_STACK=net runs all routers with --http-stack net.
 package e2e

@@ -123,6 +123,9 @@ func environment() []string {
 			env = append(env, e)
 		}
 	}
+	if stack != "" {
+		env = append(env, "SLUICE_HTTP_STACK="+stack)
+	}
 	return append(env, "TERM=dumb")
 }
 

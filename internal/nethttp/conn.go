@@ -1,0 +1,381 @@
+package nethttp
+
+import (
+	"bytes"
+	"container/list"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/http1"
+	"github.com/sluice-router/sluice/internal/mono"
+)
+
+// conn is one client's connection as net/http sees it. net/http reads and writes from
+// the goroutine that serves it; while a handler runs, also from one that waits for the
+// client's end.
+type conn struct {
+	// immutable
+	srv  *Server
+	sock *net.TCPConn
+
+	// atomic
+	since     atomic.Int64 // a mono.Instant: when bytes last came
+	evicted   atomic.Bool  // closed to make room for others
+	begun     atomic.Bool  // bytes of a head have come
+	answering atomic.Bool  // from the handler's begin until the answer is out
+	running   atomic.Bool  // the handler has called Running
+	inBody    atomic.Bool  // the handler waits for bytes of its request's body
+	stalls    atomic.Bool  // bytes are written, or wait for that
+	aborted   atomic.Bool  // the answer is cut off
+	over      atomic.Bool  // nothing more is read: it ends with the answer under way
+	limited   atomic.Bool  // the handler has set a deadline for writes
+
+	// owned by the goroutine that serves the connection
+	// ahead are bytes that came behind a request. net/http has one goroutine read at a
+	// time.
+	ahead   []byte
+	fresh   bool // nothing was read yet
+	refused bool // it was told why it is no request
+	head    int  // bytes that were read since the last request, of the next head above all
+	held    int  // what is counted for the head, in bytes
+
+	// guarded by srv.mu
+	met  bool       // it has sent a whole head
+	list *list.List // nil: it is on none
+	elem *list.Element
+	key  mono.Instant // since, when it was last put in order
+}
+
+// tlsHandshake is what a client begins with that takes this for a port with TLS.
+const tlsHandshake = 0x16
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	if err := c.stopped(); err != nil {
+		return 0, err
+	}
+	var n int
+	var err error
+	switch {
+	case c.answering.Load() && len(p) == 1: // bodies are read into larger buffers
+		return c.readAhead(p)
+	case len(c.ahead) > 0:
+		n = copy(p, c.ahead)
+		if c.ahead = c.ahead[n:]; len(c.ahead) == 0 {
+			c.ahead = nil
+		}
+	default:
+		n, err = c.sock.Read(p)
+	}
+	if n > 0 {
+		c.since.Store(int64(mono.Now()))
+		if c.answering.Load() {
+			return n, err
+		}
+		c.begun.Store(true)
+		if c.fresh && p[0] == tlsHandshake {
+			c.refuse(&http1.Problem{Status: http.StatusBadRequest,
+				Message: "this is TLS, but plain HTTP is spoken on this port: use http://, or put in front what ends TLS"})
+			return 0, io.EOF
+		}
+		c.fresh = false
+		c.head += n
+		if !c.holdHead(c.head) {
+			c.refuse(http1.HeadFull())
+			return 0, io.EOF
+		}
+		return n, err
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		if stop := c.stopped(); stop != nil {
+			return 0, stop
+		}
+		if c.begun.Load() && !c.answering.Load() {
+			c.refuse(&http1.Problem{Status: http.StatusRequestTimeout, Message: "the request's head did not come within " + c.srv.HeaderTimeout.String()})
+		}
+	}
+	return n, err
+}
+
+// maxAhead is how much of what lies behind a request is read while that is under way.
+const maxAhead = 16 << 10
+
+// readAhead is the read by which net/http waits for the client's end while a handler
+// runs: a single byte, after which it would look no further. So that the end behind a
+// few bytes is noticed too, these are kept for later and the wait goes on.
+func (c *conn) readAhead(p []byte) (int, error) {
+	for room := p; len(c.ahead) < maxAhead; {
+		n, err := c.sock.Read(room)
+		c.ahead = append(c.ahead, room[:n]...)
+		switch {
+		case err == nil:
+			if len(room) == 1 {
+				room = make([]byte, 1<<10)
+			}
+			continue
+		case len(c.ahead) == 0 || !errors.Is(err, os.ErrDeadlineExceeded):
+			return 0, err
+		}
+		break // the answer is out: what has come is served next
+	}
+	n := copy(p, c.ahead)
+	c.ahead = c.ahead[n:]
+	return n, nil
+}
+
+// errOver ends reads of a connection that ends with the answer under way. It is not
+// io.EOF: behind that net/http waits for the client's end, as after a whole body.
+var errOver = errors.New("the connection ends with this answer")
+
+// stopped is why nothing more is to be read, or nil.
+func (c *conn) stopped() error {
+	switch {
+	case c.over.Load():
+		return errOver
+	case c.evicted.Load() && c.answering.Load():
+		return http1.ErrMadeRoom
+	case c.evicted.Load():
+		// One that has not sent any request is told why. One between two is not: its
+		// client may be about to send the next, and would take this for the answer.
+		c.srv.mu.Lock()
+		met := c.met
+		c.srv.mu.Unlock()
+		if !met && !c.refused {
+			c.refuse(http1.Silent())
+		}
+		return io.EOF
+	case c.inBody.Load() && c.srv.Base.Err() != nil:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// Write implements net.Conn. What comes while no handler has begun is net/http's word
+// about a request that it cannot read.
+func (c *conn) Write(p []byte) (int, error) {
+	if !c.answering.Load() {
+		if !c.refused && !c.evicted.Load() {
+			c.refuse(problemOf(p, c.srv.MaxHeaderBytes))
+		}
+		return len(p), nil
+	}
+	switch {
+	case c.evicted.Load():
+		_ = c.sock.SetWriteDeadline(time.Now().Add(lastWords)) // fails only if closed, as the write will
+	case !c.limited.Load():
+		_ = c.sock.SetWriteDeadline(time.Now().Add(c.srv.WriteTimeout))
+	}
+	parked := !c.running.Load() && c.park()
+	c.stalls.Store(true)
+	n, err := c.sock.Write(p)
+	c.stalls.Store(false)
+	if parked && !c.unpark() && err != nil {
+		err = http1.ErrMadeRoom
+	}
+	return n, err
+}
+
+// park says that the connection can be closed for others while it waits for its
+// client. It is false if it was said already.
+func (c *conn) park() bool {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.list != nil || c.evicted.Load() || c.running.Load() {
+		return false
+	}
+	s.listLocked(c, &s.others, mono.Now())
+	return true
+}
+
+// unpark says that the connection does not wait for its client any more. It is false
+// if it was closed for others meanwhile.
+func (c *conn) unpark() bool {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	c.srv.unlistLocked(c)
+	return !c.evicted.Load()
+}
+
+// begin is called with each whole head. It is false if the connection was closed for
+// others meanwhile.
+func (c *conn) begin() bool {
+	c.answering.Store(true)
+	c.head = 0
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.met {
+		c.met = true
+		s.heads.Add(1)
+	}
+	s.unlistLocked(c)
+	return !c.evicted.Load()
+}
+
+// becomeIdle is called when an answer is out and another request may follow.
+func (c *conn) becomeIdle() {
+	c.holdHead(0)
+	if c.over.Load() {
+		c.linger()
+	}
+	c.running.Store(false)
+	c.limited.Store(false)
+	c.begun.Store(false)
+	c.answering.Store(false)
+	c.since.Store(int64(mono.Now()))
+	c.park()
+}
+
+// holdHead counts n bytes for the head that is served. It is false if there is no room
+// for them.
+func (c *conn) holdHead(n int) bool {
+	if n <= http1.FreeHead {
+		n = 0
+	}
+	switch more := n - c.held; {
+	case more > 0 && c.srv.Reserve != nil && !c.srv.Reserve(more):
+		return false
+	case more < 0 && c.srv.Release != nil:
+		c.srv.Release(-more)
+	}
+	c.held = n
+	return true
+}
+
+const (
+	// lingerTime and lingerBytes bound what is read of a client after it was refused: a
+	// close with bytes unread makes the kernel send a reset, which may overtake the
+	// answer.
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 256 << 10
+)
+
+// refuse answers what is no request. The connection must end with it.
+func (c *conn) refuse(p *http1.Problem) {
+	c.refused = true
+	var w refusal
+	w.header = http.Header{}
+	c.srv.Refuse(&w, p)
+	limit := c.srv.WriteTimeout
+	if c.evicted.Load() {
+		limit = lastWords
+	}
+	_ = c.sock.SetWriteDeadline(time.Now().Add(limit)) // fails only if closed, as the write will
+	if w.send(c.sock) == nil {
+		c.linger()
+	}
+}
+
+// linger closes the connection for writing and reads on a moment.
+func (c *conn) linger() {
+	if c.sock.CloseWrite() != nil || c.evicted.Load() {
+		return
+	}
+	_ = c.sock.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, c.sock, lingerBytes)
+}
+
+// refusal is an answer outside of net/http's handlers.
+type refusal struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (w *refusal) Header() http.Header         { return w.header }
+func (w *refusal) Write(p []byte) (int, error) { return w.body.Write(p) }
+func (w *refusal) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+}
+
+func (w *refusal) send(to io.Writer) error {
+	w.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	w.header.Del("Content-Length") // told below
+	r := http.Response{
+		StatusCode: w.status, ProtoMajor: 1, ProtoMinor: 1, Close: true,
+		Header: w.header, ContentLength: int64(w.body.Len()), Body: io.NopCloser(&w.body),
+	}
+	var whole bytes.Buffer
+	if err := r.Write(&whole); err != nil {
+		return err
+	}
+	_, err := to.Write(whole.Bytes())
+	return err
+}
+
+// problemOf reads net/http's own answer to what it cannot read: a status line, and in
+// the body the status again, and perhaps a reason behind a colon.
+func problemOf(answer []byte, maxHead int) *http1.Problem {
+	line, rest, _ := strings.Cut(string(answer), "\r\n")
+	p := &http1.Problem{Status: http.StatusBadRequest, Message: "the request is malformed"}
+	if f := strings.Fields(line); len(f) > 1 {
+		if n, err := strconv.Atoi(f[1]); err == nil && n >= 400 && n < 600 {
+			p.Status = n
+		}
+	}
+	switch p.Status {
+	case http.StatusRequestHeaderFieldsTooLarge:
+		return http1.HeadTooLarge(maxHead)
+	case http.StatusExpectationFailed:
+		p.Message = "the only expectation known here is 100-continue"
+	case http.StatusNotImplemented:
+		p.Message = "the only transfer coding known here is chunked"
+	case http.StatusHTTPVersionNotSupported:
+		p.Message = "the version of HTTP spoken here is 1.1"
+	default:
+		_, body, _ := strings.Cut(rest, "\r\n\r\n")
+		if _, reason, ok := strings.Cut(body, ": "); ok {
+			p.Message = "the request is malformed: " + reason
+		}
+	}
+	return p
+}
+
+// cut ends the connection whatever is under way. It ends with a reset: an answer that
+// ends with its connection must not look whole.
+func (c *conn) cut() {
+	_ = c.sock.SetLinger(0)
+	_ = c.sock.Close()
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	if c.over.Load() && c.answering.Load() && !c.aborted.Load() {
+		c.linger()
+	}
+	return c.sock.Close()
+}
+
+// CloseWrite is what net/http closes with where bytes may lie unread.
+func (c *conn) CloseWrite() error { return c.sock.CloseWrite() }
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return c.sock.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return c.sock.RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements net.Conn. Read looks at evicted first, which is set before
+// the deadline that wakes it up.
+func (c *conn) SetReadDeadline(t time.Time) error { return c.sock.SetReadDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.limited.Store(!t.IsZero())
+	return c.sock.SetWriteDeadline(t)
+}
