@@ -233,7 +233,7 @@ func (l *loader) readSecret(path, source string, key *option, v reflect.Value, f
 				continue
 			}
 			if prefix := keyPrefix(name); prefix != "" {
-				l.warn(path, source, "%q: line %d is read as NAME:KEY, and its name begins with %q as keys do: logs and metrics tell names, and clients must send what stands behind the colon. Write :KEY if the whole line is the key", file, no, prefix)
+				l.warn(path, source, "%q: line %d is read as NAME:KEY, and its name begins with %q as keys do: logs and metrics contain names, and clients must send only the part after the colon. Write :KEY if the whole line is the key", file, no, prefix)
 			}
 			names, line = append(names, name), secret
 		}

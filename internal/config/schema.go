@@ -317,7 +317,7 @@ func checkSecret(s string) error {
 	case s == "":
 		return fmt.Errorf("is empty")
 	case s == hidden:
-		return fmt.Errorf("is what stands for a secret in a printed configuration, not a key")
+		return fmt.Errorf("is the placeholder for a secret in a printed configuration, not a key")
 	case len(s) > 4096:
 		return fmt.Errorf("is longer than 4096 bytes")
 	}

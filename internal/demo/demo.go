@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) error {
 		_, _ = fmt.Fprintln(o.Out, "\nAll results are as they must be.")
 	}
 	if kept == nil {
-		_, _ = fmt.Fprintln(o.Out, "\n\"sluice demo --keep\" leaves the last router running, to be called and looked at.")
+		_, _ = fmt.Fprintln(o.Out, "\n\"sluice demo --keep\" keeps the last router running, so that you can send requests and look at its metrics.")
 	} else {
 		keep(ctx, o.Out, kept.router)
 		kept.close()

@@ -169,7 +169,7 @@ func (r *samples) mergeFailure(err error) *failure {
 	if errors.As(err, &e) && e.Limit {
 		return r.relay.overLimit("the answer of one of the samples cannot be merged: " + e.Reason)
 	}
-	if e == nil || !e.Told {
+	if e == nil || !e.FromEngine {
 		return r.relay.bad("the answers of its samples cannot be merged", err)
 	}
 	if e.Status == 0 {

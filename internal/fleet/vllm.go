@@ -111,7 +111,7 @@ func (p *httpProber) readProbe(ctx context.Context, w *Worker, answer []byte) (n
 	case host == "":
 		return ConnectorUnknown, "its connector is not known: its kv_transfer_params have no remote_host; set kv_connector", nil
 	case isLoopback(host) && !isLoopback(w.base.Host):
-		note = fmt.Sprintf("decode workers are told to fetch KV cache from %s; set VLLM_NIXL_SIDE_CHANNEL_HOST at the engine to an address that they reach", host)
+		note = fmt.Sprintf("decode workers fetch KV cache from %s, a loopback address; set VLLM_NIXL_SIDE_CHANNEL_HOST at the engine to an address that they can reach", host)
 	}
 	if params.str("transfer_mode") == "push" {
 		w.push.Store(readPushPeer(params))

@@ -3,7 +3,7 @@ package openai
 import "bytes"
 
 // AnswerScanner reads how the JSON of an answer ended and what it cost while it passes
-// by, whatever the pieces it comes in and however large it is. It keeps the few members
+// by, however it is split into pieces and however large it is. It keeps the few members
 // that tell such things, of one element of a list at a time, and nothing else: at most
 // maxAnswerKept bytes. It checks no more of the JSON than that its brackets close.
 //

@@ -7,7 +7,7 @@ import (
 )
 
 // CachedSplicer writes another count for cached_tokens into JSON or events that pass
-// by, whatever the pieces they come in. It adds no field, changes no value but a
+// by, however they are split into pieces. It adds no field, changes no value but a
 // number, and holds nothing back but that number. In a text of JSON the name's quotes
 // would be escaped, so that what a model says is never changed.
 //

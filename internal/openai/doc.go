@@ -1,7 +1,7 @@
-// Package openai knows the bytes of the OpenAI-style API and nothing of what is
+// Package openai reads and edits the bytes of the OpenAI-style API and knows nothing of what is
 // done with them.
 //
-// Goal: tell the few things routing needs out of a request body without decoding
+// Goal: extract the few things routing needs from a request body without decoding
 // it, change a few fields without copying it, speak errors in the API's form, and
 // follow an event stream that passes by.
 //

@@ -17,7 +17,7 @@ const ErrorCodeHeader = "X-Smg-Error-Code"
 // maxErrorMessage bounds a message, in bytes; parts of it may come from outside.
 const maxErrorMessage = 2048
 
-// AdmissionInfo says which gate refused a request, and for want of what.
+// AdmissionInfo says which gate refused a request, and which resource was lacking.
 type AdmissionInfo struct {
 	// Gate is the gate's name, such as "prefill"; Resource what was short, such as
 	// "prefill_slots" or "decode_blocks"; Class the policy class, or "".
@@ -32,7 +32,7 @@ type AdmissionInfo struct {
 	EstimatedWait time.Duration
 }
 
-// Error is an error of sluice's own, with all that a client is told about it.
+// Error is an error of sluice's own, with all that goes to the client.
 type Error struct {
 	Status  int    // HTTP status
 	Type    string // the API's coarse type, such as "invalid_request_error"
@@ -87,7 +87,7 @@ const (
 	ShapeAnthropic
 )
 
-// Shape is the form in which errors are told on the route.
+// Shape is the form of errors on the route.
 func (r Route) Shape() Shape {
 	if r == RouteMessages || r == RouteCountTokens {
 		return ShapeAnthropic

@@ -159,11 +159,11 @@ func NoAvailableWorkers(model, role string, retry time.Duration) *Error {
 // some worker has not reported yet which one it serves.
 func ModelUndecided(retry time.Duration) *Error {
 	e := &Error{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_available_workers", RetryAfter: retry}
-	e.Message = "the request names no model, and not all workers have told yet which model they serve; name one in the field \"model\"" + e.again()
+	e.Message = "the request names no model, and not all workers have reported yet which model they serve; name one in the field \"model\"" + e.again()
 	return e
 }
 
-// WorkersUnavailable is NoAvailableWorkers told by the gate.
+// WorkersUnavailable is NoAvailableWorkers as decided by the gate.
 func WorkersUnavailable(model, role string, a AdmissionInfo, retry time.Duration) *Error {
 	e := NoAvailableWorkers(model, role, retry)
 	e.Admission = &a
@@ -171,7 +171,7 @@ func WorkersUnavailable(model, role string, a AdmissionInfo, retry time.Duration
 }
 
 // UpstreamFailed is 502 upstream_failed: the engine could not be reached, broke off
-// before an answer, or answered with what is none. role is "prefill", "decode" or
+// before an answer, or sent something that is not an answer. role is "prefill", "decode" or
 // ""; reason must not hold addresses or keys; cause goes to the log.
 func UpstreamFailed(role, reason string, cause error) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_failed", Cause: cause,

@@ -121,16 +121,16 @@ func offsetSeed(seed int64, by int) int64 {
 // Index is the client's index of what the copy calls its choice number prompt.
 func (f Fan) Index(k, prompt int) int { return prompt*f.Copies + k }
 
-// FanError tells why the answers of copies can't become one answer.
+// FanError says why the answers of copies can't become one answer.
 type FanError struct {
 	// Copy is the one at fault.
 	Copy int
 	// Reason is for a client too: it has no text of the engine's.
 	Reason string
-	// Told: the engine itself told an error. Status is its code if that is an HTTP
+	// FromEngine: the engine itself reported an error. Status is its code if that is an HTTP
 	// status of an error, else 0; Message its text, Data the start of its JSON; both
 	// are at most 2 KiB.
-	Told bool
+	FromEngine bool
 	// Limit: a bound of the merger's was passed, which is no fault of the engine.
 	Limit   bool
 	Status  int
@@ -161,7 +161,7 @@ func fanFault(k int, format string, args ...any) *FanError {
 }
 
 func fanTold(k int, json []byte) *FanError {
-	e := &FanError{Copy: k, Told: true, Reason: "the engine told an error"}
+	e := &FanError{Copy: k, FromEngine: true, Reason: "the engine reported an error"}
 	e.Status, e.Message, _ = ReadErrorObject(json)
 	e.Data = append(e.Data, json[:min(len(json), maxLastError)]...)
 	return e

@@ -91,13 +91,13 @@ func TestFanMergeRefuses(t *testing.T) {
 	} {
 		_, _, err := mergeAnswers(Fan{Copies: 2, Prompts: 1}, good, c.bad)
 		var e *FanError
-		if !errors.As(err, &e) || e.Copy != 1 || e.Told || !strings.Contains(e.Reason, c.reason) {
+		if !errors.As(err, &e) || e.Copy != 1 || e.FromEngine || !strings.Contains(e.Reason, c.reason) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 	_, _, err := mergeAnswers(Fan{Copies: 2, Prompts: 1}, good, `{"error":{"message":"no room","code":503}}`)
 	var e *FanError
-	if !errors.As(err, &e) || e.Copy != 1 || !e.Told || e.Status != 503 || e.Message != "no room" || strings.Contains(e.Error(), "no room") {
+	if !errors.As(err, &e) || e.Copy != 1 || !e.FromEngine || e.Status != 503 || e.Message != "no room" || strings.Contains(e.Error(), "no room") {
 		t.Errorf("error object: %v", err)
 	}
 	if _, _, err := mergeAnswers(Fan{Copies: 2, Prompts: 1}, good); err == nil {

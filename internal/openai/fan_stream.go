@@ -118,7 +118,7 @@ func (m *StreamMerger) Feed(k int, piece []byte, out func([]byte)) error {
 	return nil
 }
 
-// End tells that the copy's stream is over. It is an error if that was before its end
+// End marks the end of the copy's stream. It returns an error if that is before its end
 // marker: then the client's must be seen to be broken too.
 func (m *StreamMerger) End(k int) error {
 	if m.fault == nil && !m.sources[k].done {
@@ -130,7 +130,7 @@ func (m *StreamMerger) End(k int) error {
 	return nil
 }
 
-// Done tells that all copies are at their end and the client's end marker came out.
+// Done reports whether all copies are at their end and the client's end marker came out.
 func (m *StreamMerger) Done() bool { return m.open == 0 && m.fault == nil }
 
 // event passes on one whole event.

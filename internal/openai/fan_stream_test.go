@@ -137,7 +137,7 @@ func TestStreamMergerFaults(t *testing.T) {
 			m := Fan{Copies: 2, Prompts: 1}.Stream(200)
 			got, err := runFan(t, m, []part{{0, first}, {1, "data: {}\n\n" + c.bad}}, size)
 			var e *FanError
-			if !errors.As(err, &e) || e.Copy != 1 || e.Told || !strings.Contains(e.Reason, c.reason) {
+			if !errors.As(err, &e) || e.Copy != 1 || e.FromEngine || !strings.Contains(e.Reason, c.reason) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 			if got != first+"data: {}\n\n" {
@@ -199,7 +199,7 @@ func TestStreamMergerTellsErrors(t *testing.T) {
 		m := Fan{Copies: 3, Prompts: 1}.Stream(0)
 		got, err := runFan(t, m, []part{{0, chunk("a", 0, "x")}, {2, c.event + "\n\ndata: [DONE]\n\n"}}, 4)
 		var e *FanError
-		if !errors.As(err, &e) || e.Copy != 2 || !e.Told || e.Status != c.status || e.Message != c.message || len(e.Data) == 0 {
+		if !errors.As(err, &e) || e.Copy != 2 || !e.FromEngine || e.Status != c.status || e.Message != c.message || len(e.Data) == 0 {
 			t.Errorf("%s: %v, %+v", c.event, err, e)
 		}
 		if got != chunk("a", 0, "x") {

@@ -160,7 +160,7 @@ func locateAll(s *scanner, b []byte) ([]logprobPlace, error) {
 			locs = append(locs, loc)
 		}
 	default:
-		return nil, errors.New("it is no JSON object or list")
+		return nil, errors.New("it is not a JSON object or list")
 	}
 	if i < 0 {
 		return nil, errors.New("it is not valid JSON: " + s.describe())

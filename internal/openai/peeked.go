@@ -5,7 +5,7 @@ import "math"
 // Span is a range of bytes of the body.
 type Span struct{ Start, End int }
 
-// IsZero tells that nothing was found.
+// IsZero reports whether nothing was found.
 func (s Span) IsZero() bool { return s.End == 0 }
 
 // Len is the length in bytes.

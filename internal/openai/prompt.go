@@ -287,7 +287,7 @@ func (p *Peeked) addEmbeds(batch bool, count, rows int) {
 	}
 }
 
-// checkPrompt refuses prompts whose number cannot be told.
+// checkPrompt refuses prompts whose number cannot be determined.
 func (p *Peeked) checkPrompt(f Field, kind Kind) *Error {
 	if kind == KindNull {
 		return nil

@@ -57,14 +57,14 @@ func (s *scanner) reset(b []byte, maxDepth int) {
 }
 
 func (s *scanner) fail(f scanFault, at int) int {
-	// The first fault is the one to tell.
+	// The first fault is the one to report.
 	if s.fault == faultNone {
 		s.fault, s.faultAt = f, at
 	}
 	return -1
 }
 
-// describe tells the fault in words a client's author can act on.
+// describe tells the fault so that the author of a client can act on it.
 func (s *scanner) describe() string {
 	at := s.faultAt
 	what := "an unexpected byte"

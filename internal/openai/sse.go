@@ -36,7 +36,7 @@ type EventScanner struct {
 	// Finished: the end marker, or an event that ends a stream of the Messages or
 	// the Responses API.
 	Finished bool
-	// Errors counts events that tell an error: an event named error, or data with a
+	// Errors counts events that report an error: an event named error, or data with a
 	// top-level error.
 	Errors int
 	// ErrorEnd is where the first of them ends in the piece that was fed when it ended.
@@ -54,7 +54,7 @@ type EventScanner struct {
 	// Usage is the last token counts seen.
 	Usage    Usage
 	HasUsage bool
-	// UsageEvents counts the events that told token counts.
+	// UsageEvents counts the events that reported token counts.
 	UsageEvents int
 
 	started bool
@@ -104,7 +104,7 @@ func (e *EventScanner) maxBytes() int {
 	return DefaultMaxEventBytes
 }
 
-// AtBoundary tells that the stream so far ends between events: a comment or another
+// AtBoundary reports whether the stream so far ends between events: a comment or another
 // event may be put in here.
 func (e *EventScanner) AtBoundary() bool { return !e.midLine && !e.inEvent }
 

@@ -25,7 +25,7 @@ const (
 	// MoRIIO pulls as NIXL does, and wants a transfer_id on both legs too.
 	MoRIIO Connector = "moriio"
 	// LMCache and SharedStorage have a store that prefill fills and decode looks
-	// into, without a word about it in the requests.
+	// into, without any field for it in the requests.
 	LMCache       Connector = "lmcache"
 	SharedStorage Connector = "shared-storage"
 )

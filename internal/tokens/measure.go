@@ -26,7 +26,7 @@ type Prompt struct {
 	clear, messagesAPI bool
 }
 
-// IsExact tells that there is nothing to estimate.
+// IsExact reports whether there is nothing to estimate.
 func (p *Prompt) IsExact() bool { return p.IDs > 0 && p.text() == 0 && p.Media == 0 }
 
 func (p *Prompt) text() int64 { return p.ASCII + p.Other + p.ToolBytes }

@@ -19,9 +19,9 @@ type toolCall struct {
 	only     bool  // told as function_call
 	id, name raw   // copies, nil until they were told
 	scan     argScan
-	// held are arguments that could not be told yet, as spelled inside quotes.
+	// held are arguments that could not be sent yet, as spelled inside quotes.
 	held []byte
-	// opened: the client was told that the call began.
+	// opened: the start of the call was sent to the client.
 	opened bool
 }
 

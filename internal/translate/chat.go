@@ -103,7 +103,7 @@ func (a *chatAnswer) read(v raw) {
 	}
 }
 
-// choiceIndex is 0 where an engine tells none.
+// choiceIndex is 0 where an engine reports none.
 func choiceIndex(c raw) int64 {
 	for name, v := range c.members() {
 		if string(name) == "index" {

@@ -23,7 +23,7 @@
 //	s := x.Stream(prompt)
 //	err = s.Feed(piece, write)       // for each piece, cut anywhere
 //	err = s.End(write)               // at the end of the engine's stream
-//	s.Fail(e, write)                 // tells an error from either, or one of the caller's
+//	s.Fail(e, write)                 // reports an error from either, or one of the caller's
 //
 // # What becomes of a request's fields
 //
@@ -66,17 +66,17 @@
 // without text (encrypted) are left out. A tool_choice of allowed_tools is a shorter
 // list of tools.
 // reasoning.effort is reasoning_effort; summaries are not made, the engine's own
-// reasoning is told as reasoning_text. include takes message.output_text.logprobs and
+// reasoning is sent as reasoning_text. include takes message.output_text.logprobs and
 // reasoning.encrypted_content (without effect: the reasoning is in plain text).
 //
 // # What the model said
 //
 // Nothing that a model says is an error: the engine did its part. Arguments of a tool
-// call are told from the beginning of their JSON object to its end. Pieces of calls may
-// come in turns (callTable): a Responses stream tells each under its output index, a
+// call are sent from the beginning of their JSON object to its end. Pieces of calls may
+// come in turns (callTable): a Responses stream sends each under its output index, a
 // Messages stream opens a block when the one before it has ended. A Messages answer
 // needs an object: arguments that are none are wrapped (toolInput), so that a stream
-// tells arguments only when they have ended and are known to be one, unless the client
+// sends arguments only when they have ended and are known to be one, unless the client
 // wants them as they come (eager_input_streaming). Unknown finish
 // reasons are a stop, and of several the worst counts. A refusal is a text of its own. What ends an answer is an error that the engine told
 // (EngineError), bytes that are no chat answer, or a bound of the router's own

@@ -11,7 +11,7 @@ import (
 // EngineError is an error that the engine told, with its status, in an answer or a
 // stream that began well.
 type EngineError struct {
-	// Status is an HTTP status of an error, 500 where the engine tells none.
+	// Status is an HTTP status of an error, 500 where the engine reports none.
 	Status int
 	// Message is the engine's own text, at most 2 KiB.
 	Message string
@@ -29,10 +29,10 @@ func newEngineError(status int, message string) *EngineError {
 
 // Error is the status and the message.
 func (e *EngineError) Error() string {
-	return fmt.Sprintf("the engine told an error with status %d: %s", e.Status, e.Message)
+	return fmt.Sprintf("the engine reported an error with status %d: %s", e.Status, e.Message)
 }
 
-// AsError is the error as the client is told it.
+// AsError is the error as it is sent to the client.
 func (e *EngineError) AsError() *openai.Error {
 	return &openai.Error{Status: e.Status, Type: openAIType(e.Status), Code: "engine_error", Message: e.Message}
 }
@@ -47,7 +47,7 @@ type LimitError struct {
 // Error is the message.
 func (e *LimitError) Error() string { return e.Message }
 
-// openAIType is the coarse type of an error that is told without one.
+// openAIType is the coarse type of an error that comes without one.
 func openAIType(status int) string {
 	switch {
 	case status == http.StatusTooManyRequests:

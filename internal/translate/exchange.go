@@ -4,7 +4,7 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// Options are what a translation needs to be told. The zero value is usable.
+// Options are what a translation needs to know. The zero value is usable.
 type Options struct {
 	// ID makes the ids of the answer and its parts ("msg_" + ID, "resp_" + ID, ...);
 	// it must be unique per request and is best made of letters, digits and '-'.
@@ -18,7 +18,7 @@ type Options struct {
 	// last event repeats all of it, and what a Messages stream holds back while
 	// another block is open; 0 is DefaultMaxOutputBytes.
 	MaxOutputBytes int
-	// RefuseTools refuses tools that the engine cannot be told of; else they are left
+	// RefuseTools refuses tools that cannot be passed to the engine; else they are left
 	// out, and Exchange.Note says so.
 	RefuseTools bool
 }
@@ -39,11 +39,11 @@ func (o Options) withDefaults() Options {
 // Exchange is a request that was translated, and turns its answer back. It keeps
 // nothing of the request's body.
 type Exchange interface {
-	// Note tells what of the request was left out that the client may miss, in
+	// Note says what of the request was left out that the client may miss, in
 	// printable ASCII that fits a header; "" if nothing was.
 	Note() string
 	// Answer translates a whole answer with status 200. prompt is the router's own
-	// count of the prompt's tokens, told where the engine tells none. The error is an
+	// count of the prompt's tokens, told where the engine reports none. The error is an
 	// *EngineError if the answer tells one, a *LimitError if it passed a bound, else
 	// an *openai.Error with status 502: the engine sent what is no answer. What the
 	// model said is never an error.
@@ -67,18 +67,18 @@ type Stream interface {
 	// End is called at the end of the engine's stream. It is an error if the answer
 	// was cut short.
 	End(write func([]byte)) error
-	// Fail tells the client of an error as the last event, unless the stream is
+	// Fail sends an error to the client as the last event, unless the stream is
 	// complete.
 	Fail(e *openai.Error, write func([]byte))
 	// Ping writes what keeps a silent stream alive.
 	Ping(write func([]byte))
-	// Held is how many bytes of the answer are kept: what cannot be told yet, and what the
+	// Held is how many bytes of the answer are kept: what cannot be sent yet, and what the
 	// last event repeats.
 	Held() int
-	// Started tells that the client was sent an event; before that an error may
+	// Started reports whether the client was sent an event; before that an error may
 	// still be a status.
 	Started() bool
-	// Done tells that the last event was written.
+	// Done reports whether the last event was written.
 	Done() bool
 }
 

@@ -117,7 +117,7 @@ func (m *Messages) appendStop(b []byte, f finish, matched raw, called bool) []by
 	return append(b, sequence...)
 }
 
-// withPrompt has the router's own count of the prompt where the engine tells none.
+// withPrompt has the router's own count of the prompt where the engine reports none.
 func (u chatUsage) withPrompt(prompt int64) chatUsage {
 	if u.prompt <= 0 {
 		u.prompt = prompt

@@ -18,7 +18,7 @@ type Messages struct {
 	note         string
 }
 
-// Note tells what was left out; see Exchange.
+// Note says what was left out; see Exchange.
 func (m *Messages) Note() string { return m.note }
 
 var messagesFields = map[string]rule{

@@ -170,7 +170,7 @@ func (s *messagesStream) chunk(e *chatAnswer) error {
 	return nil
 }
 
-// say tells a text, or keeps it until the open call has ended.
+// say sends a text, or keeps it until the open call has ended.
 func (s *messagesStream) say(kind blockKind, text raw) {
 	if s.mayLeave() {
 		s.enter(kind)
@@ -254,7 +254,7 @@ func (s *messagesStream) advance(end bool) {
 	s.waiting = nil
 }
 
-// begin opens a call's block and tells what was held of it.
+// begin opens a call's block and sends what was held of it.
 func (s *messagesStream) begin(c *toolCall) {
 	s.leave()
 	s.start(blockTool)
@@ -267,7 +267,7 @@ func (s *messagesStream) begin(c *toolCall) {
 	s.tellInput(c, false)
 }
 
-// tellInput tells what may be told of the open call's arguments; all of it at the end.
+// tellInput sends what can be sent of the open call's arguments; all of it at the end.
 func (s *messagesStream) tellInput(c *toolCall, end bool) {
 	if len(c.held) == 0 {
 		return
@@ -324,7 +324,7 @@ func (s *messagesStream) leave() {
 	s.eventClose("")
 }
 
-// delta tells a piece of the open block; text is spelled as inside quotes.
+// delta sends a piece of the open block; text is spelled as inside quotes.
 func (s *messagesStream) delta(open string, text []byte) {
 	s.eventOpen("content_block_delta")
 	s.out = strconv.AppendInt(append(s.out, `,"index":`...), int64(s.blocks-1), 10)

@@ -53,7 +53,7 @@ func (i *outItem) status(whole string, last bool) string {
 	return statusCompleted
 }
 
-// Answer translates a whole chat answer; see Exchange. This API tells the engine's
+// Answer translates a whole chat answer; see Exchange. This API reports the engine's
 // counts only.
 func (r *Responses) Answer(chat []byte, _ int64) ([]byte, error) {
 	a, err := readWhole(chat)

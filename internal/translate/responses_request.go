@@ -18,7 +18,7 @@ type Responses struct {
 	told     []byte // the tools that the model was told of, while the request is read
 }
 
-// Note tells what was left out; see Exchange.
+// Note says what was left out; see Exchange.
 func (r *Responses) Note() string { return r.note }
 
 var responsesFields = map[string]rule{
@@ -216,7 +216,7 @@ func (r *Responses) toolChoice(c *chatBody, top object, list *toolList) error {
 }
 
 // allowedTools are the names of the functions to which a choice of the type
-// allowed_tools restricts the model, nil if there is none. The model is told of no
+// allowed_tools restricts the model, nil if there is none. The model sees no
 // others.
 func allowedTools(top object) ([]string, error) {
 	v, at := top.get("tool_choice"), top.at.field("tool_choice")

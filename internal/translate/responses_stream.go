@@ -39,7 +39,7 @@ type liveItem struct {
 	whole []byte // the item as it is told in the end, nil while it is open
 }
 
-// Stream begins a stream; see Exchange. This API tells the prompt's tokens at the end
+// Stream begins a stream; see Exchange. This API reports the prompt's tokens at the end
 // only, as the engine counted them.
 func (r *Responses) Stream(int64) Stream {
 	return &responsesStream{r: r, ids: r.callIDs(), table: callTable{max: r.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: r.opts.MaxEventBytes}}}
@@ -144,7 +144,7 @@ func (s *responsesStream) outputIndex(item *liveItem) {
 	s.out = strconv.AppendInt(append(s.out, `,"output_index":`...), int64(item.index), 10)
 }
 
-// response tells the response object with the items that have ended.
+// response appends the response object with the items that have ended.
 func (s *responsesStream) response(status string, e *openai.Error) {
 	var items []byte
 	for _, item := range s.items {

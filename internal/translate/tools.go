@@ -26,7 +26,7 @@ type leftTool struct {
 // leave leaves a tool out, or refuses it.
 func (l *toolList) leave(tool object, kind raw) error {
 	if l.refuse {
-		return unsupported(tool.at.field("type"), "tools of type %q cannot be told to the engine behind this route; only functions of the client's can", clipName(kind.text()))
+		return unsupported(tool.at.field("type"), "tools of type %q cannot be passed to the engine behind this route; only functions of the client's can", clipName(kind.text()))
 	}
 	l.left = append(l.left, leftTool{kind.text(), tool.get("name").text()})
 	return nil
@@ -72,7 +72,7 @@ func (l *toolList) needNamed(at *path, name string) error {
 	return nil // the engine's to judge
 }
 
-// note tells what was left out, in printable ASCII of at most some 800 bytes; "" if
+// note says what was left out, in printable ASCII of at most some 800 bytes; "" if
 // nothing was. That of leftParts adds some 400.
 func (l *toolList) note() string {
 	if len(l.left) == 0 {

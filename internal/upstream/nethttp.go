@@ -91,7 +91,7 @@ func (t *netHTTP) do(ctx context.Context, req *Request) (*Response, error) {
 	e := t.ep
 	u, err := url.ParseRequestURI(e.target(req))
 	if err != nil {
-		return nil, &Error{Op: OpRequest, Kind: KindInvalid, Addr: e.addr, Err: errors.New("the path is no valid request target")}
+		return nil, &Error{Op: OpRequest, Kind: KindInvalid, Addr: e.addr, Err: errors.New("the path is not a valid request target")}
 	}
 	u.Scheme, u.Host = e.base.Scheme, e.base.Addr()
 

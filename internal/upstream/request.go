@@ -11,7 +11,7 @@ import (
 // checkRequest refuses requests whose parts would break the request line or the head.
 func checkRequest(r *Request) error {
 	if !wire.ValidToken(r.Method) {
-		return fmt.Errorf("method %q is no token", wire.Clip(r.Method))
+		return fmt.Errorf("method %q is not a valid token", wire.Clip(r.Method))
 	}
 	if r.Path == "" || r.Path[0] != '/' {
 		return fmt.Errorf("path %q does not begin with a slash", wire.Clip(r.Path))
@@ -23,7 +23,7 @@ func checkRequest(r *Request) error {
 	}
 	for i := range r.Header {
 		if !wire.ValidToken(r.Header[i].Name) {
-			return fmt.Errorf("header name %q is no token", wire.Clip(r.Header[i].Name))
+			return fmt.Errorf("header name %q is not a valid token", wire.Clip(r.Header[i].Name))
 		}
 		if !wire.ValidValue(r.Header[i].Value) {
 			// The value may be a secret: not in the message.

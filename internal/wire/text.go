@@ -113,17 +113,17 @@ func HasToken(list []byte, lower string) bool {
 // ParseLength reads the value of Content-Length.
 func ParseLength(b []byte) (int64, error) {
 	if len(b) == 0 || len(b) > 19 {
-		return 0, fmt.Errorf("Content-Length %q is no length", Clip(string(b)))
+		return 0, fmt.Errorf("Content-Length %q is not a valid length", Clip(string(b)))
 	}
 	var n uint64
 	for _, c := range b {
 		if c < '0' || c > '9' {
-			return 0, fmt.Errorf("Content-Length %q is no length", Clip(string(b)))
+			return 0, fmt.Errorf("Content-Length %q is not a valid length", Clip(string(b)))
 		}
 		n = n*10 + uint64(c-'0') // 19 digits fit
 	}
 	if n > math.MaxInt64 {
-		return 0, fmt.Errorf("Content-Length %q is no length", string(b))
+		return 0, fmt.Errorf("Content-Length %q is not a valid length", string(b))
 	}
 	return int64(n), nil
 }
