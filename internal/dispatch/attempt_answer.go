@@ -32,7 +32,7 @@ func (x *attempt) runAnswer(l *leg, r *relay, req *upstream.Request, prefill *pr
 	case prefill != nil && x.wantsLogprobs():
 		f = r.merged(ctx, prefill)
 	case r.sse:
-		f = r.stream(ctx)
+		f = r.events(ctx, asItIs{r})
 	case x.call.Peeked.Stream:
 		f = r.lines(ctx)
 	default:

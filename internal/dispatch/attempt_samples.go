@@ -124,11 +124,7 @@ func (r *samples) passMerged(b []byte) *failure {
 		return r.relay.aborted(b[:r.relay.scan.AbortAt])
 	}
 	r.relay.progress.note(&r.relay.scan, r.relay.resp.Body)
-	b = r.relay.first(b)
-	if f := r.relay.begin(-1); f != nil {
-		return f
-	}
-	return r.relay.pass(b)
+	return r.relay.passEvents(nil, b, asItIs{&r.relay})
 }
 
 func (r *samples) endOf(k int) *failure {

@@ -16,7 +16,7 @@ func (r *relay) merged(ctx *legContext, prefill *prefillLeg) *failure {
 	}
 	m := prefill.logprobs
 	if r.sse {
-		return r.mergedStream(ctx, m)
+		return r.events(ctx, newMergedEvents(r, m))
 	}
 	b, f := r.collectAnswer(ctx)
 	if f != nil {
@@ -72,61 +72,41 @@ func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 
 const unmergeable = "its answer cannot be merged with the prefill's logprobs"
 
-// mergedStream changes each event on its way, however it is cut into pieces.
-func (r *relay) mergedStream(ctx *legContext, m *openai.LogprobMerger) *failure {
-	stream := m.Stream(r.x.d.opts.MaxLogprobBody)
-	var out []byte
-	add := func(b []byte) { out = append(out, b...) }
-	for {
-		piece, err := r.resp.Body.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return r.broken(ctx, err)
-		}
-		r.rank.NoteProgress()
-		piece = r.take(piece)
-		out = out[:0]
-		if err := stream.Feed(piece, add); errors.Is(err, openai.ErrLimit) {
-			return r.overLimit("an event of the engine's stream is larger than " + itoa(r.x.d.opts.MaxLogprobBody) + " bytes")
-		} else if err != nil {
-			return r.bad(unmergeable, err)
-		}
-		if !r.x.out.begun {
-			if f := r.beforeFirst(); f != nil {
-				return f
-			}
-		}
-		if r.scan.Aborted {
-			return r.aborted(out)
-		}
-		if len(out) == 0 {
-			continue
-		}
-		r.progress.note(&r.scan, r.resp.Body)
-		first := r.first(out)
-		if f := r.begin(-1); f != nil {
-			return f
-		}
-		if f := r.pass(first); f != nil {
-			return f
-		}
-		if r.scan.Errors > 0 {
-			return r.told()
-		}
-	}
-	out = out[:0]
-	if err := stream.Feed(r.cached.rest(), add); err != nil {
-		return r.bad(unmergeable, err)
-	}
-	if stream.Close(add); len(out) > 0 {
-		if f := r.begin(-1); f != nil {
-			return f
-		}
-		if f := r.x.out.write(out, false); f != nil {
-			return f
-		}
-	}
-	return r.streamEnd(nil)
+// mergedEvents merges the prefill's logprobs into each event on its way, however it is
+// cut into pieces.
+type mergedEvents struct {
+	r      *relay
+	stream *openai.LogprobStream
+	out    []byte
 }
+
+func newMergedEvents(r *relay, m *openai.LogprobMerger) *mergedEvents {
+	return &mergedEvents{r: r, stream: m.Stream(r.x.d.opts.MaxLogprobBody)}
+}
+
+func (t *mergedEvents) add(b []byte) { t.out = append(t.out, b...) }
+
+func (t *mergedEvents) feed(piece []byte) ([]byte, error) {
+	t.out = t.out[:0]
+	err := t.stream.Feed(piece, t.add)
+	return t.out, err
+}
+
+func (t *mergedEvents) end() ([]byte, error) {
+	out, err := t.feed(t.r.cached.rest())
+	if err != nil {
+		return out, err
+	}
+	t.stream.Close(t.add)
+	return t.out, nil
+}
+
+func (t *mergedEvents) failed(err error) *failure {
+	if errors.Is(err, openai.ErrLimit) {
+		return t.r.overLimit("an event of the engine's stream is larger than " + itoa(t.r.x.d.opts.MaxLogprobBody) + " bytes")
+	}
+	return t.r.bad(unmergeable, err)
+}
+
+func (*mergedEvents) remakes() bool { return false }
+func (*mergedEvents) held() int     { return 0 }

@@ -2,73 +2,11 @@ package dispatch
 
 import (
 	"bytes"
-	"io"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/translate"
 )
-
-// stream relays an event stream as it comes: pieces as they lie in the
-// connection's buffer, a flush whenever what has arrived has been passed on.
-// Nothing is sent before the first event is there, so that a failure before it
-// still gets a status of its own.
-func (r *relay) stream(ctx *legContext) *failure {
-	if r.x.call.Route == openai.RouteResponses {
-		r.x.response = nil // that of an earlier attempt
-		r.scan.OnData = r.noteResponse
-	}
-	var held []byte // what has come, while it is no whole event yet
-	for {
-		piece, err := r.resp.Body.Next()
-		if err == io.EOF {
-			return r.streamEnd(append(held, r.cached.rest()...))
-		}
-		if err != nil {
-			if r.x.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 {
-				// The client has its end marker: the stream is whole for it, whatever
-				// became of the connection behind.
-				return r.streamEnd(nil)
-			}
-			return r.broken(ctx, err)
-		}
-		r.rank.NoteProgress()
-		if piece = r.take(piece); r.scan.Aborted {
-			return r.aborted(piece)
-		}
-		if !r.x.out.begun {
-			if f := r.beforeFirst(); f != nil {
-				return f
-			}
-			if (r.awaitsFirst() || r.onlyOpening(held, piece)) && len(held)+len(piece) < maxHeld {
-				held = append(held, piece...)
-				r.x.out.owe()
-				continue
-			}
-		}
-		r.progress.note(&r.scan, r.resp.Body)
-		if !r.x.out.begun {
-			if r.x.extensions.any() {
-				piece, held = r.first(append(held, piece...)), nil
-			}
-			if f := r.begin(-1); f != nil {
-				return f
-			}
-			if len(held) > 0 {
-				if f := r.x.out.write(held, false); f != nil {
-					return f
-				}
-				held = nil
-			}
-		}
-		if f := r.pass(piece); f != nil {
-			return f
-		}
-		if r.scan.Errors > 0 {
-			return r.told()
-		}
-	}
-}
 
 // take lets the scanner see a piece of an event stream. It returns what of it may be
 // passed on: what is before the event in which the engine gives the request up, and what

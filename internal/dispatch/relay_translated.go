@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"errors"
-	"io"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -16,64 +15,33 @@ func (r *relay) translated(ctx *legContext) *failure {
 	}
 	t := r.x.plan.translated
 	t.stream = t.exchange.Stream(r.x.estimate)
-	var out []byte
-	add := func(b []byte) { out = append(out, b...) }
-	kept := collected{x: r.x}
-	for {
-		out = out[:0]
-		piece, err := r.resp.Body.Next()
-		if err != nil && err != io.EOF {
-			return r.broken(ctx, err)
-		}
-		end, spoke := err == io.EOF, false
-		if end {
-			err = t.stream.End(add)
-		} else {
-			r.rank.NoteProgress()
-			heard := r.scan.Events + r.scan.Comments
-			piece = r.take(piece)
-			spoke = r.scan.Events+r.scan.Comments > heard
-			err = t.stream.Feed(piece, add)
-		}
-		if !r.x.out.begun {
-			if f := r.beforeFirst(); f != nil {
-				return f
-			}
-		}
-		if r.scan.Aborted {
-			if r.x.out.begun && len(out) > 0 {
-				if f := r.x.out.write(out, true); f != nil {
-					return f
-				}
-			}
-			return r.x.abortFailure(admission.DecodeLeg, r.rank, r.scan.Abort)
-		}
-		r.progress.note(&r.scan, r.resp.Body)
-		if len(out) > 0 && (err == nil || r.x.out.begun) {
-			if f := r.begin(-1); f != nil {
-				return f
-			}
-			if f := r.passTo(out, true); f != nil {
-				return f
-			}
-		}
-		if spoke && len(out) == 0 && err == nil {
-			// A comment before the answer, thinking that is not told, or what waits for
-			// the end of another block.
-			if f := r.x.out.echo(); f != nil {
-				return f
-			}
-		}
-		switch {
-		case err != nil:
-			return r.untranslated(err)
-		case end:
-			return nil
-		case !kept.hold(t.stream.Held()):
-			return r.x.noRoom()
-		}
-	}
+	return r.events(ctx, &translatedEvents{r: r, stream: t.stream})
 }
+
+// translatedEvents makes the events of the client's API of those of a chat.
+type translatedEvents struct {
+	r      *relay
+	stream translate.Stream
+	out    []byte
+}
+
+func (t *translatedEvents) add(b []byte) { t.out = append(t.out, b...) }
+
+func (t *translatedEvents) feed(piece []byte) ([]byte, error) {
+	t.out = t.out[:0]
+	err := t.stream.Feed(piece, t.add)
+	return t.out, err
+}
+
+func (t *translatedEvents) end() ([]byte, error) {
+	t.out = t.out[:0]
+	err := t.stream.End(t.add)
+	return t.out, err
+}
+
+func (t *translatedEvents) failed(err error) *failure { return t.r.untranslated(err) }
+func (*translatedEvents) remakes() bool               { return true }
+func (t *translatedEvents) held() int                 { return t.stream.Held() }
 
 // translatedWhole is translated for one JSON answer.
 func (r *relay) translatedWhole(ctx *legContext) *failure {
