@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-router/sluice/internal/text"
 )
 
-// SourceKind tells which kind of source a setting came from. A greater one wins.
+// SourceKind is the kind of source that a setting came from. The greatest one wins.
 type SourceKind uint8
 
 // The kinds of sources, weakest first.

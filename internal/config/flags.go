@@ -267,7 +267,7 @@ func (l *loader) addWorkerWords(b *workerBuilder, flag int, words []string, from
 var unknownFlag = regexp.MustCompile(`^unknown flag: --(\S+)$`)
 
 // ExplainFlagError adds the flag that was probably meant to a parser's error about
-// one that fs does not have, and tells all others among args that fs does not have,
+// one that fs does not have, and reports all others among args that fs does not have,
 // one a line: the parser stops at the first.
 func ExplainFlagError(err error, fs *pflag.FlagSet, args []string) error {
 	m := unknownFlag.FindStringSubmatch(err.Error())

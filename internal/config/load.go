@@ -121,7 +121,7 @@ func (l *loader) warn(path, source, format string, args ...any) {
 }
 
 // set gives the setting o of the struct root the values of one source. prefix
-// is the path of root. Wrong values are all told and leave the setting as it was.
+// is the path of root. Each wrong value is reported and leaves the setting as it was.
 func (l *loader) set(root reflect.Value, prefix string, o *option, from Origin, texts ...string) {
 	path := prefix + o.path
 	v := reflect.New(o.typ).Elem()
@@ -252,7 +252,7 @@ func (l *loader) readSecret(path, source string, key *option, v reflect.Value, f
 	}
 }
 
-// maxLineFaults bounds how many lines of one file of keys are told as wrong.
+// maxLineFaults bounds how many wrong lines of one file of keys are reported.
 const maxLineFaults = 20
 
 // keyPrefix is what the name of a key begins with if that is how well-known kinds of

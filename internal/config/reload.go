@@ -186,8 +186,8 @@ func (r *Reloader) fingerprint(cfg *Config) [sha256.Size]byte {
 	return r.digest(cfg.File, cfg.Admission.RouterPolicyConfig, cfg.Auth.APIKeyFile, cfg.Auth.AdminAPIKeyFile)
 }
 
-// hash is what people see: of the files without keys in them of their own, so that it
-// helps nobody to guess one.
+// hash identifies the configuration to operators. It is of the files without the keys
+// in them, so that it does not help to guess a key.
 func (r *Reloader) hash(cfg *Config) string {
 	if cfg.File == "" && cfg.Admission.RouterPolicyConfig == "" {
 		return ""
@@ -285,8 +285,8 @@ func (r *Reloader) load() (Change, []Warning, error) {
 	next.origins = maps.Clone(r.start.origins)
 	next.Classes, next.classes = loaded.Classes, loaded.classes
 	next.KeyNames = loaded.KeyNames
-	// Whether keys are asked for at all is settled at the start: a slip in a file must
-	// not open a router, and engines get the keys of clients that are asked for none.
+	// Whether clients need a key is fixed at start: a mistake in a file must not open the
+	// router, and without keys of its own it passes the clients' keys on to the engines.
 	asked := map[string]bool{}
 	for _, path := range []string{"auth.api_key", "auth.admin_api_key"} {
 		o := schema().find(path)

@@ -350,7 +350,7 @@ func (o *option) parseString(v reflect.Value, text string) error {
 	return nil
 }
 
-// notYet are policies of the SGLang model gateway that people will try.
+// notYet are policies of the SGLang model gateway that users may expect here.
 var notYet = map[string]bool{"cache_aware": true, "bucket": true, "manual": true, "prefix_hash": true, "passthrough": true}
 
 func choiceError(o *option, text string) error {

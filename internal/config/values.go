@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// hidden stands for a secret wherever it would be printed.
+// hidden is printed in place of a secret.
 const hidden = "<hidden>"
 
 // Secret is a key or password. Every usual way to print it hides it; Reveal is
@@ -87,7 +87,7 @@ func (p *BootstrapPort) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// FieldError tells what is wrong with a field of a JSON object.
+// FieldError says what is wrong with a field of a JSON object.
 type FieldError struct{ Field, Message string }
 
 func (e *FieldError) Error() string { return e.Field + " " + e.Message }

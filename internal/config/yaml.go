@@ -227,7 +227,7 @@ func (g *group) group(key string) *group {
 	return nil
 }
 
-// unknownGroup tells what there is where a key is none of the file's groups.
+// unknownGroup refuses a key that is none of the file's groups, and lists these.
 func unknownGroup(key string, g *group) string {
 	switch key {
 	case "prefill", "decode", "regular", "worker_urls":
@@ -283,7 +283,7 @@ func meantKey(key string, g *group) string {
 	return ""
 }
 
-// option sets one setting from its node. from is where the value stands.
+// option sets one setting from its node. from is the position of the value.
 func (y *yamlReader) option(n *yaml.Node, o *option, root reflect.Value, prefix string, from Origin) {
 	path := prefix + o.path
 	if o.nullOK && isNull(n) {

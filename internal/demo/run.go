@@ -115,7 +115,7 @@ func (r *run) settled(ctx context.Context, i int) error {
 	}
 }
 
-// look asks the gate.
+// look reads the gate's state.
 func (r *run) look() (inFlight, queued int, blocks int64) {
 	s := r.st.router.Stats()
 	for _, rank := range s.Ranks {

@@ -19,8 +19,8 @@ const (
 	// Proven is for an engine that could not even be reached, or where another rank served the
 	// request that failed here.
 	Proven Charge = iota
-	// Unproven is where nobody else tried the request. It may be the request's own fault, so
-	// a breaker opens by such failures only while the other ranks of its role do not
+	// Unproven is a failure of a request that no other rank has served. The request may
+	// be at fault, so a breaker opens by such failures only while the other ranks of its role do not
 	// have them too.
 	Unproven
 )
@@ -40,7 +40,7 @@ type breaker struct {
 	opts *config.CircuitBreaker
 
 	// marked is set unless it is closed and counts no failure: the ordinary success
-	// looks at nothing else.
+	// reads nothing else.
 	marked atomic.Bool
 	// good is the moment of the last success, since any rank of the fleet failed.
 	good atomic.Int64
@@ -220,7 +220,7 @@ func (f *Fleet) tripBreaker(r *Rank, now admission.Instant) {
 // that has the fewest of them, and reports whether at least half of them are well while
 // r fails: they were there all the time since its run of failures began, have served
 // a request since, and have failed none since the first of its failures that counts.
-// Requests that fail everywhere come to all of them.
+// A request that fails everywhere is retried on all of them.
 func (f *Fleet) peersLocked(r *Rank, since, first admission.Instant) (others int, well bool) {
 	models := r.worker.models
 	if len(models) == 0 {

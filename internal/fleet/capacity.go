@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -46,11 +47,11 @@ func (f *Facts) rankCapacity(dp int) rankCapacity {
 	var s rankCapacity
 	for _, told := range [][]rankCapacity{f.loads, f.states} {
 		if dp < len(told) {
-			s.kvTokens = orElse(s.kvTokens, told[dp].kvTokens)
-			s.maxRunning = orElse(s.maxRunning, told[dp].maxRunning)
+			s.kvTokens = cmp.Or(s.kvTokens, told[dp].kvTokens)
+			s.maxRunning = cmp.Or(s.maxRunning, told[dp].maxRunning)
 		}
 	}
-	s.kvTokens = orElse(s.kvTokens, f.MaxTotalTokens)
+	s.kvTokens = cmp.Or(s.kvTokens, f.MaxTotalTokens)
 	if s.maxRunning == 0 {
 		s.maxRunning = f.MaxRunningRequests
 		if f.DPAttention && f.DPSize > 1 {
@@ -58,13 +59,6 @@ func (f *Facts) rankCapacity(dp int) rankCapacity {
 		}
 	}
 	return s
-}
-
-func orElse[T comparable](v, other T) T {
-	if v != *new(T) {
-		return v
-	}
-	return other
 }
 
 // unitBlock is the KV block size to assume where a worker reports its tokens but not
@@ -80,8 +74,8 @@ func (f *Facts) capacity(dp int, set admission.Capacity) admission.Capacity {
 	}
 	c := admission.Capacity{
 		// With data-parallel attention SGLang reports what is left for each rank.
-		MaxBatchedTokens: orElse(f.ChunkedPrefillSize, f.MaxPrefillTokens) * int64(n),
-		BlockSize:        orElse(set.BlockSize, f.PageSize),
+		MaxBatchedTokens: cmp.Or(f.ChunkedPrefillSize, f.MaxPrefillTokens) * int64(n),
+		BlockSize:        cmp.Or(set.BlockSize, f.PageSize),
 	}
 	var tokens int64
 	blind, unbounded := false, false
@@ -96,12 +90,12 @@ func (f *Facts) capacity(dp int, set admission.Capacity) admission.Capacity {
 		c.MaxRunning = 0 // a part is no bound of the whole
 	}
 	if !blind && set.KVBlocks == 0 {
-		c.BlockSize = orElse(c.BlockSize, unitBlock)
+		c.BlockSize = cmp.Or(c.BlockSize, unitBlock)
 		c.KVBlocks = tokens / c.BlockSize
 	}
-	c.MaxBatchedTokens = orElse(set.MaxBatchedTokens, c.MaxBatchedTokens)
-	c.KVBlocks = orElse(set.KVBlocks, c.KVBlocks)
-	c.MaxRunning = orElse(set.MaxRunning, c.MaxRunning)
+	c.MaxBatchedTokens = cmp.Or(set.MaxBatchedTokens, c.MaxBatchedTokens)
+	c.KVBlocks = cmp.Or(set.KVBlocks, c.KVBlocks)
+	c.MaxRunning = cmp.Or(set.MaxRunning, c.MaxRunning)
 	return c
 }
 

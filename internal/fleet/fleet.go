@@ -113,7 +113,7 @@ func (f *Fleet) Close() {
 // settings the worker is replaced in one step, keeping its place, its health and
 // what is known about it. The error is a *SpecError, ErrClosed or ctx's.
 //
-// The worker belongs to SourceRequests then, whoever brought it.
+// The worker belongs to SourceRequests then, even if another source had added it.
 func (f *Fleet) Add(ctx context.Context, spec WorkerSpec) (w *Worker, created bool, err error) {
 	return f.add(ctx, SourceRequests, spec)
 }

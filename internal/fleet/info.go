@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -207,7 +208,7 @@ func (w *Worker) infoLocked(place int) Info {
 	for _, r := range w.oldRanks {
 		i.Load += w.fleet.gate.RankStats(r).Load()
 	}
-	i.Reason = orElse(i.Reason, w.modelProblem)
+	i.Reason = cmp.Or(i.Reason, w.modelProblem)
 	i.Suspect = w.suspectLocked(now)
 	i.Barred = w.fleet.quarantinedLocked(w, now)
 	i.Breaker = worst.String()

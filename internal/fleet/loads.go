@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-router/sluice/admission"
 )
 
-// RankLoad is what an engine says about the work on one data-parallel rank, from
-// whomever it comes (SGLang's GET /v1/loads, vLLM's GET /metrics).
+// RankLoad is the load of one data-parallel rank as the engine reports it, from any
+// router (SGLang's GET /v1/loads, vLLM's GET /metrics).
 type RankLoad struct {
 	// Running and Waiting are requests, WaitingTokens the prompt tokens to compute
 	// of those that wait.

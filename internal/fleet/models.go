@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ type modelTable struct {
 }
 
 // Pool returns the name of the gate's pool that serves a model, adapter or
-// alias. A name that nobody knows is returned as it is; the gate then has no
+// alias. An unknown name is returned as it is; the gate then has no
 // pool for it, or the one of workers whose model is unknown.
 func (f *Fleet) Pool(model string) string {
 	pool, _ := f.Resolve(model)
@@ -161,7 +162,7 @@ func (w *Worker) modelProblemLocked(alone bool) string {
 }
 
 // setModel is the model that the operator named for w, empty for none.
-func (w *Worker) setModel() string { return orElse(w.spec.ModelID, w.fleet.cfg.Fleet.ModelID) }
+func (w *Worker) setModel() string { return cmp.Or(w.spec.ModelID, w.fleet.cfg.Fleet.ModelID) }
 
 // ownNames are the pools a worker says it belongs to, none if it says nothing.
 func (w *Worker) ownNames() []string {
@@ -172,7 +173,7 @@ func (w *Worker) ownNames() []string {
 }
 
 // adapters are the LoRA adapters of the worker's ranks: those it was registered
-// with and those that it tells of.
+// with and those that it reports.
 func (w *Worker) adapters() []string {
 	told := w.Facts().Adapters
 	if len(told) == 0 {

@@ -18,7 +18,7 @@ const (
 	maxQueryBody = 1 << 20
 )
 
-// mooncake is what the bootstrap server of a vLLM prefill worker says (GET
+// mooncake is the answer of the bootstrap server of a vLLM prefill worker (GET
 // /query): the id of the engine of each data-parallel rank. Immutable.
 type mooncake struct {
 	ids []string // by data-parallel rank

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 )
 
-// pairGroup tells which ranks can hand KV cache to each other: those of one
+// pairGroup is equal for ranks that can hand KV cache to each other: those of one
 // dialect, connector and form of the cache.
 func (w *Worker) pairGroup() string {
 	if !w.vllm() {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/sluice-router/sluice/admission"
@@ -23,7 +24,7 @@ type workerState struct {
 // registered the caller must hold Fleet.mu.
 func (w *Worker) updateState(facts *Facts) {
 	k := &workerState{facts: facts, dialect: w.fleet.opts.Dialects.Default()}
-	if d, ok := w.fleet.opts.Dialects.Named(orElse(w.setBackend(), facts.Backend)); ok {
+	if d, ok := w.fleet.opts.Dialects.Named(cmp.Or(w.setBackend(), facts.Backend)); ok {
 		k.dialect = d
 	}
 	if k.dialect.Name() == DialectVLLM {
@@ -35,7 +36,7 @@ func (w *Worker) updateState(facts *Facts) {
 
 // connector is how w, which speaks vLLM's dialect, hands KV cache over.
 func (w *Worker) connector(facts *Facts) string {
-	switch c := orElse(w.setConnector(), facts.Connector); {
+	switch c := cmp.Or(w.setConnector(), facts.Connector); {
 	case c != "":
 		return c
 	case w.inheritedConnector != "" && w.role == admission.RoleDecode:
@@ -53,5 +54,5 @@ func (w *Worker) bootstrap(facts *Facts) (host string, port int32, ok bool) {
 		return host, 0, false
 	}
 	port = int32(max(w.spec.BootstrapPort, 0))
-	return host, orElse(port, orElse(int32(max(facts.BootstrapPort, 0)), defaultBootstrapPort)), true
+	return host, cmp.Or(port, cmp.Or(int32(max(facts.BootstrapPort, 0)), defaultBootstrapPort)), true
 }

@@ -1,5 +1,5 @@
-// Package openai reads and edits the bytes of the OpenAI-style API and knows nothing of what is
-// done with them.
+// Package openai reads and edits the bytes of requests and answers of the OpenAI-style
+// API. It does not know what they are used for.
 //
 // Goal: extract the few things routing needs from a request body without decoding
 // it, change a few fields without copying it, speak errors in the API's form, and
@@ -41,8 +41,8 @@
 //	err = m.End(k)                      // at the end of copy k's stream
 //	m.Done()                            // the client's end marker came out
 //
-// Merge and Feed tell an engine's own error object in the FanError (Told), with its
-// status, so that the client gets that and only one copy's worker the blame.
+// Merge and Feed put an engine's own error object into the FanError (FromEngine), with
+// its status, so that the client gets it and only that copy's worker is charged.
 //
 // The JSON scanner (scan.go) is our own: it checks the whole of a body strictly
 // (RFC 8259) in one pass, without recursion and without decoding, and counts

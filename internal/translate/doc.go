@@ -33,31 +33,30 @@
 // own name. A field of the chat API that the translation writes itself, or whose
 // answer has no place in the client's API (n, logprobs, ...), is refused. What asks
 // for cheaper or faster delivery only (cache_control, service_tier, ...) is left out;
-// what changes what the model sees or may do, and cannot be said to the engine, is
-// refused with status 400 and the code "untranslatable". Unknown members of messages,
+// what changes what the model sees or may do, and cannot be expressed in the chat API,
+// is refused with status 400 and the code "untranslatable". Unknown members of messages,
 // blocks, items and tools are left out.
 //
-// Both: what the system says, wherever it stands among the turns, becomes one leading
-// message, turns joined by an empty line, since chat templates refuse a second one or
-// one that is not the first. Neighbours of the user's and of the assistant's become one
-// turn in the same way. Tools other than functions of the client's are left out
-// with a note (Exchange.Note), or refused (Options.RefuseTools), and so is what they did
-// in earlier turns.
+// Both: all system messages become one leading message, joined by an empty line, since
+// chat templates refuse a second one or one that is not the first. Adjacent messages of
+// the user, or of the assistant, are joined in the same way. Tools other than the
+// client's functions are left out with a note (Exchange.Note), or refused
+// (Options.RefuseTools), and so are their calls and results in earlier turns.
 //
 // Messages API: system blocks are joined by a line feed, one text block is a plain
 // string, and a tool without a description gets an empty one, so that the prompt is
 // the one SGLang's own route would make. Thinking of earlier turns becomes
 // reasoning_content. thinking sets enable_thinking and thinking in
 // chat_template_kwargs (templates know one or the other) unless the client did;
-// budget_tokens binds no engine and is left out; display "omitted" is obeyed here.
+// budget_tokens has no counterpart and is left out; display "omitted" is applied here.
 // output_config.effort is reasoning_effort ("xhigh" is "max"), output_config.format
-// is response_format. is_error of a tool result is left out: its text tells; without one
-// it is "Error". Documents that are text and search results become texts. A last
+// is response_format. is_error of a tool result is left out: its text describes the
+// error, and is "Error" if there is none. Text documents and search results become text. A last
 // message by the assistant is continued only if the client also sends the engines'
 // continue_final_message. context_management is left out: nothing is cleared.
 // input_tokens of the answer does not count cached tokens, as in that API. In a
-// stream the engine is asked for its counts in each event, so that message_start can
-// tell the prompt's.
+// stream the engine is asked for token counts in each event, so that message_start can
+// have those of the prompt.
 //
 // Responses API: nothing is stored, and the answer says so ("store":false). store
 // true, previous_response_id, conversation, background, prompt, item references
@@ -69,16 +68,16 @@
 // reasoning is sent as reasoning_text. include takes message.output_text.logprobs and
 // reasoning.encrypted_content (without effect: the reasoning is in plain text).
 //
-// # What the model said
+// # What the model generated
 //
-// Nothing that a model says is an error: the engine did its part. Arguments of a tool
-// call are sent from the beginning of their JSON object to its end. Pieces of calls may
-// come in turns (callTable): a Responses stream sends each under its output index, a
-// Messages stream opens a block when the one before it has ended. A Messages answer
-// needs an object: arguments that are none are wrapped (toolInput), so that a stream
-// sends arguments only when they have ended and are known to be one, unless the client
-// wants them as they come (eager_input_streaming). Unknown finish
-// reasons are a stop, and of several the worst counts. A refusal is a text of its own. What ends an answer is an error that the engine told
-// (EngineError), bytes that are no chat answer, or a bound of the router's own
-// (LimitError).
+// No output of a model is an error: the engine has worked correctly. Arguments of a tool
+// call are sent from the beginning of their JSON object to its end. The pieces of several
+// calls may be interleaved (callTable): a Responses stream sends each under its output
+// index, a Messages stream opens a block when the one before it has ended. A Messages
+// answer needs an object: arguments that are not an object are wrapped (toolInput).
+// Therefore a stream sends arguments only when they are complete and known to be an
+// object, unless the client wants them as they come (eager_input_streaming). Unknown
+// finish reasons count as stop; of several, the worst counts. A refusal is a text of its
+// own. An answer is ended early by an error that the engine reported (EngineError), by
+// bytes that are not a chat answer, and by a limit of the router (LimitError).
 package translate

@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// TestCase_B136_OneSpellingOfIPv6 keeps away worker URLs that are invalid for
+// TestOneSpellingOfIPv6 guards against worker URLs that are invalid for
 // IPv6 addresses: they are bracketed, in one form, and a bare one is refused
 // with the right spelling.
-func TestCase_B136_OneSpellingOfIPv6(t *testing.T) {
+func TestOneSpellingOfIPv6(t *testing.T) {
 	checkURLs(t, [][2]string{
 		{"http://[::1]:30000", "http://[::1]:30000"},
 		{"http://[2001:DB8:0:0::1]:80/", "http://[2001:db8::1]"},
@@ -26,10 +26,10 @@ func TestCase_B136_OneSpellingOfIPv6(t *testing.T) {
 	})
 }
 
-// TestCase_B137_OneWorkerWhateverTheSlash keeps away double slashes and the
+// TestOneWorkerWhateverTheSlash guards against double slashes and the
 // same worker counted twice: slash at the end, case and default port make no
 // difference.
-func TestCase_B137_OneWorkerWhateverTheSlash(t *testing.T) {
+func TestOneWorkerWhateverTheSlash(t *testing.T) {
 	checkURLs(t, [][2]string{
 		{"http://a", "http://a"},
 		{"HTTP://A:80/", "http://a"},
