@@ -73,32 +73,3 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 	c.drainAfter(now, old, out)
 	return true
 }
-
-// reconsider asks a bypass-shaped waiter that came to the head of its lane once
-// whether it still wants to prefill where it decodes. It tells whether the
-// waiter went to another lane.
-func (c *Core) reconsider(now Instant, t *Ticket) bool {
-	if t.Target.shape != Bypass || t.reconsidered {
-		return false
-	}
-	t.reconsidered = true
-	if t.Reconsider == nil || t.Instead == nil || t.Instead.model != t.Target.model || t.Instead.shape == Bypass || !c.chooser.servable(t.Instead) {
-		return false
-	}
-	m := t.Target.model
-	if t.Reconsider(m.pools[RolePrefill].loads(), m.pools[RoleDecode].loads()) {
-		return false
-	}
-	c.extract(now, t)
-	t.Target.waiters.remove(t)
-	c.waitingBy[t.Target.shape]--
-	t.Target, t.Instead = t.Instead, t.Target
-	c.waitingBy[t.Target.shape]++
-	t.Target.waiters.add(t)
-	t.Target.paired = true
-	t.lostAt = never
-	t.setWake()
-	c.deadlines.fix(t)
-	c.insert(now, t)
-	return true
-}

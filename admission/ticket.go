@@ -48,12 +48,11 @@ type Ticket struct {
 	// ClassDeadline is a classifier's: it orders the waiters of the class and
 	// bounds the wait. Zero: none.
 	ClassDeadline Instant
-	// Reconsider is asked once when a request of Bypass shape that waits first
-	// comes to the head of its lane. When it says no, the request goes on with
-	// the target Instead, keeping its place. It is called under the gate's lock:
-	// it must be quick and not call the gate.
-	Reconsider func(prefill, decode PoolLoad) bool
-	Instead    *Target
+	// Bypass is asked once more when a request of Bypass shape that waits first comes to
+	// the head of its lane. When it does not allow that any more, the request goes on with
+	// the target Instead, keeping its place.
+	Bypass  *BypassRule
+	Instead *Target
 
 	// Granted: the ranks, until the next Acquire. Prefill is nil for a request
 	// that needs one rank, which is Decode.

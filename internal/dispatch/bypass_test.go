@@ -13,7 +13,7 @@ import (
 func TestBypassRules(t *testing.T) {
 	f := func(o *config.ConditionalDisagg, short bool, prefill, decode admission.PoolLoad, want bool) {
 		t.Helper()
-		if got := mayBypass(o, short, 10, prefill, decode); got != want {
+		if got := bypassRule(o, short, 10).Allows(prefill, decode); got != want {
 			t.Errorf("%+v, short %t, prefill %+v, decode %+v: %t, want %t", o, short, prefill, decode, got, want)
 		}
 	}

@@ -18,33 +18,28 @@ func (x *placement) maybeBypass() *failure {
 	t := &x.ticket
 	uncached := t.PromptTokens - t.CachedTokens
 	short := uncached < int64(o.EffISL) && float64(uncached) < o.EffISLRatio*float64(max(t.PromptTokens, 1))
-	blocks := t.PromptTokens/16 + 1
-	may := func(prefill, decode admission.PoolLoad) bool { return mayBypass(o, short, blocks, prefill, decode) }
+	rule := bypassRule(o, short, t.PromptTokens/16+1)
 	gate := x.d.gate
-	if !may(gate.PoolLoad(spec.Model, admission.RolePrefill), gate.PoolLoad(spec.Model, admission.RoleDecode)) {
+	if !rule.Allows(gate.PoolLoad(spec.Model, admission.RolePrefill), gate.PoolLoad(spec.Model, admission.RoleDecode)) {
 		return nil
 	}
 	spec.Shape = admission.Bypass
 	spec.Topology = admission.TopologyAny
 	if around := gate.Resolve(spec); around != nil {
-		t.Instead, t.Target, t.Reconsider = t.Target, around, may
+		t.Instead, t.Target, t.Bypass = t.Target, around, rule
 	}
 	return nil
 }
 
-// mayBypass decides on what the pools hold now.
-func mayBypass(o *config.ConditionalDisagg, short bool, blocks int64, prefill, decode admission.PoolLoad) bool {
-	if most := o.DecodeBusy; most != nil && (decode.KVBlocks == 0 || float64(decode.Blocks+blocks) > *most*float64(decode.KVBlocks)) {
-		return false
+// bypassRule is the configured rule for a request of so many KV blocks; short: its prompt
+// is short enough, or cached enough.
+func bypassRule(o *config.ConditionalDisagg, short bool, blocks int64) *admission.BypassRule {
+	rule := &admission.BypassRule{DecodeBusy: o.DecodeBusy, Blocks: blocks}
+	if o.Policy == config.ConditionalISL || o.Policy == config.ConditionalISLOrLoad {
+		rule.Short = short
 	}
-	busy := o.PrefillBusy != nil && prefill.BatchedTokens > 0 && float64(prefill.PrefillTokens) > *o.PrefillBusy*float64(prefill.BatchedTokens)
-	switch o.Policy {
-	case config.ConditionalISL:
-		return short
-	case config.ConditionalPrefillLoad:
-		return busy
-	case config.ConditionalISLOrLoad:
-		return short || busy
+	if o.Policy == config.ConditionalPrefillLoad || o.Policy == config.ConditionalISLOrLoad {
+		rule.PrefillBusy = o.PrefillBusy
 	}
-	return false
+	return rule
 }
