@@ -20,14 +20,6 @@ var full = os.Getenv("SLUICE_E2E_FULL") == "1"
 // stack, if set, is the HTTP stack of every router that is started (--http-stack).
 var stack = os.Getenv("SLUICE_E2E_STACK")
 
-// ownStack leaves a test out that shows what only the own HTTP stack does.
-func ownStack(t *testing.T, why string) {
-	t.Helper()
-	if stack == "net" {
-		t.Skip("not with --http-stack net: " + why)
-	}
-}
-
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(run(m))
