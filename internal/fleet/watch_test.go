@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-type mourner struct{ told chan struct{} }
+type listener struct{ notified chan struct{} }
 
-func (m mourner) WorkerDead() { m.told <- struct{}{} }
+func (m listener) WorkerDead() { m.notified <- struct{}{} }
 
-func newMourner() mourner { return mourner{make(chan struct{}, 2)} }
+func newListener() listener { return listener{make(chan struct{}, 2)} }
 
 func watchedRank() (*Rank, *liveness) {
 	w := &Worker{}
@@ -18,9 +18,9 @@ func watchedRank() (*Rank, *liveness) {
 	return &Rank{worker: w}, l
 }
 
-func TestWatchersAreToldOnce(t *testing.T) {
+func TestDeathListenersAreNotifiedOnce(t *testing.T) {
 	r, l := watchedRank()
-	a, b, c := newMourner(), newMourner(), newMourner()
+	a, b, c := newListener(), newListener(), newListener()
 	var wa, wb, wc Watch
 	r.Watch(&wa, a)
 	r.Watch(&wb, b)
@@ -29,37 +29,37 @@ func TestWatchersAreToldOnce(t *testing.T) {
 	wb.Stop()
 	l.end(ErrDead)
 	wa.Stop()
-	if len(a.told) != 1 || len(b.told) != 0 || len(c.told) != 1 {
-		t.Errorf("told %d, %d and %d times", len(a.told), len(b.told), len(c.told))
+	if len(a.notified) != 1 || len(b.notified) != 0 || len(c.notified) != 1 {
+		t.Errorf("notified %d, %d and %d times", len(a.notified), len(b.notified), len(c.notified))
 	}
 	r.Watch(&wb, b)
-	if len(b.told) != 1 {
-		t.Error("who comes after the death is not told")
+	if len(b.notified) != 1 {
+		t.Error("a listener that comes after the death is not notified")
 	}
 	wb.Stop()
 	var unused Watch
 	unused.Stop()
 }
 
-func TestWatchersUnderContention(t *testing.T) {
+func TestDeathListenersUnderContention(t *testing.T) {
 	r, l := watchedRank()
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			m := newMourner()
+			m := newListener()
 			for range 200 {
 				var w Watch
 				r.Watch(&w, m)
 				w.Stop()
-				for len(m.told) > 0 {
-					<-m.told
+				for len(m.notified) > 0 {
+					<-m.notified
 				}
 			}
 		})
 	}
 	wg.Go(func() { l.end(ErrDead) })
 	wg.Wait()
-	if l.first != nil {
+	if l.listeners.Len() != 0 {
 		t.Error("a stopped watcher is still in the list")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/list"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -94,8 +95,8 @@ type liveness struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	over  bool
-	first *Watch
+	over      bool
+	listeners list.List[DeathListener]
 
 	// immutable
 	ctx    context.Context
@@ -113,16 +114,14 @@ func (l *liveness) end(cause error) {
 	l.cancel(cause)
 	l.mu.Lock()
 	l.over = true
-	first := l.first
-	l.first = nil
-	var told []DeathListener
-	for w := first; w != nil; w = w.next {
-		told = append(told, w.listener)
-		w.liveness = nil
+	listeners := make([]DeathListener, 0, l.listeners.Len())
+	for n := l.listeners.First(); n != nil; n = l.listeners.First() {
+		listeners = append(listeners, n.Value)
+		l.listeners.Remove(n)
 	}
 	l.mu.Unlock()
-	for _, m := range told {
-		m.WorkerDead()
+	for _, listener := range listeners {
+		listener.WorkerDead()
 	}
 }
 
@@ -132,25 +131,20 @@ type DeathListener interface{ WorkerDead() }
 // Watch is a listener's registration with a worker. It is cheaper than a function on
 // Alive's context, which matters since every leg has one.
 type Watch struct {
-	listener   DeathListener
-	liveness   *liveness // nil: not in a list. Guarded by the life's mu, like the links
-	prev, next *Watch
-	watched    *liveness // immutable between Watch and Stop
+	node    list.Node[DeathListener] // guarded by watched.mu
+	watched *liveness                // immutable between Watch and Stop
 }
 
 // Watch notifies who when the rank's worker is found dead, at once if it is dead now.
 // w must not be in use; Stop ends it.
 func (r *Rank) Watch(w *Watch, who DeathListener) {
 	l := r.worker.liveness.Load()
-	w.listener, w.watched = who, l
+	w.watched = l
 	l.mu.Lock()
 	over := l.over
 	if !over {
-		w.liveness, w.prev, w.next = l, nil, l.first
-		if l.first != nil {
-			l.first.prev = w
-		}
-		l.first = w
+		w.node.Value = who
+		l.listeners.PushFront(&w.node)
 	}
 	l.mu.Unlock()
 	if over {
@@ -166,20 +160,8 @@ func (w *Watch) Stop() {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w.liveness == nil {
-		return
-	}
-	w.liveness = nil
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		l.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	}
-	w.prev, w.next = nil, nil
+	l.listeners.Remove(&w.node)
+	l.mu.Unlock()
 }
 
 // ID returns the worker's id: "w" and the first ten hexadecimal digits of the
