@@ -23,7 +23,7 @@ func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 	}
 	b.decode, _ = s.Segments()
 	run := &struct {
-		leg   leg
+		leg   liveLeg
 		relay relay
 	}{}
 	run.leg.begin(&x.ctx.legContext, rank)

@@ -10,7 +10,7 @@ import (
 // runAnswer sends the call of a leg that answers the client and relays its answer with r.
 // prefill is the leg that runs beside, cached what a prefill leg tells of its cache; both
 // may be nil.
-func (x *attempt) runAnswer(l *leg, r *relay, req *upstream.Request, prefill *prefillLeg, cached *prefillCached) *failure {
+func (x *attempt) runAnswer(l *liveLeg, r *relay, req *upstream.Request, prefill *prefillLeg, cached *prefillCached) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
 	ctx := &l.ctx
@@ -43,7 +43,7 @@ func (x *attempt) runAnswer(l *leg, r *relay, req *upstream.Request, prefill *pr
 
 // openAnswer sends the leg and returns when the head of a usable answer is in,
 // with r ready to relay it.
-func (x *attempt) openAnswer(l *leg, r *relay, req *upstream.Request) *failure {
+func (x *attempt) openAnswer(l *liveLeg, r *relay, req *upstream.Request) *failure {
 	ctx, rank := &l.ctx, l.rank
 	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {

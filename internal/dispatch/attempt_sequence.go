@@ -201,7 +201,7 @@ const (
 // sequence is one attempt whose two legs follow each other.
 type sequence struct {
 	bodies          *pairBodies
-	prefill, decode leg
+	prefill, decode liveLeg
 	relay           relay     // of decode's answer
 	answered        time.Time // when prefill began to answer
 	moved           bool      // decode was moved once

@@ -14,7 +14,7 @@ import (
 // rooms of its own. All pairs run on the same two ranks and under the one prefill slot.
 type together struct {
 	x               *attempt
-	prefill, decode leg
+	prefill, decode liveLeg
 	pairs           []legPair
 	one             [1]legPair // behind pairs, for one
 	samples         *samples   // makes one answer of several; nil for one pair

@@ -2,9 +2,9 @@ package dispatch
 
 import "github.com/sluice-router/sluice/internal/fleet"
 
-// leg is what the calls of one attempt to one rank share: they end with the request,
-// with the rank's worker, and when the leg is ended.
-type leg struct {
+// liveLeg is what the calls of one attempt to one rank share: they end with the request,
+// with the rank's worker, and when the liveLeg is ended.
+type liveLeg struct {
 	rank *fleet.Rank
 	ctx  legContext
 	dead fleet.Watch
@@ -12,7 +12,7 @@ type leg struct {
 
 // begin ties the leg to its request and to the worker. It may be called again for
 // another rank, after unwatch.
-func (l *leg) begin(request *legContext, rank *fleet.Rank) {
+func (l *liveLeg) begin(request *legContext, rank *fleet.Rank) {
 	l.rank = rank
 	if l.ctx.parent == nil {
 		l.ctx.follow(request)
@@ -21,10 +21,10 @@ func (l *leg) begin(request *legContext, rank *fleet.Rank) {
 }
 
 // unwatch forgets the worker: the calls are over.
-func (l *leg) unwatch() { l.dead.Stop() }
+func (l *liveLeg) unwatch() { l.dead.Stop() }
 
 // over forgets the worker and the request.
-func (l *leg) over() {
+func (l *liveLeg) over() {
 	l.unwatch()
 	l.ctx.unfollow()
 }
