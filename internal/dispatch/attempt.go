@@ -1,16 +1,10 @@
 package dispatch
 
 import (
-	"fmt"
-
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
-	"github.com/sluice-router/sluice/internal/openai"
 )
-
-// attempt runs the legs of one grant.
-type attempt struct{ *request }
 
 // run runs the legs in the shape that the granted ranks' engines want.
 func (x *attempt) run() *failure {
@@ -89,18 +83,4 @@ func (x *attempt) passUntranslated() {
 		x.plan.translated.active = false
 		x.note("")
 	}
-}
-
-// guarded runs a leg on a goroutine of its own. A panic in it fails this request as
-// one in its handler does, not the process with every other client: it becomes the
-// leg's failure, which charges no engine.
-func (x *attempt) guarded(leg admission.Leg, run func() *failure) (f *failure) {
-	defer func() {
-		if p := recover(); p != nil {
-			x.logPanic("the "+leg.String()+" leg", p)
-			err := fmt.Errorf("%w: %v", errPanicked, p)
-			f = &failure{leg: leg, reason: reasonInternal, err: err, local: openai.Internal(err)}
-		}
-	}()
-	return run()
 }

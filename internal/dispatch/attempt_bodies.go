@@ -11,6 +11,9 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
+// attempt runs the legs of one grant.
+type attempt struct{ *request }
+
 // planLegs plans the legs of copy number k of the request on the granted ranks.
 func (x *attempt) planLegs(k int) (*pairBodies, *failure) {
 	b, pr := x.emptyBodies(), x.ticket.Prefill.Data().(*fleet.Rank)
@@ -96,3 +99,28 @@ func (x *attempt) legHeader(dst upstream.Header, engineID string) upstream.Heade
 // newTransferID is an id that nobody else has. Request ids will not do: clients
 // and gateways repeat them.
 func newTransferID() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }
+
+// guarded runs a leg on a goroutine of its own. A panic in it fails this request as
+// one in its handler does, not the process with every other client: it becomes the
+// leg's failure, which charges no engine.
+func (x *attempt) guarded(leg admission.Leg, run func() *failure) (f *failure) {
+	defer func() {
+		if p := recover(); p != nil {
+			x.logPanic("the "+leg.String()+" leg", p)
+			err := fmt.Errorf("%w: %v", errPanicked, p)
+			f = &failure{leg: leg, reason: reasonInternal, err: err, local: openai.Internal(err)}
+		}
+	}()
+	return run()
+}
+
+// reportPair tells how the hand-off between two ranks went, where that is known:
+// a pair that keeps failing while both ends work with others is kept apart.
+func (x *attempt) reportPair(pr, dr *fleet.Rank, f *failure) {
+	switch {
+	case f == nil:
+		x.d.fleet.ReportPairSuccess(pr, dr)
+	case f.transfer:
+		x.d.fleet.ReportTransferFailure(pr, dr)
+	}
+}

@@ -16,15 +16,30 @@
 //
 // # Life of a request
 //
-//	exchange    one client request: its ticket at the gate, its deadline, its
-//	            answer; loops over attempts until one has sent the client a byte
-//	attempt     one grant: the legs on the granted ranks, joined at its end
-//	leg         one call to one engine, run by one goroutine
-//	relay       the answering leg's body on its way to the client
+//	exchange    one client request: it is placed, waits at the gate, and makes
+//	            attempts until one has sent the client a byte
+//	placement   what the request may run on and how it is served, decided once in
+//	            named steps: its model, pins, labels, size and class, and the plan
+//	            (passed through or translated, in how many calls, with a place at
+//	            the gate or without)
+//	attempt     one grant: the legs on the granted ranks in the shape that their
+//	            engine's dialect plans (together, in sequence, alone), joined at its
+//	            end. A request for several samples is a set of pairs of legs
+//	relay       the answering leg's body on its way to the client: one loop over an
+//	            event stream with a transform, one over plain answers
+//
+// What all of them know of the request is type request; placement, attempt and relay
+// know nothing of each other but that an attempt makes relays.
 //
 // The leg that answers runs on the goroutine of the client's handler; a prefill
 // leg beside it runs on one of its own, which may outlive the handler by
-// Options.PrefillGrace, never longer.
+// Options.PrefillGrace, never longer. Several samples have a goroutine for each leg.
+//
+// # Reading order
+//
+// dispatch.go, exchange*.go, placement*.go, attempt*.go, relay*.go; below them
+// request.go and client.go, and what stands alone: contexts (legcontext.go,
+// reqcontext.go, deadline.go), failures (failure.go, blame.go, verdicts.go), headers.
 //
 // # Who failed
 //

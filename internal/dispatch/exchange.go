@@ -2,6 +2,8 @@ package dispatch
 
 import (
 	"errors"
+	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -73,6 +75,52 @@ func (x *exchange) run() {
 	}
 }
 
+// runUngated runs a request that the gate does not see.
+func (x *exchange) runUngated() {
+	if f := x.attempt.takeFiles(); f != nil {
+		x.answer(f)
+		return
+	}
+	var last *failure
+	for {
+		chosen, f := x.serving().choose()
+		if f != nil {
+			if last != nil {
+				f = last
+			}
+			x.answer(f)
+			return
+		}
+		x.attempts++
+		x.call.Record.Attempts = x.attempts
+		rank := chosen.Data().(*fleet.Rank)
+		x.setWorkerHeader(rank)
+		f = x.passTo(chosen, rank)
+		if f == nil {
+			x.finish(reasonOK, nil)
+			return
+		}
+		x.plan.ungated.tried = append(x.plan.ungated.tried, chosen)
+		again, atOnce := x.retryable(f)
+		if !again {
+			x.answer(f)
+			return
+		}
+		x.d.metrics.retry(f.reason)
+		if !atOnce && !pause(&x.ctx, backoff(&x.d.cfg.Retry, x.attempts)) {
+			x.answer(x.clientEnd(x.ctx.ended()))
+			return
+		}
+		last = f
+	}
+}
+
+// passTo sends the request to the rank that was chosen.
+func (x *exchange) passTo(chosen *admission.Rank, rank *fleet.Rank) *failure {
+	defer x.d.gate.EndPass(chosen)
+	return x.attempt.runAlone(rank)
+}
+
 // noteWait records what the gate made of the request; err is a refusal, or nil.
 func (x *exchange) noteWait(err error) {
 	rec, t := &x.call.Record, &x.ticket
@@ -87,6 +135,88 @@ func (x *exchange) noteWait(err error) {
 	}
 	if lacked != admission.ResourceNone {
 		rec.Resource = lacked.String()
+	}
+}
+
+// setQueueHeader puts the time at the gate into the answer's header: whole
+// milliseconds, over all waits.
+func (x *exchange) setQueueHeader() {
+	if !x.out.committed {
+		x.setHeader(HeaderQueueMS, strconv.FormatInt(x.ticket.Waited().Milliseconds(), 10))
+	}
+}
+
+// setPlaceHeaders puts the granted ranks there too: those of the last attempt when the
+// status is sent. It is called by the handler while no keep-alive can be written.
+func (x *exchange) setPlaceHeaders() {
+	x.setQueueHeader()
+	if x.out.committed {
+		return
+	}
+	if r := x.ticket.Prefill; r != nil {
+		x.setHeader(HeaderPrefillWorker, r.Data().(*fleet.Rank).Name())
+	}
+	x.setDecodeHeader()
+}
+
+// setWorkerHeader names the worker in the answer's header, as setPlaceHeaders does.
+func (x *exchange) setWorkerHeader(rank *fleet.Rank) {
+	name := HeaderDecodeWorker
+	if rank.Worker().Role() == admission.RolePrefill {
+		name = HeaderPrefillWorker
+	}
+	delete(x.w.Header(), HeaderDecodeWorker)
+	delete(x.w.Header(), HeaderPrefillWorker)
+	x.setHeader(name, rank.Name())
+}
+
+// retryable tells whether another attempt may help after f, and whether it may
+// start without a pause. A request that fails everywhere must not be carried to
+// everyone, and a client's own fault is the same everywhere.
+func (x *exchange) retryable(f *failure) (again, atOnce bool) {
+	rule := blames[f.blame()].again
+	if rule == againByRoute {
+		return x.serving().routeElsewhere(f), true
+	}
+	if rule == againNever || x.out.begun || x.attempts > x.d.maxRetries() {
+		return false, false
+	}
+	if rule == againAtOnce {
+		return true, true
+	}
+	if rule == againOnce && f.status == http.StatusInternalServerError {
+		if x.retried500 {
+			return false, false
+		}
+		x.retried500 = true
+	}
+	return x.d.budget.take(), false
+}
+
+// prepareRetry excludes who failed, in its role only; both after a hand-off that
+// broke without either owning it.
+func (x *exchange) prepareRetry(f *failure) {
+	t := &x.ticket
+	t.Retry = true
+	switch {
+	case f.transfer && t.Prefill != nil:
+		t.Exclude.Add(admission.PrefillLeg, t.Prefill)
+		t.Exclude.Add(admission.DecodeLeg, t.Decode)
+	case f.leg == admission.PrefillLeg:
+		t.Exclude.Add(admission.PrefillLeg, t.Prefill)
+	default:
+		t.Exclude.Add(admission.DecodeLeg, t.Decode)
+	}
+}
+
+// learn tells the estimators what the engine counted.
+func (x *exchange) learn() {
+	if x.d.reservesAuto() && !x.call.Passing {
+		n := max(x.call.Record.Usage.CompletionTokens, x.output)
+		x.d.outputs.Observe(x.ticket.Target.Model(), n/int64(max(x.ticket.Legs, 1)))
+	}
+	if u := x.call.Record.Usage; u.PromptTokens > 0 && !x.call.Passing {
+		x.d.estimator.Observe(x.ticket.Target.Model(), &x.prompt, x.estimate, u)
 	}
 }
 
@@ -105,16 +235,5 @@ func (x *exchange) finish(reason string, f *failure) {
 				r.Data().(*fleet.Rank).NoteFirstToken(rec.TTFT - x.began)
 			}
 		}
-	}
-}
-
-// learn tells the estimators what the engine counted.
-func (x *exchange) learn() {
-	if x.d.reservesAuto() && !x.call.Passing {
-		n := max(x.call.Record.Usage.CompletionTokens, x.output)
-		x.d.outputs.Observe(x.ticket.Target.Model(), n/int64(max(x.ticket.Legs, 1)))
-	}
-	if u := x.call.Record.Usage; u.PromptTokens > 0 && !x.call.Passing {
-		x.d.estimator.Observe(x.ticket.Target.Model(), &x.prompt, x.estimate, u)
 	}
 }

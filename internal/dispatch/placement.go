@@ -6,18 +6,9 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
-	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/openai"
 )
-
-// placement finds what a request may run on, before it waits at the gate: its model's
-// pools, its pins and labels, its size and class. Its errors are final, whatever the
-// fleet's load.
-type placement struct {
-	*request
-	spec admission.TargetSpec
-}
 
 // step is one of the steps of a placement. The first failure ends it.
 type step struct {
@@ -84,20 +75,6 @@ func (x *placement) do(steps []step) *failure {
 	return nil
 }
 
-// resolveTarget resolves all that the request says about ranks.
-func (x *placement) resolveTarget() *failure {
-	if x.plan.pair {
-		x.spec.Topology, x.spec.TopologyWeight = topology(x.d.cfg), x.d.cfg.Fleet.KVTransferPreferredWeight
-	}
-	target := x.d.gate.Resolve(x.spec)
-	if target == nil {
-		return x.notServed()
-	}
-	x.ticket.Target = target
-	x.call.Record.Model = target.Model()
-	return nil
-}
-
 // placeOrWait places the request. While it is not known which workers serve its
 // model there is no queue to wait in, so that it waits here, as long as
 // no_worker_wait_secs and the client (x-sluice-max-queue-ms) allow and until the
@@ -142,16 +119,4 @@ func queuePatience(x *request) time.Duration {
 		return d
 	}
 	return math.MaxInt64
-}
-
-// topology is what the two ranks of a pair have to do with each other's KV-transfer
-// domain.
-func topology(cfg *config.Config) admission.Topology {
-	switch cfg.Fleet.KVTransferTopology {
-	case "required":
-		return admission.TopologyRequired
-	case "preferred":
-		return admission.TopologyPreferred
-	}
-	return admission.TopologyAny
 }

@@ -78,22 +78,3 @@ func (x *placement) sticky() *failure {
 		"a stored response is known to the worker only that made it, and %d workers serve the model: name that one in the header %s, or send the whole conversation in input",
 		len(workers), HeaderTargetWorker)}
 }
-
-// refuseStored refuses what needs an engine to remember an earlier request: the
-// next one may go to others, and a prefill leg cannot take part in it.
-func (x *placement) refuseStored() *failure {
-	p := x.call.Peeked
-	if p.Route != openai.RouteResponses {
-		return nil
-	}
-	bad := func(field openai.Field, why string) *failure {
-		return &failure{reason: reasonBadRequest, local: openai.InvalidRequest(field.String(), "%s", why)}
-	}
-	if kind := p.FieldKind(openai.FieldPreviousResponseID); kind != openai.KindAbsent && kind != openai.KindNull {
-		return bad(openai.FieldPreviousResponseID, "previous_response_id is not served here: no response is stored where prefill and decode are apart; send the whole conversation in input")
-	}
-	if kind := p.FieldKind(openai.FieldBackground); kind != openai.KindAbsent && kind != openai.KindNull && string(p.Raw(openai.FieldBackground)) != "false" {
-		return bad(openai.FieldBackground, "background is not served here: no response is stored where prefill and decode are apart")
-	}
-	return nil
-}

@@ -9,15 +9,10 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// noWorkers is the answer while workers are expected that nobody has seen yet:
-// the model may be theirs.
-func (x serving) noWorkers() *failure {
-	again := x.d.fleet.HealthInterval()
-	if _, served := x.d.fleet.SolePool(); served == 0 {
-		again = time.Second // at the start: workers tell their models as soon as they are up
-	}
-	return &failure{reason: reasonNoWorkers, local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", again)}
-}
+// serving answers which ranks have the route of a request, and which of them serve it.
+type serving struct{ *request }
+
+func (x *request) serving() serving { return serving{x} }
 
 // ungated is a pass-through request that takes no place at the gate: where prefill and
 // decode are apart, and it is neither. Tokenizing, say, holds no KV cache and must not
@@ -56,41 +51,31 @@ func (x serving) ranks() []fleet.Serving {
 
 func (x serving) lacks(s *fleet.Serving) bool { return x.d.routes.lacks(s.Worker, x.pattern()) }
 
-// noRoute is the failure of a request that no worker has the route of.
-func (x serving) noRoute(rank *fleet.Rank) *failure {
-	return &failure{leg: admission.DecodeLeg, rank: rank, noRoute: rank != nil, reason: reasonNoRoute, local: openai.RouteNotFound(x.pattern())}
+// picky tells whether some worker may be worse at the route than others.
+func (x serving) picky() bool {
+	return x.d.routes.any() || x.call.Passing && x.d.fleet.AnyRouteFailed()
 }
 
-// noteRoute learns from an engine's answer that it does not have the route. An
-// engine that does not know the model says so in other words.
-func (x serving) noteRoute(rank *fleet.Rank, f *failure) {
-	if f == nil || f.status != statusNotFound || !routeMissing(f.body) {
-		return
-	}
-	x.d.routes.note(rank.Worker(), x.pattern())
-	*f = *x.noRoute(rank)
-}
-
-// routeElsewhere tells, after a worker turned out not to have the route, whether
-// another one may. If only such that are down now may, f says that.
-func (x serving) routeElsewhere(f *failure) bool {
-	if x.attempts >= ungatedTries || x.plan.ungated == nil && x.pinned() != "" {
-		return false
-	}
-	unsure := false
+// able are the workers of a role that may have the route. Those that keep failing at
+// it are left out as long as there are others.
+func (x serving) able(role admission.Role) (workers []string, all bool) {
+	var failing []string
+	lacking := false
 	for _, s := range x.ranks() {
 		switch {
-		case x.lacks(&s) || s.Rank == f.rank:
-		case s.Ready:
-			return true
+		case s.Worker.Role() != role:
+		case x.lacks(&s):
+			lacking = true
+		case x.call.Passing && s.Rank.RouteOpen(x.pattern()):
+			failing = append(failing, s.Worker.URL())
 		default:
-			unsure = true
+			workers = append(workers, s.Worker.URL())
 		}
 	}
-	if unsure {
-		f.reason, f.local = reasonNoWorkers, x.noWorkers().local
+	if len(workers) == 0 {
+		return failing, !lacking
 	}
-	return false
+	return workers, !lacking && len(failing) == 0
 }
 
 // choose chooses a rank for a request beside the gate, in decode before those
@@ -125,34 +110,49 @@ func (x serving) choose() (*admission.Rank, *failure) {
 	return nil, x.noRoute(nil)
 }
 
-// picky tells whether some worker may be worse at the route than others.
-func (x serving) picky() bool {
-	return x.d.routes.any() || x.call.Passing && x.d.fleet.AnyRouteFailed()
+// noteRoute learns from an engine's answer that it does not have the route. An
+// engine that does not know the model says so in other words.
+func (x serving) noteRoute(rank *fleet.Rank, f *failure) {
+	if f == nil || f.status != statusNotFound || !routeMissing(f.body) {
+		return
+	}
+	x.d.routes.note(rank.Worker(), x.pattern())
+	*f = *x.noRoute(rank)
 }
 
-// able are the workers of a role that may have the route. Those that keep failing at
-// it are left out as long as there are others.
-func (x serving) able(role admission.Role) (workers []string, all bool) {
-	var failing []string
-	lacking := false
+// routeElsewhere tells, after a worker turned out not to have the route, whether
+// another one may. If only such that are down now may, f says that.
+func (x serving) routeElsewhere(f *failure) bool {
+	if x.attempts >= ungatedTries || x.plan.ungated == nil && x.pinned() != "" {
+		return false
+	}
+	unsure := false
 	for _, s := range x.ranks() {
 		switch {
-		case s.Worker.Role() != role:
-		case x.lacks(&s):
-			lacking = true
-		case x.call.Passing && s.Rank.RouteOpen(x.pattern()):
-			failing = append(failing, s.Worker.URL())
+		case x.lacks(&s) || s.Rank == f.rank:
+		case s.Ready:
+			return true
 		default:
-			workers = append(workers, s.Worker.URL())
+			unsure = true
 		}
 	}
-	if len(workers) == 0 {
-		return failing, !lacking
+	if unsure {
+		f.reason, f.local = reasonNoWorkers, x.noWorkers().local
 	}
-	return workers, !lacking && len(failing) == 0
+	return false
 }
 
-// serving answers which ranks have the route of a request, and which of them serve it.
-type serving struct{ *request }
+// noRoute is the failure of a request that no worker has the route of.
+func (x serving) noRoute(rank *fleet.Rank) *failure {
+	return &failure{leg: admission.DecodeLeg, rank: rank, noRoute: rank != nil, reason: reasonNoRoute, local: openai.RouteNotFound(x.pattern())}
+}
 
-func (x *request) serving() serving { return serving{x} }
+// noWorkers is the answer while workers are expected that nobody has seen yet:
+// the model may be theirs.
+func (x serving) noWorkers() *failure {
+	again := x.d.fleet.HealthInterval()
+	if _, served := x.d.fleet.SolePool(); served == 0 {
+		again = time.Second // at the start: workers tell their models as soon as they are up
+	}
+	return &failure{reason: reasonNoWorkers, local: openai.NoAvailableWorkers(x.call.Peeked.Model, "", again)}
+}

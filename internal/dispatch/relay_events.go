@@ -121,11 +121,11 @@ func (r *relay) wholeForClient(t transform) bool {
 	return r.x.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 && !t.remakes()
 }
 
-// asItIs passes the engine's stream on, with the prefill's count of cached tokens.
-type asItIs struct{ r *relay }
-
 func (t asItIs) feed(piece []byte) ([]byte, error) { return piece, nil }
 func (t asItIs) end() ([]byte, error)              { return t.r.cached.rest(), nil }
 func (t asItIs) failed(err error) *failure         { return t.r.bad("its answer cannot be passed on", err) }
 func (asItIs) remakes() bool                       { return false }
 func (asItIs) held() int                           { return 0 }
+
+// asItIs passes the engine's stream on, with the prefill's count of cached tokens.
+type asItIs struct{ r *relay }

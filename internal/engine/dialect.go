@@ -106,12 +106,11 @@ type Whole struct {
 type Shape int
 
 const (
-	// Together: both legs are sent at once.
+	// Together sends both legs at once.
 	Together Shape = iota
-	// PrefillFirst: decode is sent when prefill has answered, with what that hands
-	// over.
+	// PrefillFirst sends decode when prefill has answered, with what that hands over.
 	PrefillFirst
-	// DecodeAlone: decode computes the prompt itself, and prefill is not asked.
+	// DecodeAlone lets decode compute the prompt itself; prefill is not asked.
 	DecodeAlone
 )
 
@@ -119,10 +118,10 @@ const (
 type Alone int
 
 const (
-	// AloneSamples: the KV cache of one sequence can be handed over, once, and the
-	// request needs more.
+	// AloneSamples is a request for more than one sequence: the KV cache of one can be
+	// handed over, once.
 	AloneSamples Alone = iota
-	// AloneNoConnector: the prefill engine has nothing to hand over.
+	// AloneNoConnector is a prefill engine that has nothing to hand over.
 	AloneNoConnector
 )
 
@@ -154,7 +153,7 @@ type Legs interface {
 	// refused.
 	Dispensable(status int) bool
 	// Release gives back what the plan has taken from Pair.Rooms. It is called once,
-	// when the prefill leg is over.
+	// when the prefill leg is over; EditDecode may follow in the shape PrefillFirst.
 	Release()
 }
 

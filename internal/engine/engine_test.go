@@ -49,7 +49,7 @@ func (r testRank) PushPeer() (p PushPeer, ok bool) {
 
 // planned makes both legs' bodies as the dialect plans them. rooms are the same each
 // time.
-func planned(t *testing.T, d Dialect, route openai.Route, body string, prefill, decode testRank, handOff []byte) (plan Plan, err error, legs [2]map[string]any) {
+func planned(t *testing.T, d Dialect, route openai.Route, body string, prefill, decode testRank, handOff []byte) (plan Plan, legs [2]map[string]any, err error) {
 	t.Helper()
 	rooms := NewRooms()
 	rooms.seed(1)
@@ -65,12 +65,12 @@ func planned(t *testing.T, d Dialect, route openai.Route, body string, prefill, 
 	if n := rooms.Live(); n != 0 {
 		t.Errorf("%d rooms are left", n)
 	}
-	return plan, err, legs
+	return plan, legs, err
 }
 
 func TestSGLangBootstrapForms(t *testing.T) {
 	whole := testRank{dp: -1, dpSize: 1, host: "[::1]", port: 8998}
-	plan, _, legs := planned(t, SGLang{}, openai.RouteChatCompletions, `{"messages":[]}`, whole, whole, nil)
+	plan, legs, _ := planned(t, SGLang{}, openai.RouteChatCompletions, `{"messages":[]}`, whole, whole, nil)
 	room := legs[0]["bootstrap_room"]
 	want := map[string]any{"messages": []any{}, "bootstrap_host": "[::1]", "bootstrap_port": 8998.0, "bootstrap_room": room}
 	if d := cmp.Diff([2]map[string]any{want, want}, legs); d != "" || room.(float64) < minRoom || plan.Shape != Together || !plan.SameBody {
@@ -78,7 +78,7 @@ func TestSGLangBootstrapForms(t *testing.T) {
 	}
 
 	whole.port = 0
-	_, _, legs = planned(t, SGLang{}, openai.RouteCompletions, `{"prompt":["a","b"]}`, whole, whole, nil)
+	_, legs, _ = planned(t, SGLang{}, openai.RouteCompletions, `{"prompt":["a","b"]}`, whole, whole, nil)
 	rooms, _ := legs[0]["bootstrap_room"].([]any)
 	want = map[string]any{"prompt": []any{"a", "b"}, "bootstrap_host": []any{"[::1]", "[::1]"},
 		"bootstrap_port": []any{nil, nil}, "bootstrap_room": rooms}
@@ -88,7 +88,7 @@ func TestSGLangBootstrapForms(t *testing.T) {
 }
 
 func TestSGLangRanks(t *testing.T) {
-	plan, _, legs := planned(t, SGLang{}, openai.RouteGenerate, `{}`, testRank{dp: 3, dpSize: 4, host: "h", port: 1}, testRank{dp: 1, dpSize: 2}, nil)
+	plan, legs, _ := planned(t, SGLang{}, openai.RouteGenerate, `{}`, testRank{dp: 3, dpSize: 4, host: "h", port: 1}, testRank{dp: 1, dpSize: 2}, nil)
 	room := legs[0]["bootstrap_room"]
 	want := [2]map[string]any{
 		{"bootstrap_host": "h", "bootstrap_port": 1.0, "bootstrap_room": room, "routed_dp_rank": 3.0},

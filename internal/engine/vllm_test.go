@@ -13,7 +13,7 @@ import (
 
 func prefillBody(t *testing.T, route openai.Route, body string) map[string]any {
 	t.Helper()
-	_, err, legs := planned(t, VLLM{}, route, body, testRank{connector: ConnectorNIXL}, testRank{}, nil)
+	_, legs, err := planned(t, VLLM{}, route, body, testRank{connector: ConnectorNIXL}, testRank{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestCase_B054_OnlyPrefillIsCapped(t *testing.T) {
 		if d := cmp.Diff(wantPrefill(nil), prefillBody(t, openai.RouteChatCompletions, body)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", body, d)
 		}
-		_, _, legs := planned(t, VLLM{}, openai.RouteChatCompletions, body, testRank{connector: ConnectorNIXL}, testRank{}, []byte(`{"a":1}`))
+		_, legs, _ := planned(t, VLLM{}, openai.RouteChatCompletions, body, testRank{connector: ConnectorNIXL}, testRank{}, []byte(`{"a":1}`))
 		var want map[string]any
 		if err := json.Unmarshal([]byte(body), &want); err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func TestVLLMConnectors(t *testing.T) {
 		if c.shape == PrefillFirst && c.decode != nil {
 			handOff = []byte(`{"a":1}`)
 		}
-		plan, err, legs := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, c.rank, testRank{}, handOff)
+		plan, legs, err := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, c.rank, testRank{}, handOff)
 		if err != nil || plan.Shape != c.shape || plan.RequestID != c.id || c.shape == DecodeAlone && plan.Why != AloneNoConnector {
 			t.Errorf("%s: %v %+v", c.connector, err, plan)
 		}
@@ -135,12 +135,12 @@ func TestVLLMConnectors(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", c.connector, d)
 		}
 		// Blocks of several sequences are not handed over.
-		plan, err, _ = planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x","n":2}`, c.rank, testRank{}, nil)
+		plan, _, err = planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x","n":2}`, c.rank, testRank{}, nil)
 		if err != nil || plan.Shape != DecodeAlone || plan.Why != AloneSamples {
 			t.Errorf("%s, two samples: %v %+v", c.connector, err, plan)
 		}
 	}
-	if _, err, _ := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, testRank{connector: ConnectorMooncake}, testRank{}, nil); err == nil {
+	if _, _, err := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, testRank{connector: ConnectorMooncake}, testRank{}, nil); err == nil {
 		t.Error("a pair of Mooncake was planned without the id of the prefill engine")
 	}
 }

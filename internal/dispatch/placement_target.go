@@ -4,8 +4,17 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/openai"
 )
+
+// placement finds what a request may run on, before it waits at the gate: its model's
+// pools, its pins and labels, its size and class. Its errors are final, whatever the
+// fleet's load.
+type placement struct {
+	*request
+	spec admission.TargetSpec
+}
 
 // resolveModel finds the pool of the model asked for.
 func (x *placement) resolveModel() *failure {
@@ -64,6 +73,20 @@ func (x *placement) pinnedPool() (pool string, ok bool) {
 	return models[0], true
 }
 
+// resolveTarget resolves all that the request says about ranks.
+func (x *placement) resolveTarget() *failure {
+	if x.plan.pair {
+		x.spec.Topology, x.spec.TopologyWeight = topology(x.d.cfg), x.d.cfg.Fleet.KVTransferPreferredWeight
+	}
+	target := x.d.gate.Resolve(x.spec)
+	if target == nil {
+		return x.notServed()
+	}
+	x.ticket.Target = target
+	x.call.Record.Model = target.Model()
+	return nil
+}
+
 // notServed is the answer where nobody is known to serve the model.
 func (x *placement) notServed() *failure {
 	if _, served := x.d.fleet.SolePool(); served == 0 || x.d.fleet.Expecting() {
@@ -71,4 +94,16 @@ func (x *placement) notServed() *failure {
 	}
 	x.d.fleet.RediscoverModels()
 	return &failure{reason: reasonNoModel, local: openai.ModelNotFound(x.call.Peeked.Model)}
+}
+
+// topology is what the two ranks of a pair have to do with each other's KV-transfer
+// domain.
+func topology(cfg *config.Config) admission.Topology {
+	switch cfg.Fleet.KVTransferTopology {
+	case "required":
+		return admission.TopologyRequired
+	case "preferred":
+		return admission.TopologyPreferred
+	}
+	return admission.TopologyAny
 }
