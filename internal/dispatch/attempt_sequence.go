@@ -131,10 +131,8 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *sequence) ([]byte, *failur
 	if a, given := openai.ReadAbort(answer); given {
 		return nil, x.abortFailure(admission.PrefillLeg, pr, a)
 	}
-	if x.call.Route != openai.RouteResponses {
-		if f := x.toldError(admission.PrefillLeg, pr, answer); f != nil {
-			return nil, f
-		}
+	if f := x.toldError(admission.PrefillLeg, pr, answer); f != nil {
+		return nil, f
 	}
 	x.call.Record.Prefill = time.Since(start)
 	x.d.metrics.prefillLeg(pr, x.call.Record.Prefill)

@@ -88,10 +88,8 @@ func (r *relay) whole(b []byte) *failure {
 		if !r.x.call.Passing && !startsJSON(b) && r.resp.Get("Content-Encoding") == "" {
 			return r.bad("its answer is no JSON", nil)
 		}
-		if r.x.call.Route != openai.RouteResponses {
-			if f := r.x.toldError(admission.DecodeLeg, r.rank, b); f != nil {
-				return f
-			}
+		if f := r.x.toldError(admission.DecodeLeg, r.rank, b); f != nil {
+			return f
 		}
 	}
 	r.progress.firstToken()

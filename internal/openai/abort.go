@@ -17,20 +17,26 @@ type Abort struct {
 var abortWord = []byte(`"abort"`)
 
 // ReadAbort reports whether the JSON of an answer or an event says that the engine gave
-// the request up: a finish_reason of "abort" or "error" in one of its choices or in
-// meta_info, as a text or as SGLang's object {"type":"abort",…}, or a response of
-// status "failed" or "cancelled", also as the response of an event. Other finish reasons, known or not, are none. The JSON may be cut
-// off behind it. One without those words costs two searches.
+// the request up:
+//   - a finish_reason of "abort" or "error" in one of its choices or in meta_info;
+//   - such a stop_reason of the Messages API, in a message or in what ends one (the
+//     stop_reason of a choice is another thing: the stop string that was met);
+//   - a response of the Responses API, also as that of an event, that is "failed" or
+//     "cancelled", has an error, or is incomplete for such a reason.
+//
+// A reason is a text or SGLang's object {"type":"abort",…}. Other reasons, known or not,
+// are none. The JSON may be cut off behind it. One without those words costs a few
+// searches.
 func ReadAbort(json []byte) (a Abort, ok bool) {
-	failed := bytes.Contains(json, failedWord) || bytes.Contains(json, cancelledWord)
-	if !failed && !bytes.Contains(json, abortWord) && !bytes.Contains(json, errorWord) {
+	if !bytes.Contains(json, abortWord) && !bytes.Contains(json, errorWord) &&
+		!bytes.Contains(json, failedWord) && !bytes.Contains(json, cancelledWord) {
 		return Abort{}, false
 	}
 	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
 	i := s.space(0)
 	if i < len(json) {
-		w := abortWalk{s: s, abort: &a, failed: failed}
+		w := abortWalk{s: s, abort: &a}
 		w.answer(i, 0)
 		ok = w.found
 	}
@@ -40,10 +46,9 @@ func ReadAbort(json []byte) (a Abort, ok bool) {
 var failedWord, cancelledWord = []byte(`"failed"`), []byte(`"cancelled"`)
 
 type abortWalk struct {
-	s      *scanner
-	abort  *Abort
-	failed bool // the word of either is there
-	found  bool
+	s     *scanner
+	abort *Abort
+	found bool
 }
 
 // answer walks an answer, a list of them, or a choice, whose value is at i.
@@ -65,27 +70,30 @@ func (w *abortWalk) answer(i, depth int) int {
 		return s.skip(i, depth)
 	}
 	i++
-	response, ended := false, 0
+	var told endedResponse
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
-			if response && ended != 0 {
-				w.found, w.abort.Status = true, ended
-				w.abort.Message = EventErrorMessage(s.b)
+			if depth == 0 && told.object {
+				w.response(&told)
 			}
 			return v
 		}
 		switch {
-		case s.nameIs(name, "choices") || s.nameIs(name, "meta_info") || w.failed && depth == 0 && s.nameIs(name, "response"):
+		case s.nameIs(name, "choices") || s.nameIs(name, "meta_info"):
 			i = w.answer(v, depth+1)
-		case s.nameIs(name, "finish_reason"):
+		case s.nameIs(name, "finish_reason") || depth == 0 && s.nameIs(name, "stop_reason"):
 			i = w.reason(v, depth+1)
+		case depth == 0 && s.b[v] == '{' && (s.nameIs(name, "delta") || s.nameIs(name, "message")):
+			i = w.message(v+1, depth+1)
+		case depth == 0 && s.b[v] == '{' && s.nameIs(name, "response"):
+			var inside endedResponse
+			if i = w.members(v+1, depth+1, inside.take); i > 0 {
+				w.response(&inside)
+			}
 		default:
-			if i = s.skip(v, depth+1); i > 0 && w.failed && depth <= 1 {
-				response = response || s.nameIs(name, "object") && string(s.b[v:i]) == `"response"`
-				if s.nameIs(name, "status") {
-					ended = endedStatus(s.b[v:i])
-				}
+			if i = s.skip(v, depth+1); i > 0 && depth == 0 {
+				told.take(name, s, v, i)
 			}
 		}
 		if i < 0 || w.found {
@@ -94,16 +102,100 @@ func (w *abortWalk) answer(i, depth int) int {
 	}
 }
 
-// endedStatus is the HTTP status that the status of a response stands for, 0 for none.
-// Engines call a response cancelled that they aborted.
-func endedStatus(raw []byte) int {
-	switch string(raw) {
-	case `"failed"`:
-		return http.StatusInternalServerError
-	case `"cancelled"`:
-		return http.StatusServiceUnavailable
+// message walks the message of an event, or the delta that ends one, from behind its '{'.
+func (w *abortWalk) message(i, depth int) int {
+	s := w.s
+	for first := true; ; first = false {
+		name, v, done := s.member(i, first)
+		if v < 0 || done || w.found {
+			return v
+		}
+		if s.nameIs(name, "stop_reason") {
+			i = w.reason(v, depth+1)
+		} else {
+			i = s.skip(v, depth+1)
+		}
+		if i < 0 {
+			return -1
+		}
 	}
-	return 0
+}
+
+// members walks an object from behind its '{' and gives each member to take, whose value
+// is s.b[from:to].
+func (w *abortWalk) members(i, depth int, take func(name Span, s *scanner, from, to int)) int {
+	for first := true; ; first = false {
+		name, v, done := w.s.member(i, first)
+		if v < 0 || done {
+			return v
+		}
+		if i = w.s.skip(v, depth+1); i < 0 {
+			return -1
+		}
+		take(name, w.s, v, i)
+	}
+}
+
+// endedResponse is what a response of the Responses API tells of its end, raw.
+type endedResponse struct {
+	object              bool // it calls itself a response
+	status, err, reason []byte
+}
+
+func (r *endedResponse) take(name Span, s *scanner, from, to int) {
+	raw := s.b[from:to]
+	switch {
+	case s.nameIs(name, "object"):
+		r.object = string(raw) == `"response"`
+	case s.nameIs(name, "status"):
+		r.status = raw
+	case s.nameIs(name, "error"):
+		r.err = raw
+	case s.nameIs(name, "incomplete_details"):
+		r.reason, _ = RawField(raw, "reason")
+	}
+}
+
+// response judges how a response ended. Engines call a response cancelled that they
+// aborted.
+func (w *abortWalk) response(r *endedResponse) {
+	var facts errorFacts
+	hasError := len(r.err) > 0 && (r.err[0] == '{' || r.err[0] == '"')
+	switch {
+	case string(r.status) == `"failed"`:
+		w.found, w.abort.Status = true, http.StatusInternalServerError
+	case string(r.status) == `"cancelled"`:
+		w.found, w.abort.Status = true, http.StatusServiceUnavailable
+	case hasError:
+		w.found, w.abort.Status = true, http.StatusInternalServerError
+	default:
+		w.kind(r.reason)
+	}
+	if !w.found || !hasError {
+		return
+	}
+	if r.err[0] == '"' {
+		facts.message = r.err
+	} else {
+		w.facts(r.err, &facts)
+	}
+	w.tell(&facts)
+}
+
+// facts reads the members of an error object.
+func (w *abortWalk) facts(raw []byte, facts *errorFacts) {
+	s := new(scanner)
+	s.reset(raw, DefaultMaxDepth)
+	facts.object(s, 1)
+}
+
+// tell takes what an error says beside its kind.
+func (w *abortWalk) tell(facts *errorFacts) {
+	status, message := facts.tell()
+	w.abort.Message = message
+	if status != 0 {
+		w.abort.Status = status
+	}
 }
 
 // reason reads a finish reason.
@@ -123,11 +215,7 @@ func (w *abortWalk) reason(v, depth int) int {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
 			if w.kind(kind); w.found {
-				status, message := facts.tell()
-				w.abort.Message = message
-				if status != 0 {
-					w.abort.Status = status
-				}
+				w.tell(&facts)
 			}
 			return v
 		}

@@ -65,7 +65,8 @@ const (
 // answerNames are the members that are kept. Their values are kept as far as they are
 // such members again, texts of at most maxErrorMessage bytes, or numbers and the like.
 var answerNames = map[string]bool{
-	"choices": true, "meta_info": true, "finish_reason": true, "response": true,
+	"choices": true, "meta_info": true, "finish_reason": true, "stop_reason": true, "response": true,
+	"incomplete_details": true, "reason": true,
 	"object": true, "type": true, "status": true, "error": true, "message": true, "code": true, "status_code": true,
 	"usage": true, "prompt_tokens": true, "completion_tokens": true, "input_tokens": true, "output_tokens": true,
 	"cached_tokens": true, "cache_read_input_tokens": true, "prompt_tokens_details": true, "input_tokens_details": true,

@@ -14,9 +14,8 @@ import (
 // status is the code in it if that is an HTTP status of an error, else 0; message its
 // text of at most 2 KiB, or "".
 //
-// It is for whole answers of the chat, completions and native routes; in the Responses
-// API an "error" is a part of an answer that failed. An answer without the word costs
-// one search for it.
+// In the Responses API an "error" is also a part of an answer that failed: see ReadAbort.
+// An answer without the word costs one search for it.
 func ReadErrorObject(json []byte) (status int, message string, ok bool) {
 	if !bytes.Contains(json, errorWord) {
 		return 0, "", false

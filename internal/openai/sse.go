@@ -319,7 +319,7 @@ func (e *EventScanner) inspect() {
 		return
 	}
 	usage := e.count(data)
-	if errorInside || bytes.Contains(data, abortWord) {
+	if errorInside || e.name == nameEnd || bytes.Contains(data, abortWord) {
 		if e.Abort, e.Aborted = ReadAbort(data); e.Aborted {
 			return
 		}
