@@ -47,8 +47,13 @@ func (lg *ledger) probe(t *Ticket, r *Rank, l Leg) {
 	}
 }
 
+// holdsProbe tells whether the booking of t on r counts as a probe of its breaker.
+func (t *Ticket) holdsProbe(r *Rank, l Leg) bool {
+	return t.probes[l] && t.epochs[l] == r.epoch && r.state.Breaker == BreakerHalfOpen
+}
+
 func (lg *ledger) unprobe(t *Ticket, r *Rank, l Leg) {
-	if t.probes[l] && t.epochs[l] == r.epoch && r.state.Breaker == BreakerHalfOpen {
+	if t.holdsProbe(r, l) {
 		r.probes--
 	}
 	t.probes[l] = false
@@ -170,5 +175,41 @@ func (r *Rank) check() {
 		r.tokens < 0 || r.blocksPending < 0 || r.blocksActive < 0 {
 		panic(fmt.Sprintf("BUG: negative hold on %s: slots %d, prefill %d, pending %d, active %d, probes %d, tokens %d, blocks %d and %d",
 			r.id, r.slots, r.prefill, r.pending, r.active, r.probes, r.tokens, r.blocksPending, r.blocksActive))
+	}
+}
+
+// restoreHolds books what t holds, as another ledger had it.
+func (lg *ledger) restoreHolds(t *Ticket) {
+	lg.bookings++
+	if t.holdsPrefill {
+		t.Prefill.slots++
+		t.Prefill.prefill += t.legs()
+		lg.restoreProbe(t, t.Prefill, PrefillLeg)
+	}
+	if t.holdsDecode {
+		d := t.Decode
+		if t.decodeActive {
+			d.active += t.legs()
+			d.blocksActive += t.heldBlocks
+		} else {
+			d.pending += t.legs()
+			d.blocksPending += t.heldBlocks
+		}
+		lg.restoreProbe(t, d, DecodeLeg)
+	}
+	if t.tokens > 0 {
+		t.prefillRank().tokens += t.tokens
+	}
+	for _, r := range [...]*Rank{t.Prefill, t.Decode} {
+		if r != nil {
+			lg.index.refresh(r, lg.bookings)
+		}
+	}
+}
+
+func (lg *ledger) restoreProbe(t *Ticket, r *Rank, l Leg) {
+	if t.probes[l] {
+		r.probes++
+		t.epochs[l] = r.epoch
 	}
 }

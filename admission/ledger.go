@@ -10,6 +10,8 @@ type RankSpec struct {
 	// ID is the rank's name, unique among registered ranks: the worker's URL,
 	// or url@rank for one data-parallel rank.
 	ID string
+	// Generation tells the ranks apart that have had this ID. Zero: the gate counts.
+	Generation uint64 `json:",omitempty"`
 	// Worker names the worker the rank belongs to, for pins; ranks of one
 	// worker share it.
 	Worker string
@@ -29,7 +31,7 @@ type RankSpec struct {
 	Capacity Capacity
 	State    RankState
 	// Data is handed back to the caller, who finds the engine by it.
-	Data any
+	Data any `json:"-"`
 }
 
 // Rank is one registered rank and the ledger of the holds on it. The pointer is
@@ -37,10 +39,11 @@ type RankSpec struct {
 // holds on the old ones end there.
 type Rank struct {
 	// immutable
-	id     string
-	worker string
-	role   Role
-	data   any
+	id         string
+	generation uint64 // set when it is added, unless it came with one
+	worker     string
+	role       Role
+	data       any
 
 	// guarded by the gate's lock (or owned by the core's caller)
 	models      []string
@@ -79,7 +82,7 @@ type Rank struct {
 // NewRank makes a rank that [Change] can add.
 func NewRank(spec RankSpec) *Rank {
 	r := &Rank{
-		id: spec.ID, worker: spec.Worker, role: spec.Role,
+		id: spec.ID, generation: spec.Generation, worker: spec.Worker, role: spec.Role,
 		state: spec.State, data: spec.Data, index: -1,
 	}
 	r.setFacts(RankFacts{

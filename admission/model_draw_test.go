@@ -117,9 +117,15 @@ func isStrict(o QueueOrder, cs *Classes) bool {
 	return o == OrderStrict || o == OrderAuto && cs == nil
 }
 
+// generation is that of the next rank that is made.
+func (w *world) generation() uint64 {
+	w.nth++
+	return uint64(w.nth)
+}
+
 // pairRank is one of the two ranks that every world begins with.
 func (w *world) pairRank(role Role) Change {
-	r := NewRank(RankSpec{ID: fmt.Sprint(role), Worker: "w0", Role: role, Models: []string{"a"}, PairGroup: "x", State: RankState{Healthy: true}})
+	r := NewRank(RankSpec{ID: fmt.Sprint(role), Generation: w.generation(), Worker: "w0", Role: role, Models: []string{"a"}, PairGroup: "x", State: RankState{Healthy: true}})
 	return Change{Op: AddRank, Rank: r, State: r.state}
 }
 
@@ -133,11 +139,10 @@ func drawState(t *rapid.T) RankState {
 }
 
 func (w *world) newRank(t *rapid.T) Change {
-	w.nth++
 	role := rapid.SampledFrom([]Role{RolePrefill, RoleDecode, RolePrefill, RoleDecode, RoleRegular}).Draw(t, "role")
 	worker := fmt.Sprintf("w%d", rapid.IntRange(0, 2).Draw(t, "worker"))
 	spec := RankSpec{
-		ID: fmt.Sprintf("%s@%d", worker, rapid.IntRange(0, 1).Draw(t, "dp rank")), Worker: worker, Role: role,
+		ID: fmt.Sprintf("%s@%d", worker, rapid.IntRange(0, 1).Draw(t, "dp rank")), Generation: w.generation(), Worker: worker, Role: role,
 		State: drawState(t),
 	}
 	f := drawFacts(t)

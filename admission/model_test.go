@@ -41,6 +41,7 @@ func TestModel(t *testing.T) {
 			"facts":      w.setFacts,
 			"pass":       w.pass,
 			"jump":       w.jump,
+			"rebuild":    w.rebuild,
 			"shut down":  w.shutDown,
 			"":           w.check,
 		})
@@ -53,26 +54,30 @@ func TestModel(t *testing.T) {
 		sum.credited += w.ref.credited
 		sum.tooLate += w.ref.tooLate
 		sum.earlyN += w.ref.earlyN
+		sum.rebuilds += w.ref.rebuilds
 		for i, n := range w.ref.reasons {
 			sum.reasons[i] += n
 		}
 	})
-	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN)
+	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
-	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0) {
+	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0) {
 		t.Error("the test tests nothing")
 	}
 }
 
 // world is a core and its reference at one instant.
 type world struct {
-	core    *Core
+	port    *Port
+	core    *Core // the port's
+	options Options
 	ref     *reference
 	now     Instant
 	tickets []*refTicket
 	nth     int // ranks made so far
+	came    int // tickets made so far
 }
 
 var (
@@ -88,7 +93,8 @@ func newWorld(t *rapid.T) *world {
 	if least {
 		o.NewPolicy = func(string, Role) Policy { return leastLoaded{} }
 	}
-	w := &world{core: NewCore(o), now: 1, ref: &reference{
+	port := NewPort(o)
+	w := &world{port: port, core: port.core, options: o, now: 1, ref: &reference{
 		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.Order, o.Classes),
 		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
 	}}
@@ -152,7 +158,8 @@ func (w *world) arrive(t *rapid.T) {
 	if target == nil {
 		return
 	}
-	k := &refTicket{real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
+	w.came++
+	k := &refTicket{number: uint64(w.came), real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
 	drawWeight(t, k.real)
 	if rapid.IntRange(0, 9).Draw(t, "classified") == 9 {
 		k.real.ClassDeadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "class deadline")) * time.Second)
@@ -165,8 +172,12 @@ func (w *world) arrive(t *rapid.T) {
 }
 
 func (w *world) come(t *rapid.T, k *refTicket) {
-	var out []*Ticket
-	w.core.Arrive(w.now, k.real, &out)
+	request := requestOf(k.real)
+	if !k.arrived {
+		w.core.unref(k.real.Target) // the port resolves it again
+	}
+	_, out := w.do(t, Step{Op: StepArrive, Ticket: k.number, Request: &request})
+	k.real = w.port.tickets[k.number]
 	w.ref.arrive(w.now, k)
 	w.step(t, out)
 }
@@ -206,8 +217,7 @@ func (w *world) retry(t *rapid.T) {
 
 func (w *world) cancel(t *rapid.T) {
 	k := w.pick(t, func(k *refTicket) bool { return k.queued || rapid.IntRange(0, 9).Draw(t, "late") == 9 })
-	var out []*Ticket
-	got := w.core.Cancel(w.now, k.real, &out)
+	got, out := w.do(t, Step{Op: StepCancel, Ticket: k.number})
 	if want := w.ref.cancel(w.now, k); got != want {
 		t.Fatalf("cancelled: %t, want %t", got, want)
 	}
@@ -216,14 +226,13 @@ func (w *world) cancel(t *rapid.T) {
 
 func (w *world) start(t *rapid.T) {
 	k := w.pick(t, (*refTicket).holds)
-	w.core.StartDecode(k.real)
+	w.do(t, Step{Op: StepStartDecode, Ticket: k.number})
 	w.ref.startDecode(k)
 }
 
 func (w *world) endPrefill(t *rapid.T) {
 	k := w.pick(t, (*refTicket).granted)
-	var out []*Ticket
-	w.core.EndPrefill(w.now, k.real, &out)
+	_, out := w.do(t, Step{Op: StepEndPrefill, Ticket: k.number})
 	w.ref.endPrefill(k)
 	w.ref.drain(w.now)
 	w.step(t, out)
@@ -231,8 +240,7 @@ func (w *world) endPrefill(t *rapid.T) {
 
 func (w *world) endDecode(t *rapid.T) {
 	k := w.pick(t, (*refTicket).granted)
-	var out []*Ticket
-	w.core.EndDecode(w.now, k.real, &out)
+	_, out := w.do(t, Step{Op: StepEndDecode, Ticket: k.number})
 	w.ref.endDecode(k)
 	w.ref.drain(w.now)
 	w.step(t, out)
@@ -243,8 +251,7 @@ func (w *world) release(t *rapid.T) {
 }
 
 func (w *world) end1(t *rapid.T, k *refTicket) {
-	var out []*Ticket
-	w.core.Release(w.now, k.real, &out)
+	_, out := w.do(t, Step{Op: StepRelease, Ticket: k.number})
 	w.ref.endPrefill(k)
 	w.ref.endDecode(k)
 	if k.granted() {
@@ -257,7 +264,7 @@ func (w *world) end1(t *rapid.T, k *refTicket) {
 // finish forgets a request that is over.
 func (w *world) finish(t *rapid.T) {
 	k := w.pick(t, func(k *refTicket) bool { return !k.queued && !k.holds() })
-	w.core.unref(k.real.Target)
+	w.do(t, Step{Op: StepForget, Ticket: k.number})
 	w.tickets = slices.DeleteFunc(w.tickets, func(o *refTicket) bool { return o == k })
 }
 
@@ -283,7 +290,7 @@ func (w *world) fleet(t *rapid.T) {
 			continue
 		}
 		again := NewRank(RankSpec{
-			ID: old.id, Worker: old.worker, Role: old.role, Models: old.models, PairGroup: old.group,
+			ID: old.id, Generation: w.generation(), Worker: old.worker, Role: old.role, Models: old.models, PairGroup: old.group,
 			Topology: old.topology, Labels: old.labels, Capacity: old.capacity, State: RankState{Healthy: true},
 		})
 		add := Change{Op: AddRank, Rank: again, State: again.state}
@@ -305,16 +312,19 @@ func (w *world) states(t *rapid.T) {
 }
 
 func (w *world) apply(t *rapid.T, changes []Change) {
-	var out []*Ticket
-	w.core.Apply(w.now, changes, &out)
+	_, out := w.do(t, Step{Op: StepApply, Changes: written(changes)})
+	for i := range changes {
+		if changes[i].Op == AddRank {
+			changes[i].Rank = w.port.rank(changes[i].Rank.ref())
+		}
+	}
 	w.ref.apply(w.now, changes)
 	w.step(t, out)
 }
 
 func (w *world) setLimits(t *rapid.T) {
 	l := drawLimits(t)
-	var out []*Ticket
-	w.core.SetLimits(w.now, l, &out)
+	_, out := w.do(t, Step{Op: StepSetLimits, Settings: &Settings{Limits: l}})
 	w.ref.limits = l
 	w.ref.drain(w.now)
 	w.step(t, out)
@@ -322,8 +332,7 @@ func (w *world) setLimits(t *rapid.T) {
 
 func (w *world) setReject(t *rapid.T) {
 	h := drawReject(t)
-	var out []*Ticket
-	w.core.SetRejectThresholds(w.now, h, &out)
+	_, out := w.do(t, Step{Op: StepSetReject, Settings: &Settings{Reject: h}})
 	w.ref.reject = h
 	w.ref.drain(w.now)
 	w.step(t, out)
@@ -340,8 +349,7 @@ func (w *world) reload(t *rapid.T) {
 			old[p] = p.profile.name
 		}
 	}
-	var out []*Ticket
-	w.core.SetClasses(w.now, cs, &out)
+	_, out := w.do(t, Step{Op: StepSetClasses, Settings: &Settings{Classes: cs}})
 	w.ref.reload(w.now, cs, isStrict(w.core.order, cs), old)
 	w.step(t, out)
 }
@@ -349,8 +357,7 @@ func (w *world) reload(t *rapid.T) {
 func (w *world) grow(t *rapid.T) {
 	k := w.pick(t, (*refTicket).holds)
 	n := int64(rapid.IntRange(1, 9).Draw(t, "blocks"))
-	var out []*Ticket
-	w.core.Grow(w.now, k.real, n, &out)
+	_, out := w.do(t, Step{Op: StepGrow, Ticket: k.number, Blocks: n})
 	w.ref.grow(k, n)
 	w.ref.drain(w.now)
 	w.step(t, out)
@@ -361,8 +368,7 @@ func (w *world) grow(t *rapid.T) {
 func (w *world) output(t *rapid.T) {
 	k := w.pick(t, func(k *refTicket) bool { return k.decode != nil })
 	n := int64(rapid.SampledFrom([]int{1, 10, 17, 64, 300}).Draw(t, "tokens"))
-	var out []*Ticket
-	w.core.Grow(w.now, k.real, k.counter.Seen(int(k.output+n), 0), &out)
+	_, out := w.do(t, Step{Op: StepGrow, Ticket: k.number, Blocks: k.counter.Seen(int(k.output+n), 0)})
 	w.ref.come(k, n)
 	w.ref.drain(w.now)
 	w.step(t, out)
@@ -370,8 +376,7 @@ func (w *world) output(t *rapid.T) {
 
 func (w *world) firstToken(t *rapid.T) {
 	k := w.pick(t, (*refTicket).holds)
-	var out []*Ticket
-	w.core.FirstToken(w.now, k.real, &out)
+	_, out := w.do(t, Step{Op: StepFirstToken, Ticket: k.number})
 	w.ref.endTokens(k)
 	w.ref.drain(w.now)
 	w.step(t, out)
@@ -385,8 +390,7 @@ func (w *world) moveDecode(t *rapid.T) {
 	}
 	may := w.ref.staged(k, exclude)
 	was := k.real.Decode
-	var out []*Ticket
-	moved := w.core.MoveDecode(w.now, k.real, exclude, &out)
+	moved, out := w.do(t, Step{Op: StepMoveDecode, Ticket: k.number, Exclude: refsOf(exclude)})
 	if moved != (len(may) > 0) {
 		t.Fatalf("moved: %t, with %d ranks to move to", moved, len(may))
 	}
@@ -453,9 +457,8 @@ func (w *world) jump(t *rapid.T) {
 }
 
 func (w *world) advance(t *rapid.T) {
-	var out []*Ticket
 	again := w.now >= w.core.nextRecheck
-	w.core.Advance(w.now, &out)
+	_, out := w.do(t, Step{Op: StepAdvance})
 	w.ref.expire(w.now)
 	if again && w.ref.drainEnd != never {
 		w.ref.refuseTooLate()
@@ -467,17 +470,15 @@ func (w *world) shutDown(t *rapid.T) {
 	switch rapid.IntRange(0, 60).Draw(t, "shut down") {
 	case 55, 56, 57, 58:
 		d := time.Duration(rapid.IntRange(0, 10).Draw(t, "drain")) * time.Second
-		var out []*Ticket
-		w.core.DrainWithin(w.now, d, &out)
+		_, out := w.do(t, Step{Op: StepDrainWithin, Within: d})
 		w.ref.drainEnd = w.now.Add(d)
 		w.ref.refuseTooLate()
 		w.step(t, out)
 	case 59:
-		w.core.StopArrivals()
+		w.do(t, Step{Op: StepStopArrivals})
 		w.ref.stopped = true
 	case 60:
-		var out []*Ticket
-		w.core.RefuseWaiters(w.now, &out)
+		_, out := w.do(t, Step{Op: StepRefuseWaiters})
 		w.ref.noWaits = true
 		all := slices.Clone(w.ref.waiters)
 		slices.SortFunc(all, func(a, b *refTicket) int {
@@ -570,8 +571,7 @@ func (w *world) check(t *rapid.T) {
 func (w *world) end(t *rapid.T) {
 	for _, k := range slices.Clone(w.tickets) {
 		if k.queued {
-			var out []*Ticket
-			w.core.Cancel(w.now, k.real, &out)
+			_, out := w.do(t, Step{Op: StepCancel, Ticket: k.number})
 			w.ref.cancel(w.now, k)
 			w.step(t, out)
 		}
@@ -579,7 +579,7 @@ func (w *world) end(t *rapid.T) {
 	// Cancelling may have granted others.
 	for _, k := range slices.Clone(w.tickets) {
 		w.end1(t, k)
-		w.core.unref(k.real.Target)
+		w.do(t, Step{Op: StepForget, Ticket: k.number})
 	}
 	w.tickets = nil
 	w.check(t)

@@ -156,3 +156,17 @@ func (t *Ticket) legOf(lack Resource) Leg {
 	}
 	return DecodeLeg
 }
+
+// resumeRuns counts the holds that t has kept, without their admission.
+func (qs *queues) resumeRuns(t *Ticket) {
+	if !t.holdsPrefill && !t.holdsDecode {
+		return
+	}
+	t.counted = &t.queue().pace
+	for l, held := range [...]bool{t.holdsPrefill, t.holdsDecode} {
+		if held {
+			t.counted.runs[l].begin(t.granted)
+			qs.runs[l].begin(t.granted)
+		}
+	}
+}

@@ -111,6 +111,7 @@ func (p *profile) byName(name string) *class {
 // setClasses puts a configuration in force; the queues and the thresholds of ranks are
 // the caller's to rebuild.
 func (qs *queues) setClasses(cs *Classes) {
+	qs.classes = cs
 	qs.laned = qs.order == OrderLanes || qs.order == OrderAuto && cs != nil
 	if cs == nil {
 		cs = &Classes{}
@@ -158,11 +159,7 @@ func (a rankOfWait) compare(b rankOfWait) int {
 // with t, so that a reload that changes the order sorts waiters anew.
 func (t *Ticket) place() {
 	t.rank = rankOfWait{strict: -t.StrictPriority, deadline: t.orderBy}
-	jump := t.PriorityJump
-	if math.IsNaN(jump) {
-		jump = 0
-	}
-	jump = min(max(jump, -1e9), 1e9) // seconds; thirty years
+	jump := t.jump()
 	switch t.class.Order {
 	case WSPT:
 		score := max(1+jump, 0) / float64(max(t.weight, 1))
@@ -172,6 +169,14 @@ func (t *Ticket) place() {
 	default:
 		t.rank.score = int64(t.arrival) - int64(jump*1e9)
 	}
+}
+
+// jump is the priority jump in seconds, up to thirty years.
+func (t *Ticket) jump() float64 {
+	if math.IsNaN(t.PriorityJump) {
+		return 0
+	}
+	return min(max(t.PriorityJump, -1e9), 1e9)
 }
 
 // ahead is the order within a class.

@@ -8,6 +8,7 @@ type queues struct {
 	limits *Limits
 
 	families    []*family // of living models, without duplicates
+	classes     *Classes  // in force
 	order       QueueOrder
 	laned       bool
 	root        *profile

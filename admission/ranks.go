@@ -12,12 +12,13 @@ type rankIndex struct {
 	modelsByName []*model // the same, sorted: every step is deterministic
 	structure    int      // counts changes of models
 
-	ranks     []*Rank // by index
-	indexes   int     // indexes handed out so far
-	indexCap  int
-	words     int // of each bitmap
-	freeIndex []int
-	named     map[string][]*Rank // by what a pin may say: id and worker
+	ranks      []*Rank // by index
+	indexes    int     // indexes handed out so far
+	indexCap   int
+	words      int // of each bitmap
+	freeIndex  []int
+	generation uint64             // the highest so far
+	named      map[string][]*Rank // by what a pin may say: id and worker
 
 	groupNames  []string
 	groups      []bitmap // members by group id, over all pools

@@ -22,6 +22,10 @@ func (ix *rankIndex) addRank(r *Rank) {
 		ix.indexes++
 		ix.growIndexes()
 	}
+	if r.generation == 0 {
+		r.generation = ix.generation + 1
+	}
+	ix.generation = max(ix.generation, r.generation)
 	r.present = true
 	ix.ranks[r.index] = r
 	ix.named[r.id] = append(ix.named[r.id], r)

@@ -34,6 +34,7 @@ type reference struct {
 	reasons            [numReasons]int
 	moved, credited    int
 	tooLate, earlyN    int
+	rebuilds           int
 	evidence           earlyEvidence
 	now, start         Instant
 	paces              map[refQueue]*refPace
@@ -63,6 +64,7 @@ type refQueue struct {
 }
 
 type refTicket struct {
+	number    uint64
 	real      *Ticket
 	model     string
 	exclude   [numLegs][]*refRank

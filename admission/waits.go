@@ -43,6 +43,11 @@ func (qs *queues) enqueue(now Instant, t *Ticket, pair bool) {
 	t.setWake()
 	t.queuedRaw = min(max(t.PromptTokens, 0), maxAmount)
 	t.queuedCached = min(max(t.CachedTokens, 0), t.queuedRaw)
+	qs.enter(now, t, pair)
+}
+
+// enter puts t into every list of waiters. pair: it has a candidate, or a pair.
+func (qs *queues) enter(now Instant, t *Ticket, pair bool) {
 	qs.insert(now, t)
 	qs.deadlines.push(t)
 	t.Target.waiters.add(t)
