@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -122,7 +123,7 @@ func TestVLLMWithoutHandOff(t *testing.T) {
 				c.Fleet.KVHandOffMissing = "fail"
 			}
 		}})
-		o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend, s.KVConnector = "vllm", fleet.ConnectorNIXL }
+		o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend, s.KVConnector = "vllm", engine.ConnectorNIXL }
 		r := newRig(t, o)
 		a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"])
 		want, outcome := 200, handOffRecompute

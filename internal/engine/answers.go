@@ -13,7 +13,8 @@ import (
 )
 
 // HTTP is the part of a dialect that is common to engines that speak the API over
-// HTTP, to be embedded: how they are called and what their answers mean.
+// HTTP, to be embedded: how they are called and what their answers mean. Its probes
+// tell of an engine what every one tells: whether it lives, and which models it lists.
 type HTTP struct{}
 
 // Call implements Dialect.

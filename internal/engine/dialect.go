@@ -9,9 +9,13 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// Dialect is one engine: what it wants of a request's legs, how they are called, and
-// what its answers mean. Its methods are safe for concurrent use.
+// Dialect is one engine: what it wants of a request's legs, how they are called, what
+// its answers mean, how its workers are probed, and which of them can be paired. Its
+// methods are safe for concurrent use.
 type Dialect interface {
+	Prober
+	Pairer
+
 	// Name is the worker's setting "backend".
 	Name() string
 
@@ -62,15 +66,12 @@ type Rank interface {
 	// without scheme, an IPv6 address in brackets (engines join it with the port as
 	// it is), and the port. Without a port hasPort is false.
 	Bootstrap() (host string, port int, hasPort bool)
-	// Connector is how a vLLM worker hands KV cache over: one of the Connector
-	// constants.
+	// Connector is how the worker hands KV cache over; empty for dialects without
+	// Connectors.
 	Connector() string
-	// MooncakeEngineID is the id of a prefill engine with Mooncake; ok is false
+	// Peer is what decode must be told of a prefill worker, as Pairer has read it; nil
 	// while it is not known.
-	MooncakeEngineID() (id string, ok bool)
-	// PushPeer is what decode must be told of a prefill engine that pushes; ok is
-	// false while it is not known.
-	PushPeer() (p PushPeer, ok bool)
+	Peer() Peer
 }
 
 // Pair is one request for two ranks, and the state of its plan. It is owned by the
@@ -93,6 +94,8 @@ type Pair struct {
 	room       [1]int64 // behind rooms, for one
 	transferID string
 	connector  *connector
+	engineID   string    // of the prefill rank, with Mooncake
+	pushPeer   *PushPeer // with NIXL that pushes
 }
 
 // Whole is one request that runs whole on one rank.

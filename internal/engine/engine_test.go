@@ -31,21 +31,14 @@ type testRank struct {
 	host       string
 	port       int
 	connector  string
-	engineID   string
-	peer       *PushPeer
+	peer       Peer
 }
 
-func (r testRank) DPRank() int                      { return r.dp }
-func (r testRank) DPSize() int                      { return r.dpSize }
-func (r testRank) Bootstrap() (string, int, bool)   { return r.host, r.port, r.port != 0 }
-func (r testRank) Connector() string                { return r.connector }
-func (r testRank) MooncakeEngineID() (string, bool) { return r.engineID, r.engineID != "" }
-func (r testRank) PushPeer() (p PushPeer, ok bool) {
-	if r.peer != nil {
-		return *r.peer, true
-	}
-	return p, false
-}
+func (r testRank) DPRank() int                    { return r.dp }
+func (r testRank) DPSize() int                    { return r.dpSize }
+func (r testRank) Bootstrap() (string, int, bool) { return r.host, r.port, r.port != 0 }
+func (r testRank) Connector() string              { return r.connector }
+func (r testRank) Peer() Peer                     { return r.peer }
 
 // planned makes both legs' bodies as the dialect plans them. rooms are the same each
 // time.

@@ -72,9 +72,11 @@ func moriioPrefill(p *Pair) []byte {
 // prepareMooncake: the legs are paired by a transfer id; without one nothing is
 // transferred, silently.
 func prepareMooncake(p *Pair, _ *Plan) error {
-	if _, ok := p.Prefill.MooncakeEngineID(); !ok {
+	id, ok := mooncakeEngineID(p.Prefill)
+	if !ok {
 		return errNoEngineID
 	}
+	p.engineID = id
 	return nil
 }
 
@@ -87,11 +89,10 @@ func mooncakePrefill(p *Pair) []byte {
 // server's /query does.
 func mooncakeDecode(p *Pair) []byte {
 	host, port, _ := p.Prefill.Bootstrap()
-	engineID, _ := p.Prefill.MooncakeEngineID()
 	b := append([]byte(nil), `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`...)
 	b = openai.AppendString(b, "http://"+host+":"+strconv.Itoa(port))
 	b = append(b, `,"remote_engine_id":`...)
-	b = openai.AppendString(b, engineID)
+	b = openai.AppendString(b, p.engineID)
 	b = append(b, `,"transfer_id":`...)
 	return append(openai.AppendString(b, "xfer-"+p.transferID), '}')
 }
@@ -99,10 +100,12 @@ func mooncakeDecode(p *Pair) []byte {
 // preparePush: the legs meet by the request's id, which must be a new one: clients
 // repeat theirs.
 func preparePush(p *Pair, plan *Plan) error {
-	if _, ok := p.Prefill.PushPeer(); !ok {
+	peer, ok := p.Prefill.Peer().(*PushPeer)
+	if !ok {
 		plan.Shape, plan.Why, p.transferID = DecodeAlone, AloneNoConnector, ""
 		return nil
 	}
+	p.pushPeer = peer
 	p.RequestID += "-" + p.transferID
 	plan.RequestID = p.RequestID
 	return nil
@@ -110,12 +113,11 @@ func preparePush(p *Pair, plan *Plan) error {
 
 // pushDecode tells decode of the prefill engine and of its name for the request.
 func pushDecode(p *Pair) []byte {
-	peer, _ := p.Prefill.PushPeer()
 	prefix := "cmpl-"
 	if p.Request.Route == openai.RouteChatCompletions {
 		prefix = "chatcmpl-"
 	}
-	return peer.params(prefix + p.RequestID)
+	return p.pushPeer.params(prefix + p.RequestID)
 }
 
 // PushPeer is what a decode engine must be told of a prefill engine that pushes
@@ -129,7 +131,7 @@ type PushPeer struct {
 
 // params are the decode leg's kv_transfer_params. requestID is the engine's name
 // for the prefill's request.
-func (p PushPeer) params(requestID string) []byte {
+func (p *PushPeer) params(requestID string) []byte {
 	b, err := json.Marshal(map[string]any{
 		"do_remote_prefill": true, "do_remote_decode": false,
 		"remote_engine_id": p.EngineID, "remote_host": p.Host, "remote_port": p.Port,

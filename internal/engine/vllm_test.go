@@ -98,7 +98,7 @@ func TestVLLMHandOff(t *testing.T) {
 // Each connector has a shape, and what its legs are told.
 func TestVLLMConnectors(t *testing.T) {
 	peer := &PushPeer{EngineID: "e", Host: "h", Port: 5, TPSize: 1, PPSize: 1}
-	known := testRank{host: "h", port: 8998, engineID: "e", peer: peer}
+	known := testRank{host: "h", port: 8998, peer: peer}
 	moriio := maps.Clone(nixlWish)
 	moriio["transfer_id"] = "tx-new"
 	for _, c := range []struct {
@@ -114,7 +114,7 @@ func TestVLLMConnectors(t *testing.T) {
 		{ConnectorLMCache, known, PrefillFirst, "req", nil, nil},
 		{ConnectorShared, known, PrefillFirst, "req", nil, nil},
 		{ConnectorNone, known, DecodeAlone, "req", nil, nil},
-		{ConnectorMooncake, known, Together, "req",
+		{ConnectorMooncake, testRank{host: "h", port: 8998, peer: &MooncakePeer{EngineIDs: []string{"e"}}}, Together, "req",
 			map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": "xfer-new"},
 			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_bootstrap_addr": "http://h:8998", "remote_engine_id": "e", "transfer_id": "xfer-new"}},
 		{ConnectorNIXLPush, known, Together, "req-new", nixlWish,

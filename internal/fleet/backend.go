@@ -1,44 +1,12 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	"github.com/sluice-router/sluice/internal/engine"
 )
-
-// The dialects and connectors, by the names that package engine has for them.
-// SGLang's workers have no connector: theirs is empty.
-const (
-	// DialectSGLang is the backend of workers that say nothing else.
-	DialectSGLang = "sglang"
-	DialectVLLM   = "vllm"
-
-	ConnectorNIXL          = engine.ConnectorNIXL
-	ConnectorNIXLPush      = engine.ConnectorNIXLPush
-	ConnectorMooncake      = engine.ConnectorMooncake
-	ConnectorMoRIIO        = engine.ConnectorMoRIIO
-	ConnectorLMCache       = engine.ConnectorLMCache
-	ConnectorSharedStorage = engine.ConnectorShared
-	ConnectorNone          = engine.ConnectorNone
-	ConnectorUnknown       = engine.ConnectorUnknown
-)
-
-// connectorOf maps every spelling of a connector, in lower case, to its name
-// here. Besides those names they are the classes that vLLM's
-// --kv-transfer-config takes.
-var connectorOf = map[string]string{
-	ConnectorNIXL: ConnectorNIXL, "nixlconnector": ConnectorNIXL, "nixlpullconnector": ConnectorNIXL,
-	ConnectorNIXLPush: ConnectorNIXLPush, "nixlpushconnector": ConnectorNIXLPush,
-	ConnectorMooncake: ConnectorMooncake, "mooncakeconnector": ConnectorMooncake,
-	ConnectorMoRIIO: ConnectorMoRIIO, "moriioconnector": ConnectorMoRIIO,
-	ConnectorLMCache: ConnectorLMCache, "lmcacheconnectorv1": ConnectorLMCache, "lmcachempconnector": ConnectorLMCache,
-	ConnectorSharedStorage: ConnectorSharedStorage, "sharedstorageconnector": ConnectorSharedStorage, "exampleconnector": ConnectorSharedStorage,
-	ConnectorNone: ConnectorNone,
-}
-
-// Connectors are the values of WorkerSpec.KVConnector.
-var Connectors = []string{ConnectorNIXL, ConnectorNIXLPush, ConnectorMooncake, ConnectorMoRIIO, ConnectorLMCache, ConnectorSharedStorage, ConnectorNone}
 
 // Labels that stand for settings, where those are not made.
 const (
@@ -58,12 +26,18 @@ func checkDialect(s *WorkerSpec, dialects *engine.Registry) error {
 		s.KVConnector = ""
 		return nil
 	}
-	c, ok := connectorOf[strings.ToLower(s.KVConnector)]
-	if !ok {
-		return &SpecError{"kv_connector", fmt.Errorf("%.64q is none of auto, %s", s.KVConnector, strings.Join(Connectors, ", "))}
+	if d, ok := dialects.Named(s.Backend); ok {
+		if c := d.Connectors().Named(s.KVConnector); c != "" {
+			s.KVConnector = c
+			return nil
+		}
 	}
-	if s.Backend == DialectSGLang {
-		return &SpecError{"kv_connector", fmt.Errorf("%q is for vLLM workers; this one is set to be %s", s.KVConnector, s.Backend)}
+	c, of := dialects.Connector(s.KVConnector)
+	switch {
+	case of == nil:
+		return &SpecError{"kv_connector", fmt.Errorf("%.64q is none of auto, %s", s.KVConnector, strings.Join(dialects.ConnectorNames(), ", "))}
+	case s.Backend != "":
+		return &SpecError{"kv_connector", fmt.Errorf("%q is for %s workers; this one is set to be %s", s.KVConnector, of.Of, s.Backend)}
 	}
 	s.KVConnector = c
 	return nil
@@ -90,31 +64,36 @@ func (w *Worker) setConnector() string {
 	if s.KVConnector != "" {
 		return s.KVConnector
 	}
-	return connectorOf[strings.ToLower(s.Labels[labelConnector])]
+	c, _ := w.fleet.opts.Dialects.Connector(s.Labels[labelConnector])
+	return c
+}
+
+// setDialect is the dialect that the operator says; nil for none.
+func (w *Worker) setDialect() engine.Dialect {
+	d, _ := w.fleet.opts.Dialects.Named(w.setBackend())
+	return d
+}
+
+// dialectBy is the engine's dialect by these facts of it: as set, else as found out,
+// else the default.
+func (w *Worker) dialectBy(f *Facts) engine.Dialect {
+	if d, ok := w.fleet.opts.Dialects.Named(cmp.Or(w.setBackend(), f.Backend)); ok {
+		return d
+	}
+	return w.fleet.opts.Dialects.Default()
 }
 
 // Dialects are those that workers may have.
 func (f *Fleet) Dialects() *engine.Registry { return f.opts.Dialects }
 
-// Dialect is the engine's: as set, else as found out, else SGLang's.
+// Dialect is the engine's: as set, else as found out, else the default.
 func (w *Worker) Dialect() engine.Dialect { return w.state.Load().dialect }
 
 // Backend is the name of the engine's dialect.
 func (w *Worker) Backend() string { return w.Dialect().Name() }
 
-// vllm reports whether the worker speaks vLLM's dialect.
-func (w *Worker) vllm() bool { return w.Backend() == DialectVLLM }
-
-// vllm reports whether w speaks vLLM's dialect by these facts of it.
-func (f *Facts) vllm(w *Worker) bool {
-	if b := w.setBackend(); b != "" {
-		return b == DialectVLLM
-	}
-	return f.Backend == DialectVLLM
-}
-
-// Connector is how the worker hands KV cache over: empty for SGLang, else one of
-// the Connector constants. A decode worker cannot be asked; without a setting it
+// Connector is how the worker hands KV cache over: empty for dialects without
+// connectors, else one of theirs. A decode worker cannot be asked; without a setting it
 // has that of the prefill workers of its model.
 func (w *Worker) Connector() string { return w.state.Load().connector }
 
@@ -132,6 +111,24 @@ func (r *Rank) Dialect() engine.Dialect { return r.worker.Dialect() }
 
 // Backend is Worker.Backend.
 func (r *Rank) Backend() string { return r.worker.Backend() }
+
+// Peer is what decode must be told of the rank's worker. It is read with the worker's
+// facts, and again after the worker was away; nil while it is not known.
+func (r *Rank) Peer() engine.Peer {
+	if p := r.worker.peer.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// setPeer takes over what was read; nil for nothing.
+func (w *Worker) setPeer(p engine.Peer) {
+	if p == nil {
+		w.peer.Store(nil)
+		return
+	}
+	w.peer.Store(&p)
+}
 
 // Connector is Worker.Connector.
 func (r *Rank) Connector() string { return r.worker.Connector() }

@@ -2,60 +2,27 @@ package fleet
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 )
-
-// rankCapacity is what a worker reports of one of its data-parallel ranks. Zero: not
-// reported.
-type rankCapacity struct {
-	kvTokens, maxRunning int64
-}
-
-func grown[T any](s []T, i int) []T {
-	if i < len(s) {
-		return s
-	}
-	return append(s, make([]T, i+1-len(s))...)
-}
-
-// addStates reads /server_info's internal_states, one for each data-parallel rank.
-func (f *Facts) addStates(l lenient) {
-	var states []lenient
-	if json.Unmarshal(l["internal_states"], &states) != nil {
-		return
-	}
-	for i, o := range states {
-		dp, ok := rankOf(o, i)
-		if !ok {
-			continue
-		}
-		tokens := o.amount("token_capacity")
-		if tokens == 0 {
-			tokens = o.object("memory_usage").amount("token_capacity")
-		}
-		f.states = grown(f.states, dp)
-		f.states[dp] = rankCapacity{kvTokens: tokens, maxRunning: o.amount("effective_max_running_requests_per_dp")}
-	}
-}
 
 // rankCapacity is what is known of one rank, from the most reliable source that
 // reports it.
-func (f *Facts) rankCapacity(dp int) rankCapacity {
-	var s rankCapacity
-	for _, told := range [][]rankCapacity{f.loads, f.states} {
+func (f *Facts) rankCapacity(dp int) engine.RankCapacity {
+	var s engine.RankCapacity
+	for _, told := range [][]engine.RankCapacity{f.loads, f.States} {
 		if dp < len(told) {
-			s.kvTokens = cmp.Or(s.kvTokens, told[dp].kvTokens)
-			s.maxRunning = cmp.Or(s.maxRunning, told[dp].maxRunning)
+			s.KVTokens = cmp.Or(s.KVTokens, told[dp].KVTokens)
+			s.MaxRunning = cmp.Or(s.MaxRunning, told[dp].MaxRunning)
 		}
 	}
-	s.kvTokens = cmp.Or(s.kvTokens, f.MaxTotalTokens)
-	if s.maxRunning == 0 {
-		s.maxRunning = f.MaxRunningRequests
+	s.KVTokens = cmp.Or(s.KVTokens, f.MaxTotalTokens)
+	if s.MaxRunning == 0 {
+		s.MaxRunning = f.MaxRunningRequests
 		if f.DPAttention && f.DPSize > 1 {
-			s.maxRunning /= int64(f.DPSize) // SGLang shares it out
+			s.MaxRunning /= int64(f.DPSize) // SGLang shares it out
 		}
 	}
 	return s
@@ -81,10 +48,10 @@ func (f *Facts) capacity(dp int, set admission.Capacity) admission.Capacity {
 	blind, unbounded := false, false
 	for i := range n {
 		s := f.rankCapacity(first + i)
-		tokens += s.kvTokens
-		c.MaxRunning += s.maxRunning
-		blind = blind || s.kvTokens == 0
-		unbounded = unbounded || s.maxRunning == 0
+		tokens += s.KVTokens
+		c.MaxRunning += s.MaxRunning
+		blind = blind || s.KVTokens == 0
+		unbounded = unbounded || s.MaxRunning == 0
 	}
 	if unbounded {
 		c.MaxRunning = 0 // a part is no bound of the whole

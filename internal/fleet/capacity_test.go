@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 func TestCapacity(t *testing.T) {
@@ -56,16 +58,13 @@ func TestCapacity(t *testing.T) {
 		{"too much", `{"dp_size":1024,"chunked_prefill_size":9007199254740992,"page_size":1,"max_running_requests":9007199254740992,"scheduler_info":{"max_total_num_tokens":9007199254740992}}`,
 			"", c{}, []want{{0, all(1<<40, 1<<40, 1, 1<<40)}, {-1, all(1<<50, 1<<50, 1, 1<<50)}}},
 	} {
-		f := &Facts{}
-		if err := f.addServerInfo([]byte(tc.info)); err != nil {
-			t.Fatal(tc.name, err)
-		}
+		f := factsOf(map[string]string{"/server_info": tc.info})
 		if tc.load != "" {
-			l, err := readLoads([]byte(tc.load))
+			l, err := engine.SGLang{}.ReadLoads([]byte(tc.load))
 			if err != nil {
 				t.Fatal(tc.name, err)
 			}
-			f.loads = l.capacities
+			f.loads = l.Capacities
 		}
 		for _, w := range tc.want {
 			if got := f.capacity(w.dp, tc.set); got != w.c {
@@ -75,16 +74,15 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-func TestReadLoads(t *testing.T) {
-	for _, odd := range []string{``, `null`, `[]`, `{}`, `{"loads":null}`, `{"loads":[]}`, `{"loads":{}}`, `{"loads":[1]}`, `{"loads":[{"dp_rank":-1}]}`, `{"loads":[{"dp_rank":1024}]}`} {
-		if l, err := readLoads([]byte(odd)); err == nil {
-			t.Errorf("%s is taken for %+v", odd, l)
+// factsOf are those of an engine with these answers and no others.
+func factsOf(answers map[string]string) *Facts {
+	ask := func(_ context.Context, q engine.Question) (int, []byte, error) {
+		if a, ok := answers[q.Path]; ok {
+			return 200, []byte(a), nil
 		}
+		return 404, nil, nil
 	}
-	l, err := readLoads([]byte(`{"loads":[{"num_running_reqs":3,"num_waiting_reqs":2,"num_waiting_uncached_tokens":70,"num_used_tokens":900},{"num_running_reqs":-4}]}`))
-	if err != nil || !slices.Equal(l.load, []RankLoad{{3, 2, 70, 900}, {}}) {
-		t.Errorf("%+v, %v", l, err)
-	}
+	return &Facts{Facts: *engine.Builtin().ReadFacts(context.Background(), ask, nil)}
 }
 
 // gateRank is what the gate knows of a rank.
@@ -146,8 +144,8 @@ func TestNewCapacityKeepsHolds(t *testing.T) {
 func TestLostLoadsKeepCapacity(t *testing.T) {
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
-		b.prober.says(urlA, &Facts{PageSize: 16})
-		b.prober.loaded(urlA, &loads{capacities: []rankCapacity{{1600, 8}}, load: []RankLoad{{Running: 3}}})
+		b.prober.says(urlA, &Facts{Facts: engine.Facts{PageSize: 16}})
+		b.prober.loaded(urlA, &loads{Loads: engine.Loads{Capacities: []engine.RankCapacity{{KVTokens: 1600, MaxRunning: 8}}, Ranks: []RankLoad{{Running: 3}}}})
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
 		want := admission.Capacity{KVBlocks: 100, BlockSize: 16, MaxRunning: 8}
@@ -337,7 +335,7 @@ func TestLoadsRouteMayMisbehave(t *testing.T) {
 			t.Parallel()
 			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				switch r.URL.Path {
-				case loadsPath:
+				case "/v1/loads":
 					answer(w, r)
 				case "/server_info":
 					_, _ = w.Write([]byte(`{"page_size":16,"scheduler_info":{"max_total_num_tokens":160}}`))
@@ -349,7 +347,7 @@ func TestLoadsRouteMayMisbehave(t *testing.T) {
 			if c := w.Ranks()[0].Capacity(); c.KVBlocks != 10 {
 				t.Errorf("capacity %+v", c)
 			}
-			if missing := slices.Contains(w.Info().MissingRoutes, loadsPath); missing != (name == "404" || name == "html") {
+			if missing := slices.Contains(w.Info().MissingRoutes, "/v1/loads"); missing != (name == "404" || name == "html") {
 				t.Errorf("missing routes %q", w.Info().MissingRoutes)
 			}
 			if _, _, ok := w.Ranks()[0].Reported(); ok {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // prober sends the requests of checks. Tests have their own.
@@ -14,17 +15,17 @@ type prober interface {
 	check(ctx context.Context, w *Worker, l checkParams) checkResult
 	// facts reads the information routes of w.
 	facts(ctx context.Context, w *Worker) *Facts
-	// loads reads the load of w; nil if it did not report it. never: it has no such
-	// route.
-	loads(ctx context.Context, w *Worker, vllm bool) (l *loads, never bool)
+	// loads reads the load of w, which is of the dialect; nil if it did not report it.
+	// never: it has no such route.
+	loads(ctx context.Context, w *Worker, d engine.Dialect) (l *loads, never bool)
 	// changed reports, by a few cheap requests, whether w is another engine than
 	// before, or serves something else.
 	changed(ctx context.Context, w *Worker, before *Facts) bool
-	// connector finds out the KV connector of a vLLM prefill worker. An error may be
-	// transient; note is for the operator.
-	connector(ctx context.Context, w *Worker, f *Facts) (name, note string, err error)
-	// mooncake queries the bootstrap server of w.
-	mooncake(ctx context.Context, w *Worker) (*mooncake, error)
+	// connector finds out the KV connector of a prefill worker. An error may be
+	// transient.
+	connector(ctx context.Context, w *Worker, f *Facts) (engine.Found, error)
+	// peer reads what decode must be told of w, as engine.Pairer.ReadPeer does.
+	peer(ctx context.Context, w *Worker, d engine.Dialect, connector string) (p engine.Peer, asked bool, err error)
 }
 
 // due starts the check of a worker when its time has come, or continues its drain.
@@ -44,7 +45,7 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 		deadAfter:  f.cfg.Health.FailureThreshold - w.health.deadFailures, onFailure: func(why string) { f.markSuspect(w, why) },
 	}
 	w.progress = w.liveness.Load().progressed.Swap(false)
-	doubt := w.health.failing() || w.Facts().incomplete
+	doubt := w.health.failing() || w.Facts().Incomplete
 	stale, away := f.factsStaleLocked(w, now), !w.health.healthy
 	f.mu.Unlock()
 	f.limiter.start(doubt, func() { f.check(w, l, stale, away) })
@@ -55,7 +56,7 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 // when it seems to be another engine, and every factsInterval.
 func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 	facts := w.Facts()
-	if !facts.read || facts.incomplete || w.withheldLocked() || !w.health.healthy {
+	if !facts.read || facts.Incomplete || w.withheldLocked() || !w.health.healthy {
 		return true
 	}
 	age := now.Sub(w.factsReadAt)
@@ -95,10 +96,10 @@ func (f *Fleet) checkLoad(w *Worker) {
 	f.mu.Lock()
 	paced := f.idlePauseLocked(w) > 0
 	f.mu.Unlock()
-	// In a large fleet the load of an SGLang worker without requests from this router
-	// is not worth a request.
-	if !facts.noLoads && (!paced || w.vllm()) {
-		l, never := f.prober.loads(w.ctx, w, w.vllm())
+	// In a large fleet the load of a worker without requests from this router is not
+	// worth a request, unless it tells one process from the next.
+	if d := w.Dialect(); !facts.noLoads && (!paced || d.LoadsIdentify()) {
+		l, never := f.prober.loads(w.ctx, w, d)
 		f.storeLoads(w, l)
 		stale = never || l != nil && facts.loadsDiffer(l)
 	}
@@ -115,10 +116,11 @@ func (f *Fleet) checkLoad(w *Worker) {
 	f.sched.advance(w.event, max(now, w.factsReadAt.Add(f.cfg.Health.Interval/2)))
 }
 
-// addConnector finds out the KV connector of a vLLM prefill worker. The worker is
-// probed once, and again only after it was away or when it did not answer.
+// addConnector finds out the KV connector of a prefill worker whose dialect has several.
+// The worker is probed once, and again only after it was away or when it did not answer.
 func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
-	if w.role != admission.RolePrefill || !facts.vllm(w) {
+	d := w.dialectBy(facts)
+	if w.role != admission.RolePrefill || d.Connectors() == nil {
 		return
 	}
 	before := w.Facts()
@@ -132,10 +134,11 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 	if name == "" && (unknown || away && before.connectorProbed && since >= connectorProbePause) {
 		facts.connectorProbed = true
 		w.connectorProbedAt, w.connectorProbes = now, w.connectorProbes+1
-		c, note, err := f.prober.connector(w.ctx, w, facts)
+		found, err := f.prober.connector(w.ctx, w, facts)
 		switch {
 		case err == nil:
-			facts.Connector, facts.connectorNote = c, note
+			facts.Connector, facts.connectorNote = found.Connector, found.Note
+			w.setPeer(found.Peer)
 		case facts.Connector == "":
 			facts.connectorNote = fmt.Sprintf("its connector is not known: %s; set kv_connector", err)
 		}
@@ -145,14 +148,30 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 	if name == "" {
 		name = facts.Connector
 	}
-	if name == ConnectorMooncake {
-		if err := f.readMooncake(w); err != nil {
-			if away {
-				w.mooncake.Store(nil) // it may have restarted with other ids
-			}
-			facts.warn("its Mooncake bootstrap server does not answer: %s", err)
+	switch p, asked, err := f.prober.peer(w.ctx, w, d, name); {
+	case !asked:
+	case err == nil:
+		w.setPeer(p)
+	default:
+		// What it told before stays, but for a worker that may have restarted.
+		if away {
+			w.setPeer(nil)
 		}
+		facts.Warn("%s", err)
 	}
+}
+
+// probed is w as a dialect asks it.
+func (p *httpProber) probed(w *Worker) engine.Probed {
+	return engine.Probed{Ask: p.asker(w), Host: w.base.Host, BootstrapAddr: w.bootstrapAddr(), Model: w.spec.ModelID}
+}
+
+func (p *httpProber) connector(ctx context.Context, w *Worker, f *Facts) (engine.Found, error) {
+	return w.dialectBy(f).FindConnector(ctx, p.probed(w), &f.Facts)
+}
+
+func (p *httpProber) peer(ctx context.Context, w *Worker, d engine.Dialect, connector string) (engine.Peer, bool, error) {
+	return d.ReadPeer(ctx, p.probed(w), connector)
 }
 
 // markSuspect records that a check of w, which is still running, has failed so far.
@@ -215,7 +234,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	var news []pairingNews
 	exchanged := false
 	// Complete facts from before are better than incomplete ones.
-	if facts != nil && (!facts.incomplete || !w.Facts().read || w.Facts().incomplete) {
+	if facts != nil && (!facts.Incomplete || !w.Facts().read || w.Facts().Incomplete) {
 		old := w.Facts()
 		w.updateState(facts)
 		w.factsReadAt, w.maybeReplaced = now, false

@@ -40,8 +40,8 @@
 // # Busy, unhealthy, dead
 //
 // SGLang's health route runs a generation. It takes a second at best and fails
-// while the scheduler is busy, so there is a second probe, the liveness probe:
-// /model_info needs no scheduler. A worker that fails the first and answers the
+// while the scheduler is busy, so there is a second probe, the liveness probe, of a
+// route that needs no scheduler (the dialect's AlivePath). A worker that fails the first and answers the
 // second is busy if it has requests: the failure is forgiven while bytes come from
 // it, or else for worker_busy_grace_secs. It is unhealthy, and gets no requests,
 // after health.failure_threshold failures in a row that were not forgiven. It is
@@ -50,12 +50,15 @@
 //
 // vLLM's health route needs no scheduler and is used for both probes.
 //
+// What a worker is asked and what its answers mean is its dialect's business (package
+// engine). The fleet decides when to ask and how long to wait, and sends the questions.
+//
 // # Who can be paired
 //
 // A prefill and a decode rank are paired within one dialect, connector and form
-// of KV cache: their pair group at the gate. vLLM says nothing about its connector
-// over HTTP, so a prefill worker is probed by a request for one token when it is
-// registered, a bounded number of times; a decode worker cannot be probed, and
+// of KV cache: their pair group at the gate. Where the engine says nothing about its
+// connector over HTTP, as vLLM, a prefill worker is probed by a request for one token when
+// it is registered, a bounded number of times; a decode worker cannot be probed, and
 // inherits the connector of the prefill workers of its model. What the operator
 // configures takes precedence. Info and the log say which workers cannot be paired.
 //

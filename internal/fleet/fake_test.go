@@ -14,8 +14,12 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/config/configtest"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/policy"
 )
+
+// The names of the dialects.
+var dialectSGLang, dialectVLLM = engine.SGLang{}.Name(), engine.VLLM{}.Name()
 
 // fakeProber answers from a script instead of a network. It must not be changed
 // while the lock is not held.
@@ -32,7 +36,7 @@ type fakeProber struct {
 	connects map[string]string
 	mute     map[string]error
 	probed   map[string]int
-	moon     map[string]*mooncake
+	moon     map[string]*engine.MooncakePeer
 	looks    int // for changes, at all workers
 	// hangs are workers that do not answer some of what they are asked.
 	hangs map[string]*hang
@@ -50,7 +54,7 @@ func newFakeProber() *fakeProber {
 	return &fakeProber{
 		up: map[string]checkResult{}, delay: map[string]time.Duration{}, said: map[string]*Facts{},
 		asked: map[string]int{}, at: map[string]time.Time{}, load: map[string]*loads{},
-		hangs: map[string]*hang{}, connects: map[string]string{}, mute: map[string]error{}, probed: map[string]int{}, moon: map[string]*mooncake{},
+		hangs: map[string]*hang{}, connects: map[string]string{}, mute: map[string]error{}, probed: map[string]int{}, moon: map[string]*engine.MooncakePeer{},
 	}
 }
 
@@ -157,10 +161,10 @@ func (p *fakeProber) changed(ctx context.Context, w *Worker, before *Facts) bool
 	p.mu.Lock()
 	p.looks++
 	p.mu.Unlock()
-	return !now.sameNames(before) || now.fingerprint != before.fingerprint
+	return !now.SameModels(&before.Facts) || now.Fingerprint != before.Fingerprint
 }
 
-func (p *fakeProber) loads(_ context.Context, w *Worker, _ bool) (*loads, bool) {
+func (p *fakeProber) loads(_ context.Context, w *Worker, _ engine.Dialect) (*loads, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.load[w.URL()]
@@ -171,20 +175,23 @@ func (p *fakeProber) loads(_ context.Context, w *Worker, _ bool) (*loads, bool) 
 	return &c, false
 }
 
-func (p *fakeProber) connector(_ context.Context, w *Worker, _ *Facts) (string, string, error) {
+func (p *fakeProber) connector(_ context.Context, w *Worker, _ *Facts) (engine.Found, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.probed[w.URL()]++
-	return p.connects[w.URL()], "", p.mute[w.URL()]
+	return engine.Found{Connector: p.connects[w.URL()]}, p.mute[w.URL()]
 }
 
-func (p *fakeProber) mooncake(_ context.Context, w *Worker) (*mooncake, error) {
+func (p *fakeProber) peer(_ context.Context, w *Worker, _ engine.Dialect, connector string) (engine.Peer, bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if m := p.moon[w.URL()]; m != nil {
-		return m, nil
+	if connector != engine.ConnectorMooncake {
+		return nil, false, nil
 	}
-	return nil, errors.New("no answer")
+	if m := p.moon[w.URL()]; m != nil {
+		return m, true, nil
+	}
+	return nil, true, errors.New("no answer")
 }
 
 func (p *fakeProber) loaded(url string, l *loads) {

@@ -9,25 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
-
-func TestMark(t *testing.T) {
-	info := func(seed, capacity, load int) []byte {
-		return fmt.Appendf(nil, `{"random_seed":%d,"name":"a\"[","internal_states":[{"token_capacity":%d,"last_gen_throughput":%d,"x":"]\\"}],"version":"1"}`, seed, capacity, load)
-	}
-	was := fingerprintOf(info(1, 100, 5))
-	if fingerprintOf(info(1, 100, 77)) != was {
-		t.Error("another load is another engine")
-	}
-	if fingerprintOf(info(2, 100, 5)) == was || fingerprintOf(info(1, 101, 5)) == was || fingerprintOf(nil) == was {
-		t.Error("another seed or capacity is the same engine")
-	}
-	for _, odd := range []string{"", `"internal_states"`, `{"internal_states":[`, `{"internal_states":["\`, `{"internal_states":}]`, `"internal_states":{"token_capacity"`} {
-		if fingerprintOf([]byte(odd)) == 0 {
-			t.Errorf("%q has no mark", odd)
-		}
-	}
-}
 
 // stand is an engine whose process can be exchanged between two checks, without a
 // connection that breaks.
@@ -83,8 +66,8 @@ func TestExchangedEngine(t *testing.T) {
 			func(w *Worker) bool { return w.Ranks()[0].Capacity().MaxRunning == 9 }, false},
 		{"model", sglang, map[string]string{"/v1/models": models("sglang", "other"), "/server_info": server(9000, 1, 8)},
 			func(w *Worker) bool { return slices.Equal(w.Info().Models, []string{"other"}) }, true},
-		{"dialect", sglang, vllm, func(w *Worker) bool { return w.Backend() == DialectVLLM }, false},
-		{"dialect back", vllm, sglang, func(w *Worker) bool { return w.Backend() == DialectSGLang }, false},
+		{"dialect", sglang, vllm, func(w *Worker) bool { return w.Backend() == dialectVLLM }, false},
+		{"dialect back", vllm, sglang, func(w *Worker) bool { return w.Backend() == dialectSGLang }, false},
 		{"process", vllm, map[string]string{"/v1/models": models("vllm", "m"), "/version": `{"version":"2"}`, "/metrics": metrics(200, 500)},
 			func(w *Worker) bool { return w.Facts().Version == "2" }, false},
 		{"blocks", vllm, map[string]string{"/v1/models": models("vllm", "m"), "/version": `{"version":"1"}`, "/metrics": metrics(100, 700)},
@@ -93,7 +76,7 @@ func TestExchangedEngine(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newStand(t, routes(tc.from))
 			f := live(t, settings{Health: quick, DPAware: true})
-			w := mustAdd(t, f, WorkerSpec{URL: e.url, Type: config.WorkerPrefill, KVConnector: ConnectorNIXL})
+			w := mustAdd(t, f, WorkerSpec{URL: e.url, Type: config.WorkerPrefill, KVConnector: engine.ConnectorNIXL})
 			ready(t, w)
 			if tc.settled(w) {
 				t.Fatal("it is so before")

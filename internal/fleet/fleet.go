@@ -181,7 +181,7 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 		if !old.draining {
 			w.updateState(old.Facts())
 			w.loads.Store(old.loads.Load())
-			w.mooncake.Store(old.mooncake.Load())
+			w.peer.Store(old.peer.Load())
 			w.health = old.health
 			w.factsReadAt = now.Add(-factsInterval) // to be read again with the first check
 			if sameTransport(&old.spec, &spec) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 const (
@@ -455,11 +456,11 @@ func TestModelNames(t *testing.T) {
 		}
 		// Another one says what it serves: the first may serve something else, and
 		// gets nothing until it says so.
-		b.prober.says(urlB, &Facts{
+		b.prober.says(urlB, &Facts{Facts: engine.Facts{
 			Models:    []ModelInfo{{ID: "base"}, {ID: "base-2"}},
 			Adapters:  []ModelInfo{{ID: "lora", Parent: "base-2"}, {ID: "lora-2", Parent: "?"}},
 			ModelPath: "/models/base",
-		})
+		}})
 		b.add(WorkerSpec{URL: urlB})
 		synctest.Wait()
 		b.wantModels(map[string]string{urlB: "base,base-2"})
@@ -508,7 +509,7 @@ func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		vllm := serves("own")
-		vllm.Backend = DialectVLLM
+		vllm.Backend = dialectVLLM
 		b.prober.says(urlA, vllm)
 		b.prober.says(urlB, serves("own")) // SGLang looks at no name
 		wa, wb := b.add(WorkerSpec{URL: urlA, ModelID: "alias"}), b.add(WorkerSpec{URL: urlB, ModelID: "alias-2"})
@@ -524,7 +525,7 @@ func TestSetModelThatTheEngineDoesNotKnow(t *testing.T) {
 			t.Errorf("models %v", list)
 		}
 		vllm = serves("own", "alias")
-		vllm.Backend = DialectVLLM
+		vllm.Backend = dialectVLLM
 		b.prober.says(urlA, vllm)
 		b.pass(2 * defaultHealthInterval)
 		b.wantModels(map[string]string{urlA: "alias", urlB: "alias-2"})
@@ -622,7 +623,7 @@ func TestOpenBreakerHalfOpensWithoutRequests(t *testing.T) {
 func TestPinToARankThatDoesNotExistIsNotFound(t *testing.T) {
 	inBubble(t, settings{ModelID: "m", DPAware: true}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
-		b.prober.says(urlA, &Facts{DPSize: 2})
+		b.prober.says(urlA, &Facts{Facts: engine.Facts{DPSize: 2}})
 		wa := b.add(WorkerSpec{URL: urlA})
 		wb := b.add(WorkerSpec{URL: urlB, Type: config.WorkerDecode, DPSize: 3})
 		synctest.Wait()
@@ -647,7 +648,7 @@ func TestPinToARankThatDoesNotExistIsNotFound(t *testing.T) {
 	})
 	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
 		b.prober.set(well, urlA)
-		b.prober.says(urlA, &Facts{DPSize: 8})
+		b.prober.says(urlA, &Facts{Facts: engine.Facts{DPSize: 8}})
 		w := b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
 		if r := w.Ranks(); len(r) != 1 || r[0].DPRank() != -1 || r[0].DPSize() != 1 {
@@ -675,7 +676,7 @@ func TestBootstrap(t *testing.T) {
 		} {
 			w := b.add(WorkerSpec{URL: tc.url, Type: config.WorkerPrefill, BootstrapPort: tc.port})
 			b.prober.set(well, w.URL())
-			b.prober.says(w.URL(), &Facts{BootstrapPort: tc.told})
+			b.prober.says(w.URL(), &Facts{Facts: engine.Facts{BootstrapPort: tc.told}})
 			b.pass(10 * time.Second)
 			host, port, ok := w.Ranks()[0].Bootstrap()
 			if host != tc.host || port != tc.wantPort || ok != tc.ok {

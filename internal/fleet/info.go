@@ -24,7 +24,7 @@ type Info struct {
 	Models   []string `json:"models"`
 	Adapters []string `json:"adapters,omitempty"`
 	Backend  string   `json:"backend"`
-	// Connector is how a vLLM worker hands KV cache over.
+	// Connector is how a worker hands KV cache over; empty if its engine has one way.
 	Connector string `json:"kv_connector,omitempty"`
 	// Pairing says why it cannot be paired with others, Barred which pairs of its ranks
 	// are quarantined because KV transfers between them kept failing.
@@ -174,14 +174,14 @@ func (w *Worker) infoLocked(place int) Info {
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
 		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.Generation(), Version: facts.Version,
 		Reason: w.health.reason, Busy: w.health.forgiven, Dead: w.health.dead,
-		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.maxModelLen(),
+		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.MaxModelLen(),
 		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(),
 		MissingRoutes: facts.Missing, MissingCapacity: w.missingCapacity(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {
 		i.ModelID = w.models[0]
 	}
-	if c := w.Connector(); w.role == admission.RolePrefill && (c == "" || c == ConnectorMooncake) {
+	if w.role == admission.RolePrefill && w.Dialect().UsesBootstrap(w.Connector()) {
 		if _, port, ok := w.Bootstrap(); ok {
 			i.BootstrapPort = &port
 		}

@@ -149,9 +149,8 @@ func (w *Worker) modelProblemLocked(alone bool) string {
 		}
 		return "it does not say which model it serves, while others do: it gets no requests; set model_id"
 	}
-	// vLLM answers 404 to a name that it does not list; SGLang ignores the name.
 	id := w.setModel()
-	if id == "" || len(facts.Models) == 0 || !facts.vllm(w) {
+	if id == "" || len(facts.Models) == 0 || !w.dialectBy(facts).RefusesUnlisted() {
 		return ""
 	}
 	is := func(m ModelInfo) bool { return m.ID == id }
@@ -169,7 +168,7 @@ func (w *Worker) ownNames() []string {
 	if id := w.setModel(); id != "" {
 		return []string{id}
 	}
-	return w.Facts().names()
+	return w.Facts().Names()
 }
 
 // adapters are the LoRA adapters of the worker's ranks: those it was registered
@@ -216,7 +215,7 @@ func (f *Fleet) publishModelsLocked() {
 	// The time that checks of a worker take to find that it does not answer.
 	firstChecks := time.Duration(f.cfg.Health.FailureThreshold) * (f.cfg.Health.Interval + f.cfg.Health.Timeout)
 	for _, w := range f.workers {
-		silent := len(w.ownNames()) == 0 && (!w.health.everHealthy || w.Facts().incomplete)
+		silent := len(w.ownNames()) == 0 && (!w.health.everHealthy || w.Facts().Incomplete)
 		together := w.addedAt.Sub(f.firstAdded) <= firstChecks
 		if silent && together && staying > 1 && !w.draining {
 			t.undecided = max(t.undecided, w.addedAt.Add(firstChecks))

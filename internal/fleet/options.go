@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
-	"github.com/sluice-router/sluice/internal/text"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -96,12 +95,11 @@ func (e *SpecError) Error() string {
 func (e *SpecError) Unwrap() error { return e.Err }
 
 const (
-	maxNameLen = 512 // of models, labels
-	maxDPSize  = 1024
-	maxModels  = 16 // pools that one worker may be in
+	maxNameLen = engine.MaxName // of models, labels
+	maxDPSize  = engine.MaxDPSize
 	// maxCapacity and maxBlockSize bound what an operator may set.
-	maxCapacity  = 1 << 40
-	maxBlockSize = 65536
+	maxCapacity  = engine.MaxCapacity
+	maxBlockSize = engine.MaxBlockSize
 )
 
 // check refuses what no worker can be, and returns the spec in its one
@@ -126,26 +124,26 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 	if s.DPSize < 0 || s.DPSize > maxDPSize {
 		return s, base, &SpecError{"dp_size", fmt.Errorf("%d is not between 0 and %d", s.DPSize, maxDPSize)}
 	}
-	if s.ModelID != "" && !validName(s.ModelID) {
+	if s.ModelID != "" && !engine.ValidName(s.ModelID) {
 		return s, base, &SpecError{"model_id", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
 	}
 	if len(s.Labels) > config.MaxLabels {
 		return s, base, &SpecError{"labels", fmt.Errorf("there are more than %d", config.MaxLabels)}
 	}
 	for k, v := range s.Labels {
-		if !validName(k) || v != "" && !validName(v) {
+		if !engine.ValidName(k) || v != "" && !engine.ValidName(v) {
 			return s, base, &SpecError{"labels", fmt.Errorf("%.64q is longer than %d bytes or holds a control character", k, maxNameLen)}
 		}
 	}
 	s.Labels = maps.Clone(s.Labels)
-	if s.TopologyDomain != "" && !validName(s.TopologyDomain) {
+	if s.TopologyDomain != "" && !engine.ValidName(s.TopologyDomain) {
 		return s, base, &SpecError{"topology_domain", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
 	}
 	if len(s.Adapters) > config.MaxAdapters {
 		return s, base, &SpecError{"adapters", fmt.Errorf("there are more than %d", config.MaxAdapters)}
 	}
 	for _, a := range s.Adapters {
-		if !validName(a) {
+		if !engine.ValidName(a) {
 			return s, base, &SpecError{"adapters", fmt.Errorf("%.64q is empty, longer than %d bytes or holds a control character", a, maxNameLen)}
 		}
 	}
@@ -205,6 +203,3 @@ func endpointOf(s *WorkerSpec, c upstream.Config) (*upstream.Endpoint, error) {
 	}
 	return ep, nil
 }
-
-// validName reports whether s is acceptable as a name, from an engine or an operator.
-func validName(s string) bool { return s != "" && len(s) <= maxNameLen && text.Printable(s) }

@@ -8,43 +8,37 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // pairGroup is equal for ranks that can hand KV cache to each other: those of one
 // dialect, connector and form of the cache.
 func (w *Worker) pairGroup() string {
-	if !w.vllm() {
-		return w.Backend()
-	}
-	group := DialectVLLM + "/" + w.Connector()
-	switch t := w.Facts().CacheType; t {
-	case "", "auto", "float16", "half", "bfloat16", "float", "float32":
-		// The model's own, or what may be.
-	default:
-		group += "/" + t
-	}
-	return group
+	return w.Backend() + w.Dialect().PairForm(w.Connector(), &w.Facts().Facts)
 }
 
 // inheritsConnector reports whether w takes the connector of its prefill workers.
 func (w *Worker) inheritsConnector() bool {
-	return w.role == admission.RoleDecode && w.vllm() && w.ownConnector() == ""
+	return w.role == admission.RoleDecode && w.Dialect().Connectors() != nil && w.ownConnector() == ""
 }
 
-// connectorsByModel are the connectors of vLLM prefill workers by model, in the order of
-// registration.
-type connectorsByModel map[string][]string
+// connectorsByModel are the connectors of prefill workers of a dialect by model, in the
+// order of registration.
+type connectorsByModel map[dialectModel][]string
+
+type dialectModel struct{ dialect, model string }
 
 func (f *Fleet) prefillConnectorsLocked() connectorsByModel {
 	o := connectorsByModel{}
 	for _, w := range f.workers {
-		if w.role != admission.RolePrefill || w.draining || !w.vllm() {
+		if w.role != admission.RolePrefill || w.draining || w.Dialect().Connectors() == nil {
 			continue
 		}
 		c := w.Connector()
 		for _, m := range w.pools() {
-			if !slices.Contains(o[m], c) {
-				o[m] = append(o[m], c)
+			key := dialectModel{w.Backend(), m}
+			if !slices.Contains(o[key], c) {
+				o[key] = append(o[key], c)
 			}
 		}
 	}
@@ -62,27 +56,17 @@ func (w *Worker) pools() []string {
 	return []string{""}
 }
 
-// pick returns the connector that a decode worker of the models is to have. One
-// that it has stays as long as it is offered.
-func (o connectorsByModel) pick(models []string, now string) string {
-	rank := func(c string) int {
-		switch c {
-		case ConnectorUnknown:
-			return 0
-		case ConnectorNone:
-			return 1
-		case ConnectorNIXL:
-			return 3
-		}
-		return 2
-	}
-	best := ConnectorUnknown
+// pick returns the connector that a decode worker of the dialect and the models is to
+// have. One that it has stays as long as it is offered.
+func (o connectorsByModel) pick(d engine.Dialect, models []string, now string) string {
+	of := d.Connectors()
+	best := of.Unknown
 	for _, m := range models {
-		for _, c := range o[m] {
-			if c == now && rank(c) >= 2 {
+		for _, c := range o[dialectModel{d.Name(), m}] {
+			if c == now && of.Preference(c) >= 2 {
 				return c
 			}
-			if rank(c) > rank(best) {
+			if of.Preference(c) > of.Preference(best) {
 				best = c
 			}
 		}
@@ -93,7 +77,7 @@ func (o connectorsByModel) pick(models []string, now string) string {
 // inheritConnectorLocked gives w the connector of its prefill workers and reports whether that
 // changed it.
 func (w *Worker) inheritConnectorLocked(o connectorsByModel) bool {
-	c := o.pick(w.pools(), w.inheritedConnector)
+	c := o.pick(w.Dialect(), w.pools(), w.inheritedConnector)
 	if c == w.inheritedConnector {
 		return false
 	}
@@ -198,20 +182,21 @@ func (w *Worker) factsInsufficient() bool {
 	if !f.read {
 		return true
 	}
-	prefill := w.role == admission.RolePrefill
-	switch backend := w.setBackend(); {
-	case backend == "" && f.Backend == "" && f.incomplete:
+	if w.setBackend() == "" && f.Backend == "" && f.Incomplete {
 		return true
-	case !w.vllm():
-		return prefill && f.infoLost && w.spec.BootstrapPort == config.BootstrapAuto
-	case !prefill:
-		return false
 	}
-	switch w.ownConnector() {
-	case "":
-		return true
-	case ConnectorMooncake:
-		return w.mooncake.Load() == nil
+	return w.role == admission.RolePrefill && !w.Dialect().PairReady(w.pairKnowledge())
+}
+
+// pairKnowledge is what is known of w for its dialect.
+func (w *Worker) pairKnowledge() engine.PairKnowledge {
+	k := engine.PairKnowledge{
+		Facts: &w.Facts().Facts, Prefill: w.role == admission.RolePrefill,
+		SetConnector: w.setConnector(), Connector: w.ownConnector(),
+		BootstrapSet: w.spec.BootstrapPort != config.BootstrapAuto, Ranks: len(w.Ranks()),
 	}
-	return false
+	if p := w.peer.Load(); p != nil {
+		k.Peer = *p
+	}
+	return k
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // logBook keeps what is logged.
@@ -47,7 +48,7 @@ func serveTLS(t *testing.T, h http.HandlerFunc) *httptest.Server {
 
 func vllmFacts(names ...string) *Facts {
 	f := serves(names...)
-	f.Backend = DialectVLLM
+	f.Backend = dialectVLLM
 	return f
 }
 
@@ -88,16 +89,16 @@ func TestDecodeTakesTheConnectorOfPrefill(t *testing.T) {
 		d := b.worker(urlD, config.WorkerDecode, vllmFacts("m"))
 		other := b.worker(urlE, config.WorkerDecode, vllmFacts("n"))
 		b.wantGroup(d, "vllm/unknown")
-		b.prober.connected(urlP, ConnectorNIXL, nil)
+		b.prober.connected(urlP, engine.ConnectorNIXL, nil)
 		p := b.worker(urlP, config.WorkerPrefill, vllmFacts("m"))
 		b.wantGroup(p, "vllm/nixl")
 		b.wantGroup(d, "vllm/nixl")
 		b.wantGroup(other, "vllm/unknown")
-		if d.Ranks()[0].Connector() != ConnectorNIXL {
+		if d.Ranks()[0].Connector() != engine.ConnectorNIXL {
 			t.Errorf("connector %q", d.Connector())
 		}
 		// Another prefill worker with another one does not change it, but is told.
-		b.prober.connected(urlQ, ConnectorMoRIIO, nil)
+		b.prober.connected(urlQ, engine.ConnectorMoRIIO, nil)
 		q := b.worker(urlQ, config.WorkerPrefill, vllmFacts("m"))
 		b.wantGroup(d, "vllm/nixl")
 		if notes := q.Info().Pairing; len(notes) != 1 || !strings.Contains(notes[0], "as vllm/moriio, they as vllm/nixl") {
@@ -127,9 +128,9 @@ func TestEndsThatDoNotMatch(t *testing.T) {
 		{"connectors", WorkerSpec{KVConnector: "lmcache"}, WorkerSpec{KVConnector: "nixl"}, vllmFacts("m"), vllmFacts("m"), false},
 		{"dialects", WorkerSpec{}, WorkerSpec{Backend: "vllm"}, serves("m"), vllmFacts("m"), false},
 		{"form of the cache", WorkerSpec{KVConnector: "nixl"}, WorkerSpec{KVConnector: "nixl"},
-			&Facts{Models: []ModelInfo{{ID: "m"}}, Backend: DialectVLLM, CacheType: "fp8"}, vllmFacts("m"), false},
+			&Facts{Facts: engine.Facts{Models: []ModelInfo{{ID: "m"}}, Backend: dialectVLLM, CacheType: "fp8"}}, vllmFacts("m"), false},
 		{"auto is the model's own", WorkerSpec{KVConnector: "nixl"}, WorkerSpec{KVConnector: "nixl"},
-			&Facts{Models: []ModelInfo{{ID: "m"}}, Backend: DialectVLLM, CacheType: "bfloat16"}, vllmFacts("m"), true},
+			&Facts{Facts: engine.Facts{Models: []ModelInfo{{ID: "m"}}, Backend: dialectVLLM, CacheType: "bfloat16"}}, vllmFacts("m"), true},
 		{"both SGLang", WorkerSpec{}, WorkerSpec{}, serves("m"), serves("m"), true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestEndsThatDoNotMatch(t *testing.T) {
 				b.prober.set(well, urlP, urlD)
 				b.prober.says(urlP, tc.pf)
 				b.prober.says(urlD, tc.df)
-				b.prober.moon[urlP] = &mooncake{ids: []string{"e"}}
+				b.prober.moon[urlP] = &engine.MooncakePeer{EngineIDs: []string{"e"}}
 				tc.p.URL, tc.p.Type, tc.d.URL, tc.d.Type = urlP, config.WorkerPrefill, urlD, config.WorkerDecode
 				p, d := b.add(tc.p), b.add(tc.d)
 				b.pass(2 * factsInterval)
@@ -178,7 +179,7 @@ func (b *testbed) pair(model string) *admission.Ticket {
 func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 	lost := func() *Facts {
 		f := serves("m")
-		f.incomplete, f.infoLost = true, true
+		f.Incomplete, f.InfoLost = true, true
 		return f
 	}
 	inBubble(t, settings{}, func(b *testbed) {
@@ -205,7 +206,7 @@ func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlP)
 		b.prober.says(urlP, lost())
-		b.add(WorkerSpec{URL: urlP, Type: config.WorkerPrefill, BootstrapPort: 7, Backend: DialectSGLang})
+		b.add(WorkerSpec{URL: urlP, Type: config.WorkerPrefill, BootstrapPort: 7, Backend: dialectSGLang})
 		synctest.Wait()
 		b.wantCandidates(urlP) // nothing is to be found out
 	})
@@ -220,24 +221,24 @@ func TestConnectorIsAskedForWithinBounds(t *testing.T) {
 		b.wantCandidates()
 		b.pass(time.Minute)
 		b.wantCandidates(urlP)
-		if p.Connector() != ConnectorUnknown || len(p.Info().Warnings) != 1 {
+		if p.Connector() != engine.ConnectorUnknown || len(p.Info().Warnings) != 1 {
 			t.Errorf("connector %q, warnings %q", p.Connector(), p.Info().Warnings)
 		}
 		if n := b.prober.probes(urlP); n != 3 {
 			t.Errorf("asked %d times", n)
 		}
-		b.prober.connected(urlP, ConnectorNIXL, nil)
+		b.prober.connected(urlP, engine.ConnectorNIXL, nil)
 		b.pass(2 * factsInterval)
-		if n := b.prober.probes(urlP); p.Connector() != ConnectorNIXL || n != 4 {
+		if n := b.prober.probes(urlP); p.Connector() != engine.ConnectorNIXL || n != 4 {
 			t.Errorf("connector %q, asked %d times", p.Connector(), n)
 		}
 		// One that was away may be another, and is asked once.
 		b.prober.set(vanished, urlP)
 		b.pass(time.Minute)
-		b.prober.connected(urlP, ConnectorMoRIIO, nil)
+		b.prober.connected(urlP, engine.ConnectorMoRIIO, nil)
 		b.prober.set(well, urlP)
 		b.pass(time.Minute)
-		if n := b.prober.probes(urlP); p.Connector() != ConnectorMoRIIO || n != 5 {
+		if n := b.prober.probes(urlP); p.Connector() != engine.ConnectorMoRIIO || n != 5 {
 			t.Errorf("connector %q, asked %d times", p.Connector(), n)
 		}
 	})
@@ -284,8 +285,8 @@ func TestOddSettingsAreTold(t *testing.T) {
 		inBubble(t, settings{}, func(b *testbed) {
 			b.prober.set(well, urlP)
 			b.prober.says(urlP, tc.says)
-			b.prober.connected(urlP, ConnectorNIXL, nil)
-			b.prober.moon[urlP] = &mooncake{ids: []string{"e_dp0", "e_dp1"}}
+			b.prober.connected(urlP, engine.ConnectorNIXL, nil)
+			b.prober.moon[urlP] = &engine.MooncakePeer{EngineIDs: []string{"e_dp0", "e_dp1"}}
 			tc.spec.URL, tc.spec.Type = urlP, config.WorkerPrefill
 			w := b.add(tc.spec)
 			synctest.Wait()

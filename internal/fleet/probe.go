@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"slices"
+	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -16,6 +20,10 @@ const (
 	// /server_info has every argument and a state per data-parallel rank: some
 	// 20 KB each.
 	maxFactsBody = 8 << 20
+	// maxProbeBody bounds the answer of a probe for the connector, maxQueryBody that
+	// of a bootstrap server: an address for each process of the engine.
+	maxProbeBody = 256 << 10
+	maxQueryBody = 1 << 20
 )
 
 // httpProber sends probes over the worker's own endpoint, so that TLS, key and base
@@ -86,13 +94,9 @@ func (p *httpProber) health(ctx context.Context, w *Worker) probeResult {
 }
 
 // alive asks a route that needs no scheduler, only the engine's front. Whether
-// the route exists does not matter. vLLM's /health is one: it answers at once, and
-// 503 when the engine behind it has died.
+// the route exists does not matter.
 func (p *httpProber) alive(ctx context.Context, w *Worker) probeResult {
-	path := "/model_info"
-	if w.vllm() {
-		path = "/health"
-	}
+	path := w.Dialect().AlivePath()
 	status, err := p.get(ctx, w, path, false, nil)
 	switch {
 	case err != nil && !upstream.EngineFault(err):
@@ -109,6 +113,38 @@ func (p *httpProber) alive(ctx context.Context, w *Worker) probeResult {
 }
 
 var probeHeader = upstream.Header{{Name: "Accept", Value: "*/*"}, {Name: "User-Agent", Value: "sluice-check"}}
+
+// probeTimeout bounds the question for the connector: an idle engine answers
+// in under a second, its first request may take several.
+const probeTimeout = 10 * time.Second
+
+// asker sends the questions of dialects to w.
+func (p *httpProber) asker(w *Worker) engine.Ask {
+	return func(ctx context.Context, q engine.Question) (status int, body []byte, err error) {
+		switch {
+		case q.AtBootstrap:
+			return p.askBootstrap(ctx, w, q)
+		case q.Method == "" || q.Method == http.MethodGet:
+			status, err = p.get(ctx, w, q.Path, false, &body)
+			return status, body, err
+		}
+		header := append(slices.Clone(probeHeader), upstream.Field{Name: "Content-Type", Value: "application/json"})
+		return p.send(ctx, w.endpoint, &upstream.Request{
+			Method: q.Method, Path: q.Path, Header: header, Body: [][]byte{q.Body}, Limits: upstream.Limits{Total: probeTimeout},
+		}, maxProbeBody)
+	}
+}
+
+// askBootstrap sends a question to the bootstrap server of w, over a connection of its
+// own and without the worker's key.
+func (p *httpProber) askBootstrap(ctx context.Context, w *Worker, q engine.Question) (status int, body []byte, err error) {
+	ep, err := upstream.NewEndpoint(upstream.Config{URL: w.bootstrapAddr(), MaxIdleConns: -1})
+	if err != nil {
+		return 0, nil, err
+	}
+	defer ep.Close()
+	return p.send(ctx, ep, &upstream.Request{Method: http.MethodGet, Path: q.Path, Header: probeHeader, Limits: upstream.Limits{Total: p.cfg.Timeout}}, maxQueryBody)
+}
 
 // get sends one request. The body goes to buf, or nowhere if that is nil.
 func (p *httpProber) get(ctx context.Context, w *Worker, path string, atRoot bool, buf *[]byte) (status int, err error) {
@@ -141,79 +177,16 @@ func (p *httpProber) send(ctx context.Context, ep *upstream.Endpoint, r *upstrea
 		case limit < 0 && n > -limit:
 			return resp.Status, nil, nil
 		case limit >= 0 && n > limit:
-			return 0, nil, &tooLargeError{limit}
+			return 0, nil, &engine.TooLargeError{Limit: limit}
 		case limit >= 0:
 			body = append(body, piece...)
 		}
 	}
 }
 
-type tooLargeError struct{ limit int }
-
-func (e *tooLargeError) Error() string { return fmt.Sprintf("the answer is over %d bytes", e.limit) }
-
 func tooLarge(err error) bool {
-	var e *tooLargeError
+	var e *engine.TooLargeError
 	return errors.As(err, &e)
-}
-
-func (p *httpProber) facts(ctx context.Context, w *Worker) *Facts {
-	f := &Facts{}
-	p.ask(ctx, w, f, f.addModels, "/v1/models")
-	backend := w.setBackend()
-	if backend == "" {
-		backend = f.Backend
-	}
-	if backend == DialectVLLM {
-		// Its /server_info is there in development only.
-		missing, warnings := f.Missing, f.Warnings
-		p.ask(ctx, w, f, f.addServerInfo, "/server_info?config_format=json")
-		f.Missing, f.Warnings = missing, warnings
-	} else {
-		f.infoLost = !p.ask(ctx, w, f, f.addServerInfo, "/server_info", "/get_server_info")
-		if backend = f.Backend; backend != DialectVLLM {
-			p.ask(ctx, w, f, f.addModelInfo, "/model_info", "/get_model_info")
-		}
-	}
-	if backend == DialectVLLM {
-		p.ask(ctx, w, f, f.addVersion, "/version")
-	}
-	return f
-}
-
-// ask reads the first of the paths that exists into f by means of take. It is
-// false if an answer was lost that may come another time.
-func (p *httpProber) ask(ctx context.Context, w *Worker, f *Facts, take func([]byte) error, paths ...string) bool {
-	for _, path := range paths {
-		var body []byte
-		status, err := p.get(ctx, w, path, false, &body)
-		switch {
-		case tooLarge(err):
-			f.warn("%s: %s", path, err)
-		case err != nil:
-			f.incomplete = true
-			f.warn("%s: %s", path, err)
-			return false
-		case status/100 == 2:
-			f.answered = true
-			if err := take(body); err == nil {
-				f.oldInfo = f.oldInfo || path == "/get_server_info"
-				return true
-			}
-			f.warn("%s answers with something else than expected", path)
-		case status == 401, status == 403:
-			f.answered = true
-			f.warn("%s answers %d: the worker refuses the key; set its api_key", path, status)
-		case status >= 500 && status != 501:
-			f.incomplete = true
-			f.warn("%s answers %d", path, status)
-			return false
-		case status != 404:
-			f.answered = true
-		}
-	}
-	f.Missing = append(f.Missing, paths[0])
-	return true
 }
 
 // trouble says what is wrong with a worker's registration, if that is why a request

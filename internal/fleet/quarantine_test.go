@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // pairsOf are the pairs that n requests get.
@@ -189,7 +190,7 @@ func TestPairsUnderContention(t *testing.T) {
 	var ranks [2][]*Rank
 	for i := range 4 {
 		for s, role := range []config.WorkerType{config.WorkerPrefill, config.WorkerDecode} {
-			w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://127.0.0.1:%d", 1+2*i+s), Type: role, ModelID: "m", Backend: DialectVLLM, KVConnector: ConnectorNIXL})
+			w := mustAdd(t, f, WorkerSpec{URL: fmt.Sprintf("http://127.0.0.1:%d", 1+2*i+s), Type: role, ModelID: "m", Backend: dialectVLLM, KVConnector: engine.ConnectorNIXL})
 			ranks[s] = append(ranks[s], w.Ranks()...)
 		}
 	}

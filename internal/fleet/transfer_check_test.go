@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 func TestTransfers(t *testing.T) {
@@ -36,7 +37,7 @@ func TestNothingMoves(t *testing.T) {
 	log := &logBook{}
 	inBubble(t, settings{Log: log.logger()}, func(b *testbed) {
 		d := b.worker(urlD, config.WorkerDecode, vllmFacts("m"))
-		b.prober.loaded(urlD, &loads{load: []RankLoad{{}}, tellsExternal: true, external: 40})
+		b.prober.loaded(urlD, &loads{Loads: engine.Loads{Ranks: []RankLoad{{}}, CountsExternal: true, External: 40}})
 		b.pass(2 * factsInterval)
 		for range silentHandOffs {
 			d.Ranks()[0].NoteHandOff()
@@ -48,7 +49,7 @@ func TestNothingMoves(t *testing.T) {
 		if d.Info().Transfer != "nothing moves" || strings.Count(log.String(), "no KV cache arrives") != 1 {
 			t.Errorf("%q\n%s", d.Info().Transfer, log)
 		}
-		b.prober.loaded(urlD, &loads{load: []RankLoad{{}}, tellsExternal: true, external: 41})
+		b.prober.loaded(urlD, &loads{Loads: engine.Loads{Ranks: []RankLoad{{}}, CountsExternal: true, External: 41}})
 		b.pass(time.Minute)
 		if d.Info().Transfer != "moves" || strings.Count(log.String(), "KV transfer works again") != 1 {
 			t.Errorf("%q\n%s", d.Info().Transfer, log)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // A request that names no model must not be served by whichever worker tells its
@@ -80,9 +82,9 @@ func TestUndecidedUntilAllThatCameTogetherHaveTold(t *testing.T) {
 func TestListed(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA)
-		b.prober.says(urlA, &Facts{
+		b.prober.says(urlA, &Facts{Facts: engine.Facts{
 			Models: []ModelInfo{{ID: "m"}}, Adapters: []ModelInfo{{ID: "lora", Parent: "m"}}, ModelPath: "/models/m",
-		})
+		}})
 		b.add(WorkerSpec{URL: urlA})
 		synctest.Wait()
 		for name, want := range map[string]bool{"m": true, "lora": true, "m:lora": true, "/models/m": true, "x": false, "m:x": false, "": false} {

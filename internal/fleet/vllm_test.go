@@ -5,81 +5,35 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/sim"
 )
-
-func TestReadMetrics(t *testing.T) {
-	l, err := readMetrics([]byte(`# HELP vllm:num_requests_running Number of requests.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="a \"b\" {c},\\"} 3.0
-vllm:num_requests_running{engine="1",model_name="m"} 4
-vllm:num_requests_waiting{engine="1",model_name="m"} 2 1700000000
-vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="capacity"} 2
-vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
-vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_compute"} 1e3
-vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="external_kv_transfer"} 580
-vllm:external_prefix_cache_hits_total{engine="1",model_name="m"} 20
-vllm:nixl_bytes_transferred_sum{engine="0",model_name="m"} 4e+12
-vllm:nixl_bytes_transferred_bucket{engine="0",le="+Inf",model_name="m"} 66
-vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",num_gpu_blocks="10",num_gpu_blocks_override="None"} 1.0
-vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="1",num_gpu_blocks="None"} 1.0`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []RankLoad{{Running: 3, UsedTokens: 320}, {Running: 4, Waiting: 2}}; !slices.Equal(l.load, want) {
-		t.Errorf("loads %+v, want %+v", l.load, want)
-	}
-	if want := []rankCapacity{{kvTokens: 1280}, {}}; !slices.Equal(l.capacities, want) {
-		t.Errorf("shares %+v, want %+v", l.capacities, want)
-	}
-	if l.blockSize != 128 || l.cacheType != "auto" || l.external != 4e12+600 || !l.tellsExternal {
-		t.Errorf("%+v", l)
-	}
-	for _, odd := range []string{"", "{}", "vllm:", "vllm:num_requests_running", "vllm:num_requests_running{engine=\"0\"", "vllm:num_requests_running{engine} 1",
-		`vllm:num_requests_running{engine="-1"} 1`, `vllm:num_requests_running{engine="1024"} 1`, `vllm:num_requests_running{a="\`, `vllm:num_requests_running NaN`,
-		`vllm:num_requests_running{a="b"} x`, "sglang:num_running_reqs 1"} {
-		if l, err := readMetrics([]byte(odd)); err == nil {
-			t.Errorf("%q is taken for %+v", odd, l)
-		}
-	}
-}
 
 func FuzzMetrics(f *testing.F) {
 	f.Add([]byte(`vllm:num_requests_running{engine="0",model_name="a\"b"} 3.0`))
 	f.Add([]byte("vllm:cache_config_info{block_size=\"65536\",engine=\"1023\",num_gpu_blocks=\"9223372036854775807\"} 1\nvllm:kv_cache_usage_perc 9e99"))
 	f.Add([]byte(`vllm:external_prefix_cache_hits_total{a="\n\\",} -1`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		l, err := readMetrics(body)
+		l, err := engine.VLLM{}.ReadLoads(body)
 		if err != nil {
 			return
 		}
-		facts := &Facts{Backend: DialectVLLM}
-		facts.setLoads(l)
+		facts := &Facts{}
+		facts.setLoads(&loads{Loads: *l})
 		c := facts.capacity(-1, admission.Capacity{})
-		if len(l.load) > maxDPSize || len(l.capacities) != len(l.load) || c.KVBlocks < 0 || c.BlockSize < 0 || l.external < 0 {
+		if len(l.Ranks) > maxDPSize || len(l.Capacities) != len(l.Ranks) || c.KVBlocks < 0 || c.BlockSize < 0 || l.External < 0 {
 			t.Errorf("%+v: %+v", l, c)
 		}
-		for _, r := range l.load {
+		for _, r := range l.Ranks {
 			if r.Running < 0 || r.Waiting < 0 || r.UsedTokens < 0 || r.UsedTokens > maxCapacity {
 				t.Errorf("%+v", r)
 			}
-		}
-	})
-}
-
-func FuzzMooncake(f *testing.F) {
-	f.Add([]byte(`{"0":{"engine_id":"a_dp0","worker_addr":{"0":{"0":"tcp://h:1"}}},"1":{"engine_id":"a_dp1"}}`))
-	f.Add([]byte(`{"-1":{"engine_id":"x"},"1024":{"engine_id":"y"},"z":null}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		if m, err := readMooncake(body); err == nil && (len(m.ids) == 0 || len(m.ids) > maxDPSize) {
-			t.Errorf("%+v", m)
 		}
 	})
 }
@@ -91,7 +45,7 @@ func TestConnectorIsFound(t *testing.T) {
 		c    sim.Connector
 		want string
 	}{
-		{sim.NIXL, ConnectorNIXL}, {sim.MoRIIO, ""}, {sim.LMCache, ConnectorNone}, {sim.NoConnector, ConnectorNone},
+		{sim.NIXL, engine.ConnectorNIXL}, {sim.MoRIIO, ""}, {sim.LMCache, engine.ConnectorNone}, {sim.NoConnector, engine.ConnectorNone},
 	} {
 		t.Run(string(tc.c), func(t *testing.T) {
 			s := simFleet(t, sim.Options{Prefill: 1, Decode: 1, Worker: sim.WorkerOptions{
@@ -101,14 +55,14 @@ func TestConnectorIsFound(t *testing.T) {
 			p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Type: config.WorkerPrefill})
 			ready(t, p)
 			ready(t, d)
-			if p.Backend() != DialectVLLM || d.Backend() != DialectVLLM {
+			if p.Backend() != dialectVLLM || d.Backend() != dialectVLLM {
 				t.Errorf("backends %q, %q", p.Backend(), d.Backend())
 			}
 			if c := p.Connector(); c != d.Connector() || tc.want != "" && c != tc.want {
 				t.Errorf("connectors %q and %q, want %q", c, d.Connector(), tc.want)
 			}
 			facts := p.Facts()
-			if facts.Version == "" || facts.maxModelLen() == 0 || len(facts.Adapters) != 1 || f.Pool("lora") != "m" || len(facts.Missing) > 0 {
+			if facts.Version == "" || facts.MaxModelLen() == 0 || len(facts.Adapters) != 1 || f.Pool("lora") != "m" || len(facts.Missing) > 0 {
 				t.Errorf("facts %+v", facts)
 			}
 			if c := d.Ranks()[0].Capacity(); c.KVBlocks != 1000 || c.BlockSize != 16 {
@@ -132,7 +86,7 @@ func TestConnectorOfDevelopmentMode(t *testing.T) {
 	f := live(t, settings{Health: quick})
 	d := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Type: config.WorkerDecode})
 	ready(t, d)
-	if c := d.Ranks()[0].Capacity(); d.Connector() != ConnectorLMCache || c.MaxRunning != 33 || c.MaxBatchedTokens != 8192 {
+	if c := d.Ranks()[0].Capacity(); d.Connector() != engine.ConnectorLMCache || c.MaxRunning != 33 || c.MaxBatchedTokens != 8192 {
 		t.Errorf("connector %q, capacity %+v", d.Connector(), c)
 	}
 }
@@ -145,12 +99,14 @@ func TestMooncakeEngineIDs(t *testing.T) {
 	p := mustAdd(t, f, WorkerSpec{URL: s.Prefill(0).URL(), Type: config.WorkerPrefill, BootstrapPort: config.BootstrapPort(s.Prefill(0).BootstrapPort())})
 	ready(t, p)
 	until(t, "both ranks", func() bool { return len(p.Ranks()) == 2 })
-	if p.Connector() != ConnectorMooncake {
+	if p.Connector() != engine.ConnectorMooncake {
 		t.Fatalf("connector %q", p.Connector())
 	}
 	ids := func() (list [2]string) {
 		for i, r := range p.Ranks() {
-			list[i], _ = r.MooncakeEngineID()
+			if m, _ := r.Peer().(*engine.MooncakePeer); m != nil {
+				list[i] = m.EngineIDs[i]
+			}
 		}
 		return list
 	}
@@ -158,7 +114,7 @@ func TestMooncakeEngineIDs(t *testing.T) {
 	if !strings.HasSuffix(first[0], "_dp0") || !strings.HasSuffix(first[1], "_dp1") {
 		t.Fatalf("ids %q", first)
 	}
-	if got, want := p.Ranks()[1].MooncakeAddr(), fmt.Sprintf("http://127.0.0.1:%d", s.Prefill(0).BootstrapPort()); got != want {
+	if got, want := p.bootstrapAddr(), fmt.Sprintf("http://127.0.0.1:%d", s.Prefill(0).BootstrapPort()); got != want {
 		t.Errorf("address %q, want %q", got, want)
 	}
 	s.Prefill(0).Kill()
@@ -197,12 +153,12 @@ func TestProbe(t *testing.T) {
 	for _, tc := range []struct {
 		name, params, want, warning string
 	}{
-		{"nixl", `{"remote_host":"127.0.0.1","remote_port":15601,"transfer_mode":"pull"}`, ConnectorNIXL, ""},
-		{"push", `{"remote_host":"127.0.0.1","transfer_mode":"push"}`, ConnectorNIXLPush, ""},
-		{"moriio", `{"remote_host":"127.0.0.1","remote_notify_port":1}`, ConnectorMoRIIO, ""},
-		{"no host", `{"remote_port":1}`, ConnectorUnknown, "remote_host"},
-		{"null", `null`, ConnectorNone, "kv_connector"},
-		{"text", `"x"`, ConnectorUnknown, "remote_host"},
+		{"nixl", `{"remote_host":"127.0.0.1","remote_port":15601,"transfer_mode":"pull"}`, engine.ConnectorNIXL, ""},
+		{"push", `{"remote_host":"127.0.0.1","transfer_mode":"push"}`, engine.ConnectorNIXLPush, ""},
+		{"moriio", `{"remote_host":"127.0.0.1","remote_notify_port":1}`, engine.ConnectorMoRIIO, ""},
+		{"no host", `{"remote_port":1}`, engine.ConnectorUnknown, "remote_host"},
+		{"null", `null`, engine.ConnectorNone, "kv_connector"},
+		{"text", `"x"`, engine.ConnectorUnknown, "remote_host"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var probes atomic.Int32
@@ -255,7 +211,7 @@ func TestSetConnectorIsNotProbed(t *testing.T) {
 			spec.URL, spec.Type = s.URL, config.WorkerPrefill
 			w := mustAdd(t, f, spec)
 			ready(t, w)
-			if w.Connector() != ConnectorNIXL || probes.Load() != 0 || len(w.Info().Warnings) > 0 {
+			if w.Connector() != engine.ConnectorNIXL || probes.Load() != 0 || len(w.Info().Warnings) > 0 {
 				t.Errorf("connector %q, %d probes, warnings %q", w.Connector(), probes.Load(), w.Info().Warnings)
 			}
 		})
@@ -264,12 +220,12 @@ func TestSetConnectorIsNotProbed(t *testing.T) {
 
 func TestBackendIsFound(t *testing.T) {
 	for _, tc := range []struct{ models, info, want string }{
-		{`{"data":[{"id":"m","owned_by":"sglang"}]}`, `{}`, DialectSGLang},
-		{`{"data":[{"id":"m","owned_by":"vllm"}]}`, ``, DialectVLLM},
-		{`{"data":[{"id":"m","owned_by":"me"}]}`, `{"vllm_config":{}}`, DialectVLLM},
-		{`{"data":[{"id":"m","owned_by":"me"}]}`, `{"disaggregation_mode":"null"}`, DialectSGLang},
-		{`{"data":[{"id":"m","owned_by":"me"}]}`, ``, DialectSGLang}, // in doubt
-		{``, ``, DialectSGLang},
+		{`{"data":[{"id":"m","owned_by":"sglang"}]}`, `{}`, dialectSGLang},
+		{`{"data":[{"id":"m","owned_by":"vllm"}]}`, ``, dialectVLLM},
+		{`{"data":[{"id":"m","owned_by":"me"}]}`, `{"vllm_config":{}}`, dialectVLLM},
+		{`{"data":[{"id":"m","owned_by":"me"}]}`, `{"disaggregation_mode":"null"}`, dialectSGLang},
+		{`{"data":[{"id":"m","owned_by":"me"}]}`, ``, dialectSGLang}, // in doubt
+		{``, ``, dialectSGLang},
 	} {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			body := map[string]string{"/v1/models": tc.models, "/server_info": tc.info}[r.URL.Path]
@@ -298,7 +254,7 @@ func TestWrongDialectIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, _, err := f.Add(t.Context(), WorkerSpec{URL: urlA, Backend: DialectSGLang, KVConnector: ConnectorNIXL}); err == nil {
+	if _, _, err := f.Add(t.Context(), WorkerSpec{URL: urlA, Backend: dialectSGLang, KVConnector: engine.ConnectorNIXL}); err == nil {
 		t.Error("an SGLang worker with a connector is taken")
 	}
 }

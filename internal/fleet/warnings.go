@@ -27,10 +27,10 @@ func (w *Worker) warnings() []string {
 	switch {
 	case w.modelProblem != "":
 		list = append(list, w.modelProblem)
-	case len(f.names()) == 0 && w.setModel() == "":
+	case len(f.Names()) == 0 && w.setModel() == "":
 		warn("it does not say which model it serves; set model_id")
 	}
-	if !f.answered && !f.incomplete && len(f.Missing) > 1 {
+	if !f.Answered && !f.Incomplete && len(f.Missing) > 1 {
 		path := w.base.Path
 		if path == "" {
 			path = "/"
@@ -52,19 +52,14 @@ func (w *Worker) warnings() []string {
 	return list
 }
 
-// dialectWarnings are what is odd about how its dialect and connector were set.
+// dialectWarnings are what is odd about how its dialect and connector were set, and
+// what the dialect knows to say.
 func (w *Worker) dialectWarnings() (list []string) {
 	if l := w.spec.Labels[labelConnector]; l != "" && w.setConnector() == "" {
 		list = append(list, fmt.Sprintf("its label %s=%.64q names no connector and is not used", labelConnector, l))
 	}
-	switch c := w.setConnector(); {
-	case c == "":
-	case !w.vllm():
+	if c := w.setConnector(); c != "" && w.Dialect().Connectors().Named(c) == "" {
 		list = append(list, fmt.Sprintf("its kv_connector is set to %s, but it speaks %s and has none", c, w.Backend()))
-	case c == ConnectorMooncake && w.role == admission.RolePrefill && len(w.Ranks()) == 1:
-		if m := w.mooncake.Load(); m != nil && len(m.ids) > 1 {
-			list = append(list, fmt.Sprintf("it has %d data-parallel ranks with an engine id each, and is scheduled as one: set dp_aware", len(m.ids)))
-		}
 	}
-	return list
+	return append(list, w.Dialect().Warnings(w.pairKnowledge())...)
 }

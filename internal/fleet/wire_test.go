@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -528,24 +529,22 @@ func FuzzFacts(f *testing.F) {
 	f.Add([]byte(`{"loads":[{"dp_rank":0,"max_total_num_tokens":1000,"max_running_requests":8,"num_running_reqs":1},{"dp_rank":9007199254740993}]}`))
 	f.Add([]byte(`[[[[`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		facts := &Facts{}
-		_ = facts.addModels(body)
-		_ = facts.addServerInfo(body)
-		_ = facts.addModelInfo(body)
-		if l, err := readLoads(body); err == nil {
-			facts.loads = l.capacities
+		ask := func(context.Context, engine.Question) (int, []byte, error) { return 200, body, nil }
+		facts := &Facts{Facts: *engine.Builtin().ReadFacts(t.Context(), ask, nil)}
+		if l, err := (engine.SGLang{}).ReadLoads(body); err == nil {
+			facts.loads = l.Capacities
 		}
 		for _, dp := range []int{-1, 0, 7, maxDPSize - 1} {
 			if c := facts.capacity(dp, admission.Capacity{}); c.MaxBatchedTokens < 0 || c.KVBlocks < 0 || c.BlockSize < 0 || c.MaxRunning < 0 {
 				t.Errorf("capacity of rank %d: %+v", dp, c)
 			}
 		}
-		for _, n := range facts.names() {
-			if !validName(n) {
+		for _, n := range facts.Names() {
+			if !engine.ValidName(n) {
 				t.Errorf("name %q", n)
 			}
 		}
-		if len(facts.names()) > maxModels || len(facts.Adapters) > config.MaxAdapters || facts.DPSize < 0 || facts.DPSize > maxDPSize ||
+		if len(facts.Names()) > engine.MaxModels || len(facts.Adapters) > config.MaxAdapters || facts.DPSize < 0 || facts.DPSize > maxDPSize ||
 			facts.BootstrapPort < 0 || facts.BootstrapPort > 65535 || facts.MaxTotalTokens < 0 {
 			t.Errorf("facts out of bounds: %+v", facts)
 		}

@@ -3,7 +3,9 @@ package fleet
 import (
 	"context"
 	"errors"
+	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -53,11 +55,10 @@ type Worker struct {
 
 	// atomic
 	generation atomic.Uint64
-	ranks      atomic.Pointer[[]*Rank] // replaced with Fleet.mu held, never changed
-	lastCheck  atomic.Int64            // instant of the last finished check
-	loads      atomic.Pointer[loads]   // the last answer about its load
-	push       atomic.Pointer[engine.PushPeer]
-	mooncake   atomic.Pointer[mooncake]
+	ranks      atomic.Pointer[[]*Rank]     // replaced with Fleet.mu held, never changed
+	lastCheck  atomic.Int64                // instant of the last finished check
+	loads      atomic.Pointer[loads]       // the last answer about its load
+	peer       atomic.Pointer[engine.Peer] // see Rank.Peer
 	transfers  transferCheck
 	meter      meter
 
@@ -66,7 +67,7 @@ type Worker struct {
 	connectorProbedAt admission.Instant
 
 	// guarded by Fleet.mu
-	// inheritedConnector is the connector of a vLLM decode worker that is set to none: that of
+	// inheritedConnector is the connector of a decode worker for which none is set: that of
 	// the prefill workers of its model.
 	inheritedConnector string
 	health             healthState
@@ -199,6 +200,16 @@ func (w *Worker) Ranks() []*Rank { return *w.ranks.Load() }
 func (w *Worker) Bootstrap() (host string, port int, ok bool) {
 	k := w.state.Load()
 	return k.host, int(k.port), k.hasPort
+}
+
+// bootstrapAddr returns the base URL of the worker's bootstrap server, as decode is
+// told it. It speaks plain HTTP. Empty when there is none.
+func (w *Worker) bootstrapAddr() string {
+	host, port, ok := w.Bootstrap()
+	if !ok {
+		return ""
+	}
+	return "http://" + net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(port))
 }
 
 // Alive returns a context that ends, with cause ErrDead, when the worker is

@@ -23,26 +23,23 @@ type workerState struct {
 // updateState computes the state anew from facts and the registration. Once w is
 // registered the caller must hold Fleet.mu.
 func (w *Worker) updateState(facts *Facts) {
-	k := &workerState{facts: facts, dialect: w.fleet.opts.Dialects.Default()}
-	if d, ok := w.fleet.opts.Dialects.Named(cmp.Or(w.setBackend(), facts.Backend)); ok {
-		k.dialect = d
-	}
-	if k.dialect.Name() == DialectVLLM {
-		k.connector = w.connector(facts)
+	k := &workerState{facts: facts, dialect: w.dialectBy(facts)}
+	if c := k.dialect.Connectors(); c != nil {
+		k.connector = w.connector(facts, c)
 	}
 	k.host, k.port, k.hasPort = w.bootstrap(facts)
 	w.state.Store(k)
 }
 
-// connector is how w, which speaks vLLM's dialect, hands KV cache over.
-func (w *Worker) connector(facts *Facts) string {
+// connector is how w, whose dialect has connectors, hands KV cache over.
+func (w *Worker) connector(facts *Facts, of *engine.Connectors) string {
 	switch c := cmp.Or(w.setConnector(), facts.Connector); {
 	case c != "":
 		return c
 	case w.inheritedConnector != "" && w.role == admission.RoleDecode:
 		return w.inheritedConnector
 	}
-	return ConnectorUnknown
+	return of.Unknown
 }
 
 func (w *Worker) bootstrap(facts *Facts) (host string, port int32, ok bool) {

@@ -1,4 +1,4 @@
-package fleet
+package engine
 
 import (
 	"bytes"
@@ -8,13 +8,17 @@ import (
 	"strings"
 )
 
-const metricsPath = "/metrics"
+// LoadsPath implements Prober.
+func (VLLM) LoadsPath() string { return "/metrics" }
 
-// readMetrics reads what sluice needs out of a vLLM engine's GET /metrics: for
-// each data-parallel rank (label engine) the requests that run and wait, the size
-// of its KV cache and how much of it is used; and what came from other engines.
-func readMetrics(body []byte) (*loads, error) {
-	l := &loads{}
+// LoadsIdentify implements Prober: the metrics have the start time of the process.
+func (VLLM) LoadsIdentify() bool { return true }
+
+// ReadLoads implements Prober. It reads, for each data-parallel rank (label engine),
+// the requests that run and wait, the size of its KV cache and how much of it is used;
+// and what came from other engines.
+func (VLLM) ReadLoads(body []byte) (*Loads, error) {
+	l := &Loads{}
 	used := []float64{}
 	found := false
 	for len(body) > 0 {
@@ -27,7 +31,7 @@ func readMetrics(body []byte) (*loads, error) {
 		rest, ok := bytes.CutPrefix(line, []byte("vllm:"))
 		if !ok {
 			if at, ok := bytes.CutPrefix(line, []byte("process_start_time_seconds ")); ok {
-				_, l.started, _ = readSample(at)
+				_, l.Started, _ = readSample(at)
 			}
 			continue
 		}
@@ -49,43 +53,43 @@ func readMetrics(body []byte) (*loads, error) {
 		dp := 0
 		if e, told := labels["engine"]; told {
 			n, err := strconv.Atoi(e)
-			if err != nil || n < 0 || n >= maxDPSize {
+			if err != nil || n < 0 || n >= MaxDPSize {
 				continue
 			}
 			dp = n
 		}
 		found = true
-		l.load, l.capacities, used = grown(l.load, dp), grown(l.capacities, dp), grown(used, dp)
-		amount := int64(min(max(value, 0), maxCapacity))
+		l.Ranks, l.Capacities, used = grown(l.Ranks, dp), grown(l.Capacities, dp), grown(used, dp)
+		amount := int64(min(max(value, 0), MaxCapacity))
 		switch name {
 		case "num_requests_running":
-			l.load[dp].Running += amount
+			l.Ranks[dp].Running += amount
 		case "num_requests_waiting":
-			l.load[dp].Waiting += amount
+			l.Ranks[dp].Waiting += amount
 		case "kv_cache_usage_perc", "gpu_cache_usage_perc":
 			used[dp] = min(max(value, 0), 1)
 		case "cache_config_info":
 			blocks, size := number(labels["num_gpu_blocks"]), number(labels["block_size"])
-			if size > 0 && size <= maxBlockSize {
-				l.blockSize = size
-				l.capacities[dp].kvTokens = min(blocks, maxCapacity/size) * size
+			if size > 0 && size <= MaxBlockSize {
+				l.BlockSize = size
+				l.Capacities[dp].KVTokens = min(blocks, MaxCapacity/size) * size
 			}
-			if d := labels["cache_dtype"]; validName(d) {
-				l.cacheType = d
+			if d := labels["cache_dtype"]; ValidName(d) {
+				l.CacheType = d
 			}
 		case "external_prefix_cache_hits_total", "nixl_bytes_transferred_sum":
-			l.external, l.tellsExternal = l.external+max(value, 0), true
+			l.External, l.CountsExternal = l.External+max(value, 0), true
 		case "prompt_tokens_by_source_total":
 			if labels["source"] == "external_kv_transfer" {
-				l.external, l.tellsExternal = l.external+max(value, 0), true
+				l.External, l.CountsExternal = l.External+max(value, 0), true
 			}
 		}
 	}
 	if !found {
 		return nil, errors.New("it has none of vLLM's metrics")
 	}
-	for dp := range l.load {
-		l.load[dp].UsedTokens = int64(used[dp] * float64(l.capacities[dp].kvTokens))
+	for dp := range l.Ranks {
+		l.Ranks[dp].UsedTokens = int64(used[dp] * float64(l.Capacities[dp].KVTokens))
 	}
 	return l, nil
 }
@@ -96,7 +100,7 @@ func number(s string) int64 {
 	if err != nil || n < 0 {
 		return 0
 	}
-	return min(n, maxCapacity)
+	return min(n, MaxCapacity)
 }
 
 // readSample reads what follows a metric's name: {label="value",…} value.
