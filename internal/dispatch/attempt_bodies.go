@@ -113,14 +113,3 @@ func (x *attempt) guarded(leg admission.Leg, run func() *failure) (f *failure) {
 	}()
 	return run()
 }
-
-// reportPair tells how the hand-off between two ranks went, where that is known:
-// a pair that keeps failing while both ends work with others is kept apart.
-func (x *attempt) reportPair(pr, dr *fleet.Rank, f *failure) {
-	switch {
-	case f == nil:
-		x.d.fleet.ReportPairSuccess(pr, dr)
-	case f.transfer:
-		x.d.fleet.ReportTransferFailure(pr, dr)
-	}
-}

@@ -166,7 +166,7 @@ func (x *attempt) decodeAfter(legs *sequence, params []byte) *failure {
 		f.transfer, f.reason = true, reasonTransfer
 	}
 	if params != nil {
-		x.reportPair(t.Prefill.Data().(*fleet.Rank), dr, f)
+		x.verdicts.reportLink(t.Prefill.Data().(*fleet.Rank), dr, f)
 	}
 	if f != nil && x.mayMove(f, legs, params) {
 		x.verdicts.report(dr, f)

@@ -92,7 +92,7 @@ func (x *attempt) runTogether(b *pairBodies, copies int) *failure {
 		return t.failed(f)
 	}
 	x.verdicts.report(dr, nil)
-	x.reportPair(pr, dr, nil)
+	x.verdicts.reportLink(pr, dr, nil)
 	t.prefill.ctx.unfollow()
 	if t.leavePrefill() {
 		for k := range t.pairs {
@@ -181,7 +181,7 @@ func (t *together) failed(f *failure) *failure {
 	if pf := t.prefillFailure.get(); pf != nil && (f.secondary || f.transfer && !f.reported && pf.own()) {
 		f = pf
 	}
-	x.reportPair(t.prefill.rank, t.decode.rank, f)
+	x.verdicts.reportLink(t.prefill.rank, t.decode.rank, f)
 	return f
 }
 

@@ -227,6 +227,9 @@ func (x *exchange) finish(reason string, f *failure) {
 		rec.Err = f
 		rec.Reason, rec.Code = f.word()
 	}
+	if rec.Reason == reasonTransfer && f.status != 0 && x.verdicts.requestFailed() {
+		rec.Reason = reasonEngineStatus // it was the same error everywhere, and no broken hand-off
+	}
 	x.verdicts.settle(f)
 	x.d.metrics.observe(x.call, time.Since(x.call.Arrived))
 	if rec.TTFT > 0 {

@@ -20,12 +20,16 @@ import (
 //     the same way, and when the request turns out to be the client's fault.
 //   - Else nobody else could tell, and it counts as unproven.
 //
+// The same holds for reports of a broken hand-off, which count against the pair of
+// ranks: engines tell of it with the status that any other error of theirs has.
+//
 // It is empty, and costs nothing, until a leg fails.
 type verdicts struct {
 	x  *request // immutable
 	mu sync.Mutex
 	// guarded by mu
 	open    []charge
+	links   []link
 	charged []*fleet.Rank
 	guilty  bool // the request is
 	settled bool
@@ -34,6 +38,12 @@ type verdicts struct {
 type charge struct {
 	rank *fleet.Rank
 	way  way
+}
+
+// link is a hand-off between two ranks that was reported to be broken.
+type link struct {
+	prefill, decode *fleet.Rank
+	way             way
 }
 
 // report takes the end of a leg into account, for the worker's meter and, in the end,
@@ -51,7 +61,11 @@ func (v *verdicts) report(rank *fleet.Rank, f *failure) {
 	}
 	rule := blames[f.blame()].charge
 	if rule == chargeNone {
-		rank.NoteLeg(fleet.LegOther)
+		if f.transfer && f.status >= 500 {
+			rank.NoteLeg(fleet.LegFailed) // charged to the pair; see reportLink
+		} else {
+			rank.NoteLeg(fleet.LegOther)
+		}
 		return
 	}
 	rank.NoteLeg(fleet.LegFailed)
@@ -67,19 +81,63 @@ func (v *verdicts) report(rank *fleet.Rank, f *failure) {
 	case v.settled: // a prefill leg that outlived the request
 		v.chargeLocked(rank, fleet.Unproven)
 	default:
-		w, known := f.way(), false
-		for _, c := range v.open {
-			if c.rank == rank {
-				known = true
-			} else if c.way == w {
-				v.guilty, v.open = true, nil
-				return
-			}
-		}
-		if !known {
+		w := f.way()
+		if v.failedElsewhereLocked(w, rank, rank) {
+			v.blameRequestLocked()
+		} else if !slices.ContainsFunc(v.open, func(c charge) bool { return c.rank == rank }) {
 			v.open = append(v.open, charge{rank, w})
 		}
 	}
+}
+
+// reportLink takes into account how the hand-off between two ranks went; f is nil if
+// it went well.
+func (v *verdicts) reportLink(pr, dr *fleet.Rank, f *failure) {
+	if f == nil {
+		if v.x.attempts > 1 {
+			v.mu.Lock()
+			v.links = slices.DeleteFunc(v.links, func(l link) bool { return l.prefill == pr && l.decode == dr })
+			v.mu.Unlock()
+		}
+		v.x.d.fleet.ReportPairSuccess(pr, dr)
+		return
+	}
+	if !f.transfer {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := f.way()
+	if v.guilty || v.settled {
+		return
+	}
+	if v.failedElsewhereLocked(w, pr, dr) {
+		v.blameRequestLocked()
+		return
+	}
+	v.links = append(v.links, link{pr, dr, w})
+}
+
+// failedElsewhereLocked reports whether the request has failed in the same way where
+// neither of two ranks had to do with it alone: at another rank, or between another
+// pair. It needs verdicts.mu.
+func (v *verdicts) failedElsewhereLocked(w way, a, b *fleet.Rank) bool {
+	return slices.ContainsFunc(v.open, func(c charge) bool { return c.way == w && c.rank != a && c.rank != b }) ||
+		slices.ContainsFunc(v.links, func(l link) bool {
+			return l.way == w && (l.prefill != a || l.decode != b) && (a != b || l.decode != b && l.prefill != b)
+		})
+}
+
+// blameRequestLocked drops what is open: the request is at fault. It needs verdicts.mu.
+func (v *verdicts) blameRequestLocked() {
+	v.guilty, v.open, v.links = true, nil, nil
+}
+
+// requestFailed reports whether the request itself turned out to be at fault.
+func (v *verdicts) requestFailed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.guilty
 }
 
 // drop forgets what is open against a rank.
@@ -101,13 +159,16 @@ func (v *verdicts) settle(last *failure) {
 		// The client's own fault was told by an engine that could read the request, and
 		// a limit of ours passes everywhere.
 		if last.ours || last.status >= 400 && last.status < 500 && last.status != http.StatusTooManyRequests {
-			v.open = nil
+			v.open, v.links = nil, nil
 		}
+	}
+	for _, l := range v.links {
+		v.x.d.fleet.ReportTransferFailure(l.prefill, l.decode, how)
 	}
 	for _, c := range v.open {
 		v.chargeLocked(c.rank, how)
 	}
-	v.open = nil
+	v.open, v.links = nil, nil
 }
 
 // chargeLocked charges a rank, once for the request. It needs verdicts.mu.

@@ -53,11 +53,13 @@ type quarantine struct {
 	quarantined int
 }
 
-// ReportTransferFailure records that a KV transfer from p to d failed and neither
-// rank is known to be at fault. It charges no breaker; a pair that fails so several
-// times in a row, while another pair could serve, is quarantined at the gate for a
-// minute or more.
-func (f *Fleet) ReportTransferFailure(p, d *Rank) {
+// ReportTransferFailure records that a KV transfer from p to d failed. It is proven if
+// another pair then served the request, and unproven if nobody could tell. A pair that
+// fails several times in a row, while another pair could serve, is quarantined at the
+// gate for a minute or more; unproven failures do that only while no other pair fails,
+// because else it is the requests. A rank that fails with several partners, and with
+// none succeeds, is at fault itself: its breaker is charged.
+func (f *Fleet) ReportTransferFailure(p, d *Rank, how Charge) {
 	if f.cfg.CircuitBreaker.Disabled || p == nil || d == nil {
 		return
 	}
@@ -67,8 +69,11 @@ func (f *Fleet) ReportTransferFailure(p, d *Rank) {
 		f.mu.Unlock()
 		return
 	}
-	x := f.countFailureLocked(now, p, d)
+	x, atFault := f.countFailureLocked(now, p, d, how)
 	f.mu.Unlock()
+	for _, r := range atFault {
+		r.ReportFailure(Proven, 0)
+	}
 	if x != nil {
 		f.log.Warn("pair is quarantined: KV transfers between its workers keep failing", "prefill", p.id, "decode", d.id,
 			"failures", x.failures, "for", x.duration)
@@ -84,6 +89,7 @@ func (f *Fleet) ReportPairSuccess(p, d *Rank) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	p.partners, d.partners = partners{}, partners{}
 	// A quarantine is not ended early: the request that succeeded began before it.
 	if x := q.pairs[pairKey{p, d}]; x != nil && !x.quarantined {
 		f.sched.drop(x.event)
@@ -124,16 +130,42 @@ func canPair(p, d *Rank) bool {
 	})
 }
 
-// countFailureLocked counts a failure and returns a copy of the pair if it is
-// quarantined now.
-func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank) (barred *pair) {
+// partners are the ranks with which a rank has failed to transfer KV cache since it last
+// succeeded with any.
+type partners struct {
+	first   *Rank
+	several bool
+	pending int // failures that were not charged
+}
+
+// failed counts a failure with a partner and returns how many failures to charge to the
+// rank itself.
+func (l *partners) failed(with *Rank) (charges int) {
+	l.pending++
+	switch l.first {
+	case nil:
+		l.first = with
+	case with:
+	default:
+		l.several = true
+	}
+	if !l.several {
+		return 0
+	}
+	charges, l.pending = l.pending, 0
+	return charges
+}
+
+// countFailureLocked counts a failure. It returns a copy of the pair if it is
+// quarantined now, and the ranks that are at fault themselves, once for each failure.
+func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge) (barred *pair, atFault []*Rank) {
 	q := &f.quarantine
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	x := q.pairs[pairKey{p, d}]
 	if x == nil {
 		if len(q.pairs) >= maxPairs {
-			return nil
+			return nil, nil
 		}
 		x = &pair{key: pairKey{p, d}, first: now}
 		x.event = newEvent(func(now admission.Instant) { f.pairDue(x, now) })
@@ -143,17 +175,29 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank) (barred *p
 		q.pairs[x.key] = x
 		q.tracked.Store(int32(len(q.pairs)))
 	}
+	if how == Proven {
+		for range p.partners.failed(d) {
+			atFault = append(atFault, p)
+		}
+		for range d.partners.failed(p) {
+			atFault = append(atFault, d)
+		}
+	}
 	if x.quarantined {
-		return nil // the request began before the quarantine
+		return nil, atFault // the request began before the quarantine
 	}
 	if now.Sub(x.first) >= pairWindow && x.duration == 0 {
 		x.failures, x.first = 0, now
 	}
 	x.failures++
-	if x.failures < pairFailures && x.duration == 0 || q.quarantined >= maxQuarantined {
+	enough := x.failures >= pairFailures || x.duration > 0
+	if how == Unproven {
+		enough = x.failures >= 2*pairFailures && len(q.pairs) == 1
+	}
+	if !enough || q.quarantined >= maxQuarantined {
 		x.until = now.Add(pairWindow)
 		f.sched.set(x.event, x.until)
-		return nil
+		return nil, atFault
 	}
 	x.duration = min(max(2*x.duration, firstQuarantine), maxQuarantine)
 	x.quarantined, x.quarantinedAt, x.until = true, now, now.Add(x.duration)
@@ -162,7 +206,7 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank) (barred *p
 	f.gate.Apply(admission.Change{Op: admission.BarPair, Rank: p.adm, Other: d.adm})
 	f.sched.set(x.event, x.until)
 	pairCopy := *x
-	return &pairCopy
+	return &pairCopy, atFault
 }
 
 // dropLocked forgets a pair. The caller must hold q.mu.
@@ -174,6 +218,7 @@ func (q *quarantine) dropLocked(x *pair) {
 		q.quarantined--
 	}
 	delete(q.pairs, x.key)
+	x.key.p.partners, x.key.d.partners = partners{}, partners{}
 	q.tracked.Store(int32(len(q.pairs)))
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
 )
@@ -40,7 +41,7 @@ func TestPairThatKeepsFailing(t *testing.T) {
 		p, q, d, e := b.square()
 		fail := func(n int) {
 			for range n {
-				b.ReportTransferFailure(p, d)
+				b.ReportTransferFailure(p, d, Proven)
 			}
 		}
 		fail(pairFailures - 1)
@@ -103,14 +104,14 @@ func TestSuspicionPasses(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		p, _, d, _ := b.square()
 		for range 5 {
-			b.ReportTransferFailure(p, d)
+			b.ReportTransferFailure(p, d, Proven)
 			b.pass(pairWindow + time.Second)
 			if n := b.quarantine.tracked.Load(); n != 0 {
 				t.Fatalf("%d suspects", n)
 			}
 		}
 		for range 5 {
-			b.ReportTransferFailure(p, d)
+			b.ReportTransferFailure(p, d, Proven)
 			b.pass(pairWindow / 2)
 		}
 		if len(p.Worker().Info().Barred) > 0 {
@@ -127,7 +128,7 @@ func TestOnlyPairIsNotBarred(t *testing.T) {
 		b.worker(urlE, config.WorkerDecode, serves("other"))
 		b.worker(urlQ, config.WorkerPrefill, vllmFacts("m"))
 		for range 20 {
-			b.ReportTransferFailure(p, d)
+			b.ReportTransferFailure(p, d, Proven)
 		}
 		if n := b.quarantine.tracked.Load(); n != 0 || b.pair("m") == nil {
 			t.Errorf("%d suspects", n)
@@ -140,7 +141,7 @@ func TestBarFollowsTheRanks(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		p, _, d, _ := b.square()
 		for range pairFailures {
-			b.ReportTransferFailure(p, d)
+			b.ReportTransferFailure(p, d, Proven)
 		}
 		b.prober.says(urlP, serves("m", "n"))
 		b.pass(20 * time.Second)
@@ -170,7 +171,7 @@ func TestSuspectsAreBounded(t *testing.T) {
 		for range pairFailures + 1 {
 			for _, p := range ps {
 				for _, d := range ds {
-					b.ReportTransferFailure(p, d)
+					b.ReportTransferFailure(p, d, Proven)
 				}
 			}
 		}
@@ -202,7 +203,7 @@ func TestPairsUnderContention(t *testing.T) {
 				if n%5 == 0 {
 					f.ReportPairSuccess(p, d)
 				} else {
-					f.ReportTransferFailure(p, d)
+					f.ReportTransferFailure(p, d, Proven)
 				}
 				if n%50 == 0 {
 					_ = f.Infos()
@@ -236,4 +237,53 @@ func BenchmarkReportPairSuccess(b *testing.B) {
 	for b.Loop() {
 		f.ReportPairSuccess(r, r)
 	}
+}
+
+// A request that fails everywhere makes unproven reports; so does a link that is broken
+// where no other attempt is made.
+func TestUnprovenReportsQuarantineOnlyWhereNoOtherPairFails(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		p, q, d, e := b.square()
+		for range 20 {
+			b.ReportTransferFailure(p, d, Unproven)
+			b.ReportTransferFailure(q, e, Unproven)
+		}
+		if n := b.quarantine.quarantined; n != 0 {
+			t.Errorf("%d pairs are quarantined though several fail alike", n)
+		}
+	})
+	inBubble(t, settings{}, func(b *testbed) {
+		p, _, d, _ := b.square()
+		for n := 1; n <= 2*pairFailures; n++ {
+			if b.quarantine.quarantined != 0 {
+				t.Fatalf("quarantined after %d reports", n-1)
+			}
+			b.ReportTransferFailure(p, d, Unproven)
+		}
+		if b.quarantine.quarantined != 1 {
+			t.Error("a pair that alone fails again and again is not quarantined")
+		}
+	})
+}
+
+// A rank that fails with several partners, and succeeds with none, is at fault itself.
+func TestARankThatFailsWithEverybodyIsCharged(t *testing.T) {
+	inBubble(t, settings{Breaker: config.CircuitBreaker{FailureThreshold: 4}}, func(b *testbed) {
+		p, q, d, e := b.square()
+		for n := range 4 {
+			if s := d.breaker.state; s != admission.BreakerClosed {
+				t.Fatalf("%v after %d failures", s, n)
+			}
+			b.ReportTransferFailure([]*Rank{p, q}[n%2], d, Proven)
+			b.ReportPairSuccess([]*Rank{p, q}[n%2], e) // the other attempt
+		}
+		if s := d.breaker.state; s != admission.BreakerOpen {
+			t.Errorf("the breaker of the one that fails with everybody is %v", s)
+		}
+		for _, r := range []*Rank{p, q, e} {
+			if s := r.breaker.state; s != admission.BreakerClosed || r.breaker.marked.Load() {
+				t.Errorf("%s is charged: %v", r.id, s)
+			}
+		}
+	})
 }

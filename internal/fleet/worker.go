@@ -240,6 +240,8 @@ type Rank struct {
 	state admission.RankState
 	facts admission.RankFacts // as the gate has them
 	event *event              // the end of its open breaker
+
+	partners partners // guarded by Fleet.quarantine.mu
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {

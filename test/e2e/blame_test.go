@@ -109,3 +109,46 @@ func TestRequestsThatHarmCloseNothing(t *testing.T) {
 		})
 	}
 }
+
+// vLLM tells of a hand-off that broke with the status that any other error has. A
+// request that draws it everywhere is no broken hand-off, and takes no pair out of
+// service; a decode worker that answers so to everybody is charged for it.
+func TestErrorsOfDecodeAreNotTakenForBrokenHandOffs(t *testing.T) {
+	t.Parallel()
+	fleet := startSim(t, "--backend", "vllm", "--prefill", "6", "--decode", "2")
+	r := startRouter(t, fleet, "--retry-initial-backoff-ms", "1", "--retry-max-backoff-ms", "5")
+	client := clients(t)
+	for range 60 {
+		if a := r.chat(client, `"sim":"on=decode,status=500",`+brief).wait(t); a.status != http.StatusInternalServerError {
+			t.Errorf("one that draws 500 in decode: %s", a)
+		}
+		r.ask(brief).good(t)
+	}
+	if n := r.metric("sluice_pairs_barred_total"); n != 0 {
+		t.Errorf("%v pairs were quarantined for the requests' errors", n)
+	}
+	if n := r.metric(`sluice_requests_total{route="chat",reason="kv_transfer"`); n > 0 {
+		t.Errorf("%v requests are said to have failed by their hand-off", n)
+	}
+	for _, w := range r.workers() {
+		if w.Breaker != "closed" {
+			t.Errorf("blamed: %+v", w)
+		}
+	}
+
+	for range 150 {
+		r.ask(brief).good(t)
+	}
+	const bad = "decode-1"
+	fleet.fault(bad, "status=500")
+	before := fleet.stats(bad).Requests
+	for range 60 {
+		r.ask(brief).good(t)
+	}
+	if n := fleet.stats(bad).Requests - before; n == 0 || n > 12 {
+		t.Errorf("the decode worker that fails everybody got %d requests, want 1 to 12", n)
+	}
+	if w := r.worker(bad); w.Breaker != "open" {
+		t.Errorf("%+v", w)
+	}
+}
