@@ -68,10 +68,12 @@ func terminalStyle(out io.Writer, getenv func(string) string) demo.Style {
 		}
 	}
 	f, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) || getenv("TERM") == "dumb" {
+	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return s
 	}
-	s.Live, s.Color = true, getenv("NO_COLOR") == ""
+	if getenv("TERM") != "dumb" {
+		s.Live, s.Color = true, getenv("NO_COLOR") == ""
+	}
 	s.Width = func() int {
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
 			return w

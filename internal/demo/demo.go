@@ -14,6 +14,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/sim"
@@ -62,12 +63,13 @@ func Run(ctx context.Context, o Options) error {
 	if o.PrefillTime == 0 {
 		o.PrefillTime = 3 * time.Second
 	}
-	_, _ = fmt.Fprintf(o.Out, "A router and a simulated fleet of one prefill and one decode worker.\nEach scenario sends requests that overlap.\n")
+	o.say("", "A router and a simulated fleet of one prefill and one decode worker.")
+	o.say("", "Each scenario sends requests that overlap.")
 	wrong := 0
 	var kept *stage
 	all := scenarios(o.PrefillTime)
 	for i, s := range all {
-		_, _ = fmt.Fprintf(o.Out, "\n%d. %s\n%s\n", i+1, s.name, wrap(s.explain, min(o.width()-4, 76)))
+		o.introduce(i+1, &s)
 		st, err := s.start(ctx, o)
 		if err != nil {
 			return err
@@ -81,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 			problems = append(problems, fmt.Sprintf("an engine was misused: %+v", v))
 		}
 		for _, p := range problems {
-			_, _ = fmt.Fprintf(o.Out, "   WRONG: %s\n", p)
+			o.say(indent, "WRONG: "+p)
 		}
 		wrong += len(problems)
 		if o.Keep && i == len(all)-1 {
@@ -90,12 +92,8 @@ func Run(ctx context.Context, o Options) error {
 		}
 		st.close()
 	}
-	if wrong == 0 {
-		_, _ = fmt.Fprintln(o.Out, "\nAll results are as they must be.")
-	}
-	if kept == nil {
-		_, _ = fmt.Fprintln(o.Out, "\n\"sluice demo --keep\" keeps the last router running, so that you can send requests and look at its metrics.")
-	} else {
+	o.conclude(wrong == 0, kept != nil)
+	if kept != nil {
 		keep(ctx, o.Out, kept.router)
 		kept.close()
 	}
@@ -133,23 +131,54 @@ func (s *scenario) start(ctx context.Context, o Options) (*stage, error) {
 	return &stage{fleet: fleet, router: router}, nil
 }
 
-// wrap breaks text into lines of at most width, indented.
-func wrap(text string, width int) string {
+// indent is that of everything below the name of a scenario.
+const indent = "   "
+
+// introduce says what the scenario is about.
+func (o *Options) introduce(number int, s *scenario) {
+	_, _ = fmt.Fprintln(o.Out)
+	o.say("", fmt.Sprintf("%d. %s", number, s.name))
+	o.say(indent, s.explain)
+	_, _ = fmt.Fprintln(o.Out)
+}
+
+// conclude ends the demo. kept: the last router goes on running.
+func (o *Options) conclude(good, kept bool) {
+	if good {
+		_, _ = fmt.Fprintln(o.Out)
+		o.say("", "All results are as they must be.")
+	}
+	if !kept {
+		_, _ = fmt.Fprintln(o.Out)
+		o.say("", `"sluice demo --keep" keeps the last router running, so that you can send requests and look at its metrics.`)
+	}
+}
+
+// say prints text, broken into lines that fit the terminal.
+func (o *Options) say(indent, text string) {
+	_, _ = io.WriteString(o.Out, wrap(text, indent, min(o.width()-1, 79)))
+}
+
+// wrap breaks text between its words into lines of at most width characters,
+// indent included.
+func wrap(text, indent string, width int) string {
 	var b strings.Builder
 	col := 0
 	for _, word := range strings.Fields(text) {
-		if col > 0 && col+1+len(word) > width {
+		n := utf8.RuneCountInString(word)
+		if col > 0 && col+1+n > width {
 			b.WriteByte('\n')
 			col = 0
 		}
 		if col == 0 {
-			b.WriteString("   ")
+			b.WriteString(indent)
+			col = len(indent)
 		} else {
 			b.WriteByte(' ')
 			col++
 		}
 		b.WriteString(word)
-		col += len(word)
+		col += n
 	}
 	b.WriteByte('\n')
 	return b.String()

@@ -115,8 +115,13 @@ func (s *screen) tell() {
 			continue
 		}
 		s.told[i] = state
-		_, _ = fmt.Fprintf(s.out, "   %5.1fs  %-*s %-*s (%s %d, waiting %d)\n", time.Since(r.start).Seconds(),
-			r.s.nameWidth()+1, r.s.reqs[i].who+":", minState, state, r.s.where(), r.inFlight, r.queued)
+		line := fmt.Sprintf("%s%5.1fs  %-*s ", indent, time.Since(r.start).Seconds(), r.s.nameWidth()+1, r.s.reqs[i].who+":")
+		if gate := fmt.Sprintf(" (%s %d, waiting %d)", r.s.where(), r.inFlight, r.queued); len(line)+minState+len(gate) < s.style.width() {
+			line += fmt.Sprintf("%-*s%s", minState, state, gate)
+		} else {
+			line += clip(state, s.style.width()-1-len(line))
+		}
+		_, _ = fmt.Fprintln(s.out, line)
 	}
 }
 
@@ -261,16 +266,24 @@ func (r *run) blocksText() string {
 
 // table prints the results.
 func (r *run) table(o Options, waits time.Duration) {
-	row := func(who, status, took, retry, code string) {
-		line := fmt.Sprintf("   %-*s  %-6s  %-7s  %-11s  %s", max(r.s.nameWidth(), len("request")), who, status, took, retry, code)
+	who := max(r.s.nameWidth(), len("request"))
+	wide := len(indent)+who+len("  status  took     Retry-After  ")+minState-len("429 ") < o.width()
+	row := func(name, status, took, retry, code string) {
+		line := fmt.Sprintf("%s%-*s  %-6s  %-7s", indent, who, name, status, took)
+		if wide {
+			line += fmt.Sprintf("  %-11s  %s", retry, code)
+		}
 		_, _ = fmt.Fprintln(o.Out, strings.TrimRight(line, " "))
 	}
 	_, _ = fmt.Fprintln(o.Out)
 	row("request", "status", "took", "Retry-After", "code")
 	for i, q := range r.reqs {
 		row(r.s.reqs[i].who, strconv.Itoa(q.status), round(q.took).String(), q.retry, q.code)
+		if !wide && q.code != "" {
+			o.say(indent+"  ", q.code)
+			o.say(indent+"  ", "Retry-After: "+q.retry)
+		}
 	}
-	summary := fmt.Sprintf("At most %d %s and %d queued%s; waits add up to %s; all over after %s. %s",
-		r.mostIn, r.s.where(), r.mostQueue, strings.ReplaceAll(r.blocksText(), "  ", "; "), round(waits), round(r.longest()), r.s.lesson)
-	_, _ = io.WriteString(o.Out, wrap(summary, min(o.width()-4, 76)))
+	o.say(indent, fmt.Sprintf("At most %d %s and %d queued%s; waits add up to %s; all over after %s. %s",
+		r.mostIn, r.s.where(), r.mostQueue, strings.ReplaceAll(r.blocksText(), "  ", "; "), round(waits), round(r.longest()), r.s.lesson))
 }

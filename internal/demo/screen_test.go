@@ -2,6 +2,8 @@ package demo
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -49,6 +51,40 @@ func TestLinesFitTheTerminal(t *testing.T) {
 				if strings.Contains(line, "\x1b") {
 					t.Fatalf("an escape is cut in two: %q", line)
 				}
+			}
+		}
+	}
+}
+
+// The texts around the pictures are wrapped between words, and the table of results
+// drops columns, so that the terminal does not break lines in the middle of a word.
+func TestTextsFitTheTerminal(t *testing.T) {
+	for width := 32; width <= 130; width++ {
+		var out bytes.Buffer
+		o := Options{Out: &out, Style: Style{Width: func() int { return width }}, PrefillTime: 3 * time.Second}
+		o.Start = func(context.Context, RouterOptions) (*Router, error) { return nil, errors.New("no router") }
+		if err := Run(context.Background(), o); err == nil {
+			t.Fatal("a demo without a router went well")
+		}
+		for i, s := range scenarios(3 * time.Second) {
+			o.introduce(i+1, &s)
+			r := &run{s: s, start: time.Now(), reqs: make([]request, len(s.reqs))}
+			for i, q := range s.reqs {
+				r.reqs[i] = request{done: true, sent: time.Now(), took: 3210 * time.Millisecond, status: q.want.status, code: q.want.code, retry: "60"}
+			}
+			newScreen(o, r).tell()
+			r.table(o, time.Second)
+		}
+		o.conclude(true, false)
+		text := out.String()
+		for line := range strings.Lines(text) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n >= width || n > 79 {
+				t.Errorf("a line of %d characters at %d columns: %q", n, width, line)
+			}
+		}
+		for _, word := range []string{"pd_prefill_queue_timeout", "pd_prefill_queue_full", "Retry-After", "\"sluice demo --keep\"", "metrics."} {
+			if words := strings.Join(strings.Fields(text), " "); !strings.Contains(words, word) {
+				t.Errorf("%d columns: %q is missing", width, word)
 			}
 		}
 	}
