@@ -96,7 +96,7 @@ func (q *Inquiry) Read(take func(answer []byte) error, paths ...string) (path st
 			if err := take(body); err == nil {
 				return path, false
 			}
-			f.Warn("%s answers with something else than expected", path)
+			f.Warn("%s has an unexpected answer", path)
 		case status == http.StatusUnauthorized, status == http.StatusForbidden:
 			f.Answered = true
 			f.Warn("%s answers %d: the worker refuses the key; set its api_key", path, status)

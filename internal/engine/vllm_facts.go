@@ -53,7 +53,7 @@ func (f *Facts) readVersion(answer []byte) error {
 		return err
 	}
 	if f.Version = o.Str("version"); f.Version == "" {
-		return errors.New("it names no version")
+		return errors.New("it contains no version")
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func (VLLM) ReadLoads(body []byte) (*Loads, error) {
 		}
 	}
 	if !found {
-		return nil, errors.New("it has none of vLLM's metrics")
+		return nil, errors.New("it contains none of vLLM's metrics")
 	}
 	for dp := range l.Ranks {
 		l.Ranks[dp].UsedTokens = int64(used[dp] * float64(l.Capacities[dp].KVTokens))

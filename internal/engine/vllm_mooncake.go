@@ -42,7 +42,7 @@ func askMooncake(ctx context.Context, w Probed) (*MooncakePeer, error) {
 	}
 	m, err := readMooncake(body)
 	if err != nil {
-		return nil, fmt.Errorf("%s%s answers with something else than expected: %w", w.BootstrapAddr, mooncakePath, err)
+		return nil, fmt.Errorf("%s%s has an unexpected answer: %w", w.BootstrapAddr, mooncakePath, err)
 	}
 	return m, nil
 }
@@ -64,7 +64,7 @@ func readMooncake(body []byte) (*MooncakePeer, error) {
 		m.EngineIDs[dp] = id
 	}
 	if len(m.EngineIDs) == 0 {
-		return nil, errors.New("it names no engine_id")
+		return nil, errors.New("it contains no engine_id")
 	}
 	return m, nil
 }

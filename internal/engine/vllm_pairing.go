@@ -131,14 +131,14 @@ func unknownConnector(why string, args ...any) Found {
 func readProbe(ctx context.Context, w Probed, answer []byte) Found {
 	var o Fields
 	if json.Unmarshal(answer, &o) != nil {
-		return unknownConnector("the probe is answered with something else than JSON")
+		return unknownConnector("the answer to the probe is not JSON")
 	}
 	if raw, told := o["kv_transfer_params"]; !told || string(raw) == "null" {
 		// Mooncake leaves nothing without a transfer id, but has a server to ask.
 		if m, err := askMooncake(ctx, w); err == nil {
 			return Found{Connector: ConnectorMooncake, Peer: m}
 		}
-		return Found{Connector: ConnectorNone, Note: "it answers the probe without kv_transfer_params: it hands no KV over, or its connector needs none; set kv_connector if there is one"}
+		return Found{Connector: ConnectorNone, Note: "it answers the probe without kv_transfer_params: it does not hand KV over, or its connector needs no parameters; set kv_connector if there is one"}
 	}
 	params := o.Object("kv_transfer_params")
 	host, note := params.Str("remote_host"), ""

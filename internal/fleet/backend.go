@@ -20,7 +20,7 @@ func checkDialect(s *WorkerSpec, dialects *engine.Registry) error {
 		s.Backend = ""
 	}
 	if _, ok := dialects.Named(s.Backend); s.Backend != "" && !ok {
-		return &SpecError{"backend", fmt.Errorf("%.64q is none of auto, %s", s.Backend, strings.Join(dialects.Names(), ", "))}
+		return &SpecError{"backend", fmt.Errorf("%.64q must be one of auto, %s", s.Backend, strings.Join(dialects.Names(), ", "))}
 	}
 	if s.KVConnector == "auto" || s.KVConnector == "" {
 		s.KVConnector = ""
@@ -35,7 +35,7 @@ func checkDialect(s *WorkerSpec, dialects *engine.Registry) error {
 	c, of := dialects.Connector(s.KVConnector)
 	switch {
 	case of == nil:
-		return &SpecError{"kv_connector", fmt.Errorf("%.64q is none of auto, %s", s.KVConnector, strings.Join(dialects.ConnectorNames(), ", "))}
+		return &SpecError{"kv_connector", fmt.Errorf("%.64q must be one of auto, %s", s.KVConnector, strings.Join(dialects.ConnectorNames(), ", "))}
 	case s.Backend != "":
 		return &SpecError{"kv_connector", fmt.Errorf("%q is for %s workers; this one is set to be %s", s.KVConnector, of.Of, s.Backend)}
 	}

@@ -147,7 +147,7 @@ func (w *Worker) modelProblemLocked(alone bool) string {
 		if alone || !w.health.everHealthy {
 			return ""
 		}
-		return "it does not say which model it serves, while others do: it gets no requests; set model_id"
+		return "it does not report which model it serves, while others do: it gets no requests; set model_id"
 	}
 	id := w.setModel()
 	if id == "" || len(facts.Models) == 0 || !w.dialectBy(facts).RefusesUnlisted() {

@@ -113,7 +113,7 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 	switch s.Type {
 	case "", config.WorkerRegular, config.WorkerPrefill, config.WorkerDecode:
 	default:
-		return s, base, &SpecError{"worker_type", fmt.Errorf("%.64q is none of regular, prefill, decode", s.Type)}
+		return s, base, &SpecError{"worker_type", fmt.Errorf("%.64q must be one of regular, prefill, decode", s.Type)}
 	}
 	if s.BootstrapPort < config.BootstrapNone || s.BootstrapPort > 65535 {
 		return s, base, &SpecError{"bootstrap_port", fmt.Errorf("%d is not between 1 and 65535", s.BootstrapPort)}

@@ -160,9 +160,9 @@ func (w *Worker) findPairingNotes(others map[string]map[string]bool) (notes []st
 	list := strings.Join(slices.Sorted(maps.Keys(theirs)), ", ")
 	switch {
 	case len(theirs) > 0 && !theirs[own]:
-		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it hands KV cache over as %s, they as %s; set backend and kv_connector of both ends alike", other, own, list))
+		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it uses %s, they use %s; set the same backend and kv_connector for both", other, own, list))
 	case w.inheritsConnector() && len(theirs) > 1:
-		notes = append(notes, fmt.Sprintf("prefill workers of its model hand KV cache over as %s; it is taken to have %s: set its kv_connector", list, own))
+		notes = append(notes, fmt.Sprintf("prefill workers of its model use %s; it is assumed to use %s: set its kv_connector", list, own))
 	}
 	return notes
 }

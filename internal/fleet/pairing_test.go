@@ -101,7 +101,7 @@ func TestDecodeTakesTheConnectorOfPrefill(t *testing.T) {
 		b.prober.connected(urlQ, engine.ConnectorMoRIIO, nil)
 		q := b.worker(urlQ, config.WorkerPrefill, vllmFacts("m"))
 		b.wantGroup(d, "vllm/nixl")
-		if notes := q.Info().Pairing; len(notes) != 1 || !strings.Contains(notes[0], "as vllm/moriio, they as vllm/nixl") {
+		if notes := q.Info().Pairing; len(notes) != 1 || !strings.Contains(notes[0], "uses vllm/moriio, they use vllm/nixl") {
 			t.Errorf("notes of q %q", notes)
 		}
 		if notes := d.Info().Pairing; len(notes) != 1 || !strings.Contains(notes[0], "set its kv_connector") {
@@ -277,7 +277,7 @@ func TestOddSettingsAreTold(t *testing.T) {
 		says *Facts
 		want string
 	}{
-		{WorkerSpec{Labels: map[string]string{"kv_connector": "fax"}}, vllmFacts("m"), `kv_connector="fax" names no connector`},
+		{WorkerSpec{Labels: map[string]string{"kv_connector": "fax"}}, vllmFacts("m"), `kv_connector="fax" is not the name of a connector`},
 		{WorkerSpec{KVConnector: "nixl"}, serves("m"), "it speaks sglang and has none"},
 		{WorkerSpec{KVConnector: "mooncake"}, vllmFacts("m"), "set dp_aware"},
 		{WorkerSpec{Labels: map[string]string{"backend": "vllm", "kv_connector": "NixlConnector"}}, serves("m"), ""},

@@ -59,5 +59,5 @@ func (f *Fleet) ownedBut(source string, keep map[string]bool) []string {
 type otherOwnerError struct{ url, owner string }
 
 func (e *otherOwnerError) Error() string {
-	return fmt.Sprintf("%s is registered by %s already, which keeps it", e.url, e.owner)
+	return fmt.Sprintf("%s is already registered by %s, which keeps it", e.url, e.owner)
 }

@@ -52,7 +52,7 @@ func TestReconcileOwnsWhatItBrought(t *testing.T) {
 		}
 
 		// Another source has its own, and cannot take or remove a worker.
-		reconcile("two", "registered by one already", urlA, urlC)
+		reconcile("two", "already registered by one", urlA, urlC)
 		want(urlA, urlC)
 		reconcile("two", "")
 		want(urlA)
@@ -72,7 +72,7 @@ func TestReconcileOwnsWhatItBrought(t *testing.T) {
 		labelled := spec(urlA)
 		labelled.Labels = map[string]string{"zone": "x"}
 		b.add(labelled)
-		reconcile("one", "registered by requests already", urlA, urlB)
+		reconcile("one", "already registered by requests", urlA, urlB)
 		reconcile("one", "")
 		want(urlA)
 		if w, _ := b.Get(urlA); w.spec.Labels["zone"] != "x" {

@@ -269,7 +269,7 @@ func TestWrongRegistrationIsSaid(t *testing.T) {
 		{"certificate", secure.URL, "check its certificate"},
 		{"key", serve(t, refuse(401)).URL, "refuses the key; set its api_key"},
 		{"forbidden", serve(t, refuse(403)).URL, "refuses the key; set its api_key"},
-		{"path", serve(t, refuse(404)).URL + "/base", `"/base", is hardly the engine's`},
+		{"path", serve(t, refuse(404)).URL + "/base", `"/base", is probably wrong`},
 		{"key of the API alone", serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasPrefix(r.URL.Path, "/v1/") {
 				w.WriteHeader(401)

@@ -22,27 +22,27 @@ func (w *Worker) warnings() []string {
 		admission.RoleRegular: "null", admission.RolePrefill: "prefill", admission.RoleDecode: "decode",
 	}[w.role]
 	if f.Mode != "" && f.Mode != want {
-		warn("it is registered as %s, but says disaggregation_mode %q", w.role, f.Mode)
+		warn("it is registered as %s, but reports disaggregation_mode %q", w.role, f.Mode)
 	}
 	switch {
 	case w.modelProblem != "":
 		list = append(list, w.modelProblem)
 	case len(f.Names()) == 0 && w.setModel() == "":
-		warn("it does not say which model it serves; set model_id")
+		warn("it does not report which model it serves; set model_id")
 	}
 	if !f.Answered && !f.Incomplete && len(f.Missing) > 1 {
 		path := w.base.Path
 		if path == "" {
 			path = "/"
 		}
-		warn("all its routes answer 404: the path of its URL, %q, is hardly the engine's", path)
+		warn("all its routes answer 404: the path of its URL, %q, is probably wrong", path)
 	}
 	list = append(list, w.dialectWarnings()...)
 	if f.connectorNote != "" && w.setConnector() == "" {
 		list = append(list, f.connectorNote)
 	}
 	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
-		warn("it does not say its dp_size; it is scheduled as one rank")
+		warn("it does not report its dp_size; it is scheduled as one rank")
 	}
 	if w.fleet.gate.NeedsCapacity(w.role) {
 		for _, name := range w.missingCapacity() {
@@ -56,7 +56,7 @@ func (w *Worker) warnings() []string {
 // what the dialect knows to say.
 func (w *Worker) dialectWarnings() (list []string) {
 	if l := w.spec.Labels[labelConnector]; l != "" && w.setConnector() == "" {
-		list = append(list, fmt.Sprintf("its label %s=%.64q names no connector and is not used", labelConnector, l))
+		list = append(list, fmt.Sprintf("its label %s=%.64q is not the name of a connector and is ignored", labelConnector, l))
 	}
 	if c := w.setConnector(); c != "" && w.Dialect().Connectors().Named(c) == "" {
 		list = append(list, fmt.Sprintf("its kv_connector is set to %s, but it speaks %s and has none", c, w.Backend()))
