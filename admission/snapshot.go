@@ -17,7 +17,11 @@ type RankStats struct {
 	PrefillSlots, PrefillLegs int
 	// PendingDecode and ActiveDecode are calls booked and calls dispatched.
 	PendingDecode, ActiveDecode int
-	Candidate, Room             bool
+	// Candidate: the rank could serve a request at all. Room: it is a candidate, has a
+	// free prefill slot, or trial of a half-open breaker, and is under the reject
+	// thresholds. Room leaves out the thresholds of classes, which differ by class and
+	// request: see ClassStats.Short.
+	Candidate, Room bool
 
 	// PrefillTokens are the uncached prompt tokens in prefill.
 	PrefillTokens int64

@@ -88,7 +88,8 @@ type RankInfo struct {
 	ActiveDecode  int    `json:"active_decode"`
 	Breaker       string `json:"breaker"`
 	Candidate     bool   `json:"candidate"`
-	Room          bool   `json:"room"`
+	// Room is that of admission.RankStats: the thresholds of classes do not count.
+	Room bool `json:"room"`
 	// The capacities that are known of it.
 	MaxBatchedTokens   int64 `json:"max_num_batched_tokens,omitempty"`
 	TotalKVBlocks      int64 `json:"total_kv_blocks,omitempty"`

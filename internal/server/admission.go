@@ -101,7 +101,7 @@ type (
 		Role          string      `json:"role"`
 		Models        []string    `json:"models"`
 		Candidate     bool        `json:"candidate"`
-		Room          bool        `json:"room"`
+		Room          bool        `json:"room"` // without the thresholds of classes
 		Breaker       string      `json:"breaker"`
 		Slots         int         `json:"prefill_slots"`
 		PrefillTokens int64       `json:"prefill_tokens"`
