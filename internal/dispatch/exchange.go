@@ -30,36 +30,18 @@ func (x *exchange) run() {
 	}
 	x.d.budget.earn()
 	x.out.init(&x.request)
-	if x.plan.ungated != nil {
-		x.runUngated()
-		return
-	}
 	var last *failure
 	for {
-		if err := x.d.gate.Acquire(&x.ctx, &x.ticket); err != nil {
-			f := x.refusalFailure(err)
-			if last != nil && f.local != nil && f.reason != reasonTimeout {
-				// A retry that may not wait, or finds nobody: the client is owed
-				// what the engine said.
-				f = last
-			}
-			x.noteWait(err)
-			x.setQueueHeader()
+		if f := x.takePlace(last); f != nil {
 			x.answer(f)
 			return
 		}
-		x.setPlaceHeaders()
-		x.attempts++
-		x.call.Record.Attempts = x.attempts
-		x.noteWait(nil)
-		x.began = time.Since(x.call.Arrived)
-		f := x.attempt.run()
+		f := x.runAttempt()
 		if f == nil {
 			x.learn()
 			x.finish(reasonOK, nil)
 			return
 		}
-		x.ticket.Release()
 		again, atOnce := x.retryable(f)
 		if !again {
 			x.answer(f)
@@ -75,50 +57,59 @@ func (x *exchange) run() {
 	}
 }
 
-// runUngated runs a request that the gate does not see.
-func (x *exchange) runUngated() {
-	if f := x.attempt.takeFiles(); f != nil {
-		x.answer(f)
-		return
-	}
-	var last *failure
-	for {
-		chosen, f := x.serving().choose()
-		if f != nil {
+// takePlace waits at the gate for ranks, or chooses one for a request that needs no
+// admission. last is how the attempt before failed, nil for the first. What it returns is
+// final.
+func (x *exchange) takePlace(last *failure) *failure {
+	if u := x.plan.ungated; u != nil {
+		if f := x.attempt.takeFiles(); f != nil {
+			return f
+		}
+		var f *failure
+		if u.chosen, f = x.serving().choose(); f != nil {
 			if last != nil {
+				return last
+			}
+			return f
+		}
+		x.setWorkerHeader(u.chosen.Data().(*fleet.Rank))
+	} else {
+		if err := x.d.gate.Acquire(&x.ctx, &x.ticket); err != nil {
+			f := x.refusalFailure(err)
+			if last != nil && f.local != nil && f.reason != reasonTimeout {
+				// A retry that may not wait, or finds nobody: the client is owed
+				// what the engine said.
 				f = last
 			}
-			x.answer(f)
-			return
+			x.noteWait(err)
+			x.setQueueHeader()
+			return f
 		}
-		x.attempts++
-		x.call.Record.Attempts = x.attempts
-		rank := chosen.Data().(*fleet.Rank)
-		x.setWorkerHeader(rank)
-		f = x.passTo(chosen, rank)
-		if f == nil {
-			x.finish(reasonOK, nil)
-			return
-		}
-		x.plan.ungated.tried = append(x.plan.ungated.tried, chosen)
-		again, atOnce := x.retryable(f)
-		if !again {
-			x.answer(f)
-			return
-		}
-		x.d.metrics.retry(f.reason)
-		if !atOnce && !pause(&x.ctx, backoff(&x.d.cfg.Retry, x.attempts)) {
-			x.answer(x.clientEnd(x.ctx.ended()))
-			return
-		}
-		last = f
+		x.setPlaceHeaders()
+		x.noteWait(nil)
+		x.began = time.Since(x.call.Arrived)
 	}
+	x.attempts++
+	x.call.Record.Attempts = x.attempts
+	return nil
 }
 
-// passTo sends the request to the rank that was chosen.
-func (x *exchange) passTo(chosen *admission.Rank, rank *fleet.Rank) *failure {
-	defer x.d.gate.EndPass(chosen)
-	return x.attempt.runAlone(rank)
+// runAttempt runs one attempt on what takePlace got, which is given back if it fails.
+func (x *exchange) runAttempt() *failure {
+	u := x.plan.ungated
+	if u == nil {
+		f := x.attempt.run()
+		if f != nil {
+			x.ticket.Release()
+		}
+		return f
+	}
+	defer x.d.gate.EndPass(u.chosen)
+	f := x.attempt.runAlone(u.chosen.Data().(*fleet.Rank))
+	if f != nil {
+		u.tried = append(u.tried, u.chosen)
+	}
+	return f
 }
 
 // noteWait records what the gate made of the request; err is a refusal, or nil.
@@ -196,6 +187,9 @@ func (x *exchange) retryable(f *failure) (again, atOnce bool) {
 // prepareRetry excludes who failed, in its role only; both after a hand-off that
 // broke without either owning it.
 func (x *exchange) prepareRetry(f *failure) {
+	if x.plan.ungated != nil {
+		return // it has its own list of those that were tried
+	}
 	t := &x.ticket
 	t.Retry = true
 	switch {

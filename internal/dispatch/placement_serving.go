@@ -25,6 +25,8 @@ type ungated struct {
 	// pinned: only those ranks or workers may serve it that pins name, by role.
 	pinned bool
 	pins   map[admission.Role]string
+	// chosen is the rank of the present attempt, tried those of the failed ones.
+	chosen *admission.Rank
 	tried  []*admission.Rank
 }
 
