@@ -72,7 +72,7 @@ func (x *attempt) translate() *failure {
 	}
 	if x.plan.translated != nil {
 		x.plan.translated.active = true
-		x.note(x.plan.translated.exchange.Note())
+		x.note(x.plan.translated.api.Note())
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 type attempt struct{ *request }
 
 // planLegs plans the legs of copy number k of the request on the granted ranks.
-func (x *attempt) planLegs(k int) (*pairBodies, *failure) {
+func (x *attempt) planLegs(k int) (*legBodies, *failure) {
 	b, pr := x.emptyBodies(), x.ticket.Prefill.Data().(*fleet.Rank)
 	b.pair = engine.Pair{
 		Request: x.legBody(), RequestID: x.engineID(k), Attempt: x.attempts,
@@ -31,14 +31,14 @@ func (x *attempt) planLegs(k int) (*pairBodies, *failure) {
 }
 
 // emptyBodies are for legs whose bodies are made one after the other.
-func (x *attempt) emptyBodies() *pairBodies {
-	b := pairBodiesPool.Get().(*pairBodies)
+func (x *attempt) emptyBodies() *legBodies {
+	b := legBodiesPool.Get().(*legBodies)
 	b.next, x.bodies = x.bodies, b
 	return b
 }
 
 // request is what a leg sends. It lies in b.
-func (x *attempt) legRequest(b *pairBodies, leg admission.Leg) *upstream.Request {
+func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *upstream.Request {
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
 	r.Limits = x.d.legLimits

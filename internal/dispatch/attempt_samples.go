@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// samples makes one answer of those of several pairs, one for each sample.
-type samples struct {
-	t       *together
+// sampleMerge makes one answer of those of several pairs, one for each sample.
+type sampleMerge struct {
+	t       *pairsTogether
 	failure firstFailure // of the decode legs
 	answers [][]byte     // of those that are not streamed, by pair
 
@@ -23,18 +23,18 @@ type samples struct {
 	relay  relay // what the client is sent, as one stream
 }
 
-func newSamples(t *together, copies int) *samples {
+func newSamples(t *pairsTogether, copies int) *sampleMerge {
 	x := t.x
 	dr := x.ticket.Decode.Data().(*fleet.Rank)
-	return &samples{t: t, answers: make([][]byte, copies), merger: x.plan.fan.Stream(0), relay: relay{
+	return &sampleMerge{t: t, answers: make([][]byte, copies), merger: x.plan.fan.Stream(0), relay: relay{
 		x: x.request, rank: dr, sse: x.call.Peeked.Stream,
-		progress: progress{x: x.request, output: x.counter(dr)},
+		progress: answerProgress{x: x.request, output: x.counter(dr)},
 	}}
 }
 
 // run runs all decode legs. The first failure ends them all, the report of a broken
 // hand-off after a moment in which another leg may say why.
-func (r *samples) run() *failure {
+func (r *sampleMerge) run() *failure {
 	x := r.t.x
 	x.out.startKeepAlive()
 	var legs sync.WaitGroup
@@ -48,7 +48,7 @@ func (r *samples) run() *failure {
 }
 
 // runOne runs one decode leg.
-func (r *samples) runOne(k int) {
+func (r *sampleMerge) runOne(k int) {
 	t := r.t
 	f := t.x.guarded(admission.DecodeLeg, func() *failure { return r.decode(k) })
 	r.failure.note(f)
@@ -61,14 +61,14 @@ func (r *samples) runOne(k int) {
 	t.decode.ctx.end(errPeerFailed)
 }
 
-func (r *samples) begun() bool {
+func (r *sampleMerge) begun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.relay.x.out.begun
 }
 
 // decode runs one pair's answering leg into the common answer.
-func (r *samples) decode(k int) *failure {
+func (r *sampleMerge) decode(k int) *failure {
 	x, p, l := r.t.x, &r.t.pairs[k], &r.t.decode
 	one := &p.relay
 	if f := x.openAnswer(l, one, x.legRequest(p.bodies, admission.DecodeLeg)); f != nil {
@@ -101,7 +101,7 @@ func (r *samples) decode(k int) *failure {
 }
 
 // feed merges a piece of a copy's stream and passes on what is whole.
-func (r *samples) feed(k int, piece []byte) (f *failure) {
+func (r *sampleMerge) feed(k int, piece []byte) (f *failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one := &r.t.pairs[k].relay
@@ -119,7 +119,7 @@ func (r *samples) feed(k int, piece []byte) (f *failure) {
 }
 
 // passMerged passes on whole events.
-func (r *samples) passMerged(b []byte) *failure {
+func (r *sampleMerge) passMerged(b []byte) *failure {
 	if r.relay.scan.Feed(b); r.relay.scan.Aborted {
 		return r.relay.aborted(b[:r.relay.scan.AbortAt])
 	}
@@ -127,7 +127,7 @@ func (r *samples) passMerged(b []byte) *failure {
 	return r.relay.passEvents(nil, b, asItIs{&r.relay})
 }
 
-func (r *samples) endOf(k int) *failure {
+func (r *sampleMerge) endOf(k int) *failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.merger.End(k); err != nil {
@@ -141,7 +141,7 @@ func (r *samples) endOf(k int) *failure {
 }
 
 // finish answers the client once all copies are whole.
-func (r *samples) finish() *failure {
+func (r *sampleMerge) finish() *failure {
 	x := r.t.x
 	if x.call.Peeked.Stream {
 		return nil
@@ -160,7 +160,7 @@ func (r *samples) finish() *failure {
 
 // mergeFailure is why the copies' answers are not one: mostly an error that an
 // engine told in one of them.
-func (r *samples) mergeFailure(err error) *failure {
+func (r *sampleMerge) mergeFailure(err error) *failure {
 	var e *openai.FanError
 	if errors.As(err, &e) && e.Limit {
 		return r.relay.overLimit("the answer of one of the samples cannot be merged: " + e.Reason)

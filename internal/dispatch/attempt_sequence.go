@@ -14,11 +14,11 @@ import (
 // runInSequence runs prefill first and hands what it answers to decode, as vLLM
 // wants it with connectors whose blocks are fetched. The prefill slot ends with
 // the prefill's answer; the decode rank was booked with it.
-func (x *attempt) runInSequence(b *pairBodies) *failure {
+func (x *attempt) runInSequence(b *legBodies) *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
 	x.call.Record.ranks(pr, dr)
-	legs := &sequence{bodies: b}
+	legs := &legSequence{bodies: b}
 	defer legs.prefill.ctx.unfollow()
 	defer legs.decode.ctx.unfollow()
 	x.out.startKeepAlive()
@@ -45,7 +45,7 @@ func (x *attempt) runInSequence(b *pairBodies) *failure {
 
 // prefillFirst runs the prefill leg and returns what it hands over; nil params
 // let decode compute the prompt itself.
-func (x *attempt) prefillFirst(pr *fleet.Rank, legs *sequence) (params []byte, f *failure) {
+func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte, f *failure) {
 	connector, b := pr.Connector(), legs.bodies
 	switch {
 	case b.plan.Shape == engine.PrefillFirst:
@@ -97,7 +97,7 @@ func (x *attempt) withoutHandOff(pr *fleet.Rank, connector string, err error) *f
 		local: openai.UpstreamFailed("prefill", "it hands nothing over to decode (--kv-handoff-missing)", err)}
 }
 
-func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *sequence) ([]byte, *failure) {
+func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *legSequence) ([]byte, *failure) {
 	start := time.Now()
 	req := x.legRequest(legs.bodies, admission.PrefillLeg)
 	resp, err := pr.Dialect().Call(&legs.prefill.ctx, pr.Endpoint(), req)
@@ -141,7 +141,7 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *sequence) ([]byte, *failur
 
 // decodeAfter sends the client's own body with the params to the decode rank the
 // ticket has now, and relays its answer.
-func (x *attempt) decodeAfter(legs *sequence, params []byte) *failure {
+func (x *attempt) decodeAfter(legs *legSequence, params []byte) *failure {
 	t := &x.ticket
 	dr := t.Decode.Data().(*fleet.Rank)
 	if dr.Alive().Err() != nil && t.MoveDecode() { // lost while prefill ran
@@ -179,7 +179,7 @@ func (x *attempt) decodeAfter(legs *sequence, params []byte) *failure {
 
 // mayMove tells whether what was handed over can go to another decode rank: the
 // one it was for has not seen the request.
-func (x *attempt) mayMove(f *failure, legs *sequence, params []byte) bool {
+func (x *attempt) mayMove(f *failure, legs *legSequence, params []byte) bool {
 	var ue *upstream.Error
 	return !x.out.begun && f.rank != nil && !legs.moved && params != nil &&
 		asUpstream(f.err, &ue) && !ue.Sent && upstream.EngineFault(f.err) &&
@@ -196,9 +196,9 @@ const (
 	handOffSamples   = "samples"
 )
 
-// sequence is one attempt whose two legs follow each other.
-type sequence struct {
-	bodies          *pairBodies
+// legSequence is one attempt whose two legs follow each other.
+type legSequence struct {
+	bodies          *legBodies
 	prefill, decode liveLeg
 	relay           relay     // of decode's answer
 	answered        time.Time // when prefill began to answer

@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// together is one attempt whose legs are sent at once, as engines that meet by a room
+// pairsTogether is one attempt whose legs are sent at once, as engines that meet by a room
 // want it: one pair of legs, or for a request for several samples one for each, with
 // rooms of its own. All pairs run on the same two ranks and under the one prefill slot.
-type together struct {
+type pairsTogether struct {
 	x               *attempt
 	prefill, decode liveLeg
 	pairs           []legPair
 	one             [1]legPair // behind pairs, for one
-	samples         *samples   // makes one answer of several; nil for one pair
+	samples         *sampleMerge   // makes one answer of several; nil for one pair
 
 	// prefillsRun and prefillsOpen count prefill legs: those that are called, and those
 	// that have not told their failure yet.
@@ -31,7 +31,7 @@ type together struct {
 
 // legPair is one call to each of the two ranks.
 type legPair struct {
-	bodies  *pairBodies
+	bodies  *legBodies
 	prefill prefillLeg
 	relay   relay // of decode's answer; where there are several, before they are merged
 }
@@ -55,8 +55,8 @@ func (o *firstFailure) get() *failure { return o.at.Load() }
 // runTogether sends all legs at once and relays what decode answers. b is the first
 // pair's. When it returns, all legs are over, except that after success prefill legs may
 // have Options.PrefillGrace left.
-func (x *attempt) runTogether(b *pairBodies, copies int) *failure {
-	t := &together{x: x}
+func (x *attempt) runTogether(b *legBodies, copies int) *failure {
+	t := &pairsTogether{x: x}
 	if f := t.plan(b, copies); f != nil {
 		return f
 	}
@@ -103,7 +103,7 @@ func (x *attempt) runTogether(b *pairBodies, copies int) *failure {
 }
 
 // plan plans and edits the bodies of all pairs.
-func (t *together) plan(b *pairBodies, copies int) *failure {
+func (t *pairsTogether) plan(b *legBodies, copies int) *failure {
 	if t.pairs = t.one[:]; copies > 1 {
 		t.pairs = make([]legPair, copies)
 		t.samples = newSamples(t, copies)
@@ -131,7 +131,7 @@ func (t *together) plan(b *pairBodies, copies int) *failure {
 
 // runPrefill runs one prefill leg on a goroutine of its own. The last one to end gives
 // back what they share.
-func (t *together) runPrefill(k int) {
+func (t *pairsTogether) runPrefill(k int) {
 	x, p := t.x, &t.pairs[k]
 	f := x.guarded(admission.PrefillLeg, func() *failure {
 		return x.runPrefill(&t.prefill, x.legRequest(p.bodies, admission.PrefillLeg), &p.prefill)
@@ -164,7 +164,7 @@ func (t *together) runPrefill(k int) {
 // failed ends an attempt whose decode failed with f. It returns what the attempt failed
 // with: when decode only tells that it was ended, or that the hand-off broke, a prefill
 // leg may know why.
-func (t *together) failed(f *failure) *failure {
+func (t *pairsTogether) failed(f *failure) *failure {
 	x := t.x
 	if f.secondary {
 		<-t.prefillOver.wait()
@@ -187,7 +187,7 @@ func (t *together) failed(f *failure) *failure {
 
 // leavePrefill leaves prefill legs that are still open their grace. It tells whether
 // they were over already. Who closes prefillOver removes the deadline after that.
-func (t *together) leavePrefill() bool {
+func (t *pairsTogether) leavePrefill() bool {
 	if t.prefillOver.isClosed() {
 		return true
 	}

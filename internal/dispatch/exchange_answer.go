@@ -103,7 +103,7 @@ func (x *exchange) inShape(f *failure) *failure {
 	var as translate.Exchange
 	switch {
 	case x.translates():
-		as = x.plan.translated.exchange
+		as = x.plan.translated.api
 	case x.call.Route.Shape() == openai.ShapeAnthropic && !anthropicError(f.body):
 		as = new(translate.Messages)
 	default:

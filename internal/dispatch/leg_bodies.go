@@ -9,24 +9,24 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// pairBodies are what the two legs of one call are sent: the client's bytes with
+// legBodies are what the two legs of one call are sent: the client's bytes with
 // the fields by which the legs find each other. They are the same segments
 // unless the workers are scheduled by data-parallel rank. They are given back
 // with the client's body.
-type pairBodies struct {
+type legBodies struct {
 	prefill, decode [][]byte
 	header          upstream.Header
 	requests        [2]upstream.Request // by leg
 	pair            engine.Pair
 	plan            engine.Plan
 	splicers        [2]openai.Splicer
-	next            *pairBodies // of the same request
+	next            *legBodies // of the same request
 }
 
-var pairBodiesPool = sync.Pool{New: func() any { return new(pairBodies) }}
+var legBodiesPool = sync.Pool{New: func() any { return new(legBodies) }}
 
 // buildBoth makes the bodies of both legs of copy number k; edit may be nil.
-func (b *pairBodies) buildBoth(edit func(*openai.Splicer)) {
+func (b *legBodies) buildBoth(edit func(*openai.Splicer)) {
 	b.buildPrefill(edit)
 	if b.plan.SameBody {
 		b.decode = b.prefill
@@ -35,19 +35,19 @@ func (b *pairBodies) buildBoth(edit func(*openai.Splicer)) {
 	b.buildDecode(edit, nil)
 }
 
-func (b *pairBodies) buildPrefill(edit func(*openai.Splicer)) {
+func (b *legBodies) buildPrefill(edit func(*openai.Splicer)) {
 	s := b.splicer(admission.PrefillLeg, edit)
 	b.plan.Legs.EditPrefill(s)
 	b.prefill, _ = s.Segments()
 }
 
-func (b *pairBodies) buildDecode(edit func(*openai.Splicer), handOff []byte) {
+func (b *legBodies) buildDecode(edit func(*openai.Splicer), handOff []byte) {
 	s := b.splicer(admission.DecodeLeg, edit)
 	b.plan.Legs.EditDecode(s, handOff)
 	b.decode, _ = s.Segments()
 }
 
-func (b *pairBodies) splicer(leg admission.Leg, edit func(*openai.Splicer)) *openai.Splicer {
+func (b *legBodies) splicer(leg admission.Leg, edit func(*openai.Splicer)) *openai.Splicer {
 	s := &b.splicers[leg]
 	s.Reset(b.pair.Request)
 	if edit != nil {

@@ -19,7 +19,7 @@ type relay struct {
 	// frees: the body may be given up once the answer has begun.
 	frees    bool
 	scan     openai.EventScanner
-	progress progress
+	progress answerProgress
 	cached   cachedEdit
 }
 

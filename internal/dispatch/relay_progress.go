@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// progress is how far an answer is: when its tokens came, and the KV blocks they fill.
-type progress struct {
+// answerProgress is how far an answer is: when its tokens came, and the KV blocks they fill.
+type answerProgress struct {
 	x      *request
 	output tokens.OutputCounter
 	// events are those with tokens so far; last is when the last came, from the
@@ -20,7 +20,7 @@ type progress struct {
 }
 
 // note takes note of the output that has come of an event stream.
-func (p *progress) note(scan *openai.EventScanner, body upstream.Body) {
+func (p *answerProgress) note(scan *openai.EventScanner, body upstream.Body) {
 	if n := int32(scan.TokenEvents); n > p.events {
 		p.events = n
 		p.firstToken()
@@ -34,12 +34,12 @@ func (p *progress) note(scan *openai.EventScanner, body upstream.Body) {
 	}
 }
 
-func (p *progress) date() {
+func (p *answerProgress) date() {
 	p.undated, p.last = false, time.Since(p.x.call.Arrived)
 }
 
 // firstToken is called when output of the model has come, and when a whole answer has.
-func (p *progress) firstToken() {
+func (p *answerProgress) firstToken() {
 	if rec := &p.x.call.Record; rec.TTFT == 0 {
 		rec.TTFT = time.Since(p.x.call.Arrived)
 		p.x.ticket.FirstToken() // what the prompt booked on its prefill rank is done
@@ -47,7 +47,7 @@ func (p *progress) firstToken() {
 }
 
 // grow books the blocks that the answer has grown by.
-func (p *progress) grow(scan *openai.EventScanner) {
+func (p *answerProgress) grow(scan *openai.EventScanner) {
 	if n := p.output.Seen(scan.DataEvents, scan.Usage.CompletionTokens); n > 0 {
 		p.x.ticket.Grow(n)
 	}
@@ -55,7 +55,7 @@ func (p *progress) grow(scan *openai.EventScanner) {
 }
 
 // record records the tokens that a stream told of and their pace, however it ended.
-func (p *progress) record(scan *openai.EventScanner) {
+func (p *answerProgress) record(scan *openai.EventScanner) {
 	if scan.HasUsage {
 		p.x.call.Record.Usage = scan.Usage
 	}
@@ -66,7 +66,7 @@ func (p *progress) record(scan *openai.EventScanner) {
 
 // pace is the time per output token of a stream, of each sequence in it; 0 if it had
 // less than two tokens.
-func (p *progress) pace(scan *openai.EventScanner) time.Duration {
+func (p *answerProgress) pace(scan *openai.EventScanner) time.Duration {
 	tokens := int64(p.events)
 	if scan.HasUsage {
 		tokens = max(tokens, scan.Usage.CompletionTokens)

@@ -14,7 +14,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 		return r.translatedWhole(ctx)
 	}
 	t := r.x.plan.translated
-	t.stream = t.exchange.Stream(r.x.estimate)
+	t.stream = t.api.Stream(r.x.estimate)
 	return r.events(ctx, &translatedEvents{r: r, stream: t.stream})
 }
 
@@ -57,7 +57,7 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 	if a, given := openai.ReadAbort(b); given {
 		return x.abortFailure(admission.DecodeLeg, r.rank, a)
 	}
-	answer, err := x.plan.translated.exchange.Answer(r.cached.whole(b), r.x.estimate)
+	answer, err := x.plan.translated.api.Answer(r.cached.whole(b), r.x.estimate)
 	if err != nil {
 		return r.untranslated(err)
 	}

@@ -55,7 +55,7 @@ type request struct {
 	answers atomic.Int64
 	// bodies are those of all attempts so far: a list that grows in the handler
 	// and is given back by the last who lets go of the body.
-	bodies *pairBodies
+	bodies *legBodies
 }
 
 // plan is how a request is served, as placement decides it once: by two ranks or one,
@@ -148,7 +148,7 @@ func (x *request) freeBodies() {
 		for i := range b.splicers {
 			b.splicers[i].Reset(nil)
 		}
-		pairBodiesPool.Put(b)
+		legBodiesPool.Put(b)
 		b = next
 	}
 	x.bodies = nil

@@ -46,7 +46,7 @@ func planTranslation(x *request) *failure {
 		}
 		return f
 	}
-	x.plan.translated = &translation{exchange: ex, peeked: chat}
+	x.plan.translated = &translation{api: ex, peeked: chat}
 	return nil
 }
 
@@ -71,7 +71,7 @@ const pathChat = "/v1/chat/completions"
 // SGLang engines can serve it. Their own routes drop the fields by which the legs
 // meet (llm-d/llm-d-router#2006), so that the pair is sent a chat request.
 type translation struct {
-	exchange translate.Exchange
+	api translate.Exchange
 	// peeked is the chat body. It is given up together with the client's.
 	peeked *openai.Peeked
 	// active: the attempt is one of SGLang.
