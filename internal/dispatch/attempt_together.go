@@ -16,8 +16,8 @@ type pairsTogether struct {
 	x               *attempt
 	prefill, decode liveLeg
 	pairs           []legPair
-	one             [1]legPair // behind pairs, for one
-	samples         *sampleMerge   // makes one answer of several; nil for one pair
+	one             [1]legPair   // behind pairs, for one
+	samples         *sampleMerge // makes one answer of several; nil for one pair
 
 	// prefillsRun and prefillsOpen count prefill legs: those that are called, and those
 	// that have not told their failure yet.
