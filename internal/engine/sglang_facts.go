@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"net/http"
+	"strings"
 )
 
 const (
@@ -24,6 +25,7 @@ func (SGLang) SignPath() string { return serverInfoPath }
 
 // Recognizes implements Prober.
 func (SGLang) Recognizes(path string, answer Fields) bool {
+	path, _, _ = strings.Cut(path, "?")
 	return (path == serverInfoPath || path == oldServerInfoPath) && answer["vllm_config"] == nil &&
 		(answer["disaggregation_mode"] != nil || answer["internal_states"] != nil || answer["scheduler_info"] != nil)
 }

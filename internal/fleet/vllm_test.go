@@ -289,3 +289,28 @@ func TestWrongRegistrationIsSaid(t *testing.T) {
 		})
 	}
 }
+
+// A worker that is registered again with other settings kept its connector, which is
+// not asked for again, and forgot where its push peer is: its decode workers computed
+// every prompt themselves.
+func TestReplacedWorkerKeepsItsPeer(t *testing.T) {
+	var probes atomic.Int32
+	var last atomic.Value
+	s := serve(t, vllmStub(t, `{"remote_host":"127.0.0.1","remote_engine_id":"e","remote_port":5,"tp_size":1,"transfer_mode":"push"}`, &probes, &last))
+	f := live(t, settings{Health: quick})
+	spec := WorkerSpec{URL: s.URL, Type: config.WorkerPrefill}
+	ready(t, mustAdd(t, f, spec))
+	spec.TopologyDomain = "rack-1"
+	w := mustAdd(t, f, spec)
+	for range 3 {
+		before := w.lastCheck.Load()
+		until(t, "another check", func() bool { return w.lastCheck.Load() > before })
+		p, _ := w.Ranks()[0].Peer().(*engine.PushPeer)
+		if want := (engine.PushPeer{EngineID: "e", Host: "127.0.0.1", Port: 5, TPSize: 1, PPSize: 1}); p == nil || *p != want {
+			t.Fatalf("peer %+v, want %+v", p, want)
+		}
+	}
+	if n := probes.Load(); n != 1 || w.Connector() != engine.ConnectorNIXLPush {
+		t.Errorf("connector %q, %d probes", w.Connector(), n)
+	}
+}
