@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test noraw race lint fmt fmt-check vet bench bench-e2e e2e-real fuzz docs tools clean
+.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e e2e-real fuzz docs tools clean
 
 all: build
 
@@ -39,6 +39,13 @@ test:
 noraw:
 	$(GO) vet -tags sluice_noraw ./...
 	$(GO) test -tags sluice_noraw ./internal/wire ./internal/upstream ./internal/http1
+
+# The gate beside its reference model for about N random steps, in histories of 50 on
+# average; each history begins with another fleet and configuration. A million take a few
+# minutes. What fails is made small, and says how to run it again.
+N ?= 1000000
+model:
+	$(GO) test ./admission -count=1 -timeout 0 -v -run '^TestModel$$' -rapid.steps=50 -rapid.checks=$$(( ($(N) + 49) / 50 ))
 
 race:
 	$(GO) test -race -timeout 20m ./...

@@ -31,6 +31,7 @@ func wired[T any](t *rapid.T, v T) (out T) {
 func (w *world) do(t *rapid.T, s Step) (done bool, decided []*Ticket) {
 	t.Helper()
 	s.Now = w.now
+	w.steps++
 	a := wired(t, w.port.Do(wired(t, s)))
 	if a.Next != w.core.NextDeadline() {
 		t.Fatalf("told to come again at %d, want %d", a.Next, w.core.NextDeadline())

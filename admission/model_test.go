@@ -15,6 +15,7 @@ import (
 // end all requests end, and nothing may be left.
 func TestModel(t *testing.T) {
 	var sum reference
+	steps, histories := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		rt.Repeat(map[string]func(*rapid.T){
@@ -55,10 +56,13 @@ func TestModel(t *testing.T) {
 		sum.tooLate += w.ref.tooLate
 		sum.earlyN += w.ref.earlyN
 		sum.rebuilds += w.ref.rebuilds
+		steps += w.steps
+		histories++
 		for i, n := range w.ref.reasons {
 			sum.reasons[i] += n
 		}
 	})
+	t.Logf("%d steps in %d histories", steps, histories)
 	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
@@ -78,6 +82,7 @@ type world struct {
 	tickets []*refTicket
 	nth     int // ranks made so far
 	came    int // tickets made so far
+	steps   int // taken so far
 }
 
 var (
