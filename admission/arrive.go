@@ -97,26 +97,3 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		f.note(now)
 	}
 }
-
-// grant books what choose chose. It tells whether that took a rank over a reject
-// threshold, so that heads whose last candidate it was have to be refused.
-func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) bool {
-	turns := c.overTurns
-	c.book(t)
-	m := t.Target.model
-	if t.Prefill != nil {
-		m.pools[RolePrefill].policy.Booked(t.Prefill.index, t.Hints[PrefillLeg])
-	}
-	m.pools[t.Target.role(DecodeLeg)].policy.Booked(t.Decode.index, t.Hints[DecodeLeg])
-	c.beginRuns(now, t)
-	f.grants++
-	if f.fenceWaits {
-		f.fenceWaits, f.fenceAt = false, now
-	}
-	c.decide(t, stateGranted, out)
-	if c.overTurns == turns {
-		return false
-	}
-	c.wake(f, nil)
-	return true
-}

@@ -254,3 +254,25 @@ func (ch *chooser) notOverloaded(t *Ticket, s *candidates) bool {
 	}
 	return ch.paired(t.Target, s)
 }
+
+// chooser finds the ranks that a request can start on now, or what it lacks. It books
+// nothing and changes nothing but the ranks in the request it chooses for.
+type chooser struct {
+	index  *rankIndex
+	limits *Limits
+
+	// Memory of the candidates, so that choosing allocates nothing.
+	own   [numLegs]bitmap
+	spare bitmap
+	// What the policies are shown.
+	views [numLegs]View
+}
+
+// grow makes room for all indexes of ranks.
+func (ch *chooser) grow() {
+	words := ch.index.words
+	for l := range numLegs {
+		ch.own[l] = ch.own[l].grow(words)
+	}
+	ch.spare = ch.spare.grow(words)
+}

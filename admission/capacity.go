@@ -133,39 +133,3 @@ func (ix *rankIndex) domain(key domainKey) int {
 }
 
 type domainKey struct{ group, topology string }
-
-// PoolLoad is what the ranks of one pool hold together.
-type PoolLoad struct {
-	// Ranks are the registered ones, Candidates those that could serve.
-	Ranks, Candidates int
-	// Requests in prefill, or calls pending and active.
-	Requests int64
-	// PrefillTokens are the uncached prompt tokens in prefill, BatchedTokens the
-	// MaxBatchedTokens of all ranks as far as they are known.
-	PrefillTokens, BatchedTokens int64
-	// Blocks are the KV blocks pending and active, KVBlocks all that there are
-	// as far as that is known.
-	Blocks, KVBlocks int64
-}
-
-func (p *pool) loads() PoolLoad {
-	l := p.sum
-	l.Candidates = p.candN
-	return l
-}
-
-// move replaces what a rank adds to the sums.
-func (l *PoolLoad) move(old, now *PoolLoad) {
-	l.Requests += now.Requests - old.Requests
-	l.PrefillTokens += now.PrefillTokens - old.PrefillTokens
-	l.BatchedTokens += now.BatchedTokens - old.BatchedTokens
-	l.Blocks += now.Blocks - old.Blocks
-	l.KVBlocks += now.KVBlocks - old.KVBlocks
-}
-
-func (r *Rank) sums() PoolLoad {
-	return PoolLoad{
-		Requests: r.load(), PrefillTokens: r.tokens, BatchedTokens: r.capacity.MaxBatchedTokens,
-		Blocks: r.blocksPending + r.blocksActive, KVBlocks: r.capacity.KVBlocks,
-	}
-}

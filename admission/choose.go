@@ -2,28 +2,6 @@ package admission
 
 import "math/bits"
 
-// chooser finds the ranks that a request can start on now, or what it lacks. It books
-// nothing and changes nothing but the ranks in the request it chooses for.
-type chooser struct {
-	index  *rankIndex
-	limits *Limits
-
-	// Memory of the candidates, so that choosing allocates nothing.
-	own   [numLegs]bitmap
-	spare bitmap
-	// What the policies are shown.
-	views [numLegs]View
-}
-
-// grow makes room for all indexes of ranks.
-func (ch *chooser) grow() {
-	words := ch.index.words
-	for l := range numLegs {
-		ch.own[l] = ch.own[l].grow(words)
-	}
-	ch.spare = ch.spare.grow(words)
-}
-
 // choose looks for ranks with room for t and sets them; it books nothing. It returns
 // what is lacking, or ResourceNone.
 func (ch *chooser) choose(t *Ticket) Resource {
@@ -86,8 +64,13 @@ func (ch *chooser) narrow(t *Ticket, s *candidates, exact bool) Resource {
 		return ResourceWorker
 	}
 	busy := byRatio && ch.busy(cl, s.of(s.gating()).set)
-	if exact && ch.index.rejecting && !ch.notOverloaded(t, s) {
-		return ResourceOverloaded
+	if exact && ch.index.rejecting {
+		if !ch.notOverloaded(t, s) {
+			return ResourceOverloaded
+		}
+		// What is overloaded has no room. It counts as a candidate: prefill is lacking
+		// only where no change of a decode rank would help.
+		ch.eligible(t, s)
 	}
 	if busy {
 		return ResourcePrefillTokens
@@ -253,49 +236,4 @@ func (ch *chooser) ask(s *candidates, l Leg, h Hint, group int) *Rank {
 	x, p, v := s.of(l), s.pool(l), &ch.views[l]
 	*v = View{set: x.set, n: x.count(), pool: p, whole: x.is(p.room), group: group}
 	return ch.index.ranks[p.policy.Pick(v, h)]
-}
-
-// nextDecode returns another rank for the decode leg of t, whose prefill is running or
-// done, or nil: one with room that may follow its prefill rank, which may be gone. Pairs
-// in quarantine are avoided while others are left.
-func (ch *chooser) nextDecode(t *Ticket, exclude []*Rank) *Rank {
-	for _, apart := range [...]bool{true, false} {
-		s := ch.decodeAfter(t, exclude, apart)
-		if s.of(DecodeLeg).set.empty() {
-			continue
-		}
-		if t.Target.prefers {
-			ch.preferDecode(t.Target, &s, t.Prefill)
-		}
-		return ch.ask(&s, DecodeLeg, t.Hints[DecodeLeg], -1)
-	}
-	return nil
-}
-
-func (ch *chooser) decodeAfter(t *Ticket, exclude []*Rank, apart bool) (s candidates) {
-	target, pr := t.Target, t.Prefill
-	p := target.model.pools[RoleDecode]
-	s.pools[DecodeLeg] = p
-	s.sets[DecodeLeg] = rankSet{set: p.room, n: p.roomN}
-	if b := target.bits[DecodeLeg]; b != nil {
-		ch.and(&s, DecodeLeg, b)
-	}
-	ch.and(&s, DecodeLeg, ch.index.groups[pr.groupID])
-	if target.topology == TopologyRequired { // by name: the domain of a rank that is gone may be another's now
-		for i := range s.of(DecodeLeg).set.all() {
-			if r := ch.index.ranks[i]; !target.pairs(pr, r) {
-				ch.drop(&s, DecodeLeg, r)
-			}
-		}
-	}
-	ch.drop(&s, DecodeLeg, t.Decode)
-	for _, r := range exclude {
-		ch.drop(&s, DecodeLeg, r)
-	}
-	if apart {
-		for _, r := range pr.quarantined {
-			ch.drop(&s, DecodeLeg, r)
-		}
-	}
-	return s
 }

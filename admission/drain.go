@@ -1,83 +1,108 @@
 package admission
 
-import "slices"
-
-// A router that stops serves those who wait for as long as its drain lasts. Who
-// cannot start before the end is better told at once: another router may take it.
-
-// late tells whether one who waits behind so many others of q cannot start before
-// the drain ends. Nobody is late while the pace is not known.
-func (qs *queues) late(now Instant, q *classQueue, ahead int, leg Leg) bool {
-	r := q.atBest(now, qs.start, leg)
-	left := qs.drainEnd.Sub(now) + q.pace.runs[leg].age(now) // what runs ends that much sooner
-	return r > 0 && float64(ahead+1)/r > left.Seconds()
+// drain grants to waiters of a family while there is room for a head.
+//
+// Heads that are found without room stay blocked until something happens that
+// concerns them, so a drain looks at each lane that was woken at most once for
+// each grant of it, and once more.
+func (c *Core) drain(now Instant, f *family, out *[]*Ticket) int {
+	granted := 0
+	for f.waiting > 0 {
+		t := c.nextOf(now, f, out)
+		if t == nil {
+			break
+		}
+		q := t.lane.queue
+		q.deficit -= t.cost()
+		c.dequeue(now, t)
+		c.grant(now, t, f, out)
+		granted++
+	}
+	f.note(now)
+	return granted
 }
 
-// refuseTooLate refuses the waiters who cannot start before the drain ends, the
-// oldest first. Who waits for a worker may start whenever one comes.
-func (c *Core) refuseTooLate(now Instant, out *[]*Ticket) {
-	if c.drainEnd == never {
-		return
-	}
-	for _, f := range c.families {
-		for _, p := range f.profiles {
-			for _, q := range p.classes {
-				for _, l := range q.all.l {
-					c.findLate(now, l)
-				}
-			}
+// nextOf returns the waiter of f to be granted next, with its ranks chosen.
+func (c *Core) nextOf(now Instant, f *family, out *[]*Ticket) *Ticket {
+	c.placeFence(now, f)
+	if o := f.fence.owner; o != nil {
+		if c.chooser.choose(o) == ResourceNone {
+			return o
 		}
-		if len(c.unservable) == 0 {
+	}
+	if len(f.profiles) == 1 {
+		return c.nextIn(now, f.profiles[0], out)
+	}
+	var first *Ticket
+	for _, p := range f.profiles {
+		if p.waiting == 0 {
 			continue
 		}
-		c.refuseUnservable(now, Draining, ResourceNone, out)
-		c.drain(now, f, out)
-	}
-}
-
-// findLate adds the late waiters of a lane to c.unservable.
-func (qs *queues) findLate(now Instant, l *lane) {
-	leg := l.leg(nil, l.lack)
-	if !qs.late(now, l.queue, len(l.h)-1, leg) {
-		return // not even the last
-	}
-	inOrder := slices.Clone(l.h)
-	slices.SortFunc(inOrder, func(a, b *Ticket) int {
-		if a.ahead(b) {
-			return -1
-		}
-		return 1
-	})
-	for i, t := range inOrder {
-		if t.lostAt == never && qs.late(now, l.queue, i, leg) {
-			qs.unservable = append(qs.unservable, t)
+		if t := c.nextIn(now, p, out); t != nil && (first == nil || t.before(first)) {
+			first = t
 		}
 	}
+	return first
 }
 
-// leg is that whose holds have to end for the head of l to start; of no lane, for t,
-// which lacks that.
-func (l *lane) leg(t *Ticket, lack Resource) Leg {
-	if l != nil {
-		t, lack = l.head(), l.lack
-	}
-	return t.legOf(lack)
-}
-
-// aheadLooks is at how many waiters aheadOf looks.
-const aheadLooks = 64
-
-// aheadOf is how many waiters of l, or of no lane, would be served before t; of long
-// lanes it is an estimate from some of them.
-func (l *lane) aheadOf(t *Ticket) int {
-	if l == nil {
-		return 0
-	}
-	n, looks, ahead := len(l.h), min(len(l.h), aheadLooks), 0
-	for i := range looks {
-		if l.h[i*n/looks].ahead(t) {
-			ahead++
+// nextIn returns the waiter of a profile to be granted next, with its ranks chosen.
+func (c *Core) nextIn(now Instant, p *profileQueue, out *[]*Ticket) *Ticket {
+	round := c.newRound(p)
+	for i := range p.classes {
+		at := p.turn(i)
+		if t := c.startable(now, p.classes[at], out); t != nil && round.offer(at, t) {
+			return t
 		}
 	}
-	return ahead * n / looks
+	return c.settle(&round)
+}
+
+// startable returns the first head of q, in the order of the class, that has
+// room, with its ranks chosen. Those before it are blocked.
+func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
+	for l := q.ready.top(); l != nil; l = q.ready.top() {
+		t := l.head()
+		if c.reconsider(now, t) {
+			continue
+		}
+		switch lack := c.chooser.choose(t); lack {
+		case ResourceNone:
+			return t
+		case ResourceOverloaded:
+			c.dequeue(now, t)
+			c.refuse(now, t, AllOverloaded, lack, 0, out)
+		default:
+			c.blockHead(now, l, lack)
+		}
+	}
+	return nil
+}
+
+// blockHead notes that the head of l lacks something until that changes.
+func (c *Core) blockHead(now Instant, l *lane, lack Resource) {
+	l.lack = lack
+	c.block(now, l, c.few(l.head().Target, l.waitsOn()))
+}
+
+// grant books what choose chose. It tells whether that took a rank over a reject
+// threshold, so that heads whose last candidate it was have to be refused.
+func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) bool {
+	turns := c.overTurns
+	c.book(t)
+	m := t.Target.model
+	if t.Prefill != nil {
+		m.pools[RolePrefill].policy.Booked(t.Prefill.index, t.Hints[PrefillLeg])
+	}
+	m.pools[t.Target.role(DecodeLeg)].policy.Booked(t.Decode.index, t.Hints[DecodeLeg])
+	c.beginRuns(now, t)
+	f.grants++
+	if f.fenceWaits {
+		f.fenceWaits, f.fenceAt = false, now
+	}
+	c.decide(t, stateGranted, out)
+	if c.overTurns == turns {
+		return false
+	}
+	c.wake(f, nil)
+	return true
 }

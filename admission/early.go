@@ -10,18 +10,6 @@ import (
 // estimate must rest on enough, and be far off, because who is refused so might
 // have been served.
 
-// earlyEvidence is what a prediction has to rest on.
-type earlyEvidence struct {
-	// admissions of the class in the last half minute.
-	admissions uint64
-	// stretch of time in which somebody of the class waited without a break. The
-	// count alone may be low because few came: after light load it says nothing of
-	// how fast a burst is served.
-	stretch time.Duration
-}
-
-var defaultEvidence = earlyEvidence{admissions: paceEvidence, stretch: leastStretch}
-
 // farBeyond is how many times its bound a wait must be for a request to be refused
 // because of it.
 const farBeyond = 1.5

@@ -66,12 +66,6 @@ func (qs *queues) settle(r *fairRound) *Ticket {
 	return first.head
 }
 
-// unaffordable is a class whose head could start but whose deficit does not pay for it.
-type unaffordable struct {
-	at   int
-	head *Ticket
-}
-
 // times is a × b, but no more than a deficit can ever be of use.
 func mulSat(a, b int64) int64 {
 	const most = maxAmount << 10

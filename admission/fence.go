@@ -1,17 +1,5 @@
 package admission
 
-// fence keeps a large request from starving: one rank, or one pair, is kept for
-// the head of a queue that was blocked for the guard time while others were
-// granted. Others may use it only as far as the owner would still have room
-// afterwards, so that what runs there drains until the owner fits.
-//
-// A family has at most one. It is never taken from its owner: it ends when the
-// owner is granted or leaves, and moves when its ranks are lost.
-type fence struct {
-	owner           *Ticket
-	prefill, decode *Rank // nil: none that could serve at present
-}
-
 // placeFence sets a fence for the oldest head that has waited long enough. It
 // tells whether it did: then the owner may have room at once, because it is not
 // judged by the part of busy ranks.

@@ -2,44 +2,6 @@ package admission
 
 import "slices"
 
-// recheckTarget finds the waiters of a target that has no candidate any more,
-// for refuseUnservable, or starts the time they still have.
-func (c *Core) recheckTarget(now Instant, t *Target) {
-	if t.waiters.first == nil {
-		return
-	}
-	pair := c.chooser.servable(t)
-	if pair == t.paired && (pair || c.limits.NoWorkerWait > 0) {
-		return
-	}
-	t.paired = pair
-	for w := t.waiters.first; w != nil; w = w.next {
-		switch {
-		case pair:
-			w.lostAt = never
-			w.setWake()
-			c.deadlines.fix(w)
-		case c.limits.NoWorkerWait > 0:
-			w.lostAt = now.Add(c.noWorkerWait(w))
-			w.setWake()
-			c.deadlines.fix(w)
-		default:
-			c.unservable = append(c.unservable, w)
-		}
-	}
-}
-
-// refuseUnservable ends the waiters in c.unservable, the oldest first.
-func (c *Core) refuseUnservable(now Instant, why Reason, lack Resource, out *[]*Ticket) {
-	slices.SortFunc(c.unservable, (*Ticket).compare)
-	for i, t := range c.unservable {
-		c.dequeue(now, t)
-		c.refuse(now, t, why, lack, 0, out)
-		c.unservable[i] = nil
-	}
-	c.unservable = c.unservable[:0]
-}
-
 // restructure finds the families anew when models came or went or a rank
 // serves several of them; waiters keep their place.
 func (qs *queues) restructure(now Instant, ix *rankIndex, shared bool) {
@@ -127,56 +89,24 @@ func (qs *queues) takeOut(now Instant, leaves func(*Ticket) bool) []*Ticket {
 	return all
 }
 
-// requeue finds a target anew whose model had lost all ranks. The class stays: a
-// request that is under way has the one it was granted with.
-func (c *Core) requeue(now Instant, t *Ticket) {
-	old := t.Target
-	t.Target = c.intern(c.model(old.model.name), old.spec.withShape(old.shape))
-	if !old.free {
-		if t.Target.gate == nil {
-			t.Target.gate = old.gate
-		}
-		c.unref(old)
-	}
-	c.restructure(now, &c.rankIndex, false)
+// family is the models whose requests compete for the same ranks.
+type family struct {
+	profiles   []*profileQueue
+	waiting    int
+	grants     uint64
+	fence      fence
+	fenceAt    Instant // when the next fence may be due
+	fenceWaits bool    // it is due with the next grant
 }
 
-func (s TargetSpec) withShape(shape Shape) TargetSpec {
-	s.Shape = shape
-	return s
-}
-
-// dropUnusedModels forgets models that no rank serves and nobody waits for.
-func (c *Core) dropUnusedModels() {
-	for name, m := range c.models {
-		if m.ranks > 0 {
-			continue
-		}
-		waits := false
-		for _, t := range m.targets {
-			waits = waits || t.waiters.first != nil
-		}
-		for _, t := range c.pinned {
-			waits = waits || t.model == m
-		}
-		if waits {
-			continue
-		}
-		m.dead = true
-		c.idle = slices.DeleteFunc(c.idle, func(t *Target) bool {
-			if t.model == m {
-				delete(c.pinned, t.key)
-			}
-			return t.model == m
-		})
-		delete(c.models, name)
-		c.modelsByName = slices.DeleteFunc(c.modelsByName, func(o *model) bool { return o == m })
-		shared := false
-		for _, o := range c.models {
-			shared = shared || o.family == m.family
-		}
-		if !shared {
-			c.families = slices.DeleteFunc(c.families, func(f *family) bool { return f == m.family })
-		}
-	}
+// fence keeps a large request from starving: one rank, or one pair, is kept for
+// the head of a queue that was blocked for the guard time while others were
+// granted. Others may use it only as far as the owner would still have room
+// afterwards, so that what runs there drains until the owner fits.
+//
+// A family has at most one. It is never taken from its owner: it ends when the
+// owner is granted or leaves, and moves when its ranks are lost.
+type fence struct {
+	owner           *Ticket
+	prefill, decode *Rank // nil: none that could serve at present
 }

@@ -5,9 +5,6 @@ import "slices"
 // maxQuarantines bounds the quarantined pairs; the oldest makes place for a new one.
 const maxQuarantines = 64
 
-// quarantinedPair is a pair of ranks that is not granted, though both work with others.
-type quarantinedPair struct{ prefill, decode *Rank }
-
 // quarantine keeps a pair from new grants, until endQuarantine or until one of the ranks is
 // removed. What runs on it goes on. A request for which no other pair of
 // candidates is left has it all the same.

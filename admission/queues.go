@@ -37,3 +37,9 @@ type queues struct {
 	// closedBy is closedFor by the name of the class, for each that ever was.
 	closedBy map[string]*[numResources]time.Duration
 }
+
+// unaffordable is a class whose head could start but whose deficit does not pay for it.
+type unaffordable struct {
+	at   int
+	head *Ticket
+}

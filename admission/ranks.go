@@ -41,3 +41,6 @@ type rankIndex struct {
 	overTurns         uint64 // how often a rank came to be over one
 
 }
+
+// quarantinedPair is a pair of ranks that is not granted, though both work with others.
+type quarantinedPair struct{ prefill, decode *Rank }

@@ -109,3 +109,15 @@ func wholeSeconds(secs float64) time.Duration {
 func releases(t *Ticket, lack Resource) *rateMeter {
 	return &t.Target.model.pools[t.Target.role(t.legOf(lack))].released
 }
+
+// earlyEvidence is what a prediction has to rest on.
+type earlyEvidence struct {
+	// admissions of the class in the last half minute.
+	admissions uint64
+	// stretch of time in which somebody of the class waited without a break. The
+	// count alone may be low because few came: after light load it says nothing of
+	// how fast a burst is served.
+	stretch time.Duration
+}
+
+var defaultEvidence = earlyEvidence{admissions: paceEvidence, stretch: leastStretch}

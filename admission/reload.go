@@ -5,15 +5,6 @@ import (
 	"slices"
 )
 
-// Settings are what a reload may change of the gate.
-type Settings struct {
-	Limits Limits
-	// Classes are the policy classes; nil: one synthetic class "default".
-	Classes *Classes
-	// Reject are the router-wide reject thresholds.
-	Reject RejectThresholds
-}
-
 // Reload puts settings in force, in one step. Classes and thresholds that are those
 // of the last reload stay as they are: thresholds may have been set by other means
 // since.

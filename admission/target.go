@@ -342,3 +342,16 @@ func SplitRankID(s string) (worker string, rank int, ok bool) {
 	}
 	return s[:at], int(n), true
 }
+
+// modelOf is the model that requests for a name go to: where nobody serves it that
+// of ranks whose model is not known; nil where there are none.
+func (ix *rankIndex) modelOf(name string) *model {
+	m := ix.models[name]
+	if m == nil || m.ranks == 0 {
+		m = ix.models[""]
+	}
+	if m == nil || m.ranks == 0 {
+		return nil
+	}
+	return m
+}

@@ -81,3 +81,7 @@ func (qs *queues) dequeue(now Instant, t *Ticket) bool {
 	}
 	return others
 }
+
+// recheckEvery is the period of the safety net that looks at blocked queues
+// without an event. What it finds is counted: an event was missed.
+const recheckEvery = time.Second

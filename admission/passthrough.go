@@ -34,19 +34,6 @@ func (g *Gate) Serves(model string, role Role) bool {
 	return m != nil && len(m.pools[role].workers) > 0
 }
 
-// modelOf is the model that requests for a name go to: where nobody serves it that
-// of ranks whose model is not known; nil where there are none.
-func (ix *rankIndex) modelOf(name string) *model {
-	m := ix.models[name]
-	if m == nil || m.ranks == 0 {
-		m = ix.models[""]
-	}
-	if m == nil || m.ranks == 0 {
-		return nil
-	}
-	return m
-}
-
 // Pass is [Gate.Pass].
 func (c *Core) Pass(s TargetSpec, role Role, h Hint, exclude []*Rank) *Rank {
 	s.Shape = passShape(role)

@@ -1,7 +1,5 @@
 package admission
 
-import "cmp"
-
 // waitQueue is the waiters of one lane, the one to be served next first: a binary
 // heap in the order of the class, so that a retry finds its old place again and
 // any waiter leaves in O(log n).
@@ -12,16 +10,6 @@ func (q *waitQueue) head() *Ticket {
 		return nil
 	}
 	return q.h[0]
-}
-
-// before is the order of arrival: first arrival, then sequence. A retry keeps
-// both.
-func (t *Ticket) before(o *Ticket) bool {
-	return t.arrival < o.arrival || t.arrival == o.arrival && t.seq < o.seq
-}
-
-func (t *Ticket) compare(o *Ticket) int {
-	return cmp.Or(cmp.Compare(t.arrival, o.arrival), cmp.Compare(t.seq, o.seq))
 }
 
 func (q *waitQueue) push(t *Ticket) {

@@ -1,0 +1,54 @@
+package admission
+
+// Advance lets time pass: waits that are over end, and the safety net looks for
+// room that no event told of.
+func (c *Core) Advance(now Instant, out *[]*Ticket) {
+	c.expire(now, out)
+	if now < c.nextRecheck {
+		return
+	}
+	c.nextRecheck = now.Add(recheckEvery)
+	for _, f := range c.families {
+		if f.waiting > 0 {
+			if c.placeFence(now, f) {
+				c.drain(now, f, out) // that it was due is no missed event
+			}
+			c.wake(f, nil)
+			c.missed += uint64(c.drain(now, f, out))
+			if !c.laned {
+				c.chooser.noteHeldUp(now, f)
+			}
+		}
+	}
+	c.refuseTooLate(now, out)
+	if c.waiting == 0 {
+		c.nextRecheck = never
+	}
+}
+
+// NextDeadline is when Advance must be called at the latest.
+func (c *Core) NextDeadline() Instant { return min(c.deadlines.next(), c.nextRecheck) }
+
+// expire ends the waits whose time is over, then serves those behind them.
+func (c *Core) expire(now Instant, out *[]*Ticket) {
+	for c.deadlines.next() <= now {
+		t := c.deadlines.h[0]
+		f := t.family
+		lack := t.lane.queue.lackFor(ResourceOrder)
+		before := t.waited
+		others := c.dequeue(now, t)
+		switch t.wakeAt { // what ends first names the reason
+		case t.lostAt:
+			c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
+		case t.Deadline:
+			c.refuseLate(now, t, LimitClientWait, lack, t.patience(), out)
+		case t.classAt:
+			c.refuseLate(now, t, LimitClassWait, lack, t.classLimit, out)
+		default:
+			c.refuse(now, t, QueueTimeout, lack, int64(t.limitAt.Sub(t.queuedAt)+before), out)
+		}
+		if others {
+			c.drain(now, f, out)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package admission
+
+// RankSpec describes a rank to the gate.
+type RankSpec struct {
+	// ID is the rank's name, unique among registered ranks: the worker's URL,
+	// or url@rank for one data-parallel rank.
+	ID string
+	// Generation tells the ranks apart that have had this ID. Zero: the gate counts.
+	Generation uint64 `json:",omitempty"`
+	// Worker names the worker the rank belongs to, for pins; ranks of one
+	// worker share it.
+	Worker string
+	Role   Role
+	// Models are the base models whose pools the rank belongs to. The empty
+	// name is the pool of ranks whose model is unknown; it serves any name
+	// that no other pool has.
+	Models []string
+	// PairGroup: a prefill and a decode rank may be paired when theirs are
+	// equal (one dialect, one connector, one KV layout).
+	PairGroup string
+	// Topology is the rank's KV-transfer domain, Labels what targets may ask
+	// for, Adapters its LoRA adapters, Capacity what it can take.
+	Topology string
+	Labels   map[string]string
+	Adapters []string
+	Capacity Capacity
+	State    RankState
+	// Data is handed back to the caller, who finds the engine by it.
+	Data any `json:"-"`
+}
+
+// Rank is one registered rank and the ledger of the holds on it. The pointer is
+// the rank's generation: a worker that is registered anew gets new ranks, and
+// holds on the old ones end there.
+type Rank struct {
+	// immutable
+	id         string
+	generation uint64 // set when it is added, unless it came with one
+	worker     string
+	role       Role
+	data       any
+
+	// guarded by the gate's lock (or owned by the core's caller)
+	models      []string
+	group       string
+	topology    string
+	labels      map[string]string
+	adapters    []string
+	capacity    Capacity
+	parked      []parkedLane // blocked lanes whose heads need this rank, or one of few
+	quarantined []*Rank      // decode ranks that a prefill rank is not paired with
+	index       int
+	groupID     int
+	domainID    int
+	sizeID      int
+	pools       []*pool
+	state       RankState
+	present     bool
+	cand        bool
+	room        bool
+	over        bool     // a reject threshold
+	counted     PoolLoad // what the pools' sums have of it
+	epoch       uint32   // of the half-open state; probes belong to one
+
+	slots   int // requests in prefill
+	prefill int // prefill legs
+	pending int // decode legs booked but not dispatched
+	active  int // decode legs dispatched
+	probes  int // requests granted in this half-open epoch
+	passed  int // requests that hold nothing
+
+	tokens        int64 // prefill tokens active
+	blocksPending int64 // KV blocks booked but not dispatched
+	blocksActive  int64
+}
+
+// NewRank makes a rank that [Change] can add.
+func NewRank(spec RankSpec) *Rank {
+	r := &Rank{
+		id: spec.ID, generation: spec.Generation, worker: spec.Worker, role: spec.Role,
+		state: spec.State, data: spec.Data, index: -1,
+	}
+	r.setFacts(RankFacts{
+		Models: spec.Models, PairGroup: spec.PairGroup, Topology: spec.Topology,
+		Labels: spec.Labels, Adapters: spec.Adapters, Capacity: spec.Capacity,
+	})
+	return r
+}
+
+// ID returns the rank's name.
+func (r *Rank) ID() string { return r.id }
+
+// Worker returns the name of the rank's worker.
+func (r *Rank) Worker() string { return r.worker }
+
+// Role returns the rank's role.
+func (r *Rank) Role() Role { return r.role }
+
+// Data returns what the rank was registered with.
+func (r *Rank) Data() any { return r.data }
+
+// load is what policies balance.
+func (r *Rank) load() int64 {
+	if r.role == RolePrefill {
+		return int64(r.prefill)
+	}
+	return int64(r.pending + r.active)
+}
+
+func (r *Rank) idle() bool {
+	return r.slots == 0 && r.prefill == 0 && r.pending == 0 && r.active == 0 &&
+		r.tokens == 0 && r.blocksPending == 0 && r.blocksActive == 0
+}
+
+// model is the pools of one base model.
+type model struct {
+	name   string
+	pools  [numRoles]*pool
+	family *family
+	queues *profileQueue // of the model's profile, in the family
+	// free targets; they live as long as the model
+	targets [onPrefillOnly + 1]*Target
+	ranks   int
+	dead    bool
+}
