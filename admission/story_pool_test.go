@@ -229,6 +229,24 @@ grow a 41 => b refused all_overloaded overloaded depth=0 waited=0s retry=1s
 `)
 }
 
+// An overloaded decode rank is a candidate: where a prefill rank could start but for it,
+// the end of its overload is the signal.
+func TestFreePrefillWaitsForOverloadedDecode(t *testing.T) {
+	story(t, `
+limits slots=1 queue=10 timeout=30s
+add p1 prefill group=x
+add d1 decode group=x kv=100 block=16
+add p2 prefill group=y
+add d2 decode group=y kv=100 block=16
+reject blocks=0.5
+arrive a pin=p1 => a granted p1 d1
+arrive b pin=p2 tokens=960 => b granted p2 d2
+endprefill b
+arrive c => c queued
+release b => c granted p2 d2
+`)
+}
+
 // Where prefill ranks are calm but the decode ranks that may follow them are
 // not free, and the other way round, the end of a decode is the signal.
 func TestCalmPrefillWaitsForItsOwnDecode(t *testing.T) {
