@@ -40,6 +40,7 @@ func (x *attempt) runInSequence(b *legBodies) *failure {
 	if !t.MoveDecode(t.Decode) {
 		return f
 	}
+	x.noteFailed(f)
 	return x.decodeAfter(legs, params)
 }
 
@@ -63,6 +64,7 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte
 	answer, f := x.prefillAnswer(pr, legs)
 	x.verdicts.report(pr, f)
 	if f != nil && b.plan.Legs.Dispensable(f.status) {
+		x.noteFailed(f)
 		x.d.metrics.handOff(connector, handOffRecompute)
 		return nil, nil
 	}

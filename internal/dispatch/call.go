@@ -73,6 +73,9 @@ type Record struct {
 	PrefillRank, DecodeRank string
 	PrefillName, DecodeName string
 	Attempts                int
+	// Failed tells of the attempts that an engine failed, the last included, at which rank
+	// each did and how: "URL 500, URL upstream_failed". It names three at most.
+	Failed string
 	// Class is the policy class, empty of what never came to the gate. Resource is
 	// what it waited for or was refused for.
 	Class, Resource string

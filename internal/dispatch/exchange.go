@@ -42,6 +42,7 @@ func (x *exchange) run() {
 			x.finish(reasonOK, nil)
 			return
 		}
+		x.noteFailed(f)
 		again, atOnce := x.retryable(f)
 		if !again {
 			x.answer(f)

@@ -3,12 +3,12 @@ package dispatch
 import (
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/telemetry"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -99,33 +99,71 @@ type failure struct {
 // Error makes a failure loggable.
 func (f *failure) Error() string {
 	switch {
+	case f.status != 0:
+		return f.engineText()
 	case f.err != nil:
 		return f.err.Error()
 	case f.local != nil:
 		return f.local.Error()
-	case f.reason == reasonEngineError:
-		return f.engineText()
 	}
-	return http.StatusText(f.status)
+	return f.reason
 }
 
-// maxLoggedMessage bounds what is logged of an engine's message, in bytes.
-const maxLoggedMessage = 256
-
-// engineText tells what an engine said in an answer of status 200, for the log. What it
-// says of the client's fault may repeat the prompt, and stays out.
+// engineText tells which engine answered with an error, and what it said, for the log.
+// What it says of the client's fault may repeat the prompt, and stays out.
 func (f *failure) engineText() string {
-	text := "the engine gave the request up or told an error, status " + itoa(f.status)
-	if f.status < 500 {
-		return text
-	}
-	if message := openai.EventErrorMessage(f.body); message != "" {
-		if len(message) > maxLoggedMessage {
-			message = strings.ToValidUTF8(message[:maxLoggedMessage], "") + "…"
+	said := f.answered()
+	if f.status >= 500 {
+		if message := openai.EventErrorMessage(f.body); message != "" {
+			said += ": " + telemetry.Clip(message)
 		}
-		text += ": " + message
 	}
-	return text
+	if f.err != nil {
+		said += " (" + telemetry.Clip(f.err.Error()) + ")" // its body is cut
+	}
+	return said
+}
+
+// answered tells which engine answered with an error.
+func (f *failure) answered() string {
+	if f.reason == reasonEngineError {
+		return f.engine() + " gave the request up or told an error, status " + itoa(f.status)
+	}
+	return f.engine() + " answered with status " + itoa(f.status)
+}
+
+// engine names the engine by what it is for.
+func (f *failure) engine() string {
+	if f.rank != nil {
+		switch role := f.rank.Worker().Role(); role {
+		case admission.RolePrefill, admission.RoleDecode:
+			return "the " + role.String() + " engine"
+		}
+	}
+	return "the engine"
+}
+
+// summary tells how an engine failed, for those who may see the fleet: without its own
+// words, which may repeat another client's prompt.
+func (f *failure) summary() string {
+	if f.status != 0 {
+		return f.answered()
+	}
+	reason, _ := f.word()
+	said := f.engine() + " failed: " + reason
+	var ue *upstream.Error
+	if asUpstream(f.err, &ue) && ue.Kind != upstream.KindTimeout {
+		said += ", " + upstreamReason(ue)
+	}
+	return said
+}
+
+// cause is summary for the log: with what the error says.
+func (f *failure) cause() string {
+	if f.status != 0 {
+		return f.engineText()
+	}
+	return f.engine() + " failed: " + telemetry.Clip(f.Error())
 }
 
 // word is the reason as it is logged and counted: the code that the client is told.

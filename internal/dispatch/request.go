@@ -38,6 +38,7 @@ type request struct {
 	expected   int64         // the most output tokens of a leg, where growth is tracked
 	output     int64         // tokens of the answer so far, where it is followed
 	attempts   int
+	failed     int // of them, by an engine's doing
 	files      int // that are counted for its legs, until nobody has a share of it
 	extensions extensions
 	verdicts   verdicts

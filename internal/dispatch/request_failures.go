@@ -3,6 +3,7 @@ package dispatch
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -14,6 +15,44 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/wire"
 )
+
+// maxFailedNamed bounds the failed attempts that a request's access line names.
+const maxFailedNamed = 3
+
+// noteFailed records an attempt that failed with f: for the access line, and with the
+// words of the engine in a line of its own at debug.
+func (x *request) noteFailed(f *failure) {
+	if f.clientLeft || f.secondary {
+		return
+	}
+	rec := &x.call.Record
+	where := ""
+	switch {
+	case f.rank == nil:
+	case f.transfer || f.unproven: // it may be either of the two
+		where = strings.Trim(rec.PrefillRank+"+"+rec.DecodeRank, "+")
+	default:
+		where = f.rank.ID()
+	}
+	if x.d.log.Enabled(&x.ctx, slog.LevelDebug) {
+		x.d.log.Debug("attempt failed", "id", x.call.ID, "attempt", x.attempts, "rank", where, "reason", f.reason, "error", f.cause())
+	}
+	if where == "" || f.blame() == blameNobody {
+		return
+	}
+	how, _ := f.word()
+	if f.status != 0 {
+		how = itoa(f.status)
+	}
+	switch x.failed++; {
+	case x.failed == 1:
+		rec.Failed = where + " " + how
+	case x.failed <= maxFailedNamed:
+		rec.Failed += ", " + where + " " + how
+	case x.failed == maxFailedNamed+1:
+		rec.Failed += ", …"
+	}
+}
 
 // legFailure turns the error of a call into a failure of that leg.
 func (x *request) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, err error) *failure {

@@ -62,13 +62,13 @@ func (v *verdicts) report(rank *fleet.Rank, f *failure) {
 	rule := blames[f.blame()].charge
 	if rule == chargeNone {
 		if f.transfer && f.status >= 500 {
-			rank.NoteLeg(fleet.LegFailed) // charged to the pair; see reportLink
+			noteFailed(rank, f) // charged to the pair; see reportLink
 		} else {
 			rank.NoteLeg(fleet.LegOther)
 		}
 		return
 	}
-	rank.NoteLeg(fleet.LegFailed)
+	noteFailed(rank, f)
 	if !v.x.call.Passing {
 		rank.CheckSoon()
 	}
@@ -88,6 +88,12 @@ func (v *verdicts) report(rank *fleet.Rank, f *failure) {
 			v.open = append(v.open, charge{rank, w})
 		}
 	}
+}
+
+// noteFailed counts a leg that failed by its engine's doing, and how.
+func noteFailed(rank *fleet.Rank, f *failure) {
+	rank.NoteLeg(fleet.LegFailed)
+	rank.NoteFailure(f.summary(), f.cause())
 }
 
 // reportLink takes into account how the hand-off between two ranks went; f is nil if

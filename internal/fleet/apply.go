@@ -185,8 +185,9 @@ func (f *Fleet) applyStatesLocked(w *Worker, changes *[]admission.Change) {
 }
 
 // breakerChanged hands the state of a rank's breaker to the gate. An open one
-// turns by itself when its time has come: no request is needed for that.
-func (f *Fleet) breakerChanged(r *Rank) {
+// turns by itself when its time has come: no request is needed for that. why is for the
+// log, keys and values.
+func (f *Fleet) breakerChanged(r *Rank, why ...any) {
 	f.mu.Lock()
 	w := r.worker
 	if w.removed || f.closed || !slices.Contains(w.Ranks(), r) {
@@ -212,5 +213,5 @@ func (f *Fleet) breakerChanged(r *Rank) {
 		f.gate.Apply(changes...)
 	}
 	f.mu.Unlock()
-	f.log.Warn("circuit breaker changed state", "rank", r.id, "state", state.String())
+	f.log.Warn("circuit breaker changed state", append([]any{"rank", r.id, "state", state.String()}, why...)...)
 }

@@ -56,6 +56,7 @@ type breaker struct {
 	successes int               // while half-open
 	until     admission.Instant // end of being open
 	alone     bool              // half-open as the last candidate: one probe at a time
+	tripped   int               // failures that counted when the threshold was last reached
 }
 
 // failure is one that counts.
@@ -113,6 +114,7 @@ func (b *breaker) failure(now admission.Instant, c Charge, key uint64) (trips bo
 		b.since = now
 	}
 	b.failures = append(append(b.failures[:0], b.failures[old:]...), failure{now, c, key})
+	b.tripped = len(b.failures)
 	if b.state == admission.BreakerHalfOpen {
 		// A request that fails everywhere must not hold it open.
 		return c == Proven || len(b.failures) >= min(b.opts.SuccessThreshold, b.opts.FailureThreshold)
@@ -212,8 +214,20 @@ func (f *Fleet) tripBreaker(r *Rank, now admission.Instant) {
 	}
 	f.mu.Unlock()
 	if changed {
-		f.breakerChanged(r)
+		f.breakerChanged(r, r.whyTripped()...)
 	}
+}
+
+// whyTripped tells for the log why the rank's breaker opened.
+func (r *Rank) whyTripped() (attrs []any) {
+	b := &r.breaker
+	b.mu.Lock()
+	attrs = append(attrs, "failures", b.tripped)
+	b.mu.Unlock()
+	if l := r.lastFailure.Load(); l != nil {
+		attrs = append(attrs, "cause", l.detail)
+	}
+	return attrs
 }
 
 // peersLocked counts the other candidates that could do what r does, for the model

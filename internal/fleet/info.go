@@ -36,9 +36,11 @@ type Info struct {
 	// MaxModelLen is the context of its model in tokens.
 	MaxModelLen int64 `json:"max_model_len,omitempty"`
 	// BootstrapPort is nil when null is sent, and for workers other than prefill.
-	BootstrapPort *int              `json:"bootstrap_port,omitempty"`
-	DPSize        int               `json:"dp_size"`
-	Breaker       string            `json:"breaker"` // the worst of its ranks'
+	BootstrapPort *int   `json:"bootstrap_port,omitempty"`
+	DPSize        int    `json:"dp_size"`
+	Breaker       string `json:"breaker"` // the worst of its ranks'
+	// BreakerReason is how the rank of that breaker failed last, while it is not closed.
+	BreakerReason string            `json:"breaker_reason,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
 	// TopologyDomain is where it stands for the transfer of KV cache.
 	TopologyDomain string `json:"topology_domain,omitempty"`
@@ -87,7 +89,9 @@ type RankInfo struct {
 	PendingDecode int    `json:"pending_decode"`
 	ActiveDecode  int    `json:"active_decode"`
 	Breaker       string `json:"breaker"`
-	Candidate     bool   `json:"candidate"`
+	// LastFailure is how a leg last failed here by the engine's doing.
+	LastFailure *FailureInfo `json:"last_failure,omitempty"`
+	Candidate   bool         `json:"candidate"`
 	// Room is that of admission.RankStats: the thresholds of classes do not count.
 	Room bool `json:"room"`
 	// The capacities that are known of it.
@@ -97,6 +101,20 @@ type RankInfo struct {
 	MaxRunningRequests int64 `json:"max_running_requests,omitempty"`
 	// Reported is what the engine itself says about its load.
 	Reported *ReportedInfo `json:"reported,omitempty"`
+}
+
+// FailureInfo is the failure of a leg in Info, without the engine's own words.
+type FailureInfo struct {
+	What       string  `json:"what"`
+	AgeSeconds float64 `json:"age_secs"`
+}
+
+func (r *Rank) failureInfo(now admission.Instant) *FailureInfo {
+	l := r.lastFailure.Load()
+	if l == nil {
+		return nil
+	}
+	return &FailureInfo{l.what, max(0, now.Sub(l.at).Round(time.Millisecond).Seconds())}
 }
 
 // ReportedInfo is a RankLoad in Info.
@@ -188,14 +206,15 @@ func (w *Worker) infoLocked(place int) Info {
 		}
 	}
 	worst, now := admission.BreakerClosed, w.fleet.clock.Now()
+	var worstOf *Rank
 	for _, r := range w.Ranks() {
 		b, _ := r.breaker.get()
 		if b == admission.BreakerOpen || worst == admission.BreakerClosed {
-			worst = b
+			worst, worstOf = b, r
 		}
 		c := r.Capacity()
 		ri := RankInfo{
-			ID: r.id, Breaker: b.String(), Reported: r.reportedInfo(now),
+			ID: r.id, Breaker: b.String(), LastFailure: r.failureInfo(now), Reported: r.reportedInfo(now),
 			MaxBatchedTokens: c.MaxBatchedTokens, TotalKVBlocks: c.KVBlocks, BlockSize: c.BlockSize, MaxRunningRequests: c.MaxRunning,
 		}
 		if w.inGate {
@@ -213,5 +232,10 @@ func (w *Worker) infoLocked(place int) Info {
 	i.Suspect = w.suspectLocked(now)
 	i.Barred = w.fleet.quarantinedLocked(w, now)
 	i.Breaker = worst.String()
+	if worst != admission.BreakerClosed {
+		if l := worstOf.failureInfo(now); l != nil {
+			i.BreakerReason = l.What
+		}
+	}
 	return i
 }

@@ -76,6 +76,10 @@ func (r *Rank) ReportRouteFailure(route string, c Charge) {
 	}
 	q.mu.Unlock()
 	if now := f.clock.Now(); b != nil && b.failure(now, c, 0) && b.open(now, false) {
-		f.log.Warn("circuit breaker of a route changed state", "rank", r.id, "route", route, "state", admission.BreakerOpen.String())
+		why := []any{"rank", r.id, "route", route, "state", admission.BreakerOpen.String(), "failures", f.cfg.CircuitBreaker.FailureThreshold}
+		if l := r.lastFailure.Load(); l != nil {
+			why = append(why, "cause", l.detail)
+		}
+		f.log.Warn("circuit breaker of a route changed state", why...)
 	}
 }

@@ -235,6 +235,8 @@ type Rank struct {
 	breaker breaker
 	routes  routeBreakers // of requests that pass through, by route
 
+	lastFailure atomic.Pointer[legFailure]
+
 	// guarded by Fleet.mu
 	adm   *admission.Rank // its present registration at the gate, or a spare one
 	state admission.RankState
@@ -304,6 +306,19 @@ func (r *Rank) ReportFailure(c Charge, key uint64) {
 	if now := f.clock.Now(); r.breaker.failure(now, c, key) {
 		f.tripBreaker(r, now)
 	}
+}
+
+// legFailure is how a leg failed by the engine's doing.
+type legFailure struct {
+	at           admission.Instant
+	what, detail string
+}
+
+// NoteFailure keeps how a leg failed by the engine's doing, whether the breaker is
+// charged for it or not. what is shown to all who may see the fleet; detail is for the
+// log, and may have the engine's own words.
+func (r *Rank) NoteFailure(what, detail string) {
+	r.lastFailure.Store(&legFailure{r.worker.fleet.clock.Now(), what, detail})
 }
 
 // CheckSoon schedules a check of the worker, because it may have changed: as after an

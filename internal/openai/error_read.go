@@ -118,7 +118,11 @@ func EventErrorMessage(data []byte) string {
 		return message
 	}
 	var flat errorFacts
-	if raw, ok := RawField(data, "message"); ok {
+	raw, ok := RawField(data, "message")
+	if !ok {
+		raw, ok = RawField(data, "detail") // of Python's web frameworks
+	}
+	if ok {
 		flat.message = raw
 		_, message := flat.tell()
 		return message

@@ -35,6 +35,8 @@ type AccessLine struct {
 	Prefill, Decode     string
 	PrefillID, DecodeID string
 	Attempts            int
+	// Failed tells at which ranks attempts failed, and how.
+	Failed string
 	// Queued is the time at the gate, TTFT that to the first output token,
 	// Total that from arrival to the last byte.
 	Queued, TTFT, Total time.Duration
@@ -83,6 +85,7 @@ func (l *Log) Access(a *AccessLine) {
 	if a.Attempts > 0 {
 		e.number("attempts", int64(a.Attempts))
 	}
+	e.optional("failed", a.Failed)
 	if a.Attempts > 0 || a.Queued > 0 {
 		e.millis("queue_ms", a.Queued)
 	}
