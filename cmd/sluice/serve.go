@@ -290,8 +290,17 @@ func (r *router) announce(cfg *config.Config) {
 		return
 	}
 	if cfg.Classes == nil {
-		r.log.Info("admission: off; prefill is not bounded (--prefill-max-inflight-requests-per-worker)")
+		r.log.Info(withoutAdmission(cfg.Fleet.PDDisaggregation))
 	}
+}
+
+// withoutAdmission says that nothing is held back, and which option would do that in
+// the mode that is served.
+func withoutAdmission(pd bool) string {
+	if pd {
+		return "admission: off; prefill is not bounded (--prefill-max-inflight-requests-per-worker)"
+	}
+	return "admission: off; all requests go to the workers at once (policy classes bound them: --router-policy-config)"
 }
 
 // close ends the parts that do not end with the server.

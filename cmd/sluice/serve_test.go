@@ -219,6 +219,10 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	f := workers(t, sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: 20 * time.Millisecond}}})
 	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
 		p := serve(t, "--worker-urls", f.Regular(0).URL())
+		// What it advises must be possible in this mode.
+		if l := p.line("admission: off"); strings.Contains(l, "--prefill-") || !strings.Contains(l, "--router-policy-config") {
+			t.Errorf("line %s", l)
+		}
 		p.ready()
 		p.stream(1 << 20)
 		p.signal(syscall.SIGTERM)

@@ -191,7 +191,10 @@ func (f *Fleet) markSuspect(w *Worker, why string) {
 func (f *Fleet) logSuspect(w *Worker, before, after healthState, now admission.Instant) {
 	switch {
 	case after.suspect && !before.suspect:
-		f.log.Warn("worker is suspect: its health check fails", "worker", w.spec.URL, "id", w.id, "why", after.suspectReason)
+		f.mu.Lock()
+		requests := f.requestsLocked(w)
+		f.mu.Unlock()
+		f.log.Warn("worker is suspect: its health check fails", "worker", w.spec.URL, "id", w.id, "requests", requests, "why", after.suspectReason)
 	case before.suspect && !after.suspect:
 		f.log.Info("worker is no longer suspect", "worker", w.spec.URL, "id", w.id, "after", now.Sub(before.suspectSince).Round(time.Millisecond))
 	}

@@ -114,12 +114,13 @@ func (f *Fleet) Close() {
 // what is known about it. The error is a *SpecError, ErrClosed or ctx's.
 //
 // The worker belongs to SourceRequests then, even if another source had added it.
-func (f *Fleet) Add(ctx context.Context, spec WorkerSpec) (w *Worker, created bool, err error) {
-	return f.add(ctx, SourceRequests, spec)
+// by is who ordered it, as keys and values for the log.
+func (f *Fleet) Add(ctx context.Context, spec WorkerSpec, by ...any) (w *Worker, created bool, err error) {
+	return f.add(ctx, SourceRequests, spec, by...)
 }
 
 // add is Add for a source. The error may be an *otherOwnerError too.
-func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec) (w *Worker, created bool, err error) {
+func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, by ...any) (w *Worker, created bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -136,18 +137,18 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec) (w *Wor
 		if err != nil {
 			return nil, false, err
 		}
-		w, created, err = f.addLocked(source, spec, base, ep)
+		w, created, err = f.addLocked(source, spec, base, ep, by)
 		if w == nil || w.endpoint != ep {
 			ep.Close()
 		}
 		return w, created, err
 	}
-	return f.addLocked(source, spec, base, nil)
+	return f.addLocked(source, spec, base, nil, by)
 }
 
 // addLocked registers spec. ep is a new endpoint for it, nil to use the one of
 // the worker that has the URL now.
-func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint) (*Worker, bool, error) {
+func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint, by []any) (*Worker, bool, error) {
 	if f.closed {
 		return nil, false, ErrClosed
 	}
@@ -205,7 +206,7 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 	news := f.applyAllLocked(w, &changes)
 	f.gate.Apply(changes...)
 	f.sched.set(w.event, now)
-	f.log.Info("worker registered", "worker", spec.URL, "id", w.id, "type", w.role.String(), "replaced", old != nil)
+	f.log.With(by...).Info("worker registered", "worker", spec.URL, "id", w.id, "type", w.role.String(), "replaced", old != nil)
 	f.logPairing(news)
 	return w, true, nil
 }
@@ -225,8 +226,9 @@ func (f *Fleet) newIDLocked(url string) string {
 // Remove takes a worker out of service: it gets no new work from now on, is
 // not checked any more, and leaves the registry when its requests have ended or
 // after Options.drainTimeout. name is an id or a URL. ok is false when there is no
-// such worker. Repeated calls do nothing.
-func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
+// such worker. Repeated calls do nothing. by is who ordered it, as keys and values for
+// the log.
+func (f *Fleet) Remove(name string, by ...any) (w *Worker, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w = f.lookupLocked(name)
@@ -241,7 +243,8 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 	f.halfOpenLastLocked(now, &changes)
 	f.gate.Apply(changes...)
 	f.logPairing(news)
-	f.log.Info("worker is being removed: it gets no new requests", "worker", w.spec.URL, "id", w.id)
+	f.log.With(by...).Info("worker is being removed: it gets no new requests, and those it has are waited for",
+		"worker", w.spec.URL, "id", w.id, "requests", f.requestsLocked(w))
 	f.drainLocked(w, now)
 	return w, true
 }
@@ -250,8 +253,8 @@ func (f *Fleet) Remove(name string) (w *Worker, ok bool) {
 // ended, or schedules the next look.
 func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 	f.pruneOldRanksLocked(w)
-	waited := now.Sub(w.drainSince)
-	if (len(w.oldRanks) > 0 || f.requestsLocked(w) > 0) && waited < f.opts.drainTimeout {
+	waited, left := now.Sub(w.drainSince), f.requestsLocked(w)
+	if (len(w.oldRanks) > 0 || left > 0) && waited < f.opts.drainTimeout {
 		// The pause grows with the time already waited: 10 ms to half a second.
 		f.sched.set(w.event, now.Add(min(max(waited/4, 10*time.Millisecond), 500*time.Millisecond)))
 		return
@@ -265,7 +268,7 @@ func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
 	f.logPairing(f.applyAllLocked(nil, &changes))
 	f.gate.Apply(changes...)
 	w.endpoint.Close()
-	f.log.Info("worker was removed", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond))
+	f.log.Info("worker was removed", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond), "requests", left)
 }
 
 // stopLocked ends everything that is going on for w itself.

@@ -175,6 +175,25 @@ func TestRemovedWorkersAreNotProbed(t *testing.T) {
 	})
 }
 
+// TestSuspectLineCountsRequests: who reads the log at night sees how many requests hang
+// at a worker that fails its check.
+func TestSuspectLineCountsRequests(t *testing.T) {
+	log := &logBook{}
+	inBubble(t, settings{ModelID: "m", Log: log.logger()}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		b.add(WorkerSpec{URL: urlA})
+		synctest.Wait()
+		for range 3 {
+			defer b.acquire("m").Release()
+		}
+		b.prober.set(busy, urlA)
+		b.pass(10 * time.Second)
+	})
+	if s := log.String(); !strings.Contains(s, "worker is suspect") || !strings.Contains(s, " requests=3 why=busy") {
+		t.Errorf("the log:\n%s", s)
+	}
+}
+
 // TestHealthChecksDoNotResetLoad guards against a checker that resets load
 // figures while requests run.
 func TestHealthChecksDoNotResetLoad(t *testing.T) {

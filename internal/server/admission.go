@@ -268,7 +268,17 @@ func (q *request) reload() {
 
 // log tells of a change that a client ordered.
 func (q *request) log(what string, more ...any) {
-	q.s.log.Info(what, append([]any{"id", q.call.ID, "client", q.r.RemoteAddr}, more...)...)
+	q.s.log.Info(what, append(q.orderedBy(), more...)...)
+}
+
+// orderedBy is who ordered a change, for the log: the id and the client of the
+// request's access line.
+func (q *request) orderedBy() []any {
+	by := []any{"request", q.call.ID, "client", peer(q.r.RemoteAddr)}
+	if q.key != "" {
+		by = append(by, "key", q.key)
+	}
+	return by
 }
 
 func thresholdsOf(r admission.RejectThresholds) thresholdsDoc {

@@ -81,7 +81,7 @@ func (q *request) addWorker() {
 		q.refuse(e, reasonBadRequest)
 		return
 	}
-	w, created, err := q.s.opts.Fleet.Add(q.r.Context(), spec)
+	w, _, err := q.s.opts.Fleet.Add(q.r.Context(), spec, q.orderedBy()...)
 	var wrong *fleet.SpecError
 	switch {
 	case errors.As(err, &wrong):
@@ -93,9 +93,6 @@ func (q *request) addWorker() {
 	case err != nil:
 		q.refuse(openai.Internal(err), reasonInternal)
 		return
-	}
-	if created {
-		q.s.log.Info("worker is registered by request", "id", q.call.ID, "worker", w.URL(), "worker_id", w.ID(), "worker_type", w.Role().String(), "client", q.r.RemoteAddr)
 	}
 	q.accepted(w)
 }
@@ -289,12 +286,11 @@ func wrongRole(name, may string, roles ...string) *openai.Error {
 func (q *request) worker() {
 	id := strings.TrimPrefix(q.r.URL.Path, pathWorkers+"/")
 	if q.r.Method == http.MethodDelete {
-		w, ok := q.s.opts.Fleet.Remove(id)
+		w, ok := q.s.opts.Fleet.Remove(id, q.orderedBy()...)
 		if !ok {
 			q.refuse(workerNotFound(id), reasonNoWorker)
 			return
 		}
-		q.s.log.Info("worker is removed by request", "id", q.call.ID, "worker", w.URL(), "worker_id", w.ID(), "client", q.r.RemoteAddr)
 		q.accepted(w)
 		return
 	}
