@@ -64,8 +64,8 @@ func (x *placement) restrictPair() *failure {
 	return nil
 }
 
-// translatable tells whether the route is one that SGLang's pairs are sent as
-// chat.
+// translatable tells whether the route is of an API that pairs of some engines do not
+// speak: they are sent chat.
 func (x *placement) translatable() bool {
 	return x.call.Route == openai.RouteMessages || x.call.Route == openai.RouteResponses
 }

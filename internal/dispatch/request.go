@@ -71,7 +71,10 @@ type plan struct {
 	fanFault *failure
 	// translated is set where some engine is sent chat instead of the client's API.
 	translated *translation
-	ungated    *ungated // set for requests that need no admission
+	// translationFault is why the client's request cannot be made into chat, whatever
+	// the state of this router.
+	translationFault *failure
+	ungated          *ungated // set for requests that need no admission
 }
 
 // retain takes a share of the request for a prefill leg.

@@ -11,8 +11,8 @@ import (
 
 // planTranslation makes the chat body, once.
 func planTranslation(x *request) *failure {
-	if x.plan.translated != nil {
-		return nil
+	if x.plan.translated != nil || x.plan.translationFault != nil {
+		return x.plan.translationFault
 	}
 	p := x.call.Peeked
 	// Before it is made: the copy is about as large as the original.
@@ -44,6 +44,7 @@ func planTranslation(x *request) *failure {
 		if !errors.As(err, &f.local) {
 			f.local = openai.Internal(err)
 		}
+		x.plan.translationFault = f
 		return f
 	}
 	x.plan.translated = &translation{api: ex, peeked: chat}
