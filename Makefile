@@ -24,7 +24,7 @@ build:
 ifeq ($(SLUICE_E2E_FULL),1)
 NET = .
 else
-NET = TestBadInput|_ClientLeaves|_OneLegFails|_EventsComeAsTheyAreSent|TestQueueOfOne|_DrainServesWhoIsThere|_BodiesArriveUnchanged|_IdleConnections|TestClientThatSendsNothing|TestPipelinedRequests|TestIdleConnectionsAndFewFiles
+NET = TestBadInput|TestClientDisconnects$$|TestOneLegFails|TestEventsArriveAsTheyAreSent|TestQueueOfOne|TestDrainServesRunningAndWaitingRequests|TestBodiesArriveUnchanged|TestIdleEngineConnections|TestClientThatSendsNothing|TestPipelinedRequests|TestIdleConnectionsAndFewFiles
 endif
 
 test:

@@ -48,7 +48,7 @@ func TestUsageErrors(t *testing.T) {
 }
 
 // A value that is wrong is no command line that cannot be read, whoever reads it.
-func TestWrongValues(t *testing.T) {
+func TestInvalidOptionValues(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"serve --port x", "sluice: flag --port: server.port: \"x\": must be a whole number\n"},
 		{"sim --prefill x", "sluice: flag --prefill: \"x\": must be an integer\n"},
@@ -78,7 +78,7 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	}
 }
 
-func TestRefusedConfigurationIsToldOneLineEach(t *testing.T) {
+func TestConfigurationErrorsAreOneLineEach(t *testing.T) {
 	for _, command := range []string{"serve", "check-config"} {
 		code, stdout, stderr := sluice(t, []string{"SLUICE_PORT=tcp://10.0.0.1:1", "SLUICE_LOG_LEVEL=loud"},
 			command, "--prefill", "http://a", "http://b", "--pd-disaggregation", "--policy", "bucket")

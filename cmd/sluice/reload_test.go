@@ -241,7 +241,7 @@ func TestReloadOfClasses(t *testing.T) {
 
 // A class that is gone hands those who wait in it to the default family, with the
 // time that they have waited.
-func TestReloadOfAClassThatSomebodyWaitsIn(t *testing.T) {
+func TestReloadOfAClassWithWaitingRequests(t *testing.T) {
 	f := classFleet(t)
 	file := t.TempDir() + "/classes.yaml"
 	closing := "  - {name: closing, quantum: 50, decode_busy_threshold_frac: 0.5}\n"

@@ -287,7 +287,7 @@ workers:
 	}
 }
 
-func TestMissingWorkersAreTold(t *testing.T) {
+func TestMissingWorkersAreReported(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                       "--worker-urls",
 		"--worker-urls http://a":                 "",

@@ -7,7 +7,7 @@ import (
 )
 
 // The check must be able to fail.
-func TestCheckFindsWhatIsWrong(t *testing.T) {
+func TestCheckFindsViolations(t *testing.T) {
 	s := scenarios(3 * time.Second)[0]
 	good := func() *run {
 		r := &run{s: s, mostIn: 1, mostQueue: 1, order: []int{2, 1, 0}, reqs: make([]request, len(s.reqs))}

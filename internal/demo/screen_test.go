@@ -107,7 +107,7 @@ func TestStatesAreNotCutInsideAWord(t *testing.T) {
 }
 
 // Names of different length must not shift what stands behind them.
-func TestToldLinesAreAligned(t *testing.T) {
+func TestPrintedLinesAreAligned(t *testing.T) {
 	var out bytes.Buffer
 	r := halfway()
 	newScreen(Options{Out: &out}, r).tell()

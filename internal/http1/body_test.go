@@ -15,7 +15,7 @@ import (
 
 const expecting = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
 
-func TestContinueIsSaidWhenTheBodyIsRead(t *testing.T) {
+func TestContinueIsSentWhenTheBodyIsRead(t *testing.T) {
 	t.Parallel()
 	c := start(t, echo).dial()
 	for range 2 {
@@ -33,7 +33,7 @@ func TestContinueIsSaidWhenTheBodyIsRead(t *testing.T) {
 	c.want(200, "")
 }
 
-func TestContinueIsNotSaidToWhoDoesNotKnowIt(t *testing.T) {
+func TestContinueIsNotSentToHTTP10(t *testing.T) {
 	t.Parallel()
 	c := start(t, echo).dial()
 	c.send("POST / HTTP/1.0\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\nbody")
@@ -42,7 +42,7 @@ func TestContinueIsNotSaidToWhoDoesNotKnowIt(t *testing.T) {
 }
 
 // The client may send the body or not: nobody knows what comes next.
-func TestConnectionEndsWithABodyThatWasNotAskedFor(t *testing.T) {
+func TestConnectionClosesAfterABodyWithoutContinue(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{
 		"nothing done": func(http.ResponseWriter, *http.Request) {},
@@ -63,7 +63,7 @@ func TestConnectionEndsWithABodyThatWasNotAskedFor(t *testing.T) {
 }
 
 // A client that saw the final status may still send its body.
-func TestBodyBehindAnAnswerThatWasNotWaitedFor(t *testing.T) {
+func TestBodyAfterAFinalStatusWithoutContinue(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)
 	c := start(t, func(w http.ResponseWriter, r *http.Request) {
@@ -182,7 +182,7 @@ func TestEndlessUnreadBodiesEndTheConnection(t *testing.T) {
 	}
 }
 
-func TestBodiesThatAreCutOff(t *testing.T) {
+func TestTruncatedBodies(t *testing.T) {
 	t.Parallel()
 	errs := make(chan error, 1)
 	r := start(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -352,7 +352,7 @@ func TestBodyReadsEndWithTheBaseContext(t *testing.T) {
 }
 
 // A handler may answer while the body still comes.
-func TestBothSidesAtOnce(t *testing.T) {
+func TestReadAndWriteAtOnce(t *testing.T) {
 	t.Parallel()
 	r := start(t, func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)

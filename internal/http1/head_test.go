@@ -253,7 +253,7 @@ func TestHeadsByteByByte(t *testing.T) {
 }
 
 // Looking for a head's end must not begin anew with each byte.
-func TestHeadEndIsLookedForOnce(t *testing.T) {
+func TestHeadEndIsSearchedOnce(t *testing.T) {
 	t.Parallel()
 	head := []byte("GET / HTTP/1.1\r\n" + strings.Repeat("A: "+strings.Repeat("b", 100)+"\r\n", 500) + "\r\n")
 	scanned, looked := 0, 0
@@ -306,7 +306,7 @@ func TestCutOffHeadIs400(t *testing.T) {
 }
 
 // Nobody is told anything who said nothing.
-func TestSilentConnectionsEndWithoutAWord(t *testing.T) {
+func TestSilentConnectionsAreClosedWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	r := start(t, echo, func(s *Server) { s.HeaderTimeout, s.IdleTimeout = 20*time.Millisecond, 20*time.Millisecond })
 	for _, sent := range []string{"", "\r\n", "\r"} {
@@ -324,7 +324,7 @@ func TestSilentConnectionsEndWithoutAWord(t *testing.T) {
 }
 
 // Nothing of a request may be seen by the next one, whatever a handler did with it.
-func TestRequestsOfAConnectionDoNotMix(t *testing.T) {
+func TestRequestsOnOneConnectionDoNotMix(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
 	seen := make(chan http.Request, 1)
@@ -376,7 +376,7 @@ func TestRequestsOfAConnectionDoNotMix(t *testing.T) {
 }
 
 // The values of a header lie in one array as long as they fit it.
-func TestHeadersOfEveryNumber(t *testing.T) {
+func TestAnyNumberOfHeaders(t *testing.T) {
 	t.Parallel()
 	seen := make(chan http.Header, 1)
 	c := start(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header.Clone() }).dial()

@@ -27,7 +27,7 @@ func eachWay(t *testing.T, f func(t *testing.T, way func(*Server))) {
 
 // A client that leaves is noticed in each of the ways there are, whatever lies
 // before the end of its connection.
-func TestClientThatLeavesIsNoticed(t *testing.T) {
+func TestClientDisconnectIsNoticed(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		causes := make(chan error, 1)
 		r := start(t, func(w http.ResponseWriter, r *http.Request) {
@@ -109,7 +109,7 @@ func TestRequestsBehindALongOneAreServed(t *testing.T) {
 	})
 }
 
-func TestManyClientsLeaveAtOnce(t *testing.T) {
+func TestManyClientsDisconnectAtOnce(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		const n = 300
 		begun, gone := make(chan struct{}, n), make(chan error, n)
@@ -140,7 +140,7 @@ func TestManyClientsLeaveAtOnce(t *testing.T) {
 
 // Ends of connections that are over must not be taken for ends of those that have
 // their file's number now.
-func TestNewConnectionsAreNotTakenForOldOnes(t *testing.T) {
+func TestEventsOfOldConnectionsDoNotEndNewOnes(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		r := start(t, func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/stay" {
@@ -167,7 +167,7 @@ func TestNewConnectionsAreNotTakenForOldOnes(t *testing.T) {
 	})
 }
 
-func TestConnectionsThatAreResetAtOnce(t *testing.T) {
+func TestConnectionsResetByTheClient(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		r := start(t, echo, way)
 		for i := range 200 {
@@ -286,7 +286,7 @@ func TestShutdownWaitsForAnswers(t *testing.T) {
 }
 
 // What hangs is cut, and no answer looks whole by that.
-func TestShutdownCutsWhatHangs(t *testing.T) {
+func TestShutdownCutsHangingConnections(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		causes := make(chan error, 2)
 		r := start(t, func(w http.ResponseWriter, r *http.Request) {
@@ -340,7 +340,7 @@ func TestShutdownBeforeServe(t *testing.T) {
 	}
 }
 
-func TestServeReturnsWhenItsListenerBreaks(t *testing.T) {
+func TestServeReturnsWhenTheListenerFails(t *testing.T) {
 	t.Parallel()
 	s := &Server{}
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -398,7 +398,7 @@ func (r *rig) clients(t *testing.T, n int, body string, whole bool) (first <-cha
 
 // However the end of a server falls in with connections that begin, requests and
 // clients that leave: an answer is whole or there is none, and nothing is left.
-func TestEndsRaceWithAllElse(t *testing.T) {
+func TestShutdownRacesWithRequests(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		for round := range 10 {
 			r := start(t, echo, way)
@@ -416,7 +416,7 @@ func TestEndsRaceWithAllElse(t *testing.T) {
 	})
 }
 
-func TestCutsRaceWithAllElse(t *testing.T) {
+func TestCutsRaceWithRequests(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		for range 10 {
 			r := start(t, echo, way)
@@ -432,7 +432,7 @@ func TestCutsRaceWithAllElse(t *testing.T) {
 }
 
 // Events may be on their way when the watcher stops.
-func TestClientsLeaveWhileTheServerEnds(t *testing.T) {
+func TestClientsDisconnectDuringShutdown(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		for range 5 {
 			const n = 50
@@ -513,7 +513,7 @@ func TestConnContext(t *testing.T) {
 // A line or a request behind one that ends its connection made the kernel send a
 // reset at the close, and what of the answer was not at the client by then was lost:
 // most of a large one, and the words in which one broke off.
-func TestBytesBehindTheLastRequestLeaveItsAnswerWhole(t *testing.T) {
+func TestBytesBehindTheLastRequestDoNotCutItsAnswer(t *testing.T) {
 	t.Parallel()
 	large := text(100 << 10)
 	for name, last := range map[string]struct {

@@ -264,7 +264,7 @@ func TestWrongContentLength(t *testing.T) {
 	<-errs
 }
 
-func TestBodyWhereNoneIsAllowed(t *testing.T) {
+func TestBodyWithAStatusThatHasNone(t *testing.T) {
 	t.Parallel()
 	errs := make(chan error, 1)
 	c := start(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -292,7 +292,7 @@ func TestInformationalStatusesAreNotSent(t *testing.T) {
 	}
 }
 
-func TestHandlersDate(t *testing.T) {
+func TestDateSetByTheHandler(t *testing.T) {
 	t.Parallel()
 	c := start(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -458,7 +458,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 }
 
 // A client that was slow once has all the time again for the next write.
-func TestOldWriteDeadlineIsNoMatterOfTheNextWrite(t *testing.T) {
+func TestOldWriteDeadlineDoesNotAffectTheNextWrite(t *testing.T) {
 	t.Parallel()
 	var by time.Time
 	filled, goOn := make(chan struct{}), make(chan struct{})

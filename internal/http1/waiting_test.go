@@ -10,7 +10,7 @@ import (
 // Whatever connections do between the searches, the one that is found is the oldest of
 // those that have never sent a head, else the one of those that wait whose last progress
 // is longest ago; and none is forgotten.
-func TestVictimsAreFoundInOrder(t *testing.T) {
+func TestConnectionsAreEvictedInOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	s := &Server{}
 	w := &s.waiting
@@ -97,7 +97,7 @@ func TestVictimsAreFoundInOrder(t *testing.T) {
 }
 
 // A search costs what connections have done since the last one, not how many there are.
-func TestSearchDoesNotLookAtAll(t *testing.T) {
+func TestSearchForAVictimIsNotLinear(t *testing.T) {
 	s := &Server{}
 	now := int64(mono.Now())
 	var all []*conn

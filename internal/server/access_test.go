@@ -51,9 +51,9 @@ func TestAccessLineOfARefusal(t *testing.T) {
 	}
 }
 
-// TestOneWorkerHasOneName keeps away the dictionary between what a client was told
+// TestWorkerHasOneNameInLogAndHeaders keeps away the dictionary between what a client was told
 // and what log and metrics say, which is gone when the worker is.
-func TestOneWorkerHasOneName(t *testing.T) {
+func TestWorkerHasOneNameInLogAndHeaders(t *testing.T) {
 	r := start(t, nil)
 	a := r.do("POST", "/v1/chat/completions", chat, withID, "named")
 	line := r.line("named")

@@ -349,7 +349,7 @@ func TestAggregatedTakesBothFractions(t *testing.T) {
 
 // Output that is reserved is booked with the grant; output that is tracked is
 // booked as it comes.
-func TestOutputBlocksAreShown(t *testing.T) {
+func TestOutputBlocksAreReported(t *testing.T) {
 	r := startClasses(t, classes(admission.Class{Name: "normal"}), func(s *setup) {
 		s.cfg.Admission.ReserveOutputTokens = 50
 		s.cfg.Admission.TrackOutputBlocks = true
@@ -387,7 +387,7 @@ func TestOutputBeyondAnAutomaticReservationIsBooked(t *testing.T) {
 
 // A rank whose capacity nobody knows is said to be one, and has room for a bounded
 // number of requests.
-func TestMissingCapacityIsShown(t *testing.T) {
+func TestMissingCapacityIsReported(t *testing.T) {
 	r := start(t, func(s *setup) { s.sim.Worker.Disable = []string{"/server_info", "/get_server_info", "/v1/loads"} })
 	r.gate.SetClasses(classes(admission.Class{Name: "normal", DecodeBusyFrac: ptr(0.5), PrefillBusyFrac: ptr(0.5)}))
 	if a := r.do("POST", completions, promptOf(10, "")); a.status != 200 {

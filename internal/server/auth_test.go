@@ -65,7 +65,7 @@ func TestKeysOfClients(t *testing.T) {
 }
 
 // The client's key for the router is no business of the engines.
-func TestCase_B133_ClientsKeyStaysHere(t *testing.T) {
+func TestClientKeyIsNotForwarded(t *testing.T) {
 	const client, worker = "client-key", "worker-key"
 	for _, tc := range []struct {
 		name      string
@@ -204,7 +204,7 @@ func TestWithoutAdminKeyClientsKeyIsAskedForToo(t *testing.T) {
 }
 
 // A worker that refuses a client's key is a healthy worker.
-func TestCase_B132_WorkersOwnKeyCheckPasses(t *testing.T) {
+func TestUnauthorizedFromAWorkerReachesTheClient(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 1
 		s.sim.Worker.APIKey = "w"

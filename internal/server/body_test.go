@@ -22,7 +22,7 @@ func ofSize(n int) string {
 	return head + strings.Repeat("A", n-len(head)-len(tail)) + tail
 }
 
-func TestCase_B120_B123_BodiesUpToTheLimit(t *testing.T) {
+func TestBodiesUpToTheLimit(t *testing.T) {
 	const limit = 12 << 20
 	r := start(t, func(s *setup) {
 		s.cfg.Server.MaxPayloadSize = limit
@@ -95,7 +95,7 @@ func TestTooLargeIsAnsweredBeforeTheBodyIsSent(t *testing.T) {
 	c.read().refused(t, 413, "request_too_large")
 }
 
-func TestCase_B121_Expect100Continue(t *testing.T) {
+func TestExpect100Continue(t *testing.T) {
 	r := start(t, func(s *setup) { s.cfg.Server.MaxPayloadSize = 3 << 20 })
 	body := ofSize(2 << 20)
 	c := r.dial()
@@ -164,7 +164,7 @@ func TestTranslatedBodiesAreCounted(t *testing.T) {
 
 // An announced length is only a promise: a thousand clients who promise 500 MiB
 // must not cost 500 GiB.
-func TestAnAnnouncedLengthCostsNoMemory(t *testing.T) {
+func TestAnnouncedLengthAloneTakesNoMemory(t *testing.T) {
 	r := start(t, nil)
 	c := r.dial()
 	c.post("/v1/chat/completions", 500<<20, `{"model":`)
@@ -357,7 +357,7 @@ func TestSeveralSamples(t *testing.T) {
 
 // What a client wrote is what the engine reads, to the byte, but for the fields
 // by which the legs meet.
-func TestCase_B114_B115_BytesPassAsTheyAre(t *testing.T) {
+func TestBodyReachesTheEngineUnchanged(t *testing.T) {
 	for _, mode := range []string{"aggregated", "pd"} {
 		t.Run(mode, func(t *testing.T) {
 			r := start(t, func(s *setup) {

@@ -76,7 +76,7 @@ func TestBuffersGrow(t *testing.T) {
 
 // Bodies that were given up must not hold memory beside the account, whatever sizes
 // follow one another: a pool of each size would keep as much as all of them held.
-func TestMemoryThatWasGivenUpIsTheSystems(t *testing.T) {
+func TestReleasedMemoryIsReturnedToTheSystem(t *testing.T) {
 	if !pagesReturn {
 		t.Skip("blocks are the collector's here")
 	}

@@ -44,7 +44,7 @@ func (r *rig) wasLeft() {
 
 // A client leaves while nothing is sent to it, in each of the ways there are,
 // also with bytes behind its request that lie before the end.
-func TestClientThatLeavesIsNoticed(t *testing.T) {
+func TestClientDisconnectIsNoticed(t *testing.T) {
 	next := "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 	for _, behind := range []string{"", "\n", "\r\n", next, strings.Repeat(next, 100)} {
 		for _, how := range []string{"close", "half-close", "reset"} {
@@ -99,7 +99,7 @@ func TestPipelinedRequestsBehindALongOneAreServed(t *testing.T) {
 }
 
 // What does not fit the socket either must neither be lost nor held in memory.
-func TestMuchBehindARequestIsServedToo(t *testing.T) {
+func TestManyPipelinedBytesAreServed(t *testing.T) {
 	r := start(t, func(s *setup) { s.sim.Worker.Timing.PrefillTime = 300 * time.Millisecond })
 	c := r.leaving(chat)
 	body := ofSize(1 << 20)
@@ -120,7 +120,7 @@ func TestMuchBehindARequestIsServedToo(t *testing.T) {
 
 // A client that takes nothing must not hold its request, and its engines, for
 // ever.
-func TestClientThatReadsNothingIsGivenUp(t *testing.T) {
+func TestClientThatReadsNothingIsDropped(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.cfg.Timeouts.ClientWrite = 200 * time.Millisecond
 	})
@@ -171,7 +171,7 @@ func TestTLSToThePlainPort(t *testing.T) {
 
 // Near the limit on open files requests are refused in words; probes and metrics
 // are answered, and afterwards all is as before.
-func TestCase_B165_FewFilesAreNoReasonToDie(t *testing.T) {
+func TestRequestsAreRefusedNearTheFileLimit(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.server.MaxFiles = 100 // 32 of them in reserve; a request and its two legs take three
 		s.sim.Worker.Timing = endless
@@ -217,7 +217,7 @@ func TestCase_B165_FewFilesAreNoReasonToDie(t *testing.T) {
 
 // The stack trace of an ordinary end, or an error text in the middle of a
 // stream, was what a recovery middleware made of http.ErrAbortHandler.
-func TestCase_B110_BrokenStreamEndsWithoutStrayBytes(t *testing.T) {
+func TestBrokenStreamEndsWithoutStrayBytes(t *testing.T) {
 	r := start(t, func(s *setup) { s.sim.Regular = 1 })
 	r.sim.Regular(0).SetFault(sim.Fault{Do: sim.Reset, At: sim.AtEvent, After: 3, Count: 1})
 	c := r.dial()
@@ -275,7 +275,7 @@ func TestPanicIsA500AndALogLine(t *testing.T) {
 }
 
 // A stream's client learns why nobody could serve it, by status.
-func TestCase_B109_ImpossibleRequestsHaveTheirRealStatus(t *testing.T) {
+func TestStreamingRequestsAreRefusedByStatus(t *testing.T) {
 	r := start(t, nil)
 	const reason = `{"object":"error","message":"the prompt is too long","code":400}`
 	for _, w := range r.sim.Workers() {
@@ -291,7 +291,7 @@ func TestCase_B109_ImpossibleRequestsHaveTheirRealStatus(t *testing.T) {
 }
 
 // What is no request is logged with what was answered.
-func TestBytesThatAreNoRequestAreLogged(t *testing.T) {
+func TestMalformedRequestsAreLogged(t *testing.T) {
 	r := start(t, nil)
 	c := r.dial()
 	c.send("hello\r\n\r\n")

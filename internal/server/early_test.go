@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
-// TestRefusedEarlyIsTold keeps away requests that wait for all of a deadline that was
+// TestEarlyRefusalIsReported keeps away requests that wait for all of a deadline that was
 // bound to pass, and are told only then. They are told the same when they come, and
 // that it was predicted.
-func TestRefusedEarlyIsTold(t *testing.T) {
+func TestEarlyRefusalIsReported(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.limits.PrefillSlots, s.limits.RefuseEarly = 1, true
 		s.sim.Worker.Timing = sim.Timing{PrefillTime: 30 * time.Millisecond}

@@ -10,7 +10,7 @@ import (
 
 // Nothing about the fleet is asked for a request's sake: what the workers tell is
 // known before.
-func TestCase_B176_RequestsAskForNothingButTheirLegs(t *testing.T) {
+func TestRequestsCauseNoOtherCallsToWorkers(t *testing.T) {
 	r := start(t, func(s *setup) { s.cfg.Health.Interval = time.Hour })
 	probes := func() (n int) {
 		for _, w := range r.sim.Workers() {
@@ -43,7 +43,7 @@ func TestCase_B176_RequestsAskForNothingButTheirLegs(t *testing.T) {
 }
 
 // A family that is declared twice makes scrapers refuse the whole page.
-func TestCase_B152_EachFamilyIsDeclaredOnce(t *testing.T) {
+func TestEachMetricFamilyIsDeclaredOnce(t *testing.T) {
 	r := start(t, func(s *setup) { s.limits.PrefillSlots = 2 })
 	for _, path := range []string{"/v1/chat/completions", "/generate", "/no/such/path"} {
 		r.do("POST", path, chat)

@@ -43,7 +43,7 @@ func (r *rig) draining() {
 }
 
 // A rolling update must not cut what runs, nor take what it cannot serve.
-func TestCase_B172_StreamsOutliveTheOrderToStop(t *testing.T) {
+func TestStreamsFinishDuringTheDrain(t *testing.T) {
 	r := start(t, func(s *setup) { s.sim.Worker.Timing.DecodeStep = 20 * time.Millisecond })
 	var streams []*stream
 	for range 20 {
@@ -96,7 +96,7 @@ func TestRequestsAreTakenDuringThePreDrainWait(t *testing.T) {
 
 // At the end of the drain waiters are refused in words and streams get an error
 // event: a client must be able to tell this from an answer.
-func TestDrainTimeoutEndsWhatIsLeftInWords(t *testing.T) {
+func TestDrainTimeoutEndsRequestsWithAnError(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.limits.PrefillSlots = 1
 		s.cfg.Server.DrainTimeout = 300 * time.Millisecond
@@ -157,9 +157,9 @@ func TestWaitersAreServedDuringTheDrain(t *testing.T) {
 	}
 }
 
-// TestWhoCannotStartInTheDrainIsRefusedAtOnce keeps away waiters that hear only at
+// TestWaitersThatCannotStartInTheDrainAreRefusedAtOnce keeps away waiters that hear only at
 // the end of the drain that there never was time for them.
-func TestWhoCannotStartInTheDrainIsRefusedAtOnce(t *testing.T) {
+func TestWaitersThatCannotStartInTheDrainAreRefusedAtOnce(t *testing.T) {
 	r := start(t, func(s *setup) { s.limits.PrefillSlots = 1 })
 	r.sim.Prefill(0).SetTiming(sim.Timing{PrefillTime: time.Hour})
 	var conns []*raw
@@ -183,7 +183,7 @@ func TestWhoCannotStartInTheDrainIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestPortInUseIsToldWithItsAddress(t *testing.T) {
+func TestPortInUseErrorNamesTheAddress(t *testing.T) {
 	r := start(t, nil)
 	taken := r.srv.Addr().(*net.TCPAddr)
 	cfg := *r.srv.cfg

@@ -7,7 +7,7 @@ import (
 
 // A path that is no route is told apart from one that no worker serves, with what
 // was most likely meant.
-func TestUnknownPathsAreTold(t *testing.T) {
+func TestUnknownPathsSuggestARoute(t *testing.T) {
 	r := start(t, nil)
 	_, metricsPort, _ := strings.Cut(r.srv.MetricsAddr().String(), ":")
 	const list = "; docs/http.md lists the routes"

@@ -46,7 +46,7 @@ func TestRoutesServeBothModes(t *testing.T) {
 }
 
 // An outage of the model list, or of one worker, must not be one of the list.
-func TestCase_B023_ModelListDoesNotDependOnAnyWorker(t *testing.T) {
+func TestModelListDoesNotDependOnAnyWorker(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 3
 		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"m0", "m1", "org/m2"}[i] }
@@ -84,7 +84,7 @@ func TestCase_B023_ModelListDoesNotDependOnAnyWorker(t *testing.T) {
 	}
 }
 
-func TestCase_B024_ReadinessFollowsTheWorkersOfBothRoles(t *testing.T) {
+func TestReadinessFollowsTheWorkersOfBothRoles(t *testing.T) {
 	r := start(t, nil)
 	ready := func(status int, missing string) {
 		t.Helper()
@@ -115,7 +115,7 @@ func TestCase_B024_ReadinessFollowsTheWorkersOfBothRoles(t *testing.T) {
 	}
 }
 
-func TestCase_B024_NotReadyWithoutAnyWorker(t *testing.T) {
+func TestNotReadyWithoutAnyWorker(t *testing.T) {
 	r := start(t, func(s *setup) { s.late = true })
 	a := r.do("GET", "/readiness", "")
 	if a.status != 503 || !strings.Contains(a.body, "no prefill and no decode worker") {
@@ -131,7 +131,7 @@ func TestCase_B024_NotReadyWithoutAnyWorker(t *testing.T) {
 
 // A router that starts only when all workers are there cannot be the one to
 // report that they are not.
-func TestCase_B029_ServesWithWhatIsThere(t *testing.T) {
+func TestServesWithTheWorkersThatAreUp(t *testing.T) {
 	r := start(t, func(s *setup) { s.sim.Regular, s.late = 3, true })
 	r.sim.Regular(2).Kill()
 	for _, w := range r.sim.Workers() {
@@ -152,7 +152,7 @@ func TestCase_B029_ServesWithWhatIsThere(t *testing.T) {
 	})
 }
 
-func TestCase_B029_AllWorkersDownIsA503WithWords(t *testing.T) {
+func TestAllWorkersDownIs503(t *testing.T) {
 	r := start(t, func(s *setup) { s.unready = true; s.late = true })
 	for _, w := range r.sim.Workers() {
 		w.Kill()
@@ -167,7 +167,7 @@ func TestCase_B029_AllWorkersDownIsA503WithWords(t *testing.T) {
 
 // "Busy" sends a client into a retry loop where "nobody is here" would have told
 // it to go elsewhere.
-func TestCase_B092_NoWorkerIs503NotBusy(t *testing.T) {
+func TestNoWorkerIs503NotBusy(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.late = true
 		s.limits.PrefillSlots, s.limits.QueueSize = 1, 10
@@ -180,7 +180,7 @@ func TestCase_B092_NoWorkerIs503NotBusy(t *testing.T) {
 	r.do("POST", "/v1/chat/completions", chat).refused(t, 503, "no_available_workers")
 }
 
-func TestCase_B127_OtherMethodsAreAnsweredSensibly(t *testing.T) {
+func TestOtherMethodsAreNotAllowed(t *testing.T) {
 	r := start(t, nil)
 	const post, get = "POST", "GET, HEAD"
 	for _, tc := range []struct {
@@ -216,7 +216,7 @@ func TestCase_B127_OtherMethodsAreAnsweredSensibly(t *testing.T) {
 	}
 }
 
-func TestCase_B129_RequestID(t *testing.T) {
+func TestRequestID(t *testing.T) {
 	r := start(t, nil)
 	long := strings.Repeat("x", 129)
 	for _, tc := range []struct {
@@ -266,7 +266,7 @@ func TestCase_B129_RequestID(t *testing.T) {
 	}
 }
 
-func TestCase_B145_UnknownAndOddModels(t *testing.T) {
+func TestUnknownAndMalformedModels(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
 		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"m0", "org/m 2ü"}[i] }
@@ -306,7 +306,7 @@ func TestCase_B145_UnknownAndOddModels(t *testing.T) {
 }
 
 // "Not found" makes a client give up on a model that is back in a minute.
-func TestCase_B146_KnownModelWithoutUsableWorkerIs503(t *testing.T) {
+func TestKnownModelWithoutUsableWorkerIs503(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
 		s.cfg.Health.FailureThreshold = 1
@@ -334,7 +334,7 @@ func breakerOf(r *rig, w *sim.Worker) string {
 }
 
 // With open breakers workers are known, and come back. The last one is not closed.
-func TestCase_B146_OpenBreakersAre503(t *testing.T) {
+func TestOpenBreakersAre503(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
 		s.cfg.CircuitBreaker.FailureThreshold = 1
@@ -359,7 +359,7 @@ func TestCase_B146_OpenBreakersAre503(t *testing.T) {
 	}
 }
 
-func TestCase_B150_B151_SeriesAreBounded(t *testing.T) {
+func TestMetricSeriesAreBounded(t *testing.T) {
 	r := start(t, nil)
 	hit := func(n int) {
 		for i := range n {
@@ -404,7 +404,7 @@ func TestMetricsPortHasNothingElse(t *testing.T) {
 }
 
 // A worker that accepts and never answers is nobody else's problem.
-func TestCase_B164_HungWorkerStallsNobodyElse(t *testing.T) {
+func TestHungWorkerDoesNotStallOthers(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
 		s.sim.Each = func(_ sim.Role, i int, o *sim.WorkerOptions) { o.Model = []string{"a", "b"}[i] }

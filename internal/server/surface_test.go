@@ -71,7 +71,7 @@ func streamText(body string) string {
 
 // The room by which prefill and decode meet was put into the bodies of chat and
 // completions only: messages went through bare and were refused.
-func TestCase_B062_MessagesAndResponsesRunInPairs(t *testing.T) {
+func TestMessagesAndResponsesRunInPairs(t *testing.T) {
 	r := start(t, nil)
 	want := text(t, r.do("POST", "/v1/chat/completions", chat).body)
 	for path, body := range map[string]string{"/v1/messages": messagesBody, "/v1/messages?beta=true": messagesBody, "/v1/responses": responsesBody} {
@@ -205,7 +205,7 @@ func TestUntranslatableIsRefusedAtOnce(t *testing.T) {
 // Anthropic's SDK has its tool runner begin a thread unasked and then send the last turn
 // alone; no engine knows the field, so that the model was shown results of tools and
 // nothing else. With this error the SDK goes on without a thread.
-func TestConversationsThatNobodyHoldsAreRefusedInEveryMode(t *testing.T) {
+func TestUnknownConversationsAreRefusedInEveryMode(t *testing.T) {
 	for name, change := range map[string]func(*setup){"pairs": nil, "aggregated": func(s *setup) { s.sim.Regular = 1 }} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, change)
@@ -321,7 +321,7 @@ func TestBrokenChatStreamsAreCut(t *testing.T) {
 
 // Handling of clients that leave was added to chat only: on other routes the engines
 // went on for nobody.
-func TestCase_B004_ClientsLeaveOnEveryStreamingRoute(t *testing.T) {
+func TestClientDisconnectsOnEveryStreamingRoute(t *testing.T) {
 	for _, backend := range []sim.Backend{sim.SGLang, sim.VLLM} {
 		t.Run(string(backend), func(t *testing.T) { leaveEverywhere(t, backend) })
 	}
@@ -376,7 +376,7 @@ func leaveEverywhere(t *testing.T, backend sim.Backend) {
 }
 
 // The same on routes that pass: the engine sees its client leave.
-func TestCase_B004_ClientsLeaveOnPassingRoutes(t *testing.T) {
+func TestClientDisconnectsOnPassThroughRoutes(t *testing.T) {
 	for _, mode := range []string{"aggregated", "pd"} {
 		t.Run(mode, func(t *testing.T) {
 			left := make(chan struct{}, 1)

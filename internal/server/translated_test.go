@@ -45,7 +45,7 @@ func event(w http.ResponseWriter, choice string) {
 
 // What the model said is no fault of the engine: one attempt, nobody is charged, and
 // the outcome does not depend on whether it is streamed.
-func TestWhatTheModelSaidIsNoFaultOfTheEngine(t *testing.T) {
+func TestModelOutputIsNotAnEngineFailure(t *testing.T) {
 	call := func(index int, more string) string {
 		return fmt.Sprintf(`"delta":{"tool_calls":[{"index":%d,%s}]}`, index, more)
 	}
@@ -107,7 +107,7 @@ func TestWhatTheModelSaidIsNoFaultOfTheEngine(t *testing.T) {
 }
 
 // A bound of the router's own ends a request in one attempt, charged to nobody.
-func TestLimitsOfTheTranslationBlameNobody(t *testing.T) {
+func TestTranslationLimitsOpenNoBreaker(t *testing.T) {
 	var asked atomic.Int32
 	r := start(t, decoding(func(w http.ResponseWriter, req *http.Request) {
 		asked.Add(1)
@@ -128,7 +128,7 @@ func TestLimitsOfTheTranslationBlameNobody(t *testing.T) {
 
 // What a translated stream keeps is memory like that of bodies: the arguments of a call
 // until they have ended, and the output that the last event of a response repeats.
-func TestWhatATranslatedStreamKeepsIsCounted(t *testing.T) {
+func TestMemoryOfTranslatedStreamsIsCounted(t *testing.T) {
 	var asked atomic.Int32
 	r := start(t, func(s *setup) {
 		decoding(func(w http.ResponseWriter, req *http.Request) {
@@ -155,7 +155,7 @@ func TestWhatATranslatedStreamKeepsIsCounted(t *testing.T) {
 
 // The client hears what the engine says at once, even what its API has no event for:
 // nothing else comes from this engine until the client has heard it.
-func TestTheClientHearsWhatTheEngineSays(t *testing.T) {
+func TestEngineEventsReachTheClientAtOnce(t *testing.T) {
 	for _, c := range []struct{ name, says, messages, responses string }{
 		{"a comment before all", ": ping\n\n", "event: ping", ":"},
 		{"a role with a call", "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"index\":0,\"id\":\"c\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}\n\n",
@@ -214,7 +214,7 @@ func TestTheClientHearsWhatTheEngineSays(t *testing.T) {
 
 // Tools that an SGLang pair cannot be told of are left out, visibly, or refused by
 // option. vLLM's own routes are sent them.
-func TestToolsThatAreLeftOutAreTold(t *testing.T) {
+func TestOmittedToolsAreReported(t *testing.T) {
 	const tools = `,"tools":[{"type":"web_search","name":"w"},`
 	bodies := map[string]string{
 		"/v1/messages":  strings.TrimSuffix(messagesBody, "}") + tools + `{"name":"f","input_schema":{"type":"object"}}]}`,

@@ -168,7 +168,7 @@ func TestAggregatedRouterTakesRegularWorkersOnly(t *testing.T) {
 }
 
 // Entries of an earlier registration once lived on beside the new ones.
-func TestCase_B040_SameURLWithOtherSettingsReplacesTheWorker(t *testing.T) {
+func TestSameURLWithOtherSettingsReplacesTheWorker(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Prefill, s.sim.Decode, s.late = 1, 2, true
 		s.sim.Worker.Disable = []string{"/v1/models", "/server_info", "/get_server_info", "/model_info", "/get_model_info"}

@@ -183,7 +183,7 @@ func TestEstimateIsBounded(t *testing.T) {
 	}
 }
 
-func TestUnclearReportsTeachNothing(t *testing.T) {
+func TestUnclearReportsAreIgnored(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	e := NewEstimator(0, NewMetrics(reg))
 	batch := &Prompt{ASCII: 100, Prompts: 2}

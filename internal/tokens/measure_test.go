@@ -44,7 +44,7 @@ func TestMeasure(t *testing.T) {
 
 // The share of text beyond ASCII is near the truth, whatever the pieces and
 // however it is written.
-func TestShareOfOtherText(t *testing.T) {
+func TestShareOfNonASCIIText(t *testing.T) {
 	en := "The quick brown fox jumps over the lazy dog. "
 	zh := "敏捷的棕色狐狸跳过了懒狗。"
 	ru := "Съешь ещё этих мягких французских булок. "

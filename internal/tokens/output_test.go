@@ -35,7 +35,7 @@ func TestOutputGrowsByBlocks(t *testing.T) {
 	}
 }
 
-func TestOutputUsesUpItsReserve(t *testing.T) {
+func TestOutputConsumesItsReserve(t *testing.T) {
 	c := NewOutputCounter(OutputPlan{PromptTokens: 16, ReserveTokens: 64, BlockSize: 16})
 	if n := c.Seen(64, -1); n != 0 {
 		t.Errorf("%d blocks within the reserve", n)
@@ -60,7 +60,7 @@ func TestOutputOfSeveralLegs(t *testing.T) {
 
 // A block that is begun near the end of what the client allows is soon free
 // again.
-func TestOutputCountsForWhatIsStillToCome(t *testing.T) {
+func TestOutputGrowthIsWeighedByExpectedRest(t *testing.T) {
 	plan := OutputPlan{PromptTokens: 16, BlockSize: 16, Expected: 160}
 	c := NewOutputCounter(plan)
 	var grown int64

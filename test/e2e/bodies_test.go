@@ -43,7 +43,7 @@ func unsplice(body string) (rest string, n int) {
 // big it is (llm-d/llm-d-router#2518: integers above 2^53 changed;
 // sgl-project/sglang#9621: unknown fields dropped; sgl-project/sglang#6622:
 // bodies of 10 MB refused).
-func TestCase_B114_B115_B120_BodiesArriveUnchanged(t *testing.T) {
+func TestBodiesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	oddities := `{"model":"sim-model", "seed":9007199254740993,"sim":"echo", "big":9223372036854775807,"huge":1e400, "x":1.0,"y":-0,"z":0.10,"e":1E3,` +
 		`"metadata":{"user_id":"12345678901234567890","n":12345678901234567890},"made_up":{"a":[{},[],{"b":null}]},"lone":"\ud800","utf":"\u00e9é",` +
@@ -79,7 +79,7 @@ func TestCase_B114_B115_B120_BodiesArriveUnchanged(t *testing.T) {
 // A body over the limit is refused with words that an ordinary client reads,
 // though it first sends all it has; the limit is named, and the refusal is in
 // the log and the metrics (finch-xu/cc-router#41: nobody could see why).
-func TestCase_B123_BodyOverTheLimit(t *testing.T) {
+func TestBodyOverTheLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 2 << 20
 	r := startRouter(t, startSim(t), "--max-payload-size", "2MiB")
@@ -125,7 +125,7 @@ func TestCase_B123_BodyOverTheLimit(t *testing.T) {
 
 // curl asks with "Expect: 100-continue" before it sends a big body, and waits a
 // second when nobody answers (elazarl/goproxy#367).
-func TestCase_B121_CurlWithABigBody(t *testing.T) {
+func TestCurlWithALargeBody(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")
 	if err != nil {

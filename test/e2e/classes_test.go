@@ -180,7 +180,7 @@ func TestClassesBurstEndToEnd(t *testing.T) {
 }
 
 // Every answer names its workers, by ids that a pin takes.
-func TestAnswersNameTheirWorkers(t *testing.T) {
+func TestAnswersHaveWorkerHeaders(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "2", "--decode", "2")
 	r := startRouter(t, fleet)

@@ -135,7 +135,7 @@ const loadTiming = `{"prefill_time":"120ms","decode_step":"25ms","output_tokens"
 // stream that had begun on the struck decode worker may break, and says so; the
 // other workers are not blamed; nothing stays booked; and a worker that comes
 // back is used again.
-func TestWorkerStruckUnderLoad(t *testing.T) {
+func TestWorkerRemovedUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, b := range blows {
 		for _, id := range []string{"prefill-1", "decode-0"} {
@@ -234,7 +234,7 @@ func showLegs(t *testing.T, fleet *simFleet, id string) {
 
 // Workers join and leave while requests run, and those that leave go silent
 // (ai-dynamo/dynamo#13088: requests vanished without an error or a timeout).
-func TestCase_B048_WorkersComeAndGoFast(t *testing.T) {
+func TestWorkersJoinAndLeaveUnderLoad(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "4", "--decode", "4")
 	fleet.do("all", "timing", loadTiming)
@@ -267,7 +267,7 @@ func TestCase_B048_WorkersComeAndGoFast(t *testing.T) {
 
 // A worker that takes connections and answers nothing must not stall the others
 // (vllm-project/production-stack#749, sgl-project/sglang#4562).
-func TestCase_B163_B164_AHungWorkerStallsNobody(t *testing.T) {
+func TestHungWorkerDoesNotStallOthers(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "3")
 	r := startRouter(t, fleet)
@@ -304,7 +304,7 @@ func TestCase_B163_B164_AHungWorkerStallsNobody(t *testing.T) {
 
 // The router is not ready when a role has nobody left, stays alive, and is ready
 // again when the worker is back (NVIDIA/TensorRT-LLM#17206).
-func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
+func TestReadinessFollowsBothRoles(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
 	r := startRouter(t, fleet)
@@ -333,7 +333,7 @@ func TestCase_B024_ReadinessFollowsBothRoles(t *testing.T) {
 // from which bytes come is busy, not sick, and keeps its place; one that only fails
 // is out and comes back (rllm-org/rllm#926: declared dead, and the pool answered
 // 500 in plain text).
-func TestCase_B025_BusyIsNotDead(t *testing.T) {
+func TestBusyWorkerIsNotUnhealthy(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "1")
 	r := startRouter(t, fleet, "--health-check-endpoint", "/health", "--health-check-timeout-secs", "2", "--health-check-interval-secs", "0.3", "--health-failure-threshold", "2")

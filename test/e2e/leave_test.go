@@ -59,7 +59,7 @@ func (r *router) waitLegs(id string, n int) {
 // stays booked; nothing is tried again elsewhere and nobody is blamed. Streamed
 // and not (vllm-project/production-stack#634: only the streamed path noticed),
 // on every route (BerriAI/litellm#30244, #36123: one route only).
-func TestCase_B001_B002_B004_B015_ClientLeaves(t *testing.T) {
+func TestClientDisconnects(t *testing.T) {
 	t.Parallel()
 	for _, s := range stages {
 		t.Run(s.name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func bodyOf(path, fields string) string {
 }
 
 // Who leaves the queue is never heard of by an engine, and the next one moves up.
-func TestClientLeavesTheQueue(t *testing.T) {
+func TestClientDisconnectsWhileQueued(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
 	r := startRouter(t, fleet, "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "2")
@@ -172,7 +172,7 @@ func TestClientLeavesTheQueue(t *testing.T) {
 }
 
 // A client whose connection ends in the middle of its body is no request.
-func TestClientLeavesInItsBody(t *testing.T) {
+func TestClientDisconnectsWhileSendingItsBody(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
 	r := startRouter(t, fleet)

@@ -12,7 +12,7 @@ import (
 // A rolling update cuts nothing (inference-gateway/inference-gateway#133): after
 // SIGTERM the router is not ready but alive, refuses what is new in words, serves
 // who waits and who streams, and ends with 0; its port is free at once.
-func TestCase_B172_DrainServesWhoIsThere(t *testing.T) {
+func TestDrainServesRunningAndWaitingRequests(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill-time", "1s")
 	r := startRouter(t, fleet, "--prefill-max-inflight-requests-per-worker", "1", "--pre-drain-wait", "1")
@@ -82,7 +82,7 @@ func rebind(t *testing.T, addr string) {
 }
 
 // Who is not done by the drain timeout is told so.
-func TestDrainTimeoutEndsWhoIsLeft(t *testing.T) {
+func TestDrainTimeoutEndsRunningRequests(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
 	r := startRouter(t, fleet, "--prefill-max-inflight-requests-per-worker", "1", "--drain-timeout", "1")

@@ -68,7 +68,7 @@ func TestClientThatSendsNothing(t *testing.T) {
 // More streams than the file limit allows: who is one too many is refused, the
 // process lives and says so to its probes, and afterwards all is as before
 // (vllm-project/production-stack#448: the router shut down).
-func TestCase_B165_MoreStreamsThanFiles(t *testing.T) {
+func TestMoreStreamsThanFiles(t *testing.T) {
 	files, streams := 1024, 2000
 	if raceEnabled {
 		files, streams = 512, 1000 // the same relation at a price that can be paid

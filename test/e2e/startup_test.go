@@ -138,7 +138,7 @@ func TestPortInUse(t *testing.T) {
 
 // A router must start whatever is down, serve with what is up, and take the rest
 // in when it comes (sgl-project/sglang#3802: it refused to start).
-func TestCase_B029_WorkersDownAtStart(t *testing.T) {
+func TestWorkersDownAtStart(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "3")
 	for _, id := range []string{"prefill-0", "prefill-1", "prefill-2"} {
@@ -174,7 +174,7 @@ func TestCase_B029_WorkersDownAtStart(t *testing.T) {
 }
 
 // No worker at all is a state, not an error: they come by POST /workers.
-func TestCase_B029_NoWorkersAtStart(t *testing.T) {
+func TestNoWorkersAtStart(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "1")
 	r := launchRouter(t, fleet, nil, nil)

@@ -22,9 +22,9 @@ func (g *heldGate) Snapshot() admission.Stats {
 	}}}}
 }
 
-// TestClosedGateIsTold keeps away a minute of a closed gate of which the log has
+// TestClosedGateIsLogged keeps away a minute of a closed gate of which the log has
 // nothing but single requests, and a line for each of them.
-func TestClosedGateIsTold(t *testing.T) {
+func TestClosedGateIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	g := &heldGate{}
 	c := &closedWatch{gate: g, log: slog.New(slog.NewTextHandler(&out, nil))}

@@ -56,7 +56,7 @@ func having(count *atomic.Int64, paths ...string) func(*sim.Worker, http.Handler
 }
 
 // Routes that the engines have were 404 at the router.
-func TestCase_B141_RoutesOfTheEnginesPass(t *testing.T) {
+func TestPassThroughRoutes(t *testing.T) {
 	for _, mode := range []string{"aggregated", "pd"} {
 		t.Run(mode, func(t *testing.T) {
 			var seen []string
@@ -98,7 +98,7 @@ func TestCase_B141_RoutesOfTheEnginesPass(t *testing.T) {
 
 // A 404 of an engine that does not have a route is not one of the fleet: another may
 // have it. What nobody has is told so, and nobody is asked again for a while.
-func TestCase_B141_RoutesThatSomeWorkersHave(t *testing.T) {
+func TestRoutesThatOnlySomeWorkersHave(t *testing.T) {
 	for _, mode := range []string{"aggregated", "pd"} {
 		t.Run(mode, func(t *testing.T) {
 			var count atomic.Int64
@@ -138,7 +138,7 @@ func TestCase_B141_RoutesThatSomeWorkersHave(t *testing.T) {
 
 // Where a request that passes ran is told by the worker's role, in the access line
 // as in the answer's header.
-func TestPassingRequestIsLoggedByItsWorkersRole(t *testing.T) {
+func TestPassThroughRequestIsLoggedByWorkerRole(t *testing.T) {
 	var count atomic.Int64
 	r := start(t, func(s *setup) {
 		s.sim.Each = func(role sim.Role, _ int, o *sim.WorkerOptions) {
@@ -168,7 +168,7 @@ func TestPassingRequestIsLoggedByItsWorkersRole(t *testing.T) {
 }
 
 // The 404 of an unknown model is the engine's to tell, and says nothing of the route.
-func TestModelNotFoundIsNoMissingRoute(t *testing.T) {
+func TestModelNotFoundIsNotAMissingRoute(t *testing.T) {
 	body := `{"error":{"message":"The model x does not exist.","type":"NotFoundError","param":"model","code":404}}`
 	r := start(t, func(s *setup) { s.sim.Regular = 1 })
 	r.sim.Regular(0).SetFault(sim.Fault{Path: "/v1/chat", Status: 404, Body: body, Count: 1})
@@ -181,7 +181,7 @@ func TestModelNotFoundIsNoMissingRoute(t *testing.T) {
 }
 
 // Requests that hold no KV cache do not wait behind prompts where prefill is bounded.
-func TestCase_B062_RoutesWithoutKVNeedNoSlot(t *testing.T) {
+func TestPassThroughRoutesWithoutKVTakeNoSlot(t *testing.T) {
 	var mu sync.Mutex
 	asked := map[string]int{}
 	r := start(t, func(s *setup) {
@@ -238,7 +238,7 @@ func form(t *testing.T, model string) (contentType, body string) {
 }
 
 // An upload has no JSON: routing by session must not stumble over that.
-func TestCase_B142_UploadsPass(t *testing.T) {
+func TestUploadsArePassedThrough(t *testing.T) {
 	var seen []string
 	r := start(t, func(s *setup) {
 		s.sim.Regular = 2
@@ -266,7 +266,7 @@ func TestCase_B142_UploadsPass(t *testing.T) {
 }
 
 // The key was dropped on the way, and a compressed answer had the wrong length.
-func TestCase_B144_UploadsKeepKeyAndAnswer(t *testing.T) {
+func TestUploadsKeepWorkerKeyAndAnswer(t *testing.T) {
 	const words = `{"text":"Grüße, 世界"}`
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -301,7 +301,7 @@ func TestCase_B144_UploadsKeepKeyAndAnswer(t *testing.T) {
 
 // Unknown models were an internal error. On every route they are 404 or 400 in the
 // API's form, and no worker is asked.
-func TestCase_B145_UnknownModelsOnEveryRoute(t *testing.T) {
+func TestUnknownModelsOnEveryRoute(t *testing.T) {
 	for _, mode := range []string{"aggregated", "pd"} {
 		t.Run(mode, func(t *testing.T) {
 			var count atomic.Int64
@@ -372,7 +372,7 @@ func TestStoredResponses(t *testing.T) {
 
 // The fields that pair the legs passed in forms, on every passing route, and so did
 // JSON that was said to be a form: nobody looked into it.
-func TestFormsAreLookedInto(t *testing.T) {
+func TestFormFieldsAreChecked(t *testing.T) {
 	for _, mode := range []string{"aggregated", "pd"} {
 		t.Run(mode, func(t *testing.T) {
 			var seen []string

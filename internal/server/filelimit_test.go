@@ -41,7 +41,7 @@ func openIdle(t *testing.T, addr, first string, n int) {
 // Connections without a whole request must not take the files that probes and running
 // requests need, whether they sent nothing, a part of a head or of a body, hold the body
 // back, were refused before they sent all of it, or had a request before.
-func TestIdleConnectionsGiveWay(t *testing.T) {
+func TestIdleClientConnectionsAreEvicted(t *testing.T) {
 	const head = " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n"
 	for name, first := range map[string]string{
 		"silent": "", "half a head": "GET /livez HT", "idle": "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -77,7 +77,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 }
 
 // A client whose body does not come on is told why its connection is closed.
-func TestHalfABodyIsToldWhyItGivesWay(t *testing.T) {
+func TestPartialBodyIsRefusedWhenItsConnectionIsEvicted(t *testing.T) {
 	r := start(t, func(s *setup) { s.server.MaxFiles = 100 })
 	c := r.dial()
 	_, _ = io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
@@ -99,7 +99,7 @@ func TestHalfABodyIsToldWhyItGivesWay(t *testing.T) {
 
 // Connections that are kept warm to engines are files too, and are closed before any
 // client's.
-func TestIdleEngineConnectionsGiveWayFirst(t *testing.T) {
+func TestIdleEngineConnectionsAreClosedFirst(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.server.MaxFiles = 100 // 68 are for clients and their requests
 		s.sim.Worker.Timing = endless
@@ -148,7 +148,7 @@ func TestIdleEngineConnectionsGiveWayFirst(t *testing.T) {
 }
 
 // The port for metrics has a bound of its own and drops its own longest idle.
-func TestIdleScrapersGiveWay(t *testing.T) {
+func TestIdleScrapersAreEvicted(t *testing.T) {
 	r := start(t, func(s *setup) { s.server.MaxFiles = 100 })
 	addr := r.srv.MetricsAddr().String()
 	openIdle(t, addr, "", 20)
@@ -182,7 +182,7 @@ func TestFilesAreCountedBeforeTheyAreOpened(t *testing.T) {
 	r.waitFor("the log", func() bool { return strings.Contains(r.log.String(), "requests are refused") })
 }
 
-func TestGoodFor(t *testing.T) {
+func TestRequestsWithinFileLimit(t *testing.T) {
 	if got := goodFor(256, 2); got != 74 {
 		t.Errorf("256 files are good for %d requests", got)
 	}

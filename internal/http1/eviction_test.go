@@ -84,7 +84,7 @@ const (
 // Connections that wait for their client are closed in the order of their last
 // progress, whatever they wait for; those that have sent no head come first, and one
 // whose request runs is not closed at all.
-func TestOrderInWhichConnectionsGiveWay(t *testing.T) {
+func TestOrderOfEviction(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		name := "raw"
 		if plain {
@@ -168,7 +168,7 @@ func TestOrderInWhichConnectionsGiveWay(t *testing.T) {
 
 // A full table of whatever waits for its client lets the next connection in, and the
 // one after that; running requests go on.
-func TestFullTableMakesRoom(t *testing.T) {
+func TestFullServerEvictsConnections(t *testing.T) {
 	for name, text := range map[string]string{
 		"silent": "", "half a head": "GET / HT", "idle": get("/"),
 		"body": "POST /body" + halfBody, "early": "POST /early" + halfBody, "expect": "POST /body" + heldBack,
@@ -276,7 +276,7 @@ func TestFullOfRunningRequests(t *testing.T) {
 
 // While newcomers send their requests, others wait for room in the kernel and no
 // newcomer is closed: it is a burst of clients, not a flood of silence.
-func TestBurstIsNoFlood(t *testing.T) {
+func TestBurstOfClientsIsNotTakenForAFlood(t *testing.T) {
 	gate := make(chan struct{})
 	r := start(t, func(w http.ResponseWriter, r *http.Request) {
 		w.(interface{ Running() }).Running()

@@ -2,7 +2,7 @@
 
 package server
 
-// pagesReturn: see pages_linux.go. Here blocks are the collector's; the race detector
+// pagesReturn: see mmap_linux.go. Here blocks are the collector's; the race detector
 // knows no other memory.
 const pagesReturn = false
 

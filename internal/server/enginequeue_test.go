@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 )
 
-func TestRoomIsDoubtedWhereTheEngineHasAQueue(t *testing.T) {
+func TestEngineQueueIsReportedAgainstRoom(t *testing.T) {
 	busy := &fleet.ReportedInfo{Running: 4, Waiting: 2, UsedTokens: 6455, AgeSeconds: 1.5}
 	d := doubtOf(&admission.RankStats{Room: true}, busy)
 	if d == nil || *d != (doubtDoc{Waiting: 2, Running: 4, UsedTokens: 6455, AgeMS: 1500}) {

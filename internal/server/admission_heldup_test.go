@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-router/sluice/internal/dispatch"
 )
 
-// TestHeldUpIsTold keeps away a queue of the strict order in which a request that
+// TestHeldUpRequestsAreReported keeps away a queue of the strict order in which a request that
 // must have one worker stands before others whose worker is idle, and nothing says
 // so.
-func TestHeldUpIsTold(t *testing.T) {
+func TestHeldUpRequestsAreReported(t *testing.T) {
 	r := start(t, func(s *setup) {
 		s.sim.Prefill, s.sim.Decode = 2, 1
 		s.limits.PrefillSlots = 1

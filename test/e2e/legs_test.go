@@ -47,7 +47,7 @@ func (f *simFleet) ended(id string) []sim.Request {
 
 // One leg fails while the other waits for it: the client has the failure, in the
 // failing engine's words, in no time, and the other engine is told to stop.
-func TestCase_B045_B046_B049_OneLegFails(t *testing.T) {
+func TestOneLegFails(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
 	r := startRouter(t, fleet, "--disable-retries")
@@ -89,7 +89,7 @@ func TestCase_B045_B046_B049_OneLegFails(t *testing.T) {
 // Decode streams while the prefill leg's body goes on: nobody waits for it
 // (sgl-project/sglang#37961), and each event comes when it was sent
 // (vllm-project/production-stack#952).
-func TestCase_B047_B052_EventsComeAsTheyAreSent(t *testing.T) {
+func TestEventsArriveAsTheyAreSent(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
 	r := startRouter(t, fleet)
@@ -121,7 +121,7 @@ func TestCase_B047_B052_EventsComeAsTheyAreSent(t *testing.T) {
 
 // A failed attempt is tried again elsewhere under a new identity: a fresh room, a
 // request id of its own, and the first pair is ended (sgl-project/sglang#34570).
-func TestCase_B010_RetryHasItsOwnIdentity(t *testing.T) {
+func TestRetryHasItsOwnRequestIDAndRoom(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "2", "--decode", "2")
 	r := startRouter(t, fleet)
@@ -162,7 +162,7 @@ func TestCase_B010_RetryHasItsOwnIdentity(t *testing.T) {
 
 // Nothing is tried again once the client has a byte (apache/shenyu#6647: the
 // stream began anew).
-func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
+func TestNoRetryAfterTheFirstByte(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "2")
 	r := startRouter(t, fleet)
@@ -177,7 +177,7 @@ func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
 
 // A client's own fault and an overloaded engine are no reason to leave a worker
 // alone (sgl-project/sglang#25811, #39464).
-func TestCase_B016_B017_WhatIsNoFaultOpensNoBreaker(t *testing.T) {
+func TestClientErrorsAndOverloadOpenNoBreaker(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "2")
 	r := startRouter(t, fleet, "--cb-failure-threshold", "3", "--retry-initial-backoff-ms", "1")
@@ -202,7 +202,7 @@ func TestCase_B016_B017_WhatIsNoFaultOpensNoBreaker(t *testing.T) {
 // An open breaker of the only prefill worker keeps decode out of it too, and a
 // worker that is well again is found to be (sgl-project/sglang#31206: half-open
 // for ever; defilantech/LLMKube#453).
-func TestCase_B018_B019_BreakerOpensAndCloses(t *testing.T) {
+func TestBreakerOpensAndCloses(t *testing.T) {
 	t.Parallel()
 	// The last worker of a role is never closed, so there are two.
 	fleet := startSim(t, "--prefill", "2")
@@ -242,7 +242,7 @@ func TestCase_B018_B019_BreakerOpensAndCloses(t *testing.T) {
 // What an engine gets of the client's headers: not those of the connection, nor
 // credentials, nor orders to routers (vllm-project/production-stack#201); the
 // same request id and trace on both legs (#472, BerriAI/litellm#4419).
-func TestCase_B125_B126_B129_B133_Headers(t *testing.T) {
+func TestForwardedHeaders(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--worker-api-key", "worker-key")
 	r := launchRouter(t, fleet, nil, nil, append(fleet.flags(), "--api-key", "client-key", "--worker-api-key", "worker-key")...)
@@ -307,7 +307,7 @@ func TestCase_B125_B126_B129_B133_Headers(t *testing.T) {
 
 // Engines close idle connections after some seconds; requests that come just then
 // must not meet a dead one (llm-d/llm-d-benchmark#1675), and none is sent twice.
-func TestCase_B158_B160_IdleConnections(t *testing.T) {
+func TestIdleEngineConnections(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
 	r := startRouter(t, fleet, "--disable-retries", "--worker-idle-timeout-secs", "60", "--health-check-interval-secs", "30")
@@ -336,7 +336,7 @@ func TestCase_B158_B160_IdleConnections(t *testing.T) {
 
 // Requests, probes, scrapes and a fleet that changes, all at once under each
 // policy: with the race detector this is the test of it (vllm-project/aibrix#1131).
-func TestCase_B162_EverythingAtOnce(t *testing.T) {
+func TestRequestsProbesAndFleetChangesAtOnce(t *testing.T) {
 	t.Parallel()
 	policies := []string{"power_of_two", "consistent_hashing"}
 	if full {
@@ -370,7 +370,7 @@ func TestCase_B162_EverythingAtOnce(t *testing.T) {
 }
 
 // The model list must not hang on a worker that does (vllm-project/router#135).
-func TestCase_B023_ModelListWithAHungWorker(t *testing.T) {
+func TestModelListWithAHungWorker(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "0", "--decode", "0", "--regular", "3")
 	r := startRouter(t, fleet)

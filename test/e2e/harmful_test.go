@@ -21,7 +21,7 @@ var killers = []struct {
 
 // One client whose requests fail everywhere must not close the fleet for the
 // others. One worker that fails everybody is out soon.
-func TestRequestsThatHarmCloseNothing(t *testing.T) {
+func TestHarmfulRequestsOpenNoBreaker(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "2", "--decode", "2")
 	r := startRouter(t, fleet, "--retry-initial-backoff-ms", "1", "--retry-max-backoff-ms", "5")
@@ -113,7 +113,7 @@ func TestRequestsThatHarmCloseNothing(t *testing.T) {
 // vLLM tells of a hand-off that broke with the status that any other error has. A
 // request that draws it everywhere is no broken hand-off, and takes no pair out of
 // service; a decode worker that answers so to everybody is charged for it.
-func TestErrorsOfDecodeAreNotTakenForBrokenHandOffs(t *testing.T) {
+func TestDecodeErrorsAreNotBrokenHandOffs(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--backend", "vllm", "--prefill", "6", "--decode", "2")
 	r := startRouter(t, fleet, "--retry-initial-backoff-ms", "1", "--retry-max-backoff-ms", "5")

@@ -29,7 +29,7 @@ func passes(s *setup) {
 // Passing routes stood outside the rules where prefill and decode are apart: labels,
 // pins of decode, the routing key and the policy meant nothing, and what could not be
 // read was not looked at.
-func TestPassingRoutesObeyTheRules(t *testing.T) {
+func TestPassThroughRoutesObeyLabelsAndPins(t *testing.T) {
 	r := fourWorkers(t, passes)
 	const require, prefer, p, d, key = dispatch.HeaderRequireLabels, dispatch.HeaderPreferLabels, dispatch.HeaderTargetWorker, dispatch.HeaderTargetDecode, dispatch.HeaderRoutingKey
 	f := func(path string, times int, want string, headers ...string) {
@@ -66,7 +66,7 @@ func TestPassingRoutesObeyTheRules(t *testing.T) {
 	}
 }
 
-func TestPassingRoutesObeyTheRoutingKey(t *testing.T) {
+func TestPassThroughRoutesObeyTheRoutingKey(t *testing.T) {
 	r := start(t, func(s *setup) {
 		passes(s)
 		s.sim.Prefill, s.sim.Decode = 1, 4
