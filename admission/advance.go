@@ -27,7 +27,7 @@ func (c *Core) Advance(now Instant, out *[]*Ticket) {
 }
 
 // NextDeadline is when Advance must be called at the latest.
-func (c *Core) NextDeadline() Instant { return min(c.deadlines.next(), c.nextRecheck) }
+func (qs *queues) NextDeadline() Instant { return min(qs.deadlines.next(), qs.nextRecheck) }
 
 // expire ends the waits whose time is over, then serves those behind them.
 func (c *Core) expire(now Instant, out *[]*Ticket) {

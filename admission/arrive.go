@@ -93,7 +93,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	c.enqueue(now, t, pair)
 	if t.lane.head() == t {
 		t.reconsidered = true // it was decided just now
-		c.blockHead(now, t.lane, lack)
+		c.block(now, t.lane, lack, c.few(t.Target, t.lane.waitsOn(lack)))
 		f.note(now)
 	}
 }

@@ -5,7 +5,8 @@ import "fmt"
 // ledger books what requests hold on their ranks.
 type ledger struct {
 	index    *rankIndex
-	bookings uint64 // so far, to order them
+	queues   *queues // which are told how long holds last
+	bookings uint64  // so far, to order them
 }
 
 // book takes the holds of t on its chosen ranks: prefill before decode, so that
@@ -80,8 +81,8 @@ func (lg *ledger) endTokens(t *Ticket) bool {
 	return true
 }
 
-// dropPrefill ends the prefill slot, units and tokens of t, if it still has them.
-func (lg *ledger) dropPrefill(now Instant, t *Ticket) bool {
+// endPrefill ends the prefill slot, units and tokens of t, if it still has them.
+func (lg *ledger) endPrefill(now Instant, t *Ticket) bool {
 	if !t.holdsPrefill {
 		return false
 	}
@@ -95,6 +96,7 @@ func (lg *ledger) dropPrefill(now Instant, t *Ticket) bool {
 	r.check()
 	lg.index.refresh(r, 0)
 	r.meter(now)
+	lg.queues.endRun(now, t, PrefillLeg)
 	return true
 }
 
@@ -112,8 +114,8 @@ func (lg *ledger) StartDecode(t *Ticket) {
 	r.check()
 }
 
-// dropAnswer ends the decode holds of t, and the prefill tokens it has there.
-func (lg *ledger) dropAnswer(now Instant, t *Ticket) bool {
+// endDecode ends the decode holds of t, and the prefill tokens it has there.
+func (lg *ledger) endDecode(now Instant, t *Ticket) bool {
 	if !t.holdsDecode {
 		return false
 	}
@@ -124,6 +126,7 @@ func (lg *ledger) dropAnswer(now Instant, t *Ticket) bool {
 	}
 	lg.dropDecode(t)
 	r.meter(now)
+	lg.queues.endRun(now, t, DecodeLeg)
 	return true
 }
 

@@ -1,5 +1,7 @@
 package admission
 
+import "slices"
+
 // candidates are the ranks that are left for a request. The sets are those of the
 // index as long as nothing was taken from them, and then the chooser's own.
 type candidates struct {
@@ -60,7 +62,7 @@ func (s *candidates) noRoomLack() Resource {
 }
 
 // all leaves in s the candidates of the model's pools.
-func (ch *chooser) all(t *Target, s *candidates) {
+func (f *filter) all(t *Target, s *candidates) {
 	d := t.model.pools[t.role(DecodeLeg)]
 	s.pools[DecodeLeg], s.sets[DecodeLeg] = d, rankSet{set: d.cand, n: d.candN, all: true}
 	if t.shape != Disaggregated {
@@ -73,36 +75,36 @@ func (ch *chooser) all(t *Target, s *candidates) {
 }
 
 // and keeps what the candidates of a leg share with b. It tells whether any are left.
-func (ch *chooser) and(s *candidates, l Leg, b bitmap) bool {
+func (f *filter) and(s *candidates, l Leg, b bitmap) bool {
 	x := s.of(l)
 	if !x.is(s.pool(l).room) {
-		some := ch.own[l].and(x.set, b)
-		*x = rankSet{set: ch.own[l], n: -1}
+		some := f.own[l].and(x.set, b)
+		*x = rankSet{set: f.own[l], n: -1}
 		return some
 	}
-	if n := ch.own[l].intersect(x.set, b); n != x.n { // else the policy is shown the whole pool
-		*x = rankSet{set: ch.own[l], n: n}
+	if n := f.own[l].intersect(x.set, b); n != x.n { // else the policy is shown the whole pool
+		*x = rankSet{set: f.own[l], n: n}
 	}
 	return x.n > 0
 }
 
 // andNot takes b from the candidates of a leg.
-func (ch *chooser) andNot(s *candidates, l Leg, b bitmap) {
+func (f *filter) andNot(s *candidates, l Leg, b bitmap) {
 	x := s.of(l)
-	ch.own[l].subtract(x.set, b)
-	*x = rankSet{set: ch.own[l], n: -1}
+	f.own[l].subtract(x.set, b)
+	*x = rankSet{set: f.own[l], n: -1}
 }
 
 // drop takes a rank from the candidates of a leg.
-func (ch *chooser) drop(s *candidates, l Leg, r *Rank) {
+func (f *filter) drop(s *candidates, l Leg, r *Rank) {
 	x := s.of(l)
 	if r.index < 0 || !x.set.has(r.index) {
 		return
 	}
-	if !x.is(ch.own[l]) {
-		ch.own[l].copyFrom(x.set)
+	if !x.is(f.own[l]) {
+		f.own[l].copyFrom(x.set)
 	}
-	*x = rankSet{set: ch.own[l], n: -1}
+	*x = rankSet{set: f.own[l], n: -1}
 	x.set.clear(r.index)
 }
 
@@ -130,13 +132,13 @@ var avoidOrder = [...]legSet{
 // eligible leaves in s the candidates that t may run on, room or not: what its target
 // allows and can be paired, without the ranks that failed it and the pairs in
 // quarantine where others are left. It tells whether there are any.
-func (ch *chooser) eligible(t *Ticket, s *candidates) bool {
-	return ch.eligibleWithout(t.Target, &t.Exclude, s)
+func (f *filter) eligible(t *Ticket, s *candidates) bool {
+	return f.eligibleWithout(t.Target, &t.Exclude, s)
 }
 
 // servable tells whether some candidate (disaggregated: some allowed pair of
 // candidates) exists for t, room or not.
-func (ch *chooser) servable(t *Target) bool {
+func (f *filter) servable(t *Target) bool {
 	m := t.model
 	if t.shape != Disaggregated {
 		p := m.pools[t.role(DecodeLeg)]
@@ -158,19 +160,19 @@ func (ch *chooser) servable(t *Target) bool {
 		return false
 	}
 	var s candidates
-	ch.all(t, &s)
-	return ch.allowed(t, nil, 0, &s)
+	f.all(t, &s)
+	return f.allowed(t, nil, 0, &s)
 }
 
-func (ch *chooser) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool {
+func (f *filter) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool {
 	for _, legs := range avoidOrder {
 		switch {
-		case (t.shape != Disaggregated || len(ch.index.quarantines) == 0) && legs&onPairs != 0:
+		case (t.shape != Disaggregated || len(f.index.quarantines) == 0) && legs&onPairs != 0:
 		case t.shape != Disaggregated && legs&onPrefill != 0:
 		case x.empty() && legs&(onPrefill|onDecode) != 0:
 		default:
-			ch.all(t, s)
-			if ch.allowed(t, x, legs, s) {
+			f.all(t, s)
+			if f.allowed(t, x, legs, s) {
 				return true
 			}
 		}
@@ -180,54 +182,54 @@ func (ch *chooser) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool
 
 // allowed takes from all candidates those that the target does not allow, the ranks of
 // x on some legs, and those that cannot be paired. It tells whether any are left.
-func (ch *chooser) allowed(t *Target, x *Exclusions, without legSet, s *candidates) bool {
+func (f *filter) allowed(t *Target, x *Exclusions, without legSet, s *candidates) bool {
 	for l := s.gating(); l < numLegs; l++ {
-		if b := t.bits[l]; b != nil && !ch.and(s, l, b) {
+		if b := t.bits[l]; b != nil && !f.and(s, l, b) {
 			return false
 		}
 		if without&(1<<l) != 0 {
 			for _, r := range x[l] {
-				ch.drop(s, l, r)
+				f.drop(s, l, r)
 			}
 		}
 	}
 	if without&onPairs != 0 {
 		s.apart, s.pairing = true, true
 	}
-	return ch.paired(t, s)
+	return f.paired(t, s)
 }
 
 // paired takes the prefill ranks from s that none of its decode ranks may follow. It
 // tells whether anything is left.
-func (ch *chooser) paired(t *Target, s *candidates) bool {
+func (f *filter) paired(t *Target, s *candidates) bool {
 	if !s.pairing {
 		return !s.empty()
 	}
 	if t.topology == TopologyRequired || !t.model.soleGroup() {
-		for _, g := range ch.index.groupsOf(t) {
+		for _, g := range f.index.groupsOf(t) {
 			if !g.intersects(s.sets[DecodeLeg].set) {
-				ch.andNot(s, PrefillLeg, g)
+				f.andNot(s, PrefillLeg, g)
 			}
 		}
 	}
 	if s.apart {
-		ch.dropQuarantined(t, s)
+		f.dropQuarantined(t, s)
 	}
 	return !s.empty()
 }
 
 // dropQuarantined takes the prefill ranks from s that are in quarantine with every
 // decode rank in it that could follow them.
-func (ch *chooser) dropQuarantined(t *Target, s *candidates) {
+func (f *filter) dropQuarantined(t *Target, s *candidates) {
 	decode := s.sets[DecodeLeg].set
-	for i, q := range ch.index.quarantines {
+	for i, q := range f.index.quarantines {
 		p := q.prefill
-		if !s.sets[PrefillLeg].set.has(p.index) || ch.index.quarantinedBefore(i) {
+		if !s.sets[PrefillLeg].set.has(p.index) || slices.ContainsFunc(f.index.quarantines[:i], func(o quarantinedPair) bool { return o.prefill == p }) {
 			continue
 		}
-		partners := ch.index.groups[p.groupID]
+		partners := f.index.groups[p.groupID]
 		if t.topology == TopologyRequired {
-			partners = ch.index.domains[p.domainID]
+			partners = f.index.domains[p.domainID]
 		}
 		left := 0
 		for w, word := range decode {
@@ -239,33 +241,36 @@ func (ch *chooser) dropQuarantined(t *Target, s *candidates) {
 			}
 		}
 		if left == 0 {
-			ch.drop(s, PrefillLeg, p)
+			f.drop(s, PrefillLeg, p)
 		}
 	}
 }
 
 // notOverloaded keeps the candidates that are under the reject thresholds. It tells
 // whether any are left.
-func (ch *chooser) notOverloaded(t *Ticket, s *candidates) bool {
+func (f *filter) notOverloaded(t *Ticket, s *candidates) bool {
 	for l := s.gating(); l < numLegs; l++ {
 		if s.pools[l].overN > 0 {
-			ch.andNot(s, l, ch.index.over)
+			f.andNot(s, l, f.index.over)
 		}
 	}
-	return ch.paired(t.Target, s)
+	return f.paired(t.Target, s)
 }
 
-// chooser finds the ranks that a request can start on now, or what it lacks. It books
-// nothing and changes nothing but the ranks in the request it chooses for.
-type chooser struct {
+// filter finds the ranks that a request could start on now, or what it lacks. It asks no
+// policy and changes nothing.
+type filter struct {
 	index  *rankIndex
 	limits *Limits
+	own    [numLegs]bitmap // memory of the candidates, so that choosing allocates nothing
+}
 
-	// Memory of the candidates, so that choosing allocates nothing.
-	own   [numLegs]bitmap
+// chooser has the policies choose among them. It books nothing, and changes nothing but
+// the ranks in the request it chooses for.
+type chooser struct {
+	filter
 	spare bitmap
-	// What the policies are shown.
-	views [numLegs]View
+	views [numLegs]View // what the policies are shown
 }
 
 // grow makes room for all indexes of ranks.

@@ -15,19 +15,19 @@ func (ch *chooser) choose(t *Ticket) Resource {
 
 // hasRoom tells whether choose would find ranks for t. It asks no policy and changes
 // nothing.
-func (ch *chooser) hasRoom(t *Ticket) bool {
+func (f *filter) hasRoom(t *Ticket) bool {
 	var s candidates
-	return ch.find(t, &s) == ResourceNone
+	return f.find(t, &s) == ResourceNone
 }
 
 // allOverloaded tells whether t has candidates and all of them, or one of each pair of
 // them, are over a reject threshold.
-func (ch *chooser) allOverloaded(t *Ticket) bool {
-	if !ch.index.rejecting {
+func (f *filter) allOverloaded(t *Ticket) bool {
+	if !f.index.rejecting {
 		return false
 	}
 	var s candidates
-	return ch.eligible(t, &s) && !ch.notOverloaded(t, &s)
+	return f.eligible(t, &s) && !f.notOverloaded(t, &s)
 }
 
 // find leaves in s the ranks that t could start on now. It returns what is lacking, or
@@ -35,10 +35,10 @@ func (ch *chooser) allOverloaded(t *Ticket) bool {
 //
 // Which ranks may be paired, and whether all are overloaded, matters only in the end or
 // to name the lack. So the steps are taken without that at first.
-func (ch *chooser) find(t *Ticket, s *candidates) Resource {
-	lack := ch.narrow(t, s, false)
-	if lack != ResourceNone && lack != ResourceWorker && (ch.index.rejecting || s.pairing) {
-		lack = ch.narrow(t, s, true)
+func (f *filter) find(t *Ticket, s *candidates) Resource {
+	lack := f.narrow(t, s, false)
+	if lack != ResourceNone && lack != ResourceWorker && (f.index.rejecting || s.pairing) {
+		lack = f.narrow(t, s, true)
 	}
 	return lack
 }
@@ -50,50 +50,50 @@ func (ch *chooser) find(t *Ticket, s *candidates) Resource {
 //
 // exact pairs the ranks after each step, so that the lack is that of the first step
 // without a pair; what is left in the end is the same.
-func (ch *chooser) narrow(t *Ticket, s *candidates, exact bool) Resource {
+func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	target, cl := t.Target, t.class
-	ch.all(target, s)
-	if s.noRoom() && !ch.index.rejecting {
+	f.all(target, s)
+	if s.noRoom() && !f.index.rejecting {
 		return s.noRoomLack()
 	}
 	byRatio := cl.ratio > 0 && cl.prefillThreshold >= 0 && !ownsFence(t)
 	// With nothing to avoid, what has room among all ranks is narrowed to the target as
 	// well as what is eligible would be.
-	plain := !exact && t.Exclude.empty() && len(ch.index.quarantines) == 0 && (!byRatio || target.free && !s.pairing)
-	if !plain && !ch.eligible(t, s) {
+	plain := !exact && t.Exclude.empty() && len(f.index.quarantines) == 0 && (!byRatio || target.free && !s.pairing)
+	if !plain && !f.eligible(t, s) {
 		return ResourceWorker
 	}
-	busy := byRatio && ch.busy(cl, s.of(s.gating()).set)
-	if exact && ch.index.rejecting {
-		if !ch.notOverloaded(t, s) {
+	busy := byRatio && f.busy(cl, s.of(s.gating()).set)
+	if exact && f.index.rejecting {
+		if !f.notOverloaded(t, s) {
 			return ResourceOverloaded
 		}
 		// What is overloaded has no room. It counts as a candidate: prefill is lacking
 		// only where no change of a decode rank would help.
-		ch.eligible(t, s)
+		f.eligible(t, s)
 	}
 	if busy {
 		return ResourcePrefillTokens
 	}
-	left := func(ok bool) bool { return ok && (!exact || ch.paired(t.Target, s)) }
+	left := func(ok bool) bool { return ok && (!exact || f.paired(t.Target, s)) }
 
 	gating := s.gating()
-	if !left(ch.withRoom(target, s, gating)) {
+	if !left(f.withRoom(target, s, gating)) {
 		return lackOfRoom(target.role(gating))
 	}
-	if i := cl.prefillThreshold; i >= 0 && !left(ch.and(s, gating, ch.index.prefillThresholds[i].ok)) {
+	if i := cl.prefillThreshold; i >= 0 && !left(f.and(s, gating, f.index.prefillThresholds[i].ok)) {
 		return ResourcePrefillTokens
 	}
-	if gating != DecodeLeg && !left(ch.withRoom(target, s, DecodeLeg)) {
+	if gating != DecodeLeg && !left(f.withRoom(target, s, DecodeLeg)) {
 		return ResourceDecode
 	}
-	if i := cl.blockThreshold; i >= 0 && !left(ch.fitting(t, s, i)) {
+	if i := cl.blockThreshold; i >= 0 && !left(f.fitting(t, s, i)) {
 		return ResourceDecodeBlocks
 	}
-	if x := &target.model.family.fence; x.owner != nil && x.owner != t && !left(ch.notFenced(x, t, s)) {
+	if x := &target.model.family.fence; x.owner != nil && x.owner != t && !left(f.notFenced(x, t, s)) {
 		return ResourceFence
 	}
-	if !exact && !ch.paired(target, s) {
+	if !exact && !f.paired(target, s) {
 		return ResourceDecode // which, the exact steps tell
 	}
 	return ResourceNone
@@ -115,9 +115,9 @@ func ownsFence(t *Ticket) bool { return t.Target.model.family.fence.owner == t }
 
 // busy tells whether so large a part of the eligible ranks is busy that the class
 // waits, though some are not.
-func (ch *chooser) busy(cl *class, eligible bitmap) bool {
+func (f *filter) busy(cl *class, eligible bitmap) bool {
 	all, ok := 0, 0
-	free := ch.index.prefillThresholds[cl.prefillThreshold].ok
+	free := f.index.prefillThresholds[cl.prefillThreshold].ok
 	for w, word := range eligible {
 		all += ones(word)
 		ok += ones(word & free[w])
@@ -126,22 +126,22 @@ func (ch *chooser) busy(cl *class, eligible bitmap) bool {
 }
 
 // withRoom keeps the candidates of leg l that have room, and that the target allows.
-func (ch *chooser) withRoom(t *Target, s *candidates, l Leg) bool {
+func (f *filter) withRoom(t *Target, s *candidates, l Leg) bool {
 	x, p := s.of(l), s.pool(l)
 	if !x.all {
-		return ch.and(s, l, p.room)
+		return f.and(s, l, p.room)
 	}
 	*x = rankSet{set: p.room, n: p.roomN} // all of the pool: no word needs to be looked at
 	if b := t.bits[l]; b != nil {
-		return ch.and(s, l, b)
+		return f.and(s, l, b)
 	}
 	return p.roomN > 0
 }
 
 // fitting keeps the candidates for decode on which the KV blocks of t fit under a
 // threshold.
-func (ch *chooser) fitting(t *Ticket, s *candidates, threshold int) bool {
-	g, sizes := ch.index.blockThresholds[threshold], ch.index.sizes
+func (f *filter) fitting(t *Ticket, s *candidates, threshold int) bool {
+	g, sizes := f.index.blockThresholds[threshold], f.index.sizes
 	live, last := 0, 0
 	for k := range sizes {
 		if z := &sizes[k]; z.n > 0 {
@@ -151,7 +151,7 @@ func (ch *chooser) fitting(t *Ticket, s *candidates, threshold int) bool {
 		}
 	}
 	x := s.of(DecodeLeg)
-	dst := ch.own[DecodeLeg]
+	dst := f.own[DecodeLeg]
 	n := 0
 	if live == 1 {
 		n = g.among(dst, x.set, sizes[last].need)
@@ -177,14 +177,14 @@ func (ch *chooser) fitting(t *Ticket, s *candidates, threshold int) bool {
 
 // notFenced keeps the candidates that may be given to t though a fence x is there for
 // another: a fenced rank only where the owner would still have room afterwards.
-func (ch *chooser) notFenced(x *fence, t *Ticket, s *candidates) bool {
+func (f *filter) notFenced(x *fence, t *Ticket, s *candidates) bool {
 	for _, r := range [...]*Rank{x.prefill, x.decode} {
 		if r == nil || r.index < 0 {
 			continue
 		}
 		for l := s.gating(); l < numLegs; l++ {
-			if s.of(l).set.has(r.index) && !ch.roomAfter(x.owner, t, r) {
-				ch.drop(s, l, r)
+			if s.of(l).set.has(r.index) && !f.roomAfter(x.owner, t, r) {
+				f.drop(s, l, r)
 			}
 		}
 	}

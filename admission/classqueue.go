@@ -148,9 +148,10 @@ func (q *classQueue) unblock(l *lane) {
 
 // block notes that the head of l cannot start until something changes that
 // concerns it. few are the ranks that it waits for; none: they are many.
-func (qs *queues) block(now Instant, l *lane, few []*Rank) {
+func (qs *queues) block(now Instant, l *lane, lack Resource, few []*Rank) {
 	q := l.queue
 	q.ready.remove(l)
+	l.lack = lack
 	park(l, few)
 	if l.since == 0 {
 		l.since, l.granted = max(now, 1), q.family.grants

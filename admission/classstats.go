@@ -33,7 +33,7 @@ type ClassStats struct {
 	Short []RankShortage
 	// Fenced: a fence is kept for the head, or for another of the class.
 	Fenced bool
-	// HeldUp is how many of the waiters could start now but for a blocked head that
+	// HeldUp is how many of the waiters could start rp.now but for a blocked head that
 	// needs other ranks than they do, in strict order; of 256 that are looked at.
 	// HeldUpFor is for how long the head has held up anybody, by looks a second
 	// apart. Snapshot tells both.
@@ -53,16 +53,16 @@ type RankShortage struct {
 	Shortage
 }
 
-// queueStats describes a family's queue and adds the time it is closed by now to all.
-func (c *Core) queueStats(now Instant, f *family, all *Stats, short bool) QueueStats {
+// queue describes a family's queue and adds the time it is closed by rp.now to the whole.
+func (rp *report) queue(f *family) QueueStats {
 	s := QueueStats{Depth: f.waiting}
-	for _, m := range c.modelsByName {
+	for _, m := range rp.core.modelsByName {
 		if m.family == f {
 			s.Models = append(s.Models, m.name)
 		}
 	}
 	if x := &f.fence; x.owner != nil {
-		s.Fence = &FenceStats{Class: x.owner.class.Name, Waited: x.owner.waited + now.Sub(x.owner.queuedAt)}
+		s.Fence = &FenceStats{Class: x.owner.class.Name, Waited: x.owner.waited + rp.now.Sub(x.owner.queuedAt)}
 		if x.prefill != nil {
 			s.Fence.Prefill = x.prefill.id
 		}
@@ -72,10 +72,10 @@ func (c *Core) queueStats(now Instant, f *family, all *Stats, short bool) QueueS
 	}
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
-			k := c.classStats(now, q, short)
+			k := rp.class(q)
 			if q.closed.by != ResourceNone {
-				all.ClosedFor[q.closed.by] += now.Sub(q.closed.since)
-				all.ClosedByClass[k.Class][q.closed.by] += now.Sub(q.closed.since)
+				rp.ClosedFor[q.closed.by] += rp.now.Sub(q.closed.since)
+				rp.ClosedByClass[k.Class][q.closed.by] += rp.now.Sub(q.closed.since)
 				if s.ClosedBy == ResourceNone {
 					s.ClosedBy = q.closed.by
 				}
@@ -87,14 +87,14 @@ func (c *Core) queueStats(now Instant, f *family, all *Stats, short bool) QueueS
 	return s
 }
 
-func (c *Core) classStats(now Instant, q *classQueue, short bool) ClassStats {
+func (rp *report) class(q *classQueue) ClassStats {
 	s := ClassStats{
 		Profile: q.class.profile.name, Class: q.class.Name, Depth: q.n, Lanes: len(q.all.l),
 		RawTokens: q.raw, CachedTokens: q.cached, Deficit: q.deficit, ClosedBy: q.closed.by, Never: q.class.never,
 	}
 	for _, l := range q.all.l {
 		for _, t := range l.h {
-			s.OldestWait = max(s.OldestWait, t.waited+now.Sub(t.queuedAt))
+			s.OldestWait = max(s.OldestWait, t.waited+rp.now.Sub(t.queuedAt))
 			s.Fenced = s.Fenced || q.family.fence.owner == t
 		}
 	}
@@ -102,20 +102,20 @@ func (c *Core) classStats(now Instant, q *classQueue, short bool) ClassStats {
 	if h == nil {
 		return s
 	}
-	s.HeadWait = h.waited + now.Sub(h.queuedAt)
-	if r := q.pace.perSecond(now, c.start, h.legOf(q.closed.by)); r > 0 {
+	s.HeadWait = h.waited + rp.now.Sub(h.queuedAt)
+	if r := q.pace.perSecond(rp.now, rp.core.start, h.legOf(q.closed.by)); r > 0 {
 		s.EstimatedWait = time.Duration(float64(q.n+1) / r * float64(time.Second))
 	}
-	if !short {
+	if !rp.lacks {
 		return s
 	}
-	s.HeldUp, s.HeldUpFor = c.chooser.heldUpStats(now, q)
-	p, d := c.chooser.fenceable(h)
+	s.HeldUp, s.HeldUpFor = rp.core.chooser.heldUpStats(rp.now, q)
+	p, d := rp.core.chooser.fenceable(h)
 	for l, r := range [...]*Rank{p, d} {
 		if r == nil {
 			continue
 		}
-		if lack := c.chooser.shortage(h, Leg(l), r); lack.Short > 0 {
+		if lack := rp.core.chooser.shortage(h, Leg(l), r); lack.Short > 0 {
 			s.Short = append(s.Short, RankShortage{Rank: r.id, Role: r.role, Shortage: lack})
 		}
 	}

@@ -15,15 +15,13 @@ type Core struct {
 	limits Limits
 	loaded Settings // of the last reload, or of the start
 
-	started    bool
 	noArrivals bool
 	noWaits    bool
 	arrivals   uint64
 
 	// counters
-	missed     uint64
-	fences     uint64
-	fenceMoves uint64
+	missed uint64
+	fences uint64
 }
 
 // NewCore makes a core without ranks.
@@ -36,20 +34,14 @@ func NewCore(o Options) *Core {
 		limits: &c.limits, newPolicy: o.NewPolicy, assumedMax: o.AssumedMaxRequests,
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
 	}
-	c.ledger = ledger{index: &c.rankIndex}
+	c.ledger = ledger{index: &c.rankIndex, queues: &c.queues}
 	c.queues = queues{limits: &c.limits, order: o.Order, nextRecheck: never, drainEnd: never}
-	c.chooser = chooser{index: &c.rankIndex, limits: &c.limits}
+	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
 	c.decisions = decisions{queues: &c.queues, limits: &c.limits, healthInt: o.HealthInterval, early: defaultEvidence}
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes)
 	c.setThresholds(c.profiles)
 	return c
-}
-
-func (c *Core) tick(now Instant) {
-	if !c.started {
-		c.started, c.start = true, now
-	}
 }
 
 // wakeFor lets the heads be looked at again that may use r, from which a hold

@@ -34,7 +34,7 @@ func (c *Core) drainOver(now Instant, r *Rank, out *[]*Ticket) {
 // Refresh renews what is known of the cached tokens of a ticket, for the prefill
 // tokens it will take. Its class, its cost and what it counts for in its queue
 // stay those of its arrival.
-func (c *Core) Refresh(t *Ticket, cached int64) {
+func (lg *ledger) Refresh(t *Ticket, cached int64) {
 	if t.tokens == 0 && !t.holdsPrefill {
 		t.CachedTokens = cached
 	}

@@ -72,16 +72,10 @@ func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
 			c.dequeue(now, t)
 			c.refuse(now, t, AllOverloaded, lack, 0, out)
 		default:
-			c.blockHead(now, l, lack)
+			c.block(now, l, lack, c.few(t.Target, l.waitsOn(lack)))
 		}
 	}
 	return nil
-}
-
-// blockHead notes that the head of l lacks something until that changes.
-func (c *Core) blockHead(now Instant, l *lane, lack Resource) {
-	l.lack = lack
-	c.block(now, l, c.few(l.head().Target, l.waitsOn()))
 }
 
 // grant books what choose chose. It tells whether that took a rank over a reject

@@ -47,14 +47,9 @@ func (qs *queues) endFence(f *family) {
 
 // moveFence finds other ranks for a fence whose ranks cannot serve its owner any
 // more.
-func (c *Core) moveFence(f *family) {
+func (ch *chooser) moveFence(f *family) {
 	x := &f.fence
-	if x.owner == nil {
-		return
+	if x.owner != nil && !ch.fenceHolds(x) {
+		x.prefill, x.decode = ch.fenceable(x.owner)
 	}
-	if c.chooser.fenceHolds(x) {
-		return
-	}
-	x.prefill, x.decode = c.chooser.fenceable(x.owner)
-	c.fenceMoves++
 }

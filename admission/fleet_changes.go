@@ -34,29 +34,29 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	c.restructure(now, &c.rankIndex, structure)
 	for _, m := range c.modelsByName {
 		for _, t := range m.targets {
-			c.recheckTarget(now, t)
+			if t.waiters.first != nil {
+				c.recheckTarget(now, t, c.chooser.servable(t))
+			}
 		}
 	}
 	for _, t := range c.pinned {
-		c.recheckTarget(now, t)
+		if t.waiters.first != nil {
+			c.recheckTarget(now, t, c.chooser.servable(t))
+		}
 	}
 	c.refuseUnservable(now, NoWorkers, ResourceWorker, out)
-	c.dropUnusedModels()
+	c.dropUnusedModels(&c.rankIndex)
 	for _, f := range c.families {
-		c.moveFence(f)
+		c.chooser.moveFence(f)
 		c.wake(f, nil)
 		c.drain(now, f, out)
 	}
 }
 
 // recheckTarget finds the waiters of a target that has no candidate any more,
-// for refuseUnservable, or starts the time they still have.
-func (c *Core) recheckTarget(now Instant, t *Target) {
-	if t.waiters.first == nil {
-		return
-	}
-	pair := c.chooser.servable(t)
-	if pair == t.paired && (pair || c.limits.NoWorkerWait > 0) {
+// for refuseUnservable, or starts the time they still have. pair: it has one.
+func (qs *queues) recheckTarget(now Instant, t *Target, pair bool) {
+	if pair == t.paired && (pair || qs.limits.NoWorkerWait > 0) {
 		return
 	}
 	t.paired = pair
@@ -65,13 +65,13 @@ func (c *Core) recheckTarget(now Instant, t *Target) {
 		case pair:
 			w.lostAt = never
 			w.setWake()
-			c.deadlines.fix(w)
-		case c.limits.NoWorkerWait > 0:
-			w.lostAt = now.Add(c.noWorkerWait(w))
+			qs.deadlines.fix(w)
+		case qs.limits.NoWorkerWait > 0:
+			w.lostAt = now.Add(qs.noWorkerWait(w))
 			w.setWake()
-			c.deadlines.fix(w)
+			qs.deadlines.fix(w)
 		default:
-			c.unservable = append(c.unservable, w)
+			qs.unservable = append(qs.unservable, w)
 		}
 	}
 }
@@ -107,8 +107,8 @@ func (s TargetSpec) withShape(shape Shape) TargetSpec {
 }
 
 // dropUnusedModels forgets models that no rank serves and nobody waits for.
-func (c *Core) dropUnusedModels() {
-	for name, m := range c.models {
+func (qs *queues) dropUnusedModels(ix *rankIndex) {
+	for name, m := range ix.models {
 		if m.ranks > 0 {
 			continue
 		}
@@ -116,27 +116,27 @@ func (c *Core) dropUnusedModels() {
 		for _, t := range m.targets {
 			waits = waits || t.waiters.first != nil
 		}
-		for _, t := range c.pinned {
+		for _, t := range ix.pinned {
 			waits = waits || t.model == m
 		}
 		if waits {
 			continue
 		}
 		m.dead = true
-		c.idle = slices.DeleteFunc(c.idle, func(t *Target) bool {
+		ix.idle = slices.DeleteFunc(ix.idle, func(t *Target) bool {
 			if t.model == m {
-				delete(c.pinned, t.key)
+				delete(ix.pinned, t.key)
 			}
 			return t.model == m
 		})
-		delete(c.models, name)
-		c.modelsByName = slices.DeleteFunc(c.modelsByName, func(o *model) bool { return o == m })
+		delete(ix.models, name)
+		ix.modelsByName = slices.DeleteFunc(ix.modelsByName, func(o *model) bool { return o == m })
 		shared := false
-		for _, o := range c.models {
+		for _, o := range ix.models {
 			shared = shared || o.family == m.family
 		}
 		if !shared {
-			c.families = slices.DeleteFunc(c.families, func(f *family) bool { return f == m.family })
+			qs.families = slices.DeleteFunc(qs.families, func(f *family) bool { return f == m.family })
 		}
 	}
 }

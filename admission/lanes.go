@@ -46,7 +46,7 @@ type parkedLane struct {
 // lacksPrefill tells whether no change of a decode rank's holds can help the
 // head of l: no prefill rank would do whatever decode ranks were free.
 func (l *lane) lacksPrefill() bool {
-	return l.head().Target.shape == Disaggregated && (l.lack == ResourcePrefillSlot || l.lack == ResourcePrefillTokens)
+	return l.waitsOn(l.lack) == PrefillLeg
 }
 
 // mayUse tells whether the end of a hold of r may help the head of l.
@@ -57,13 +57,13 @@ func (l *lane) mayUse(r *Rank) bool {
 	return l.head().Target.concerns(r)
 }
 
-// waitsOn is the leg on whose ranks alone it depends whether the head of a blocked lane
-// can start; numLegs: on those of both.
-func (l *lane) waitsOn() Leg {
+// waitsOn is the leg on whose ranks alone it depends whether the head of l, which lacks
+// that, can start; numLegs: on those of both.
+func (l *lane) waitsOn(lack Resource) Leg {
 	switch {
 	case l.head().Target.shape != Disaggregated:
 		return DecodeLeg
-	case l.lacksPrefill():
+	case lack == ResourcePrefillSlot, lack == ResourcePrefillTokens:
 		return PrefillLeg
 	}
 	return numLegs

@@ -15,14 +15,14 @@ package admission
 func (g *Gate) Pass(s TargetSpec, role Role, h Hint, exclude ...*Rank) *Rank {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.Pass(s, role, h, exclude)
+	return g.core.chooser.Pass(s, role, h, exclude)
 }
 
 // EndPass ends what Pass has counted.
 func (g *Gate) EndPass(r *Rank) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.core.EndPass(r)
+	r.endPass()
 }
 
 // Serves tells whether any registered rank of the role, a candidate or not, is in
@@ -35,15 +35,15 @@ func (g *Gate) Serves(model string, role Role) bool {
 }
 
 // Pass is [Gate.Pass].
-func (c *Core) Pass(s TargetSpec, role Role, h Hint, exclude []*Rank) *Rank {
+func (ch *chooser) Pass(s TargetSpec, role Role, h Hint, exclude []*Rank) *Rank {
 	s.Shape = passShape(role)
 	s.Topology = TopologyAny // of two ranks
-	t := c.resolve(s)
+	t := ch.index.resolve(s)
 	if t == nil {
 		return nil
 	}
-	defer c.unref(t)
-	return c.chooser.pass(t, h, exclude)
+	defer ch.index.unref(t)
+	return ch.pass(t, h, exclude)
 }
 
 // pass chooses a candidate for a request that holds nothing, and counts it there. nil:
@@ -76,8 +76,8 @@ func (ch *chooser) pass(t *Target, h Hint, exclude []*Rank) *Rank {
 	return r
 }
 
-// EndPass is [Gate.EndPass].
-func (c *Core) EndPass(r *Rank) {
+// endPass is [Gate.EndPass].
+func (r *Rank) endPass() {
 	if r.passed--; r.passed < 0 {
 		panic("BUG: a passed request of " + r.id + " ended twice")
 	}

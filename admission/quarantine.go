@@ -37,9 +37,3 @@ func (ix *rankIndex) endQuarantines(r *Rank) {
 		}
 	}
 }
-
-// quarantinedBefore tells whether an older quarantine is of the same prefill rank.
-func (ix *rankIndex) quarantinedBefore(i int) bool {
-	p := ix.quarantines[i].prefill
-	return slices.ContainsFunc(ix.quarantines[:i], func(q quarantinedPair) bool { return q.prefill == p })
-}

@@ -27,6 +27,7 @@ type queues struct {
 	deadlines   deadlineHeap
 	nextRecheck Instant
 
+	started  bool
 	start    Instant
 	total    rateMeter
 	runs     [numLegs]running // of all requests, without how long they last
@@ -42,4 +43,11 @@ type queues struct {
 type unaffordable struct {
 	at   int
 	head *Ticket
+}
+
+// tick tells the time of a step; that of the first is when pace begins to be counted.
+func (qs *queues) tick(now Instant) {
+	if !qs.started {
+		qs.started, qs.start = true, now
+	}
 }

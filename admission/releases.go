@@ -19,24 +19,6 @@ func (c *Core) Cancel(now Instant, t *Ticket, out *[]*Ticket) bool {
 	return true
 }
 
-// endPrefill ends the prefill holds of t, if it still has them.
-func (c *Core) endPrefill(now Instant, t *Ticket) bool {
-	ended := c.dropPrefill(now, t)
-	if ended {
-		c.endRun(now, t, PrefillLeg)
-	}
-	return ended
-}
-
-// endDecode ends the decode holds of t, if it still has them.
-func (c *Core) endDecode(now Instant, t *Ticket) bool {
-	ended := c.dropAnswer(now, t)
-	if ended {
-		c.endRun(now, t, DecodeLeg)
-	}
-	return ended
-}
-
 // EndPrefill ends the prefill slot and the prefill load of a ticket. Repeated
 // calls do nothing.
 func (c *Core) EndPrefill(now Instant, t *Ticket, out *[]*Ticket) {

@@ -103,7 +103,7 @@ func (c *Core) SetClasses(now Instant, cs *Classes, out *[]*Ticket) {
 			c.insert(now, t)
 		}
 		w.f.fence, w.f.fenceAt = fences[w.f], 0
-		c.moveFence(w.f)
+		c.chooser.moveFence(w.f)
 		for _, p := range w.f.profiles {
 			for _, q := range p.classes {
 				if q.n > 0 {

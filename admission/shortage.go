@@ -119,13 +119,13 @@ func (ch *chooser) shortage(t *Ticket, l Leg, r *Rank) (s Shortage) {
 
 // roomAfter tells whether the owner of a fence has room on r once t is booked
 // there.
-func (ch *chooser) roomAfter(o, t *Ticket, r *Rank) bool {
+func (f *filter) roomAfter(o, t *Ticket, r *Rank) bool {
 	legs := int64(t.legs())
 	single := o.Target.shape != Disaggregated
 	if r.state.Breaker == BreakerHalfOpen && r.probes+1 >= r.state.Probes {
 		return false
 	}
-	if r.role == RolePrefill && ch.limits.PrefillSlots > 0 && r.slots+1 >= ch.limits.PrefillSlots {
+	if r.role == RolePrefill && f.limits.PrefillSlots > 0 && r.slots+1 >= f.limits.PrefillSlots {
 		return false
 	}
 	if i := o.class.prefillThreshold; i >= 0 && (r.role == RolePrefill || single) {
@@ -133,12 +133,12 @@ func (ch *chooser) roomAfter(o, t *Ticket, r *Rank) bool {
 		if r.role == RolePrefill || t.Target.shape != Disaggregated {
 			tokens = t.uncached()
 		}
-		if !ch.index.notBusy(ch.index.prefillThresholds[i], r, tokens, legs) {
+		if !f.index.notBusy(f.index.prefillThresholds[i], r, tokens, legs) {
 			return false
 		}
 	}
 	if i := o.class.blockThreshold; i >= 0 && r.role != RolePrefill {
-		return ch.index.headroom(ch.index.blockThresholds[i].frac, r, t.blocks(r.blockSize()), legs) >= o.blocks(r.blockSize())
+		return f.index.headroom(f.index.blockThresholds[i].frac, r, t.blocks(r.blockSize()), legs) >= o.blocks(r.blockSize())
 	}
 	return true
 }

@@ -100,7 +100,7 @@ func (r *Rank) stats() RankStats {
 }
 
 // rankStats adds to what the rank knows of itself what the core knows of it.
-func (c *Core) rankStats(r *Rank) RankStats {
+func rankStats(c *Core, r *Rank) RankStats {
 	s := r.stats()
 	s.MissingTokens = c.needsTokens && r.role != RoleDecode && r.capacity.MaxBatchedTokens == 0
 	s.MissingBlocks = c.needsBlocks && r.decodes() && r.capacity.KVBlocks == 0
@@ -116,17 +116,25 @@ func (c *Core) rankStats(r *Rank) RankStats {
 }
 
 // Stats describes the core's state, but for ClassStats.Short and HeldUp.
-func (c *Core) Stats(now Instant) Stats { return c.stats(now, false) }
+func (c *Core) Stats(now Instant) Stats { return newReport(c, now, false).Stats }
 
-// Snapshot is Stats with what the heads lack and whom they hold up. It looks at every rank for every
-// class that waits.
-func (c *Core) Snapshot(now Instant) Stats { return c.stats(now, true) }
+// Snapshot is Stats with what the heads lack and whom they hold up. It looks at every
+// rank for every class that waits.
+func (c *Core) Snapshot(now Instant) Stats { return newReport(c, now, true).Stats }
 
-func (c *Core) stats(now Instant, short bool) Stats {
-	s := Stats{
+// report is a description of a core that is being made.
+type report struct {
+	Stats
+	core  *Core
+	now   Instant
+	lacks bool // tell also what heads lack and whom they hold up
+}
+
+func newReport(c *Core, now Instant, lacks bool) *report {
+	s := &report{core: c, now: now, lacks: lacks, Stats: Stats{
 		Limits: c.limits, Waiting: c.waiting, MissedEvents: c.missed, WaitingBytes: c.waitingSize,
 		Fences: c.fences, UnknownClasses: c.unknownClass, Reject: c.reject,
-	}
+	}}
 	s.WaitingBy = map[Shape]int{}
 	for shape, n := range c.waitingBy {
 		s.WaitingBy[Shape(shape)] = n
@@ -134,7 +142,7 @@ func (c *Core) stats(now Instant, short bool) Stats {
 	s.ClosedFor = map[Resource]time.Duration{}
 	for _, r := range c.ranks {
 		if r != nil {
-			s.Ranks = append(s.Ranks, c.rankStats(r))
+			s.Ranks = append(s.Ranks, rankStats(c, r))
 		}
 	}
 	for by := ResourcePrefillSlot; by < numResources; by++ {
@@ -149,7 +157,7 @@ func (c *Core) stats(now Instant, short bool) Stats {
 		s.ClosedByClass[class] = of
 	}
 	for _, f := range c.families {
-		s.Queues = append(s.Queues, c.queueStats(now, f, &s, short))
+		s.Queues = append(s.Queues, s.queue(f))
 	}
 	return s
 }
@@ -201,7 +209,7 @@ func (g *Gate) Stats() Stats {
 func (g *Gate) RankStats(r *Rank) RankStats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.rankStats(r)
+	return rankStats(g.core, r)
 }
 
 // Waiting returns the number of requests that wait.

@@ -169,9 +169,10 @@ func (p *Port) restoreTicket(s *TicketState) *Ticket {
 		state: ticketState(max(slices.Index(statuses[:], s.Status), 0)),
 	}
 	p.set(t, &s.Request)
-	t.Target = c.targetOf(s.Target)
+	// The ranks of the model may have left since.
+	t.Target = c.intern(c.model(s.Target.Model), s.Target)
 	if s.Instead != nil {
-		t.Instead = c.targetOf(*s.Instead)
+		t.Instead = c.intern(c.model(s.Instead.Model), *s.Instead)
 	}
 	if s.ClassName != "" { // of a configuration that is not there any more
 		t.class = &class{Class: Class{Name: s.ClassName}}
@@ -185,10 +186,6 @@ func (p *Port) restoreTicket(s *TicketState) *Ticket {
 	p.tickets[s.Ticket], p.numbers[t] = t, s.Ticket
 	return t
 }
-
-// targetOf is resolve for a ticket that was here before: the ranks of its model may have
-// left since.
-func (c *Core) targetOf(s TargetSpec) *Target { return c.intern(c.model(s.Model), s) }
 
 // Resume books on a fresh core what tickets hold that were granted before, and queues
 // those that waited again, in their place. What is held comes first: no waiter takes it.
@@ -208,7 +205,7 @@ func (c *Core) Resume(now Instant, tickets []*Ticket, out *[]*Ticket) {
 		t.setWake()
 		c.enter(now, t, c.chooser.servable(t.Target))
 	}
-	c.dropUnusedModels()
+	c.dropUnusedModels(&c.rankIndex)
 	for _, f := range c.families {
 		c.drain(now, f, out)
 	}

@@ -86,7 +86,7 @@ release a => d granted p1 d1
 	var out []*Ticket
 	p, d := rank("p", RolePrefill, "m"), rank("d", RoleDecode, "m")
 	c.Apply(0, []Change{{Op: AddRank, Rank: p}, {Op: AddRank, Rank: d}}, &out)
-	if s := c.rankStats(d); !s.MissingBlocks || s.MissingTokens || c.rankStats(p).MissingTokens {
+	if s := rankStats(c, d); !s.MissingBlocks || s.MissingTokens || rankStats(c, p).MissingTokens {
 		t.Errorf("missing capacity: %+v", s)
 	}
 	for i, want := range []ticketState{stateGranted, stateQueued} {

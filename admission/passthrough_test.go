@@ -54,13 +54,13 @@ func TestPass(t *testing.T) {
 		s.Model = "m"
 		var got []string
 		for range 4 {
-			r := c.Pass(s, role, Hint{}, exclude)
+			r := c.chooser.Pass(s, role, Hint{}, exclude)
 			if r == nil {
 				got = append(got, "-")
 				continue
 			}
 			got = append(got, r.id)
-			c.EndPass(r)
+			r.endPass()
 		}
 		if g := strings.Join(got, " "); g != want {
 			t.Errorf("%+v: %s, want %s", s, g, want)
@@ -115,7 +115,7 @@ func TestPassCountsAsLoad(t *testing.T) {
 		return r
 	}
 	a, b := add("a"), add("b")
-	pass := func() string { return c.Pass(TargetSpec{Model: "m"}, RoleDecode, Hint{}, nil).id }
+	pass := func() string { return c.chooser.Pass(TargetSpec{Model: "m"}, RoleDecode, Hint{}, nil).id }
 	if got := pass() + pass() + pass(); got != "aba" {
 		t.Errorf("%s", got)
 	}
@@ -124,8 +124,8 @@ func TestPassCountsAsLoad(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	c.Apply(0, []Change{{Op: RemoveRank, Rank: b}}, &out)
-	c.EndPass(b)
-	c.EndPass(a)
+	b.endPass()
+	a.endPass()
 	if got := pass(); got != "a" {
 		t.Errorf("%s", got)
 	}
