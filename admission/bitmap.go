@@ -49,6 +49,7 @@ func (b bitmap) intersects(c bitmap) bool {
 
 // intersect makes b what c and d share, and counts it.
 func (b bitmap) intersect(c, d bitmap) int {
+	c, d = c[:len(b)], d[:len(b)] // so that the loop checks no bounds
 	n := 0
 	for i := range b {
 		w := c[i] & d[i]
@@ -64,6 +65,7 @@ func (b bitmap) copyFrom(c bitmap) { copy(b, c) }
 
 // and makes b what c and d share. It tells whether that is anything.
 func (b bitmap) and(c, d bitmap) bool {
+	c, d = c[:len(b)], d[:len(b)]
 	some := uint64(0)
 	for i := range b {
 		w := c[i] & d[i]
@@ -75,6 +77,7 @@ func (b bitmap) and(c, d bitmap) bool {
 
 // subtract makes b what c has and d has not.
 func (b bitmap) subtract(c, d bitmap) {
+	c, d = c[:len(b)], d[:len(b)]
 	for i := range b {
 		b[i] = c[i] &^ d[i]
 	}

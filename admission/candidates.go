@@ -45,22 +45,6 @@ func (s *candidates) empty() bool {
 	return s.sets[DecodeLeg].set.empty() || !s.single() && s.sets[PrefillLeg].set.empty()
 }
 
-// noRoom tells whether one of two pools has no rank with room at all.
-func (s *candidates) noRoom() bool {
-	return !s.single() && (s.pools[PrefillLeg].roomN == 0 || s.pools[DecodeLeg].roomN == 0)
-}
-
-// noRoomLack is what is lacking then.
-func (s *candidates) noRoomLack() Resource {
-	switch p, d := s.pools[PrefillLeg], s.pools[DecodeLeg]; {
-	case p.candN == 0 || d.candN == 0:
-		return ResourceWorker
-	case p.roomN == 0:
-		return ResourcePrefillSlot
-	}
-	return ResourceDecode
-}
-
 // all leaves in s the candidates of the model's pools.
 func (f *filter) all(t *Target, s *candidates) {
 	d := t.model.pools[t.role(DecodeLeg)]

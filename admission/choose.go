@@ -36,11 +36,31 @@ func (f *filter) allOverloaded(t *Ticket) bool {
 // Which ranks may be paired, and whether all are overloaded, matters only in the end or
 // to name the lack. So the steps are taken without that at first.
 func (f *filter) find(t *Ticket, s *candidates) Resource {
+	if lack := full(t.Target); lack != ResourceNone && !f.index.rejecting {
+		return lack
+	}
 	lack := f.narrow(t, s, false)
 	if lack != ResourceNone && lack != ResourceWorker && (f.index.rejecting || s.pairing) {
 		lack = f.narrow(t, s, true)
 	}
 	return lack
+}
+
+// full is what is lacking where one of two pools has no rank with room at all.
+func full(t *Target) Resource {
+	if t.shape != Disaggregated {
+		return ResourceNone
+	}
+	p, d := t.model.pools[RolePrefill], t.model.pools[RoleDecode]
+	switch {
+	case p.roomN > 0 && d.roomN > 0:
+		return ResourceNone
+	case p.candN == 0 || d.candN == 0:
+		return ResourceWorker
+	case p.roomN == 0:
+		return ResourcePrefillSlot
+	}
+	return ResourceDecode
 }
 
 // narrow takes away from the candidates of t in steps, and stops at the first that
@@ -53,9 +73,6 @@ func (f *filter) find(t *Ticket, s *candidates) Resource {
 func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	target, cl := t.Target, t.class
 	f.all(target, s)
-	if s.noRoom() && !f.index.rejecting {
-		return s.noRoomLack()
-	}
 	byRatio := cl.ratio > 0 && cl.prefillThreshold >= 0 && !ownsFence(t)
 	// With nothing to avoid, what has room among all ranks is narrowed to the target as
 	// well as what is eligible would be.
@@ -75,26 +92,24 @@ func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	if busy {
 		return ResourcePrefillTokens
 	}
-	left := func(ok bool) bool { return ok && (!exact || f.paired(t.Target, s)) }
-
 	gating := s.gating()
-	if !left(f.withRoom(target, s, gating)) {
+	if !f.withRoom(target, s, gating) || exact && !f.paired(target, s) {
 		return lackOfRoom(target.role(gating))
 	}
-	if i := cl.prefillThreshold; i >= 0 && !left(f.and(s, gating, f.index.prefillThresholds[i].ok)) {
+	if i := cl.prefillThreshold; i >= 0 && (!f.and(s, gating, f.index.prefillThresholds[i].ok) || exact && !f.paired(target, s)) {
 		return ResourcePrefillTokens
 	}
-	if gating != DecodeLeg && !left(f.withRoom(target, s, DecodeLeg)) {
+	if gating != DecodeLeg && (!f.withRoom(target, s, DecodeLeg) || exact && !f.paired(target, s)) {
 		return ResourceDecode
 	}
-	if i := cl.blockThreshold; i >= 0 && !left(f.fitting(t, s, i)) {
+	if i := cl.blockThreshold; i >= 0 && (!f.fitting(t, s, i) || exact && !f.paired(target, s)) {
 		return ResourceDecodeBlocks
 	}
-	if x := &target.model.family.fence; x.owner != nil && x.owner != t && !left(f.notFenced(x, t, s)) {
+	if x := &target.model.family.fence; x.owner != nil && x.owner != t && (!f.notFenced(x, t, s) || exact && !f.paired(target, s)) {
 		return ResourceFence
 	}
-	if !exact && !f.paired(target, s) {
-		return ResourceDecode // which, the exact steps tell
+	if s.pairing && !exact && !f.paired(target, s) {
+		return ResourceDecode // which it is, the exact steps tell
 	}
 	return ResourceNone
 }
