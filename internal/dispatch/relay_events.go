@@ -95,13 +95,11 @@ func (r *relay) events(ctx *legContext, t transform) *failure {
 
 // passEvents passes on what a transform returned, after what was held back before it.
 func (r *relay) passEvents(held, out []byte, t transform) *failure {
-	if t.remakes() {
-		if f := r.begin(-1); f != nil {
-			return f
-		}
-		return r.passTo(out, true)
+	boundary := t.remakes() || r.scan.AtBoundary()
+	if r.x.out.begun {
+		return r.passTo(out, boundary)
 	}
-	if !r.x.out.begun && r.x.extensions.any() {
+	if r.x.extensions.any() && !t.remakes() {
 		out, held = r.first(append(held, out...)), nil
 	}
 	if f := r.begin(-1); f != nil {
@@ -112,7 +110,7 @@ func (r *relay) passEvents(held, out []byte, t transform) *failure {
 			return f
 		}
 	}
-	return r.pass(out)
+	return r.passTo(out, boundary)
 }
 
 // wholeForClient tells whether the client has the end marker: its stream is whole then,

@@ -41,9 +41,9 @@ type request struct {
 	failed     int // of them, by an engine's doing
 	files      int // that are counted for its legs, until nobody has a share of it
 	extensions extensions
-	verdicts   verdicts
 	// bodyFreed: the handler has let go of the body.
 	bodyFreed bool
+	verdicts  verdicts
 	out       clientWriter
 	// values are those of the answer's header; like that, guarded by out.mu while
 	// keep-alives may be written.
