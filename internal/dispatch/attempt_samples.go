@@ -124,7 +124,7 @@ func (r *sampleMerge) passMerged(b []byte) *failure {
 		return r.relay.aborted(b[:r.relay.scan.AbortAt])
 	}
 	r.relay.progress.note(&r.relay.scan, r.relay.resp.Body)
-	return r.relay.passEvents(nil, b, asItIs{&r.relay})
+	return r.relay.passEvents(nil, b, false)
 }
 
 func (r *sampleMerge) endOf(k int) *failure {

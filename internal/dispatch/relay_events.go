@@ -19,7 +19,8 @@ type transform interface {
 	// ones, and the end of the stream with them; else they are the engine's, changed
 	// perhaps.
 	remakes() bool
-	// held is the memory of what was taken and not returned, in bytes.
+	// held is the memory of what was taken and not returned, in bytes. It is asked of
+	// one that remakes.
 	held() int
 }
 
@@ -27,7 +28,8 @@ type transform interface {
 // whenever what has arrived has been passed on. Nothing is sent before the first event
 // is there, so that a failure before it still gets a status of its own.
 func (r *relay) events(ctx *legContext, t transform) *failure {
-	if r.x.call.Route == openai.RouteResponses && !t.remakes() {
+	remakes := t.remakes()
+	if r.x.call.Route == openai.RouteResponses && !remakes {
 		r.x.response = nil // that of an earlier attempt
 		r.scan.OnData = r.noteResponse
 	}
@@ -37,7 +39,7 @@ func (r *relay) events(ctx *legContext, t transform) *failure {
 		piece, err := r.resp.Body.Next()
 		end := err == io.EOF
 		if err != nil && !end {
-			if r.wholeForClient(t) {
+			if !remakes && r.wholeForClient() {
 				return r.streamEnd(nil)
 			}
 			return r.broken(ctx, err)
@@ -60,20 +62,20 @@ func (r *relay) events(ctx *legContext, t transform) *failure {
 		}
 		switch {
 		case err != nil:
-		case end && !t.remakes():
+		case end && !remakes:
 			return r.streamEnd(append(held, out...))
-		case !r.x.out.begun && !t.remakes() && (r.awaitsFirst() || r.onlyOpening(held, out)) && len(held)+len(out) < maxHeld:
+		case !r.x.out.begun && !remakes && (r.awaitsFirst() || r.onlyOpening(held, out)) && len(held)+len(out) < maxHeld:
 			held = append(held, out...)
 			r.x.out.owe()
 			continue
 		}
 		r.progress.note(&r.scan, r.resp.Body)
 		if len(held)+len(out) > 0 && (err == nil || r.x.out.begun) {
-			if f := r.passEvents(held, out, t); f != nil {
+			if f := r.passEvents(held, out, remakes); f != nil {
 				return f
 			}
 			held = nil
-		} else if err == nil && t.remakes() && r.scan.Events+r.scan.Comments > heard {
+		} else if err == nil && remakes && r.scan.Events+r.scan.Comments > heard {
 			// A comment before the answer, thinking that is not told, or what waits for
 			// the end of another block.
 			if f := r.x.out.echo(); f != nil {
@@ -83,23 +85,24 @@ func (r *relay) events(ctx *legContext, t transform) *failure {
 		switch {
 		case err != nil:
 			return t.failed(err)
-		case !t.remakes() && r.scan.Errors > 0:
+		case !remakes && r.scan.Errors > 0:
 			return r.told()
 		case end:
 			return nil
-		case !kept.hold(t.held()):
+		case remakes && !kept.hold(t.held()):
 			return r.x.noRoom()
 		}
 	}
 }
 
 // passEvents passes on what a transform returned, after what was held back before it.
-func (r *relay) passEvents(held, out []byte, t transform) *failure {
-	boundary := t.remakes() || r.scan.AtBoundary()
+// remade: they are whole events of the transform's own.
+func (r *relay) passEvents(held, out []byte, remade bool) *failure {
+	boundary := remade || r.scan.AtBoundary()
 	if r.x.out.begun {
 		return r.passTo(out, boundary)
 	}
-	if r.x.extensions.any() && !t.remakes() {
+	if r.x.extensions.any() && !remade {
 		out, held = r.first(append(held, out...)), nil
 	}
 	if f := r.begin(-1); f != nil {
@@ -115,15 +118,15 @@ func (r *relay) passEvents(held, out []byte, t transform) *failure {
 
 // wholeForClient tells whether the client has the end marker: its stream is whole then,
 // whatever became of the connection to the engine.
-func (r *relay) wholeForClient(t transform) bool {
-	return r.x.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0 && !t.remakes()
+func (r *relay) wholeForClient() bool {
+	return r.x.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0
 }
+
+// asItIs passes the engine's stream on, with the prefill's count of cached tokens.
+type asItIs struct{ r *relay }
 
 func (t asItIs) feed(piece []byte) ([]byte, error) { return piece, nil }
 func (t asItIs) end() ([]byte, error)              { return t.r.cached.rest(), nil }
 func (t asItIs) failed(err error) *failure         { return t.r.bad("its answer cannot be passed on", err) }
 func (asItIs) remakes() bool                       { return false }
 func (asItIs) held() int                           { return 0 }
-
-// asItIs passes the engine's stream on, with the prefill's count of cached tokens.
-type asItIs struct{ r *relay }

@@ -27,11 +27,16 @@ var abortWord = []byte(`"abort"`)
 // A reason is a text or SGLang's object {"type":"abort",…}. Other reasons, known or not,
 // are none. The JSON may be cut off behind it. One without those words costs a few
 // searches.
-func ReadAbort(json []byte) (a Abort, ok bool) {
+func ReadAbort(json []byte) (Abort, bool) {
 	if !bytes.Contains(json, abortWord) && !bytes.Contains(json, errorWord) &&
 		!bytes.Contains(json, failedWord) && !bytes.Contains(json, cancelledWord) {
 		return Abort{}, false
 	}
+	return walkAbort(json)
+}
+
+// walkAbort is apart from ReadAbort because its result lies on the heap.
+func walkAbort(json []byte) (a Abort, ok bool) {
 	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
 	i := s.space(0)
