@@ -109,6 +109,20 @@ func (f *failure) Error() string {
 	return f.reason
 }
 
+// LogText tells what was wrong with a request whose failure is the client's, for the
+// log: without anything of the request itself.
+func (f *failure) LogText() string {
+	switch {
+	case f.clientLeft:
+		return ""
+	case f.status != 0:
+		return f.engineText()
+	case f.local != nil:
+		return f.local.LogText()
+	}
+	return ""
+}
+
 // engineText tells which engine answered with an error, and what it said, for the log.
 // What it says of the client's fault may repeat the prompt, and stays out.
 func (f *failure) engineText() string {

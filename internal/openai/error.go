@@ -50,6 +50,8 @@ type Error struct {
 	Limit *LimitInfo
 	// Cause is for the log, never for the client.
 	Cause error
+
+	format string // Message without its values, where that is known
 }
 
 // LimitInfo is which limit of a class was reached.

@@ -20,6 +20,9 @@ const (
 	typeServer     = "server_error"
 )
 
+// codeEngineError is the code of an engine's error that is told in another API's form.
+const codeEngineError = "engine_error"
+
 // maxNameInMessage bounds a client's own text in a message, in bytes.
 const maxNameInMessage = 128
 
@@ -27,7 +30,7 @@ const maxNameInMessage = 128
 // wrong type, or a field may not be set. param is the field, or "".
 func InvalidRequest(param, format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Param: param,
-		Message: fmt.Sprintf(format, args...)}
+		Message: fmt.Sprintf(format, args...), format: format}
 }
 
 // InvalidTarget is 400 invalid_target: the request is pinned to a worker that cannot

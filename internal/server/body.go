@@ -208,7 +208,7 @@ func (q *request) refuse(e *openai.Error, reason string) {
 	if e.Code != "" {
 		q.reason = e.Code // one word in the log, in metrics and towards the client
 	}
-	q.err = e.Cause
+	q.told, q.err = e, e.Cause
 	if q.bodyDone || q.r.Body == nil || q.r.Body == http.NoBody {
 		q.write(e)
 		return

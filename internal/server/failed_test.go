@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -76,7 +77,29 @@ func TestClientFaultsAreNotLoggedInTheEnginesWords(t *testing.T) {
 	if a := r.do("POST", "/v1/chat/completions", chat, withID, "fault"); a.status != 400 || !strings.Contains(a.body, "SECRET") {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	if line := r.line("fault"); strings.Contains(line, "failed=") || strings.Contains(r.log.String(), "SECRET") || strings.Contains(r.do("GET", "/workers", "").body, "last_failure") {
+	if line := r.line("fault"); !strings.Contains(line, `error="the decode engine answered with status 400"`) || strings.Contains(line, "failed=") || strings.Contains(r.log.String(), "SECRET") || strings.Contains(r.do("GET", "/workers", "").body, "last_failure") {
 		t.Errorf("in the log: %s", line)
+	}
+}
+
+// TestAccessLineOfAClientsFault: the line says what was wrong, and nothing of what the
+// client sent.
+func TestAccessLineOfAClientsFault(t *testing.T) {
+	r := start(t, func(s *setup) { s.cfg.Auth.APIKeys = []config.Secret{"key"} })
+	for id, c := range map[string]struct{ key, path, body, want string }{
+		"json":  {"key", "/v1/chat/completions", `{"messages":"SECRET`, `error="the request body is not valid JSON: …"`},
+		"type":  {"key", "/v1/chat/completions", `{"model":"sim-model","stream":"SECRET"}`, `error="stream is …; it must be true or false (param stream)"`},
+		"model": {"key", "/v1/chat/completions", strings.Replace(chat, "sim-model", "other", 1), `error="the model … is not served here; GET /v1/models lists those that are (param model)"`},
+		"key":   {"SECRET", "/v1/chat/completions", chat, `error="this route needs a client's API key (--api-key), and it is missing or wrong; send it as … or …"`},
+		"route": {"key", "/v1/nowhere", `{"x":"SECRET"}`, `error="sluice has no route …; docs/http.md lists the routes"`},
+		"block": {"key", "/v1/messages", `{"model":"sim-model","max_tokens":1,"messages":[{"role":"SECRET","content":"SECRET"}]}`, `(param messages[0].role)"`},
+	} {
+		r.do("POST", c.path, c.body, withID, id, "Authorization", "Bearer "+c.key)
+		if line := r.line(id); !strings.Contains(line, c.want) || field(line, "level") != "INFO" {
+			t.Errorf("no %s in %s", c.want, line)
+		}
+	}
+	if strings.Contains(r.log.String(), "SECRET") {
+		t.Error("what a client sent is in the log")
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -27,6 +28,7 @@ type request struct {
 
 	reason string
 	err    error
+	told   *openai.Error // that the request was refused with, before dispatch
 	// counted: dispatch has counted the request.
 	counted bool
 	// key is the name of the key that was presented; empty: it has none.
@@ -223,8 +225,26 @@ func (q *request) access() {
 	}
 	if line.Status >= 500 || rec.Status == http.StatusOK && q.reason != reasonOK && q.reason != reasonClientGone {
 		line.Err = q.err
+	} else if line.Status >= 400 && (line.Status != http.StatusTooManyRequests || q.reason == reasonEngineStatus) {
+		line.Err = q.clientFault()
 	}
 	q.s.log.Access(&line)
+}
+
+// clientFault tells for the log what was wrong with a request, without anything of the
+// request itself; nil if nothing can be said.
+func (q *request) clientFault() error {
+	var says interface{ LogText() string }
+	switch {
+	case q.told != nil:
+		says = q.told
+	case !errors.As(q.err, &says):
+		return nil
+	}
+	if text := says.LogText(); text != "" {
+		return errors.New(text)
+	}
+	return nil
 }
 
 // json answers with a document.

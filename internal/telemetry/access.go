@@ -52,7 +52,8 @@ type AccessLine struct {
 	BytesIn, BytesOut int64
 	// Note says which parts of the request were left out.
 	Note string
-	// Err is why it failed, unless the client caused it.
+	// Err is why it failed; of what the client caused, only what holds nothing of the
+	// request.
 	Err error
 	// Level is slog.LevelDebug for requests that are rarely of interest, such as
 	// probes.

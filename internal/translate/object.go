@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -38,8 +37,9 @@ func (p *path) String() string {
 // bad is the error of a wrong value. The field is in the message too, since the
 // Messages API's error objects have no place of their own for it.
 func bad(at *path, format string, args ...any) *openai.Error {
-	name := at.String()
-	return openai.InvalidRequest(name, "%s", name+": "+fmt.Sprintf(format, args...))
+	e := openai.InvalidRequest(at.String(), format, args...)
+	e.Message = e.Param + ": " + e.Message
+	return e
 }
 
 // unsupported is the error of a value that can't be translated.
