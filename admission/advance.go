@@ -8,7 +8,7 @@ func (c *Core) Advance(now Instant, out *[]*Ticket) {
 		return
 	}
 	c.nextRecheck = now.Add(recheckEvery)
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		if f.waiting > 0 {
 			if c.placeFence(now, f) {
 				c.drain(now, f, out) // that it was due is no missed event
@@ -33,7 +33,7 @@ func (qs *queues) NextDeadline() Instant { return min(qs.deadlines.next(), qs.ne
 func (c *Core) expire(now Instant, out *[]*Ticket) {
 	for c.deadlines.next() <= now {
 		t := c.deadlines.h[0]
-		f := t.family
+		f := t.modelGroup
 		lack := t.lane.queue.lackFor(ResourceOrder)
 		before := t.waited
 		others := c.dequeue(now, t)

@@ -18,7 +18,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	defer func() { c.arriving = nil }()
 
 	if m := t.Target.model; m.dead && m.queues.profile != c.profileOf(m.name) {
-		c.join(m, &family{fenceAt: never}) // it missed a reload
+		c.join(m, &modelGroup{fenceAt: never}) // it missed a reload
 	}
 	c.classify(t)
 	if c.noArrivals && !t.Retry {
@@ -35,7 +35,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		c.requeue(now, t)
 		c.classify(t)
 	}
-	f := t.Target.model.family
+	f := t.Target.model.modelGroup
 	pair := c.chooser.servable(t.Target)
 	if !pair && c.noWorkerWait(t) <= 0 {
 		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)

@@ -67,7 +67,7 @@ type blockSize struct {
 	tokens  int64
 	members bitmap
 	n       int
-	need    uint32 // scratch: blocks of the request that is being placed, encoded
+	need    uint32 // memory: blocks of the request that is being placed, encoded
 }
 
 func (ix *rankIndex) joinSize(r *Rank) {

@@ -227,19 +227,19 @@ func checkFamilies(c *Core) error {
 		}
 		reach[name] = seen
 	}
-	used := map[*family]bool{}
+	used := map[*modelGroup]bool{}
 	for a, m := range c.models {
-		used[m.family] = true
+		used[m.modelGroup] = true
 		for b, o := range c.models {
-			if (m.family == o.family) != reach[a][b] {
-				return fmt.Errorf("models %q and %q: same family %t, want %t", a, b, m.family == o.family, reach[a][b])
+			if (m.modelGroup == o.modelGroup) != reach[a][b] {
+				return fmt.Errorf("models %q and %q: same family %t, want %t", a, b, m.modelGroup == o.modelGroup, reach[a][b])
 			}
 		}
 	}
-	if len(used) != len(c.families) {
-		return fmt.Errorf("%d families, want %d", len(c.families), len(used))
+	if len(used) != len(c.modelGroups) {
+		return fmt.Errorf("%d families, want %d", len(c.modelGroups), len(used))
 	}
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		if !used[f] {
 			return fmt.Errorf("a family without models")
 		}
@@ -266,7 +266,7 @@ func checkWaiters(c *Core) error {
 	waiting, by, lanes, parks := 0, [numShapes]int{}, 0, 0
 	bytes := int64(0)
 	first := never
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		inFamily := 0
 		for _, p := range f.profiles {
 			inProfile := 0
@@ -289,7 +289,7 @@ func checkWaiters(c *Core) error {
 						bytes += t.Bytes
 						by[t.Target.shape]++
 						first = min(first, t.wakeAt)
-						if t.family != f || t.lane != l || t.queuePos != i || t.queue() != q || l.target != nil && l.target != t.Target {
+						if t.modelGroup != f || t.lane != l || t.queuePos != i || t.queue() != q || l.target != nil && l.target != t.Target {
 							return fmt.Errorf("a waiter is not where it should be")
 						}
 						if err := checkWaiter(c, t); err != nil {
@@ -310,7 +310,7 @@ func checkWaiters(c *Core) error {
 			}
 			inFamily += inProfile
 		}
-		if o := f.fence.owner; f.waiting != inFamily || o != nil && (o.state != stateQueued || o.family != f) {
+		if o := f.fence.owner; f.waiting != inFamily || o != nil && (o.state != stateQueued || o.modelGroup != f) {
 			return fmt.Errorf("%d waiters in a family, want %d, or a fence without its owner", f.waiting, inFamily)
 		}
 		waiting += inFamily

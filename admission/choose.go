@@ -105,7 +105,7 @@ func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	if i := cl.blockThreshold; i >= 0 && (!f.fitting(t, s, i) || exact && !f.paired(target, s)) {
 		return ResourceDecodeBlocks
 	}
-	if x := &target.model.family.fence; x.owner != nil && x.owner != t && (!f.notFenced(x, t, s) || exact && !f.paired(target, s)) {
+	if x := &target.model.modelGroup.fence; x.owner != nil && x.owner != t && (!f.notFenced(x, t, s) || exact && !f.paired(target, s)) {
 		return ResourceFence
 	}
 	if s.pairing && !exact && !f.paired(target, s) {
@@ -126,7 +126,7 @@ func lackOfRoom(role Role) Resource {
 }
 
 // ownsFence tells whether a fence is there for t.
-func ownsFence(t *Ticket) bool { return t.Target.model.family.fence.owner == t }
+func ownsFence(t *Ticket) bool { return t.Target.model.modelGroup.fence.owner == t }
 
 // busy tells whether so large a part of the eligible ranks is busy that the class
 // waits, though some are not.

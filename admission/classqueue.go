@@ -2,10 +2,10 @@ package admission
 
 import "slices"
 
-// classQueue is the waiters of one class in one family.
+// classQueue is the waiters of one class in one model group.
 type classQueue struct {
-	class  *class
-	family *family
+	class      *class
+	modelGroup *modelGroup
 
 	all, ready laneHeap
 	lanes      map[*Target]*lane
@@ -20,7 +20,7 @@ type classQueue struct {
 	closed      closedClock
 }
 
-// profileQueue is the queues of one profile in one family, and the round robin
+// profileQueue is the queues of one profile in one model group, and the round robin
 // between them.
 type profileQueue struct {
 	profile *profile
@@ -29,10 +29,10 @@ type profileQueue struct {
 	waiting int
 }
 
-func (qs *queues) newProfileQueue(f *family, p *profile) *profileQueue {
+func (qs *queues) newProfileQueue(f *modelGroup, p *profile) *profileQueue {
 	q := &profileQueue{profile: p, cursor: len(p.classes) - 1}
 	for _, cl := range p.classes {
-		cq := &classQueue{class: cl, family: f, ready: laneHeap{which: readyLanes}}
+		cq := &classQueue{class: cl, modelGroup: f, ready: laneHeap{which: readyLanes}}
 		cq.closed.queues, cq.closed.class = qs, qs.closedOf(cl.Name)
 		q.classes = append(q.classes, cq)
 	}
@@ -40,8 +40,8 @@ func (qs *queues) newProfileQueue(f *family, p *profile) *profileQueue {
 }
 
 // join makes m a model of f.
-func (qs *queues) join(m *model, f *family) {
-	m.family = f
+func (qs *queues) join(m *model, f *modelGroup) {
+	m.modelGroup = f
 	p := qs.profileOf(m.name)
 	for _, q := range f.profiles {
 		if q.profile == p {
@@ -83,9 +83,9 @@ func (qs *queues) insert(now Instant, t *Ticket) {
 			q.newHead(l)
 		}
 	}
-	t.family = q.family
+	t.modelGroup = q.modelGroup
 	q.n++
-	q.family.waiting++
+	q.modelGroup.waiting++
 	t.Target.model.queues.waiting++
 	q.raw += t.queuedRaw
 	q.cached += t.queuedCached
@@ -114,7 +114,7 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 		}
 	}
 	q.n--
-	q.family.waiting--
+	q.modelGroup.waiting--
 	t.Target.model.queues.waiting--
 	q.raw -= t.queuedRaw
 	q.cached -= t.queuedCached
@@ -122,8 +122,8 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 		q.deficit = 0
 		q.closed.set(ResourceNone, now)
 	}
-	t.family = nil
-	if f := q.family; f.fence.owner == t {
+	t.modelGroup = nil
+	if f := q.modelGroup; f.fence.owner == t {
 		qs.endFence(f)
 		return true
 	}
@@ -154,8 +154,8 @@ func (qs *queues) block(now Instant, l *lane, lack Resource, few []*Rank) {
 	l.lack = lack
 	park(l, few)
 	if l.since == 0 {
-		l.since, l.granted = max(now, 1), q.family.grants
-		q.family.fenceAt = min(q.family.fenceAt, now.Add(qs.limits.StarvationGuard))
+		l.since, l.granted = max(now, 1), q.modelGroup.grants
+		q.modelGroup.fenceAt = min(q.modelGroup.fenceAt, now.Add(qs.limits.StarvationGuard))
 	}
 }
 
@@ -174,7 +174,7 @@ func (t *Target) concerns(r *Rank) bool {
 
 // wake lets those heads of f be looked at again that may use r, one of its
 // ranks; nil: all.
-func (qs *queues) wake(f *family, r *Rank) {
+func (qs *queues) wake(f *modelGroup, r *Rank) {
 	for r != nil && len(r.parked) > 0 {
 		l := r.parked[len(r.parked)-1].lane
 		l.queue.unblock(l)
@@ -202,7 +202,7 @@ func (qs *queues) wake(f *family, r *Rank) {
 }
 
 // note keeps the account of why the queues of f do not move.
-func (f *family) note(now Instant) {
+func (f *modelGroup) note(now Instant) {
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
 			if l := q.all.top(); l != nil {
@@ -212,8 +212,8 @@ func (f *family) note(now Instant) {
 	}
 }
 
-// eachWaiter calls f for every waiter of the family.
-func (f *family) eachWaiter(do func(*Ticket)) {
+// eachWaiter calls f for every waiter of the model group.
+func (f *modelGroup) eachWaiter(do func(*Ticket)) {
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
 			for _, l := range q.all.l {
@@ -225,8 +225,8 @@ func (f *family) eachWaiter(do func(*Ticket)) {
 	}
 }
 
-// inOrder returns the waiters of a family by their first arrival.
-func (f *family) inOrder() []*Ticket {
+// inOrder returns the waiters of a model group by their first arrival.
+func (f *modelGroup) inOrder() []*Ticket {
 	var all []*Ticket
 	f.eachWaiter(func(t *Ticket) { all = append(all, t) })
 	slices.SortFunc(all, (*Ticket).compare)

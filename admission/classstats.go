@@ -11,7 +11,7 @@ type FenceStats struct {
 	Prefill, Decode string
 }
 
-// ClassStats is the state of one class in one family.
+// ClassStats is the state of one class in one model group.
 type ClassStats struct {
 	// Profile is the model whose own classes these are; empty: the root's.
 	Profile string
@@ -33,7 +33,7 @@ type ClassStats struct {
 	Short []RankShortage
 	// Fenced: a fence is kept for the head, or for another of the class.
 	Fenced bool
-	// HeldUp is how many of the waiters could start rp.now but for a blocked head that
+	// HeldUp is how many of the waiters could start now but for a blocked head that
 	// needs other ranks than they do, in strict order; of 256 that are looked at.
 	// HeldUpFor is for how long the head has held up anybody, by looks a second
 	// apart. Snapshot tells both.
@@ -53,11 +53,11 @@ type RankShortage struct {
 	Shortage
 }
 
-// queue describes a family's queue and adds the time it is closed by rp.now to the whole.
-func (rp *report) queue(f *family) QueueStats {
+// queue describes a model group's queue and adds the time it is closed by now to the whole.
+func (rp *report) queue(f *modelGroup) QueueStats {
 	s := QueueStats{Depth: f.waiting}
 	for _, m := range rp.core.modelsByName {
-		if m.family == f {
+		if m.modelGroup == f {
 			s.Models = append(s.Models, m.name)
 		}
 	}
@@ -95,7 +95,7 @@ func (rp *report) class(q *classQueue) ClassStats {
 	for _, l := range q.all.l {
 		for _, t := range l.h {
 			s.OldestWait = max(s.OldestWait, t.waited+rp.now.Sub(t.queuedAt))
-			s.Fenced = s.Fenced || q.family.fence.owner == t
+			s.Fenced = s.Fenced || q.modelGroup.fence.owner == t
 		}
 	}
 	h := q.head()

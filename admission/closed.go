@@ -2,7 +2,7 @@ package admission
 
 import "time"
 
-// closedClock adds up how long a family's queue was blocked, and by what.
+// closedClock adds up how long a model group's queue was blocked, and by what.
 type closedClock struct {
 	queues *queues
 	class  *[numResources]time.Duration // of Core.closedBy

@@ -45,12 +45,12 @@ func NewCore(o Options) *Core {
 }
 
 // wakeFor lets the heads be looked at again that may use r, from which a hold
-// was taken, and returns the family to drain, or nil.
-func (qs *queues) wakeFor(r *Rank) *family {
+// was taken, and returns the model group to drain, or nil.
+func (qs *queues) wakeFor(r *Rank) *modelGroup {
 	if qs.waiting == 0 || r.index < 0 {
 		return nil
 	}
-	f := r.pools[0].model.family
+	f := r.pools[0].model.modelGroup
 	if f.waiting == 0 {
 		return nil
 	}

@@ -26,7 +26,7 @@ func (c *Core) drainOver(now Instant, r *Rank, out *[]*Ticket) {
 	if c.waiting == 0 || r.index < 0 {
 		return
 	}
-	f := r.pools[0].model.family
+	f := r.pools[0].model.modelGroup
 	c.wake(f, nil)
 	c.drain(now, f, out)
 }

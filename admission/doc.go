@@ -21,6 +21,12 @@
 //     changes and the passing of time go in, decisions come out into a buffer
 //     that the caller lends. It has no goroutine, channel, timer, lock or
 //     clock, so that a test is a script and a replay runs the same code.
+//     It joins five owners: the rank index (what is known of the ranks, as bitmaps;
+//     no waiter), the ledger (what requests hold), the queues (classes, lanes,
+//     deadlines, fences, round robin; no bitmap), the chooser (which ranks a request
+//     can start on, or what it lacks) and the decisions (what callers are told).
+//   - [Port] drives a core by values: steps, answers and the whole [State] can be
+//     written as JSON and read back, and a fresh core goes on from a state ([Restore]).
 //   - [Gate] is the thin layer around it: one mutex, one timer, and the
 //     parking of callers. Answers are handed out after unlocking.
 //   - [Policy] chooses among ranks that have room. It is called inside the
@@ -39,21 +45,22 @@
 // # Vocabulary
 //
 // A rank is what is scheduled: a worker, or one data-parallel rank of it. A
-// pool is the ranks that serve one model in one role. A family is the pools
+// pool is the ranks that serve one model in one role. A model group (in the
+// contract: a family) is the pools
 // that compete for the same ranks or that one request needs together; each
-// family has its own queue, and families never block each other. A hold is a
+// model group has its own queue, and model groups never block each other. A hold is a
 // booking on a rank. A candidate is a rank that could serve a request at all;
 // room means that it could do so now.
 //
 // # Classes
 //
-// A request belongs to a class: one that it names, or the cell of its family
+// A request belongs to a class: one that it names, or the cell of its policy family
 // and the bucket of its uncached prompt tokens ([Profile]). Without a
 // configuration there is the one class "default". A class has thresholds, which
 // a rank of each of the two pools must be under for a request of the class to
 // start there; an order; limits of what may wait in it; and a quantum, its share
 // of the tokens when several classes could start something (a deficit round
-// robin per family and profile). The rule is one for what comes and for what
+// robin per model group and profile). The rule is one for what comes and for what
 // waits, and the choice is joint: a prefill rank counts only with a decode rank
 // that may follow it and on which the request's KV blocks fit exactly, with what
 // is pending there. One request alone on a rank always fits.
@@ -66,9 +73,16 @@
 // that a blocked head delays only those that need the same ranks ([OrderLanes]);
 // or in one queue a class ([OrderStrict]), which is the order without classes.
 //
-// A head that is blocked for [Limits].StarvationGuard while others of its family
+// A head that is blocked for [Limits].StarvationGuard while others of its model group
 // are granted gets a fence: a pair of ranks, or one, that others may use only as
 // far as it would still have room there.
+//
+// # How ranks are chosen
+//
+// Choosing takes ranks away from the candidates in steps, and stops at the first that
+// leaves no pair: not eligible for the request, overloaded, without room, over the
+// thresholds of its class, fenced for another. That step names what is lacking. Among
+// what is left, preferred labels count, and then the policy chooses.
 //
 // # What is booked
 //

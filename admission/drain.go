@@ -1,11 +1,11 @@
 package admission
 
-// drain grants to waiters of a family while there is room for a head.
+// drain grants to waiters of a model group while there is room for a head.
 //
 // Heads that are found without room stay blocked until something happens that
 // concerns them, so a drain looks at each lane that was woken at most once for
 // each grant of it, and once more.
-func (c *Core) drain(now Instant, f *family, out *[]*Ticket) int {
+func (c *Core) drain(now Instant, f *modelGroup, out *[]*Ticket) int {
 	granted := 0
 	for f.waiting > 0 {
 		t := c.nextOf(now, f, out)
@@ -23,7 +23,7 @@ func (c *Core) drain(now Instant, f *family, out *[]*Ticket) int {
 }
 
 // nextOf returns the waiter of f to be granted next, with its ranks chosen.
-func (c *Core) nextOf(now Instant, f *family, out *[]*Ticket) *Ticket {
+func (c *Core) nextOf(now Instant, f *modelGroup, out *[]*Ticket) *Ticket {
 	c.placeFence(now, f)
 	if o := f.fence.owner; o != nil {
 		if c.chooser.choose(o) == ResourceNone {
@@ -80,7 +80,7 @@ func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
 
 // grant books what choose chose. It tells whether that took a rank over a reject
 // threshold, so that heads whose last candidate it was have to be refused.
-func (c *Core) grant(now Instant, t *Ticket, f *family, out *[]*Ticket) bool {
+func (c *Core) grant(now Instant, t *Ticket, f *modelGroup, out *[]*Ticket) bool {
 	turns := c.overTurns
 	c.book(t)
 	m := t.Target.model

@@ -3,7 +3,7 @@ package admission
 // placeFence sets a fence for the oldest head that has waited long enough. It
 // tells whether it did: then the owner may have room at once, because it is not
 // judged by the part of busy ranks.
-func (c *Core) placeFence(now Instant, f *family) bool {
+func (c *Core) placeFence(now Instant, f *modelGroup) bool {
 	if c.limits.StarvationGuard <= 0 || f.fence.owner != nil || now < f.fenceAt {
 		return false
 	}
@@ -39,7 +39,7 @@ func (c *Core) placeFence(now Instant, f *family) bool {
 
 // endFence opens the fenced ranks; heads that were kept off them are looked at
 // again.
-func (qs *queues) endFence(f *family) {
+func (qs *queues) endFence(f *modelGroup) {
 	f.fence = fence{}
 	f.fenceAt = 0 // the next one may be due
 	qs.wake(f, nil)
@@ -47,7 +47,7 @@ func (qs *queues) endFence(f *family) {
 
 // moveFence finds other ranks for a fence whose ranks cannot serve its owner any
 // more.
-func (ch *chooser) moveFence(f *family) {
+func (ch *chooser) moveFence(f *modelGroup) {
 	x := &f.fence
 	if x.owner != nil && !ch.fenceHolds(x) {
 		x.prefill, x.decode = ch.fenceable(x.owner)

@@ -61,8 +61,8 @@ func TestFenceServesALargeHead(t *testing.T) {
 				if waited := now.Sub(bigAt); waited > 5*time.Second+runs+2*every {
 					t.Fatalf("served after %s", waited)
 				}
-				if c.fences != 1 || c.families[0].fence.owner != nil {
-					t.Fatalf("%d fences; one is left: %t", c.fences, c.families[0].fence.owner != nil)
+				if c.fences != 1 || c.modelGroups[0].fence.owner != nil {
+					t.Fatalf("%d fences; one is left: %t", c.fences, c.modelGroups[0].fence.owner != nil)
 				}
 				if small == 0 {
 					t.Fatal("no small request was served meanwhile")
@@ -151,7 +151,7 @@ type fencePolicy struct {
 func (p *fencePolicy) Booked(i int, _ Hint) {
 	c := p.w.core
 	r := c.ranks[i]
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		x := f.fence
 		if x.owner == nil || x.prefill != r && x.decode != r || !p.w.was[x.owner] {
 			continue
@@ -176,7 +176,7 @@ type fenceWorld struct {
 }
 
 // look is the reference's view of the core.
-func (w *fenceWorld) look() (*reference, map[*family]*refFence) {
+func (w *fenceWorld) look() (*reference, map[*modelGroup]*refFence) {
 	c := w.core
 	m := &reference{limits: c.limits, strict: !c.laned}
 	for _, r := range c.ranks {
@@ -196,8 +196,8 @@ func (w *fenceWorld) look() (*reference, map[*family]*refFence) {
 			m.waiters = append(m.waiters, k)
 		}
 	}
-	fences := map[*family]*refFence{}
-	for _, f := range c.families {
+	fences := map[*modelGroup]*refFence{}
+	for _, f := range c.modelGroups {
 		if o := f.fence.owner; o != nil {
 			x := &refFence{owner: w.ref(o)}
 			if f.fence.prefill != nil {
@@ -243,7 +243,7 @@ func (w *fenceWorld) check(t *rapid.T) {
 	}
 	w.was = owners
 	for _, k := range m.waiters {
-		x := fences[k.real.Target.model.family]
+		x := fences[k.real.Target.model.modelGroup]
 		h := m.laneHead(k)
 		if (h == nil || k.ahead(h) || x != nil && x.owner == k) && len(m.openTo(k, x)) > 0 {
 			t.Fatalf("a head waits though it has room (fence: %t)", x != nil)

@@ -46,7 +46,7 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	}
 	c.refuseUnservable(now, NoWorkers, ResourceWorker, out)
 	c.dropUnusedModels(&c.rankIndex)
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		c.chooser.moveFence(f)
 		c.wake(f, nil)
 		c.drain(now, f, out)
@@ -133,10 +133,10 @@ func (qs *queues) dropUnusedModels(ix *rankIndex) {
 		ix.modelsByName = slices.DeleteFunc(ix.modelsByName, func(o *model) bool { return o == m })
 		shared := false
 		for _, o := range ix.models {
-			shared = shared || o.family == m.family
+			shared = shared || o.modelGroup == m.modelGroup
 		}
 		if !shared {
-			qs.families = slices.DeleteFunc(qs.families, func(f *family) bool { return f == m.family })
+			qs.modelGroups = slices.DeleteFunc(qs.modelGroups, func(f *modelGroup) bool { return f == m.modelGroup })
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (ch *chooser) heldUp(q *classQueue, most int) int {
 
 // noteHeldUp keeps the time since which heads of f hold up others. It is called
 // once a second, so that the time may be up to a second too short.
-func (ch *chooser) noteHeldUp(now Instant, f *family) {
+func (ch *chooser) noteHeldUp(now Instant, f *modelGroup) {
 	for _, p := range f.profiles {
 		if p.waiting == 0 {
 			continue

@@ -20,7 +20,7 @@ type lane struct {
 	lack    Resource          // why the head cannot start, when it is known to be blocked
 	since   Instant           // since when the head is blocked; 0: it is not known to be
 	heldUp  Instant           // since when it is known to hold up others that could start; 0: it is not
-	granted uint64            // grants of the family at that time
+	granted uint64            // grants of the model group at that time
 	widePos int               // in the wide lanes of the class; -1: not in them
 	parks   [maxParks]parking // of a blocked lane that is not wide
 	parksN  int

@@ -2,7 +2,7 @@ package admission
 
 import "slices"
 
-// restructure finds the families anew when models came or went or a rank
+// restructure finds the model groups anew when models came or went or a rank
 // serves several of them; waiters keep their place.
 func (qs *queues) restructure(now Instant, ix *rankIndex, shared bool) {
 	if ix.structure == 0 && !shared {
@@ -11,31 +11,31 @@ func (qs *queues) restructure(now Instant, ix *rankIndex, shared bool) {
 	ix.structure = 0
 	models := ix.modelsByName
 	first := firstOfShared(models, ix.ranks)
-	used := map[*family]bool{}
+	used := map[*modelGroup]bool{}
 	for _, m := range models {
 		if first[m] == m {
-			if m.family == nil || used[m.family] { // new, or split off a shared one
-				m.family = &family{fenceAt: never}
+			if m.modelGroup == nil || used[m.modelGroup] { // new, or split off a shared one
+				m.modelGroup = &modelGroup{fenceAt: never}
 			}
-			used[m.family] = true
+			used[m.modelGroup] = true
 		}
 	}
-	waiters := qs.takeOut(now, func(t *Ticket) bool { return first[t.Target.model].family != t.family })
-	qs.families = qs.families[:0:0]
+	waiters := qs.takeOut(now, func(t *Ticket) bool { return first[t.Target.model].modelGroup != t.modelGroup })
+	qs.modelGroups = qs.modelGroups[:0:0]
 	for _, m := range models {
 		if first[m] == m {
-			qs.families = append(qs.families, m.family)
+			qs.modelGroups = append(qs.modelGroups, m.modelGroup)
 		}
 	}
 	for _, m := range models {
-		if f := first[m].family; m.queues == nil || m.family != f || !slices.Contains(f.profiles, m.queues) {
+		if f := first[m].modelGroup; m.queues == nil || m.modelGroup != f || !slices.Contains(f.profiles, m.queues) {
 			qs.join(m, f)
 		}
 	}
 	for _, t := range waiters {
 		qs.insert(now, t)
 	}
-	for _, f := range qs.families {
+	for _, f := range qs.modelGroups {
 		f.profiles = slices.DeleteFunc(f.profiles, func(p *profileQueue) bool {
 			return !slices.ContainsFunc(models, func(m *model) bool { return m.queues == p })
 		})
@@ -75,7 +75,7 @@ func firstOfShared(models []*model, ranks []*Rank) map[*model]*model {
 // by their first arrival.
 func (qs *queues) takeOut(now Instant, leaves func(*Ticket) bool) []*Ticket {
 	var all []*Ticket
-	for _, f := range qs.families {
+	for _, f := range qs.modelGroups {
 		f.eachWaiter(func(t *Ticket) {
 			if leaves(t) {
 				all = append(all, t)
@@ -89,8 +89,8 @@ func (qs *queues) takeOut(now Instant, leaves func(*Ticket) bool) []*Ticket {
 	return all
 }
 
-// family is the models whose requests compete for the same ranks.
-type family struct {
+// model group is the models whose requests compete for the same ranks.
+type modelGroup struct {
 	profiles   []*profileQueue
 	waiting    int
 	grants     uint64
@@ -104,7 +104,7 @@ type family struct {
 // granted. Others may use it only as far as the owner would still have room
 // afterwards, so that what runs there drains until the owner fits.
 //
-// A family has at most one. It is never taken from its owner: it ends when the
+// A model group has at most one. It is never taken from its owner: it ends when the
 // owner is granted or leaves, and moves when its ranks are lost.
 type fence struct {
 	owner           *Ticket

@@ -349,7 +349,7 @@ func (w *world) reload(t *rapid.T) {
 	}
 	cs := drawClasses(t)
 	old := map[*profileQueue]string{}
-	for _, f := range w.core.families {
+	for _, f := range w.core.modelGroups {
 		for _, p := range f.profiles {
 			old[p] = p.profile.name
 		}
@@ -547,7 +547,7 @@ func (w *world) check(t *rapid.T) {
 			t.Fatal("a head waits though it has room")
 		}
 	}
-	for _, f := range w.core.families {
+	for _, f := range w.core.modelGroups {
 		for _, p := range f.profiles {
 			for _, q := range p.classes {
 				if want := w.ref.deficit[refQueue{p, q.class.Name}]; q.deficit != want {

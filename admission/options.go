@@ -29,7 +29,7 @@ type QueueOrder uint8
 const (
 	// OrderAuto is strict without configured classes, and lanes with them.
 	OrderAuto QueueOrder = iota
-	// OrderStrict keeps one queue a class and family: a head that cannot start
+	// OrderStrict keeps one queue a class and model group: a head that cannot start
 	// blocks all behind it.
 	OrderStrict
 	// OrderLanes keeps one queue a class and predicate: a blocked head delays

@@ -5,30 +5,30 @@ import (
 	"math"
 )
 
-// rankOfWait is a waiter's place among those of its class; the least goes first.
-type rankOfWait struct {
+// position is a waiter's place among those of its class; the least goes first.
+type position struct {
 	strict   int     // negated
 	deadline Instant // never: none
 	score    int64   // negated
 }
 
-func (a rankOfWait) compare(b rankOfWait) int {
+func (a position) compare(b position) int {
 	return cmp.Or(cmp.Compare(a.strict, b.strict), cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.score, b.score))
 }
 
 // place works out the place of t in its class. It depends only on what is frozen
 // with t, so that a reload that changes the order sorts waiters anew.
 func (t *Ticket) place() {
-	t.rank = rankOfWait{strict: -t.StrictPriority, deadline: t.orderBy}
+	t.position = position{strict: -t.StrictPriority, deadline: t.orderBy}
 	jump := t.jump()
 	switch t.class.Order {
 	case WSPT:
 		score := max(1+jump, 0) / float64(max(t.weight, 1))
-		t.rank.score = -int64(math.Float64bits(score)) // not negative, so ordered as its bits
+		t.position.score = -int64(math.Float64bits(score)) // not negative, so ordered as its bits
 	case LCFS:
-		t.rank.score = -int64(t.arrival) - int64(jump*1e9)
+		t.position.score = -int64(t.arrival) - int64(jump*1e9)
 	default:
-		t.rank.score = int64(t.arrival) - int64(jump*1e9)
+		t.position.score = int64(t.arrival) - int64(jump*1e9)
 	}
 }
 
@@ -42,7 +42,7 @@ func (t *Ticket) jump() float64 {
 
 // ahead is the order within a class.
 func (t *Ticket) ahead(o *Ticket) bool {
-	if c := t.rank.compare(o.rank); c != 0 {
+	if c := t.position.compare(o.position); c != 0 {
 		return c < 0
 	}
 	return t.before(o)

@@ -7,8 +7,8 @@ import "time"
 type queues struct {
 	limits *Limits
 
-	families    []*family // of living models, without duplicates
-	classes     *Classes  // in force
+	modelGroups []*modelGroup // of living models, without duplicates
+	classes     *Classes      // in force
 	order       QueueOrder
 	laned       bool
 	root        *profile

@@ -114,10 +114,10 @@ func (r *Rank) idle() bool {
 
 // model is the pools of one base model.
 type model struct {
-	name   string
-	pools  [numRoles]*pool
-	family *family
-	queues *profileQueue // of the model's profile, in the family
+	name       string
+	pools      [numRoles]*pool
+	modelGroup *modelGroup
+	queues     *profileQueue // of the model's profile, in the model group
 	// free targets; they live as long as the model
 	targets [onPrefillOnly + 1]*Target
 	ranks   int

@@ -179,9 +179,9 @@ func (m *reference) charge(t *refTicket) { m.deficit[t.key()] -= t.cost() }
 
 // families are the profile queues somebody waits in, by family.
 func (m *reference) families() (all [][]*profileQueue) {
-	at := map[*family]int{}
+	at := map[*modelGroup]int{}
 	for _, t := range m.waiters {
-		f, p := t.real.Target.model.family, t.queue.profile
+		f, p := t.real.Target.model.modelGroup, t.queue.profile
 		i, ok := at[f]
 		if !ok {
 			i = len(all)

@@ -541,12 +541,12 @@ func (m *reference) requeue() {
 // deficits of those of their name.
 func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profileQueue]string) {
 	type name struct {
-		f              *family
+		f              *modelGroup
 		profile, class string
 	}
 	deficits := map[name]int64{}
 	for _, t := range m.waiters {
-		deficits[name{t.real.Target.model.family, old[t.queue.profile], t.queue.class}] = m.deficit[t.queue]
+		deficits[name{t.real.Target.model.modelGroup, old[t.queue.profile], t.queue.class}] = m.deficit[t.queue]
 	}
 	m.classes, m.strict = cs, strict
 	m.deficit, m.cursor = map[refQueue]int64{}, map[*profileQueue]int{}
@@ -555,7 +555,7 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 		m.enter(t)
 	}
 	for _, t := range m.waiters {
-		m.deficit[t.queue] = deficits[name{t.real.Target.model.family, t.queue.profile.profile.name, t.queue.class}]
+		m.deficit[t.queue] = deficits[name{t.real.Target.model.modelGroup, t.queue.profile.profile.name, t.queue.class}]
 	}
 	m.drain(now)
 }

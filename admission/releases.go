@@ -12,7 +12,7 @@ func (c *Core) Cancel(now Instant, t *Ticket, out *[]*Ticket) bool {
 	if t.state != stateQueued {
 		return false
 	}
-	f := t.family
+	f := t.modelGroup
 	if c.dequeue(now, t) {
 		c.drain(now, f, out)
 	}
@@ -42,7 +42,7 @@ func (c *Core) Release(now Instant, t *Ticket, out *[]*Ticket) {
 		t.state = stateIdle
 	}
 	// Both ends come free together: who needs both sees both.
-	var fp, fd *family
+	var fp, fd *modelGroup
 	if p {
 		fp = c.wakeFor(t.Prefill)
 	}

@@ -25,7 +25,7 @@ func (c *Core) Reload(now Instant, s Settings, out *[]*Ticket) {
 // size binds new arrivals.
 func (c *Core) SetLimits(now Instant, l Limits, out *[]*Ticket) {
 	c.limits = l
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		f.fenceAt = 0
 		if l.StarvationGuard <= 0 && f.fence.owner != nil {
 			c.endFence(f)
@@ -52,7 +52,7 @@ func (c *Core) refreshAll(now Instant, out *[]*Ticket) {
 			c.refresh(r, 0)
 		}
 	}
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		if f.waiting > 0 {
 			c.wake(f, nil)
 			c.drain(now, f, out)
@@ -66,13 +66,13 @@ func (c *Core) refreshAll(now Instant, out *[]*Ticket) {
 // of the same name.
 func (c *Core) SetClasses(now Instant, cs *Classes, out *[]*Ticket) {
 	type waiters struct {
-		f   *family
+		f   *modelGroup
 		all []*Ticket
 	}
 	var all []waiters
-	deficits := map[*family]map[string]int64{}
-	fences := map[*family]fence{}
-	for _, f := range c.families {
+	deficits := map[*modelGroup]map[string]int64{}
+	fences := map[*modelGroup]fence{}
+	for _, f := range c.modelGroups {
 		w := waiters{f, f.inOrder()}
 		d := map[string]int64{}
 		for _, p := range f.profiles {
@@ -91,11 +91,11 @@ func (c *Core) SetClasses(now Instant, cs *Classes, out *[]*Ticket) {
 	}
 	c.setClasses(cs)
 	c.setThresholds(c.profiles)
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		f.profiles = nil
 	}
 	for _, m := range c.modelsByName {
-		c.join(m, m.family)
+		c.join(m, m.modelGroup)
 	}
 	for _, w := range all {
 		for _, t := range w.all {

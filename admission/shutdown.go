@@ -18,7 +18,7 @@ func (c *Core) DrainWithin(now Instant, d time.Duration, out *[]*Ticket) {
 // nobody may wait, retries included.
 func (c *Core) RefuseWaiters(now Instant, out *[]*Ticket) {
 	c.noWaits = true
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		for _, t := range f.inOrder() {
 			c.dequeue(now, t)
 			c.refuse(now, t, Draining, ResourceNone, 0, out)
@@ -32,7 +32,7 @@ func (c *Core) refuseTooLate(now Instant, out *[]*Ticket) {
 	if c.drainEnd == never {
 		return
 	}
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		for _, p := range f.profiles {
 			for _, q := range p.classes {
 				for _, l := range q.all.l {

@@ -49,9 +49,9 @@ func (s RankStats) Load() int {
 	return s.PendingDecode + s.ActiveDecode
 }
 
-// QueueStats is the state of one family's queue.
+// QueueStats is the state of one model group's queue.
 type QueueStats struct {
-	// Models are the family's models, sorted.
+	// Models are the model group's models, sorted.
 	Models []string
 	Depth  int
 	// OldestWait is how long the one of its waiters has waited in all that
@@ -62,7 +62,7 @@ type QueueStats struct {
 	ClosedBy Resource
 	// Fence is what is kept for a large request; nil: nothing.
 	Fence *FenceStats
-	// Classes are the classes of the family's models.
+	// Classes are the classes of the model group's models.
 	Classes []ClassStats
 }
 
@@ -108,7 +108,7 @@ func rankStats(c *Core, r *Rank) RankStats {
 		s.Barred = append(s.Barred, d.id)
 	}
 	for _, p := range r.pools {
-		if x := &p.model.family.fence; x.owner != nil && (x.prefill == r || x.decode == r) {
+		if x := &p.model.modelGroup.fence; x.owner != nil && (x.prefill == r || x.decode == r) {
 			s.Fenced = true
 		}
 	}
@@ -156,7 +156,7 @@ func newReport(c *Core, now Instant, lacks bool) *report {
 		}
 		s.ClosedByClass[class] = of
 	}
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		s.Queues = append(s.Queues, s.queue(f))
 	}
 	return s

@@ -206,7 +206,7 @@ func (c *Core) Resume(now Instant, tickets []*Ticket, out *[]*Ticket) {
 		c.enter(now, t, c.chooser.servable(t.Target))
 	}
 	c.dropUnusedModels(&c.rankIndex)
-	for _, f := range c.families {
+	for _, f := range c.modelGroups {
 		c.drain(now, f, out)
 	}
 }

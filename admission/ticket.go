@@ -38,7 +38,7 @@ type Ticket struct {
 	ReserveTokens int64
 	// Bytes is what keeping the request waiting costs in memory.
 	Bytes int64
-	// Class is the name the request came with: a class, a family, or empty.
+	// Class is the name the request came with: a class, a policy family, or empty.
 	Class string
 	// StrictPriority goes before everything else in the class, the highest
 	// first. PriorityJump moves a request forward as if it had come so many
@@ -67,12 +67,12 @@ type Ticket struct {
 	refusal  *Refusal
 	wake     chan struct{}
 
-	class        *class     // nil before the first arrival
-	weight       int64      // uncached prompt tokens at the first arrival
-	orderBy      Instant    // the deadline that orders it in its class; never: none
-	rank         rankOfWait // its place in the class
-	lane         *lane      // while queued
-	queuedRaw    int64      // prompt tokens it counts for while queued
+	class        *class   // nil before the first arrival
+	weight       int64    // uncached prompt tokens at the first arrival
+	orderBy      Instant  // the deadline that orders it in its class; never: none
+	position     position // its place in the class
+	lane         *lane    // while queued
+	queuedRaw    int64    // prompt tokens it counts for while queued
 	queuedCached int64
 
 	limitAt     Instant // when QueueTimeout ends the wait
@@ -82,8 +82,8 @@ type Ticket struct {
 	wakeAt      Instant // the earliest of these and Deadline
 	queuePos    int     // in the lane
 	deadlinePos int
-	prev, next  *Ticket // of the target's waiters
-	family      *family // while queued
+	prev, next  *Ticket     // of the target's waiters
+	modelGroup  *modelGroup // while queued
 
 	tokens     int64 // prefill tokens held
 	heldBlocks int64

@@ -102,7 +102,7 @@ type Limits struct {
 	// PrefillSlots is the most requests in prefill on one prefill rank;
 	// zero or less turns that bound off.
 	PrefillSlots int
-	// QueueSize is the most requests that wait, over all families. Zero:
+	// QueueSize is the most requests that wait, over all model groups. Zero:
 	// a request that cannot start at once is refused.
 	QueueSize int
 	// QueueTimeout is the longest one request waits, over all its waits.
@@ -115,7 +115,7 @@ type Limits struct {
 	// is no bound.
 	MaxWaitingBytes int64
 	// StarvationGuard is how long a head may be blocked while others of its
-	// family are granted before a rank or pair is fenced for it; zero or less:
+	// model group are granted before a rank or pair is fenced for it; zero or less:
 	// there are no fences.
 	StarvationGuard time.Duration
 	// RefuseEarly refuses a request at its arrival that would wait far beyond
