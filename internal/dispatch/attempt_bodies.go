@@ -37,7 +37,7 @@ func (x *attempt) emptyBodies() *legBodies {
 	return b
 }
 
-// request is what a leg sends. It lies in b.
+// legRequest is what a leg sends. It lies in b.
 func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *upstream.Request {
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode

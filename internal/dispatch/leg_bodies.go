@@ -25,7 +25,8 @@ type legBodies struct {
 
 var legBodiesPool = sync.Pool{New: func() any { return new(legBodies) }}
 
-// buildBoth makes the bodies of both legs of copy number k; edit may be nil.
+// buildBoth makes the bodies of both legs. edit changes each before the dialect does; it
+// may be nil.
 func (b *legBodies) buildBoth(edit func(*openai.Splicer)) {
 	b.buildPrefill(edit)
 	if b.plan.SameBody {

@@ -16,9 +16,8 @@ func (x *request) serving() serving { return serving{x} }
 
 // ungated is a pass-through request that takes no place at the gate: where prefill and
 // decode are apart, and it is neither. Tokenizing, say, holds no KV cache and must not
-// wait behind prompts. It goes to a decode worker, and to a
-// prefill worker only where no decode worker can take it, because the time of those
-// is what the gate is there to guard. Otherwise the rules are those of every
+// wait behind prompts. It goes to a decode worker, and to a prefill worker only where no
+// decode worker can take it, because the time of those is what the gate is there to guard. Otherwise the rules are those of every
 // request: pins, labels, adapters, the policy.
 type ungated struct {
 	spec admission.TargetSpec // what both roles are asked for, beside pins
