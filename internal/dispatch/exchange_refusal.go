@@ -64,7 +64,7 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		f.local = openai.Draining()
 	default:
 		f.reason = reasonNoWorkers
-		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, "", info, r.RetryAfter)
+		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, x.missingRole(), info, r.RetryAfter)
 		if asks := x.narrowed(); asks != "" {
 			f.local.Message += "; the request leaves only " + asks
 		}
@@ -73,6 +73,27 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		f.local = f.local.Predicted(wholeMS(r.Limit))
 	}
 	return f
+}
+
+// missingRole names the role of which the request's model has no candidate now, for a
+// message; empty if it has some of each, or one role does all.
+func (x *exchange) missingRole() string {
+	if !x.plan.pair {
+		return ""
+	}
+	none := func(role admission.Role) bool {
+		return x.d.gate.PoolLoad(x.ticket.Target.Model(), role).Candidates == 0
+	}
+	decode, prefill := none(admission.RoleDecode), !x.attempt.bypasses() && none(admission.RolePrefill)
+	switch {
+	case prefill && decode:
+		return admission.RolePrefill.String() + " and no " + admission.RoleDecode.String()
+	case prefill:
+		return admission.RolePrefill.String()
+	case decode:
+		return admission.RoleDecode.String()
+	}
+	return ""
 }
 
 // narrowed tells what a request says itself about the workers it may run on, for

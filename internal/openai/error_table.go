@@ -144,7 +144,7 @@ func AllWorkersOverloaded(a AdmissionInfo, retry time.Duration, overload int) *E
 }
 
 // NoAvailableWorkers is 503 no_available_workers: workers of that kind are known (or
-// expected), but none can be used now. role is "prefill", "decode" or "".
+// expected), but none can be used now. role is "prefill", "decode", "prefill and no decode" or "".
 func NoAvailableWorkers(model, role string, retry time.Duration) *Error {
 	if role != "" {
 		role += " "
