@@ -258,7 +258,7 @@ var (
 	descMissing    = metric.Gauge("sluice_admission_missing_capacity", "1: a class needs a capacity that the rank did not report; its number of requests is used instead.", "rank", "capacity")
 	descFences     = metric.Counter("sluice_admission_fences_total", "Fences set; each reserves ranks for a request that would otherwise starve.")
 	descFenced     = metric.Gauge("sluice_admission_fences", "Active fences.")
-	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or modelGroup that is not configured.")
+	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
 	descClosed     = metric.Counter("sluice_admission_closed_seconds_total", "Seconds during which the request at the head of a queue could not start, by the resource it lacked; all queues together.", "resource")
 	descClosedBy   = metric.Counter("sluice_admission_class_closed_seconds_total", "Seconds during which the request at the head of a class's queue could not start, by the resource it lacked.", "class", "resource")
 	descMissed     = metric.Counter("sluice_admission_missed_events_total", "Requests that were admitted only by the periodic recheck (a missed wake-up); each is a bug in the router.")
