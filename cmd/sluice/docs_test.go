@@ -24,8 +24,14 @@ func etc(t *testing.T, page string) string {
 			write(t, dir+"/classes.yaml", block)
 		}
 	}
+	for _, file := range hereDocuments.FindAllStringSubmatch(page, -1) {
+		write(t, dir+"/"+file[1], file[2])
+	}
 	return dir
 }
+
+// hereDocuments are the files that commands of the documentation write.
+var hereDocuments = regexp.MustCompile(`(?ms)^cat > ([a-z]+\.yaml) <<'END'\n(.*?)^END$`)
 
 // blocks are the code blocks of a document in one language.
 func blocks(page, language string) []string {
