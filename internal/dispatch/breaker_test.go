@@ -54,7 +54,7 @@ func TestOnlyTheFailingLegIsCharged(t *testing.T) {
 
 // Prompts that were too long opened the breakers of healthy workers, and the
 // whole fleet stopped answering.
-func TestCase_B016_ClientErrorsDoNotOpenBreakers(t *testing.T) {
+func TestClientErrorsDoNotOpenBreakers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, breaker: config.CircuitBreaker{FailureThreshold: 3, TimeoutDuration: time.Hour},
 		sim: sim.Options{Prefill: 2, Decode: 2, Worker: sim.WorkerOptions{ContextLength: 200}}}))
@@ -76,7 +76,7 @@ func TestCase_B016_ClientErrorsDoNotOpenBreakers(t *testing.T) {
 
 // An engine's "queue full" counted as a fault; with one worker the router went on
 // refusing after the engine had become idle.
-func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
+func TestBusyDoesNotOpenBreakers(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{503, 429} {
 		r := newRig(t, rigOptions{breaker: config.CircuitBreaker{FailureThreshold: 3, TimeoutDuration: time.Hour}, sim: sim.Options{Regular: 1}})
@@ -102,7 +102,7 @@ func TestCase_B017_BusyDoesNotOpenBreakers(t *testing.T) {
 
 // With prefill's breaker open decode was still sent requests, and half-open never
 // closed.
-func TestCase_B018_OpenPrefillSparesDecodeAndCloses(t *testing.T) {
+func TestOpenPrefillSparesDecodeAndCloses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{health: rarely, sim: sim.Options{Prefill: 2},
 		breaker: config.CircuitBreaker{FailureThreshold: 2, SuccessThreshold: 2, TimeoutDuration: 2 * time.Second}}))

@@ -13,7 +13,7 @@ import (
 
 // Workers refused every request of a router that sent them no room
 // (volcano-sh/kthena#865): both legs carry the same three fields.
-func TestCase_B061_BothLegsCarryTheSameRoom(t *testing.T) {
+func TestBothLegsCarryTheSameRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	if a := r.chat(""); a.status != 200 {
@@ -40,7 +40,7 @@ func TestCase_B061_BothLegsCarryTheSameRoom(t *testing.T) {
 // A body that was unpacked but still labelled as packed broke clients
 // (vllm-project/production-stack#836). Nothing is unpacked here: bytes and label
 // pass together, and engines are not asked to pack.
-func TestCase_B124_BodyAndLabelAgree(t *testing.T) {
+func TestBodyAndLabelAgree(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}})
 	packed := "\x1f\x8b packed bytes"
@@ -59,7 +59,7 @@ func TestCase_B124_BodyAndLabelAgree(t *testing.T) {
 
 // Many streams at once on workers that accept slowly tripped breakers though the
 // workers were alive (sgl-project/sglang#13894).
-func TestCase_B021_SlowAcceptTripsNothing(t *testing.T) {
+func TestSlowAcceptTripsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}, breaker: firstFault})
 	for i := range 2 {

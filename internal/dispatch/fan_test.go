@@ -12,7 +12,7 @@ import (
 // Several samples that share one room wait for each other until the engine's
 // limit (sgl-project/sglang#26486): each has its own, and the client still sees
 // one answer.
-func TestCase_B060_SamplesHaveRoomsOfTheirOwn(t *testing.T) {
+func TestSamplesHaveRoomsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{limits: admission.Limits{PrefillSlots: 1, QueueSize: 10}}))
 	type answered struct {

@@ -73,7 +73,7 @@ func passes(t *testing.T, path, body string) {
 
 // The body was decoded and written anew, so that integers above 2^53 and the
 // spelling of numbers changed.
-func TestCase_B114_NumbersPassDigitForDigit(t *testing.T) {
+func TestNumbersPassDigitForDigit(t *testing.T) {
 	t.Parallel()
 	passes(t, "/v1/chat/completions", `{ "seed" : 9007199254740993, "model":"sim-model","temperature":1e3 ,"top_p":0.10,"x":1e400,"y":-0,"z":1.0,
 		"tools":[{"type":"function","function":{"name":"f","parameters":{"maximum":9223372036854775807}}}],
@@ -81,14 +81,14 @@ func TestCase_B114_NumbersPassDigitForDigit(t *testing.T) {
 }
 
 // Fields that the router does not know were dropped.
-func TestCase_B115_UnknownFieldsPass(t *testing.T) {
+func TestUnknownFieldsPass(t *testing.T) {
 	t.Parallel()
 	passes(t, "/v1/chat/completions", `{"model":"sim-model","chat_template_kwargs":{"enable_thinking":false},"separate_reasoning":true,
 		"made_up":{"a":[1,{"b":null}]},"made_up":"twice","messages":[{"role":"user","content":"\ud800 lone","made_up":[]}],"tools":[{"made_up":{}}],"logprobs":false}`)
 }
 
 // Requests were refused because no field named prompt was found.
-func TestCase_B116_PromptsOfEveryForm(t *testing.T) {
+func TestPromptsOfEveryForm(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	for _, tc := range []struct{ path, body string }{
@@ -119,7 +119,7 @@ func TestCase_B116_PromptsOfEveryForm(t *testing.T) {
 
 // Rooms that clients sent reached the engines, and two with the same one crashed
 // both schedulers.
-func TestCase_B059_RoomsAreTheRoutersOwn(t *testing.T) {
+func TestRoomsAreTheRoutersOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{sim: sim.Options{Prefill: 2, Decode: 2}}))
 	for _, field := range []string{`"bootstrap_room":7`, `"bootstrap_host":"10.0.0.1"`, `"bootstrap_port":1`} {
@@ -221,7 +221,7 @@ func TestResponseHeaders(t *testing.T) {
 }
 
 // A bare 502 with no reason while the decode engine is still loading.
-func TestCase_B148_LoadingEnginesSaySo(t *testing.T) {
+func TestLoadingEnginesSaySo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 2}))
 	loading := `{"error":{"message":"the model is still loading","code":503}}`
@@ -235,7 +235,7 @@ func TestCase_B148_LoadingEnginesSaySo(t *testing.T) {
 // A client library's own limit of some seconds a read made slow generations
 // fail, with no word about which limit it was: here each has its name, and
 // without one a pause is no fault.
-func TestCase_B155_LimitsAreNamed(t *testing.T) {
+func TestLimitsAreNamed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		limits upstream.Limits

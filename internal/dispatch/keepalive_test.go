@@ -34,7 +34,7 @@ func halves(step <-chan struct{}, next http.Handler) http.Handler {
 
 // A comment that a gateway added ended with an empty line, which one widely used
 // client takes for an empty event.
-func TestCase_B100_CommentsWhileAStreamIsSilent(t *testing.T) {
+func TestCommentsWhileAStreamIsSilent(t *testing.T) {
 	t.Parallel()
 	steps := make(chan struct{})
 	r := newRig(t, rigOptions{config: func(c *config.Config) { c.Server.SSEKeepalive = 20 * time.Millisecond }, sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{

@@ -93,7 +93,7 @@ func leaveAt(t *testing.T, m moment, pair bool, path string) {
 
 // A client that leaves was noticed on the streamed path only: for a plain answer
 // the engine went on to the end.
-func TestCase_B001_LeavingStopsTheEngines(t *testing.T) {
+func TestLeavingStopsTheEngines(t *testing.T) {
 	t.Parallel()
 	for _, m := range moments() {
 		if strings.HasPrefix(m.name, "mid-stream") {
@@ -110,7 +110,7 @@ func TestCase_B001_LeavingStopsTheEngines(t *testing.T) {
 
 // The proxy stopped reading but kept the engine's connection open, so that the
 // engine blocked on full buffers or finished into nothing.
-func TestCase_B002_LeavingMidStreamClosesTheConnection(t *testing.T) {
+func TestLeavingMidStreamClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	for _, m := range moments() {
 		if !strings.HasPrefix(m.name, "mid-stream") {
@@ -126,7 +126,7 @@ func TestCase_B002_LeavingMidStreamClosesTheConnection(t *testing.T) {
 }
 
 // Disconnects were handled on one route only.
-func TestCase_B004_LeavingOnEveryRoute(t *testing.T) {
+func TestLeavingOnEveryRoute(t *testing.T) {
 	t.Parallel()
 	for _, path := range routes[1:] {
 		for _, m := range moments() {
@@ -143,7 +143,7 @@ func TestCase_B004_LeavingOnEveryRoute(t *testing.T) {
 
 // A write error towards a departed client was taken for an engine's failure and
 // carried to the other engines.
-func TestCase_B015_DepartedClientIsNoFailure(t *testing.T) {
+func TestDepartedClientIsNoFailure(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 3, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: time.Millisecond}}},
 		retries: 5, breaker: firstFault})

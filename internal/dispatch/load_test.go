@@ -20,7 +20,7 @@ func (r *rig) load(w *sim.Worker) int {
 
 // Each client that left before the engine's headers leaked one count for good;
 // a worker that was started anew then looked idle and took all traffic.
-func TestCase_B005_AbortsLeakNoLoad(t *testing.T) {
+func TestAbortsLeakNoLoad(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}, policy: "power_of_two"})
 	a, b := r.sim.Regular(0), r.sim.Regular(1)
@@ -71,7 +71,7 @@ func TestCase_B005_AbortsLeakNoLoad(t *testing.T) {
 }
 
 // The health checker set the load of workers to zero while requests ran.
-func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
+func TestHealthChecksLeaveLoadAlone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}},
 		health: config.Health{Interval: 10 * time.Millisecond, Timeout: 2 * time.Second}, policy: "power_of_two"})
@@ -104,7 +104,7 @@ func TestCase_B006_HealthChecksLeaveLoadAlone(t *testing.T) {
 }
 
 // Load was let go when the headers came, and some failures gave it back twice.
-func TestCase_B008_LoadLastsToTheLastByte(t *testing.T) {
+func TestLoadLastsToTheLastByte(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 2, breaker: config.CircuitBreaker{Disabled: true},
 		sim: sim.Options{Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: forever}}}}))

@@ -43,7 +43,7 @@ func checkMerged(t *testing.T, text string, outputs int) {
 
 // Answers by way of the router lacked logprob fields that the worker sends
 // direct; a merge that depends on how the answer is cut into reads is none.
-func TestCase_B117_LogprobsOfBothLegs(t *testing.T) {
+func TestLogprobsOfBothLegs(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 37} {
 		t.Run(fmt.Sprintf("write=%d", size), func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestMergeEndsWithEitherLeg(t *testing.T) {
 
 // Prefill refused requests because the room implies one data-parallel rank and
 // the request was sent to another.
-func TestCase_B065_RoomAndRankAgree(t *testing.T) {
+func TestRoomAndRankAgree(t *testing.T) {
 	t.Parallel()
 	for _, aware := range []bool{true, false} {
 		t.Run(fmt.Sprintf("aware=%v", aware), func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestCase_B065_RoomAndRankAgree(t *testing.T) {
 }
 
 // A rank named by a client that the worker does not have must not reach it.
-func TestCase_B066_RanksFromClients(t *testing.T) {
+func TestRanksFromClients(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{dpAware: true, sim: sim.Options{Worker: sim.WorkerOptions{DPSize: 2}}}))
 	for _, rank := range []string{"7", "-1", "abc", "99999999999999999999"} {

@@ -26,7 +26,7 @@ func both(t *testing.T, f func(t *testing.T, extra string)) {
 
 // Prefill refused the request, decode waited for KV that never came, and the
 // client hung until the longest of all limits.
-func TestCase_B045_PrefillRefusesWhileDecodeIsSilent(t *testing.T) {
+func TestPrefillRefusesWhileDecodeIsSilent(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, extra string) {
 		r := newRig(t, pd(rigOptions{retries: 5, breaker: firstFault}))
@@ -49,7 +49,7 @@ func TestCase_B045_PrefillRefusesWhileDecodeIsSilent(t *testing.T) {
 
 // Decode failed at transport level; the prefill leg could never finish and was
 // left open.
-func TestCase_B046_DecodeFailsAtTransport(t *testing.T) {
+func TestDecodeFailsAtTransport(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
@@ -87,7 +87,7 @@ func TestCase_B046_DecodeFailsAtTransport(t *testing.T) {
 }
 
 // The prefill leg ran in the background and its failure was only counted.
-func TestCase_B049_PrefillFailsInTheBackground(t *testing.T) {
+func TestPrefillFailsInTheBackground(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
@@ -199,7 +199,7 @@ var slowDecode = sim.Timing{DecodeStep: 5 * time.Millisecond}
 
 // A prefill that fails after decode has begun must be seen by the client: what
 // it has is not what the engine would have said.
-func TestCase_B047_LatePrefillFailureEndsTheStream(t *testing.T) {
+func TestLatePrefillFailureEndsTheStream(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{breaker: firstFault, retries: 3, health: rarely, sim: sim.Options{Worker: sim.WorkerOptions{Timing: slowDecode}}}))
 	r.sim.Prefill(0).SetFault(sim.Fault{Do: sim.Freeze, At: sim.AtHeaders})
@@ -222,7 +222,7 @@ func TestCase_B047_LatePrefillFailureEndsTheStream(t *testing.T) {
 
 // The client's first byte was held back until prefill's body, or its headers,
 // were there, though decode was already producing.
-func TestCase_B047_FirstByteWaitsForDecodeOnly(t *testing.T) {
+func TestFirstByteWaitsForDecodeOnly(t *testing.T) {
 	t.Parallel()
 	t.Run("prefill sends headers and no body", func(t *testing.T) {
 		both(t, func(t *testing.T, extra string) {
@@ -313,7 +313,7 @@ func TestPrefillLeftOpenIsCancelledAfterTheGrace(t *testing.T) {
 
 // A streamed pair was cut off because the session was closed before its answer
 // was relayed; a later version collected all of it first.
-func TestCase_B052_PairStreamsEventByEvent(t *testing.T) {
+func TestPairStreamsEventByEvent(t *testing.T) {
 	t.Parallel()
 	gates := make(chan struct{})
 	r := newRig(t, pd(rigOptions{sim: sim.Options{Each: func(role sim.Role, _ int, o *sim.WorkerOptions) {

@@ -89,7 +89,7 @@ func TestImpossiblePins(t *testing.T) {
 }
 
 // Which models there are decides 404, 400 and 503 apart.
-func TestCase_B145_UnknownModels(t *testing.T) {
+func TestUnknownModels(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	for model, want := range map[string]int{
@@ -137,7 +137,7 @@ func TestTwoModels(t *testing.T) {
 }
 
 // A known model whose workers cannot be used now is no unknown one.
-func TestCase_B146_UnavailableIsNotUnknown(t *testing.T) {
+func TestUnavailableIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	t.Run("the last of them keeps its place", func(t *testing.T) {
 		r := newRig(t, rigOptions{breaker: firstFault, sim: sim.Options{Regular: 2}})
@@ -206,7 +206,7 @@ func TestClientsOwnPatience(t *testing.T) {
 }
 
 // The whole request has a limit, wherever it stands; the engine is not to blame.
-func TestCase_B156_RequestTimeoutNamesItself(t *testing.T) {
+func TestRequestTimeoutNamesItself(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string

@@ -128,7 +128,7 @@ func TestOneRetryAfter500(t *testing.T) {
 
 // A request was replayed as it was after an engine may have had it: rooms were
 // there twice and the first pair was left alone.
-func TestCase_B010_EachAttemptIsItsOwn(t *testing.T) {
+func TestEachAttemptIsItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{retries: 3, breaker: noBreaker}))
 	p, d := r.sim.Prefill(0), r.sim.Decode(0)
@@ -176,7 +176,7 @@ func TestCase_B010_EachAttemptIsItsOwn(t *testing.T) {
 }
 
 // A retry in the middle of a stream played it from the start again.
-func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
+func TestNoRetryAfterTheFirstByte(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{retries: 5, breaker: noBreaker, sim: sim.Options{Regular: 2}})
 	for _, w := range r.sim.Workers() {
@@ -194,7 +194,7 @@ func TestCase_B011_NoRetryAfterTheFirstByte(t *testing.T) {
 }
 
 // The configured number of tries and the pause between them were read by nobody.
-func TestCase_B012_AttemptsAndPauses(t *testing.T) {
+func TestAttemptsAndPauses(t *testing.T) {
 	t.Parallel()
 	for _, max := range []int{0, 1, 4} {
 		r := newRig(t, rigOptions{retries: max, breaker: noBreaker, sim: sim.Options{Regular: 3}, config: func(c *config.Config) {

@@ -50,7 +50,7 @@ func everyWay(t *testing.T, f func(t *testing.T, pair bool, writeSize int)) {
 }
 
 // An event with usage and no choices crashed the relay near the end.
-func TestCase_B096_EmptyChoices(t *testing.T) {
+func TestEmptyChoices(t *testing.T) {
 	t.Parallel()
 	everyWay(t, func(t *testing.T, pair bool, size int) {
 		for _, first := range []string{`{"choices":[]}`, `{}`, `{"choices":null}`} {
@@ -68,7 +68,7 @@ func TestCase_B096_EmptyChoices(t *testing.T) {
 
 // Each read was parsed by itself, so that an event cut across reads lost its
 // usage.
-func TestCase_B097_UsageAcrossReads(t *testing.T) {
+func TestUsageAcrossReads(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 13, 50} {
 		t.Run(itoa(size), func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestCase_B097_UsageAcrossReads(t *testing.T) {
 
 // A character of several bytes that was cut across reads turned into
 // replacement characters.
-func TestCase_B098_CharactersAcrossReads(t *testing.T) {
+func TestCharactersAcrossReads(t *testing.T) {
 	t.Parallel()
 	everyWay(t, func(t *testing.T, pair bool, size int) {
 		sends(t, pair, size,
@@ -117,7 +117,7 @@ func TestLargeEventsPass(t *testing.T) {
 }
 
 // Comments came out as data lines and broke the client's parser.
-func TestCase_B099_CommentsStayComments(t *testing.T) {
+func TestCommentsStayComments(t *testing.T) {
 	t.Parallel()
 	everyWay(t, func(t *testing.T, pair bool, size int) {
 		sends(t, pair, size, ": processing\n\n", ": processing\n", ": again\n\n", oneEvent, ": processing\n\n", oneEvent, doneEvent)
@@ -140,7 +140,7 @@ func TestCase_B099_CommentsStayComments(t *testing.T) {
 }
 
 // The end marker was parsed as JSON, which gave an error for each good stream.
-func TestCase_B101_EndMarkerIsNoError(t *testing.T) {
+func TestEndMarkerIsNoError(t *testing.T) {
 	t.Parallel()
 	rec, r := sends(t, true, 0, oneEvent, usageLast, doneEvent)
 	if rec.Reason != reasonOK || rec.Err != nil || rec.TTFT == 0 {
@@ -153,7 +153,7 @@ func TestCase_B101_EndMarkerIsNoError(t *testing.T) {
 
 // A plain copy into the response writer collected some 4 KB, so that tokens came
 // in lumps.
-func TestCase_B102_EachEventAtOnce(t *testing.T) {
+func TestEachEventAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, contentType := range []string{"text/event-stream", "text/event-stream; charset=utf-8", "application/x-ndjson"} {
 		t.Run(contentType, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestCase_B102_EachEventAtOnce(t *testing.T) {
 }
 
 // Answers lacked the headers that tell proxies in front not to collect them.
-func TestCase_B106_StreamHeaders(t *testing.T) {
+func TestStreamHeaders(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, pd(rigOptions{}))
 	a := r.chat(streamed)
@@ -215,7 +215,7 @@ func TestCase_B106_StreamHeaders(t *testing.T) {
 
 // The upstream dropped in the middle and the client got a stream of status 200
 // that just stopped, which many take for a whole answer.
-func TestCase_B108_BrokenStreamIsSeenToBeBroken(t *testing.T) {
+func TestBrokenStreamIsSeenToBeBroken(t *testing.T) {
 	t.Parallel()
 	limits := upstream.Limits{StreamIdle: 150 * time.Millisecond}
 	for _, tc := range []struct {
@@ -267,7 +267,7 @@ func TestCase_B108_BrokenStreamIsSeenToBeBroken(t *testing.T) {
 
 // Clients that stream got 200 and then a vague event for a request that could
 // never be served.
-func TestCase_B109_RealStatusBeforeTheStream(t *testing.T) {
+func TestRealStatusBeforeTheStream(t *testing.T) {
 	t.Parallel()
 	t.Run("the engine's 400", func(t *testing.T) {
 		both(t, func(t *testing.T, extra string) {
@@ -313,7 +313,7 @@ func TestCase_B109_RealStatusBeforeTheStream(t *testing.T) {
 
 // A recovering middleware caught the abort of a broken stream and wrote a page of
 // its own into it.
-func TestCase_B110_NothingAfterTheCut(t *testing.T) {
+func TestNothingAfterTheCut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}, breaker: firstFault})
 	r.sim.Regular(0).SetFault(sim.Fault{Do: sim.Reset, At: sim.AtEvent, After: 5})
@@ -328,7 +328,7 @@ func TestCase_B110_NothingAfterTheCut(t *testing.T) {
 
 // Every failure after the first token was counted as internal, whatever its
 // cause.
-func TestCase_B113_CausesAfterTheFirstToken(t *testing.T) {
+func TestCausesAfterTheFirstToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, rigOptions{sim: sim.Options{Regular: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: time.Millisecond}}},
 		config: func(c *config.Config) { c.Timeouts.StreamIdle = 150 * time.Millisecond }})

@@ -94,7 +94,7 @@ func TestSGLangRanks(t *testing.T) {
 
 // The room decides the prefill rank where the engine follows it; a room that
 // disagrees with the rank asked for is refused (sgl-project/sglang#29725).
-func TestCase_B065_RoomAgreesWithRank(t *testing.T) {
+func TestRoomAgreesWithRank(t *testing.T) {
 	rooms := NewRooms()
 	for dp := 1; dp <= 9; dp++ {
 		for rank := range dp {

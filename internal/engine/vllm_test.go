@@ -33,7 +33,7 @@ func wantPrefill(extra map[string]any) map[string]any {
 
 // A body without max_tokens must reach decode without it; only prefill is capped
 // (vllm-project/production-stack#747).
-func TestCase_B054_OnlyPrefillIsCapped(t *testing.T) {
+func TestOnlyPrefillIsCapped(t *testing.T) {
 	for _, body := range []string{`{}`, `{"max_tokens":500}`, `{"max_tokens":null}`} {
 		if d := cmp.Diff(wantPrefill(nil), prefillBody(t, openai.RouteChatCompletions, body)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", body, d)
@@ -52,7 +52,7 @@ func TestCase_B054_OnlyPrefillIsCapped(t *testing.T) {
 
 // max_completion_tokens wins over max_tokens: both must be capped, or prefill
 // generates the whole answer (llm-d/llm-d-router#403).
-func TestCase_B055_BothSpellingsAreCapped(t *testing.T) {
+func TestBothSpellingsAreCapped(t *testing.T) {
 	got := prefillBody(t, openai.RouteChatCompletions, `{"max_completion_tokens":500}`)
 	if d := cmp.Diff(wantPrefill(map[string]any{"max_completion_tokens": 1.0}), got); d != "" {
 		t.Error(d)
@@ -66,7 +66,7 @@ func TestCase_B055_BothSpellingsAreCapped(t *testing.T) {
 
 // A prefill that streams answers with events and without kv_transfer_params; with
 // stream options but no stream it is refused (vllm-project/production-stack#971).
-func TestCase_B057_PrefillDoesNotStream(t *testing.T) {
+func TestPrefillDoesNotStream(t *testing.T) {
 	got := prefillBody(t, openai.RouteCompletions, `{"stream":true,"stream_options":{"include_usage":true},"min_tokens":5,"prompt":"x"}`)
 	if d := cmp.Diff(wantPrefill(map[string]any{"stream": false, "prompt": "x"}), got); d != "" {
 		t.Error(d)
