@@ -11,7 +11,8 @@ const DefaultMaxEventBytes = 1 << 20
 
 // EventScanner follows a text/event-stream that passes by, whatever the pieces it
 // comes in. It copies nothing unless an event is cut across pieces, and keeps at most
-// MaxEventBytes of one; a longer event is followed but not looked into.
+// MaxEventBytes of one; of a longer event it reads what an AnswerScanner does: how the
+// answer ended, and its cost.
 //
 // The zero value is ready. It is not safe for concurrent use.
 type EventScanner struct {
@@ -49,7 +50,7 @@ type EventScanner struct {
 	Aborted bool
 	Abort   Abort
 	AbortAt int
-	// TooLong counts events that were not looked into for their length.
+	// TooLong counts events that were too long to be kept.
 	TooLong int
 	// Usage is the last token counts seen.
 	Usage    Usage
@@ -75,6 +76,7 @@ type EventScanner struct {
 	data      []byte
 	buf       []byte
 	name      eventName
+	long      *AnswerScanner // reads data that is too long to be kept
 	// began is where the event begins in the piece, 0 if before.
 	began int
 }
@@ -180,9 +182,13 @@ func lineEnd(b []byte) int {
 func (e *EventScanner) keepLine(b []byte) {
 	e.midLine = true
 	if e.lineLost {
+		if e.long != nil {
+			e.long.Feed(b)
+		}
 		return
 	}
 	if len(e.line)+len(b) > e.maxBytes() {
+		e.followLong(b)
 		// The field's name is enough to go on with.
 		e.line = append(e.line, b[:min(len(b), max(0, 16-len(e.line)))]...)
 		e.line = e.line[:min(len(e.line), 16)]
@@ -190,6 +196,22 @@ func (e *EventScanner) keepLine(b []byte) {
 		return
 	}
 	e.line = append(e.line, b...)
+}
+
+// followLong begins to look at the data of an event that is too long to be kept, of
+// which b is next: how an answer ended is told in its last event, and those of the
+// Responses API repeat the request and the answer.
+func (e *EventScanner) followLong(b []byte) {
+	if e.hasData {
+		return // over several lines
+	}
+	whole := append(append(make([]byte, 0, 2*len(dataField)), e.line[:min(len(e.line), len(dataField))]...), b[:min(len(b), len(dataField))]...)
+	if !bytes.HasPrefix(whole, dataField) {
+		return
+	}
+	e.long = new(AnswerScanner)
+	e.long.Feed(e.line[min(len(e.line), len(dataField)):])
+	e.long.Feed(b[max(0, len(dataField)-len(e.line)):])
 }
 
 var bom = []byte("\xef\xbb\xbf")
@@ -281,7 +303,7 @@ func (e *EventScanner) endEvent() {
 		e.Events++
 		e.inspect()
 	}
-	e.inEvent, e.hasData, e.dataOwned, e.dataLost, e.data, e.name = false, false, false, false, nil, nameNone
+	e.inEvent, e.hasData, e.dataOwned, e.dataLost, e.data, e.name, e.long = false, false, false, false, nil, nameNone, nil
 	if cap(e.buf) > 64<<10 {
 		e.buf = nil // long events are rare; idle streams are many
 	}
@@ -306,6 +328,9 @@ func (e *EventScanner) inspect() {
 		e.Finished = true
 	}
 	data := e.data
+	if e.long != nil && e.dataLost && e.long.Closed() {
+		data = e.long.Told()
+	}
 	if bytes.Equal(bytes.TrimSpace(data), doneMarker) {
 		e.Done, e.Finished = true, true
 		return
@@ -326,7 +351,7 @@ func (e *EventScanner) inspect() {
 	}
 	e.DataEvents++
 	if e.OnData != nil {
-		e.OnData(data)
+		e.OnData(e.data)
 	}
 	if e.name == nameOpening {
 		e.Openings++

@@ -111,6 +111,34 @@ func TestEventScannerBoundsWhatItKeeps(t *testing.T) {
 	}
 }
 
+// The last event of a stream of the Responses API repeats the request's instructions
+// and the whole answer: how it ended is read all the same.
+func TestHowLongEventsEnd(t *testing.T) {
+	long := strings.Repeat("x", 3000)
+	response := "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"object\":\"response\",\"instructions\":\"" + long + "\",\"status\":\"%s\",\"usage\":{\"input_tokens\":7,\"output_tokens\":3}}}\n\n"
+	for _, size := range []int{1, 7, 1000} {
+		feed := func(stream string) *EventScanner {
+			e := &EventScanner{MaxEventBytes: 1024}
+			for at := 0; at < len(stream); at += size {
+				e.Feed([]byte(stream[at:min(at+size, len(stream))]))
+			}
+			return e
+		}
+		if e := feed(fmt.Sprintf(response, "failed")); !e.Aborted || e.Abort.Status != 500 {
+			t.Errorf("pieces of %d: a failed one: %s", size, summary(e))
+		}
+		if e := feed(fmt.Sprintf(response, "completed")); e.Aborted || !e.Finished || e.DataEvents != 1 || e.Usage != (Usage{7, 3, -1}) || e.TooLong != 1 {
+			t.Errorf("pieces of %d: a good one: %s", size, summary(e))
+		}
+		if e := feed("data: {\"error\":{\"message\":\"no\",\"x\":\"" + long + long + "\"}}\n\n"); e.Errors != 1 || EventErrorMessage(e.LastError) != "no" {
+			t.Errorf("pieces of %d: an error: %s", size, summary(e))
+		}
+		if e := feed("id: " + long + "\ndata: {}\n\n"); e.DataEvents != 1 || e.TooLong != 0 {
+			t.Errorf("pieces of %d: another field: %s", size, summary(e))
+		}
+	}
+}
+
 func TestEventScannerAllocatesNothing(t *testing.T) {
 	event := []byte("data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\"usage\":{\"prompt_tokens\":1}}\n\n")
 	e := scanWhole(string(event))
