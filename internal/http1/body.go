@@ -60,7 +60,7 @@ func (b *body) Read(p []byte) (int, error) {
 		if !isTimeout(err) {
 			b.err = err
 		}
-		b.c.letGo()
+		b.c.releaseBuffer()
 	}
 	if err == io.EOF {
 		b.c.peek.bodyEnded()

@@ -42,17 +42,17 @@ type conn struct {
 	// Bound methods, made once so that a request does not allocate them.
 	readFn, writeFn func(uintptr) bool
 
-	state atomic.Int32
-	place // in the order in which connections are closed for others
-	// met: it has sent a whole head.
-	met atomic.Bool
+	state     atomic.Int32
+	waitState // in the order in which connections are closed for others
+	// sentHead: it has sent a whole head.
+	sentHead atomic.Bool
 	// progress: bytes have come since it last waited for some; parked: it was in
 	// stateWaits during that. Both are of who reads.
 	progress, parked bool
 	// running: the handler has called Running.
 	running bool
-	// refuseAll: it is one too many. Set before serve.
-	refuseAll bool
+	// overLimit: it is one too many. Set before serve.
+	overLimit bool
 	// held is what is counted for the head, in bytes.
 	held int
 	// isCut: cut was called.
@@ -132,24 +132,24 @@ func (c *conn) cut() {
 // serve serves one request after another.
 func (c *conn) serve() {
 	defer c.end()
-	if c.refuseAll {
+	if c.overLimit {
 		defer c.srv.refusing.Add(-1)
-		c.refuse(TooMany())
+		c.refuse(TooManyConnections())
 		return
 	}
 	limit := c.srv.HeaderTimeout // of a connection that is new
 	for {
 		head, p, err := c.readHead(limit)
 		switch {
-		case err == ErrMadeRoom:
-			c.dismiss()
+		case err == ErrEvicted:
+			c.endEvicted()
 			return
 		case err != nil:
 			return
 		case !c.beginRequest():
 			if c.evicted() { // while its head was read
 				c.x.beginRefusal()
-				c.answer(TooMany())
+				c.answer(TooManyConnections())
 			}
 			return
 		case p == nil:
@@ -241,7 +241,7 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 			}
 			if n := wire.HeadEnd(b, &scanned); n >= 0 && n <= c.srv.MaxHeaderBytes {
 				if !c.holdHead(n) {
-					return "", HeadFull(), nil
+					return "", NoMemoryForHead(), nil
 				}
 				c.in.R += n
 				return string(b[:n]), nil, nil
@@ -250,7 +250,7 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 				return "", HeadTooLarge(c.srv.MaxHeaderBytes), nil
 			}
 			if !c.holdHead(len(c.in.B)) {
-				return "", HeadFull(), nil
+				return "", NoMemoryForHead(), nil
 			}
 			if !started {
 				started, deadline, limit = true, time.Time{}, c.srv.HeaderTimeout
@@ -282,7 +282,7 @@ func (c *conn) beginHead() bool {
 // closedBy is why a connection was closed from outside.
 func (c *conn) closedBy() error {
 	if c.evicted() {
-		return ErrMadeRoom
+		return ErrEvicted
 	}
 	return errConnClosed
 }
@@ -290,8 +290,8 @@ func (c *conn) closedBy() error {
 // beginRequest says that a request is going to be answered. It is false if the
 // connection was closed meanwhile.
 func (c *conn) beginRequest() bool {
-	if !c.met.Load() {
-		c.srv.waiting.greet(c)
+	if !c.sentHead.Load() {
+		c.srv.waiting.firstHead(c)
 	}
 	return c.state.CompareAndSwap(stateHead, stateActive)
 }
@@ -309,8 +309,8 @@ func (c *conn) fill(deadline time.Time) error {
 	return err
 }
 
-// letGo gives the buffer back if nothing is in it.
-func (c *conn) letGo() {
+// releaseBuffer gives the buffer back if nothing is in it.
+func (c *conn) releaseBuffer() {
 	if c.in.Len() == 0 {
 		c.in.Drop()
 	}
@@ -341,7 +341,7 @@ func (c *conn) read(deadline time.Time) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		}
 		if c.evicted() {
-			return 0, ErrMadeRoom // its deadline may just have been armed anew
+			return 0, ErrEvicted // its deadline may just have been armed anew
 		}
 		n, err := c.readOnce()
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -362,16 +362,16 @@ func (c *conn) arm(deadline time.Time) {
 func (c *conn) readOnce() (int, error) {
 	c.readN, c.parked = 0, false
 	if c.raw == nil {
-		c.waits()
+		c.parkReading()
 		n, err := c.sock.Read(c.room())
-		if c.parked && !c.goesOn(stateWaits) {
-			return 0, ErrMadeRoom
+		if c.parked && !c.unpark(stateWaits) {
+			return 0, ErrEvicted
 		}
 		return n, err
 	}
 	err := c.raw.Read(c.readFn)
-	if c.parked && !c.goesOn(stateWaits) {
-		return 0, ErrMadeRoom
+	if c.parked && !c.unpark(stateWaits) {
+		return 0, ErrEvicted
 	}
 	if err != nil {
 		return 0, err
@@ -394,7 +394,7 @@ func (c *conn) tryRead(fd uintptr) bool {
 		if c.in.Len() == 0 {
 			c.in.Drop()
 		}
-		c.waits()
+		c.parkReading()
 		return false
 	}
 	c.readN, c.readErr = n, err
@@ -404,27 +404,27 @@ func (c *conn) tryRead(fd uintptr) bool {
 // write sends all of vec, and waits for the socket until the deadline.
 func (c *conn) write(vec [][]byte, deadline time.Time) error {
 	if c.evicted() {
-		deadline = time.Now().Add(lastWords)
+		deadline = time.Now().Add(evictedWriteTimeout)
 	}
 	if c.raw == nil {
 		_ = c.sock.SetWriteDeadline(deadline) // fails only if closed, as the write will
-		parked := c.stalls()
+		parked := c.parkWriting()
 		bufs := net.Buffers(vec)
 		_, err := bufs.WriteTo(c.sock)
-		if parked && !c.goesOn(stateStalled) {
-			return ErrMadeRoom
+		if parked && !c.unpark(stateStalled) {
+			return ErrEvicted
 		}
 		return err
 	}
 	c.wait = false
 	for len(vec) > 0 {
 		c.vec, c.sentN, c.sentErr = vec, 0, nil
-		parked := c.wait && c.stalls()
+		parked := c.wait && c.parkWriting()
 		err := c.raw.Write(c.writeFn)
 		c.vec = nil
 		switch {
-		case parked && !c.goesOn(stateStalled):
-			return ErrMadeRoom
+		case parked && !c.unpark(stateStalled):
+			return ErrEvicted
 		case err != nil && !(errors.Is(err, os.ErrDeadlineExceeded) && !c.wait):
 			return err
 		case c.sentErr != nil:
@@ -459,7 +459,7 @@ func (c *conn) refuse(p *Problem) {
 // may follow on the connection.
 func (c *conn) handle() bool {
 	x := &c.x
-	c.letGo()
+	c.releaseBuffer()
 	c.peek.begin()
 	whole := c.answer(nil)
 	c.running = false

@@ -14,9 +14,9 @@ type connContext struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	over bool
-	fns  []*func() // empty slots are nil
-	fns0 [4]*func()
+	ended bool
+	fns   []*func() // empty slots are nil
+	fns0  [4]*func()
 }
 
 func newConnContext(parent context.Context) *connContext {
@@ -40,7 +40,7 @@ func (c *connContext) close() {
 func (c *connContext) run() {
 	c.mu.Lock()
 	fns := c.fns
-	c.fns, c.over = nil, true
+	c.fns, c.ended = nil, true
 	c.mu.Unlock()
 	for _, f := range fns {
 		if f != nil {
@@ -57,7 +57,7 @@ func (c *connContext) AfterFunc(f func()) (stop func() bool) {
 	p := &f
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.ended {
 		go f()
 		return func() bool { return false }
 	}

@@ -15,9 +15,9 @@ import (
 // has called Running on its answer is never closed. One that has not sent a head yet must
 // have been silent for a second, unless such connections prove not to send any.
 func (s *Server) CloseIdle(n int) (closed int) {
-	least := ages{newcomer: restTime}
+	least := minAges{newcomer: minIdle}
 	if mono.Now() < mono.Instant(s.silentUntil.Load()) {
-		least.newcomer = atOnce
+		least.newcomer = anyAge
 	}
 	for closed < n {
 		if ok, _ := s.closeOne(least, nil); !ok {
@@ -32,7 +32,7 @@ func (s *Server) CloseIdle(n int) (closed int) {
 func (s *Server) Leaving() int64 { return s.waiting.leaving.Load() }
 
 // closeOne closes one connection, but not except; see waiting.victim.
-func (s *Server) closeOne(least ages, except *conn) (closed, soon bool) {
+func (s *Server) closeOne(least minAges, except *conn) (closed, soon bool) {
 	c, soon := s.waiting.victim(least, except)
 	if c == nil {
 		return false, soon
@@ -47,37 +47,37 @@ func (s *Server) closeOne(least ages, except *conn) (closed, soon bool) {
 }
 
 const (
-	// lookAgain is how often it is looked whether there is room.
-	lookAgain = 2 * time.Millisecond
-	// quietLooks is at how many looks in a row none of the newcomers has sent a whole
+	// pollInterval is how often it is looked whether there is room.
+	pollInterval = 2 * time.Millisecond
+	// silentPolls is at how many looks in a row none of the newcomers has sent a whole
 	// head, when they are taken for such as never will. They are counted because on a
 	// busy machine a time passes without anybody having had a chance. busyLooks holds if
 	// a good part, the goodPart-th, of those that have come of late have sent one: it is
 	// a burst of clients then, on a machine that is busy with it. againLooks holds once
 	// newcomers were found silent, until some are not.
-	quietLooks = 20
-	againLooks = 8
-	busyLooks  = 40
-	goesOnFor  = 3 // looks that find first heads, until newcomers are no more silent
-	goodPart   = 4
-	ofLate     = time.Second
-	// maxPatience is how long one may wait for newcomers in all; a patienceShare-th of the
+	silentPolls      = 20
+	silentPollsAgain = 8
+	silentPollsBusy  = 40
+	activePolls      = 3 // looks that find first heads, until newcomers are no more silent
+	activeShare      = 4
+	recentWindow     = time.Second
+	// maxWait is how long one may wait for newcomers in all; a patienceShare-th of the
 	// time that passes is added, up to that.
-	maxPatience   = time.Second
-	patienceShare = 8
-	// firstHurry is how many connections are closed without looking again whether
+	maxWait   = time.Second
+	waitShare = 8
+	// minSilentBatch is how many connections are closed without looking again whether
 	// newcomers send a head, at first. It grows fourfold each time that they did not.
-	firstHurry = 32
-	maxHurry   = 1 << 12
-	hurryTime  = time.Second
+	minSilentBatch = 32
+	maxSilentBatch = 1 << 12
+	silentFor      = time.Second
 	// maxLeaving is how many connections may be about to close while further ones are
 	// accepted, and leaveTime how long that is waited for.
-	maxLeaving = 8
-	leaveTime  = 50 * time.Millisecond
+	maxLeaving     = 8
+	maxLeavingWait = 50 * time.Millisecond
 )
 
-// hurry is what the accepting goroutine knows of newcomers.
-type hurry struct {
+// newcomerStats is what the accepting goroutine knows of newcomers.
+type newcomerStats struct {
 	left  int // connections to be closed without another look, until the time of silentUntil
 	next  int // how many that is the next time
 	spent time.Duration
@@ -91,27 +91,27 @@ type hurry struct {
 }
 
 // accepted counts an accept.
-func (h *hurry) accepted(now mono.Instant, heads int64) {
+func (h *newcomerStats) accepted(now mono.Instant, heads int64) {
 	h.accepts++
-	if passed := now.Sub(h.mark); passed >= ofLate {
+	if passed := now.Sub(h.mark); passed >= recentWindow {
 		h.mark = now
 		h.marks[0] = h.marks[1]
 		h.marks[1].accepts, h.marks[1].heads = h.accepts, heads
-		if passed >= 2*ofLate {
+		if passed >= 2*recentWindow {
 			h.marks[0] = h.marks[1]
 		}
 	}
 }
 
-// looks is how many looks in a row find nothing until newcomers are taken for silent.
-func (h *hurry) looks(heads int64) int {
-	if h.next > firstHurry {
-		return againLooks
+// silentPollLimit is how many silentPollLimit in a row find nothing until newcomers are taken for silent.
+func (h *newcomerStats) silentPollLimit(heads int64) int {
+	if h.next > minSilentBatch {
+		return silentPollsAgain
 	}
-	if (heads-h.marks[0].heads)*goodPart > h.accepts-h.marks[0].accepts {
-		return busyLooks
+	if (heads-h.marks[0].heads)*activeShare > h.accepts-h.marks[0].accepts {
+		return silentPollsBusy
 	}
-	return quietLooks
+	return silentPolls
 }
 
 // makeRoom is called with each connection that was accepted. It is false if the
@@ -123,13 +123,13 @@ func (s *Server) makeRoom(c *conn) bool {
 	if s.Crowded == nil {
 		return true
 	}
-	s.hurry.accepted(mono.Now(), s.waiting.heads.Load())
+	s.newcomers.accepted(mono.Now(), s.waiting.heads.Load())
 	if !s.Crowded() {
 		return true
 	}
-	if ok, _ := s.closeOne(ages{restTime, restTime}, c); ok || !s.Full() || s.waitForRoom(c) {
-		for end := mono.Now().Add(leaveTime); s.waiting.leaving.Load() > maxLeaving && mono.Now() < end; {
-			time.Sleep(lookAgain / 2)
+	if ok, _ := s.closeOne(minAges{minIdle, minIdle}, c); ok || !s.Full() || s.waitForRoom(c) {
+		for end := mono.Now().Add(maxLeavingWait); s.waiting.leaving.Load() > maxLeaving && mono.Now() < end; {
+			time.Sleep(pollInterval / 2)
 		}
 		return true
 	}
@@ -137,7 +137,7 @@ func (s *Server) makeRoom(c *conn) bool {
 		s.refusing.Add(-1)
 		return false
 	}
-	c.refuseAll = true
+	c.overLimit = true
 	return true
 }
 
@@ -149,46 +149,46 @@ func (s *Server) makeRoom(c *conn) bool {
 // to close: running requests have all there is.
 func (s *Server) waitForRoom(c *conn) bool {
 	now := mono.Now()
-	h := &s.hurry
+	h := &s.newcomers
 	if now >= mono.Instant(s.silentUntil.Load()) {
-		h.left, h.next = 0, firstHurry
+		h.left, h.next = 0, minSilentBatch
 	}
 	if h.left > 0 {
 		h.left--
-		if ok, _ := s.closeOne(ages{}, c); ok {
-			s.silentUntil.Store(int64(now.Add(hurryTime))) // it goes on
+		if ok, _ := s.closeOne(minAges{}, c); ok {
+			s.silentUntil.Store(int64(now.Add(silentFor))) // it goes on
 			return true
 		}
 	}
-	h.spent, h.at = max(h.spent-now.Sub(h.at)/patienceShare, 0), now
+	h.spent, h.at = max(h.spent-now.Sub(h.at)/waitShare, 0), now
 	defer func() { h.spent, h.at = h.spent+mono.Now().Sub(now), mono.Now() }()
 	for quiet, progress, heads := 0, 0, s.waiting.heads.Load(); ; quiet++ {
 		if !s.waiting.mostlySilent() {
-			ok, soon := s.closeOne(ages{newcomer: restTime}, c)
+			ok, soon := s.closeOne(minAges{newcomer: minIdle}, c)
 			if ok || !soon && s.waiting.silent.Load() <= 1 {
 				return ok || !s.Full()
 			}
 		}
-		silent := quiet >= h.looks(heads)
+		silent := quiet >= h.silentPollLimit(heads)
 		spent := h.spent + mono.Now().Sub(now)
-		if silent || spent >= maxPatience {
-			ok, soon := s.closeOne(ages{}, c)
+		if silent || spent >= maxWait {
+			ok, soon := s.closeOne(minAges{}, c)
 			if ok && silent {
-				s.silentUntil.Store(int64(mono.Now().Add(hurryTime)))
-				h.left, h.next = h.next, min(4*h.next, maxHurry)
+				s.silentUntil.Store(int64(mono.Now().Add(silentFor)))
+				h.left, h.next = h.next, min(4*h.next, maxSilentBatch)
 			}
-			if ok || !soon || spent >= 2*maxPatience {
+			if ok || !soon || spent >= 2*maxWait {
 				return ok || !s.Full()
 			}
 		}
-		time.Sleep(lookAgain)
-		if ok, _ := s.closeOne(ages{restTime, restTime}, c); ok || !s.Full() || s.isClosed() {
+		time.Sleep(pollInterval)
+		if ok, _ := s.closeOne(minAges{minIdle, minIdle}, c); ok || !s.Full() || s.isClosed() {
 			return true
 		}
 		if n := s.waiting.heads.Load(); n != heads {
 			// At first these are only of those that came last.
-			if heads, quiet, progress = n, 0, progress+1; progress >= goesOnFor {
-				h.next = firstHurry
+			if heads, quiet, progress = n, 0, progress+1; progress >= activePolls {
+				h.next = minSilentBatch
 			}
 		}
 	}
@@ -197,14 +197,14 @@ func (s *Server) waitForRoom(c *conn) bool {
 // maxRefusing is how many connections are told at one time that there are too many.
 const maxRefusing = 8
 
-// TooMany is what a connection is told that is one too many.
-func TooMany() *Problem {
+// TooManyConnections is what a connection is told that is one too many.
+func TooManyConnections() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Connections: true,
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and none of them is idle; try again shortly"}
 }
 
-// Silent is what a connection is told that is closed before it has sent a request.
-func Silent() *Problem {
+// NoRequestYet is what a connection is told that is closed before it has sent a request.
+func NoRequestYet() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Connections: true, Unasked: true,
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and this one had not sent a request; try again shortly"}
 }
@@ -214,16 +214,16 @@ func outOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// ErrMadeRoom is why a body cannot be read, or an answer not be written, whose
+// ErrEvicted is why a body cannot be read, or an answer not be written, whose
 // connection was closed for others because its client made no progress.
-var ErrMadeRoom = errors.New("the connection was closed to make room for others")
+var ErrEvicted = errors.New("the connection was closed to make room for others")
 
 // evicted tells whether the connection was closed for others.
 func (c *conn) evicted() bool { return c.state.Load() == stateEvicted }
 
-// waits is called by who reads, before it waits. The connection can be closed for others
+// parkReading is called by who reads, before it parkReading. The connection can be closed for others
 // then, unless its request runs.
-func (c *conn) waits() {
+func (c *conn) parkReading() {
 	if c.progress {
 		c.progress = false
 		c.since.Store(int64(mono.Now()))
@@ -231,8 +231,8 @@ func (c *conn) waits() {
 	c.parked = c.park(stateWaits) || c.parked // it may wake up for nothing
 }
 
-// stalls is called by who writes, before it waits. What it returns is for goesOn.
-func (c *conn) stalls() (parked bool) {
+// parkWriting is called by who writes, before it waits. What it returns is for goesOn.
+func (c *conn) parkWriting() (parked bool) {
 	c.since.Store(int64(mono.Now()))
 	return c.park(stateStalled)
 }
@@ -247,19 +247,19 @@ func (c *conn) park(state int32) (parked bool) {
 	return parked
 }
 
-// goesOn is called after a wait for which the connection was parked. It is false if the
+// unpark is called after a wait for which the connection was parked. It is false if the
 // connection was closed meanwhile.
-func (c *conn) goesOn(state int32) bool { return c.state.CompareAndSwap(state, stateActive) }
+func (c *conn) unpark(state int32) bool { return c.state.CompareAndSwap(state, stateActive) }
 
-// dismiss ends a connection that was closed for others while it waited for a request.
+// endEvicted ends a connection that was closed for others while it waited for a request.
 // One that has not sent any is told why. One between two is not: its client may be about
 // to send the next, and would take this for the answer.
-func (c *conn) dismiss() {
-	if !c.met.Load() {
+func (c *conn) endEvicted() {
+	if !c.sentHead.Load() {
 		c.x.beginRefusal()
-		c.answer(Silent())
+		c.answer(NoRequestYet())
 	}
 }
 
-// lastWords is how long a write may wait on a connection that makes room for others.
-const lastWords = 5 * time.Millisecond
+// evictedWriteTimeout is how long a write may wait on a connection that makes room for others.
+const evictedWriteTimeout = 5 * time.Millisecond

@@ -60,7 +60,7 @@ var large = make([]byte, 32<<20)
 func kinds(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/body":
-		if _, err := io.ReadAll(r.Body); err == ErrMadeRoom {
+		if _, err := io.ReadAll(r.Body); err == ErrEvicted {
 			w.WriteHeader(503)
 		}
 	case "/early":
@@ -245,10 +245,10 @@ func TestUnreadBytesAreProgress(t *testing.T) {
 	busy, silent := accept(get("/")), accept("")
 	w.add(busy)
 	w.add(silent)
-	if c, _ := w.victim(ages{}, nil); c != silent {
+	if c, _ := w.victim(minAges{}, nil); c != silent {
 		t.Error("the silent one was not found")
 	}
-	if c, soon := w.victim(ages{}, nil); c != nil || !soon {
+	if c, soon := w.victim(minAges{}, nil); c != nil || !soon {
 		t.Errorf("%v, %t", c, soon)
 	}
 }
@@ -265,7 +265,7 @@ func TestFullOfRunningRequests(t *testing.T) {
 	}
 	c := r.dial()
 	c.send(get("/"))
-	c.want(503, TooMany().Message)
+	c.want(503, TooManyConnections().Message)
 	for _, c := range running {
 		if !c.open() {
 			t.Error("a running request was ended")

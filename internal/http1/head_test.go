@@ -416,7 +416,7 @@ func TestIdleConnectionKeepsNothingOfALargeHead(t *testing.T) {
 	if p := c.x.begin(head); p != nil {
 		t.Fatal(p)
 	}
-	c.letGo()
+	c.releaseBuffer()
 	c.x.reset()
 	if reflect.ValueOf(c.x.header).Pointer() == reflect.ValueOf(first).Pointer() || reflect.ValueOf(c.x.req.Header).Pointer() != reflect.ValueOf(c.x.header).Pointer() {
 		t.Error("the large map is kept")

@@ -26,8 +26,8 @@ func (c *conn) holdHead(n int) bool {
 	return true
 }
 
-// HeadFull is what a client is told whose head has no room.
-func HeadFull() *Problem {
+// NoMemoryForHead is what a client is told whose head has no room.
+func NoMemoryForHead() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable,
 		Message: "the router holds as much of requests as it may (--max-buffered-bytes), and this request's head has no room; try again shortly"}
 }

@@ -50,10 +50,10 @@ type Server struct {
 	// plain: nothing that only Linux has is used, for tests of what takes its place.
 	plain bool
 	// draining: answers end their connections.
-	draining atomic.Bool
-	watch    watcher
-	refusing atomic.Int32 // connections that are told that they are one too many
-	hurry    hurry        // of the goroutine that accepts
+	draining  atomic.Bool
+	watch     watcher
+	refusing  atomic.Int32  // connections that are told that they are one too many
+	newcomers newcomerStats // of the goroutine that accepts
 	// silentUntil: till then newcomers are taken for such as never send a request. A
 	// mono.Instant.
 	silentUntil atomic.Int64
@@ -106,7 +106,7 @@ func (s *Server) Serve(l *net.TCPListener) error {
 			return err
 		}
 		if outOfFiles(err) {
-			if ok, _ := s.closeOne(ages{}, nil); ok {
+			if ok, _ := s.closeOne(minAges{}, nil); ok {
 				time.Sleep(time.Millisecond) // its goroutine closes it
 				continue
 			}

@@ -1,11 +1,12 @@
 package http1
 
 import (
-	"container/heap"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/heap"
+	"github.com/sluice-router/sluice/internal/list"
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
@@ -32,9 +33,8 @@ type waiting struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	front, back *conn // of newcomers
-	count       int   // of newcomers
-	others      connHeap
+	newcomers list.List[*conn]
+	others    heap.Heap[*conn] // the one with the smallest key first
 }
 
 // Places of a connection in waiting, guarded by its mu.
@@ -45,33 +45,25 @@ const (
 	gone // for good
 )
 
-// place is what waiting keeps in a connection.
-type place struct {
+// waitState is what waiting keeps in a connection.
+type waitState struct {
 	// atomic
 	since    atomic.Int64 // a mono.Instant: of its last progress, as far as it waited after that
 	unlisted atomic.Bool  // it is to be listed when it begins to wait
 	last     atomic.Bool  // it ends with the request it carries
 
 	// guarded by waiting.mu
-	where      int8
-	prev, next *conn // of newcomers
-	key        int64 // since, when it was last put in order
-	at         int   // in the heap
+	where int8
+	node  list.Node[*conn] // in the list of newcomers
+	key   int64            // since, when the connection was last put in order
+	index int              // in the heap of others
 }
 
-// connHeap has the one with the smallest key first.
-type connHeap []*conn
+// Before implements heap.Element.
+func (c *conn) Before(o *conn) bool { return c.key < o.key }
 
-func (h connHeap) Len() int           { return len(h) }
-func (h connHeap) Less(i, j int) bool { return h[i].key < h[j].key }
-func (h connHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].at, h[j].at = i, j }
-func (h *connHeap) Push(x any)        { c := x.(*conn); c.at = len(*h); *h = append(*h, c) }
-func (h *connHeap) Pop() any {
-	n := len(*h) - 1
-	c := (*h)[n]
-	(*h)[n], *h = nil, (*h)[:n]
-	return c
-}
+// SetIndex implements heap.Element.
+func (c *conn) SetIndex(i int) { c.index = i }
 
 // add takes in a connection that was accepted.
 func (w *waiting) add(c *conn) {
@@ -88,14 +80,14 @@ func (w *waiting) remove(c *conn) {
 	defer w.mu.Unlock()
 	w.takeLocked(c)
 	c.where = gone
-	if !c.met.Load() {
+	if !c.sentHead.Load() {
 		w.silent.Add(-1)
 	}
 }
 
-// greet is called by a connection that has sent its first whole head.
-func (w *waiting) greet(c *conn) {
-	c.met.Store(true)
+// firstHead is called by a connection that has sent its first whole head.
+func (w *waiting) firstHead(c *conn) {
+	c.sentHead.Store(true)
 	w.silent.Add(-1)
 	w.heads.Add(1)
 }
@@ -115,39 +107,22 @@ func (w *waiting) relistLocked(c *conn) {
 }
 
 func (w *waiting) appendLocked(c *conn) {
-	c.where, c.prev, c.next = amongNewcomers, w.back, nil
-	if w.back == nil {
-		w.front = c
-	} else {
-		w.back.next = c
-	}
-	w.back = c
-	w.count++
+	c.where, c.node.Value = amongNewcomers, c
+	w.newcomers.PushBack(&c.node)
 }
 
 func (w *waiting) pushLocked(c *conn) {
 	c.where, c.key = amongOthers, c.since.Load()
-	heap.Push(&w.others, c)
+	w.others.Push(c)
 }
 
 // takeLocked takes a connection off the list or the heap.
 func (w *waiting) takeLocked(c *conn) {
 	switch c.where {
 	case amongNewcomers:
-		if c.prev == nil {
-			w.front = c.next
-		} else {
-			c.prev.next = c.next
-		}
-		if c.next == nil {
-			w.back = c.prev
-		} else {
-			c.next.prev = c.prev
-		}
-		c.prev, c.next = nil, nil
-		w.count--
+		w.newcomers.Remove(&c.node)
 	case amongOthers:
-		heap.Remove(&w.others, c.at)
+		w.others.Remove(c.index)
 	}
 	c.where = nowhere
 }
@@ -158,18 +133,18 @@ func (w *waiting) mostlySilent() bool {
 	silent := int(w.silent.Load()) - 1
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return silent > 0 && silent > w.count-1-silent+len(w.others)
+	return silent > 0 && silent > w.newcomers.Len()-1-silent+w.others.Len()
 }
 
-// ages are how long a connection must have waited to be closed for another one.
-type ages struct{ newcomer, other time.Duration }
+// minAges are how long a connection must have waited to be closed for another one.
+type minAges struct{ newcomer, other time.Duration }
 
 const (
-	// restTime is that of ordinary times: the request of a connection that was just
+	// minIdle is that of ordinary times: the request of a connection that was just
 	// made is on its way, and so are the bytes of one that has just sent some.
-	restTime = time.Second
-	// atOnce is any age.
-	atOnce = time.Duration(0)
+	minIdle = time.Second
+	// anyAge is any age.
+	anyAge = time.Duration(0)
 )
 
 // maxSpared is how many connections one search spares because bytes of theirs have
@@ -181,16 +156,16 @@ const maxSpared = 8
 // no progress for longest. Never picked is except. soon tells that there are some whose
 // bytes have come but were not read yet, so that they are about to make progress, or that
 // end with the request they carry: those that are met with one under way do.
-func (w *waiting) victim(least ages, except *conn) (c *conn, soon bool) {
+func (w *waiting) victim(least minAges, except *conn) (c *conn, soon bool) {
 	now := mono.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	spares := 0
-	for w.front != nil && w.front != except && spares < maxSpared {
-		c := w.front
+	for n := w.newcomers.First(); n != nil && n.Value != except && spares < maxSpared; n = w.newcomers.First() {
+		c := n.Value
 		state := c.state.Load()
 		switch {
-		case c.met.Load():
+		case c.sentHead.Load():
 			w.takeLocked(c)
 			w.pushLocked(c)
 		case state >= stateClosed:
@@ -213,8 +188,8 @@ func (w *waiting) victim(least ages, except *conn) (c *conn, soon bool) {
 
 func (w *waiting) otherLocked(now mono.Instant, least time.Duration, spares int) (c *conn, soon bool) {
 	soon = spares > 0
-	for len(w.others) > 0 && spares < maxSpared {
-		c := w.others[0]
+	for w.others.Len() > 0 && spares < maxSpared {
+		c := w.others.First()
 		state, since := c.state.Load(), c.since.Load()
 		switch {
 		case state >= stateClosed:
@@ -230,7 +205,7 @@ func (w *waiting) otherLocked(now mono.Instant, least time.Duration, spares int)
 			}
 		case since != c.key:
 			c.key = since
-			heap.Fix(&w.others, 0)
+			w.others.Fix(0)
 		case now.Sub(mono.Instant(since)) < least:
 			return nil, soon
 		case state != stateStalled && c.unreadBytes():

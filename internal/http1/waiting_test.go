@@ -20,10 +20,10 @@ func TestConnectionsAreEvictedInOrder(t *testing.T) {
 	// want is the victim found by looking at all.
 	want := func() (victim *conn) {
 		for c := range all {
-			met := c.met.Load()
+			met := c.sentHead.Load()
 			switch state := c.state.Load(); {
 			case state == stateActive:
-			case victim == nil, !met && victim.met.Load(), met == victim.met.Load() && c.since.Load() < victim.since.Load():
+			case victim == nil, !met && victim.sentHead.Load(), met == victim.sentHead.Load() && c.since.Load() < victim.since.Load():
 				victim = c
 			}
 		}
@@ -45,8 +45,8 @@ func TestConnectionsAreEvictedInOrder(t *testing.T) {
 			w.add(c)
 			all[c] = true
 		case op < 3: // a head comes
-			if !c.met.Load() {
-				w.greet(c)
+			if !c.sentHead.Load() {
+				w.firstHead(c)
 			}
 			c.state.Store(stateActive)
 		case op < 5: // its answer is sent
@@ -60,7 +60,7 @@ func TestConnectionsAreEvictedInOrder(t *testing.T) {
 				c.park(stateWaits)
 			}
 		case op < 7: // bytes come
-			if c.met.Load() && c.state.Load() != stateActive {
+			if c.sentHead.Load() && c.state.Load() != stateActive {
 				c.since.Store(tick())
 			}
 		case op < 8: // it ends
@@ -68,7 +68,7 @@ func TestConnectionsAreEvictedInOrder(t *testing.T) {
 			delete(all, c)
 		default:
 			should := want()
-			got, _ := w.victim(ages{}, nil)
+			got, _ := w.victim(minAges{}, nil)
 			if got != should {
 				t.Fatalf("found %+v, want %+v", got, should)
 			}
@@ -87,7 +87,7 @@ func TestConnectionsAreEvictedInOrder(t *testing.T) {
 	}
 	silent := 0
 	for c := range all {
-		if !c.met.Load() {
+		if !c.sentHead.Load() {
 			silent++
 		}
 	}
@@ -105,38 +105,38 @@ func TestSearchForAVictimIsNotLinear(t *testing.T) {
 		c := &conn{srv: s}
 		c.since.Store(now + int64(i))
 		s.waiting.add(c)
-		s.waiting.greet(c)
+		s.waiting.firstHead(c)
 		c.state.Store(stateIdle)
 		all = append(all, c)
 	}
 	// The first search sorts them; then half of them get a request.
-	if c, _ := s.waiting.victim(ages{}, nil); c != all[0] {
+	if c, _ := s.waiting.victim(minAges{}, nil); c != all[0] {
 		t.Fatal("not the first")
 	}
 	for _, c := range all[5000:] {
 		c.state.Store(stateActive)
 	}
 	for i := 1; i < 5000; i++ {
-		if c, _ := s.waiting.victim(ages{}, nil); c != all[i] {
+		if c, _ := s.waiting.victim(minAges{}, nil); c != all[i] {
 			t.Fatal("not the next")
 		}
 	}
-	if n := len(s.waiting.others); n != 5000 {
+	if n := s.waiting.others.Len(); n != 5000 {
 		t.Errorf("%d are left", n)
 	}
 	// One search takes all off that have requests, and the next finds nothing to look at.
 	for range 2 {
-		if c, _ := s.waiting.victim(ages{}, nil); c != nil {
+		if c, _ := s.waiting.victim(minAges{}, nil); c != nil {
 			t.Fatal("one with a request was found")
 		}
 	}
-	if n := len(s.waiting.others); n != 0 {
+	if n := s.waiting.others.Len(); n != 0 {
 		t.Errorf("%d with requests are looked at each time", n)
 	}
 	// They come back as they wait.
 	all[7000].state.Store(stateIdle)
 	all[7000].park(stateWaits)
-	if c, _ := s.waiting.victim(ages{}, nil); c != all[7000] {
+	if c, _ := s.waiting.victim(minAges{}, nil); c != all[7000] {
 		t.Error("one that waits again was not found")
 	}
 }

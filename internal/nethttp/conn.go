@@ -2,7 +2,6 @@ package nethttp
 
 import (
 	"bytes"
-	"container/list"
 	"errors"
 	"io"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/http1"
+	"github.com/sluice-router/sluice/internal/list"
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
@@ -32,9 +32,9 @@ type conn struct {
 	answering atomic.Bool  // from the handler's begin until the answer is out
 	running   atomic.Bool  // the handler has called Running
 	inBody    atomic.Bool  // the handler waits for bytes of its request's body
-	stalls    atomic.Bool  // bytes are written, or wait for that
+	writing   atomic.Bool  // bytes are written, or wait for that
 	aborted   atomic.Bool  // the answer is cut off
-	over      atomic.Bool  // nothing more is read: it ends with the answer under way
+	last      atomic.Bool  // nothing more is read: it ends with the answer under way
 	limited   atomic.Bool  // the handler has set a deadline for writes
 
 	// owned by the goroutine that serves the connection
@@ -47,10 +47,9 @@ type conn struct {
 	held    int  // what is counted for the head, in bytes
 
 	// guarded by srv.mu
-	met  bool       // it has sent a whole head
-	list *list.List // nil: it is on none
-	elem *list.Element
-	key  mono.Instant // since, when it was last put in order
+	sentHead bool             // it has sent a whole head
+	node     list.Node[*conn] // in newcomers or others, if in any
+	key      mono.Instant     // since, when it was last put in order
 }
 
 // tlsHandshake is what a client begins with that takes this for a port with TLS.
@@ -88,7 +87,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.fresh = false
 		c.head += n
 		if !c.holdHead(c.head) {
-			c.refuse(http1.HeadFull())
+			c.refuse(http1.NoMemoryForHead())
 			return 0, io.EOF
 		}
 		return n, err
@@ -137,18 +136,18 @@ var errOver = errors.New("the connection ends with this answer")
 // stopped is why nothing more is to be read, or nil.
 func (c *conn) stopped() error {
 	switch {
-	case c.over.Load():
+	case c.last.Load():
 		return errOver
 	case c.evicted.Load() && c.answering.Load():
-		return http1.ErrMadeRoom
+		return http1.ErrEvicted
 	case c.evicted.Load():
 		// One that has not sent any request is told why. One between two is not: its
 		// client may be about to send the next, and would take this for the answer.
 		c.srv.mu.Lock()
-		met := c.met
+		met := c.sentHead
 		c.srv.mu.Unlock()
 		if !met && !c.refused {
-			c.refuse(http1.Silent())
+			c.refuse(http1.NoRequestYet())
 		}
 		return io.EOF
 	case c.inBody.Load() && c.srv.Base.Err() != nil:
@@ -168,16 +167,16 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	switch {
 	case c.evicted.Load():
-		_ = c.sock.SetWriteDeadline(time.Now().Add(lastWords)) // fails only if closed, as the write will
+		_ = c.sock.SetWriteDeadline(time.Now().Add(evictedWriteTimeout)) // fails only if closed, as the write will
 	case !c.limited.Load():
 		_ = c.sock.SetWriteDeadline(time.Now().Add(c.srv.WriteTimeout))
 	}
 	parked := !c.running.Load() && c.park()
-	c.stalls.Store(true)
+	c.writing.Store(true)
 	n, err := c.sock.Write(p)
-	c.stalls.Store(false)
+	c.writing.Store(false)
 	if parked && !c.unpark() && err != nil {
-		err = http1.ErrMadeRoom
+		err = http1.ErrEvicted
 	}
 	return n, err
 }
@@ -188,7 +187,7 @@ func (c *conn) park() bool {
 	s := c.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.list != nil || c.evicted.Load() || c.running.Load() {
+	if c.node.Listed() || c.evicted.Load() || c.running.Load() {
 		return false
 	}
 	s.listLocked(c, &s.others, mono.Now())
@@ -212,8 +211,8 @@ func (c *conn) begin() bool {
 	s := c.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !c.met {
-		c.met = true
+	if !c.sentHead {
+		c.sentHead = true
 		s.heads.Add(1)
 	}
 	s.unlistLocked(c)
@@ -223,7 +222,7 @@ func (c *conn) begin() bool {
 // becomeIdle is called when an answer is out and another request may follow.
 func (c *conn) becomeIdle() {
 	c.holdHead(0)
-	if c.over.Load() {
+	if c.last.Load() {
 		c.linger()
 	}
 	c.running.Store(false)
@@ -266,7 +265,7 @@ func (c *conn) refuse(p *http1.Problem) {
 	c.srv.Refuse(&w, p)
 	limit := c.srv.WriteTimeout
 	if c.evicted.Load() {
-		limit = lastWords
+		limit = evictedWriteTimeout
 	}
 	_ = c.sock.SetWriteDeadline(time.Now().Add(limit)) // fails only if closed, as the write will
 	if w.send(c.sock) == nil {
@@ -350,7 +349,7 @@ func (c *conn) cut() {
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	if c.over.Load() && c.answering.Load() && !c.aborted.Load() {
+	if c.last.Load() && c.answering.Load() && !c.aborted.Load() {
 		c.linger()
 	}
 	return c.sock.Close()

@@ -17,7 +17,7 @@
 // thing to it, a text about a request that it cannot read: the wrapper answers with
 // Refuse instead. net/http reports when a connection becomes idle or ends; the order
 // in which connections are closed for others follows from that and from what is read
-// (room.go).
+// (eviction.go).
 //
 // # What differs from package http1
 //

@@ -1,9 +1,9 @@
 package nethttp
 
 import (
-	"container/list"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/list"
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
@@ -13,62 +13,60 @@ import (
 // called Running on its answer is never closed.
 
 const (
-	// restTime is how long a connection must have waited to be closed for another one
+	// minIdle is how long a connection must have waited to be closed for another one
 	// in ordinary times: the request of one that was just made is on its way.
-	restTime = time.Second
-	// atOnce is any age.
-	atOnce = time.Duration(0)
-	// lookAgain is how often it is looked whether there is room, patientLooks how many
+	minIdle = time.Second
+	// anyAge is any age.
+	anyAge = time.Duration(0)
+	// pollInterval is how often it is looked whether there is room, patientLooks how many
 	// times for one connection, hurryTime how long nobody is waited for after no first
 	// head came meanwhile.
-	lookAgain    = 2 * time.Millisecond
-	patientLooks = 10
-	hurryTime    = time.Second
+	pollInterval = 2 * time.Millisecond
+	maxPolls     = 10
+	silentFor    = time.Second
 	// maxRefusing is how many connections are told at one time that there are too many.
 	maxRefusing = 8
 	// maxLeaving is how many may be on their way out before the next one is accepted,
 	// which waits for that up to leaveTime.
-	maxLeaving = 16
-	leaveTime  = 100 * time.Millisecond
+	maxLeaving     = 16
+	maxLeavingWait = 100 * time.Millisecond
 	// maxSpared is how many connections one search spares because bytes of theirs have
 	// come that were not read yet: their requests are on their way.
 	maxSpared = 8
-	// lastWords is how long a write may wait on a connection that makes room for others.
-	lastWords = 5 * time.Millisecond
+	// evictedWriteTimeout is how long a write may wait on a connection that makes room for others.
+	evictedWriteTimeout = 5 * time.Millisecond
 )
 
 // past is a deadline that ends what waits.
 var past = time.Unix(1, 0)
 
 // listLocked puts a connection into one of the two lists.
-func (s *Server) listLocked(c *conn, l *list.List, now mono.Instant) {
+func (s *Server) listLocked(c *conn, l *list.List[*conn], now mono.Instant) {
 	s.unlistLocked(c)
-	c.list, c.elem, c.key = l, l.PushBack(c), now
+	c.node.Value, c.key = c, now
+	l.PushBack(&c.node)
 }
 
 // unlistLocked takes a connection off its list, if it is on one.
 func (s *Server) unlistLocked(c *conn) {
-	if c.list != nil {
-		c.list.Remove(c.elem)
-		c.list, c.elem = nil, nil
-	}
+	_ = s.newcomers.Remove(&c.node) || s.others.Remove(&c.node)
 }
 
 // CloseIdle closes up to n connections that wait for their client, and returns how
 // many.
 func (s *Server) CloseIdle(n int) (closed int) {
-	for closed < n && s.closeOne(s.patience(), atOnce, nil) {
+	for closed < n && s.closeOne(s.newcomerAge(), anyAge, nil) {
 		closed++
 	}
 	return closed
 }
 
-// patience is how old a connection must be that is closed before its first head.
-func (s *Server) patience() time.Duration {
+// newcomerAge is how old a connection must be that is closed before its first head.
+func (s *Server) newcomerAge() time.Duration {
 	if mono.Now() < mono.Instant(s.silentUntil.Load()) {
-		return atOnce
+		return anyAge
 	}
-	return restTime
+	return minIdle
 }
 
 // Leaving is how many connections were told to close and have not ended yet.
@@ -98,36 +96,33 @@ func (s *Server) closeOne(newcomer, other time.Duration, except *conn) bool {
 func (s *Server) victimLocked(newcomer, other time.Duration, except *conn) *conn {
 	now := mono.Now()
 	spares := 0
-	spare := func(c *conn) {
+	spare := func(c *conn, l *list.List[*conn]) {
 		spares++
-		c.key = now
-		c.list.MoveToBack(c.elem)
+		s.listLocked(c, l, now)
 	}
-	for e := s.newcomers.Front(); e != nil && spares < maxSpared; e = s.newcomers.Front() {
-		c := e.Value.(*conn)
+	for n := s.newcomers.First(); n != nil && spares < maxSpared; n = s.newcomers.First() {
+		c := n.Value
 		if c == except || now.Sub(c.key) < newcomer {
 			break
 		}
 		if !c.unread() {
 			return c
 		}
-		spare(c)
+		spare(c, &s.newcomers)
 	}
 	for range s.others.Len() {
 		if spares >= maxSpared {
 			return nil
 		}
-		e := s.others.Front()
-		c := e.Value.(*conn)
+		c := s.others.First().Value
 		since := mono.Instant(c.since.Load())
 		switch {
 		case since > c.key: // it has made progress
-			c.key = since
-			s.others.MoveToBack(e)
+			s.listLocked(c, &s.others, since)
 		case now.Sub(c.key) < other:
 			return nil
-		case !c.stalls.Load() && c.unread():
-			spare(c)
+		case !c.writing.Load() && c.unread():
+			spare(c, &s.others)
 		default:
 			return c
 		}
@@ -141,11 +136,11 @@ func (s *Server) makeRoom(c *conn) bool {
 	if s.Crowded == nil || !s.Crowded() {
 		return true
 	}
-	if !s.closeOne(s.patience(), restTime, c) && s.Full() && !s.waitForRoom(c) {
+	if !s.closeOne(s.newcomerAge(), minIdle, c) && s.Full() && !s.waitForRoom(c) {
 		return false
 	}
-	for end := mono.Now().Add(leaveTime); s.leaving.Load() > maxLeaving && mono.Now() < end; {
-		time.Sleep(lookAgain / 2)
+	for end := mono.Now().Add(maxLeavingWait); s.leaving.Load() > maxLeaving && mono.Now() < end; {
+		time.Sleep(pollInterval / 2)
 	}
 	return true
 }
@@ -155,17 +150,17 @@ func (s *Server) makeRoom(c *conn) bool {
 // the oldest is closed whatever its age. It is false if there is none to close.
 func (s *Server) waitForRoom(c *conn) bool {
 	heads := s.heads.Load()
-	for range patientLooks {
-		time.Sleep(lookAgain)
-		if s.closeOne(restTime, restTime, c) || !s.Full() {
+	for range maxPolls {
+		time.Sleep(pollInterval)
+		if s.closeOne(minIdle, minIdle, c) || !s.Full() {
 			return true
 		}
 	}
-	if !s.closeOne(atOnce, atOnce, c) {
+	if !s.closeOne(anyAge, anyAge, c) {
 		return !s.Full()
 	}
 	if s.heads.Load() == heads {
-		s.silentUntil.Store(int64(mono.Now().Add(hurryTime)))
+		s.silentUntil.Store(int64(mono.Now().Add(silentFor)))
 	}
 	return true
 }

@@ -30,9 +30,9 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	var p *http1.Problem
 	switch {
 	case !c.begin():
-		p = http1.TooMany()
+		p = http1.TooManyConnections()
 	case !c.holdHead(headSize(r)):
-		p = http1.HeadFull()
+		p = http1.NoMemoryForHead()
 	default:
 		p = problem(r)
 	}
@@ -53,7 +53,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		v := recover()
 		if v != nil || !in.discard(out) {
 			// net/http may go on behind a body that it could not read to its end.
-			c.over.Store(!in.ended)
+			c.last.Store(!in.ended)
 		}
 		if v == nil {
 			return
@@ -194,7 +194,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if err == io.EOF && !b.ended {
 		b.ended = true
 		if !b.c.unpark() {
-			err = http1.ErrMadeRoom
+			err = http1.ErrEvicted
 		}
 	}
 	return n, err

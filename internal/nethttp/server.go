@@ -1,7 +1,6 @@
 package nethttp
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"log"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/http1"
+	"github.com/sluice-router/sluice/internal/list"
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
@@ -37,7 +37,7 @@ type Server struct {
 	empty  chan struct{} // closed when conns is empty after Shutdown began; nil before
 	// newcomers have never sent a whole head, in the order of their accept. others wait
 	// for their client, roughly in the order of their last progress.
-	newcomers, others list.List
+	newcomers, others list.List[*conn]
 }
 
 // cutGrace is how long handlers may take after their connections were cut.
@@ -111,7 +111,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		sock, err := l.AcceptTCP()
 		if err == nil {
 			pause = 0
-			if c := s.take(sock); c != nil {
+			if c := s.accept(sock); c != nil {
 				return c, nil
 			}
 			continue
@@ -119,7 +119,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if listenerBroken(err) {
 			return nil, err
 		}
-		if outOfFiles(err) && s.closeOne(atOnce, atOnce, nil) {
+		if outOfFiles(err) && s.closeOne(anyAge, anyAge, nil) {
 			time.Sleep(time.Millisecond) // its goroutine closes it
 			continue
 		}
@@ -139,8 +139,8 @@ func outOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// take takes a connection in. It returns nil if there is no place for it.
-func (s *Server) take(sock *net.TCPConn) *conn {
+// accept takes a connection in. It returns nil if there is no place for it.
+func (s *Server) accept(sock *net.TCPConn) *conn {
 	c := &conn{srv: s, sock: sock, fresh: true}
 	now := mono.Now()
 	c.since.Store(int64(now))
@@ -165,7 +165,7 @@ func (s *Server) take(sock *net.TCPConn) *conn {
 		s.forget(c)
 	default:
 		go func() {
-			c.refuse(http1.TooMany())
+			c.refuse(http1.TooManyConnections())
 			_ = sock.Close()
 			s.refusing.Add(-1)
 			s.forget(c)

@@ -134,7 +134,7 @@ func (q *request) authorize(a access) (*openai.Error, string) {
 		if keys.admins.has(bearer(r.Header)) {
 			return nil, ""
 		}
-		return anyKeyAsked(), reasonBadKey
+		return anyKeyRequired(), reasonBadKey
 	}
 	return openai.InvalidAPIKey(), reasonBadKey
 }
@@ -148,7 +148,7 @@ func (k *keyring) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 		if k.admins.has(bearer(r.Header)) {
 			return nil, ""
 		}
-		return adminKeyAsked(), reasonBadKey
+		return adminKeyRequired(), reasonBadKey
 	}
 	if !isLoopback(r.RemoteAddr) {
 		return forbidden("this route changes the fleet: without --admin-api-key it answers on the loopback interface only"), reasonForbidden
@@ -162,7 +162,7 @@ func (k *keyring) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 		return forbidden("this route changes the fleet: without --admin-api-key it answers requests to localhost or 127.0.0.1 only, not by another name of this machine (the header Host)"), reasonForbidden
 	}
 	for name := range r.Header {
-		if fromElsewhere(name) {
+		if proxyOrBrowserHeader(name) {
 			return forbidden("this route changes the fleet: without --admin-api-key it answers neither web pages nor proxies (the request has the header " + name + ")"), reasonForbidden
 		}
 	}
@@ -235,9 +235,9 @@ func goodRequestID(id string) bool {
 	return true
 }
 
-// fromElsewhere tells whether a header, in canonical form, is of the kind that
+// proxyOrBrowserHeader tells whether a header, in canonical form, is of the kind that
 // pages and proxies add.
-func fromElsewhere(name string) bool {
+func proxyOrBrowserHeader(name string) bool {
 	switch name {
 	case "Origin", "Forwarded", "Via", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip", "Sec-Fetch-Site":
 		return true

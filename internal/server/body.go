@@ -22,9 +22,9 @@ type bodyProblem struct {
 	answer *openai.Error // nil: the client is gone
 }
 
-// announced looks at what the head tells of the body. more is false where nothing
+// checkLength looks at what the head tells of the body. more is false where nothing
 // is to be read.
-func (q *request) announced() (more bool, p *bodyProblem) {
+func (q *request) checkLength() (more bool, p *bodyProblem) {
 	if enc := contentEncoding(q.r.Header); enc != "" {
 		return false, &bodyProblem{reasonEncoding, unsupportedEncoding(enc)}
 	}
@@ -41,7 +41,7 @@ func (q *request) announced() (more bool, p *bodyProblem) {
 // readBody reads the body whole into a buffer.
 func (q *request) readBody() *bodyProblem {
 	s, n := q.s, q.r.ContentLength
-	if more, p := q.announced(); !more {
+	if more, p := q.checkLength(); !more {
 		return p
 	}
 	// What is announced is a promise: it gets addresses, and memory as it comes.
@@ -77,7 +77,7 @@ func (q *request) readBody() *bodyProblem {
 
 // readSmall reads a body outside the account.
 func (q *request) readSmall() ([]byte, *bodyProblem) {
-	if more, p := q.announced(); !more {
+	if more, p := q.checkLength(); !more {
 		return nil, p
 	}
 	q.bodyBegun = true
@@ -167,9 +167,9 @@ func (d *deadlineReader) problem(err error) *bodyProblem {
 		}
 		return &bodyProblem{reasonBodyTimeout, bodyTimeout(t.ClientBody)}
 	}
-	if errors.Is(err, http1.ErrMadeRoom) {
+	if errors.Is(err, http1.ErrEvicted) {
 		d.q.out.Header().Set(headerConnection, "close")
-		return &bodyProblem{reasonTooManyFiles, bodyMadeRoom()}
+		return &bodyProblem{reasonTooManyFiles, bodyEvicted()}
 	}
 	var ne net.Error
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.As(err, &ne) {

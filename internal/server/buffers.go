@@ -22,9 +22,9 @@ const (
 	// keepWarm is how much memory of given-up blocks stays at hand for the next
 	// bodies, as far as the limit has room for it.
 	keepWarm = 16 << 20
-	// deadStep is how much of what the collector has to free is waited for before
+	// garbageStep is how much of what the collector has to free is waited for before
 	// it is told to.
-	deadStep = 16 << 20
+	garbageStep = 16 << 20
 	// collectShare bounds the time that ordered collections take: one part of so many.
 	collectShare = 5
 	// trimEvery is how often memory is looked through for what is not in use.
@@ -41,10 +41,10 @@ const (
 // when that is given up it stays in the account until the collector has run, which it
 // is told to when that is much or in the way.
 type buffers struct {
-	limit int64
-	used  atomic.Int64 // in use now
-	dead  atomic.Int64 // given up, but not collected
-	warm  atomic.Int64 // kept for reuse
+	limit   int64
+	used    atomic.Int64 // in use now
+	garbage atomic.Int64 // given up, but not collected
+	warm    atomic.Int64 // kept for reuse
 
 	classes [blockClasses]blockList
 
@@ -97,7 +97,7 @@ func (p *buffers) get(n, whole int64) (b buffer, ok bool) {
 	if !p.reserve(room) {
 		return buffer{}, false
 	}
-	if !pagesReturn {
+	if !pagesReleasable {
 		return buffer{b: mapBlock(room), room: room}, true
 	}
 	for class := classOf(max(room, whole)); blockSize(class) >= room; class-- {
@@ -126,7 +126,7 @@ func (p *buffers) keepResident(b *buffer, resident int64) {
 		b.room, b.kept = resident, resident
 		return
 	}
-	dropPages(b.b[b.room:resident])
+	releasePages(b.b[b.room:resident])
 	b.kept = b.room
 }
 
@@ -179,7 +179,7 @@ func (p *buffers) grow(b *buffer, length int, n, whole int64) bool {
 
 // shrink gives up what is beyond the first length bytes, which were never written to.
 func (p *buffers) shrink(b *buffer, length int) {
-	if room := max(pages(int64(length)), b.kept); pagesReturn && room < b.room {
+	if room := max(pages(int64(length)), b.kept); pagesReleasable && room < b.room {
 		p.release(b.room - room)
 		b.room = room
 	}
@@ -189,12 +189,12 @@ func (p *buffers) shrink(b *buffer, length int) {
 func (p *buffers) put(b *buffer) {
 	block, room, class := b.b, b.room, b.class
 	*b = buffer{}
-	if !pagesReturn {
+	if !pagesReleasable {
 		p.releaseHeap(room)
 		return
 	}
 	l := &p.classes[class]
-	if warm := p.warm.Add(room); warm <= min(keepWarm, p.limit/8) && p.used.Load()+p.dead.Load()+warm <= p.limit {
+	if warm := p.warm.Add(room); warm <= min(keepWarm, p.limit/8) && p.used.Load()+p.garbage.Load()+warm <= p.limit {
 		l.mu.Lock()
 		l.warm = append(l.warm, warmBlock{block, room})
 		l.mu.Unlock()
@@ -202,7 +202,7 @@ func (p *buffers) put(b *buffer) {
 		return
 	}
 	p.warm.Add(-room)
-	dropPages(block[:room])
+	releasePages(block[:room])
 	p.release(room) // after its memory is gone
 	l.mu.Lock()
 	l.cold = append(l.cold, block)
@@ -214,11 +214,11 @@ func (p *buffers) reserve(n int64) bool {
 	if p.fits(n) {
 		return true
 	}
-	return p.dead.Load() > 0 && p.collectFor(n) && p.fits(n)
+	return p.garbage.Load() > 0 && p.collectFor(n) && p.fits(n)
 }
 
 func (p *buffers) fits(n int64) bool {
-	held := p.used.Add(n) + p.dead.Load()
+	held := p.used.Add(n) + p.garbage.Load()
 	if held > p.limit {
 		p.used.Add(-n)
 		return false
@@ -236,9 +236,9 @@ func (p *buffers) releaseHeap(n int64) {
 	if n == 0 {
 		return
 	}
-	dead := p.dead.Add(n) // first: it is never in neither
+	dead := p.garbage.Add(n) // first: it is never in neither
 	p.used.Add(-n)
-	if dead >= min(deadStep, p.limit/8) && p.collecting.CompareAndSwap(false, true) {
+	if dead >= min(garbageStep, p.limit/8) && p.collecting.CompareAndSwap(false, true) {
 		go func() {
 			defer p.collecting.Store(false)
 			p.mu.Lock()
@@ -258,7 +258,7 @@ func (p *buffers) collectFor(n int64) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.used.Load()+p.dead.Load()+n <= p.limit {
+	if p.used.Load()+p.garbage.Load()+n <= p.limit {
 		return true // another one did it
 	}
 	if time.Now().Before(p.nextCollect) {
@@ -270,11 +270,11 @@ func (p *buffers) collectFor(n int64) bool {
 
 // collectLocked runs the collector and gives what is free back to the system.
 func (p *buffers) collectLocked() {
-	dead := p.dead.Load()
+	dead := p.garbage.Load()
 	start := time.Now()
 	debug.FreeOSMemory()
 	end := time.Now()
-	p.dead.Add(-dead)
+	p.garbage.Add(-dead)
 	p.nextCollect = end.Add((collectShare - 1) * end.Sub(start))
 }
 
@@ -291,7 +291,7 @@ func (p *buffers) trim(ctx context.Context) {
 		}
 		p.dropWarm(true)
 		held := heapHeld()
-		if p.dead.Load() == 0 && held < after+trimHeap {
+		if p.garbage.Load() == 0 && held < after+trimHeap {
 			after = min(after, held)
 			continue
 		}
@@ -313,7 +313,7 @@ func (p *buffers) dropWarm(unwanted bool) {
 			n = min(l.low, n)
 		}
 		for _, w := range l.warm[:n] {
-			dropPages(w.b[:w.resident])
+			releasePages(w.b[:w.resident])
 			p.warm.Add(-w.resident)
 			l.cold = append(l.cold, w.b)
 		}

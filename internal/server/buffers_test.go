@@ -32,7 +32,7 @@ func TestBuffers(t *testing.T) {
 		if p.used.Load() != 0 || b.b != nil {
 			t.Errorf("get(%d): %d bytes are left", tc.n, p.used.Load())
 		}
-		p.dead.Store(0) // as if they had been collected, where they are the collector's
+		p.garbage.Store(0) // as if they had been collected, where they are the collector's
 	}
 	a := p.mustGet(t, 150<<20, 0)
 	if _, ok := p.get(51<<20, 0); ok || p.used.Load() != 150<<20 {
@@ -58,7 +58,7 @@ func TestBuffersGrow(t *testing.T) {
 			}
 		}
 		p.shrink(b, length)
-		if want := pages(2<<20 + 5); b.room != want && pagesReturn {
+		if want := pages(2<<20 + 5); b.room != want && pagesReleasable {
 			t.Errorf("room %d, want %d", b.room, want)
 		}
 		held = append(held, b)
@@ -77,7 +77,7 @@ func TestBuffersGrow(t *testing.T) {
 // Bodies that were given up must not hold memory beside the account, whatever sizes
 // follow one another: a pool of each size would keep as much as all of them held.
 func TestReleasedMemoryIsReturnedToTheSystem(t *testing.T) {
-	if !pagesReturn {
+	if !pagesReleasable {
 		t.Skip("blocks are the collector's here")
 	}
 	const limit = 96 << 20
@@ -129,13 +129,13 @@ func TestMemoryOfTheHeapIsCountedUntilItIsFree(t *testing.T) {
 		t.Fatal("no room")
 	}
 	p.releaseHeap(900 << 10)
-	if used, dead := p.used.Load(), p.dead.Load(); used != 0 || dead != 900<<10 {
+	if used, dead := p.used.Load(), p.garbage.Load(); used != 0 || dead != 900<<10 {
 		t.Errorf("%d bytes in use, %d to be freed", used, dead)
 	}
 	if !p.reserve(8 << 20) {
 		t.Error("memory that nobody uses is refused")
 	}
-	if p.dead.Load() != 0 {
-		t.Errorf("%d bytes are held beside a full account", p.dead.Load())
+	if p.garbage.Load() != 0 {
+		t.Errorf("%d bytes are held beside a full account", p.garbage.Load())
 	}
 }

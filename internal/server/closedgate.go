@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// closedLook is how often the gate is looked at. One look is a lock and a number.
-	closedLook = time.Second
-	// closedFirst is how long somebody must have waited at each look before it is told,
+	// closedInterval is how often the gate is looked at. One look is a lock and a number.
+	closedInterval = time.Second
+	// closedLogAfter is how long somebody must have waited at each look before it is told,
 	// closedAgain how often it is told after that.
-	closedFirst = 30 * time.Second
-	closedAgain = time.Minute
-	// closedLines bounds the lines of one time; each is for one class of one queue.
-	closedLines = 8
+	closedLogAfter = 30 * time.Second
+	closedLogEvery = time.Minute
+	// maxClosedLines bounds the lines of one time; each is for one class of one queue.
+	maxClosedLines = 8
 )
 
 // waiters is what is asked of the gate.
@@ -28,45 +28,45 @@ type waiters interface {
 // closedWatch tells in the log when the gate has been closed for long: at every look
 // somebody waited. It looks from outside, so that the gate does nothing for it.
 type closedWatch struct {
-	gate  waiters
-	log   *slog.Logger
-	since time.Time // zero: nobody waited at the last look
-	told  time.Time // zero: not told since then
+	gate     waiters
+	log      *slog.Logger
+	since    time.Time // zero: nobody waited at the last look
+	loggedAt time.Time // zero: not told since then
 }
 
 // run looks until ctx ends.
 func (c *closedWatch) run(ctx context.Context) {
-	t := time.NewTicker(closedLook)
+	t := time.NewTicker(closedInterval)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			c.look(now)
+			c.check(now)
 		}
 	}
 }
 
-func (c *closedWatch) look(now time.Time) {
+func (c *closedWatch) check(now time.Time) {
 	if c.gate.Waiting() == 0 {
-		if !c.told.IsZero() {
+		if !c.loggedAt.IsZero() {
 			c.log.Info("the gate is open again: nobody waits", "closed_for", now.Sub(c.since).Round(time.Second))
 		}
-		c.since, c.told = time.Time{}, time.Time{}
+		c.since, c.loggedAt = time.Time{}, time.Time{}
 		return
 	}
 	switch {
 	case c.since.IsZero():
 		c.since = now
-	case c.told.IsZero() && now.Sub(c.since) >= closedFirst, !c.told.IsZero() && now.Sub(c.told) >= closedAgain:
-		c.told = now
-		c.tell(now.Sub(c.since).Round(time.Second))
+	case c.loggedAt.IsZero() && now.Sub(c.since) >= closedLogAfter, !c.loggedAt.IsZero() && now.Sub(c.loggedAt) >= closedLogEvery:
+		c.loggedAt = now
+		c.logClasses(now.Sub(c.since).Round(time.Second))
 	}
 }
 
-// tell writes a line for each class that waits.
-func (c *closedWatch) tell(closed time.Duration) {
+// logClasses writes a line for each class that waits.
+func (c *closedWatch) logClasses(closed time.Duration) {
 	st := c.gate.Snapshot()
 	lines, more := 0, 0
 	for i := range st.Queues {
@@ -76,14 +76,14 @@ func (c *closedWatch) tell(closed time.Duration) {
 			if k.Depth == 0 {
 				continue
 			}
-			if lines == closedLines {
+			if lines == maxClosedLines {
 				more++
 				continue
 			}
 			lines++
 			models := q.Models
-			if len(models) > closedLines {
-				models = models[:closedLines]
+			if len(models) > maxClosedLines {
+				models = models[:maxClosedLines]
 			}
 			attrs := []any{"for", closed, "models", models, "class", k.Class, "resource", k.ClosedBy.String(),
 				"waiting", k.Depth, "oldest", k.OldestWait.Round(time.Millisecond)}

@@ -34,7 +34,7 @@ func TestClosedGateIsLogged(t *testing.T) {
 		out.Reset()
 		for end := now.Add(d); now.Before(end); {
 			now = now.Add(time.Second)
-			c.look(now)
+			c.check(now)
 		}
 		return out.String()
 	}

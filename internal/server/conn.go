@@ -69,7 +69,7 @@ func (s *Server) newClients() clientServer {
 			}
 		},
 		Closed:  func(*net.TCPConn) { s.conns.Add(-1) },
-		Crowded: s.crowded,
+		Crowded: s.filesShort,
 		Full:    s.full,
 		Evicted: func() { s.evicted.Add(1) },
 		Reserve: func(n int) bool { return s.buffers.reserve(int64(n)) },

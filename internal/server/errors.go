@@ -58,16 +58,16 @@ func forbidden(why string) *openai.Error {
 	return &openai.Error{Status: http.StatusForbidden, Type: typeInvalidRequest, Code: codeForbidden, Message: why}
 }
 
-// adminKeyAsked is the same for every key but the right one, so that it tells
+// adminKeyRequired is the same for every key but the right one, so that it tells
 // nothing of a client's.
-func adminKeyAsked() *openai.Error {
+func adminKeyRequired() *openai.Error {
 	e := openai.InvalidAPIKey()
 	e.Message = "this route needs the admin key (--admin-api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\""
 	return e
 }
 
-// anyKeyAsked is for routes that take a client's key or the admin key.
-func anyKeyAsked() *openai.Error {
+// anyKeyRequired is for routes that take a client's key or the admin key.
+func anyKeyRequired() *openai.Error {
 	e := openai.InvalidAPIKey()
 	e.Message = "this route needs a client's API key (--api-key) or the admin key (--admin-api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\""
 	return e
@@ -98,8 +98,8 @@ func tooManyFiles() *openai.Error {
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n); try again shortly"}
 }
 
-// bodyMadeRoom is what a client is told whose body did not come while files ran short.
-func bodyMadeRoom() *openai.Error {
+// bodyEvicted is what a client is told whose body did not come while files ran short.
+func bodyEvicted() *openai.Error {
 	e := tooManyFiles()
 	e.Message = "the router has almost as many connections as the system lets it have (ulimit -n), and the request body did not come on; try again shortly"
 	return e

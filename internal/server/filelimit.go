@@ -32,77 +32,77 @@ func spare(limit int64) int64 { return max(limit/20, 26) }
 // maxScrapers is how many connections the port for metrics may have.
 func maxScrapers(limit int) int { return int(min(max(reserve(int64(limit))/8, 4), 64)) }
 
-// goodFor is about how many requests at once a limit on files is good for.
-func goodFor(limit int64, legs int64) int64 { return max(limit-reserve(limit), 0) / (1 + legs) }
+// requestsWithin is about how many requests at once a limit on files is good for.
+func requestsWithin(limit int64, legs int64) int64 { return max(limit-reserve(limit), 0) / (1 + legs) }
 
 // manyRequests is how many make a limit on files no reason for a warning.
 const manyRequests = 1000
 
-// legsOf is how many connections to engines an ordinary request has.
-func (s *Server) legsOf() int64 {
+// legsPerRequest is how many connections to engines an ordinary request has.
+func (s *Server) legsPerRequest() int64 {
 	if s.cfg.Fleet.PDDisaggregation {
 		return 2
 	}
 	return 1
 }
 
-// tellFiles warns of a small limit on files, at the start.
-func (s *Server) tellFiles() {
+// warnFileLimit warns of a small limit on files, at the start.
+func (s *Server) warnFileLimit() {
 	limit := int64(s.opts.MaxFiles)
-	if n := goodFor(limit, s.legsOf()); n < manyRequests {
+	if n := requestsWithin(limit, s.legsPerRequest()); n < manyRequests {
 		s.log.Warn(fmt.Sprintf("%d files may be open (ulimit -n): good for about %d requests at once", limit, n))
 	}
 }
 
-// inUse is how many files clients and their requests have, with what is kept warm for
+// filesInUse is how many files clients and their requests have, with what is kept warm for
 // these.
-func (s *Server) inUse() int64 {
+func (s *Server) filesInUse() int64 {
 	return s.conns.Load() - s.main.Leaving() + max(s.legs.Load(), s.opts.Engines.Open())
 }
 
-// over is how many files more than requests may have are in use.
-func (s *Server) over() int {
+// filesOverLimit is how many files more than requests may have are in use.
+func (s *Server) filesOverLimit() int {
 	limit := int64(s.opts.MaxFiles)
-	return int(s.inUse() - (limit - reserve(limit)))
+	return int(s.filesInUse() - (limit - reserve(limit)))
 }
 
-// short is by how many files more than requests may have are in use, after idle
+// filesMissing is by how many files more than requests may have are in use, after idle
 // connections to engines were closed.
-func (s *Server) short() int {
-	over := s.over()
+func (s *Server) filesMissing() int {
+	over := s.filesOverLimit()
 	if over <= 0 {
 		return 0
 	}
 	if idle := int(s.opts.Engines.Open() - s.legs.Load()); idle > 0 {
 		s.opts.Engines.CloseIdle(min(over, idle))
-		over = s.over()
+		over = s.filesOverLimit()
 	}
 	return max(over, 0)
 }
 
-// crowded tells whether requests have all the files that they may have.
-func (s *Server) crowded() bool { return s.short() > 0 }
+// filesShort tells whether requests have all the files that they may have.
+func (s *Server) filesShort() bool { return s.filesMissing() > 0 }
 
 // full tells whether clients have all the files that they may have.
 func (s *Server) full() bool {
 	limit := int64(s.opts.MaxFiles)
-	return s.inUse() > limit-spare(limit)
+	return s.filesInUse() > limit-spare(limit)
 }
 
-// room closes clients' connections for n files that a request has just taken. A whole
+// makeRoom closes clients' connections for n files that a request has just taken. A whole
 // request goes before those that are still coming.
-func (s *Server) room(n int) bool {
-	short := min(s.short(), n)
+func (s *Server) makeRoom(n int) bool {
+	short := min(s.filesMissing(), n)
 	return short == 0 || s.main.CloseIdle(short) >= short
 }
 
-// admits tells whether there are files for a request that has come. Connections
+// hasFile tells whether there are files for a request that has come. Connections
 // without one give way.
-func (s *Server) admits() bool {
-	if s.room(1) {
+func (s *Server) hasFile() bool {
+	if s.makeRoom(1) {
 		return true
 	}
-	s.tellCrowded()
+	s.logFilesShort()
 	return false
 }
 
@@ -111,9 +111,9 @@ func (s *Server) admits() bool {
 // not that many connections without a request.
 func (s *Server) TakeFiles(n int) bool {
 	s.legs.Add(int64(n))
-	if !s.room(n) {
+	if !s.makeRoom(n) {
 		s.legs.Add(-int64(n))
-		s.tellCrowded()
+		s.logFilesShort()
 		return false
 	}
 	return true
@@ -122,17 +122,17 @@ func (s *Server) TakeFiles(n int) bool {
 // GiveFiles counts n connections no more.
 func (s *Server) GiveFiles(n int) { s.legs.Add(-int64(n)) }
 
-// crowdedEvery is how often the log tells that requests are refused for want of files.
-const crowdedEvery = time.Minute
+// filesShortLogEvery is how often the log tells that requests are refused for want of files.
+const filesShortLogEvery = time.Minute
 
-// tellCrowded logs that requests are refused, once in a while.
-func (s *Server) tellCrowded() {
+// logFilesShort logs that requests are refused, once in a while.
+func (s *Server) logFilesShort() {
 	now := time.Now().UnixNano()
-	last := s.crowdedAt.Load()
-	if last != 0 && now-last < int64(crowdedEvery) || !s.crowdedAt.CompareAndSwap(last, now) {
-		s.crowdedMore.Add(1)
+	last := s.filesShortAt.Load()
+	if last != 0 && now-last < int64(filesShortLogEvery) || !s.filesShortAt.CompareAndSwap(last, now) {
+		s.filesShortMore.Add(1)
 		return
 	}
 	s.log.Warn("requests are refused: the limit on open files (ulimit -n) is almost reached", "limit", s.opts.MaxFiles,
-		"clients", s.conns.Load(), "engines", s.legs.Load(), "refused_since_last_told", s.crowdedMore.Swap(0))
+		"clients", s.conns.Load(), "engines", s.legs.Load(), "refused_since_last_told", s.filesShortMore.Swap(0))
 }

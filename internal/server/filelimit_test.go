@@ -138,7 +138,7 @@ func TestIdleEngineConnectionsAreClosedFirst(t *testing.T) {
 	if n := r.srv.evicted.Load(); n > 0 {
 		t.Errorf("%d clients were closed", n)
 	}
-	if used := r.srv.inUse(); used > limit {
+	if used := r.srv.filesInUse(); used > limit {
 		t.Errorf("%d files are in use", used)
 	}
 	if n := engines(); n > 10 {
@@ -183,7 +183,7 @@ func TestFilesAreCountedBeforeTheyAreOpened(t *testing.T) {
 }
 
 func TestRequestsWithinFileLimit(t *testing.T) {
-	if got := goodFor(256, 2); got != 74 {
+	if got := requestsWithin(256, 2); got != 74 {
 		t.Errorf("256 files are good for %d requests", got)
 	}
 }

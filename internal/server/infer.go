@@ -15,7 +15,7 @@ func (q *request) infer() {
 		return
 	}
 	defer s.leave()
-	if !s.admits() {
+	if !s.hasFile() {
 		q.out.Header().Set(headerConnection, "close")
 		q.refuse(tooManyFiles(), reasonTooManyFiles)
 		return
@@ -48,8 +48,8 @@ func (q *request) read() bool {
 	}
 	var peeked *openai.Peeked
 	var err error
-	if body := q.buf.b[:q.length]; q.route.passing {
-		peeked, err = q.peekPassing(body)
+	if body := q.buf.b[:q.length]; q.route.passthrough {
+		peeked, err = q.peekPassthrough(body)
 	} else {
 		peeked, err = openai.Peek(q.route.api, body, q.s.peek)
 	}
@@ -66,7 +66,7 @@ func (q *request) read() bool {
 func (q *request) dispatch() {
 	c, s := &q.call, q.s
 	c.Route = q.route.api
-	c.Method, c.Passing, c.Pattern = q.r.Method, q.route.passing, q.route.pattern
+	c.Method, c.Passing, c.Pattern = q.r.Method, q.route.passthrough, q.route.pattern
 	c.Path = q.r.URL.Path
 	if q.r.URL.RawQuery != "" {
 		c.Path += "?" + q.r.URL.RawQuery

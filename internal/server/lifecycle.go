@@ -26,7 +26,7 @@ func (s *Server) Listen(ctx context.Context) error {
 		return err
 	}
 	s.listener, s.metricsListener = l, m
-	s.tellFiles()
+	s.warnFileLimit()
 	return nil
 }
 

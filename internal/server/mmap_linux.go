@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pagesReturn: the pages of a block go back to the system while its addresses stay.
-const pagesReturn = true
+// pagesReleasable: the pages of a block go back to the system while its addresses stay.
+const pagesReleasable = true
 
 // mapBlock takes n bytes of addresses beside the collector's heap, nil if there are
 // none. A page is memory once it was written to. They are never unmapped: who reads
@@ -26,6 +26,6 @@ func mapBlock(n int64) []byte {
 	return b
 }
 
-// dropPages gives the memory of b, which begins and ends with a page, back to the
+// releasePages gives the memory of b, which begins and ends with a page, back to the
 // system.
-func dropPages(b []byte) { _ = unix.Madvise(b, unix.MADV_DONTNEED) } // fails only for what is not mapped
+func releasePages(b []byte) { _ = unix.Madvise(b, unix.MADV_DONTNEED) } // fails only for what is not mapped

@@ -17,7 +17,7 @@ const headerAnthropicVersion = "Anthropic-Version"
 // modelRoute is /v1/models/{id}; ids may have slashes in them.
 var modelRoute = &route{
 	name: "model", access: map[string]access{http.MethodGet: client}, allow: []string{http.MethodGet, http.MethodHead},
-	serve: (*request).oneModel, both: true,
+	serve: (*request).oneModel, bothAPIs: true,
 }
 
 // models lists what the workers said they serve. It asks nobody, so that no

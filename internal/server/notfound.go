@@ -17,7 +17,7 @@ import (
 func (s *Server) noRoute(path string) *openai.Error {
 	e := openai.RouteNotFound(path)
 	e.Message = fmt.Sprintf("sluice has no route %q", telemetry.Clip(path))
-	switch near, hint := s.nearRoute(path), byDesign(path); {
+	switch near, hint := s.nearRoute(path), unsupportedHint(path); {
 	case hint != "" && (near == "" || !strings.HasSuffix(path, near)):
 		e.Message += ": " + hint
 	case path == pathMetrics:

@@ -8,7 +8,7 @@ import (
 )
 
 // Routes that go to one worker as they are, whatever becomes of prefill and decode.
-var passingRoutes = map[string]openai.Route{
+var passthroughRoutes = map[string]openai.Route{
 	"/v1/embeddings":            openai.RouteEmbeddings,
 	"/tokenize":                 openai.RouteTokenize,
 	"/v1/tokenize":              openai.RouteTokenize,
@@ -27,17 +27,17 @@ var passingRoutes = map[string]openai.Route{
 	"/v1/audio/translations":    openai.RouteAudio,
 }
 
-func passing(api openai.Route, method, pattern string) *route {
+func passthroughRoute(api openai.Route, method, pattern string) *route {
 	return &route{
 		name: api.String(), access: map[string]access{method: client}, allow: []string{method},
-		serve: (*request).infer, api: api, passing: true, pattern: pattern,
+		serve: (*request).infer, api: api, passthrough: true, pattern: pattern,
 	}
 }
 
 // What an engine keeps of a response. The paths have the response's id in them.
 var (
-	storedResponse = passing(openai.RouteStoredResponse, http.MethodGet, pathResponses+"/{id}")
-	cancelResponse = passing(openai.RouteStoredResponse, http.MethodPost, pathResponses+"/{id}/cancel")
+	storedResponse = passthroughRoute(openai.RouteStoredResponse, http.MethodGet, pathResponses+"/{id}")
+	cancelResponse = passthroughRoute(openai.RouteStoredResponse, http.MethodPost, pathResponses+"/{id}/cancel")
 )
 
 // matchResponse is the route of a path below /v1/responses.
@@ -64,9 +64,9 @@ func goodResponseID(id string) bool {
 	return id != "" && len(id) <= 256
 }
 
-// peekPassing reads what routing needs of a body that may be none, or a form. Forms
+// peekPassthrough reads what routing needs of a body that may be none, or a form. Forms
 // are for the audio API: elsewhere engines would read them with rules of their own.
-func (q *request) peekPassing(body []byte) (*openai.Peeked, error) {
+func (q *request) peekPassthrough(body []byte) (*openai.Peeked, error) {
 	if len(body) == 0 && (q.r.Method == http.MethodGet || q.route.api == openai.RouteStoredResponse) {
 		q.call.NoBody = true
 		return openai.Opaque(q.route.api, body, ""), nil

@@ -16,7 +16,7 @@ import (
 func passes(s *setup) {
 	s.sim.Worker.Wrap = func(w *sim.Worker, next http.Handler) http.Handler {
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			if passingRoutes[r.URL.Path] == 0 || strings.HasPrefix(r.URL.Path, "/pooling") && w.Role() == sim.Decode {
+			if passthroughRoutes[r.URL.Path] == 0 || strings.HasPrefix(r.URL.Path, "/pooling") && w.Role() == sim.Decode {
 				next.ServeHTTP(rw, r)
 				return
 			}
@@ -102,7 +102,7 @@ func TestHeadersThatCannotBeRead(t *testing.T) {
 			})
 			bodies := map[string]string{"/v1/chat/completions": chat, "/v1/messages": messagesBody, "/v1/responses": responsesBody,
 				"/v1/completions": `{"model":"sim-model","prompt":"x"}`, "/generate": `{"text":"x"}`}
-			for path := range passingRoutes {
+			for path := range passthroughRoutes {
 				bodies[path] = `{"model":"sim-model","input":"x"}`
 			}
 			for path, body := range bodies {

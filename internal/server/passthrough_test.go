@@ -66,7 +66,7 @@ func TestPassThroughRoutes(t *testing.T) {
 				}
 				s.sim.Worker.Wrap = recording(&seen)
 			})
-			for path := range passingRoutes {
+			for path := range passthroughRoutes {
 				if strings.Contains(path, "/audio/") {
 					continue
 				}
@@ -312,7 +312,7 @@ func TestUnknownModelsOnEveryRoute(t *testing.T) {
 				s.sim.Worker.Wrap = having(&count)
 			})
 			bodies := map[string]string{"/v1/messages": messagesBody, "/v1/responses": responsesBody, "/v1/chat/completions": chat}
-			for path := range passingRoutes {
+			for path := range passthroughRoutes {
 				bodies[path] = `{"model":"sim-model","input":"x"}`
 			}
 			for path, body := range bodies {
@@ -387,7 +387,7 @@ func TestFormFieldsAreChecked(t *testing.T) {
 				return "--b\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\nsim-model\r\n"
 			}
 			hidden := `{"model":"sim-model","kv_transfer_params":{"a":1},"x":"\r\n--b--\r\n"}`
-			for path := range passingRoutes {
+			for path := range passthroughRoutes {
 				want := 415
 				if strings.Contains(path, "/audio/") {
 					want = 400

@@ -137,7 +137,7 @@ func (q *request) write(e *openai.Error) {
 // shape is the form of the API that the client speaks: the route's, and where both
 // APIs have the path, or none has, that of the SDK.
 func (q *request) shape() openai.Shape {
-	if q.route == nil || q.route.both {
+	if q.route == nil || q.route.bothAPIs {
 		if len(q.r.Header[headerAnthropicVersion]) > 0 || strings.HasPrefix(q.r.URL.Path, pathMessages+"/") {
 			return openai.ShapeAnthropic
 		}
@@ -216,7 +216,7 @@ func (q *request) access() {
 		line.Level = slog.LevelDebug
 	default:
 		line.Route = q.route.name
-		if q.route.watched && line.Status < 400 && (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) {
+		if q.route.polled && line.Status < 400 && (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) {
 			line.Level = slog.LevelDebug
 		}
 	}

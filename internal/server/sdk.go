@@ -51,9 +51,9 @@ func (m *sdkMethod) example() string {
 	return path
 }
 
-// notHere are the parts of APIs that sluice does not serve, by design, and what to do
+// unsupportedPaths are the parts of APIs that sluice does not serve, by design, and what to do
 // instead.
-var notHere = []struct {
+var unsupportedPaths = []struct {
 	prefixes []string
 	hint     string
 }{
@@ -80,9 +80,9 @@ var notHere = []struct {
 		"use GET /workers, POST /workers with {\"url\": …}, and DELETE /workers/{id}"},
 }
 
-// byDesign is the hint for a path that is known and not served, "" for others.
-func byDesign(path string) string {
-	for _, n := range notHere {
+// unsupportedHint is the hint for a path that is known and not served, "" for others.
+func unsupportedHint(path string) string {
+	for _, n := range unsupportedPaths {
 		for _, prefix := range n.prefixes {
 			if rest, ok := strings.CutPrefix(path, prefix); ok && (rest == "" || rest[0] == '/' && len(rest) > 1) {
 				return n.hint
@@ -97,15 +97,15 @@ func (s *Server) outcome(m *sdkMethod) (status int, note string) {
 	path := m.example()
 	rt := s.match(path)
 	if rt == nil {
-		return http.StatusNotFound, byDesign(path)
+		return http.StatusNotFound, unsupportedHint(path)
 	}
 	if _, ok := rt.access[m.verb]; !ok {
-		return http.StatusMethodNotAllowed, byDesign(path)
+		return http.StatusMethodNotAllowed, unsupportedHint(path)
 	}
 	switch {
 	case rt.api == openai.RouteStoredResponse:
 		return 0, "in aggregated mode, by the worker that stores the response; else 404 `response_not_found`"
-	case rt.passing:
+	case rt.passthrough:
 		return 0, "by workers that have the route"
 	}
 	return 0, ""

@@ -45,7 +45,7 @@ type Server struct {
 	active  atomic.Int64 // requests that may reach dispatch
 	phase   atomic.Int32
 	// when it was last told that files are short, and how often that was so since
-	crowdedAt, crowdedMore atomic.Int64
+	filesShortAt, filesShortMore atomic.Int64
 
 	idle chan struct{} // of one: active fell to 0 during a drain
 }
@@ -65,15 +65,15 @@ type route struct {
 	serve  func(q *request)
 	// api is the route's API where requests go on to dispatch.
 	api openai.Route
-	// passing: they go to one worker as they are. pattern is the path where that
+	// passthrough: they go to one worker as they are. pattern is the path where that
 	// varies.
-	passing bool
-	pattern string
-	// both: OpenAI's and Anthropic's API have the path.
-	both bool
-	// quiet: nobody wants an access line. watched: nor of reads that went well, which
+	passthrough bool
+	pattern     string
+	// bothAPIs: OpenAI's and Anthropic's API have the path.
+	bothAPIs bool
+	// quiet: nobody wants an access line. polled: nor of reads that went well, which
 	// somebody repeats all the time.
-	quiet, watched bool
+	quiet, polled bool
 }
 
 // New makes a server that does not listen yet.
@@ -94,7 +94,7 @@ func New(o Options) (*Server, error) {
 		s.peek.Refuse = 0
 	}
 	s.main = s.newClients()
-	s.opts.Engines.BeforeDial(func() { s.crowded() })
+	s.opts.Engines.BeforeDial(func() { s.filesShort() })
 	s.scrapers = newScrapers(maxScrapers(s.opts.MaxFiles))
 	s.scrapes = &http.Server{
 		Handler:           s.scrapers.busy(s.metricsHandler()),
@@ -133,7 +133,7 @@ func (s *Server) newRoutes() map[string]*route {
 		return r
 	}
 	watched := func(r *route) *route {
-		r.watched = true
+		r.polled = true
 		return r
 	}
 	post := func(api openai.Route) *route {
@@ -157,35 +157,35 @@ func (s *Server) newRoutes() map[string]*route {
 		"/admission":        watched(get("admission", readOnly, (*request).admission)),
 		"/admission/reload": {name: "reload", access: map[string]access{http.MethodPost: admin}, allow: []string{http.MethodPost}, serve: (*request).reload},
 		"/busy_threshold": {
-			watched: true,
-			name:    "busy_threshold",
-			access:  map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
-			allow:   []string{http.MethodGet, http.MethodHead, http.MethodPost},
-			serve:   (*request).busyThreshold,
+			polled: true,
+			name:   "busy_threshold",
+			access: map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
+			allow:  []string{http.MethodGet, http.MethodHead, http.MethodPost},
+			serve:  (*request).busyThreshold,
 		},
 
 		pathWorkers: {
-			watched: true,
-			name:    "workers",
-			access:  map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
-			allow:   []string{http.MethodGet, http.MethodHead, http.MethodPost},
-			serve:   (*request).workers,
+			polled: true,
+			name:   "workers",
+			access: map[string]access{http.MethodGet: readOnly, http.MethodPost: admin},
+			allow:  []string{http.MethodGet, http.MethodHead, http.MethodPost},
+			serve:  (*request).workers,
 		},
 	}
-	routes[pathModels].both = true
-	for path, api := range passingRoutes {
-		routes[path] = passing(api, http.MethodPost, "")
+	routes[pathModels].bothAPIs = true
+	for path, api := range passthroughRoutes {
+		routes[path] = passthroughRoute(api, http.MethodPost, "")
 	}
 	return routes
 }
 
 // workerRoute is /workers/{id}.
 var workerRoute = &route{
-	watched: true,
-	name:    "worker",
-	access:  map[string]access{http.MethodGet: readOnly, http.MethodDelete: admin},
-	allow:   []string{http.MethodGet, http.MethodHead, http.MethodDelete},
-	serve:   (*request).worker,
+	polled: true,
+	name:   "worker",
+	access: map[string]access{http.MethodGet: readOnly, http.MethodDelete: admin},
+	allow:  []string{http.MethodGet, http.MethodHead, http.MethodDelete},
+	serve:  (*request).worker,
 }
 
 // match finds the route of a path, nil if there is none.
@@ -236,7 +236,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		q.out.Header()["Allow"] = []string{strings.Join(q.route.allow, ", ")}
 		e := methodNotAllowed(r.Method, path, q.route.allow)
-		if hint := byDesign(path); hint != "" {
+		if hint := unsupportedHint(path); hint != "" {
 			e.Message += "; " + hint
 		}
 		q.refuse(e, reasonMethod)

@@ -259,7 +259,7 @@ func (s *Server) workerType(name string) (config.WorkerType, *openai.Error) {
 		case "decode":
 			return config.WorkerDecode, nil
 		}
-		return "", wrongRole(name, "prefill or decode: this router runs both phases apart (--pd-disaggregation)", "prefill", "decode")
+		return "", invalidRole(name, "prefill or decode: this router runs both phases apart (--pd-disaggregation)", "prefill", "decode")
 	}
 	switch name {
 	case "", "regular":
@@ -267,11 +267,11 @@ func (s *Server) workerType(name string) (config.WorkerType, *openai.Error) {
 	case "prefill", "decode":
 		return "", openai.InvalidRequest("worker_type", "worker_type must be regular: %s workers need --pd-disaggregation", name)
 	}
-	return "", wrongRole(name, "regular, or absent: prefill and decode workers need --pd-disaggregation", "regular")
+	return "", invalidRole(name, "regular, or absent: prefill and decode workers need --pd-disaggregation", "regular")
 }
 
-// wrongRole refuses a worker's type that is none of those there may be.
-func wrongRole(name, may string, roles ...string) *openai.Error {
+// invalidRole refuses a worker's type that is none of those there may be.
+func invalidRole(name, may string, roles ...string) *openai.Error {
 	if name == "" {
 		return openai.InvalidRequest("worker_type", "worker_type is missing; it must be %s", may)
 	}
