@@ -63,7 +63,7 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 		f.reason = reasonDraining
 		f.local = openai.Draining()
 	default:
-		f.reason = reasonNoWorkers
+		f.reason, f.err = reasonNoWorkers, nil // the message says more
 		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, x.missingRole(), info, r.RetryAfter)
 		if asks := x.narrowed(); asks != "" {
 			f.local.Message += "; the request leaves only " + asks

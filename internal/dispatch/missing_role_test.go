@@ -28,5 +28,8 @@ func TestMissingRoleIsNamed(t *testing.T) {
 		if a := r.chat(""); a.status != 503 || a.code() != "no_available_workers" || !strings.Contains(a.body, want) {
 			t.Errorf("want %q, got %d %s", want, a.status, a.body)
 		}
+		if rec := r.waitRecord(0); !strings.Contains(rec.Err.Error(), want) {
+			t.Errorf("want %q in the log, got %s", want, rec.Err)
+		}
 	}
 }
