@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// The documents of /admission: what the gate holds and why it does not let the
-// next request in. Times are in milliseconds.
+// The JSON documents of /admission: the gate's state, and why it does not admit the next
+// request. Times are in milliseconds.
 type (
 	admissionDoc struct {
 		Limits       limitsDoc        `json:"limits"`
@@ -67,7 +67,7 @@ type (
 		Fenced       bool          `json:"fenced"`
 		EstimatedMS  int64         `json:"estimated_wait_ms"`
 		Never        bool          `json:"never_queues,omitempty"`
-		// HeldUp: a blocked head stands before others that could start.
+		// HeldUp: a blocked head of the queue holds up requests that could start.
 		HeldUp *heldUpDoc `json:"held_up,omitempty"`
 	}
 	heldUpDoc struct {
@@ -114,8 +114,8 @@ type (
 		Fenced        bool        `json:"fenced,omitempty"`
 		Missing       []string    `json:"missing_capacity,omitempty"`
 		Barred        []string    `json:"barred_pairs,omitempty"`
-		// Doubt is what the engine reports where requests wait in it although
-		// the rank has room by what is booked.
+		// Doubt is the engine's own report, if requests wait inside the engine
+		// although the rank has room by the gate's bookings.
 		Doubt *doubtDoc `json:"doubt,omitempty"`
 	}
 )
@@ -124,27 +124,27 @@ type (
 // the same workers.
 const heldUpRemedy = "--queue-order lanes"
 
-// ReloadState is what became of the last reload of the configuration.
+// ReloadState is the result of the last reload of the configuration.
 type ReloadState struct {
 	Generation int       `json:"generation"`
 	Loaded     time.Time `json:"loaded"`
 	Trigger    string    `json:"trigger,omitempty"`
-	// Error is why the last one changed nothing.
+	// Error is why the last reload failed; empty: it did not.
 	Error    string   `json:"error,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Reloader reads the configuration again. See Options.Reload.
 type Reloader interface {
-	// Reload puts what the files say in force, or keeps what is and returns why.
+	// Reload applies the configuration files, or keeps the configuration in force and
+	// returns why.
 	Reload() error
 	State() ReloadState
 }
 
 func ms(d time.Duration) int64 { return d.Milliseconds() }
 
-// closedName is empty where nothing is lacking, which is not the same as a
-// resource.
+// closedName is the name of a resource, empty for ResourceNone.
 func closedName(r admission.Resource) string {
 	if r == admission.ResourceNone {
 		return ""
@@ -152,9 +152,10 @@ func closedName(r admission.Resource) string {
 	return r.String()
 }
 
-// admission tells what the gate holds and why it waits.
+// admission shows the gate's state: queues, ranks, and what requests are waiting for.
 func (q *request) admission() {
-	// The reload first: what it tells is in force is in the gate then.
+	// The reload state is read first, so that the gate's snapshot includes what it
+	// reports as applied.
 	var reload *ReloadState
 	if r := q.s.opts.Reload; r != nil {
 		state := r.State()
@@ -235,9 +236,9 @@ func rankOf(r *admission.RankStats) rankDoc {
 	return d
 }
 
-// doubtOf returns what speaks against the room of a rank: its engine reports
-// requests that wait in it, or prompt tokens of such requests (engines may tell one
-// without the other). Nil: nothing.
+// doubtOf returns the engine's report if it contradicts the room of a rank: requests wait
+// inside the engine, or prompt tokens of such requests (engines may report one without
+// the other). Otherwise it returns nil.
 func doubtOf(r *admission.RankStats, reported *fleet.ReportedInfo) *doubtDoc {
 	if !r.Room || reported == nil || reported.Waiting <= 0 && reported.WaitingTokens <= 0 {
 		return nil
@@ -266,7 +267,7 @@ func (q *request) reload() {
 	q.document(http.StatusOK, &state)
 }
 
-// log tells of a change that a client ordered.
+// log logs a change that a client requested.
 func (q *request) log(what string, more ...any) {
 	q.s.log.Info(what, append(q.orderedBy(), more...)...)
 }
@@ -286,7 +287,7 @@ func thresholdsOf(r admission.RejectThresholds) thresholdsDoc {
 }
 
 // busyThreshold shows or changes the reject thresholds. A field that is absent
-// stays as it is, null takes it away.
+// keeps its value, null removes the threshold.
 func (q *request) busyThreshold() {
 	gate := q.s.opts.Gate
 	if q.r.Method == http.MethodPost {
@@ -306,9 +307,9 @@ func (q *request) busyThreshold() {
 	q.document(http.StatusOK, &doc)
 }
 
-// smallBody reads the body of a route of our own; it answers what is wrong with
-// it. These bodies are outside the account: an operator can add a worker while
-// requests hold all of it. They are bounded by maxWorkerBody.
+// smallBody reads the body of one of the router's own routes, or answers with the error.
+// Its memory is not counted in buffers, so that an operator can add a worker while
+// requests use all of --max-buffered-bytes. maxWorkerBody bounds it.
 func (q *request) smallBody() ([]byte, bool) {
 	q.maxBody = min(q.maxBody, maxWorkerBody)
 	body, p := q.readSmall()
@@ -332,8 +333,8 @@ func clone[T any](p *T) *T {
 }
 
 func readThresholds(body []byte, old admission.RejectThresholds) (admission.RejectThresholds, *openai.Error) {
-	// Copies: decoding into a number that is there writes through its pointer, and
-	// these are the gate's and the configuration's.
+	// Copies: decoding writes through existing pointers, and these are the gate's and
+	// the configuration's.
 	in := thresholdsDoc{DecodeBlocks: clone(old.ActiveDecodeBlocks), PrefillTokens: clone(old.ActivePrefillTokens), PrefillFrac: clone(old.ActivePrefillTokensFrac)}
 	if err := readStrict(body, &in, "tell thresholds"); err != nil {
 		return old, err

@@ -15,9 +15,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// keySet are keys of which one must be presented. They are kept and compared as
-// hashes, so that neither their length nor their beginning can be found out by
-// timing.
+// keySet is a set of keys of which the client must send one. They are stored and
+// compared as hashes, so that timing reveals neither their length nor their beginning.
 type keySet []keyEntry
 
 type keyEntry struct {
@@ -26,8 +25,8 @@ type keyEntry struct {
 	used prometheus.Counter
 }
 
-// keyring are the keys in force, which a reload replaces whole. The requests that are
-// under way go on.
+// keyring is the keys in force, which a reload replaces as a whole. Running requests are
+// not affected.
 type keyring struct{ clients, admins keySet }
 
 // Reload puts the keys of a configuration in force. The rest of it needs a restart.
@@ -88,8 +87,8 @@ func bearer(h http.Header) string {
 	return strings.TrimSpace(v[len(scheme):])
 }
 
-// presented is the key that a request has, as the clients of either API send it: as a
-// bearer or as x-api-key; nil if that is none of them.
+// presented is the entry of the key that a request carries, as a bearer token or as
+// x-api-key (OpenAI's and Anthropic's clients); nil if the set does not have it.
 func (s keySet) presented(h http.Header) *keyEntry {
 	if e := s.find(bearer(h)); e != nil {
 		return e
@@ -100,14 +99,14 @@ func (s keySet) presented(h http.Header) *keyEntry {
 	return nil
 }
 
-// access is who may use a route.
+// access is the permission that a route requires.
 type access uint8
 
 const (
 	open     access = iota // probes: anybody
-	client                 // whoever has a client's key, if keys are asked for
-	readOnly               // that, or the admin key
-	admin                  // the admin key; without one, clients of this machine
+	client                 // clients with an API key, if any is configured
+	readOnly               // the same, or the admin key
+	admin                  // the admin key; if none is configured, clients on this machine
 )
 
 // authorize returns why the request may not go on, or nil.
@@ -139,10 +138,10 @@ func (q *request) authorize(a access) (*openai.Error, string) {
 	return openai.InvalidAPIKey(), reasonBadKey
 }
 
-// authorizeAdmin guards what changes the fleet. Without an admin key only
-// clients of this machine may, judged by the connection and not by what the
-// request says of itself. A browser on this machine carries out the wishes of
-// any web page, and a proxy those of anybody: neither counts as being here.
+// authorizeAdmin guards routes that change the fleet. Without an admin key only clients
+// on this machine may use them, judged by the connection and not by the request's
+// headers. Browsers and proxies on this machine are refused: they send requests on behalf
+// of web pages and of remote clients.
 func (k *keyring) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 	if len(k.admins) > 0 {
 		if k.admins.has(bearer(r.Header)) {
@@ -153,8 +152,8 @@ func (k *keyring) authorizeAdmin(r *http.Request) (*openai.Error, string) {
 	if !isLoopback(r.RemoteAddr) {
 		return forbidden("this route changes the fleet: without --admin-api-key it answers on the loopback interface only"), reasonForbidden
 	}
-	// A proxy that adds no header at all still speaks HTTP/1.0, as nginx does where
-	// nothing is set, or passes on the name that its client used.
+	// A proxy that adds no header can still be recognised: it speaks HTTP/1.0, as nginx
+	// does by default, or forwards the Host that its client used.
 	if r.ProtoMinor == 0 && r.ProtoMajor == 1 {
 		return forbidden("this route changes the fleet: without --admin-api-key it does not answer HTTP/1.0, which proxies speak"), reasonForbidden
 	}
@@ -181,8 +180,8 @@ func isLoopback(remoteAddr string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// isLoopbackName tells whether a Host header, with a port or without, names this
-// machine for itself only.
+// isLoopbackName reports whether a Host header, with a port or without, is a name or
+// address of the loopback interface.
 func isLoopbackName(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -207,8 +206,7 @@ func requestID(h http.Header) string {
 	return newRequestID()
 }
 
-// newRequestID is an id that nobody else has: 128 random bits in base 32. It is not a
-// secret.
+// newRequestID returns a unique id: 130 random bits in base 32. It is not a secret.
 func newRequestID() string {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
 	var b [26]byte
@@ -235,8 +233,8 @@ func goodRequestID(id string) bool {
 	return true
 }
 
-// proxyOrBrowserHeader tells whether a header, in canonical form, is of the kind that
-// pages and proxies add.
+// proxyOrBrowserHeader reports whether a header, in canonical form, is one that browsers
+// or proxies add.
 func proxyOrBrowserHeader(name string) bool {
 	switch name {
 	case "Origin", "Forwarded", "Via", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Client-Ip", "Sec-Fetch-Site":

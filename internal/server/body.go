@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// bodyProblem tells what to answer where a body cannot be had.
+// bodyProblem is why a body could not be read, and the answer to that.
 type bodyProblem struct {
 	reason string
-	answer *openai.Error // nil: the client is gone
+	answer *openai.Error // nil: the client disconnected
 }
 
-// checkLength looks at what the head tells of the body. more is false where nothing
-// is to be read.
+// checkLength checks the headers that describe the body. more is false if there is
+// nothing to read.
 func (q *request) checkLength() (more bool, p *bodyProblem) {
 	if enc := contentEncoding(q.r.Header); enc != "" {
 		return false, &bodyProblem{reasonEncoding, unsupportedEncoding(enc)}
@@ -44,7 +44,7 @@ func (q *request) readBody() *bodyProblem {
 	if more, p := q.checkLength(); !more {
 		return p
 	}
-	// What is announced is a promise: it gets addresses, and memory as it comes.
+	// The announced length gets addresses only; memory is taken as bytes arrive.
 	most := n
 	if n < 0 {
 		most = q.maxBody + 1
@@ -75,7 +75,7 @@ func (q *request) readBody() *bodyProblem {
 	}
 }
 
-// readSmall reads a body outside the account.
+// readSmall reads a body without counting its memory in buffers.
 func (q *request) readSmall() ([]byte, *bodyProblem) {
 	if more, p := q.checkLength(); !more {
 		return nil, p
@@ -112,8 +112,9 @@ func (q *request) tooLarge() *bodyProblem {
 // maxStep is the most memory a body gets before it is filled, in bytes.
 const maxStep = 1 << 20
 
-// grow makes room for the next read: four times what came, at most maxStep more,
-// never more than the body can have. A buffer that is half full is left alone.
+// grow makes room for the next read: four times what was read, at most maxStep more,
+// never more than the body can have. It does nothing while the buffer is less than half
+// full.
 func (q *request) grow(most int64) *bodyProblem {
 	have := int64(q.length)
 	want := max(min(max(4*have, pageBytes), have+maxStep, most), have+1)
@@ -122,7 +123,7 @@ func (q *request) grow(most int64) *bodyProblem {
 	}
 	whole := min(most, maxPromised)
 	if have >= maxPromised/2 {
-		whole = most // it has come that far
+		whole = most // that much was really sent
 	}
 	if !q.s.buffers.grow(&q.buf, q.length, want, whole) {
 		return &bodyProblem{reasonBufferFull, openai.BufferFull(q.s.cfg.Server.MaxBufferedBytes)}
@@ -130,7 +131,7 @@ func (q *request) grow(most int64) *bodyProblem {
 	return nil
 }
 
-// contentEncoding is the encoding of a body that is not as it is, or "".
+// contentEncoding is the encoding of a body, "" for identity.
 func contentEncoding(h http.Header) string {
 	for _, v := range h["Content-Encoding"] {
 		if v = strings.TrimSpace(v); v != "" && !strings.EqualFold(v, "identity") {
@@ -140,8 +141,8 @@ func contentEncoding(h http.Header) string {
 	return ""
 }
 
-// deadlineReader reads a body under two limits: silence, and the whole of the
-// request.
+// deadlineReader reads a body under two limits: --client-body-timeout-secs for each
+// read, and --request-timeout-secs for the whole request.
 type deadlineReader struct {
 	q  *request
 	rc *http.ResponseController
@@ -186,11 +187,11 @@ func earlier(a, b time.Time) time.Time {
 }
 
 const (
-	// keepAfter is how much of an unread body is read for the sake of keeping
-	// the connection.
+	// keepAfter is the most bytes of an unread body that are read to keep the
+	// connection.
 	keepAfter = 256 << 10
 	// drainTime and drainIdle bound how long the rest of a refused body is read
-	// and thrown away, so that the client comes to read its answer.
+	// and discarded, so that the client gets to reading its answer.
 	drainTime = 20 * time.Second
 	drainIdle = 5 * time.Second
 	// drainBeyond is how many bytes are drained, beyond the limit on bodies.
@@ -199,14 +200,14 @@ const (
 )
 
 // refuse answers a request whose body may not have been read. An ordinary client
-// reads the answer only once it has sent all of its body, and sees a broken
-// connection instead if that is closed before: so the answer goes out first, and
-// then what still comes is thrown away, within bounds. A client that waits for
-// "100 Continue" is not sent it.
+// reads the answer only once it has sent all of its body, and sees a connection error
+// instead if the connection is closed before that. So the answer is sent first, and then
+// the rest of the body is read and discarded, within bounds. A client that waits for
+// "100 Continue" does not get it.
 func (q *request) refuse(e *openai.Error, reason string) {
 	q.reason = reason
 	if e.Code != "" {
-		q.reason = e.Code // one word in the log, in metrics and towards the client
+		q.reason = e.Code // the same in the log, in metrics and in the answer
 	}
 	q.told, q.err = e, e.Cause
 	if q.bodyDone || q.r.Body == nil || q.r.Body == http.NoBody {
@@ -227,7 +228,7 @@ func (q *request) refuse(e *openai.Error, reason string) {
 	q.drain(rc)
 }
 
-// drain reads and forgets.
+// drain reads and discards the rest of the body, within bounds.
 func (q *request) drain(rc *http.ResponseController) {
 	b := make([]byte, drainBuffer)
 	end := time.Now().Add(drainTime)

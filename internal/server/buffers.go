@@ -13,45 +13,45 @@ const (
 	pageBytes = 4 << 10
 	// Blocks of addresses have pageBytes times a power of four.
 	blockClasses = 13 // to 64 GiB
-	// slabBytes is what blocks smaller than that are cut from.
+	// slabBytes is the size of the mappings that smaller blocks are cut from.
 	slabBytes = 1 << 20
-	// maxPromised is the largest block that a body gets for what it announces, in
-	// bytes; a larger one for what came.
+	// maxPromised is the largest block that a body gets for its Content-Length alone, in
+	// bytes; larger blocks are given for bytes that were received.
 	maxPromised = 1 << 20
 
-	// keepWarm is how much memory of given-up blocks stays at hand for the next
-	// bodies, as far as the limit has room for it.
+	// keepWarm is how much memory of free blocks is kept for the next bodies, in bytes,
+	// as far as the limit has room for it.
 	keepWarm = 16 << 20
-	// garbageStep is how much of what the collector has to free is waited for before
-	// it is told to.
+	// garbageStep is how much released heap memory, in bytes, may wait for the garbage
+	// collector before a collection is started.
 	garbageStep = 16 << 20
-	// collectShare bounds the time that ordered collections take: one part of so many.
+	// collectShare bounds the time that such collections take: 1/collectShare of all.
 	collectShare = 5
-	// trimEvery is how often memory is looked through for what is not in use.
+	// trimEvery is how often unused memory is returned to the system.
 	trimEvery = 10 * time.Second
 	// trimHeap is how much the heap may have grown since it was last trimmed.
 	trimHeap = 16 << 20
 )
 
-// buffers is the account of the memory that requests hold, and lends it for their
-// bodies. What is counted is what is held, in pages.
+// buffers allocates the memory of request bodies and counts all memory that requests
+// hold, in whole pages, against --max-buffered-bytes.
 //
-// Bodies lie beside the collector's heap, where they can be, so that their memory is
-// the system's again once they are given up. What else is counted lies in the heap;
-// when that is given up it stays in the account until the collector has run, which it
-// is told to when that is much or in the way.
+// Bodies lie outside the Go heap where possible, so that their memory is returned to the
+// system as soon as they are released. Other memory that is counted lies in the heap; when
+// released, it stays counted until the garbage collector has run, which is started when
+// there is much of it or when it stands in the way of a new request.
 type buffers struct {
 	limit   int64
 	used    atomic.Int64 // in use now
-	garbage atomic.Int64 // given up, but not collected
+	garbage atomic.Int64 // released, but not collected yet
 	warm    atomic.Int64 // kept for reuse
 
 	classes [blockClasses]blockList
 
-	mu sync.Mutex // held while a collection that was ordered runs
+	mu sync.Mutex // held while a collection that was started here runs
 	// guarded by mu
 	nextCollect time.Time
-	collecting  atomic.Bool // one is on its way in the background
+	collecting  atomic.Bool // a background goroutine collects
 }
 
 // blockList are the free blocks of a class.
@@ -60,7 +60,7 @@ type blockList struct {
 	// guarded by mu
 	warm []warmBlock // the last one in is the first one out
 	cold [][]byte    // without memory
-	low  int         // the fewest that were warm since the last trim
+	low  int         // the smallest len(warm) since the last trim
 }
 
 type warmBlock struct {
@@ -68,12 +68,12 @@ type warmBlock struct {
 	resident int64
 }
 
-// buffer is memory on loan: a block of addresses, of which as many bytes as room may
-// be written to. The zero value is none.
+// buffer is memory from buffers: a block of addresses of which the first room bytes may
+// be written. The zero value is no buffer.
 type buffer struct {
 	b    []byte
-	room int64 // in pages, and in the account
-	// kept is what of room held memory when it was lent.
+	room int64 // whole pages; counted
+	// kept is how much of room had memory when the buffer was allocated, in bytes.
 	kept  int64
 	class int8
 }
@@ -90,8 +90,8 @@ func classOf(n int64) int {
 
 func pages(n int64) int64 { return (n + pageBytes - 1) &^ (pageBytes - 1) }
 
-// get lends n bytes, in a block that may grow to whole bytes without being copied. ok
-// is false if that would be over the limit.
+// get allocates n bytes, in a block that may grow to whole bytes without a copy. ok is
+// false if that would exceed the limit.
 func (p *buffers) get(n, whole int64) (b buffer, ok bool) {
 	room := max(pages(n), pageBytes)
 	if !p.reserve(room) {
@@ -114,8 +114,8 @@ func (p *buffers) get(n, whole int64) (b buffer, ok bool) {
 	return buffer{}, false
 }
 
-// keepResident makes a block that holds more memory than it has room hold no more
-// than is in the account.
+// keepResident handles a block with more resident memory than b.room: the excess is
+// counted if there is plenty of room, else returned to the system.
 func (p *buffers) keepResident(b *buffer, resident int64) {
 	more := resident - b.room
 	if more <= 0 {
@@ -156,8 +156,8 @@ func (p *buffers) take(class int) (block []byte, resident int64) {
 	return block, 0
 }
 
-// grow gives b room for n bytes, of which the first length are in use. It is false
-// if that would be over the limit. whole is as for get.
+// grow gives b room for n bytes, of which the first length are in use. It returns false
+// if that would exceed the limit. whole is as for get.
 func (p *buffers) grow(b *buffer, length int, n, whole int64) bool {
 	room := pages(n)
 	if room <= int64(len(b.b)) {
@@ -177,7 +177,7 @@ func (p *buffers) grow(b *buffer, length int, n, whole int64) bool {
 	return true
 }
 
-// shrink gives up what is beyond the first length bytes, which were never written to.
+// shrink releases what is beyond the first length bytes, which was never written to.
 func (p *buffers) shrink(b *buffer, length int) {
 	if room := max(pages(int64(length)), b.kept); pagesReleasable && room < b.room {
 		p.release(b.room - room)
@@ -185,7 +185,8 @@ func (p *buffers) shrink(b *buffer, length int) {
 	}
 }
 
-// put takes a buffer back, and leaves none. Nobody may use it any more.
+// put releases a buffer and sets *b to its zero value. Its memory must not be used any
+// more.
 func (p *buffers) put(b *buffer) {
 	block, room, class := b.b, b.room, b.class
 	*b = buffer{}
@@ -209,7 +210,8 @@ func (p *buffers) put(b *buffer) {
 	l.mu.Unlock()
 }
 
-// reserve takes memory into account that is not lent from here, until release.
+// reserve counts n bytes of memory that is allocated elsewhere, until release. It returns
+// false if that would exceed the limit.
 func (p *buffers) reserve(n int64) bool {
 	if p.fits(n) {
 		return true
@@ -236,7 +238,7 @@ func (p *buffers) releaseHeap(n int64) {
 	if n == 0 {
 		return
 	}
-	dead := p.garbage.Add(n) // first: it is never in neither
+	dead := p.garbage.Add(n) // before used is lowered: it is counted at all times
 	p.used.Add(-n)
 	if dead >= min(garbageStep, p.limit/8) && p.collecting.CompareAndSwap(false, true) {
 		go func() {
@@ -250,8 +252,8 @@ func (p *buffers) releaseHeap(n int64) {
 	}
 }
 
-// collectFor collects if that makes room for n bytes and collections do not take too
-// much of the time. Others that want the same wait for it.
+// collectFor runs a collection if that makes room for n bytes and collections have not
+// taken too much time. Concurrent callers wait for it.
 func (p *buffers) collectFor(n int64) bool {
 	if p.used.Load()+n > p.limit {
 		return false
@@ -259,7 +261,7 @@ func (p *buffers) collectFor(n int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.used.Load()+p.garbage.Load()+n <= p.limit {
-		return true // another one did it
+		return true // another goroutine did it
 	}
 	if time.Now().Before(p.nextCollect) {
 		return false
@@ -268,7 +270,7 @@ func (p *buffers) collectFor(n int64) bool {
 	return true
 }
 
-// collectLocked runs the collector and gives what is free back to the system.
+// collectLocked runs the garbage collector and returns free memory to the system.
 func (p *buffers) collectLocked() {
 	dead := p.garbage.Load()
 	start := time.Now()
@@ -278,11 +280,12 @@ func (p *buffers) collectLocked() {
 	p.nextCollect = end.Add((collectShare - 1) * end.Sub(start))
 }
 
-// trim gives memory that was not used of late back to the system, until ctx ends.
+// trim returns memory that was not used recently to the system, every trimEvery until
+// ctx ends.
 func (p *buffers) trim(ctx context.Context) {
 	t := time.NewTicker(trimEvery)
 	defer t.Stop()
-	var after uint64 // what the heap held after the last collection from here
+	var after uint64 // size of the heap after the last collection
 	for {
 		select {
 		case <-ctx.Done():
@@ -302,8 +305,8 @@ func (p *buffers) trim(ctx context.Context) {
 	}
 }
 
-// dropWarm takes their memory from free blocks: from all, or from those that nobody
-// wanted since the last time.
+// dropWarm returns the memory of free blocks to the system: of all, or with unwanted of
+// those that were not needed since the last trim.
 func (p *buffers) dropWarm(unwanted bool) {
 	for i := range p.classes {
 		l := &p.classes[i]
@@ -324,14 +327,14 @@ func (p *buffers) dropWarm(unwanted bool) {
 	}
 }
 
-// heapHeld is the memory that the runtime has of the system, in bytes.
+// heapHeld is the memory that the Go runtime holds, in bytes.
 func heapHeld() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64() - s[1].Value.Uint64()
 }
 
-// What a process holds beside the bodies.
+// Memory of the process beside the bodies.
 const (
 	baseBytes = 64 << 20 // the program, its heap and the garbage in it
 	connBytes = 32 << 10 // for each open connection
@@ -343,9 +346,9 @@ func (s *Server) MemoryBound() int64 {
 	return s.cfg.Server.MaxBufferedBytes + baseBytes + connBytes*int64(s.opts.MaxFiles)
 }
 
-// ReserveMemory counts n bytes of the heap until ReleaseMemory. It is false, and counts
-// none, if that would be over the limit.
+// ReserveMemory counts n bytes of the heap until ReleaseMemory. It returns false and
+// counts none if that would exceed the limit.
 func (s *Server) ReserveMemory(n int) bool { return s.buffers.reserve(int64(n)) }
 
-// ReleaseMemory counts n bytes no more, once the collector has freed them.
+// ReleaseMemory releases n bytes, which stay counted until the garbage collector has run.
 func (s *Server) ReleaseMemory(n int) { s.buffers.releaseHeap(int64(n)) }

@@ -9,32 +9,33 @@ import (
 )
 
 const (
-	// closedInterval is how often the gate is looked at. One look is a lock and a number.
+	// closedInterval is how often the gate is checked. A check takes one lock and reads
+	// one number.
 	closedInterval = time.Second
-	// closedLogAfter is how long somebody must have waited at each look before it is told,
-	// closedAgain how often it is told after that.
+	// closedLogAfter is how long requests must have been waiting at every check before it
+	// is logged, closedLogEvery the interval of further log lines.
 	closedLogAfter = 30 * time.Second
 	closedLogEvery = time.Minute
-	// maxClosedLines bounds the lines of one time; each is for one class of one queue.
+	// maxClosedLines bounds the lines per report; each is for one class of one queue.
 	maxClosedLines = 8
 )
 
-// waiters is what is asked of the gate.
+// waiters is the part of the gate that closedWatch reads.
 type waiters interface {
 	Waiting() int
 	Snapshot() admission.Stats
 }
 
-// closedWatch tells in the log when the gate has been closed for long: at every look
-// somebody waited. It looks from outside, so that the gate does nothing for it.
+// closedWatch logs when the gate has been closed for long, that is, when requests were
+// waiting at every check. It polls, so that it costs the gate nothing per request.
 type closedWatch struct {
 	gate     waiters
 	log      *slog.Logger
-	since    time.Time // zero: nobody waited at the last look
-	loggedAt time.Time // zero: not told since then
+	since    time.Time // zero: no request was waiting at the last check
+	loggedAt time.Time // zero: not logged since then
 }
 
-// run looks until ctx ends.
+// run checks the gate until ctx ends.
 func (c *closedWatch) run(ctx context.Context) {
 	t := time.NewTicker(closedInterval)
 	defer t.Stop()
@@ -65,7 +66,7 @@ func (c *closedWatch) check(now time.Time) {
 	}
 }
 
-// logClasses writes a line for each class that waits.
+// logClasses writes a line for each class with waiting requests.
 func (c *closedWatch) logClasses(closed time.Duration) {
 	st := c.gate.Snapshot()
 	lines, more := 0, 0

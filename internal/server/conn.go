@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-router/sluice/internal/telemetry"
 )
 
-// keepAlive finds out that a client's machine is gone while nothing is sent.
+// keepAlive detects that a client's machine is gone while nothing is sent.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 4}
 
 // listen opens a port. SO_REUSEADDR is set by package net, so that the next
@@ -82,13 +82,14 @@ func (s *Server) newClients() clientServer {
 	return own
 }
 
-// refuseBytes answers what a client sent that is no request.
+// refuseBytes answers bytes that cannot be parsed as an HTTP request.
 func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 	start := time.Now()
 	id := requestID(nil)
 	w.Header()[headerRequestID] = []string{id}
 	if p.Unasked {
-		// No request: neither a line nor a count, or whoever connects could fill the log.
+		// No request was sent: it is neither logged nor counted, since otherwise anybody
+		// who connects could fill the log.
 		e := tooManyFiles()
 		e.Message = p.Message
 		_ = e.WriteResponse(w, openai.ShapeOpenAI) // a client that left is not told

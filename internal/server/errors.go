@@ -58,8 +58,8 @@ func forbidden(why string) *openai.Error {
 	return &openai.Error{Status: http.StatusForbidden, Type: typeInvalidRequest, Code: codeForbidden, Message: why}
 }
 
-// adminKeyRequired is the same for every key but the right one, so that it tells
-// nothing of a client's.
+// adminKeyRequired is the same for every wrong key, so that it does not reveal whether
+// a key is a client's.
 func adminKeyRequired() *openai.Error {
 	e := openai.InvalidAPIKey()
 	e.Message = "this route needs the admin key (--admin-api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\""
@@ -98,7 +98,8 @@ func tooManyFiles() *openai.Error {
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n); try again shortly"}
 }
 
-// bodyEvicted is what a client is told whose body did not come while files ran short.
+// bodyEvicted is the answer to a client whose connection was evicted while the router
+// waited for the request body.
 func bodyEvicted() *openai.Error {
 	e := tooManyFiles()
 	e.Message = "the router has almost as many connections as the system lets it have (ulimit -n), and the request body did not come on; try again shortly"

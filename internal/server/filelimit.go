@@ -5,37 +5,40 @@ import (
 	"time"
 )
 
-// Files, sockets among them, that this process may have open, from the first one on:
+// How the files (sockets included) that this process may have open are divided, from the
+// first one on:
 //
-//	requests    up to limit-reserve: beyond, idle connections to engines are closed,
-//	            then those of clients that wait for their client and have been silent for
-//	            a second; where there is none, requests that would go to an engine are
-//	            refused with 503
-//	probes      up to limit-spare: beyond, such connections of clients are closed whatever
+//	requests    up to limit-reserve: beyond it, idle connections to engines are closed,
+//	            then client connections that have been idle for a second; if there is
+//	            none, requests that would go to an engine are refused with 503
+//	probes      up to limit-spare: beyond it, idle client connections are closed whatever
 //	            their age
-//	the rest    connections that were accepted and for which another one is on its way
-//	            out, the port for metrics, checks of workers, the log, files that are read
+//	the rest    accepted connections for which another one is being closed, the port for
+//	            metrics, health checks, the log, files that are read
 //
-// A request counts its client's connection, and those to engines from when it is about
-// to open them: one that waits holds none. Connections that are kept warm to engines may
+// A request counts its client's connection, and its connections to engines from just
+// before they are opened: a waiting request has none. Pooled connections to engines may
 // be those that running requests have counted; what is open beyond these is idle.
 //
-// Which client's connection is closed is said at http1.Server.CloseIdle (with --http-stack net, in package nethttp): never one whose
-// request was read whole and runs or waits in the queue.
+// http1.Server.CloseIdle (with --http-stack net, nethttp.Server.CloseIdle) chooses the
+// client connection to close: never one whose request was read whole and runs or waits
+// in the queue.
 
-// reserve is what requests leave free.
+// reserve is the number of files that requests leave free.
 func reserve(limit int64) int64 { return max(limit/10, 32) }
 
-// spare is what clients' connections leave free, probes among them.
+// spare is the number of files that client connections, those of probes included, leave
+// free.
 func spare(limit int64) int64 { return max(limit/20, 26) }
 
 // maxScrapers is how many connections the port for metrics may have.
 func maxScrapers(limit int) int { return int(min(max(reserve(int64(limit))/8, 4), 64)) }
 
-// requestsWithin is about how many requests at once a limit on files is good for.
+// requestsWithin is about how many concurrent requests a limit on files allows.
 func requestsWithin(limit int64, legs int64) int64 { return max(limit-reserve(limit), 0) / (1 + legs) }
 
-// manyRequests is how many make a limit on files no reason for a warning.
+// manyRequests is the number of concurrent requests below which a limit on files is
+// worth a warning.
 const manyRequests = 1000
 
 // legsPerRequest is how many connections to engines an ordinary request has.
@@ -46,7 +49,7 @@ func (s *Server) legsPerRequest() int64 {
 	return 1
 }
 
-// warnFileLimit warns of a small limit on files, at the start.
+// warnFileLimit logs a warning at the start if the limit on files is small.
 func (s *Server) warnFileLimit() {
 	limit := int64(s.opts.MaxFiles)
 	if n := requestsWithin(limit, s.legsPerRequest()); n < manyRequests {
@@ -54,20 +57,21 @@ func (s *Server) warnFileLimit() {
 	}
 }
 
-// filesInUse is how many files clients and their requests have, with what is kept warm for
-// these.
+// filesInUse is the number of files of client connections, running requests and pooled
+// connections to engines.
 func (s *Server) filesInUse() int64 {
 	return s.conns.Load() - s.main.Leaving() + max(s.legs.Load(), s.opts.Engines.Open())
 }
 
-// filesOverLimit is how many files more than requests may have are in use.
+// filesOverLimit is by how much filesInUse exceeds what requests may use; it may be
+// negative.
 func (s *Server) filesOverLimit() int {
 	limit := int64(s.opts.MaxFiles)
 	return int(s.filesInUse() - (limit - reserve(limit)))
 }
 
-// filesMissing is by how many files more than requests may have are in use, after idle
-// connections to engines were closed.
+// filesMissing closes idle connections to engines as needed, and returns how many files
+// more than requests may use are still in use.
 func (s *Server) filesMissing() int {
 	over := s.filesOverLimit()
 	if over <= 0 {
@@ -80,24 +84,25 @@ func (s *Server) filesMissing() int {
 	return max(over, 0)
 }
 
-// filesShort tells whether requests have all the files that they may have.
+// filesShort reports whether more files are in use than requests may use.
 func (s *Server) filesShort() bool { return s.filesMissing() > 0 }
 
-// full tells whether clients have all the files that they may have.
+// full reports whether more files are in use than client connections may use.
 func (s *Server) full() bool {
 	limit := int64(s.opts.MaxFiles)
 	return s.filesInUse() > limit-spare(limit)
 }
 
-// makeRoom closes clients' connections for n files that a request has just taken. A whole
-// request goes before those that are still coming.
+// makeRoom closes idle client connections to free up to n files that a request has just
+// taken, and reports whether enough are free. A whole request takes precedence over those
+// that are still being sent.
 func (s *Server) makeRoom(n int) bool {
 	short := min(s.filesMissing(), n)
 	return short == 0 || s.main.CloseIdle(short) >= short
 }
 
-// hasFile tells whether there are files for a request that has come. Connections
-// without one give way.
+// hasFile reports whether there are files for a new request. It may close a connection
+// that has none.
 func (s *Server) hasFile() bool {
 	if s.makeRoom(1) {
 		return true
@@ -107,8 +112,8 @@ func (s *Server) hasFile() bool {
 }
 
 // TakeFiles counts n connections that are about to be opened to engines, until
-// GiveFiles. It is false, and counts none, if there are not that many files left and
-// not that many connections without a request.
+// GiveFiles. It returns false and counts none if there are not that many files left and
+// not that many connections without a request to close.
 func (s *Server) TakeFiles(n int) bool {
 	s.legs.Add(int64(n))
 	if !s.makeRoom(n) {
@@ -119,13 +124,14 @@ func (s *Server) TakeFiles(n int) bool {
 	return true
 }
 
-// GiveFiles counts n connections no more.
+// GiveFiles ends the count of n connections.
 func (s *Server) GiveFiles(n int) { s.legs.Add(-int64(n)) }
 
-// filesShortLogEvery is how often the log tells that requests are refused for want of files.
+// filesShortLogEvery is the least interval of log lines about requests refused for lack of
+// files.
 const filesShortLogEvery = time.Minute
 
-// logFilesShort logs that requests are refused, once in a while.
+// logFilesShort logs that requests are refused, at most once in filesShortLogEvery.
 func (s *Server) logFilesShort() {
 	now := time.Now().UnixNano()
 	last := s.filesShortAt.Load()

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// infer takes a request to dispatch.
+// infer reads a request's body and hands the request to dispatch.
 func (q *request) infer() {
 	s := q.s
 	if !s.enter() {
@@ -25,9 +25,8 @@ func (q *request) infer() {
 	}
 }
 
-// read reads the body and what routing needs of it, or answers with what is
-// wrong. It is no part of infer so that its frame does not lie under the whole
-// answer.
+// read reads the body and parses what routing needs, or answers with the error. It is
+// not inlined into infer, so that its stack frame is gone while the answer streams.
 //
 //go:noinline
 func (q *request) read() bool {
@@ -41,7 +40,7 @@ func (q *request) read() bool {
 		return false
 	}
 	if q.s.base.Err() != nil {
-		// The end came while the body did, and may have touched the connection.
+		// The drain ended while the body was read, and may have interrupted the read.
 		q.free()
 		q.refuse(openai.Draining(), reasonDraining)
 		return false
@@ -82,8 +81,7 @@ func (q *request) dispatch() {
 	s.opts.Dispatcher.Serve(&q.out, q.r, c)
 }
 
-// free lets go of the body. It is called once, perhaps after the handler has
-// returned.
+// free releases the body. It is called once, possibly after the handler has returned.
 func (q *request) free() {
 	if p := q.call.Peeked; p != nil {
 		q.call.Peeked = nil
@@ -96,7 +94,7 @@ func (q *request) free() {
 	q.reserved = 0
 }
 
-// reserve takes a further copy of the body into account, until free.
+// reserve counts the memory of a further copy of the body, until free.
 func (q *request) reserve(bytes int) *openai.Error {
 	if !q.s.buffers.reserve(int64(bytes)) {
 		return openai.BufferFull(q.s.cfg.Server.MaxBufferedBytes)

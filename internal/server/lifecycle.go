@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-router/sluice/internal/dispatch"
 )
 
-// Listen opens both ports. Without it Run does.
+// Listen opens both ports. If it was not called, Run calls it.
 func (s *Server) Listen(ctx context.Context) error {
 	if s.listener != nil {
 		return nil
@@ -84,7 +84,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return failed
 }
 
-// drain ends the service, step by step.
+// drain ends the service in steps: not ready, no new requests, the rest is ended.
 func (s *Server) drain() {
 	o, gate, start := &s.cfg.Server, s.opts.Gate, time.Now()
 	s.phase.Store(phaseNotReady)
@@ -115,7 +115,8 @@ func (s *Server) drain() {
 	s.log.Info("stopped", "whole", whole, "took", time.Since(start).Round(time.Millisecond))
 }
 
-// waitIdle waits until no request is active, at most so long.
+// waitIdle waits until no request is active, at most for limit. It reports whether
+// none is.
 func (s *Server) waitIdle(limit time.Duration) bool {
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -129,12 +130,12 @@ func (s *Server) waitIdle(limit time.Duration) bool {
 	return true
 }
 
-// closeServers closes the ports and lets answers that are on their way out get
-// there; what hangs is cut.
+// closeServers closes the ports, waits up to shutdownGrace until answers are sent, and
+// then closes the connections that are left.
 func (s *Server) closeServers() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	_ = s.main.Shutdown(ctx) // what hangs was cut
+	_ = s.main.Shutdown(ctx) // on a timeout it has closed the connections
 	if s.scrapes.Shutdown(ctx) != nil {
 		_ = s.scrapes.Close() // it only repeats what closing sockets said
 	}

@@ -61,7 +61,7 @@ func (s *Server) metricsHandler() http.Handler {
 	})
 }
 
-// netHTTPLog takes what net/http has to say.
+// netHTTPLog is a logger for net/http's own messages.
 func netHTTPLog(l *telemetry.Log) *log.Logger {
 	return slog.NewLogLogger(l.Handler(), slog.LevelWarn)
 }

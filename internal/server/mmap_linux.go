@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pagesReleasable: the pages of a block go back to the system while its addresses stay.
+// pagesReleasable: the memory of a block can be returned to the system while its
+// addresses stay mapped.
 const pagesReleasable = true
 
-// mapBlock takes n bytes of addresses beside the collector's heap, nil if there are
-// none. A page is memory once it was written to. They are never unmapped: who reads
-// a body that was given up reads zeros or another body, and does not end the process.
+// mapBlock maps n bytes of addresses outside the Go heap; nil if that fails. A page takes
+// memory once it is written to. Blocks are never unmapped, so that a read after release
+// sees zeros or another body and does not crash the process.
 func mapBlock(n int64) []byte {
 	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {

@@ -20,8 +20,8 @@ var modelRoute = &route{
 	serve: (*request).oneModel, bothAPIs: true,
 }
 
-// models lists what the workers said they serve. It asks nobody, so that no
-// worker can stall it.
+// models lists the models that the workers have reported. It asks no worker, so that
+// none can stall it.
 func (q *request) models() {
 	list := q.s.opts.Fleet.Models()
 	if q.shape() == openai.ShapeAnthropic {
@@ -39,7 +39,7 @@ func (q *request) models() {
 	q.json(http.StatusOK, append(b, ']', '}'))
 }
 
-// oneModel tells of one model, adapter, or other name that requests may use.
+// oneModel describes one model, adapter, or alias that requests may name.
 func (q *request) oneModel() {
 	id := strings.TrimPrefix(q.r.URL.Path, pathModels+"/")
 	m, ok := q.s.opts.Fleet.Model(id)
@@ -82,11 +82,11 @@ func appendAnthropicModel(b []byte, m *fleet.ModelInfo) []byte {
 	return append(b, '}')
 }
 
-// maxModelPage is the longest page that Anthropic's API has.
+// maxModelPage is the largest page of Anthropic's API, in models.
 const maxModelPage = 1000
 
-// anthropicModels lists the models in the form of Anthropic's API: all of them, or
-// where the query has a limit, pages.
+// anthropicModels lists the models in the form of Anthropic's API: all of them, or a
+// page where the query has a limit.
 func (q *request) anthropicModels(list []fleet.ModelInfo) {
 	query := q.r.URL.Query()
 	at := func(name string) int {

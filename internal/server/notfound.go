@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-router/sluice/internal/telemetry"
 )
 
-// noRoute is 404 route_not_found for a path that is no route of sluice's. No worker
-// was asked, so it speaks of none.
+// noRoute is 404 route_not_found for a path that sluice does not serve. No worker was
+// asked, so the message does not mention workers.
 func (s *Server) noRoute(path string) *openai.Error {
 	e := openai.RouteNotFound(path)
 	e.Message = fmt.Sprintf("sluice has no route %q", telemetry.Clip(path))
@@ -43,9 +43,9 @@ func (s *Server) metricsPort() string {
 // maxNearPath bounds the paths that are compared with routes, in bytes.
 const maxNearPath = 128
 
-// nearRoute is the route that a path was most likely meant to be, or "". First
-// come the ways in which base URLs of SDKs go wrong: /v1 left out, given twice, or
-// behind another prefix, and a slash too many.
+// nearRoute is the route that the client most likely meant, or "". Usual mistakes in
+// base URLs of SDKs are tried first: /v1 left out, given twice, or after another prefix,
+// and a slash too many.
 func (s *Server) nearRoute(path string) string {
 	if len(path) > maxNearPath {
 		return ""

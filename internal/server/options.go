@@ -12,37 +12,37 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// Options are what a server is told and what it is made of.
+// Options are the configuration of a server and the parts that it uses.
 type Options struct {
 	// Config is the whole configuration, complete.
 	Config *config.Config
 
 	// MaxFiles is the number of files this process may have open; near it
-	// requests are refused rather than broken. 0: what the system says.
+	// requests are refused. 0: the system's limit.
 	MaxFiles int
 
-	// Engines are the connections to engines. Nil: they are not known, but for those
-	// that running requests take.
+	// Engines counts the connections to engines. Nil: only those that running requests
+	// take are counted.
 	Engines *upstream.Sockets
 
 	Gate       *admission.Gate
 	Fleet      *fleet.Fleet
 	Dispatcher *dispatch.Dispatcher
-	// Requests counts the requests that end here, beside those of dispatch.
+	// Requests counts the requests that do not reach dispatch, as dispatch counts its own.
 	Requests *dispatch.Metrics
 	// Registry is what /metrics shows; the server's own metrics are added to it.
 	Registry *telemetry.Registry
 	Log      *telemetry.Log
-	// Reload reads the configuration again when a client orders it. Nil: there
-	// is nothing to read.
+	// Reload reads the configuration again on POST /admission/reload. Nil: there is
+	// nothing to read.
 	Reload Reloader
 }
 
 const (
 	// maxHeaderBytes bounds a request's head.
 	maxHeaderBytes = 64 << 10
-	// shutdownGrace is how long requests that were told to end at the end of a
-	// drain may take for it.
+	// shutdownGrace is how long requests that are ended after the drain timeout may
+	// take to finish.
 	shutdownGrace = 5 * time.Second
 )
 

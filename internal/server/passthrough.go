@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// Routes that go to one worker as they are, whatever becomes of prefill and decode.
+// Pass-through routes: requests go unchanged to one worker, also where prefill and decode
+// are separate.
 var passthroughRoutes = map[string]openai.Route{
 	"/v1/embeddings":            openai.RouteEmbeddings,
 	"/tokenize":                 openai.RouteTokenize,
@@ -34,7 +35,7 @@ func passthroughRoute(api openai.Route, method, pattern string) *route {
 	}
 }
 
-// What an engine keeps of a response. The paths have the response's id in them.
+// Routes for responses that an engine stores. The paths contain the response's id.
 var (
 	storedResponse = passthroughRoute(openai.RouteStoredResponse, http.MethodGet, pathResponses+"/{id}")
 	cancelResponse = passthroughRoute(openai.RouteStoredResponse, http.MethodPost, pathResponses+"/{id}/cancel")
@@ -53,8 +54,8 @@ func matchResponse(rest string) *route {
 	return nil
 }
 
-// goodResponseID tells whether an id can be part of a path to an engine and lead
-// nowhere else.
+// goodResponseID reports whether an id can be part of a path to an engine without
+// changing which route the path names.
 func goodResponseID(id string) bool {
 	for _, c := range []byte(id) {
 		if c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
@@ -64,8 +65,8 @@ func goodResponseID(id string) bool {
 	return id != "" && len(id) <= 256
 }
 
-// peekPassthrough reads what routing needs of a body that may be none, or a form. Forms
-// are for the audio API: elsewhere engines would read them with rules of their own.
+// peekPassthrough reads what routing needs from a body that may be empty or a form. Forms
+// are accepted for the audio API only: on other routes engines parse them differently.
 func (q *request) peekPassthrough(body []byte) (*openai.Peeked, error) {
 	if len(body) == 0 && (q.r.Method == http.MethodGet || q.route.api == openai.RouteStoredResponse) {
 		q.call.NoBody = true
@@ -73,7 +74,7 @@ func (q *request) peekPassthrough(body []byte) (*openai.Peeked, error) {
 	}
 	types := q.r.Header[headerContentType]
 	if len(types) > 1 {
-		return nil, openai.InvalidRequest("", "the header Content-Type is there twice; send it once")
+		return nil, openai.InvalidRequest("", "the header Content-Type is given twice; send it once")
 	}
 	if len(types) == 0 || !openai.IsMultipart(types[0]) {
 		return openai.Peek(q.route.api, body, q.s.peek)
@@ -83,7 +84,7 @@ func (q *request) peekPassthrough(body []byte) (*openai.Peeked, error) {
 	}
 	refuse := q.s.peek.Refuse
 	if refuse != 0 {
-		refuse = refuse.With(openai.FieldNVExt) // it asks sluice for facts, for which a form's answer has no place
+		refuse = refuse.With(openai.FieldNVExt) // it asks for extra fields in the answer, which an answer to a form does not have
 	}
 	q.call.Form = true
 	return openai.PeekForm(q.route.api, types[0], body, refuse)

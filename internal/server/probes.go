@@ -14,10 +14,10 @@ func (q *request) alive() {
 	q.out.Header()[headerContentType] = []string{contentTypeText}
 	q.out.Header()[headerContentLength] = []string{"2"}
 	q.out.WriteHeader(http.StatusOK)
-	_, _ = q.out.Write([]byte("OK")) // a probe that left is not told
+	_, _ = q.out.Write([]byte("OK")) // fails only if the probe disconnected
 }
 
-// ready answers readiness probes: a request could be served now.
+// ready answers readiness probes: whether a request could be served now.
 func (q *request) ready() {
 	why, missing := q.s.notReady()
 	if why == "" {
@@ -37,7 +37,8 @@ func (q *request) ready() {
 	q.json(http.StatusServiceUnavailable, append(b, ']', '}'))
 }
 
-// notReady tells why no request could be served, "" if one could.
+// notReady returns why no request could be served now, "" if one could, and the roles
+// without a usable worker.
 func (s *Server) notReady() (why string, missing []string) {
 	if s.phase.Load() != phaseServing {
 		return "draining", nil

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-router/sluice/internal/telemetry"
 )
 
-// request is one request from its head to its access line. All of it belongs to
-// the handler, but what call.Free lets go of.
+// request is one request from its head to its access log line. It is owned by the
+// handler's goroutine, except for what call.Free releases.
 type request struct {
 	s     *Server
 	raw   http.ResponseWriter
@@ -31,18 +31,18 @@ type request struct {
 	told   *openai.Error // that the request was refused with, before dispatch
 	// counted: dispatch has counted the request.
 	counted bool
-	// key is the name of the key that was presented; empty: it has none.
+	// key is the name of the API key that the client sent; empty: it has none.
 	key string
-	// model is what was asked for, where it came to that.
+	// model is the requested model; empty until the body was parsed.
 	model string
 
 	// maxBody bounds the body, in bytes.
 	maxBody int64
 	buf     buffer
 	length  int // of the body, in buf
-	// reserved are bytes of copies of the body.
+	// reserved is the size in bytes of copies of the body.
 	reserved int64
-	// bodyBegun: it was read from; bodyDone: it was read to its end.
+	// bodyBegun: some of the body was read; bodyDone: all of it was.
 	bodyBegun, bodyDone bool
 }
 
@@ -81,7 +81,8 @@ func (q *request) begin() {
 	q.raw.Header()[headerRequestID] = q.id[:]
 }
 
-// finish is deferred: it answers what failed without an answer, and logs.
+// finish is deferred: it answers requests whose handler panicked without an answer,
+// and writes the access log line.
 func (q *request) finish() {
 	p := recover()
 	aborted := p == http.ErrAbortHandler
@@ -95,8 +96,8 @@ func (q *request) finish() {
 		}
 	}
 	if q.out.status == 0 {
-		// Nobody is there to be answered. Left alone, net/http would make up an
-		// empty 200.
+		// The client disconnected. If the handler just returned, net/http would send
+		// an empty 200.
 		aborted = true
 	}
 	q.count()
@@ -109,17 +110,18 @@ func (q *request) finish() {
 func (q *request) answerPanic() {
 	defer func() {
 		if recover() != nil {
-			q.out.status = 0 // then the connection is cut
+			q.out.status = 0 // then the connection is closed
 		}
 	}()
 	q.out.Header().Set(headerConnection, "close")
 	q.write(openai.Internal(nil))
 }
 
-// writeLimit bounds the sending of an answer of our own where no option does.
+// writeLimit bounds the time to send one of the router's own answers where no option does.
 const writeLimit = time.Minute
 
-// limitWrite keeps a client that does not read from holding its handler.
+// limitWrite sets the write deadline, so that a client that does not read cannot hold
+// its handler.
 func (q *request) limitWrite() {
 	limit := q.s.cfg.Timeouts.ClientWrite
 	if limit <= 0 {
@@ -128,10 +130,10 @@ func (q *request) limitWrite() {
 	_ = http.NewResponseController(q.raw).SetWriteDeadline(time.Now().Add(limit)) // not every writer has one
 }
 
-// write answers with an error of our own.
+// write answers with one of the router's own errors.
 func (q *request) write(e *openai.Error) {
 	q.limitWrite()
-	_ = e.WriteResponse(&q.out, q.shape()) // a client that left is not told
+	_ = e.WriteResponse(&q.out, q.shape()) // fails only if the client disconnected
 }
 
 // shape is the form of the API that the client speaks: the route's, and where both
@@ -152,7 +154,8 @@ func (q *request) api() openai.Route {
 	return q.route.api
 }
 
-// status is what is recorded: what was sent, else that the client was gone.
+// status is the status for log and metrics: the one that was sent, else 499 for a
+// client that disconnected.
 func (q *request) status() int {
 	if q.counted {
 		return q.call.Record.Status
@@ -163,8 +166,8 @@ func (q *request) status() int {
 	return q.out.status
 }
 
-// count adds the request to the metrics, unless dispatch has or nobody asks for
-// it. Labels are of closed sets: neither paths nor methods nor names get there.
+// count adds the request to the metrics, unless dispatch has done so or the route is
+// quiet. Labels are of closed sets: no path, method or name of a client is a label.
 func (q *request) count() {
 	if q.counted || q.route != nil && q.route.quiet {
 		return
@@ -254,5 +257,5 @@ func (q *request) json(status int, body []byte) {
 	h[headerContentType] = []string{contentTypeJSON}
 	h[headerContentLength] = []string{strconv.Itoa(len(body))}
 	q.out.WriteHeader(status)
-	_, _ = q.out.Write(body) // a client that left is not told
+	_, _ = q.out.Write(body) // fails only if the client disconnected
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// scrapers bounds the connections of the port for metrics, which asks for no key:
-// beyond the bound the one is closed that has waited longest without a scrape under
-// way, or, if all have one, the one whose scrape takes longest, as its client does not
-// read, or the new one if none takes long.
+// scrapers bounds the connections of the metrics port, which requires no key. At the
+// bound, a new connection evicts the one that has been idle longest. If all are busy, it
+// evicts the one whose scrape has taken longest, if that is more than longScrape (its
+// client does not read); otherwise the new connection is closed.
 type scrapers struct {
 	most int
 
@@ -22,23 +22,23 @@ type scrapers struct {
 
 type scraper struct {
 	conn  net.Conn
-	since time.Time // of the wait
+	since time.Time // when it became idle or busy
 	busy  bool      // its scrape is being answered
 }
 
-// longScrape is how long a scrape takes only whose client does not read.
+// longScrape is longer than a scrape takes if its client reads.
 const longScrape = time.Second
 
 type scraperKey struct{}
 
 func newScrapers(most int) *scrapers { return &scrapers{most: most, conns: map[net.Conn]*scraper{}} }
 
-// accepted is http.Server's ConnContext: it takes a connection in.
+// accepted is http.Server's ConnContext: it registers a connection.
 func (p *scrapers) accepted(ctx context.Context, c net.Conn) context.Context {
 	s := &scraper{conn: c, since: time.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := s // of all
+	out := s // the one to close; nil: none
 	if len(p.conns) < p.most {
 		out = nil
 	} else {
@@ -55,12 +55,12 @@ func (p *scrapers) accepted(ctx context.Context, c net.Conn) context.Context {
 	p.conns[c] = s
 	if out != nil {
 		delete(p.conns, out.conn)
-		_ = out.conn.Close() // its goroutine finds out
+		_ = out.conn.Close() // its goroutine gets an error
 	}
 	return context.WithValue(ctx, scraperKey{}, s)
 }
 
-// changed is http.Server's ConnState: it forgets connections that ended.
+// changed is http.Server's ConnState: it removes closed connections.
 func (p *scrapers) changed(c net.Conn, state http.ConnState) {
 	if state == http.StateClosed || state == http.StateHijacked {
 		p.mu.Lock()

@@ -35,7 +35,7 @@ func readSDKMethods() (all []sdkMethod) {
 	return all
 }
 
-// example is the path with a name in each place for one.
+// example is the path with each placeholder replaced by a name.
 func (m *sdkMethod) example() string {
 	var b strings.Builder
 	for rest := m.path; rest != ""; {
@@ -51,8 +51,8 @@ func (m *sdkMethod) example() string {
 	return path
 }
 
-// unsupportedPaths are the parts of APIs that sluice does not serve, by design, and what to do
-// instead.
+// unsupportedPaths are the parts of APIs that sluice does not serve, by design, with hints
+// on what to use instead.
 var unsupportedPaths = []struct {
 	prefixes []string
 	hint     string
@@ -75,7 +75,7 @@ var unsupportedPaths = []struct {
 	{[]string{"/v1/organization", "/v1/organizations", "/v1/projects", "/v1/compliance", "/v1/user_profiles"},
 		"sluice manages no accounts, keys or usage; keys are set with --api-key, usage is on /metrics"},
 	{[]string{"/v1/complete"}, "the Text Completions API has ended; use /v1/messages or /v1/completions"},
-	// of routers' scripts
+	// routes of other routers
 	{[]string{"/list_workers", "/add_worker", "/remove_worker"},
 		"use GET /workers, POST /workers with {\"url\": …}, and DELETE /workers/{id}"},
 }
@@ -92,7 +92,8 @@ func unsupportedHint(path string) string {
 	return ""
 }
 
-// outcome is what becomes of an SDK's method: the status of a refusal and why, or 0.
+// outcome returns the status with which an SDK's method is refused and why, or 0 if it is
+// served.
 func (s *Server) outcome(m *sdkMethod) (status int, note string) {
 	path := m.example()
 	rt := s.match(path)

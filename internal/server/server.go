@@ -44,7 +44,7 @@ type Server struct {
 	legs    atomic.Int64 // engines' connections that running requests take
 	active  atomic.Int64 // requests that may reach dispatch
 	phase   atomic.Int32
-	// when it was last told that files are short, and how often that was so since
+	// when a shortage of files was last logged, and how many refusals were not logged since
 	filesShortAt, filesShortMore atomic.Int64
 
 	idle chan struct{} // of one: active fell to 0 during a drain
@@ -65,18 +65,18 @@ type route struct {
 	serve  func(q *request)
 	// api is the route's API where requests go on to dispatch.
 	api openai.Route
-	// passthrough: they go to one worker as they are. pattern is the path where that
-	// varies.
+	// passthrough: requests go unchanged to one worker. pattern is the path where it
+	// has variable parts.
 	passthrough bool
 	pattern     string
-	// bothAPIs: OpenAI's and Anthropic's API have the path.
+	// bothAPIs: the path is in OpenAI's and in Anthropic's API.
 	bothAPIs bool
-	// quiet: nobody wants an access line. polled: nor of reads that went well, which
-	// somebody repeats all the time.
+	// quiet: no access log line is written. polled: none is written for successful
+	// reads, as clients poll the route.
 	quiet, polled bool
 }
 
-// New makes a server that does not listen yet.
+// New returns a server that does not listen yet.
 func New(o Options) (*Server, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Paths that go on to the engines; the others are ours.
+// The first group of paths goes on to the engines; the others are the router's own.
 const (
 	pathChatCompletions = "/v1/chat/completions"
 	pathCompletions     = "/v1/completions"
@@ -227,8 +227,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case ok:
 	case method == http.MethodOptions:
-		// What may be asked of the path. There are no CORS headers: a page of
-		// another origin gets no further.
+		// Lists the methods of the path. There are no CORS headers, so that web pages
+		// of other origins cannot go on.
 		q.out.Header()["Allow"] = []string{strings.Join(q.route.allow, ", ")}
 		q.out.WriteHeader(http.StatusNoContent)
 		q.reason = reasonOK
@@ -252,12 +252,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.route.serve(q)
 }
 
-// enter counts a request that may reach dispatch; it is false when no more are
-// taken.
+// enter counts a request that may reach dispatch. It returns false when the server
+// is draining and takes no more.
 func (s *Server) enter() bool {
 	s.active.Add(1)
-	// Counted first and looked second: so a drain that finds nobody active has
-	// no latecomers.
+	// The order matters: the request is counted before the phase is read, so that
+	// none starts after a drain has found no active requests.
 	if s.phase.Load() >= phaseDraining {
 		s.leave()
 		return false

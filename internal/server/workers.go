@@ -97,11 +97,11 @@ func (q *request) addWorker() {
 	q.accepted(w)
 }
 
-// readStrict decodes the one object of an operator's body. Names that mean nothing
-// here are refused: who sets them counts on them. The error says that the body does
-// not do what it is for: "describe a worker".
+// readStrict decodes the JSON object of an operator's request. Unknown fields are
+// refused: a client that sets one expects an effect. does says what the body is for, in
+// the error: "the body does not describe a worker".
 func readStrict(body []byte, in any, does string) *openai.Error {
-	// What is no JSON object is told as on the routes that go on to the engines.
+	// A body that is not a JSON object has the same error as on inference routes.
 	peeked, err := openai.Peek(openai.RouteOther, body, openai.PeekOptions{})
 	if err != nil {
 		return asError(err)
@@ -122,9 +122,9 @@ func readStrict(body []byte, in any, does string) *openai.Error {
 	return nil
 }
 
-// checkNames reads one value, whose objects may have each name once, and at the top
-// only those of known, spelled so: package json takes any case, and the last of two.
-// known is nil for what lies deeper.
+// checkNames reads one value and checks that its objects have no duplicate names, and at
+// the top level only names of known in that spelling: package json ignores case and takes
+// the last of two. known is nil for nested values.
 func checkNames(d *json.Decoder, known []string) (problem string) {
 	t, err := d.Token()
 	if err != nil {
@@ -139,7 +139,7 @@ func checkNames(d *json.Decoder, known []string) (problem string) {
 				return "it is not valid JSON"
 			}
 			if seen[name] {
-				return fmt.Sprintf("the field %q is there twice; send it once", telemetry.Clip(name))
+				return fmt.Sprintf("the field %q is given twice; send it once", telemetry.Clip(name))
 			}
 			seen[name] = true
 			if known != nil && !slices.Contains(known, name) {
@@ -151,7 +151,7 @@ func checkNames(d *json.Decoder, known []string) (problem string) {
 		}
 	}
 	if _, ok := t.(json.Delim); ok {
-		_, _ = d.Token() // the end of what was open; the body was found to be JSON
+		_, _ = d.Token() // the closing bracket; the body is known to be valid JSON
 	}
 	return ""
 }
@@ -164,8 +164,8 @@ func unknownField(name string, known []string) string {
 	return text
 }
 
-// fieldProblem is what a decoder of JSON says of a field, in the words of who wrote
-// it.
+// fieldProblem turns an error of package json about a field into the names and kinds
+// that the client knows.
 func fieldProblem(err error, in any) string {
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) && typ.Field != "" {
@@ -208,7 +208,7 @@ func fieldNames(in any) []string {
 	return names
 }
 
-// jsonKind names the values that a type is read from.
+// jsonKind is the kind of JSON value that a Go type is decoded from.
 func jsonKind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
@@ -227,7 +227,7 @@ func jsonKind(t reflect.Type) string {
 
 // readWorker reads the description of a worker. The names are the SGLang model
 // gateway's where it has them, else those of the configuration. Capacities are those of
-// each rank; zero or absent is what the worker tells.
+// each rank; zero or absent: what the worker reports.
 func (s *Server) readWorker(body []byte) (config.Worker, *openai.Error) {
 	var w config.Worker
 	if err := readStrict(body, &w, "describe a worker"); err != nil {
@@ -249,8 +249,7 @@ func (s *Server) readWorker(body []byte) (config.Worker, *openai.Error) {
 	return w, nil
 }
 
-// workerType reads a worker's type and refuses one that this mode has no use
-// for.
+// workerType parses a worker's type and refuses one that cannot be used in this mode.
 func (s *Server) workerType(name string) (config.WorkerType, *openai.Error) {
 	if s.cfg.Fleet.PDDisaggregation {
 		switch name {
@@ -270,7 +269,7 @@ func (s *Server) workerType(name string) (config.WorkerType, *openai.Error) {
 	return "", invalidRole(name, "regular, or absent: prefill and decode workers need --pd-disaggregation", "regular")
 }
 
-// invalidRole refuses a worker's type that is none of those there may be.
+// invalidRole is the error for a worker type that is not one of roles.
 func invalidRole(name, may string, roles ...string) *openai.Error {
 	if name == "" {
 		return openai.InvalidRequest("worker_type", "worker_type is missing; it must be %s", may)
@@ -282,7 +281,7 @@ func invalidRole(name, may string, roles ...string) *openai.Error {
 	return openai.InvalidRequest("worker_type", "%s", text)
 }
 
-// worker tells of one worker or removes it.
+// worker describes one worker or removes it.
 func (q *request) worker() {
 	id := strings.TrimPrefix(q.r.URL.Path, pathWorkers+"/")
 	if q.r.Method == http.MethodDelete {
