@@ -25,7 +25,7 @@ func (b *body) begin(h head) {
 	*b = body{c: b.c, chunked: h.chunked, left: h.length, expects: h.expect}
 }
 
-// ended tells whether all of the body was taken off the connection.
+// ended reports whether all of the body was read from the connection.
 func (b *body) ended() bool { return b.err == io.EOF || b.err == nil && !b.chunked && b.left == 0 }
 
 // Read returns io.EOF together with the last bytes, as net/http does. The errors
@@ -78,7 +78,7 @@ func (b *body) read(p []byte) (int, error) {
 	return n, err
 }
 
-// payload takes what is buffered, or else reads into p directly.
+// payload copies buffered bytes to p, or else reads into p directly.
 func (b *body) payload(p []byte) (int, error) {
 	in := &b.c.in
 	if in.Len() > 0 {
@@ -90,7 +90,7 @@ func (b *body) payload(p []byte) (int, error) {
 	return n, cutOff(err)
 }
 
-// cutOff is the error of an end in the middle.
+// cutOff turns io.EOF in the middle of a body into io.ErrUnexpectedEOF.
 func cutOff(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -98,8 +98,7 @@ func cutOff(err error) error {
 	return err
 }
 
-// readChunked fills p as far as what is buffered goes, and waits only if that is
-// nothing.
+// readChunked fills p from buffered bytes, and waits only if there are none.
 func (b *body) readChunked(p []byte) (int, error) {
 	in := &b.c.in
 	total := 0
@@ -128,21 +127,21 @@ func (b *body) readChunked(p []byte) (int, error) {
 	}
 }
 
-// Close says that the handler wants no more of the body.
+// Close makes further reads fail; the rest of the body is discarded after the handler.
 func (b *body) Close() error {
 	b.closed = true
 	return nil
 }
 
-// maxDiscard is how much of a body that the handler left unread is read for the
-// sake of keeping the connection, and discardTime how long that may take.
+// maxDiscard is how much of a body that the handler left unread is read to keep the
+// connection, in bytes, and discardTime how long that may take.
 const (
 	maxDiscard  = 256 << 10
 	discardTime = 5 * time.Second
 )
 
-// discard reads what is left of the body. It is false when the connection is not
-// worth keeping for that.
+// discard reads the rest of the body. It returns false if that would take more than
+// maxDiscard or discardTime, and the connection must be closed instead.
 func (b *body) discard() bool {
 	if b.ended() {
 		return true

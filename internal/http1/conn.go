@@ -19,18 +19,17 @@ import (
 
 // States of a connection.
 const (
-	stateNew     int32 = iota // nothing has come yet
+	stateNew     int32 = iota // no byte was received yet
 	stateIdle                 // between requests
 	stateHead                 // from the first byte of a request to the end of its head
-	stateActive               // from there to the end of the answer, but for:
-	stateWaits                // no request runs yet or any more, and bytes of the client are waited for
-	stateStalled              // none runs, and the client takes no bytes
-	stateClosed               // closed from outside while nothing was under way
-	stateEvicted              // closed to make room for others
+	stateActive               // from there to the end of the answer, except for the next two:
+	stateWaits                // waits for bytes of the client, and no request runs
+	stateStalled              // the client takes no bytes, and no request runs
+	stateClosed               // closed from outside while idle or new
+	stateEvicted              // closed to make room for other connections
 )
 
-// conn is one client's connection. It belongs to its goroutine, except where
-// noted.
+// conn is one client's connection. It is owned by its goroutine, except where noted.
 type conn struct {
 	// immutable
 	srv    *Server
@@ -43,17 +42,17 @@ type conn struct {
 	readFn, writeFn func(uintptr) bool
 
 	state     atomic.Int32
-	waitState // in the order in which connections are closed for others
+	waitState // in the order of eviction
 	// sentHead: it has sent a whole head.
 	sentHead atomic.Bool
-	// progress: bytes have come since it last waited for some; parked: it was in
-	// stateWaits during that. Both are of who reads.
+	// progress: bytes were received since it last waited for some; parked: it was in
+	// stateWaits meanwhile. Both are owned by the goroutine that reads.
 	progress, parked bool
 	// running: the handler has called Running.
 	running bool
-	// overLimit: it is one too many. Set before serve.
+	// overLimit: there are too many connections; it is refused. Set before serve.
 	overLimit bool
-	// held is what is counted for the head, in bytes.
+	// held is the memory counted for the head, in bytes.
 	held int
 	// isCut: cut was called.
 	isCut atomic.Bool
@@ -102,16 +101,16 @@ func (c *conn) follow(base context.Context) {
 	c.x.init(c)
 }
 
-// interrupt ends a wait for bytes. Who reads looks at the context before it waits,
-// and is woken if it ends later.
+// interrupt ends a wait for bytes. The reader checks the context before it waits, and is
+// woken by this if the context ends later.
 func (c *conn) interrupt() { _ = c.sock.SetReadDeadline(time.Unix(1, 0)) } // a closed connection has no reads
 
 // gone is called when the client closed its side or the connection broke, from the
 // watcher's goroutine.
 func (c *conn) gone() { c.ctx.end(ErrClientGone) }
 
-// closeIf closes a connection that is in a state in which nothing is under way.
-// It tells whether it did. Callable from every goroutine.
+// closeIf closes a connection that is in the given state, in which no request is under
+// way. It reports whether it did. Callable from any goroutine.
 func (c *conn) closeIf(state int32) bool {
 	if !c.state.CompareAndSwap(state, stateClosed) {
 		return false
@@ -120,10 +119,10 @@ func (c *conn) closeIf(state int32) bool {
 	return true
 }
 
-// cut ends the connection whatever is under way. Callable from every goroutine. It
-// ends with a reset: an answer that ends with its connection must not look whole.
+// cut closes the connection whatever is under way. Callable from any goroutine. It sends
+// a reset: an answer that ends with its connection must not look complete.
 func (c *conn) cut() {
-	c.isCut.Store(true) // first: a handler that hears of the end may take it for a good one
+	c.isCut.Store(true) // first: a handler that sees the context end may return normally
 	c.ctx.end(errConnClosed)
 	_ = c.sock.SetLinger(0)
 	_ = c.sock.Close()
@@ -170,22 +169,22 @@ func (c *conn) serve() {
 	}
 }
 
-// becomeIdle tells whether the connection may wait for another request.
+// becomeIdle reports whether the connection may wait for another request.
 func (c *conn) becomeIdle() bool {
 	if !c.state.CompareAndSwap(stateActive, stateIdle) {
 		return false
 	}
-	// Looked at after the state is set: a drain first tells so and then closes the
-	// idle.
+	// draining is read after the state is set: a drain first sets draining and then
+	// closes idle connections.
 	return (!c.srv.draining.Load() || c.in.Len() > 0) && !c.last.Load()
 }
 
-// end closes the connection and lets all go.
+// end closes the connection and returns its buffers to their pools.
 func (c *conn) end() {
 	c.ctx.close()
 	c.peek.end()
 	if c.x.resp.framing == untilEnd && !c.x.resp.whole {
-		_ = c.sock.SetLinger(0) // an end would make the answer look whole
+		_ = c.sock.SetLinger(0) // without a reset the answer would look complete
 	}
 	c.x.free()
 	c.in.Drop()
@@ -198,9 +197,8 @@ func (c *conn) end() {
 // some clients send one behind a body.
 const maxLeadingLines = 8
 
-// skipLines takes empty lines off the buffer. skipped counts their bytes. It tells
-// whether what is left begins a request, which is not said of a CR alone: the LF
-// behind it may be on its way.
+// skipLines removes empty lines from the buffer. skipped counts their bytes. It reports
+// whether what is left begins a request. A CR alone does not: the LF may follow.
 func (c *conn) skipLines(skipped *int) bool {
 	for *skipped < maxLeadingLines {
 		n := 0
@@ -220,12 +218,12 @@ func (c *conn) skipLines(skipped *int) bool {
 	return c.in.Len() > 0
 }
 
-// tlsHandshake is what a client begins with that takes this for a port with TLS.
-// Nothing that would end a head follows it.
+// tlsHandshake is the first byte of a client that tries to speak TLS. What follows does
+// not contain the end of a head.
 const tlsHandshake = 0x16
 
-// readHead waits for a request and reads its head, which it takes off the buffer.
-// limit is how long the first byte may take.
+// readHead waits for a request, reads its head, and removes it from the buffer. limit is
+// how long the first byte may take.
 func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error) {
 	deadline := time.Time{}
 	started := c.state.Load() == stateNew // then limit holds for the whole head
@@ -237,7 +235,7 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 			}
 			b := c.in.B[c.in.R:c.in.W]
 			if b[0] == tlsHandshake {
-				return "", malformed("this is TLS, but plain HTTP is spoken on this port: use http://, or put in front what ends TLS"), nil
+				return "", malformed("this port speaks plain HTTP, not TLS: use http://, or a proxy in front that terminates TLS"), nil
 			}
 			if n := wire.HeadEnd(b, &scanned); n >= 0 && n <= c.srv.MaxHeaderBytes {
 				if !c.holdHead(n) {
@@ -273,7 +271,7 @@ func (c *conn) readHead(limit time.Duration) (head string, p *Problem, err error
 	}
 }
 
-// beginHead says that a request is under way, unless the connection was closed
+// beginHead sets the state to stateHead. It returns false if the connection was closed
 // meanwhile.
 func (c *conn) beginHead() bool {
 	return c.state.CompareAndSwap(stateIdle, stateHead) || c.state.CompareAndSwap(stateNew, stateHead)
@@ -287,8 +285,8 @@ func (c *conn) closedBy() error {
 	return errConnClosed
 }
 
-// beginRequest says that a request is going to be answered. It is false if the
-// connection was closed meanwhile.
+// beginRequest sets the state to stateActive. It returns false if the connection was
+// closed meanwhile.
 func (c *conn) beginRequest() bool {
 	if !c.sentHead.Load() {
 		c.srv.waiting.firstHead(c)
@@ -296,20 +294,20 @@ func (c *conn) beginRequest() bool {
 	return c.state.CompareAndSwap(stateHead, stateActive)
 }
 
-// fill reads more into the buffer, which is given back while nothing is in it and
-// nothing comes.
+// fill reads more into the buffer. While the buffer is empty and no bytes arrive, it is
+// returned to its pool.
 func (c *conn) fill(deadline time.Time) error {
 	c.dst = nil
 	n, err := c.read(deadline)
 	if n > 0 {
 		c.in.Filled(n)
 		c.progress = true
-		return nil // an error comes again
+		return nil // the next read returns the error again
 	}
 	return err
 }
 
-// releaseBuffer gives the buffer back if nothing is in it.
+// releaseBuffer returns the buffer to its pool if it is empty.
 func (c *conn) releaseBuffer() {
 	if c.in.Len() == 0 {
 		c.in.Drop()
@@ -328,10 +326,9 @@ func (c *conn) readInto(p []byte, deadline time.Time) (int, error) {
 	return 0, err
 }
 
-// read reads once and waits for it until the deadline, if there is one. The socket
-// has a deadline that is not later; one that rings too early is set anew. So a
-// connection that is never silent for long costs a timer once in a while and not
-// once a read.
+// read reads once, and waits until the deadline, if there is one. The socket's own
+// deadline is not later; if it expires too early, it is set again. So a connection that
+// is never silent for long sets a timer once in a while and not at each read.
 func (c *conn) read(deadline time.Time) (int, error) {
 	for {
 		if !deadline.IsZero() && (c.armed.IsZero() || c.armed.After(deadline)) {
@@ -379,7 +376,7 @@ func (c *conn) readOnce() (int, error) {
 	return c.readN, c.readErr
 }
 
-// room is where the bytes of a read go.
+// room is the buffer for the next read.
 func (c *conn) room() []byte {
 	if c.dst != nil {
 		return c.dst
@@ -401,7 +398,7 @@ func (c *conn) tryRead(fd uintptr) bool {
 	return true
 }
 
-// write sends all of vec, and waits for the socket until the deadline.
+// write sends all of vec, and waits for the socket until the deadline if it is full.
 func (c *conn) write(vec [][]byte, deadline time.Time) error {
 	if c.evicted() {
 		deadline = time.Now().Add(evictedWriteTimeout)
@@ -432,7 +429,7 @@ func (c *conn) write(vec [][]byte, deadline time.Time) error {
 		}
 		vec = wire.Consume(vec, c.sentN)
 		if c.sentN == 0 && !c.wait {
-			// The socket is full. Only now is there need of a deadline.
+			// The socket is full: only now is a deadline needed.
 			_ = c.sock.SetWriteDeadline(deadline) // fails only if closed, as the write will
 			c.wait = true
 		}
@@ -445,7 +442,7 @@ func (c *conn) tryWrite(fd uintptr) bool {
 	return c.sentN > 0 || c.sentErr != nil || !c.wait
 }
 
-// refuse answers what is no request.
+// refuse answers input that cannot be parsed as HTTP, or must not be served.
 func (c *conn) refuse(p *Problem) {
 	if c.state.Load() != stateActive && !(c.beginHead() && c.beginRequest()) {
 		return
@@ -455,8 +452,8 @@ func (c *conn) refuse(p *Problem) {
 	c.linger()
 }
 
-// handle runs the handler on the request that was begun. It tells whether another
-// may follow on the connection.
+// handle runs the handler on the current request. It reports whether another request may
+// follow on the connection.
 func (c *conn) handle() bool {
 	x := &c.x
 	c.releaseBuffer()
@@ -466,9 +463,9 @@ func (c *conn) handle() bool {
 	c.peek.end()
 	switch {
 	case !whole && (x.resp.framing == untilEnd || x.resp.err != nil):
-		return false // it ends with a reset, or nobody is there to read the rest
+		return false // closed with a reset, or the client disconnected
 	case !whole || x.resp.closing || !x.body.discard():
-		// One that broke off may have said why in its last bytes.
+		// The last bytes of an incomplete answer may be an error that the client reads.
 		c.linger()
 		return false
 	}
@@ -477,8 +474,8 @@ func (c *conn) handle() bool {
 	return true
 }
 
-// answer has the request answered, or, if p is not nil, what is none. It tells
-// whether the answer is whole.
+// answer calls the handler, or if p is not nil, Server.Refuse. It reports whether the
+// answer is complete.
 func (c *conn) answer(p *Problem) (whole bool) {
 	x := &c.x
 	defer func() {
@@ -500,17 +497,16 @@ func (c *conn) answer(p *Problem) (whole bool) {
 }
 
 const (
-	// lingerTime and lingerBytes bound what is read of a client after the end of
-	// its last answer.
+	// lingerTime and lingerBytes bound what is read from a client after its last answer.
 	lingerTime  = 500 * time.Millisecond
 	lingerBytes = 256 << 10
 )
 
-// linger closes the connection for writing and reads on a moment: what lies unread
-// at a close makes the kernel send a reset, and that may overtake the answer.
+// linger closes the connection for writing and reads a moment longer: if bytes are unread
+// at a close, the kernel sends a reset, which may destroy the answer on its way.
 func (c *conn) linger() {
 	if c.x.body.ended() && c.in.Len() == 0 && !c.x.refused && !c.unread() {
-		return // the client owes nothing
+		return // the client has nothing more to send
 	}
 	if c.sock.CloseWrite() != nil || c.evicted() {
 		return
@@ -527,11 +523,11 @@ func (c *conn) linger() {
 	}
 }
 
-// lookTime is how long bytes are waited for where it takes a wait to look for them.
+// lookTime is how long unread waits for bytes where it cannot read without waiting.
 const lookTime = 5 * time.Millisecond
 
-// unread tells whether bytes lie in the socket: behind a request, nobody has looked
-// for them. It takes them into the buffer.
+// unread reports whether the socket has unread bytes, such as those behind a request, and
+// reads them into the buffer.
 func (c *conn) unread() bool {
 	if c.raw == nil {
 		return c.fill(time.Now().Add(lookTime)) == nil
@@ -539,7 +535,7 @@ func (c *conn) unread() bool {
 	n := 0
 	_ = c.raw.Control(func(fd uintptr) { // fails only if closed
 		c.in.Room()
-		n, _ = wire.Read(fd, c.in.B[c.in.W:]) // an error is as good as nothing
+		n, _ = wire.Read(fd, c.in.B[c.in.W:]) // on an error n is 0
 		c.in.Filled(n)
 	})
 	return n > 0

@@ -30,13 +30,13 @@ func newConnContext(parent context.Context) *connContext {
 // end ends the context with a cause, if it has not ended.
 func (c *connContext) end(cause error) { c.cancel(cause) }
 
-// close ends a context that nobody is to hear of any more.
+// close ends the context without calling the functions of AfterFunc.
 func (c *connContext) close() {
 	c.stop()
 	c.cancel(errConnClosed)
 }
 
-// run calls what waits for the end.
+// run calls the functions of AfterFunc.
 func (c *connContext) run() {
 	c.mu.Lock()
 	fns := c.fns

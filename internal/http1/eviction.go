@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
-// CloseIdle closes up to n connections that wait for their client, and returns how
-// many: the oldest of those that have never sent a whole head, then those that have made
-// no progress for longest, in a head, in a body, or between requests. One whose handler
-// has called Running on its answer is never closed. One that has not sent a head yet must
-// have been silent for a second, unless such connections prove not to send any.
+// CloseIdle evicts up to n connections that wait for their client, and returns how many:
+// first the oldest of those that have never sent a whole head, then those that have made
+// no progress for longest, in a head, in a body, or between requests. A connection whose
+// handler has called Running is never evicted. One that has not sent a head yet must have
+// been silent for a second, unless such connections have proven to be a flood.
 func (s *Server) CloseIdle(n int) (closed int) {
 	least := minAges{newcomer: minIdle}
 	if mono.Now() < mono.Instant(s.silentUntil.Load()) {
@@ -28,16 +28,16 @@ func (s *Server) CloseIdle(n int) (closed int) {
 	return closed
 }
 
-// Leaving is how many connections were told to close and have not ended yet.
+// Leaving is the number of evicted connections that have not ended yet.
 func (s *Server) Leaving() int64 { return s.waiting.leaving.Load() }
 
-// closeOne closes one connection, but not except; see waiting.victim.
+// closeOne evicts one connection, but not except; see waiting.victim.
 func (s *Server) closeOne(least minAges, except *conn) (closed, soon bool) {
 	c, soon := s.waiting.victim(least, except)
 	if c == nil {
 		return false, soon
 	}
-	// Its goroutine wakes up and closes it: to close it here would wait for that.
+	// The deadline wakes up its goroutine, which closes it.
 	past := time.Unix(1, 0)
 	_ = c.sock.SetDeadline(past) // a closed connection has no reads
 	if s.Evicted != nil {
@@ -47,45 +47,48 @@ func (s *Server) closeOne(least minAges, except *conn) (closed, soon bool) {
 }
 
 const (
-	// pollInterval is how often it is looked whether there is room.
+	// pollInterval is how often waitForRoom checks whether there is room.
 	pollInterval = 2 * time.Millisecond
-	// silentPolls is at how many looks in a row none of the newcomers has sent a whole
-	// head, when they are taken for such as never will. They are counted because on a
-	// busy machine a time passes without anybody having had a chance. busyLooks holds if
-	// a good part, the goodPart-th, of those that have come of late have sent one: it is
-	// a burst of clients then, on a machine that is busy with it. againLooks holds once
-	// newcomers were found silent, until some are not.
+	// silentPolls is after how many polls in a row without a first head of any new
+	// connection these are taken for silent: connections that never send one. Polls are
+	// counted rather than time, because on a busy machine time passes in which no
+	// goroutine had a chance to run. silentPollsBusy applies if at least 1/activeShare of
+	// the connections accepted within recentWindow have sent a head: then it is a burst of
+	// clients, on a machine that is busy with it. silentPollsAgain applies once new
+	// connections were found silent, until activePolls polls have seen first heads.
 	silentPolls      = 20
 	silentPollsAgain = 8
 	silentPollsBusy  = 40
-	activePolls      = 3 // looks that find first heads, until newcomers are no more silent
+	activePolls      = 3 // polls that see first heads, until new connections are not taken for silent
 	activeShare      = 4
 	recentWindow     = time.Second
-	// maxWait is how long one may wait for newcomers in all; a patienceShare-th of the
-	// time that passes is added, up to that.
+	// maxWait bounds the time that the accept loop waits for heads of new connections. The
+	// budget recovers at 1/waitShare of the time that passes.
 	maxWait   = time.Second
 	waitShare = 8
-	// minSilentBatch is how many connections are closed without looking again whether
-	// newcomers send a head, at first. It grows fourfold each time that they did not.
+	// minSilentBatch is how many connections are evicted without waiting again for heads,
+	// after new connections were first found silent. The batch grows fourfold, up to
+	// maxSilentBatch, each time that they are found silent again. silentFor is how long
+	// that finding holds.
 	minSilentBatch = 32
 	maxSilentBatch = 1 << 12
 	silentFor      = time.Second
-	// maxLeaving is how many connections may be about to close while further ones are
-	// accepted, and leaveTime how long that is waited for.
+	// maxLeaving is how many evicted connections may still be open while further ones are
+	// accepted, and maxLeavingWait how long the accept loop waits for that.
 	maxLeaving     = 8
 	maxLeavingWait = 50 * time.Millisecond
 )
 
-// newcomerStats is what the accepting goroutine knows of newcomers.
+// newcomerStats is what the accepting goroutine knows about new connections.
 type newcomerStats struct {
-	left  int // connections to be closed without another look, until the time of silentUntil
-	next  int // how many that is the next time
-	spent time.Duration
-	at    mono.Instant // when spent was right
+	left  int           // of the current batch of evictions without waiting; valid until silentUntil
+	next  int           // size of the next batch
+	spent time.Duration // waited, less what has recovered; see maxWait
+	at    mono.Instant  // when spent was updated
 
 	accepts int64 // so far
-	// marks are counts of accepts and first heads, the last one and the one before: so
-	// what came since the latter came of late.
+	// marks are the counts of accepts and first heads at mark and before that: the
+	// difference to marks[0] is what happened within the last one or two recentWindows.
 	marks [2]struct{ accepts, heads int64 }
 	mark  mono.Instant
 }
@@ -103,7 +106,8 @@ func (h *newcomerStats) accepted(now mono.Instant, heads int64) {
 	}
 }
 
-// silentPollLimit is how many silentPollLimit in a row find nothing until newcomers are taken for silent.
+// silentPollLimit is how many polls in a row without a first head mean that new
+// connections are silent.
 func (h *newcomerStats) silentPollLimit(heads int64) int {
 	if h.next > minSilentBatch {
 		return silentPollsAgain
@@ -114,11 +118,11 @@ func (h *newcomerStats) silentPollLimit(heads int64) int {
 	return silentPolls
 }
 
-// makeRoom is called with each connection that was accepted. It is false if the
-// connection is one too many and is to be closed without a word.
+// makeRoom is called with each accepted connection. It returns false if there is no room
+// for the connection and it is to be closed without an answer.
 //
-// What is accepted has its file already, of the reserve that is left beyond Full. So a
-// victim is chosen at leisure and closes itself: nobody waits for that.
+// An accepted connection already has its file, from the reserve beyond Full. So nobody
+// waits until an evicted connection is closed by its goroutine.
 func (s *Server) makeRoom(c *conn) bool {
 	if s.Crowded == nil {
 		return true
@@ -141,12 +145,13 @@ func (s *Server) makeRoom(c *conn) bool {
 	return true
 }
 
-// waitForRoom makes room where all connections are fresh. If most have had a request,
-// the one of these is closed that has made no progress for longest. Newcomers may be
-// clients whose requests are on their way, or connections that will never send any: while
-// first heads come the next connections wait in the kernel, for so long as patience lasts,
-// and when none comes the oldest is closed whatever its age. It is false if there is none
-// to close: running requests have all there is.
+// waitForRoom makes room when no connection has been idle for minIdle. If most have had a
+// request, it evicts the one of these that has made no progress for longest. Otherwise new
+// connections may be clients whose requests are on their way, or a flood of connections
+// that never send any: as long as first heads arrive, and maxWait allows, the next
+// connections wait in the kernel's queue; when none arrives, the oldest is evicted
+// whatever its age. It returns false if there is none to evict: running requests have all
+// files.
 func (s *Server) waitForRoom(c *conn) bool {
 	now := mono.Now()
 	h := &s.newcomers
@@ -156,7 +161,7 @@ func (s *Server) waitForRoom(c *conn) bool {
 	if h.left > 0 {
 		h.left--
 		if ok, _ := s.closeOne(minAges{}, c); ok {
-			s.silentUntil.Store(int64(now.Add(silentFor))) // it goes on
+			s.silentUntil.Store(int64(now.Add(silentFor))) // the flood goes on
 			return true
 		}
 	}
@@ -186,7 +191,7 @@ func (s *Server) waitForRoom(c *conn) bool {
 			return true
 		}
 		if n := s.waiting.heads.Load(); n != heads {
-			// At first these are only of those that came last.
+			// The first polls may only see heads of the connections accepted last.
 			if heads, quiet, progress = n, 0, progress+1; progress >= activePolls {
 				h.next = minSilentBatch
 			}
@@ -194,44 +199,46 @@ func (s *Server) waitForRoom(c *conn) bool {
 	}
 }
 
-// maxRefusing is how many connections are told at one time that there are too many.
+// maxRefusing is how many connections are refused with 503 at one time; more are closed
+// without an answer.
 const maxRefusing = 8
 
-// TooManyConnections is what a connection is told that is one too many.
+// TooManyConnections is the answer to a new connection for which there is no room.
 func TooManyConnections() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Connections: true,
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and none of them is idle; try again shortly"}
 }
 
-// NoRequestYet is what a connection is told that is closed before it has sent a request.
+// NoRequestYet is the answer to a connection that is evicted before it has sent a request.
 func NoRequestYet() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Connections: true, Unasked: true,
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and this one had not sent a request; try again shortly"}
 }
 
-// outOfFiles tells an error of accepting that closing another connection mends.
+// outOfFiles reports whether closing another connection would let accept succeed.
 func outOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// ErrEvicted is why a body cannot be read, or an answer not be written, whose
-// connection was closed for others because its client made no progress.
+// ErrEvicted is the error of reading a body or writing an answer after the connection was
+// evicted, because its client made no progress.
 var ErrEvicted = errors.New("the connection was closed to make room for others")
 
-// evicted tells whether the connection was closed for others.
+// evicted reports whether the connection was evicted.
 func (c *conn) evicted() bool { return c.state.Load() == stateEvicted }
 
-// parkReading is called by who reads, before it parkReading. The connection can be closed for others
-// then, unless its request runs.
+// parkReading is called by the reader before it waits. From then on the connection can be
+// evicted, unless its request runs.
 func (c *conn) parkReading() {
 	if c.progress {
 		c.progress = false
 		c.since.Store(int64(mono.Now()))
 	}
-	c.parked = c.park(stateWaits) || c.parked // it may wake up for nothing
+	c.parked = c.park(stateWaits) || c.parked // after a spurious wake-up it is parked already
 }
 
-// parkWriting is called by who writes, before it waits. What it returns is for goesOn.
+// parkWriting is called by the writer before it waits. If it returns true, unpark must be
+// called after the wait.
 func (c *conn) parkWriting() (parked bool) {
 	c.since.Store(int64(mono.Now()))
 	return c.park(stateStalled)
@@ -241,19 +248,19 @@ func (c *conn) park(state int32) (parked bool) {
 	if c.state.Load() == stateActive && !c.running {
 		parked = c.state.CompareAndSwap(stateActive, state)
 	}
-	if c.unlisted.Load() { // looked at last: see waiting.otherLocked
+	if c.unlisted.Load() { // read after the state was set: see waiting.otherLocked
 		c.srv.waiting.relist(c)
 	}
 	return parked
 }
 
-// unpark is called after a wait for which the connection was parked. It is false if the
-// connection was closed meanwhile.
+// unpark is called after a wait for which the connection was parked. It returns false if
+// the connection was evicted meanwhile.
 func (c *conn) unpark(state int32) bool { return c.state.CompareAndSwap(state, stateActive) }
 
-// endEvicted ends a connection that was closed for others while it waited for a request.
-// One that has not sent any is told why. One between two is not: its client may be about
-// to send the next, and would take this for the answer.
+// endEvicted ends a connection that was evicted while it waited for a request. It answers
+// if the connection has not sent any request. Between two requests it does not: the client
+// may be about to send the next one, and would take this for its answer.
 func (c *conn) endEvicted() {
 	if !c.sentHead.Load() {
 		c.x.beginRefusal()
@@ -261,5 +268,5 @@ func (c *conn) endEvicted() {
 	}
 }
 
-// evictedWriteTimeout is how long a write may wait on a connection that makes room for others.
+// evictedWriteTimeout bounds a write on an evicted connection.
 const evictedWriteTimeout = 5 * time.Millisecond

@@ -5,21 +5,21 @@ import (
 	"net/url"
 )
 
-// exchange is the request under way on a connection with its answer. Its parts are
-// used again for the next one.
+// exchange is the current request of a connection and its answer. It is reused for the
+// next request.
 type exchange struct {
 	c   *conn
 	req *http.Request
-	// blank is what a request begins as: handlers leave more in it than can be seen
-	// from here.
+	// blank is the initial value of each request: handlers may leave state in unexported
+	// fields.
 	blank  http.Request
 	header http.Header
 	url    url.URL
 	body   body
 	resp   response
-	// values is what the header's values lie in.
+	// values backs the header's values.
 	values [16]string
-	// refused: the bytes were no request.
+	// refused: the bytes were not a valid request.
 	refused bool
 }
 
@@ -32,7 +32,8 @@ func (x *exchange) init(c *conn) {
 	x.resp.c, x.resp.header = c, make(http.Header, 16)
 }
 
-// begin takes a request's head. What is wrong with it is returned.
+// begin parses a request's head and prepares its answer, or returns what is wrong with
+// it.
 func (x *exchange) begin(head string) *Problem {
 	h, p := x.parse(head)
 	if p != nil {
@@ -55,18 +56,18 @@ func (x *exchange) begin(head string) *Problem {
 
 var chunkedCoding = []string{"chunked"}
 
-// beginRefusal prepares the answer to what is no request.
+// beginRefusal prepares the answer to a malformed request.
 func (x *exchange) beginRefusal() {
 	x.refused = true
 	x.body.begin(head{})
 	x.resp.begin(head{close: true, method: x.req.Method})
 }
 
-// manyNames is how many names a header's map may have grown to and still be kept
-// for the next request: it never shrinks.
+// manyNames is the largest number of names in a header's map that is kept for the next
+// request: a map never shrinks.
 const manyNames = 32
 
-// reset forgets the request and its answer.
+// reset clears the request and its answer.
 func (x *exchange) reset() {
 	if len(x.header) > manyNames {
 		x.header = make(http.Header, 16)
@@ -80,5 +81,5 @@ func (x *exchange) reset() {
 	x.resp.reset()
 }
 
-// free gives back what is borrowed.
+// free returns pooled buffers.
 func (x *exchange) free() { x.resp.free() }

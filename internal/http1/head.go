@@ -13,12 +13,12 @@ import (
 // maxHeaderLines bounds a head beside its bytes.
 const maxHeaderLines = 256
 
-// head is what the server itself needs of a request's head.
+// head is what the server itself needs from a request's head.
 type head struct {
 	length      int64 // of the body; 0 without one
 	chunked     bool
 	expect      bool // the client waits for 100 Continue
-	close       bool // it wants no further request on the connection
+	close       bool // the connection is closed after this request
 	old         bool // HTTP/1.0
 	method      string
 	hosts       int
@@ -26,15 +26,15 @@ type head struct {
 	lengthValue string
 }
 
-// HeadTooLarge is what a client is told whose head is larger than bound, in bytes.
+// HeadTooLarge is the answer to a head larger than bound, in bytes.
 func HeadTooLarge(bound int) *Problem {
 	return &Problem{Status: http.StatusRequestHeaderFieldsTooLarge, Message: fmt.Sprintf("the request's head is larger than %d bytes", bound)}
 }
 
 func malformed(what string) *Problem { return &Problem{Status: http.StatusBadRequest, Message: what} }
 
-// parse reads a whole head into the request. Messages hold nothing of a header's
-// value: it may be a secret.
+// parse parses a complete head into the request. Messages never quote a header's value,
+// which may be a secret.
 func (x *exchange) parse(s string) (head, *Problem) {
 	var h head
 	line, rest := cutLine(s)
@@ -80,7 +80,7 @@ func (x *exchange) parse(s string) (head, *Problem) {
 	return h, h.check()
 }
 
-// field takes note of what the server itself needs. keep is false for what the
+// field records the fields that the server itself needs. keep is false for those that the
 // handler does not see.
 func (h *head) field(name, value string) (keep bool, p *Problem) {
 	switch name {
@@ -96,7 +96,7 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 	case "Content-Length":
 		n, err := wire.ParseLength([]byte(value))
 		if err != nil {
-			return false, malformed("the Content-Length is no length")
+			return false, malformed("the Content-Length is not a number of bytes")
 		}
 		if h.haveLength && value != h.lengthValue {
 			return false, malformed("there are two different values of Content-Length")
@@ -110,7 +110,7 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 		case h.chunked:
 			return false, malformed("there are several transfer codings")
 		case !wire.EqualFold([]byte(value), "chunked"): // ASCII only: in Unicode, a Kelvin sign folds to k
-			return false, &Problem{Status: http.StatusNotImplemented, Message: "the only transfer coding known here is chunked"}
+			return false, &Problem{Status: http.StatusNotImplemented, Message: "the only supported transfer coding is chunked"}
 		}
 		h.chunked = true
 		return false, nil
@@ -118,7 +118,7 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 		h.close = h.close || wire.HasToken([]byte(value), "close")
 	case "Expect":
 		if !wire.EqualFold([]byte(value), "100-continue") {
-			return false, &Problem{Status: http.StatusExpectationFailed, Message: "the only expectation known here is 100-continue"}
+			return false, &Problem{Status: http.StatusExpectationFailed, Message: "the only supported expectation is 100-continue"}
 		}
 		h.expect = true
 	case "Trailer":
@@ -127,14 +127,14 @@ func (h *head) field(name, value string) (keep bool, p *Problem) {
 	return true, nil
 }
 
-// check judges the head as a whole.
+// check checks the head as a whole.
 func (h *head) check() *Problem {
 	switch {
 	case h.hosts == 0 && !h.old:
 		return malformed("the Host header is missing")
 	case h.chunked && h.haveLength:
-		// Who goes by the other one in front of us sees another end of the request
-		// (RFC 9112, section 6.1).
+		// A proxy in front that uses the other one sees a different end of the request:
+		// request smuggling (RFC 9112, section 6.1).
 		return malformed("there are both a Content-Length and a Transfer-Encoding")
 	case h.chunked && h.old:
 		return malformed("HTTP/1.0 has no transfer codings")
@@ -155,7 +155,7 @@ func (x *exchange) requestLine(h *head, line string) *Problem {
 	h.method, r.Method = method, method
 	r.RequestURI = target
 	r.ProtoMajor = 1
-	// Proto must not be a part of the head: it outlives the request.
+	// Proto must not share memory with the head: it outlives the request.
 	switch {
 	case version == "HTTP/1.1":
 		r.Proto, r.ProtoMinor = "HTTP/1.1", 1
@@ -163,11 +163,11 @@ func (x *exchange) requestLine(h *head, line string) *Problem {
 		h.old = true
 		r.Proto, r.ProtoMinor = "HTTP/1.0", 0
 	case otherVersion(version) && version[len("HTTP/")] == '1':
-		// A later version of the same major one is spoken as the latest known here:
-		// RFC 9110, section 2.5.
+		// A later minor version is handled as the latest one supported here: RFC 9110,
+		// section 2.5.
 		r.Proto, r.ProtoMinor = "HTTP/1.1", 1
 	case otherVersion(version):
-		return &Problem{Status: http.StatusHTTPVersionNotSupported, Message: "the version of HTTP spoken here is 1.1"}
+		return &Problem{Status: http.StatusHTTPVersionNotSupported, Message: "the supported version of HTTP is 1.1"}
 	default:
 		return malformed("the request line is malformed")
 	}
@@ -182,12 +182,12 @@ func otherVersion(s string) bool {
 
 func digit(c byte) bool { return c >= '0' && c <= '9' }
 
-// target finds path and query. The ordinary form costs nothing.
+// target parses path and query. The usual form is parsed without allocation.
 func (x *exchange) target(method, target string) *Problem {
 	x.url = url.URL{}
 	x.req.URL = &x.url
 	if method == http.MethodConnect {
-		return malformed("no tunnels are opened here")
+		return malformed("CONNECT is not supported")
 	}
 	path, query, _ := strings.Cut(target, "?")
 	if len(path) > 0 && path[0] == '/' && plain(path, &pathTable) && plain(query, &queryTable) && (len(path) == 1 || path[1] != '/') {
@@ -197,7 +197,7 @@ func (x *exchange) target(method, target string) *Problem {
 	}
 	bad := malformed("the request's target is malformed")
 	for i := range len(target) {
-		// A fragment is the client's own, and some readers cut it off.
+		// Fragments are not sent in requests, and some parsers cut them off.
 		if target[i] <= ' ' || target[i] >= 0x7f || target[i] == '#' {
 			return bad
 		}
@@ -209,7 +209,7 @@ func (x *exchange) target(method, target string) *Problem {
 	case target[0] == '/':
 	case target == "*" && method == http.MethodOptions:
 	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && validHost(u.Host):
-		x.req.Host = u.Host // of a request as for a proxy; it counts for more
+		x.req.Host = u.Host // absolute form: it takes precedence over the Host header
 	default:
 		return bad
 	}
@@ -217,7 +217,7 @@ func (x *exchange) target(method, target string) *Problem {
 	return nil
 }
 
-// pathTable and queryTable mark what stands for itself in a target.
+// pathTable and queryTable mark the bytes that need no decoding in a target.
 var pathTable, queryTable = func() (path, query [256]bool) {
 	for c := range 256 {
 		alnum := c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
@@ -267,8 +267,8 @@ func canonical(name string) string {
 	return textproto.CanonicalMIMEHeaderKey(name)
 }
 
-// lowerNames are names that some clients send in lower case, so that these cost no
-// memory.
+// lowerNames are names that some clients send in lower case; the table avoids an
+// allocation for each.
 var lowerNames = func() map[string]string {
 	m := map[string]string{}
 	for _, n := range []string{

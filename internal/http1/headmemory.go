@@ -6,12 +6,12 @@ import (
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// FreeHead is how long a head may be that is not counted, in bytes: as long as the
+// FreeHead is the largest head, in bytes, whose memory is not counted: the size of the
 // buffer that each connection may have.
 const FreeHead = wire.BufSize
 
-// holdHead counts n bytes for the head that is read or served. It is false if there is
-// no room for them.
+// holdHead counts n bytes for the head that is being read or served, in place of what was
+// counted before. It returns false if Server.Reserve refuses them.
 func (c *conn) holdHead(n int) bool {
 	if n <= FreeHead {
 		n = 0
@@ -26,8 +26,8 @@ func (c *conn) holdHead(n int) bool {
 	return true
 }
 
-// NoMemoryForHead is what a client is told whose head has no room.
+// NoMemoryForHead is the answer to a head for which Server.Reserve returned false.
 func NoMemoryForHead() *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable,
-		Message: "the router holds as much of requests as it may (--max-buffered-bytes), and this request's head has no room; try again shortly"}
+		Message: "the memory for requests (--max-buffered-bytes) is in use, and this request's head does not fit; try again shortly"}
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// peekBytes is how much of what lies behind a request is read while that is under
-// way. A client's leaving behind more than that is noticed when it is written to.
+// peekBytes is how many bytes behind a request are read while it is being answered. A
+// disconnect behind more than that is noticed at the next write.
 const peekBytes = 16 << 10
 
-// peeker notices that a client left where there is no watcher: from the end of a
-// request's body to the end of its answer, a goroutine reads on into the buffer.
+// peeker notices client disconnects where there is no watcher: from the end of a
+// request's body to the end of its answer, a goroutine reads ahead into the buffer.
 type peeker struct {
 	c *conn
 	// on: the handler runs.
@@ -37,7 +37,7 @@ func (p *peeker) bodyEnded() {
 	go p.run(p.done)
 }
 
-// run has the connection's buffer until it ends.
+// run owns the connection's buffer until it returns.
 func (p *peeker) run(done chan struct{}) {
 	defer close(done)
 	for c := p.c; c.in.Len() < peekBytes; {
@@ -48,12 +48,12 @@ func (p *peeker) run(done chan struct{}) {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				c.gone()
 			}
-			return // the next read has the error again
+			return // the next read returns the error again
 		}
 	}
 }
 
-// end is called after the handler, and returns when nobody else reads.
+// end is called after the handler. It returns when the goroutine has ended.
 func (p *peeker) end() {
 	p.on = false
 	if p.done == nil {

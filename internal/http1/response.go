@@ -24,8 +24,8 @@ const (
 	untilEnd // of the connection: HTTP/1.0
 )
 
-// response is an answer on its way. Writes and flushes are the business of one
-// goroutine at a time.
+// response is the answer to the current request. Only one goroutine at a time may write
+// or flush.
 //
 // What is to be sent lies in b: the head, room for what is only known later (the
 // framing, the size of the chunk), and the body's bytes since the last flush.
@@ -38,19 +38,19 @@ type response struct {
 	closing     bool // the connection ends with this answer
 	wrote       bool // WriteHeader was called
 	framing     framing
-	left        int64 // of a body whose length was told
+	left        int64 // bytes to come of a body with a Content-Length
 	whole       bool  // all of it was sent
 	deadline    time.Time
 	err         error // of a write; sticky
 
-	buf  *[wire.BufSize]byte // what b began as, if it is borrowed
+	buf  *[wire.BufSize]byte // the pooled buffer behind b; nil: none
 	b    []byte
 	head int // bytes of an unsent head at the start of b
 	body int // where the body begins in b
 }
 
-// gap is the room between head and body: for the longest line that tells the
-// framing, the end of the head, and the size of a chunk.
+// gap is the space between head and body in b, for the longest framing header, the end
+// of the head, and the size of a chunk.
 const gap = len(chunkedLines) + maxSizeLine
 
 const (
@@ -64,7 +64,7 @@ func (w *response) begin(h head) {
 	w.headRequest, w.old, w.closing = h.method == http.MethodHead, h.old, h.close
 }
 
-// reset forgets an answer that is sent.
+// reset prepares for the next answer.
 func (w *response) reset() {
 	if len(w.header) > manyNames {
 		w.header = make(http.Header, 16)
@@ -74,7 +74,7 @@ func (w *response) reset() {
 	*w = response{c: w.c, header: w.header}
 }
 
-// free gives the buffer back.
+// free returns the buffer to its pool.
 func (w *response) free() {
 	if w.buf != nil {
 		wire.PutBuf(w.buf)
@@ -87,17 +87,17 @@ func (w *response) free() {
 func (w *response) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter. Informational answers are not sent.
-// It panics if status is none.
+// It panics if status is not from 100 to 999.
 func (w *response) WriteHeader(status int) {
 	if status < 100 || status > 999 {
-		panic(fmt.Sprintf("http1: %d is no status", status))
+		panic(fmt.Sprintf("http1: %d is not an HTTP status", status))
 	}
 	if w.wrote || status < 200 {
 		return
 	}
 	w.wrote = true
 	if b := &w.c.x.body; b.expects {
-		// The client may or may not send the body that it holds back.
+		// The client may or may not send its body after this answer.
 		b.expects, w.closing = false, true
 	}
 	w.borrow()
@@ -176,8 +176,8 @@ func (w *response) appendHead(b []byte, status int, tellLength bool) []byte {
 	return b
 }
 
-// framingHeader tells the names of what is said by the server alone, in whatever
-// case a handler put them into the map.
+// framingHeader reports whether name, in any case, is a header that only the server
+// itself writes.
 func framingHeader(name string) bool {
 	switch len(name) {
 	case len("Connection"), len("Content-Length"), len("Transfer-Encoding"):
@@ -204,7 +204,7 @@ func appendStatus(b []byte, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
-// appendValue appends a header's value so that it stays one line.
+// appendValue appends a header's value, with control characters replaced by spaces.
 func appendValue(b []byte, v string) []byte {
 	if wire.ValidValue(v) {
 		return append(b, trim(v)...)
@@ -250,7 +250,7 @@ func (w *response) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// room begins a buffer for what follows a flush.
+// room takes a new buffer after a flush.
 func (w *response) room() {
 	if w.b != nil {
 		return
@@ -276,7 +276,7 @@ func (w *response) FlushError() error {
 	return w.send(nil, false)
 }
 
-// finish sends what is left. It tells whether the answer is whole.
+// finish sends what is left. It reports whether the answer is complete.
 func (w *response) finish() bool {
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)
@@ -294,8 +294,8 @@ func (w *response) finish() bool {
 	return w.whole
 }
 
-// send sends what lies in b and more behind it, and gives the buffer back. With
-// last, it is the end of the answer, and there is no more.
+// send sends b, then more, and returns the buffer to its pool. last: this is the end of
+// the answer.
 func (w *response) send(more []byte, last bool) error {
 	size := len(w.b) - w.body + len(more)
 	if w.framing == undecided {
@@ -348,8 +348,8 @@ func (w *response) send(more []byte, last bool) error {
 
 var chunkEndBytes = []byte(chunkEnd)
 
-// closeGap writes what was decided into the room behind the head, and moves the
-// head up to it.
+// closeGap writes the framing header and the end of the head into the gap, and moves the
+// head up to them.
 func (w *response) closeGap(size int) {
 	at := w.body
 	if w.framing == byChunks {
@@ -374,8 +374,8 @@ func (w *response) closeGap(size int) {
 	w.b = w.b[at:]
 }
 
-// sizeLine writes a chunk's size before at, and returns where it begins. An empty
-// chunk would be the last: it has none.
+// sizeLine writes a chunk's size line so that it ends at at, and returns where it begins.
+// It writes none for size 0, which would mark the last chunk.
 func (w *response) sizeLine(at, size int) int {
 	if size == 0 {
 		return at
@@ -397,7 +397,7 @@ func (w *response) writeBy() time.Time {
 	return w.deadline
 }
 
-// sayContinue asks the client for the body that it holds back.
+// sayContinue sends 100 Continue.
 func (w *response) sayContinue() error {
 	if w.wrote {
 		return nil
@@ -421,8 +421,8 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// Running says that the request runs from now on: its connection is not closed for
-// others any more. It is called by the handler's goroutine, after the body was read.
+// Running marks the request as running: its connection is not evicted any more. It is
+// called by the handler's goroutine, after the body was read.
 func (w *response) Running() { w.c.running = true }
 
 // EnableFullDuplex does nothing: it is always on. See http.ResponseController.

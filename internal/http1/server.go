@@ -15,8 +15,8 @@ import (
 type Server struct {
 	// Handler answers requests.
 	Handler http.Handler
-	// Refuse answers what is no request; the connection ends with it. It must set
-	// neither Content-Length nor Connection.
+	// Refuse answers malformed requests; the connection is closed afterwards. It must
+	// set neither Content-Length nor Connection.
 	Refuse func(w http.ResponseWriter, p *Problem)
 	// Base is the parent of all contexts. When it ends, reads of bodies end with
 	// os.ErrDeadlineExceeded.
@@ -31,12 +31,12 @@ type Server struct {
 	// Accepted, if not nil, is called with each new connection, Closed with each
 	// that ends.
 	Accepted, Closed func(*net.TCPConn)
-	// Crowded and Full, if not nil, are asked after each accept. While there is a
-	// crowd, a connection is closed that waits for its client and has been silent for a
-	// second, see CloseIdle. If there is none and all is full, the oldest one is closed
-	// that waits at all, unless it seems that those that are new are about to send their
-	// requests: for these is waited a moment. Where none waits the new one is refused
-	// with 503. Evicted, if not nil, is called for each that was closed.
+	// Crowded and Full, if not nil, are called after each accept. If Crowded returns
+	// true, a connection that has waited for its client for a second is evicted, see
+	// CloseIdle. If there is none and Full returns true, the connection that has waited
+	// longest is evicted, after a moment in which new connections may send their
+	// requests. If none waits, the new connection is refused with 503. Evicted, if not
+	// nil, is called for each evicted connection.
 	Crowded, Full func() bool
 	Evicted       func()
 	// Reserve and Release, if not nil, count the memory in bytes of heads that are
@@ -44,17 +44,17 @@ type Server struct {
 	// returns false is refused with 503.
 	Reserve func(bytes int) bool
 	Release func(bytes int)
-	// Report is told what went wrong with accepting, and panics of handlers.
+	// Report is called with errors of accepting and panics of handlers.
 	Report func(what string, err any)
 
-	// plain: nothing that only Linux has is used, for tests of what takes its place.
+	// plain: Linux-only means are not used, for tests of the portable ones.
 	plain bool
-	// draining: answers end their connections.
+	// draining: connections are closed after their current answer.
 	draining  atomic.Bool
 	watch     watcher
-	refusing  atomic.Int32  // connections that are told that they are one too many
+	refusing  atomic.Int32  // connections that are being refused with TooManyConnections
 	newcomers newcomerStats // of the goroutine that accepts
-	// silentUntil: till then newcomers are taken for such as never send a request. A
+	// silentUntil: until then, new connections are assumed to never send a request. A
 	// mono.Instant.
 	silentUntil atomic.Int64
 	waiting     waiting
@@ -70,19 +70,19 @@ type Server struct {
 // cutGrace is how long handlers may take after their connections were cut.
 const cutGrace = 5 * time.Second
 
-// Problem is why bytes of a client are no request.
+// Problem is why a client's bytes are not a valid request, or why it is not served.
 type Problem struct {
 	Status  int
 	Message string // for the client
-	// Connections: the connection is one too many. Of others with status 503, the
-	// head had no room. Unasked: not a whole head has come on it.
+	// Connections: there are too many connections. (Other problems with status 503 are
+	// those of NoMemoryForHead.) Unasked: the connection has not sent a whole head.
 	Connections, Unasked bool
 }
 
-// ErrClientGone is the cause of contexts that end because the client left.
+// ErrClientGone is the cause of contexts that end because the client disconnected.
 var ErrClientGone = errors.New("the client closed its connection")
 
-// errConnClosed is the cause of contexts of connections that are over.
+// errConnClosed is the cause of contexts of connections that this server closed.
 var errConnClosed = errors.New("the connection is closed")
 
 // Serve accepts connections until Shutdown or Close, and then returns
@@ -117,9 +117,9 @@ func (s *Server) Serve(l *net.TCPListener) error {
 	}
 }
 
-// listenerBroken tells errors after which nothing can be accepted any more. All
-// others are taken for passing: no file or memory was free, or it is an error of the
-// one connection that would have been accepted.
+// listenerBroken reports whether nothing can be accepted any more after err. All other
+// errors are temporary: no file or memory was free, or the error is that of one
+// connection.
 func listenerBroken(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSOCK)
 }
@@ -141,7 +141,7 @@ func (s *Server) isClosed() bool {
 	return s.closed
 }
 
-// serveConn takes a connection in.
+// serveConn registers a connection and starts its goroutine.
 func (s *Server) serveConn(sock *net.TCPConn) {
 	c, err := newConn(s, sock)
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *Server) serveConn(sock *net.TCPConn) {
 	go c.serve()
 }
 
-// forget lets a connection go that is over.
+// forget removes a connection that has ended.
 func (s *Server) forget(c *conn) {
 	s.watch.remove(c)
 	s.waiting.remove(c)
@@ -189,8 +189,8 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// Drain makes connections end with the request they carry, and closes those that
-// carry none. New ones are accepted still.
+// Drain closes idle connections, and lets the others end with their current request. New
+// connections are still accepted.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	for _, c := range s.all() {
@@ -208,14 +208,14 @@ func (s *Server) all() []*conn {
 	return all
 }
 
-// Shutdown stops accepting, closes the connections that carry no request, and
-// waits until the others have ended, or for ctx; those that are left then it cuts.
+// Shutdown stops accepting, closes the connections without a request, and waits until
+// the others have ended or ctx does; then it cuts those that are left.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
 	s.mu.Lock()
 	s.closed = true
 	l := s.listener
-	over := s.empty // of a Shutdown that runs
+	over := s.empty // of a concurrent Shutdown
 	if over == nil {
 		over = make(chan struct{})
 		if len(s.conns) == 0 {

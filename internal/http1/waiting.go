@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
-// waiting finds the connection to close when files run short: among those that wait
-// for their client, without a request that runs. There are two kinds:
+// waiting finds the connection to evict when files run short, among those that wait for
+// their client and have no running request. There are two kinds:
 //
 //	newcomers  have never sent a whole head. They are a list in the order of their
-//	           accept, whatever they send in the meantime.
+//	           accept; what they send in the meantime does not matter.
 //	others     wait for the next request, for its head, for bytes of a body that is
-//	           read or thrown away, or for the client to take bytes of an answer.
+//	           read or discarded, or for the client to take bytes of an answer.
 //	           They are a heap by their last progress.
 //
-// Both are kept lazily. A connection does nothing here when it makes progress, and
-// only looks at a flag when it begins to wait; the search puts what it meets in order:
+// Both are updated lazily. A connection does nothing here when it makes progress, and
+// only reads a flag when it begins to wait; the search reorders what it meets:
 // a newcomer that has sent its head goes over to the others, one of those that has made
 // progress gets its new place, and one with a request under way is taken off until it
 // waits again. Each of these steps is O(log n) and is paid for by one event of that
@@ -28,8 +28,8 @@ import (
 type waiting struct {
 	// atomic
 	silent  atomic.Int64 // connections that have not sent a whole head
-	heads   atomic.Int64 // first heads that have come
-	leaving atomic.Int64 // connections that were told to close and have not ended yet
+	heads   atomic.Int64 // connections that have sent their first head, ever
+	leaving atomic.Int64 // evicted connections that have not ended yet
 
 	mu sync.Mutex
 	// guarded by mu
@@ -37,7 +37,7 @@ type waiting struct {
 	others    heap.Heap[*conn] // the one with the smallest key first
 }
 
-// Places of a connection in waiting, guarded by its mu.
+// Where a connection is in waiting, guarded by waiting.mu.
 const (
 	nowhere int8 = iota
 	amongNewcomers
@@ -49,8 +49,8 @@ const (
 type waitState struct {
 	// atomic
 	since    atomic.Int64 // a mono.Instant: of its last progress, as far as it waited after that
-	unlisted atomic.Bool  // it is to be listed when it begins to wait
-	last     atomic.Bool  // it ends with the request it carries
+	unlisted atomic.Bool  // it must call relist when it begins to wait
+	last     atomic.Bool  // it is closed after the current request
 
 	// guarded by waiting.mu
 	where int8
@@ -65,7 +65,7 @@ func (c *conn) Before(o *conn) bool { return c.key < o.key }
 // SetIndex implements heap.Element.
 func (c *conn) SetIndex(i int) { c.index = i }
 
-// add takes in a connection that was accepted.
+// add adds an accepted connection.
 func (w *waiting) add(c *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,7 +74,7 @@ func (w *waiting) add(c *conn) {
 	w.silent.Add(1)
 }
 
-// remove forgets a connection that is over.
+// remove removes a connection that has ended.
 func (w *waiting) remove(c *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,8 +127,8 @@ func (w *waiting) takeLocked(c *conn) {
 	c.where = nowhere
 }
 
-// mostlySilent tells whether more connections have not sent a whole head yet, beside
-// the one that was just accepted, than can be closed of the others.
+// mostlySilent reports whether the connections that have not sent a whole head, without
+// the one just accepted, outnumber the others that can be evicted.
 func (w *waiting) mostlySilent() bool {
 	silent := int(w.silent.Load()) - 1
 	w.mu.Lock()
@@ -136,26 +136,25 @@ func (w *waiting) mostlySilent() bool {
 	return silent > 0 && silent > w.newcomers.Len()-1-silent+w.others.Len()
 }
 
-// minAges are how long a connection must have waited to be closed for another one.
+// minAges are how long a connection must have waited before it may be evicted.
 type minAges struct{ newcomer, other time.Duration }
 
 const (
-	// minIdle is that of ordinary times: the request of a connection that was just
-	// made is on its way, and so are the bytes of one that has just sent some.
+	// minIdle is the ordinary one: the request of a new connection is probably on its
+	// way, and so are further bytes of one that has just sent some.
 	minIdle = time.Second
 	// anyAge is any age.
 	anyAge = time.Duration(0)
 )
 
-// maxSpared is how many connections one search spares because bytes of theirs have
-// come that they have not read yet.
+// maxSpared is how many connections one search skips because they have unread bytes.
 const maxSpared = 8
 
-// victim picks the connection that is to be closed, which cannot begin a request any
-// more then, or returns nil: first the oldest newcomer, then the other one that has made
-// no progress for longest. Never picked is except. soon tells that there are some whose
-// bytes have come but were not read yet, so that they are about to make progress, or that
-// end with the request they carry: those that are met with one under way do.
+// victim picks the connection to evict and sets its state, so that it cannot begin a
+// request any more, or returns nil. It picks the oldest newcomer, else the one of the
+// others that has made no progress for longest, but never except. soon reports that files
+// will be free soon: connections were skipped that have unread bytes, or that run a
+// request and are closed after it.
 func (w *waiting) victim(least minAges, except *conn) (c *conn, soon bool) {
 	now := mono.Now()
 	w.mu.Lock()
@@ -197,9 +196,9 @@ func (w *waiting) otherLocked(now mono.Instant, least time.Duration, spares int)
 		case state == stateActive:
 			w.takeLocked(c)
 			c.unlisted.Store(true)
-			c.last.Store(true) // one that sends many requests at once may never wait
+			c.last.Store(true) // a client that pipelines many requests may never wait
 			soon = true
-			// It looks at unlisted after it has changed its state.
+			// The connection reads unlisted after it has changed its state.
 			if c.state.Load() != stateActive {
 				w.relistLocked(c)
 			}

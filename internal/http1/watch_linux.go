@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher notices that a client closed its side or that its connection broke,
-// whatever bytes lie unread before that, and without a read: one epoll of its own
-// is told of nothing else. So a request needs no goroutine that reads ahead for it.
+// watcher notices that a client closed its side or that its connection broke, even
+// behind unread bytes and without a read: it has an epoll of its own that reports
+// nothing else. So a request needs no goroutine that reads ahead.
 type watcher struct {
 	file *os.File // the epoll
 	raw  syscall.RawConn
@@ -34,8 +34,8 @@ func (w *watcher) start() error {
 		_ = unix.Close(fd)
 		return fmt.Errorf("cannot watch connections: %w", err)
 	}
-	// A file that does not block is waited for by the runtime's own epoll, in which
-	// this one lies then.
+	// The runtime waits for non-blocking files with its own epoll, to which this one is
+	// added.
 	file := os.NewFile(uintptr(fd), "epoll")
 	if w.raw, err = file.SyscallConn(); err != nil {
 		_ = file.Close()
@@ -46,7 +46,7 @@ func (w *watcher) start() error {
 	return nil
 }
 
-// run ends when the file is closed.
+// run handles events until the epoll's file is closed.
 func (w *watcher) run() {
 	defer close(w.done)
 	var events [64]unix.EpollEvent
@@ -76,11 +76,11 @@ func (w *watcher) find(id uint64) *conn {
 	return w.conns[id]
 }
 
-// connID is what an event's 64 bits of user data hold.
+// connID is the connection id in an event's 64 bits of user data.
 func connID(e *unix.EpollEvent) uint64 { return uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32 }
 
-// add begins to watch a connection. If that is not possible its end is noticed
-// when it is written to.
+// add begins to watch a connection. If that fails, a disconnect is noticed at the next
+// write.
 func (w *watcher) add(c *conn) {
 	if c.raw == nil {
 		return // see peeker
@@ -100,7 +100,7 @@ func (w *watcher) add(c *conn) {
 	})
 }
 
-// remove forgets a connection. The kernel has done so when it was closed.
+// remove stops watching a connection. The kernel's part ends when the socket is closed.
 func (w *watcher) remove(c *conn) {
 	w.mu.Lock()
 	delete(w.conns, c.id)
@@ -115,15 +115,14 @@ func (w *watcher) stop() {
 	<-w.done
 }
 
-// unreadBytes tells whether bytes have come that were not read yet. Callable from every
-// goroutine.
+// unreadBytes reports whether the socket has unread bytes. Callable from any goroutine.
 func (c *conn) unreadBytes() bool {
 	if c.raw == nil {
 		return false
 	}
 	n := 0
 	_ = c.raw.Control(func(fd uintptr) { // fails only if closed
-		n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) // an error is as good as nothing
+		n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) // on an error n is 0
 	})
 	return n > 0
 }

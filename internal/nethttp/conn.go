@@ -42,9 +42,9 @@ type conn struct {
 	// time.
 	ahead   []byte
 	fresh   bool // nothing was read yet
-	refused bool // it was told why it is no request
-	head    int  // bytes that were read since the last request, of the next head above all
-	held    int  // what is counted for the head, in bytes
+	refused bool // Refuse was called
+	head    int  // bytes read since the last request, mostly of the next head
+	held    int  // memory counted for the head, in bytes
 
 	// guarded by srv.mu
 	sentHead bool             // it has sent a whole head
@@ -52,7 +52,7 @@ type conn struct {
 	key      mono.Instant     // since, when it was last put in order
 }
 
-// tlsHandshake is what a client begins with that takes this for a port with TLS.
+// tlsHandshake is the first byte of a client that tries to speak TLS.
 const tlsHandshake = 0x16
 
 // Read implements net.Conn.
@@ -81,7 +81,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.begun.Store(true)
 		if c.fresh && p[0] == tlsHandshake {
 			c.refuse(&http1.Problem{Status: http.StatusBadRequest,
-				Message: "this is TLS, but plain HTTP is spoken on this port: use http://, or put in front what ends TLS"})
+				Message: "this port speaks plain HTTP, not TLS: use http://, or a proxy in front that terminates TLS"})
 			return 0, io.EOF
 		}
 		c.fresh = false
@@ -133,7 +133,7 @@ func (c *conn) readAhead(p []byte) (int, error) {
 // io.EOF: behind that net/http waits for the client's end, as after a whole body.
 var errOver = errors.New("the connection ends with this answer")
 
-// stopped is why nothing more is to be read, or nil.
+// stopped returns why nothing more must be read, or nil.
 func (c *conn) stopped() error {
 	switch {
 	case c.last.Load():
@@ -141,8 +141,9 @@ func (c *conn) stopped() error {
 	case c.evicted.Load() && c.answering.Load():
 		return http1.ErrEvicted
 	case c.evicted.Load():
-		// One that has not sent any request is told why. One between two is not: its
-		// client may be about to send the next, and would take this for the answer.
+		// A connection that has not sent any request gets an answer. One between two
+		// requests does not: its client may be about to send the next one, and would take
+		// this for its answer.
 		c.srv.mu.Lock()
 		met := c.sentHead
 		c.srv.mu.Unlock()
@@ -156,8 +157,8 @@ func (c *conn) stopped() error {
 	return nil
 }
 
-// Write implements net.Conn. What comes while no handler has begun is net/http's word
-// about a request that it cannot read.
+// Write implements net.Conn. What is written while no handler runs is net/http's own
+// answer to a malformed request.
 func (c *conn) Write(p []byte) (int, error) {
 	if !c.answering.Load() {
 		if !c.refused && !c.evicted.Load() {
@@ -181,8 +182,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// park says that the connection can be closed for others while it waits for its
-// client. It is false if it was said already.
+// park makes the connection evictable while it waits for its client. It returns false if
+// it was already, or must not be.
 func (c *conn) park() bool {
 	s := c.srv
 	s.mu.Lock()
@@ -194,8 +195,8 @@ func (c *conn) park() bool {
 	return true
 }
 
-// unpark says that the connection does not wait for its client any more. It is false
-// if it was closed for others meanwhile.
+// unpark makes the connection not evictable. It returns false if it was evicted
+// meanwhile.
 func (c *conn) unpark() bool {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -203,8 +204,8 @@ func (c *conn) unpark() bool {
 	return !c.evicted.Load()
 }
 
-// begin is called with each whole head. It is false if the connection was closed for
-// others meanwhile.
+// begin is called with each whole head. It returns false if the connection was evicted
+// meanwhile.
 func (c *conn) begin() bool {
 	c.answering.Store(true)
 	c.head = 0
@@ -219,7 +220,7 @@ func (c *conn) begin() bool {
 	return !c.evicted.Load()
 }
 
-// becomeIdle is called when an answer is out and another request may follow.
+// becomeIdle is called when an answer was sent and another request may follow.
 func (c *conn) becomeIdle() {
 	c.holdHead(0)
 	if c.last.Load() {
@@ -233,8 +234,8 @@ func (c *conn) becomeIdle() {
 	c.park()
 }
 
-// holdHead counts n bytes for the head that is served. It is false if there is no room
-// for them.
+// holdHead counts n bytes for the current head, in place of what was counted before. It
+// returns false if Server.Reserve refuses them.
 func (c *conn) holdHead(n int) bool {
 	if n <= http1.FreeHead {
 		n = 0
@@ -250,14 +251,14 @@ func (c *conn) holdHead(n int) bool {
 }
 
 const (
-	// lingerTime and lingerBytes bound what is read of a client after it was refused: a
-	// close with bytes unread makes the kernel send a reset, which may overtake the
-	// answer.
+	// lingerTime and lingerBytes bound what is read from a client after it was refused:
+	// if bytes are unread at a close, the kernel sends a reset, which may destroy the
+	// answer on its way.
 	lingerTime  = 500 * time.Millisecond
 	lingerBytes = 256 << 10
 )
 
-// refuse answers what is no request. The connection must end with it.
+// refuse answers a malformed request. The connection must be closed afterwards.
 func (c *conn) refuse(p *http1.Problem) {
 	c.refused = true
 	var w refusal
@@ -273,7 +274,7 @@ func (c *conn) refuse(p *http1.Problem) {
 	}
 }
 
-// linger closes the connection for writing and reads on a moment.
+// linger closes the connection for writing and reads a moment longer.
 func (c *conn) linger() {
 	if c.sock.CloseWrite() != nil || c.evicted.Load() {
 		return
@@ -312,8 +313,8 @@ func (w *refusal) send(to io.Writer) error {
 	return err
 }
 
-// problemOf reads net/http's own answer to what it cannot read: a status line, and in
-// the body the status again, and perhaps a reason behind a colon.
+// problemOf parses net/http's own answer to a malformed request: a status line, and in
+// the body the status again and perhaps a reason after a colon.
 func problemOf(answer []byte, maxHead int) *http1.Problem {
 	line, rest, _ := strings.Cut(string(answer), "\r\n")
 	p := &http1.Problem{Status: http.StatusBadRequest, Message: "the request is malformed"}
@@ -326,11 +327,11 @@ func problemOf(answer []byte, maxHead int) *http1.Problem {
 	case http.StatusRequestHeaderFieldsTooLarge:
 		return http1.HeadTooLarge(maxHead)
 	case http.StatusExpectationFailed:
-		p.Message = "the only expectation known here is 100-continue"
+		p.Message = "the only supported expectation is 100-continue"
 	case http.StatusNotImplemented:
-		p.Message = "the only transfer coding known here is chunked"
+		p.Message = "the only supported transfer coding is chunked"
 	case http.StatusHTTPVersionNotSupported:
-		p.Message = "the version of HTTP spoken here is 1.1"
+		p.Message = "the supported version of HTTP is 1.1"
 	default:
 		_, body, _ := strings.Cut(rest, "\r\n\r\n")
 		if _, reason, ok := strings.Cut(body, ": "); ok {
@@ -340,8 +341,8 @@ func problemOf(answer []byte, maxHead int) *http1.Problem {
 	return p
 }
 
-// cut ends the connection whatever is under way. It ends with a reset: an answer that
-// ends with its connection must not look whole.
+// cut closes the connection whatever is under way. It sends a reset: an answer that ends
+// with its connection must not look complete.
 func (c *conn) cut() {
 	_ = c.sock.SetLinger(0)
 	_ = c.sock.Close()

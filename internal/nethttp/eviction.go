@@ -7,33 +7,34 @@ import (
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
-// Closing connections for others when files run short: the oldest of those that have
-// never sent a whole head, then those that have made no progress for longest, in a
-// head, in a body, between requests, or in taking an answer. One whose handler has
-// called Running on its answer is never closed.
+// Eviction of connections when files run short: first the oldest of those that have never
+// sent a whole head, then those that have made no progress for longest, in a head, in a
+// body, between requests, or in taking an answer. A connection whose handler has called
+// Running is never evicted.
 
 const (
-	// minIdle is how long a connection must have waited to be closed for another one
-	// in ordinary times: the request of one that was just made is on its way.
+	// minIdle is how long a connection must ordinarily have waited before it may be
+	// evicted: the request of a new one is on its way.
 	minIdle = time.Second
 	// anyAge is any age.
 	anyAge = time.Duration(0)
-	// pollInterval is how often it is looked whether there is room, patientLooks how many
-	// times for one connection, hurryTime how long nobody is waited for after no first
-	// head came meanwhile.
+	// pollInterval is how often waitForRoom checks for room, maxPolls how many times for
+	// one connection, silentFor how long it does not wait after no first head arrived
+	// meanwhile.
 	pollInterval = 2 * time.Millisecond
 	maxPolls     = 10
 	silentFor    = time.Second
-	// maxRefusing is how many connections are told at one time that there are too many.
+	// maxRefusing is how many connections are refused with 503 at one time; more are
+	// closed without an answer.
 	maxRefusing = 8
-	// maxLeaving is how many may be on their way out before the next one is accepted,
-	// which waits for that up to leaveTime.
+	// maxLeaving is how many evicted connections may still be open before the next one is
+	// accepted, which waits for that up to maxLeavingWait.
 	maxLeaving     = 16
 	maxLeavingWait = 100 * time.Millisecond
-	// maxSpared is how many connections one search spares because bytes of theirs have
-	// come that were not read yet: their requests are on their way.
+	// maxSpared is how many connections one search skips because they have unread bytes:
+	// their requests are on their way.
 	maxSpared = 8
-	// evictedWriteTimeout is how long a write may wait on a connection that makes room for others.
+	// evictedWriteTimeout bounds a write on an evicted connection.
 	evictedWriteTimeout = 5 * time.Millisecond
 )
 
@@ -52,8 +53,7 @@ func (s *Server) unlistLocked(c *conn) {
 	_ = s.newcomers.Remove(&c.node) || s.others.Remove(&c.node)
 }
 
-// CloseIdle closes up to n connections that wait for their client, and returns how
-// many.
+// CloseIdle evicts up to n connections that wait for their client, and returns how many.
 func (s *Server) CloseIdle(n int) (closed int) {
 	for closed < n && s.closeOne(s.newcomerAge(), anyAge, nil) {
 		closed++
@@ -61,7 +61,8 @@ func (s *Server) CloseIdle(n int) (closed int) {
 	return closed
 }
 
-// newcomerAge is how old a connection must be that is closed before its first head.
+// newcomerAge is how long a connection without a first head must have waited before it
+// may be evicted.
 func (s *Server) newcomerAge() time.Duration {
 	if mono.Now() < mono.Instant(s.silentUntil.Load()) {
 		return anyAge
@@ -69,11 +70,11 @@ func (s *Server) newcomerAge() time.Duration {
 	return minIdle
 }
 
-// Leaving is how many connections were told to close and have not ended yet.
+// Leaving is the number of evicted connections that have not ended yet.
 func (s *Server) Leaving() int64 { return s.leaving.Load() }
 
-// closeOne closes one connection, but not except, that has waited so long: newcomer
-// for its first head, other for anything else.
+// closeOne evicts one connection, but not except, that has waited for at least newcomer
+// for its first head, or at least other for anything else.
 func (s *Server) closeOne(newcomer, other time.Duration, except *conn) bool {
 	s.mu.Lock()
 	c := s.victimLocked(newcomer, other, except)
@@ -130,8 +131,8 @@ func (s *Server) victimLocked(newcomer, other time.Duration, except *conn) *conn
 	return nil
 }
 
-// makeRoom is called with each connection that was accepted. It is false if the
-// connection is one too many.
+// makeRoom is called with each accepted connection. It returns false if there is no room
+// for it.
 func (s *Server) makeRoom(c *conn) bool {
 	if s.Crowded == nil || !s.Crowded() {
 		return true
@@ -145,9 +146,9 @@ func (s *Server) makeRoom(c *conn) bool {
 	return true
 }
 
-// waitForRoom makes room where all connections are fresh. These may be clients whose
-// requests are on their way, or such as never send any: they get a moment, and then
-// the oldest is closed whatever its age. It is false if there is none to close.
+// waitForRoom makes room when all connections are new. They may be clients whose requests
+// are on their way, or connections that never send any: they get a moment, and then the
+// oldest is evicted whatever its age. It returns false if there is none to evict.
 func (s *Server) waitForRoom(c *conn) bool {
 	heads := s.heads.Load()
 	for range maxPolls {

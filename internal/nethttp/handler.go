@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-router/sluice/internal/http1"
 )
 
-// maxDiscard is how much of a body that the handler left unread is read for the sake
-// of keeping the connection, in bytes, and discardTime how long that may take.
+// maxDiscard is how much of a body that the handler left unread is read to keep the
+// connection, in bytes, and discardTime how long that may take.
 const (
 	maxDiscard  = 256 << 10
 	discardTime = 5 * time.Second
@@ -22,8 +22,8 @@ const (
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn)
 	out := &response{ResponseWriter: w, c: c}
-	// Whether there was a Content-Length beside the chunks cannot be seen, and HTTP/1.0
-	// has one request a connection: nothing behind these is taken for another request.
+	// Whether a chunked request also had a Content-Length cannot be seen, and HTTP/1.0 has
+	// one request per connection: nothing behind these is taken for another request.
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		w.Header().Set("Connection", "close")
 	}
@@ -63,7 +63,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 			s.Report("panic in a handler", fmt.Sprintf("%v\n%s", v, debug.Stack()))
 		}
 		if !r.ProtoAtLeast(1, 1) {
-			_ = c.sock.SetLinger(0) // an end would make the answer look whole
+			_ = c.sock.SetLinger(0) // without a reset the answer would look complete
 		}
 		panic(http.ErrAbortHandler)
 	}()
@@ -81,16 +81,16 @@ func headSize(r *http.Request) int {
 	return n
 }
 
-// problem judges what net/http lets pass and package http1 does not.
+// problem refuses what net/http accepts and package http1 does not.
 func problem(r *http.Request) *http1.Problem {
 	bad := func(what string) *http1.Problem {
 		return &http1.Problem{Status: http.StatusBadRequest, Message: what}
 	}
 	switch {
 	case r.ProtoMajor != 1:
-		return &http1.Problem{Status: http.StatusHTTPVersionNotSupported, Message: "the version of HTTP spoken here is 1.1"}
+		return &http1.Problem{Status: http.StatusHTTPVersionNotSupported, Message: "the supported version of HTTP is 1.1"}
 	case r.Method == http.MethodConnect:
-		return bad("no tunnels are opened here")
+		return bad("CONNECT is not supported")
 	case strings.ContainsAny(r.Host, "\"#/<>?@\\^`{|} "):
 		return bad("the Host header is malformed")
 	}
@@ -108,7 +108,7 @@ func problem(r *http.Request) *http1.Problem {
 	return nil
 }
 
-// response is an answer on its way.
+// response is the answer to the current request.
 type response struct {
 	http.ResponseWriter
 	c     *conn
@@ -149,8 +149,8 @@ func (w *response) FlushError() error {
 // Unwrap is for http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Running says that the request runs from now on: its connection is not closed for
-// others any more. It is called by the handler's goroutine, after the body was read.
+// Running marks the request as running: its connection is not evicted any more. It is
+// called by the handler's goroutine, after the body was read.
 func (w *response) Running() {
 	w.c.running.Store(true)
 	w.c.unpark()
@@ -163,14 +163,14 @@ type body struct {
 	ended bool
 	// expects: the client waits for 100 Continue before it sends the body.
 	expects bool
-	// broken: a read failed, be it for its limit in time.
+	// broken: a read failed, possibly by its deadline.
 	broken bool
 }
 
-// discard sends the answer as far as it is known, and reads what is left of the body.
-// It is false when the connection is not worth keeping for that. Left to net/http, the
-// rest would be read after it has stopped waiting for the client's end, which a body's
-// end begins: it panics then.
+// discard flushes the answer and reads the rest of the body. It returns false if that
+// would take more than maxDiscard or discardTime, and the connection must be closed
+// instead. It must not be left to net/http, which would read the rest after it has stopped
+// its background read; the end of a body starts that again, and it panics.
 func (b *body) discard(w *response) bool {
 	if b.ended {
 		return true
@@ -183,7 +183,7 @@ func (b *body) discard(w *response) bool {
 	return b.ended && err == io.EOF
 }
 
-// Read implements io.Reader. While it waits, the connection can be closed for others.
+// Read implements io.Reader. While it waits, the connection can be evicted.
 func (b *body) Read(p []byte) (int, error) {
 	b.expects = false
 	b.c.park()

@@ -23,11 +23,11 @@ type Server struct {
 	http          http.Server
 
 	// atomic
-	leaving  atomic.Int64 // connections that were told to close and have not ended yet
-	refusing atomic.Int32 // connections that are told that they are one too many
-	heads    atomic.Int64 // first heads that have come
-	// silentUntil: till then new connections are taken for such as never send a
-	// request. A mono.Instant.
+	leaving  atomic.Int64 // evicted connections that have not ended yet
+	refusing atomic.Int32 // connections that are being refused with 503
+	heads    atomic.Int64 // connections that have sent their first head, ever
+	// silentUntil: until then, new connections are assumed to never send a request. A
+	// mono.Instant.
 	silentUntil atomic.Int64
 
 	mu sync.Mutex
@@ -48,7 +48,7 @@ const readSlack = 4 << 10
 
 type connKey struct{}
 
-// New makes a server with the settings of an http1.Server, which itself is not used.
+// New returns a server with the settings of an http1.Server, which itself is not used.
 func New(settings *http1.Server) *Server {
 	s := &Server{Server: settings, conns: map[*conn]struct{}{}}
 	s.http = http.Server{
@@ -97,7 +97,7 @@ func (s *Server) Serve(l *net.TCPListener) error {
 	return s.http.Serve(&listener{l, s})
 }
 
-// listener accepts for net/http, whose own loop would end at errors that pass.
+// listener accepts for net/http, whose own loop would end at temporary errors.
 type listener struct {
 	*net.TCPListener
 	srv *Server
@@ -129,17 +129,17 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// listenerBroken tells errors after which nothing can be accepted any more.
+// listenerBroken reports whether nothing can be accepted any more after err.
 func listenerBroken(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSOCK)
 }
 
-// outOfFiles tells an error of accepting that closing another connection mends.
+// outOfFiles reports whether closing another connection would let accept succeed.
 func outOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// accept takes a connection in. It returns nil if there is no place for it.
+// accept registers a connection. It returns nil if there is no room for it.
 func (s *Server) accept(sock *net.TCPConn) *conn {
 	c := &conn{srv: s, sock: sock, fresh: true}
 	now := mono.Now()
@@ -174,7 +174,7 @@ func (s *Server) accept(sock *net.TCPConn) *conn {
 	return nil
 }
 
-// forget lets a connection go that is over.
+// forget removes a connection that has ended.
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	s.unlistLocked(c)
@@ -205,16 +205,16 @@ func (s *Server) all() []*conn {
 	return all
 }
 
-// Drain makes connections end with the request they carry, and closes those that
-// carry none. New ones are accepted still.
+// Drain closes idle connections, and lets the others end with their current request. New
+// connections are still accepted.
 func (s *Server) Drain() { s.http.SetKeepAlivesEnabled(false) }
 
-// Shutdown stops accepting, closes the connections that carry no request, and waits
-// until the others have ended, or for ctx; those that are left then it cuts.
+// Shutdown stops accepting, closes the connections without a request, and waits until
+// the others have ended or ctx does; then it cuts those that are left.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
-	over := s.empty // of a Shutdown that runs
+	over := s.empty // of a concurrent Shutdown
 	if over == nil {
 		over = make(chan struct{})
 		if len(s.conns) == 0 {
@@ -224,8 +224,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	s.mu.Unlock()
-	// It closes the port and what is idle. It would wait by looking again and again, for
-	// new connections too.
+	// http.Server.Shutdown closes the port and idle connections. Its context has ended:
+	// it would wait by polling, also for new connections.
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = s.http.Shutdown(now)

@@ -92,7 +92,7 @@ func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 		// who connects could fill the log.
 		e := tooManyFiles()
 		e.Message = p.Message
-		_ = e.WriteResponse(w, openai.ShapeOpenAI) // a client that left is not told
+		_ = e.WriteResponse(w, openai.ShapeOpenAI) // fails only if the client disconnected
 		return
 	}
 	e := &openai.Error{Status: p.Status, Type: typeInvalidRequest, Code: headCode(p), Message: p.Message}
@@ -100,7 +100,7 @@ func (s *Server) refuseBytes(w http.ResponseWriter, p *http1.Problem) {
 		e.Type, e.RetryAfter = typeServerError, tooManyRetryAfter
 	}
 	out := reply{ResponseWriter: w}
-	_ = e.WriteResponse(&out, openai.ShapeOpenAI) // a client that left is not told
+	_ = e.WriteResponse(&out, openai.ShapeOpenAI) // fails only if the client disconnected
 	s.opts.Requests.Refused(openai.RouteOther, p.Status, e.Code)
 	s.log.Access(&telemetry.AccessLine{
 		ID: id, Method: "-", Route: "-", Level: slog.LevelInfo, Total: time.Since(start), Status: p.Status, Reason: e.Code, Err: e, BytesOut: out.bytes,

@@ -160,10 +160,10 @@ func TestTLSToThePlainPort(t *testing.T) {
 	c := r.dial()
 	c.send("\x16\x03\x01\x00\xf1\x01\x00\x00\xed\x03\x03")
 	a := c.read()
-	if e := a.refused(t, 400, "malformed_request"); !strings.Contains(e.Message, "this is TLS") {
+	if e := a.refused(t, 400, "malformed_request"); !strings.Contains(e.Message, "speaks plain HTTP, not TLS") {
 		t.Errorf("%s", a.body)
 	}
-	if l := r.line(a.header.Get("X-Request-Id")); !strings.Contains(l, "this is TLS") {
+	if l := r.line(a.header.Get("X-Request-Id")); !strings.Contains(l, "speaks plain HTTP, not TLS") {
 		t.Errorf("access line %s", l)
 	}
 	c.ended()
