@@ -56,9 +56,9 @@ func (stoppedError) Error() string { return "stopped" }
 // ExitCode is that of a process which SIGINT ended.
 func (stoppedError) ExitCode() int { return 130 }
 
-// terminalStyle is how the demo may draw on out: a terminal is redrawn, colors
-// are left out where NO_COLOR is set (no-color.org), and characters outside ASCII
-// where the locale is known not to be UTF-8.
+// terminalStyle is how the demo draws on out: it redraws a terminal, uses no colors if
+// NO_COLOR is set (no-color.org), and only ASCII if the locale is known not to be
+// UTF-8.
 func terminalStyle(out io.Writer, getenv func(string) string) demo.Style {
 	s := demo.Style{Unicode: true}
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
@@ -83,7 +83,7 @@ func terminalStyle(out io.Writer, getenv func(string) string) demo.Style {
 	return s
 }
 
-// readyWithin is how long a router may take to find its workers.
+// readyWithin is how long a router may take to become ready.
 const readyWithin = 20 * time.Second
 
 // startDemoRouter starts the same router that serve runs.
@@ -123,7 +123,7 @@ func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, e
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = r.server.Run(running) // it ends because it is told to
+		_ = r.server.Run(running) // it ends by cancel
 		r.close()
 		log.Close(logFlush)
 	}()

@@ -11,8 +11,8 @@ import (
 // of garbage. The runtime's default then collects tens of times a second, which
 // was 10 % of all CPU time. So a small heap may grow by collectEvery before it is
 // collected. A large one may grow by its own size, as usual, but not by more than
-// garbageRoom and a part of it: what requests hold is bounded by
-// --max-buffered-bytes, and garbage as large again would be memory beside that.
+// garbageRoom plus 1/garbagePart of it: --max-buffered-bytes bounds the memory of
+// requests, and as much garbage again would come on top of that.
 const (
 	collectEvery = 12 << 20
 	garbageRoom  = 16 << 20
@@ -21,7 +21,8 @@ const (
 	minGCPercent = 5
 )
 
-// tuneGC keeps the collector at that, unless GOGC says what the operator wants.
+// tuneGC sets the growth allowed by gcPercent now and after each collection, unless the
+// operator has set GOGC.
 func tuneGC() {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -45,17 +46,16 @@ func gcPercent(live uint64) int {
 	return int(min(max(growth*100/live, minGCPercent), maxGCPercent))
 }
 
-// limitMemory makes the collector work harder before the process holds more than
-// bytes, unless GOMEMLIMIT says what the operator wants. It is a second line: requests
-// are refused long before.
+// limitMemory sets the runtime's soft memory limit in bytes, unless the operator has set
+// GOMEMLIMIT. It is a second safeguard: requests are refused long before.
 func limitMemory(bytes int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(bytes)
 	}
 }
 
-// afterEachGC calls f after each collection: when the collector finds an object
-// that nobody holds it says so, and the next one is made.
+// afterEachGC calls f after each collection: an unreachable object has a finalizer that
+// calls f and allocates the next such object.
 func afterEachGC(f func()) {
 	type canary struct{ _ [16]byte }
 	var arm func()

@@ -1,9 +1,8 @@
 // Command sluice routes requests for large language models to a fleet of
 // engines, with a bounded, fair gate in front of prefill.
 //
-// Exit codes: 0 all right, 1 the configuration is wrong or something failed, 2 the
-// command line cannot be read, 130 and 143 a second signal ended "sluice serve" at
-// once.
+// Exit codes: 0 success, 1 an invalid configuration or a failure, 2 an invalid command
+// line, 130 and 143 a second signal ended "sluice serve" at once.
 package main
 
 import (
@@ -53,7 +52,7 @@ func printLines(w io.Writer, prefix, text string) {
 	}
 }
 
-// usageError is a command line that was not understood.
+// usageError is the error of an invalid command line.
 type usageError struct {
 	command string
 	err     error

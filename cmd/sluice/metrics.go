@@ -24,15 +24,15 @@ var (
 		"Always 1; hash identifies the contents of the configuration files in force, to compare routers. Settings that need a restart may still be those of the start.", "hash")
 )
 
-// Metrics is of metric.Collector: what is told of the program and its configuration.
+// Metrics implements metric.Collector: metrics of the build and its configuration.
 func (r *reload) Metrics() metric.Descs {
 	return metric.Descs{buildDesc, reloadsDesc, reloadOKDesc, reloadTimeDesc, generationDesc, configDesc}
 }
 
-// Describe is of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (r *reload) Describe(ch chan<- *prometheus.Desc) { r.Metrics().Describe(ch) }
 
-// Collect is of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (r *reload) Collect(ch chan<- prometheus.Metric) {
 	version, commit := built()
 	ch <- buildDesc.Of(1, version, commit, runtime.Version())

@@ -18,8 +18,8 @@ type reload struct {
 	reader atomic.Pointer[config.Reloader] // nil until startReload
 }
 
-// startReload reads the files again on SIGHUP, when their contents change, and
-// when a client orders it, until the returned function is called.
+// startReload reads the files again on SIGHUP, when their contents change, and on
+// POST /admission/reload, until the returned function is called.
 func (r *router) startReload(ctx context.Context, reader *config.Reloader) (stop func()) {
 	r.reload.reader.Store(reader)
 	ctx, cancel := context.WithCancel(ctx)
@@ -37,8 +37,8 @@ func (r *router) startReload(ctx context.Context, reader *config.Reloader) (stop
 	}
 }
 
-// apply puts a new configuration in force: each part takes over what it can without
-// a restart.
+// apply hands a new configuration to each part, which applies what it can without a
+// restart.
 func (r *router) apply(c config.Change) error {
 	r.gate.Reload(gateSettings(c.New))
 	r.server.Reload(c.New)

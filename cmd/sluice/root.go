@@ -36,7 +36,7 @@ command line cannot be read.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var value *pflag.InvalidValueError
 		if errors.As(err, &value) {
-			// The flag is there and its value is wrong, which is told as serve tells it.
+			// The flag exists and its value is invalid: the error is the same as serve's.
 			return fmt.Errorf("flag --%s: %q: %w", value.GetFlag().Name, value.GetValue(), value.Unwrap())
 		}
 		return &usageError{cmd.CommandPath(), config.ExplainFlagError(err, cmd.Flags(), args)}
@@ -55,7 +55,7 @@ command line cannot be read.`,
 	return root
 }
 
-// commandName refuses words that name no command.
+// commandName refuses arguments that are not a command.
 func commandName(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

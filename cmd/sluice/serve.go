@@ -57,21 +57,20 @@ code 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.`,
 	return cmd
 }
 
-// logFlush is how long the end of the process waits for a standard error that
-// takes nothing.
+// logFlush is how long the process waits at its end for a blocked standard error.
 const logFlush = 2 * time.Second
 
-// runServe serves with the configuration until it is told to stop: by the end of
-// ctx or by a signal. A second signal returns at once, whatever is still running.
+// runServe serves with the configuration until ctx ends or a signal arrives. On a second
+// signal it returns at once, whatever is still running.
 func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *config.Config, warnings []config.Warning, stderr io.Writer) error {
 	tuneGC()
 	level, err := telemetry.ParseLevel(cfg.Log.Level)
 	if err != nil {
 		return err
 	}
-	// Who reads the log may go away, as a log collector does that is restarted. A
-	// write to the broken pipe then ends a Go process, unless the signal is
-	// ignored; the log counts what it drops.
+	// The reader of the log may end, such as a log collector that restarts. A write to
+	// the broken pipe would then end a Go process, unless the signal is ignored; the
+	// log counts the lines that it drops.
 	signal.Ignore(syscall.SIGPIPE)
 	log := telemetry.NewLog(telemetry.LogOptions{Out: stderr, Level: level, JSON: cfg.Log.JSON, Access: telemetry.AccessMode(cfg.Log.Access)})
 	defer log.Close(logFlush)
@@ -88,8 +87,8 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 		r.close()
 		return err
 	}
-	// From here on signals mean the drain, not the end: before, nobody was
-	// served.
+	// From here on a signal starts a drain. Before, it ends the process: no client was
+	// served yet.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
@@ -125,12 +124,12 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 	}
 }
 
-// killedError is an end by a second signal.
+// killedError is returned after a second signal.
 type killedError struct{ signal os.Signal }
 
 func (e killedError) Error() string { return "ended at once by a second signal: " + e.signal.String() }
 
-// ExitCode is what a shell would report of a process that the signal ended.
+// ExitCode is the one that a shell reports for a process that the signal ended.
 func (e killedError) ExitCode() int {
 	if s, ok := e.signal.(syscall.Signal); ok {
 		return 128 + int(s)
@@ -138,7 +137,7 @@ func (e killedError) ExitCode() int {
 	return exitFailure
 }
 
-// router is all parts of a running sluice.
+// router is the parts of a running sluice.
 type router struct {
 	log        *telemetry.Log
 	gate       *admission.Gate
@@ -156,7 +155,7 @@ const (
 	openQueueTimeout = 60 * time.Second
 )
 
-// gateSettings are what a reload may change of the gate.
+// gateSettings are the gate's settings that a reload may change.
 func gateSettings(cfg *config.Config) admission.Settings {
 	return admission.Settings{Limits: gateLimits(cfg), Classes: cfg.Classes, Reject: cfg.Admission.RejectThresholds()}
 }
@@ -201,7 +200,7 @@ func policies(r config.Routing) (admission.PolicyFactory, error) {
 	return policy.PerRole(made[0], made[1], made[2]), nil
 }
 
-// newRouter makes the parts and joins them. Nothing listens yet.
+// newRouter creates the parts and connects them. No port is open yet.
 func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	newPolicy, err := policies(cfg.Routing)
 	if err != nil {
@@ -247,8 +246,8 @@ func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
 // sourceConfiguration owns the workers of the list in the configuration.
 const sourceConfiguration = "the configuration"
 
-// missingWorkers says what is missing for any request to be served, "" if that is
-// nothing.
+// missingWorkers returns a message if no request can be served for lack of workers, else
+// "".
 func missingWorkers(cfg *config.Config) string {
 	known := map[config.WorkerType]bool{}
 	for _, w := range cfg.Workers {
@@ -294,8 +293,8 @@ func (r *router) announce(cfg *config.Config) {
 	}
 }
 
-// withoutAdmission says that nothing is held back, and which option would do that in
-// the mode that is served.
+// withoutAdmission is the log message that requests are not limited, with the option
+// that would limit them in this mode.
 func withoutAdmission(pd bool) string {
 	if pd {
 		return "admission: off; prefill is not bounded (--prefill-max-inflight-requests-per-worker)"

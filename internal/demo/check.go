@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// check compares what happened with what must.
+// check compares the results with those that the scenario expects.
 func (r *run) check(waits time.Duration) (problems []string) {
 	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	within := func(got, want, slack time.Duration) bool {
@@ -28,7 +28,7 @@ func (r *run) check(waits time.Duration) (problems []string) {
 	if p := r.checkOrder(); p != "" {
 		say("%s", p)
 	}
-	// The waits are many, and so are the delays of a busy machine in them.
+	// Each wait may include delays of a busy machine, so the slack grows with their number.
 	if !within(waits, r.s.waits, slack*time.Duration(len(r.reqs))/3) {
 		say("the waits add up to %s, must be %s", round(waits), r.s.waits)
 	}

@@ -1,5 +1,5 @@
 // Package demo shows the gate at work: a router and a simulated fleet in one
-// process, four short scenarios, and a check of what came out.
+// process, four short scenarios, and a check of the results.
 //
 // The first two scenarios are those by which bounded prefill was first described:
 // one prefill worker that takes three seconds, an immediate decode worker, room
@@ -22,7 +22,7 @@ import (
 
 // Router is a running router.
 type Router struct {
-	// URL is where clients go, MetricsURL where /metrics is.
+	// URL is the base URL for clients, MetricsURL that of /metrics.
 	URL, MetricsURL string
 	// Stats is the state of its gate.
 	Stats func() admission.Stats
@@ -30,7 +30,7 @@ type Router struct {
 	Stop func()
 }
 
-// RouterOptions are what a scenario asks of its router.
+// RouterOptions are the router settings of a scenario.
 type RouterOptions struct {
 	PrefillURL    string
 	BootstrapPort int
@@ -57,8 +57,7 @@ type Options struct {
 // model is the name the simulated fleet serves.
 const model = "sim-model"
 
-// Run shows the scenarios and returns an error if a result is not what it must
-// be.
+// Run shows the scenarios and returns an error if a result is not the expected one.
 func Run(ctx context.Context, o Options) error {
 	if o.PrefillTime == 0 {
 		o.PrefillTime = 3 * time.Second
@@ -103,7 +102,7 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// stage is what a scenario plays on.
+// stage is the fleet and router of a scenario.
 type stage struct {
 	fleet  *sim.Fleet
 	router *Router
@@ -134,7 +133,7 @@ func (s *scenario) start(ctx context.Context, o Options) (*stage, error) {
 // indent is that of everything below the name of a scenario.
 const indent = "   "
 
-// introduce says what the scenario is about.
+// introduce prints the scenario's name and description.
 func (o *Options) introduce(number int, s *scenario) {
 	_, _ = fmt.Fprintln(o.Out)
 	o.say("", fmt.Sprintf("%d. %s", number, s.name))

@@ -22,7 +22,7 @@ const (
 	pollEvery   = 20 * time.Millisecond
 )
 
-// request is one of them on its way. Times that have not come are zero.
+// request is the state of one request. Times of events that have not happened are zero.
 type request struct {
 	sent time.Time
 	// prefill and decode are when the engines began and ended its prefill: the
@@ -64,7 +64,7 @@ func (s scenario) run(ctx context.Context, o Options, st *stage) ([]string, erro
 	var wg sync.WaitGroup
 	for i := range r.reqs {
 		wg.Go(func() { r.send(ctx, client, i) })
-		// The next is sent once this one is where it will stay.
+		// The next one is sent once this one is in prefill, in the queue, or answered.
 		if r.settled(ctx, i) != nil {
 			break
 		}
@@ -134,8 +134,8 @@ func (r *run) look() (inFlight, queued int, blocks int64) {
 	return inFlight, s.Waiting, blocks
 }
 
-// sample notes where the requests are: the gate tells how many wait, the engines
-// whose prefill runs.
+// sample records where the requests are: how many wait, from the gate, and whose prefill
+// runs, from the engines.
 func (r *run) sample() {
 	in, queued, blocks := r.look()
 	legs := r.st.fleet.Prefill(0).Requests()
@@ -216,7 +216,7 @@ func (r *run) post(ctx context.Context, client *http.Client, i int) (q request) 
 	return q
 }
 
-// waits is the sum of all waits in the queue, as the router's own metric has it.
+// waits is the sum of all waits in the queue, read from the router's metrics.
 func (r *run) waits(ctx context.Context, client *http.Client) (time.Duration, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.st.router.MetricsURL, nil)
 	if err != nil {

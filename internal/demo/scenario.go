@@ -30,11 +30,11 @@ type scenario struct {
 	// group after the one before it. Nil: the order in which they were sent, or any
 	// with byDecode.
 	served [][]int
-	// lesson is said after a good result.
+	// lesson is printed after a correct result.
 	lesson string
 }
 
-// sending is one request of a scenario and what must become of it.
+// sending is one request of a scenario and its expected outcome.
 type sending struct {
 	// who names the request on the screen.
 	who string
@@ -43,15 +43,15 @@ type sending struct {
 	want outcome
 }
 
-// outcome is what one request must give: its status and code, and how long it
-// takes.
+// outcome is the expected status, error code and duration of a request.
 type outcome struct {
 	status int
 	code   string
 	took   time.Duration
 }
 
-// slack is what a busy machine may add to a time. Too early is always wrong.
+// slack is how much later than expected a result may be on a busy machine. Too early is
+// always wrong.
 const slack = 5 * time.Second
 
 const shortBody = `{"model":"` + model + `","messages":[{"role":"user","content":"hello"}],"max_tokens":4}`
@@ -176,7 +176,7 @@ func completion(prompt string, tokens int) string {
 	return `{"model":"` + model + `","prompt":"` + prompt + `","max_tokens":` + strconv.Itoa(tokens) + `}`
 }
 
-// where says where a request is that does not wait.
+// where is the phase of requests that do not wait.
 func (s *scenario) where() string {
 	if s.byDecode {
 		return "in decode"

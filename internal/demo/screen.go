@@ -12,7 +12,7 @@ import (
 
 // Style is how the demo may draw.
 type Style struct {
-	// Live redraws a block of lines on a terminal; otherwise each change is told
+	// Live redraws a block of lines on a terminal; otherwise each change is printed
 	// in a line.
 	Live bool
 	// Color allows colors, Unicode other characters than ASCII's.

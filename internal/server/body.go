@@ -209,7 +209,7 @@ func (q *request) refuse(e *openai.Error, reason string) {
 	if e.Code != "" {
 		q.reason = e.Code // the same in the log, in metrics and in the answer
 	}
-	q.told, q.err = e, e.Cause
+	q.refusal, q.err = e, e.Cause
 	if q.bodyDone || q.r.Body == nil || q.r.Body == http.NoBody {
 		q.write(e)
 		return

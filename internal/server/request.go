@@ -26,9 +26,9 @@ type request struct {
 	route *route    // nil: none matched
 	call  dispatch.Call
 
-	reason string
-	err    error
-	told   *openai.Error // that the request was refused with, before dispatch
+	reason  string
+	err     error
+	refusal *openai.Error // the error with which the request was refused before dispatch
 	// counted: dispatch has counted the request.
 	counted bool
 	// key is the name of the API key that the client sent; empty: it has none.
@@ -239,8 +239,8 @@ func (q *request) access() {
 func (q *request) clientFault() error {
 	var says interface{ LogText() string }
 	switch {
-	case q.told != nil:
-		says = q.told
+	case q.refusal != nil:
+		says = q.refusal
 	case !errors.As(q.err, &says):
 		return nil
 	}

@@ -3,8 +3,8 @@
 //
 // # Goal
 //
-// A number at the gate that is near the engine's own, for less than what the
-// gate costs. Token ids are counted; text is estimated from its bytes by
+// An estimate for the gate that is near the engine's own count and costs less than the
+// gate itself. Token ids are counted; text is estimated from its bytes by
 // coefficients that each model learns from what its engines report about the
 // prompts they answered.
 //
@@ -16,11 +16,11 @@
 //
 // # Life of a request
 //
-//	prompt := tokens.Measure(peeked)              // while the body is there
+//	prompt := tokens.Measure(peeked)              // while the body is in memory
 //	ticket.PromptTokens = estimator.Estimate(pool, &prompt)
 //	… the answer streams; after each piece
 //	if n := output.Seen(scan.DataEvents, scan.Usage.CompletionTokens); n > 0 { … grow by n blocks … }
-//	… the answer is over, and was good
+//	… the answer ended without an error
 //	estimator.Observe(pool, &prompt, ticket.PromptTokens, usage)
 //
 // # What is learned
@@ -28,10 +28,10 @@
 // Six coefficients a model: tokens of a byte of ASCII, of a byte of other text,
 // of a byte of tool descriptions, of a message's frame, of the template around a
 // prompt, and of a part that is no text. A report moves each by its share in the
-// estimate, in the logarithm: for n reports that are off by the same factor the
-// error falls by a constant factor each. Engines are not trusted: a report counts
-// only up to a few times the deviation that is usual for the model, no
-// coefficient leaves its bounds, and what cannot be true is left out.
+// estimate, on a logarithmic scale: reports that are off by the same factor each reduce
+// the error by a constant factor. Engines are not trusted: a report counts only up to a
+// few times the model's usual deviation, coefficients are bounded, and implausible
+// reports are ignored.
 //
 // # Locks
 //

@@ -72,7 +72,7 @@ type Estimator struct {
 	tick uint64 // counts new models and reports to a full table
 }
 
-// model is what was learned of one.
+// model is what was learned about one model.
 type model struct {
 	// atomic; written with mu held
 	coefs     [numCoefs]atomic.Uint64 // bits of a float64
@@ -92,12 +92,12 @@ func newModel() *model {
 	return m
 }
 
-// fresh is the model of names that nothing was reported about.
+// fresh is the model for names without any report.
 var fresh = newModel()
 
 // NewEstimator makes an estimator for up to maxModels models (0:
-// DefaultMaxModels); beyond it the one longest without a report is forgotten. m
-// may be nil.
+// DefaultMaxModels); beyond it the least recently used one is dropped. m may be
+// nil.
 func NewEstimator(maxModels int, m *Metrics) *Estimator {
 	if maxModels <= 0 {
 		maxModels = DefaultMaxModels
@@ -166,7 +166,7 @@ func plausible(p *Prompt, reported int64) bool {
 	return float64(reported) <= most
 }
 
-// learn moves the coefficients towards what was reported.
+// learn moves the coefficients towards the reported count.
 func (m *model) learn(p *Prompt, reported float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +205,7 @@ func (m *model) learn(p *Prompt, reported float64) {
 	}
 }
 
-// model finds what is to be learned under a name.
+// model returns the model of a name, and adds it if it is new.
 func (e *Estimator) model(name string) *model {
 	table := *e.models.Load()
 	if m := table[name]; m != nil && len(table) < e.max {

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// FirstOutput is what an answer is taken for, in tokens, while fewer than
+	// FirstOutput is the expected length of an answer, in tokens, while fewer than
 	// knownAnswers of its model are known.
 	FirstOutput  = 256
 	knownAnswers = 50
-	// outputPart is the part of answers that are no longer than what is expected.
+	// outputPart is the quantile that is expected: this part of answers is not longer.
 	outputPart = 0.8
 	// outputMemory is how much weight is kept: beyond it all that was seen counts
 	// for half, so that a change of traffic shows within some hundred answers.
@@ -21,7 +21,7 @@ const (
 	outputBuckets = 4 * 24
 )
 
-// OutputLearner knows how long a model's answers mostly are. All methods are safe
+// OutputLearner learns how long each model's answers are. All methods are safe
 // for concurrent use.
 type OutputLearner struct {
 	// immutable
@@ -47,7 +47,7 @@ type outputs struct {
 }
 
 // NewOutputLearner makes a learner for up to maxModels models (0:
-// DefaultMaxModels); beyond it the one longest without an answer is forgotten.
+// DefaultMaxModels); beyond it the least recently used one is dropped.
 func NewOutputLearner(maxModels int) *OutputLearner {
 	if maxModels <= 0 {
 		maxModels = DefaultMaxModels
@@ -68,8 +68,7 @@ func (l *OutputLearner) Expect(model string) int64 {
 	return FirstOutput
 }
 
-// Observe takes an answer of so many tokens into account. One without tokens
-// tells nothing.
+// Observe records the length of an answer, in tokens. One without tokens is ignored.
 func (l *OutputLearner) Observe(model string, tokens int64) {
 	if tokens <= 0 {
 		return

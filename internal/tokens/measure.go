@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// Prompt is what the length of a prompt is estimated from. It refers to nothing,
-// so that it outlives the request's body.
+// Prompt is what the length of a prompt is estimated from. It holds no references, so
+// that it may outlive the request's body.
 type Prompt struct {
 	// IDs are the token ids, or rows of embeddings: exact.
 	IDs int64
@@ -41,7 +41,7 @@ const (
 	maxWalk = 64
 )
 
-// Measure takes the measures of a request's prompt. Its cost does not grow with
+// Measure measures a request's prompt. Its cost does not grow with
 // the prompt, except for bodies whose prompt Peek does not look for (the
 // Responses API and routes unknown to it): those are searched once for encoded
 // media.
@@ -65,7 +65,7 @@ func Measure(p *openai.Peeked) Prompt {
 	return m
 }
 
-// raw measures what has the form of no known prompt by its JSON.
+// raw measures a body of unknown form by the length of its JSON.
 func (p *Prompt) raw(body *openai.Peeked) {
 	b := body.Body
 	if input := body.Raw(openai.FieldInput); input != nil {
@@ -165,7 +165,7 @@ func (c *census) share() float64 {
 
 const highBits = 0x8080808080808080
 
-// take looks at n bytes of a string at an offset in it, or at what there is.
+// take counts up to n bytes of a string from an offset in it.
 func (c *census) take(p *openai.Peeked, s *openai.PromptSpan, at, n int) {
 	if s.Tokens {
 		return

@@ -2,7 +2,7 @@ package tokens
 
 import "math"
 
-// OutputPlan is what the growth of an answer is counted against.
+// OutputPlan is what the gate has booked for an answer, and its expected length.
 type OutputPlan struct {
 	// PromptTokens and ReserveTokens are those of all legs and of each leg, as the
 	// gate booked blocks for them.
@@ -19,15 +19,15 @@ type OutputPlan struct {
 }
 
 const (
-	// DefaultBlockSize is that of ranks that did not tell theirs, as at the gate.
+	// DefaultBlockSize is that of ranks that did not report theirs, as at the gate.
 	DefaultBlockSize = 16
-	// maxOutput bounds what is believed of a leg's answer, in tokens.
+	// maxOutput bounds the reported length of a leg's answer, in tokens.
 	maxOutput = 1 << 24
 	// maxPrompt bounds prompts, so that no sum overflows.
 	maxPrompt = 1 << 40
 )
 
-// OutputCounter turns what has come of an answer into KV blocks that the gate has
+// OutputCounter converts the tokens of an answer so far into KV blocks that the gate has
 // not booked yet. The zero value counts nothing. It is not safe for concurrent
 // use.
 type OutputCounter struct {
@@ -54,9 +54,9 @@ func NewOutputCounter(p OutputPlan) OutputCounter {
 // Tokens returns the tokens of all legs' answers so far, as estimated.
 func (c *OutputCounter) Tokens() int64 { return c.tokens }
 
-// Seen takes what has come in all: content events, each taken for a token, and
-// the engine's own count where it has told one (-1 or 0: not). It returns the
-// blocks to add to those booked, mostly 0. What has come never shrinks.
+// Seen records the totals so far: content events, each counted as a token, and the
+// engine's own count if it has reported one (-1 or 0: not). It returns the blocks to add
+// to those booked, mostly 0. The count never decreases.
 func (c *OutputCounter) Seen(events int, reported int64) (grow int64) {
 	if c.legs == 0 {
 		return 0
@@ -76,7 +76,7 @@ func (c *OutputCounter) Seen(events int, reported int64) (grow int64) {
 	return grow
 }
 
-// weight is what the first n blocks of a leg's answer count for.
+// weight is the number of blocks for which the first n blocks of a leg's answer count.
 func (c *OutputCounter) weight(n int64) float64 {
 	if c.expected == 0 {
 		return float64(n)

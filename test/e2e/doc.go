@@ -13,16 +13,16 @@
 // Corners of a protocol or of a policy: the packages' own tests have them, with
 // less machinery and in less time.
 //
-// # How a test looks
+// # Form of a test
 //
-//	fleet := startSim(t, simOptions{prefill: 1, decode: 1})
+//	fleet := startSim(t, "--prefill", "1", "--decode", "1")
 //	router := startRouter(t, fleet, "--prefill-queue-size", "1", …)
 //	a := router.chat(t, `"stream":true`)
 //	…
 //
 // Both processes end with the test. At its end every test also checks, unless it
 // says otherwise, that the router ended with exit code 0, that all holds were
-// given back, that no engine was misused, and that nothing panicked or raced:
+// released, that no engine was misused, and that nothing panicked or raced:
 // see router.finish.
 //
 // SLUICE_E2E_FULL=1 runs longer loads and more combinations of faults.

@@ -81,7 +81,7 @@ func rebind(t *testing.T, addr string) {
 	_ = l.Close()
 }
 
-// Who is not done by the drain timeout is told so.
+// Requests that are running at the drain timeout end with an error.
 func TestDrainTimeoutEndsRunningRequests(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t)
@@ -113,7 +113,7 @@ func TestDrainTimeoutEndsRunningRequests(t *testing.T) {
 	if a := streaming.wait(t); a.status != 200 || a.failed == "" || a.done || !strings.Contains(a.failed, "draining") {
 		t.Errorf("a stream must be seen to be cut off: %s", a)
 	}
-	// The engines are told, so that they do not work for nobody.
+	// The engines' requests are aborted too.
 	for _, id := range []string{"prefill-0", "decode-0"} {
 		within(t, soon, id+" is told", func() string {
 			if s := fleet.stats(id); s.Inflight != 0 {

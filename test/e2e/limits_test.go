@@ -65,8 +65,8 @@ func TestClientThatSendsNothing(t *testing.T) {
 	r.ask(brief).good(t)
 }
 
-// More streams than the file limit allows: who is one too many is refused, the
-// process lives and says so to its probes, and afterwards all is as before
+// More streams than the file limit allows: those beyond it are refused, the process
+// lives and answers its probes, and afterwards all is as before
 // (vllm-project/production-stack#448: the router shut down).
 func TestMoreStreamsThanFiles(t *testing.T) {
 	files, streams := 1024, 2000
