@@ -420,9 +420,8 @@ func TestHungWorkerDoesNotStallOthers(t *testing.T) {
 		c.post("/v1/chat/completions", len(body), body)
 		hung = append(hung, c)
 	}
-	if err := r.sim.Regular(0).WaitInflight(t.Context(), 100); err != nil {
-		t.Fatal(err)
-	}
+	// Not all at one time: on a busy machine the first may have timed out by then.
+	r.waitFor("all of them at the hung worker", func() bool { return r.sim.Regular(0).Stats().Requests >= 100 })
 	for range 100 {
 		if a := r.do("POST", "/v1/chat/completions", strings.Replace(chat, "sim-model", "b", 1)); a.status != 200 {
 			t.Fatalf("status %d: %s", a.status, a.body)
