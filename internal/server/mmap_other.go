@@ -2,10 +2,10 @@
 
 package server
 
-// pagesReturn: see mmap_linux.go. Here blocks lie in the Go heap; the race detector
+// pagesReleasable: see mmap_linux.go. Here blocks lie in the Go heap; the race detector
 // handles no other memory.
-const pagesReturn = false
+const pagesReleasable = false
 
 func mapBlock(n int64) []byte { return make([]byte, n) }
 
-func dropPages([]byte) {}
+func releasePages([]byte) {}
