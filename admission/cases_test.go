@@ -4,7 +4,7 @@ import "testing"
 
 // Keeps away: decode is dispatched though prefill's breaker is open, and a
 // half-open breaker whose probe is never given back.
-func TestCase_B018_DeadPrefillGivesDecodeNothing(t *testing.T) {
+func TestDeadPrefillGivesDecodeNothing(t *testing.T) {
 	story(t, `
 limits slots=4 queue=10 timeout=30s health=3s
 `+pair+`
@@ -31,7 +31,7 @@ set p1 closed => f granted p1 d1
 
 // With no worker at all it is 503, never 429, also when the queue could take
 // the request.
-func TestCase_B092_NoWorkersIsNotBusy(t *testing.T) {
+func TestNoWorkersIsNotBusy(t *testing.T) {
 	story(t, `
 limits slots=1 queue=1 timeout=5s health=5s
 `+pair+`
@@ -62,7 +62,7 @@ arrive a => a refused no_workers worker depth=0 waited=0s retry=5s
 
 // Limit 2, queue 3, queue time 2 s, 20 at once: 2 run, 3 wait, 15 are refused;
 // who leaves makes a place; a slot frees only at the end of the body.
-func TestCase_B093_QueueBoundsTheWaiters(t *testing.T) {
+func TestQueueBoundsTheWaiters(t *testing.T) {
 	story(t, `
 limits slots=2 queue=3 timeout=2s
 `+pair+`
@@ -83,7 +83,7 @@ endprefill a => g granted p1 d1
 
 // Nothing but a request's own end changes a load: not health, not breakers,
 // not the passing of any time.
-func TestCase_B006_HealthChecksLeaveLoadsAlone(t *testing.T) {
+func TestHealthChecksLeaveLoadsAlone(t *testing.T) {
 	story(t, `
 limits slots=4 queue=1 timeout=5s
 `+pair+`
@@ -109,7 +109,7 @@ print
 
 // Keeps away: an aborted request leaves a load behind, and a restarted worker
 // that looks idle for ever gets everything.
-func TestCase_B005_AbortsLeaveNoLoad(t *testing.T) {
+func TestAbortsLeaveNoLoad(t *testing.T) {
 	c := NewCore(Options{Limits: Limits{PrefillSlots: -1}, NewPolicy: newLeast})
 	var out []*Ticket
 	ranks := map[string]*Rank{}
@@ -150,7 +150,7 @@ func TestCase_B005_AbortsLeaveNoLoad(t *testing.T) {
 
 // Keeps away: a reaper that forgets requests which were silent for long, so
 // that the gate sees room that is not there.
-func TestCase_B007_SilentRequestsKeepTheirHolds(t *testing.T) {
+func TestSilentRequestsKeepTheirHolds(t *testing.T) {
 	story(t, `
 limits slots=1 queue=10
 `+pair+`
@@ -173,7 +173,7 @@ print
 
 // Keeps away: load that ends with the headers, and failure paths that subtract
 // twice and take from others.
-func TestCase_B008_EachHoldEndsOnce(t *testing.T) {
+func TestEachHoldEndsOnce(t *testing.T) {
 	story(t, `
 limits slots=4 queue=10
 `+pair+`

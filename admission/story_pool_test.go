@@ -99,7 +99,7 @@ release a => d granted p1 d1
 
 // Keeps away: when what is known of the workers goes stale everything reads as
 // full, and nothing is dispatched any more.
-func TestCase_B091_UnknownIsNotFull(t *testing.T) {
+func TestUnknownIsNotFull(t *testing.T) {
 	story(t, bothFractions+`
 limits queue=10 timeout=30s
 `+bigPair+`
