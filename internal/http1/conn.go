@@ -51,9 +51,8 @@ type conn struct {
 	// running: the handler has called Running.
 	running bool
 	// overLimit: there are too many connections; it is refused. Set before serve.
-	overLimit bool
-	// held is the memory counted for the head, in bytes.
-	held int
+	overLimit  bool
+	headMemory HeadMemory
 	// isCut: cut was called.
 	isCut atomic.Bool
 	// inBody: the handler waits for bytes of its request's body.

@@ -215,8 +215,8 @@ func NoRequestYet() *Problem {
 		Message: "the router has almost as many connections as the system lets it have (ulimit -n), and this one had not sent a request; try again shortly"}
 }
 
-// outOfFiles reports whether closing another connection would let accept succeed.
-func outOfFiles(err error) bool {
+// OutOfFiles reports whether closing another connection would let accept succeed.
+func OutOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 

@@ -10,21 +10,27 @@ import (
 // buffer that each connection may have.
 const FreeHead = wire.BufSize
 
-// holdHead counts n bytes for the head that is being read or served, in place of what was
-// counted before. It returns false if Server.Reserve refuses them.
-func (c *conn) holdHead(n int) bool {
+// HeadMemory is what is counted for the head of a connection's current request.
+type HeadMemory struct{ held int }
+
+// Hold counts n bytes for the head, in place of what was counted before; 0: none. It
+// returns false, and counts what it did before, if reserve refuses them. Both functions
+// may be nil.
+func (m *HeadMemory) Hold(n int, reserve func(bytes int) bool, release func(bytes int)) bool {
 	if n <= FreeHead {
 		n = 0
 	}
-	switch more := n - c.held; {
-	case more > 0 && c.srv.Reserve != nil && !c.srv.Reserve(more):
+	switch more := n - m.held; {
+	case more > 0 && reserve != nil && !reserve(more):
 		return false
-	case more < 0 && c.srv.Release != nil:
-		c.srv.Release(-more)
+	case more < 0 && release != nil:
+		release(-more)
 	}
-	c.held = n
+	m.held = n
 	return true
 }
+
+func (c *conn) holdHead(n int) bool { return c.headMemory.Hold(n, c.srv.Reserve, c.srv.Release) }
 
 // NoMemoryForHead is the answer to a head for which Server.Reserve returned false.
 func NoMemoryForHead() *Problem {

@@ -357,7 +357,7 @@ func TestServeReturnsWhenTheListenerFails(t *testing.T) {
 		syscall.EPROTO: false, syscall.EPERM: false, syscall.ENETDOWN: false, syscall.EHOSTUNREACH: false,
 		syscall.EBADF: true, syscall.EINVAL: true, net.ErrClosed: true,
 	} {
-		if listenerBroken(&net.OpError{Op: "accept", Err: err}) != broken {
+		if ListenerBroken(&net.OpError{Op: "accept", Err: err}) != broken {
 			t.Error(err)
 		}
 	}

@@ -102,10 +102,10 @@ func (s *Server) Serve(l *net.TCPListener) error {
 		if s.isClosed() {
 			return http.ErrServerClosed
 		}
-		if listenerBroken(err) {
+		if ListenerBroken(err) {
 			return err
 		}
-		if outOfFiles(err) {
+		if OutOfFiles(err) {
 			if ok, _ := s.closeOne(minAges{}, nil); ok {
 				time.Sleep(time.Millisecond) // its goroutine closes it
 				continue
@@ -117,10 +117,10 @@ func (s *Server) Serve(l *net.TCPListener) error {
 	}
 }
 
-// listenerBroken reports whether nothing can be accepted any more after err. All other
+// ListenerBroken reports whether nothing can be accepted any more after err. All other
 // errors are temporary: no file or memory was free, or the error is that of one
 // connection.
-func listenerBroken(err error) bool {
+func ListenerBroken(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSOCK)
 }
 

@@ -40,11 +40,11 @@ type conn struct {
 	// owned by the goroutine that serves the connection
 	// ahead are bytes that came behind a request. net/http has one goroutine read at a
 	// time.
-	ahead   []byte
-	fresh   bool // nothing was read yet
-	refused bool // Refuse was called
-	head    int  // bytes read since the last request, mostly of the next head
-	held    int  // memory counted for the head, in bytes
+	ahead      []byte
+	fresh      bool // nothing was read yet
+	refused    bool // Refuse was called
+	head       int  // bytes read since the last request, mostly of the next head
+	headMemory http1.HeadMemory
 
 	// guarded by srv.mu
 	sentHead bool             // it has sent a whole head
@@ -234,21 +234,7 @@ func (c *conn) becomeIdle() {
 	c.park()
 }
 
-// holdHead counts n bytes for the current head, in place of what was counted before. It
-// returns false if Server.Reserve refuses them.
-func (c *conn) holdHead(n int) bool {
-	if n <= http1.FreeHead {
-		n = 0
-	}
-	switch more := n - c.held; {
-	case more > 0 && c.srv.Reserve != nil && !c.srv.Reserve(more):
-		return false
-	case more < 0 && c.srv.Release != nil:
-		c.srv.Release(-more)
-	}
-	c.held = n
-	return true
-}
+func (c *conn) holdHead(n int) bool { return c.headMemory.Hold(n, c.srv.Reserve, c.srv.Release) }
 
 const (
 	// lingerTime and lingerBytes bound what is read from a client after it was refused:

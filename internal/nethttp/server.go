@@ -2,14 +2,12 @@ package nethttp
 
 import (
 	"context"
-	"errors"
 	"log"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/http1"
@@ -116,10 +114,10 @@ func (l *listener) Accept() (net.Conn, error) {
 			}
 			continue
 		}
-		if listenerBroken(err) {
+		if http1.ListenerBroken(err) {
 			return nil, err
 		}
-		if outOfFiles(err) && s.closeOne(anyAge, anyAge, nil) {
+		if http1.OutOfFiles(err) && s.closeOne(anyAge, anyAge, nil) {
 			time.Sleep(time.Millisecond) // its goroutine closes it
 			continue
 		}
@@ -127,16 +125,6 @@ func (l *listener) Accept() (net.Conn, error) {
 		s.Report("cannot accept a connection", err)
 		time.Sleep(pause)
 	}
-}
-
-// listenerBroken reports whether nothing can be accepted any more after err.
-func listenerBroken(err error) bool {
-	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSOCK)
-}
-
-// outOfFiles reports whether closing another connection would let accept succeed.
-func outOfFiles(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // accept registers a connection. It returns nil if there is no room for it.
