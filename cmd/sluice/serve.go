@@ -237,7 +237,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 // addWorkers registers the workers of the configuration. Any of them may be
 // down.
 func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
-	if err := r.fleet.Reconcile(ctx, sourceConfiguration, cfg.Workers); err != nil {
+	if err := r.fleet.Reconcile(ctx, sourceConfiguration, fleet.Declare(cfg.Workers)); err != nil {
 		return fmt.Errorf("workers of the configuration: %w", err)
 	}
 	return nil

@@ -30,7 +30,7 @@ func TestReconcileOwnsWhatItBrought(t *testing.T) {
 			for _, u := range urls {
 				specs = append(specs, spec(u))
 			}
-			err := b.Reconcile(t.Context(), source, specs)
+			err := b.Reconcile(t.Context(), source, Declare(specs))
 			if (err == nil) != (wantErr == "") || err != nil && !strings.Contains(err.Error(), wantErr) {
 				t.Errorf("%s %q: %v, want %q", source, urls, err, wantErr)
 			}
@@ -63,7 +63,7 @@ func TestReconcileOwnsWhatItBrought(t *testing.T) {
 		want(urlA, urlB)
 		broken := spec(urlA)
 		broken.ModelID = "\n"
-		if err := b.Reconcile(t.Context(), "one", []WorkerSpec{broken, spec(urlB)}); err == nil || !strings.Contains(err.Error(), "model_id") {
+		if err := b.Reconcile(t.Context(), "one", Declare([]WorkerSpec{broken, spec(urlB)})); err == nil || !strings.Contains(err.Error(), "model_id") {
 			t.Errorf("error %v", err)
 		}
 		want(urlA, urlB)
