@@ -70,8 +70,7 @@ func (x *attempt) translate() *failure {
 			return f
 		}
 	}
-	if x.plan.translated != nil {
-		x.plan.translated.active = true
+	if x.translates = x.plan.translated != nil; x.translates {
 		x.note(x.plan.translated.api.Note())
 	}
 	return nil
@@ -79,8 +78,8 @@ func (x *attempt) translate() *failure {
 
 // passUntranslated begins an attempt at engines that speak the client's API.
 func (x *attempt) passUntranslated() {
-	if x.translates() {
-		x.plan.translated.active = false
+	if x.translates {
+		x.translates = false
 		x.note("")
 	}
 }

@@ -27,7 +27,7 @@ func (x *attempt) runAnswer(l *liveLeg, r *relay, req *upstream.Request, prefill
 	switch {
 	case x.call.Passing:
 		f = r.passed(ctx)
-	case x.translates():
+	case x.translates:
 		f = r.translated(ctx)
 	case prefill != nil && x.wantsLogprobs():
 		f = r.merged(ctx, prefill)

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"sync"
 
@@ -83,21 +82,9 @@ func (r *sampleMerge) decode(k int) *failure {
 		}
 		return f
 	}
-	for {
-		piece, err := one.resp.Body.Next()
-		if err == io.EOF {
-			return r.endOf(k)
-		}
-		if err != nil {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return one.broken(&l.ctx, err)
-		}
-		l.rank.NoteProgress()
-		if f := r.feed(k, piece); f != nil {
-			return f
-		}
-	}
+	return one.read(
+		func(piece []byte) (bool, *failure) { return false, r.feed(k, piece) },
+		func(err error) *failure { return r.endOf(k, err) })
 }
 
 // feed merges a piece of a copy's stream and passes on what is whole.
@@ -127,9 +114,13 @@ func (r *sampleMerge) passMerged(b []byte) *failure {
 	return r.relay.passEvents(nil, b, false)
 }
 
-func (r *sampleMerge) endOf(k int) *failure {
+// endOf judges the end of a copy's stream.
+func (r *sampleMerge) endOf(k int, err error) *failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err != nil {
+		return r.t.pairs[k].relay.broken(&r.t.decode.ctx, err)
+	}
 	if err := r.merger.End(k); err != nil {
 		f := r.mergeFailure(err)
 		if !f.ours {

@@ -25,8 +25,9 @@
 //	attempt     one grant: the legs on the granted ranks in the shape that their
 //	            engine's dialect plans (together, in sequence, alone), joined at its
 //	            end. A request for several samples is a set of pairs of legs
-//	relay       the answering leg's body on its way to the client: one loop over an
-//	            event stream with a transform, one over plain answers
+//	relay       the answering leg's body on its way to the client: one loop over its
+//	            pieces, with a taker for each form (events, perhaps with a transform;
+//	            lines; one JSON answer)
 //
 // What all of them know of the request is type request; placement, attempt and relay
 // know nothing of each other but that an attempt makes relays.

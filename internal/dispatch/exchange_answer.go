@@ -77,7 +77,7 @@ func (x *exchange) tellBroken(f *failure) bool {
 // failedResponse is the event that ends a stream of the Responses API with an
 // error.
 func (x *exchange) failedResponse(e *openai.Error) (event []byte) {
-	if x.out.begun && !x.translates() && x.response != nil {
+	if x.out.begun && !x.translates && x.response != nil {
 		seq := x.out.scan.Events
 		if x.out.scan.Aborted {
 			seq-- // that event was not passed
@@ -85,7 +85,7 @@ func (x *exchange) failedResponse(e *openai.Error) (event []byte) {
 		return x.response.AppendFailed(nil, seq, e)
 	}
 	s := new(translate.Responses).Stream(0)
-	if x.translates() && x.plan.translated.stream != nil {
+	if x.translates && x.plan.translated.stream != nil {
 		s = x.plan.translated.stream
 	}
 	s.Fail(e, func(b []byte) { event = append(event, b...) })
@@ -102,7 +102,7 @@ func (x *exchange) inShape(f *failure) *failure {
 	}
 	var as translate.Exchange
 	switch {
-	case x.translates():
+	case x.translates:
 		as = x.plan.translated.api
 	case x.call.Route.Shape() == openai.ShapeAnthropic && !anthropicError(f.body):
 		as = new(translate.Messages)

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"io"
 	"net/http"
 	"strings"
 
@@ -21,6 +22,26 @@ type relay struct {
 	scan     openai.EventScanner
 	progress answerProgress
 	cached   cachedEdit
+}
+
+// read is the one loop over an answer. It hands each piece of the body to take, and
+// calls end at the end of the body: with nil, or with the error of the connection.
+// A piece is valid until take returns. When take is done, nothing more is read and end
+// is not called.
+func (r *relay) read(take func(piece []byte) (done bool, f *failure), end func(err error) *failure) *failure {
+	for {
+		piece, err := r.resp.Body.Next()
+		switch {
+		case err == io.EOF:
+			return end(nil)
+		case err != nil:
+			return end(err)
+		}
+		r.rank.NoteProgress()
+		if done, f := take(piece); done || f != nil {
+			return f
+		}
+	}
 }
 
 // midway marks a failure in the middle of an answer.
@@ -101,7 +122,7 @@ func (r *relay) broken(ctx *legContext, err error) *failure {
 // answer, which wrongForm saw, and its first byte.
 func (r *relay) begin(length int) *failure {
 	var scan *openai.EventScanner
-	if r.sse && !r.x.translates() { // what is written there are whole events
+	if r.sse && !r.x.translates { // what is written there are whole events
 		scan = &r.scan
 	}
 	if !r.x.out.begin(r.resp, length, r.sse, scan) {

@@ -1,8 +1,6 @@
 package dispatch
 
 import (
-	"io"
-
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -24,75 +22,103 @@ type transform interface {
 	held() int
 }
 
-// events relays an event stream: pieces as they lie in the connection's buffer, a flush
-// whenever what has arrived has been passed on. Nothing is sent before the first event
-// is there, so that a failure before it still gets a status of its own.
+// events relays an event stream, changed by t: pieces as they lie in the connection's
+// buffer, with a flush whenever what has arrived has been passed on.
 func (r *relay) events(ctx *legContext, t transform) *failure {
-	remakes := t.remakes()
-	if r.x.call.Route == openai.RouteResponses && !remakes {
+	e := eventRelay{r: r, ctx: ctx, t: t, remakes: t.remakes(), kept: collected{x: r.x}}
+	if r.x.call.Route == openai.RouteResponses && !e.remakes {
 		r.x.response = nil // that of an earlier attempt
 		r.scan.OnData = r.noteResponse
 	}
-	var held []byte // what has come, while it is no whole event yet
-	kept := collected{x: r.x}
-	for {
-		piece, err := r.resp.Body.Next()
-		end := err == io.EOF
-		if err != nil && !end {
-			if !remakes && r.wholeForClient() {
-				return r.streamEnd(nil)
-			}
-			return r.broken(ctx, err)
-		}
-		var out []byte
-		heard := r.scan.Events + r.scan.Comments
-		if end {
-			out, err = t.end()
-		} else {
-			r.rank.NoteProgress()
-			out, err = t.feed(r.take(piece))
-		}
-		if r.scan.Aborted {
-			return r.aborted(out)
-		}
-		if !r.x.out.begun {
-			if f := r.beforeFirst(); f != nil {
-				return f
-			}
-		}
-		switch {
-		case err != nil:
-		case end && !remakes:
-			return r.streamEnd(append(held, out...))
-		case !r.x.out.begun && !remakes && (r.awaitsFirst() || r.onlyOpening(held, out)) && len(held)+len(out) < maxHeld:
-			held = append(held, out...)
-			r.x.out.owe()
-			continue
-		}
-		r.progress.note(&r.scan, r.resp.Body)
-		if len(held)+len(out) > 0 && (err == nil || r.x.out.begun) {
-			if f := r.passEvents(held, out, remakes); f != nil {
-				return f
-			}
-			held = nil
-		} else if err == nil && remakes && r.scan.Events+r.scan.Comments > heard {
-			// A comment before the answer, thinking that is not told, or what waits for
-			// the end of another block.
-			if f := r.x.out.echo(); f != nil {
-				return f
-			}
-		}
-		switch {
-		case err != nil:
-			return t.failed(err)
-		case !remakes && r.scan.Errors > 0:
-			return r.told()
-		case end:
-			return nil
-		case remakes && !kept.hold(t.held()):
-			return r.x.noRoom()
+	return r.read(e.take, e.end)
+}
+
+// eventRelay is an event stream on its way. Nothing is sent before the first event is
+// complete, so that a failure before it still gets a status of its own.
+type eventRelay struct {
+	r       *relay
+	ctx     *legContext
+	t       transform
+	remakes bool
+	held    []byte    // what is held back until the first event is complete
+	kept    collected // the memory that t holds
+}
+
+func (e *eventRelay) take(piece []byte) (done bool, f *failure) {
+	r := e.r
+	heard := r.scan.Events + r.scan.Comments
+	out, err := e.t.feed(r.take(piece))
+	if r.scan.Aborted {
+		return false, r.aborted(out)
+	}
+	if !r.x.out.begun {
+		if f := r.beforeFirst(); f != nil {
+			return false, f
 		}
 	}
+	if err == nil && e.waits(out) {
+		e.held = append(e.held, out...)
+		r.x.out.owe()
+		return false, nil
+	}
+	sent, f := e.pass(out, err)
+	switch {
+	case f != nil:
+		return false, f
+	case !e.remakes && r.scan.Errors > 0:
+		return false, r.told()
+	case !e.remakes:
+		return false, nil
+	case !sent && r.scan.Events+r.scan.Comments > heard:
+		// A comment before the answer, thinking that is not told, or what waits for
+		// the end of another block.
+		if f := r.x.out.echo(); f != nil {
+			return false, f
+		}
+	}
+	if !e.kept.hold(e.t.held()) {
+		return false, r.x.noRoom()
+	}
+	return false, nil
+}
+
+// waits tells whether out is held back, as nothing before it is a sign that there will
+// be an answer.
+func (e *eventRelay) waits(out []byte) bool {
+	r := e.r
+	return !r.x.out.begun && !e.remakes && (r.awaitsFirst() || r.onlyOpening(e.held, out)) && len(e.held)+len(out) < maxHeld
+}
+
+// pass passes on what the transform returned, and what was held back before it. After
+// an error of the transform it does so only if the client has some of the answer. sent
+// tells whether there was something.
+func (e *eventRelay) pass(out []byte, err error) (sent bool, f *failure) {
+	r := e.r
+	r.progress.note(&r.scan, r.resp.Body)
+	if sent = len(e.held)+len(out) > 0 && (err == nil || r.x.out.begun); sent {
+		f = r.passEvents(e.held, out, e.remakes)
+		e.held = nil
+	}
+	if f == nil && err != nil {
+		f = e.t.failed(err)
+	}
+	return sent, f
+}
+
+func (e *eventRelay) end(err error) *failure {
+	r := e.r
+	if err != nil {
+		if !e.remakes && r.wholeForClient() {
+			return r.streamEnd(nil)
+		}
+		return r.broken(e.ctx, err)
+	}
+	out, err := e.t.end()
+	if err == nil && !e.remakes {
+		return r.streamEnd(append(e.held, out...))
+	}
+	_, f := e.pass(out, err)
+	return f
 }
 
 // passEvents passes on what a transform returned, after what was held back before it.

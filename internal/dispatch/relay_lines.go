@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"bytes"
-	"io"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -11,76 +10,98 @@ import (
 // lines relays a stream of some other form: each piece as it comes, but for the first
 // event or line, which may tell that there will be no answer.
 func (r *relay) lines(ctx *legContext) *failure {
-	var held, last []byte                                  // last is the end of a stream of lines
-	stored := r.x.call.Route == openai.RouteStoredResponse // of which a failure is a good answer
-	for {
-		piece, err := r.resp.Body.Next()
-		if err == io.EOF {
-			return r.linesEnd(held, last)
-		}
-		if err != nil {
-			return r.broken(ctx, err)
-		}
-		r.rank.NoteProgress()
-		switch {
-		case stored:
-		case r.sse:
-			if piece = r.take(piece); r.scan.Aborted {
-				return r.aborted(piece)
-			}
-			if !r.x.out.begun {
-				if f := r.beforeFirst(); f != nil {
-					return f
-				}
-				if r.awaitsFirst() && len(held)+len(piece) < maxHeld {
-					held = append(held, piece...)
-					continue
-				}
-			}
-		case isLines(r.resp.Get("Content-Type")):
-			if last = append(last, piece...); len(last) > 2*maxTail {
-				last = append(last[:0], last[len(last)-maxTail:]...)
-			}
-			if !r.x.out.begun {
-				if held = append(held, piece...); bytes.IndexByte(piece, '\n') < 0 && len(held) < maxHeld {
-					continue
-				}
-				if f := r.lineFailure(held); f != nil {
-					return f
-				}
-				piece, held = held, nil
-			}
-		}
-		r.progress.firstToken()
-		if f := r.begin(-1); f != nil {
-			return f
-		}
-		if len(held) > 0 {
-			if f := r.x.out.write(held, false); f != nil {
-				return f
-			}
-			held = nil
-		}
-		if f := r.pass(piece); f != nil {
-			return f
-		}
-		if r.scan.Errors > 0 {
-			return r.told()
-		}
+	l := lineRelay{r: r, ctx: ctx}
+	switch {
+	case r.x.call.Route == openai.RouteStoredResponse: // of which a failure is a good answer
+		return r.read(l.pass, l.end)
+	case r.sse:
+		return r.read(l.takeEvents, l.end)
+	case isLines(r.resp.Get("Content-Type")):
+		return r.read(l.takeLines, l.end)
 	}
+	return r.read(l.pass, l.end)
 }
 
-// linesEnd judges such a stream at its end. held is what was not sent, last the end of
-// a stream of lines.
-func (r *relay) linesEnd(held, last []byte) *failure {
-	if len(held) > 0 {
-		if f := r.lineFailure(held); f != nil {
+// lineRelay is such a stream on its way.
+type lineRelay struct {
+	r    *relay
+	ctx  *legContext
+	held []byte // what is held back until the first event or line is complete
+	last []byte // the end of a stream of lines
+}
+
+// takeEvents takes a piece of an event stream.
+func (l *lineRelay) takeEvents(piece []byte) (done bool, f *failure) {
+	r := l.r
+	if piece = r.take(piece); r.scan.Aborted {
+		return false, r.aborted(piece)
+	}
+	if !r.x.out.begun {
+		if f := r.beforeFirst(); f != nil {
+			return false, f
+		}
+		if r.awaitsFirst() && len(l.held)+len(piece) < maxHeld {
+			l.held = append(l.held, piece...)
+			return false, nil
+		}
+	}
+	return l.pass(piece)
+}
+
+// takeLines takes a piece of a stream of lines.
+func (l *lineRelay) takeLines(piece []byte) (done bool, f *failure) {
+	if l.last = append(l.last, piece...); len(l.last) > 2*maxTail {
+		l.last = append(l.last[:0], l.last[len(l.last)-maxTail:]...)
+	}
+	if !l.r.x.out.begun {
+		l.held = append(l.held, piece...)
+		if bytes.IndexByte(piece, '\n') < 0 && len(l.held) < maxHeld {
+			return false, nil
+		}
+		if f := l.r.lineFailure(l.held); f != nil {
+			return false, f
+		}
+		piece, l.held = l.held, nil
+	}
+	return l.pass(piece)
+}
+
+// pass passes a piece on, after what was held back before it.
+func (l *lineRelay) pass(piece []byte) (done bool, f *failure) {
+	r := l.r
+	r.progress.firstToken()
+	if f := r.begin(-1); f != nil {
+		return false, f
+	}
+	if len(l.held) > 0 {
+		if f := r.x.out.write(l.held, false); f != nil {
+			return false, f
+		}
+		l.held = nil
+	}
+	if f := r.pass(piece); f != nil {
+		return false, f
+	}
+	if r.scan.Errors > 0 {
+		return false, r.told()
+	}
+	return false, nil
+}
+
+// end judges such a stream at its end.
+func (l *lineRelay) end(err error) *failure {
+	r := l.r
+	if err != nil {
+		return r.broken(l.ctx, err)
+	}
+	if len(l.held) > 0 {
+		if f := r.lineFailure(l.held); f != nil {
 			return f
 		}
 		if f := r.begin(-1); f != nil {
 			return f
 		}
-		if f := r.x.out.write(held, r.scan.AtBoundary()); f != nil {
+		if f := r.x.out.write(l.held, r.scan.AtBoundary()); f != nil {
 			return f
 		}
 	}
@@ -90,7 +111,7 @@ func (r *relay) linesEnd(held, last []byte) *failure {
 	if r.scan.Errors > 0 {
 		return r.told()
 	}
-	last = bytes.TrimRight(last, "\r\n")
+	last := bytes.TrimRight(l.last, "\r\n")
 	return r.lineFailure(last[bytes.LastIndexByte(last, '\n')+1:])
 }
 

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"errors"
-	"io"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -11,57 +10,63 @@ import (
 // plain relays one JSON answer. Up to a bound it is collected first, so that one
 // that breaks off is told as an error and can be tried elsewhere.
 func (r *relay) plain(ctx *legContext) *failure {
-	bound := r.x.d.opts.MaxBufferedAnswer
-	var held []byte
-	var look *openai.AnswerScanner // once the answer is too large to be collected
-	counted := collected{x: r.x}
-	for {
-		piece, err := r.resp.Body.Next()
-		if err == io.EOF {
-			break
+	p := plainRelay{r: r, ctx: ctx, counted: collected{x: r.x}}
+	return r.read(p.take, p.end)
+}
+
+// plainRelay is one JSON answer on its way.
+type plainRelay struct {
+	r       *relay
+	ctx     *legContext
+	held    []byte                // what is collected
+	counted collected             // its memory
+	look    *openai.AnswerScanner // once the answer is too large to be collected
+}
+
+func (p *plainRelay) take(piece []byte) (done bool, f *failure) {
+	r, bound, length := p.r, p.r.x.d.opts.MaxBufferedAnswer, p.r.resp.ContentLength
+	if len(p.held) == 0 && int64(len(piece)) == length && len(piece) <= bound {
+		return true, r.whole(piece) // as it lies in the connection's buffer
+	}
+	if !r.x.out.begun && len(p.held)+len(piece) <= bound && p.counted.hold(len(p.held)+len(piece)) {
+		if p.held == nil && length <= int64(bound) && p.counted.hold(int(length)) {
+			p.held = make([]byte, 0, max(length, 0))
 		}
-		if err != nil {
-			return r.broken(ctx, err)
-		}
-		r.rank.NoteProgress()
-		if len(held) == 0 && int64(len(piece)) == r.resp.ContentLength && len(piece) <= bound {
-			return r.whole(piece) // as it lies in the connection's buffer
-		}
-		if !r.x.out.begun && len(held)+len(piece) <= bound && counted.hold(len(held)+len(piece)) {
-			if held == nil && r.resp.ContentLength <= int64(bound) && counted.hold(int(r.resp.ContentLength)) {
-				held = make([]byte, 0, max(r.resp.ContentLength, 0))
-			}
-			held = append(held, piece...)
-			continue
-		}
-		if look == nil {
-			look = new(openai.AnswerScanner)
-			look.Feed(held)
-		}
-		if look.Feed(piece); look.Aborted && r.x.call.Route != openai.RouteStoredResponse {
-			return r.x.abortFailure(admission.DecodeLeg, r.rank, look.Abort)
-		}
-		if !r.x.out.begun {
-			r.progress.firstToken()
-			if f := r.begin(int(r.resp.ContentLength)); f != nil {
-				return f
-			}
-			if f := r.x.out.write(held, false); f != nil {
-				return f
-			}
-			held = nil
-		}
-		if f := r.pass(piece); f != nil {
-			return f
-		}
+		p.held = append(p.held, piece...)
+		return false, nil
+	}
+	if p.look == nil {
+		p.look = new(openai.AnswerScanner)
+		p.look.Feed(p.held)
+	}
+	if p.look.Feed(piece); p.look.Aborted && r.x.call.Route != openai.RouteStoredResponse {
+		return false, r.x.abortFailure(admission.DecodeLeg, r.rank, p.look.Abort)
 	}
 	if !r.x.out.begun {
-		return r.whole(held)
+		r.progress.firstToken()
+		if f := r.begin(int(length)); f != nil {
+			return false, f
+		}
+		if f := r.x.out.write(p.held, false); f != nil {
+			return false, f
+		}
+		p.held = nil
 	}
-	if look.HasUsage {
-		r.x.call.Record.Usage = look.Usage
+	return false, r.pass(piece)
+}
+
+func (p *plainRelay) end(err error) *failure {
+	r := p.r
+	if err != nil {
+		return r.broken(p.ctx, err)
 	}
-	if r.resp.ContentLength < 0 && r.resp.Get("Content-Encoding") == "" && !r.x.call.Passing && !look.Closed() {
+	if !r.x.out.begun {
+		return r.whole(p.held)
+	}
+	if p.look.HasUsage {
+		r.x.call.Record.Usage = p.look.Usage
+	}
+	if r.resp.ContentLength < 0 && r.resp.Get("Content-Encoding") == "" && !r.x.call.Passing && !p.look.Closed() {
 		f := r.bad("its answer broke off", nil)
 		f.reason = reasonBrokenOff
 		return f

@@ -41,6 +41,10 @@ type request struct {
 	failed     int // of them, by an engine's doing
 	files      int // that are counted for its legs, until nobody has a share of it
 	extensions extensions
+	// translates: the present attempt is at engines that are sent plan.translated. Placement
+	// cannot decide it: some workers of a model may speak the client's API, and only the
+	// grant names those of an attempt.
+	translates bool
 	// bodyFreed: the handler has let go of the body.
 	bodyFreed bool
 	verdicts  verdicts
@@ -177,7 +181,7 @@ func (x *request) method() string {
 
 // path is the engine's path and query.
 func (x *request) path() string {
-	if x.translates() {
+	if x.translates {
 		return pathChat // the query belongs to the API that is translated
 	}
 	return x.call.Path
@@ -201,12 +205,9 @@ func (x *request) pinned() string {
 	return want
 }
 
-// translates tells whether the present attempt is a translated one.
-func (x *request) translates() bool { return x.plan.translated != nil && x.plan.translated.active }
-
 // legBody is the body that the legs of the present attempt are sent.
 func (x *request) legBody() *openai.Peeked {
-	if x.translates() {
+	if x.translates {
 		return x.plan.translated.peeked
 	}
 	return x.call.Peeked

@@ -75,8 +75,6 @@ type translation struct {
 	api translate.Exchange
 	// peeked is the chat body. It is given up together with the client's.
 	peeked *openai.Peeked
-	// active: the present attempt is at an engine that is sent chat.
-	active bool
 	// stream is the answer's, once it streams.
 	stream translate.Stream
 }
