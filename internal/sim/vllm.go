@@ -165,56 +165,7 @@ func (o *responseWriter) eventOf(name string, fill func([]byte) []byte) error {
 	return o.rawEventLocked(o.buf)
 }
 
-// plainRoute answers a POST that does not generate: status and JSON.
-type plainRoute func(body []byte, h http.Header) (int, []byte)
-
-// plainRoutes sets up those the worker has.
-func (w *Worker) plainRoutes() {
-	vllm := w.opt.Backend == VLLM
-	w.plain["/v1/messages/count_tokens"] = w.countTokens
-	if vllm || w.opt.Tokenizer {
-		w.plain["/tokenize"], w.plain["/detokenize"] = w.tokenizeRoute, w.detokenizeRoute
-		if !vllm {
-			w.plain["/v1/tokenize"], w.plain["/v1/detokenize"] = w.tokenizeRoute, w.detokenizeRoute
-		}
-	}
-	if w.role == Regular && !vllm {
-		w.plain["/v1/rerank"] = w.rerank // by a language model
-	}
-	if !w.opt.Pooling {
-		return
-	}
-	w.plain["/v1/embeddings"] = w.embeddings
-	w.plain["/v1/rerank"], w.plain["/v1/score"] = w.rerank, w.score
-	if !vllm {
-		w.plain["/v1/classify"] = w.classify
-		return
-	}
-	w.plain["/pooling"], w.plain["/classify"] = w.embeddings, w.classify
-	w.plain["/rerank"], w.plain["/v2/rerank"], w.plain["/score"] = w.rerank, w.rerank, w.score
-}
-
-// servePlain answers such a route under the request's fault.
-func (w *Worker) servePlain(o *responseWriter, r *http.Request, route plainRoute, body []byte) error {
-	if strings.HasPrefix(r.URL.Path, w.opt.BasePath+"/v1/messages") {
-		o.api = messages
-	}
-	if done, err := w.deviate(o, &request{api: chat}, body); done || err != nil {
-		return err
-	}
-	status, answer := route(body, r.Header)
-	return o.json(status, answer)
-}
-
 // known says whether a model is served here; "" is.
 func (w *Worker) known(model string) bool {
 	return model == "" || model == w.opt.Model || slices.Contains(w.opt.Adapters, model)
-}
-
-// refused renders an error of a plain route.
-func (w *Worker) refused(e *wireError) (int, []byte) {
-	if w.opt.Backend == VLLM {
-		return e.status, (&responseWriter{w: w}).vbody(e)
-	}
-	return e.status, e.body()
 }

@@ -124,10 +124,12 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		for rank, c := range counts {
 			fmt.Fprintf(rw, "vllm:%s{engine=\"%d\",model_name=%q%s} %v\n", m.name, rank, w.opt.Model, m.labels, m.value(c))
 			if base, ok := strings.CutSuffix(m.name, "_total"); ok { // its twin, with a time as value
-				fmt.Fprintf(rw, "vllm:%s_created{engine=\"%d\",model_name=%q%s} %v\n", base, rank, w.opt.Model, m.labels, float64(w.started.Load())/1e9)
+				fmt.Fprintf(rw, "vllm:%s_created{engine=\"%d\",model_name=%q%s} %v\n", base, rank, w.opt.Model, m.labels, w.startedSeconds())
 			}
 		}
 	}
+	fmt.Fprintf(rw, "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.\n"+
+		"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %g\n", w.startedSeconds())
 	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.OutputTokens)
 	fmt.Fprintf(rw, "# TYPE vllm:request_success_total counter\n")
 	for _, reason := range []string{"stop", "length", "abort"} {
@@ -155,6 +157,9 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(rw, "# TYPE vllm:nixl_num_kv_expired_reqs_total counter\nvllm:nixl_num_kv_expired_reqs_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.Expired)
 	}
 }
+
+// startedSeconds is when the process started, in seconds since 1970.
+func (w *Worker) startedSeconds() float64 { return float64(w.started.Load()) / 1e9 }
 
 // mooncakeHandler is the bootstrap server of a prefill with Mooncake.
 func (w *Worker) mooncakeHandler() http.Handler {

@@ -32,6 +32,38 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	}
 }
 
+// process_start_time_seconds is that of the process: a worker that was restarted tells
+// another one.
+func TestVLLMTellsWhenItsProcessStarted(t *testing.T) {
+	f := startVLLM(t, Options{Regular: 1})
+	c, ctx := client(t), testContext(t)
+	w := f.Regular(0)
+	started := func() (at float64) {
+		for line := range strings.Lines(get(ctx, c, w.URL()+"/metrics").body) {
+			if value, ok := strings.CutPrefix(line, "process_start_time_seconds "); ok {
+				if _, err := fmt.Sscan(value, &at); err != nil {
+					t.Errorf("%q: %v", line, err)
+				}
+			}
+		}
+		return at
+	}
+	before := float64(time.Now().UnixNano()) / 1e9
+	first := started()
+	if first == 0 || first > before || first < before-600 {
+		t.Errorf("started at %f, it is %f", first, before)
+	}
+	if again := started(); again != first {
+		t.Errorf("started at %f, then at %f, without a restart", first, again)
+	}
+	if err := w.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if again := started(); again <= first {
+		t.Errorf("restarted at %f, started at %f before", again, first)
+	}
+}
+
 // More requests than max_num_seqs wait, and are told so.
 func TestVLLMRunningAndWaiting(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1, Worker: WorkerOptions{MaxRunning: 16, KVTokens: 16 * 400, DevMode: true, Timing: Timing{DecodeStep: time.Hour}}})
