@@ -262,37 +262,59 @@ print
 `)
 }
 
-// It is decided afresh once, when it first reaches the head, and keeps its
-// place.
+// It is decided afresh once, when it first reaches the head, by what the pools hold then,
+// and keeps its place.
 func TestBypassReconsiders(t *testing.T) {
 	c := NewCore(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 10}, Classes: &Classes{Root: &Profile{Classes: []Class{
 		{Name: "c", Quantum: 1, DecodeBusyFrac: new(0.5)},
 	}}}})
 	var out []*Ticket
+	p := NewRank(RankSpec{ID: "p", Role: RolePrefill, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{MaxBatchedTokens: 1000}})
 	d := NewRank(RankSpec{ID: "d", Role: RoleDecode, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{KVBlocks: 100, BlockSize: 16}})
-	c.Apply(0, []Change{{Op: AddRank, Rank: rank("p", RolePrefill, "m")}, {Op: AddRank, Rank: d}}, &out)
+	c.Apply(0, []Change{{Op: AddRank, Rank: p}, {Op: AddRank, Rank: d}}, &out)
 	target := func(s Shape) *Target { return c.resolve(TargetSpec{Model: "m", Shape: s}) }
-	send := func(now Instant, stay bool) *Ticket {
-		k := &Ticket{Target: target(Bypass), Instead: target(Disaggregated), PromptTokens: 20 * 16}
-		k.Bypass = &BypassRule{Short: stay}
+	send := func(now Instant, rule BypassRule) *Ticket {
+		k := &Ticket{Target: target(Bypass), Instead: target(Disaggregated), PromptTokens: 20 * 16, Bypass: &rule}
 		c.Arrive(now, k, &out)
 		return k
 	}
-	full := &Ticket{Target: target(Bypass), PromptTokens: 50 * 16}
+	// Together they hold 160 of 1000 tokens of prefill, and 10 + 40 of 100 blocks.
+	pair := &Ticket{Target: target(Disaggregated), PromptTokens: 10 * 16}
+	c.Arrive(1, pair, &out)
+	full := &Ticket{Target: target(Bypass), PromptTokens: 40 * 16}
 	c.Arrive(1, full, &out)
-	head, goes, stays := send(2, false), send(3, false), send(4, true)
-	if head.state != stateQueued || head.Target.shape != Bypass || goes.Target.shape != Bypass {
-		t.Fatalf("state %d, %s, %s", head.state, head.Target.shape, goes.Target.shape)
+	head := send(2, BypassRule{})
+	goes := send(3, BypassRule{PrefillBusy: new(0.16)})
+	goesToo := send(4, BypassRule{PrefillBusy: new(0.15), DecodeBusy: new(0.75), Blocks: 26})
+	stays := send(5, BypassRule{PrefillBusy: new(0.15), DecodeBusy: new(0.75), Blocks: 25})
+	behind := send(6, BypassRule{})
+	for _, k := range []*Ticket{head, goes, goesToo, stays, behind} {
+		if k.state != stateQueued || k.Target.shape != Bypass {
+			t.Fatalf("state %d, %s", k.state, k.Target.shape)
+		}
 	}
-	c.Cancel(5, head, &out) // it was decided on arrival; those behind it are decided now
-	if goes.Target.shape != Disaggregated || goes.state != stateQueued || stays.Target.shape != Bypass {
-		t.Fatalf("%s, %s", goes.Target.shape, stays.Target.shape)
+	prefill, decode := p.pools[0].loads(), d.pools[0].loads()
+	if want := (PoolLoad{Ranks: 1, Candidates: 1, Requests: 1, PrefillTokens: 160, BatchedTokens: 1000}); prefill != want {
+		t.Errorf("the prefill pool holds %+v, want %+v", prefill, want)
 	}
-	stays.Bypass = &BypassRule{} // it is not asked again
+	if want := (PoolLoad{Ranks: 1, Candidates: 1, Requests: 2, PrefillTokens: 640, Blocks: 50, KVBlocks: 100}); decode != want {
+		t.Errorf("the decode pool holds %+v, want %+v", decode, want)
+	}
+	c.Cancel(7, head, &out) // it was decided on arrival; those behind it are decided now
+	for _, k := range []*Ticket{goes, goesToo} {
+		if k.Target.shape != Disaggregated || k.Instead.shape != Bypass || k.state != stateQueued {
+			t.Fatalf("%s, state %d", k.Target.shape, k.state)
+		}
+	}
+	if stays.Target.shape != Bypass || behind.Target.shape != Bypass {
+		t.Fatalf("%s, %s", stays.Target.shape, behind.Target.shape)
+	}
 	if err := checkIndexes(c); err != nil {
 		t.Fatal(err)
 	}
-	c.Release(6, full, &out)
+	stays.Bypass = &BypassRule{} // it is not asked again
+	c.Release(8, pair, &out)
+	c.Release(9, full, &out)
 	if goes.state != stateGranted || goes.Prefill == nil || stays.state != stateGranted || stays.Prefill != nil {
 		t.Fatalf("states %d and %d", goes.state, stays.state)
 	}
