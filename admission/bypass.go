@@ -39,6 +39,8 @@ func (c *Core) reconsider(now Instant, t *Ticket) bool {
 	if t.Bypass.Allows(m.pools[RolePrefill].loads(), m.pools[RoleDecode].loads()) {
 		return false
 	}
+	q := t.lane.queue
+	deficit, since, granted := q.deficit, q.pace.since, q.pace.grantedThen
 	c.extract(now, t)
 	t.Target.waiters.remove(t)
 	c.waitingBy[t.Target.shape]--
@@ -50,5 +52,7 @@ func (c *Core) reconsider(now Instant, t *Ticket) bool {
 	t.setWake()
 	c.deadlines.fix(t)
 	c.insert(now, t)
+	// It changed its lane, not its class: the queue was not empty in between.
+	q.deficit, q.pace.since, q.pace.grantedThen = deficit, since, granted
 	return true
 }

@@ -189,6 +189,7 @@ func (w *fenceWorld) look() (*reference, map[*modelGroup]*refFence) {
 	}
 	for _, k := range w.tickets {
 		if k.queued = k.real.state == stateQueued; k.queued || k.real.class != nil {
+			k.target = k.real.Target
 			k.class, k.orderBy, k.weight, k.arrival, k.seq = &k.real.class.Class, k.real.orderBy, k.real.weight, k.real.arrival, k.real.seq
 		}
 		if k.queued {
@@ -243,7 +244,7 @@ func (w *fenceWorld) check(t *rapid.T) {
 	}
 	w.was = owners
 	for _, k := range m.waiters {
-		x := fences[k.real.Target.model.modelGroup]
+		x := fences[k.target.model.modelGroup]
 		h := m.laneHead(k)
 		if (h == nil || k.ahead(h) || x != nil && x.owner == k) && len(m.openTo(k, x)) > 0 {
 			t.Fatalf("a head waits though it has room (fence: %t)", x != nil)

@@ -87,18 +87,27 @@ func (c *Core) refuseUnservable(now Instant, why Reason, lack Resource, out *[]*
 	c.unservable = c.unservable[:0]
 }
 
-// requeue finds a target anew whose model had lost all ranks. The class stays: a
+// requeue finds the targets of t anew, whose model had lost all ranks. The class stays: a
 // request that is under way has the one it was granted with.
 func (c *Core) requeue(now Instant, t *Ticket) {
-	old := t.Target
-	t.Target = c.intern(c.model(old.model.name), old.spec.withShape(old.shape))
-	if !old.free {
-		if t.Target.gate == nil {
-			t.Target.gate = old.gate
-		}
-		c.unref(old)
+	old := t.Target.model
+	t.Target = c.renew(t.Target)
+	if t.Instead != nil && t.Instead.model == old {
+		t.Instead = c.renew(t.Instead)
 	}
 	c.restructure(now, &c.rankIndex, false)
+}
+
+// renew returns the target that old is on the model that has its name now.
+func (ix *rankIndex) renew(old *Target) *Target {
+	t := ix.intern(ix.model(old.model.name), old.spec.withShape(old.shape))
+	if !old.free {
+		if t.gate == nil {
+			t.gate = old.gate
+		}
+		ix.unref(old)
+	}
+	return t
 }
 
 func (s TargetSpec) withShape(shape Shape) TargetSpec {

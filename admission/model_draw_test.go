@@ -184,3 +184,28 @@ func drawWeight(t *rapid.T, k *Ticket) {
 		k.PriorityJump = float64(rapid.IntRange(0, 3).Draw(t, "jump"))
 	}
 }
+
+// drawBypass gives k, which runs whole on a decode rank, the choice of doing otherwise.
+func (w *world) drawBypass(t *rapid.T, k *Ticket, spec TargetSpec) {
+	if rapid.IntRange(0, 9).Draw(t, "no rule") == 9 {
+		return
+	}
+	k.Bypass = &BypassRule{
+		Short:       rapid.Bool().Draw(t, "short"),
+		PrefillBusy: maybe(t, "prefill busy", 0, 0.3, 1),
+		DecodeBusy:  maybe(t, "decode busy", 0.2, 0.7, 1),
+		Blocks:      int64(rapid.IntRange(0, 20).Draw(t, "bypass blocks")),
+	}
+	switch rapid.IntRange(0, 19).Draw(t, "instead") {
+	case 17:
+		return
+	case 18:
+		spec.Model = "b"
+	case 19: // it stays Bypass
+		k.Instead = w.core.resolve(spec)
+		return
+	}
+	spec.Shape = Disaggregated
+	spec.Topology = rapid.SampledFrom([]Topology{TopologyAny, TopologyAny, TopologyPreferred, TopologyRequired}).Draw(t, "topology instead")
+	k.Instead = w.core.resolve(spec)
+}

@@ -92,6 +92,7 @@ func (w *world) rebuild(t *rapid.T) {
 	}
 	for _, k := range w.tickets {
 		k.real = port.tickets[k.number]
+		k.renamed()
 		if k.counter != nil {
 			k.counter.rank = port.rank(k.counter.rank.ref())
 		}

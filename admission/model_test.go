@@ -56,6 +56,7 @@ func TestModel(t *testing.T) {
 		sum.tooLate += w.ref.tooLate
 		sum.earlyN += w.ref.earlyN
 		sum.rebuilds += w.ref.rebuilds
+		sum.withoutBypass += w.ref.withoutBypass
 		steps += w.steps
 		histories++
 		for i, n := range w.ref.reasons {
@@ -63,11 +64,11 @@ func TestModel(t *testing.T) {
 		}
 	})
 	t.Logf("%d steps in %d histories", steps, histories)
-	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds)
+	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
-	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0) {
+	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0) {
 		t.Error("the test tests nothing")
 	}
 }
@@ -141,7 +142,7 @@ func (w *world) arrive(t *rapid.T) {
 	switch rapid.IntRange(0, 9).Draw(t, "shape") {
 	case 8:
 		spec.Shape = Aggregated
-	case 9:
+	case 7, 9:
 		spec.Shape = Bypass
 	}
 	if rapid.IntRange(0, 5).Draw(t, "picky") == 5 {
@@ -166,6 +167,9 @@ func (w *world) arrive(t *rapid.T) {
 	w.came++
 	k := &refTicket{number: uint64(w.came), real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
 	drawWeight(t, k.real)
+	if spec.Shape == Bypass {
+		w.drawBypass(t, k.real, spec)
+	}
 	if rapid.IntRange(0, 9).Draw(t, "classified") == 9 {
 		k.real.ClassDeadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "class deadline")) * time.Second)
 	}
@@ -180,6 +184,9 @@ func (w *world) come(t *rapid.T, k *refTicket) {
 	request := requestOf(k.real)
 	if !k.arrived {
 		w.core.unref(k.real.Target) // the port resolves it again
+		if k.real.Instead != nil {
+			w.core.unref(k.real.Instead)
+		}
 	}
 	_, out := w.do(t, Step{Op: StepArrive, Ticket: k.number, Request: &request})
 	k.real = w.port.tickets[k.number]
@@ -399,6 +406,7 @@ func (w *world) moveDecode(t *rapid.T) {
 	if moved != (len(may) > 0) {
 		t.Fatalf("moved: %t, with %d ranks to move to", moved, len(may))
 	}
+	k.renamed() // its model may have lost all ranks, and have others now
 	if to := w.ref.find(k.real.Decode); !moved && k.real.Decode != was {
 		t.Fatal("not moved, but elsewhere")
 	} else if moved {
@@ -538,6 +546,9 @@ func (w *world) check(t *rapid.T) {
 			if want := k.retryAfter[r.legOf(f.Resource)]; want != 0 && f.RetryAfter != want {
 				t.Fatalf("refused %+v (%s), want to be told to come in %s, not %s", f, f.Resource, want, f.RetryAfter)
 			}
+		}
+		if k.arrived && (r.Target != k.target || r.Instead != k.instead) {
+			t.Fatalf("a request is %s, want %s; or may be placed on something else", r.Target.shape, k.target.shape)
 		}
 		if k.class != nil && (r.class == nil || r.class.Name != k.class.Name || r.orderBy != k.orderBy) {
 			t.Fatalf("a request is of class %v, want %s; or has another deadline", r.class, k.class.Name)

@@ -34,12 +34,12 @@ func (t *refTicket) ahead(o *refTicket) bool {
 }
 
 func (m *reference) sameLane(t, o *refTicket) bool {
-	return t.key() == o.key() && (m.strict || t.real.Target == o.real.Target &&
+	return t.key() == o.key() && (m.strict || t.target == o.target &&
 		slices.Equal(t.exclude[0], o.exclude[0]) && slices.Equal(t.exclude[1], o.exclude[1]))
 }
 
 // key is the queue t belongs to.
-func (t *refTicket) key() refQueue { return refQueue{t.real.Target.model.queues, t.class.Name} }
+func (t *refTicket) key() refQueue { return refQueue{t.target.model.queues, t.class.Name} }
 
 // laneHead is the first of those t queues with, without it; nil when alone.
 func (m *reference) laneHead(t *refTicket) (head *refTicket) {
@@ -181,7 +181,7 @@ func (m *reference) charge(t *refTicket) { m.deficit[t.key()] -= t.cost() }
 func (m *reference) families() (all [][]*profileQueue) {
 	at := map[*modelGroup]int{}
 	for _, t := range m.waiters {
-		f, p := t.real.Target.model.modelGroup, t.queue.profile
+		f, p := t.target.model.modelGroup, t.queue.profile
 		i, ok := at[f]
 		if !ok {
 			i = len(all)
@@ -246,19 +246,23 @@ func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 // startable is the first head of a class with room.
 func (m *reference) startable(now Instant, q refQueue) *refTicket {
 	for {
-		refused := false
+		again := false
 		for _, t := range m.heads(q) {
+			if m.reconsider(t) {
+				again = true
+				break
+			}
 			if len(m.open(t)) > 0 {
 				return t
 			}
 			if m.overloaded(t) {
 				m.leaveAt(now, t)
 				m.refuse(t, AllOverloaded)
-				refused = true
+				again = true
 				break
 			}
 		}
-		if !refused {
+		if !again {
 			return nil
 		}
 	}

@@ -83,20 +83,20 @@ func (t *refTicket) fitsOn(r *refRank) bool {
 // refPair is a choice; prefill is nil for a request that needs one rank.
 type refPair struct{ prefill, decode *refRank }
 
-func (t *refTicket) single() bool { return t.real.Target.shape != Disaggregated }
+func (t *refTicket) single() bool { return t.target.shape != Disaggregated }
 
 func (t *refTicket) role(l Leg) Role {
 	switch {
-	case t.real.Target.shape == Aggregated:
+	case t.target.shape == Aggregated:
 		return RoleRegular
-	case t.real.Target.shape == Disaggregated && l == PrefillLeg:
+	case t.target.shape == Disaggregated && l == PrefillLeg:
 		return RolePrefill
 	}
 	return RoleDecode
 }
 
 func (m *reference) fits(t *refTicket, l Leg, r *refRank) bool {
-	return r.real.role == t.role(l) && r.serves(t.model) && specAdmits(&t.real.Target.spec, l, r.real)
+	return r.real.role == t.role(l) && r.serves(t.model) && specAdmits(&t.target.spec, l, r.real)
 }
 
 func (m *reference) choices(t *refTicket, ok func(*refRank) bool, avoid legSet) (all []refPair) {
@@ -115,7 +115,7 @@ func (m *reference) choices(t *refTicket, ok func(*refRank) bool, avoid legSet) 
 		}
 		for _, p := range side(PrefillLeg) {
 			if p.real.group == d.real.group &&
-				(t.real.Target.spec.Topology != TopologyRequired || p.real.topology == d.real.topology) &&
+				(t.target.spec.Topology != TopologyRequired || p.real.topology == d.real.topology) &&
 				!(avoid&onPairs != 0 && slices.Contains(m.quarantines, refBar{p, d})) {
 				all = append(all, refPair{p, d})
 			}
@@ -181,7 +181,7 @@ func (m *reference) openTo(t *refTicket, x *refFence) []refPair {
 
 // liking is what the labels a target prefers make of a pair.
 func (t *refTicket) liking(c refPair) (sum int) {
-	s := &t.real.Target.spec
+	s := &t.target.spec
 	add := func(l Leg, r *refRank) {
 		for i, x := range s.Prefer[l] {
 			if v, ok := r.real.labels[x.Key]; ok && v == x.Value && i < 4 {

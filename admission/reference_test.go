@@ -35,6 +35,7 @@ type reference struct {
 	moved, credited    int
 	tooLate, earlyN    int
 	rebuilds           int
+	withoutBypass      int
 	evidence           earlyEvidence
 	now, start         Instant
 	paces              map[refQueue]*refPace
@@ -94,6 +95,10 @@ type refTicket struct {
 	raw     int64
 	cached  int64
 	queue   refQueue // that it waits in
+
+	// What it is placed on, and what it may be placed on instead, which is decided once.
+	target, instead *Target
+	reconsidered    bool
 
 	runs [numLegs]*refRun
 
@@ -218,6 +223,7 @@ func (m *reference) leaveAt(now Instant, t *refTicket) {
 }
 
 func (m *reference) arrive(now Instant, t *refTicket) {
+	t.target, t.instead = t.real.Target, t.real.Instead
 	m.expire(now)
 	m.arriving = t
 	defer func() { m.arriving = nil }()
@@ -312,6 +318,9 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		t.cached = min(t.real.CachedTokens, t.raw)
 		m.enter(t)
 		m.waiters = append(m.waiters, t)
+		if first {
+			t.reconsidered = true // it was decided just now
+		}
 	}
 }
 
@@ -446,7 +455,7 @@ func (m *reference) staged(t *refTicket, exclude []*Rank) []*refRank {
 		for _, d := range m.ranks {
 			p := t.prefillWas
 			if m.fits(t, DecodeLeg, d) && m.room(d) && d != t.decode && !slices.Contains(exclude, d.real) &&
-				d.real.group == p.real.group && (t.real.Target.spec.Topology != TopologyRequired || d.real.topology == p.real.topology) &&
+				d.real.group == p.real.group && (t.target.spec.Topology != TopologyRequired || d.real.topology == p.real.topology) &&
 				!(quarantines && slices.Contains(m.quarantines, refBar{p, d})) {
 				all = append(all, d)
 			}
@@ -546,7 +555,7 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 	}
 	deficits := map[name]int64{}
 	for _, t := range m.waiters {
-		deficits[name{t.real.Target.model.modelGroup, old[t.queue.profile], t.queue.class}] = m.deficit[t.queue]
+		deficits[name{t.target.model.modelGroup, old[t.queue.profile], t.queue.class}] = m.deficit[t.queue]
 	}
 	m.classes, m.strict = cs, strict
 	m.deficit, m.cursor = map[refQueue]int64{}, map[*profileQueue]int{}
@@ -555,7 +564,7 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 		m.enter(t)
 	}
 	for _, t := range m.waiters {
-		m.deficit[t.queue] = deficits[name{t.real.Target.model.modelGroup, t.queue.profile.profile.name, t.queue.class}]
+		m.deficit[t.queue] = deficits[name{t.target.model.modelGroup, t.queue.profile.profile.name, t.queue.class}]
 	}
 	m.drain(now)
 }
