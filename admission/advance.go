@@ -32,7 +32,7 @@ func (qs *queues) NextDeadline() Instant { return min(qs.deadlines.next(), qs.ne
 // expire ends the waits whose time is over, then serves those behind them.
 func (c *Core) expire(now Instant, out *[]*Ticket) {
 	for c.deadlines.next() <= now {
-		t := c.deadlines.h[0]
+		t := c.deadlines.First().Ticket
 		f := t.modelGroup
 		lack := t.lane.queue.lackFor(ResourceOrder)
 		before := t.waited

@@ -272,7 +272,8 @@ func checkWaiters(c *Core) error {
 			inProfile := 0
 			for _, q := range p.classes {
 				n, raw, cached := 0, int64(0), int64(0)
-				for i, l := range q.all.l {
+				for i, x := range q.all.All() {
+					l := x.lane
 					if l.target != nil {
 						lanes++
 					}
@@ -282,7 +283,8 @@ func checkWaiters(c *Core) error {
 					if err := checkLane(q, i, l); err != nil {
 						return err
 					}
-					for i, t := range l.h {
+					for i, w := range l.waiters.All() {
+						t := w.Ticket
 						n++
 						raw += t.queuedRaw
 						cached += t.queuedCached
@@ -297,8 +299,8 @@ func checkWaiters(c *Core) error {
 						}
 					}
 				}
-				if len(q.ready.l) != 0 {
-					return fmt.Errorf("%d heads of class %s were left to be looked at", len(q.ready.l), q.class.Name)
+				if q.ready.Len() != 0 {
+					return fmt.Errorf("%d heads of class %s were left to be looked at", q.ready.Len(), q.class.Name)
 				}
 				if q.n != n || q.raw != raw || q.cached != cached {
 					return fmt.Errorf("class %s: %d waiters with %d and %d tokens, want %d, %d, %d", q.class.Name, q.n, q.raw, q.cached, n, raw, cached)
@@ -323,9 +325,9 @@ func checkWaiters(c *Core) error {
 	if parks != 0 {
 		return fmt.Errorf("%d lanes are parked at no rank", parks)
 	}
-	if c.waiting != waiting || len(c.deadlines.h) != waiting || c.waitingBy != by || c.waitingSize != bytes || c.lanes != lanes {
+	if c.waiting != waiting || c.deadlines.Len() != waiting || c.waitingBy != by || c.waitingSize != bytes || c.lanes != lanes {
 		return fmt.Errorf("%d waiters, %d deadlines, %v by shape, %d bytes, %d lanes, want %d, %v, %d, %d",
-			c.waiting, len(c.deadlines.h), c.waitingBy, c.waitingSize, c.lanes, waiting, by, bytes, lanes)
+			c.waiting, c.deadlines.Len(), c.waitingBy, c.waitingSize, c.lanes, waiting, by, bytes, lanes)
 	}
 	if c.deadlines.next() != first || (c.nextRecheck == never) != (waiting == 0) || c.NextDeadline() != min(first, c.nextRecheck) {
 		return fmt.Errorf("next deadline %d (recheck %d), want %d with %d waiters", c.deadlines.next(), c.nextRecheck, first, waiting)
@@ -334,10 +336,10 @@ func checkWaiters(c *Core) error {
 }
 
 func checkLane(q *classQueue, i int, l *lane) error {
-	if l.queue != q || len(l.h) == 0 || l.pos[allLanes] != i || l.pos[readyLanes] >= 0 && q.ready.l[l.pos[readyLanes]] != l {
+	if l.queue != q || l.waiters.Len() == 0 || l.classPos != i || l.readyPos >= 0 && q.ready.All()[l.readyPos].lane != l {
 		return fmt.Errorf("a lane is not where it should be")
 	}
-	if blocked := l.pos[readyLanes] < 0; blocked != (l.widePos >= 0 || l.parksN > 0) || l.widePos >= 0 && (q.wide[l.widePos] != l || l.parksN > 0) {
+	if blocked := l.readyPos < 0; blocked != (l.widePos >= 0 || l.parksN > 0) || l.widePos >= 0 && (q.wide[l.widePos] != l || l.parksN > 0) {
 		return fmt.Errorf("a lane is blocked: %t, and in the wrong place for that", blocked)
 	}
 	for k, x := range l.parks[:l.parksN] {
@@ -345,11 +347,11 @@ func checkLane(q *classQueue, i int, l *lane) error {
 			return fmt.Errorf("a lane is not parked where it should be")
 		}
 	}
-	if l.head().ahead(q.all.l[max(i-1, 0)/2].head()) {
+	if l.head().ahead(q.all.All()[max(i-1, 0)/2].head()) {
 		return fmt.Errorf("the lanes are no heap")
 	}
-	for i, t := range l.h {
-		if t.ahead(l.h[max(i-1, 0)/2]) {
+	for i, w := range l.waiters.All() {
+		if w.Before(l.waiters.All()[max(i-1, 0)/2]) {
 			return fmt.Errorf("the queue is no heap")
 		}
 	}
@@ -357,13 +359,13 @@ func checkLane(q *classQueue, i int, l *lane) error {
 }
 
 func checkWaiter(c *Core, t *Ticket) error {
-	if t.state != stateQueued || c.deadlines.h[t.deadlinePos] != t {
+	if t.state != stateQueued || c.deadlines.All()[t.deadlinePos].Ticket != t {
 		return fmt.Errorf("a waiter is not where it should be")
 	}
 	if t.holdsPrefill || t.holdsDecode || t.tokens != 0 || t.heldBlocks != 0 {
 		return fmt.Errorf("a waiter holds something")
 	}
-	if p := t.deadlinePos; c.deadlines.sooner(t, c.deadlines.h[max(p-1, 0)/2]) {
+	if p := t.deadlinePos; (byDeadline{t}).Before(c.deadlines.All()[max(p-1, 0)/2]) {
 		return fmt.Errorf("the deadlines are no heap")
 	}
 	want := min(t.limitAt, t.lostAt, t.classAt)

@@ -1,17 +1,22 @@
 package admission
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/sluice-router/sluice/internal/heap"
+)
 
 // classQueue is the waiters of one class in one model group.
 type classQueue struct {
 	class      *class
 	modelGroup *modelGroup
 
-	all, ready laneHeap
-	lanes      map[*Target]*lane
-	excluding  []*lane
-	shared     *lane   // of strict order, or of those beyond maxLanes
-	wide       []*lane // blocked, and not parked at the few ranks they need
+	all       heap.Heap[laneByHead] // every lane with waiters
+	ready     heap.Heap[readyLane]  // those whose head is not known to be blocked
+	lanes     map[*Target]*lane
+	excluding []*lane
+	shared    *lane   // of strict order, or of those beyond maxLanes
+	wide      []*lane // blocked, and not parked at the few ranks they need
 
 	n           int
 	raw, cached int64 // prompt tokens that wait
@@ -32,7 +37,7 @@ type profileQueue struct {
 func (qs *queues) newProfileQueue(f *modelGroup, p *profile) *profileQueue {
 	q := &profileQueue{profile: p, cursor: len(p.classes) - 1}
 	for _, cl := range p.classes {
-		cq := &classQueue{class: cl, modelGroup: f, ready: laneHeap{which: readyLanes}}
+		cq := &classQueue{class: cl, modelGroup: f}
 		cq.closed.queues, cq.closed.class = qs, qs.closedOf(cl.Name)
 		q.classes = append(q.classes, cq)
 	}
@@ -55,9 +60,18 @@ func (qs *queues) join(m *model, f *modelGroup) {
 
 func (t *Ticket) queue() *classQueue { return t.Target.model.queues.classes[t.class.index] }
 
+// first returns the lane whose head is the first in the order of the class; nil when
+// nobody waits.
+func (q *classQueue) first() *lane {
+	if q.all.Len() == 0 {
+		return nil
+	}
+	return q.all.First().lane
+}
+
 // head returns the first waiter in the order of the class.
 func (q *classQueue) head() *Ticket {
-	if l := q.all.top(); l != nil {
+	if l := q.first(); l != nil {
 		return l.head()
 	}
 	return nil
@@ -73,12 +87,12 @@ func (qs *queues) insert(now Instant, t *Ticket) {
 	if l == nil {
 		l = q.openLane(qs, t)
 		t.lane = l
-		l.push(t)
-		q.all.push(l)
-		q.ready.push(l)
+		l.waiters.Push(byPlace{t})
+		q.all.Push(laneByHead{l})
+		q.ready.Push(readyLane{l})
 	} else {
 		t.lane = l
-		l.push(t)
+		l.waiters.Push(byPlace{t})
 		if l.head() == t {
 			q.newHead(l)
 		}
@@ -98,12 +112,12 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 	q := l.queue
 	t.lane = nil
 	head := l.head() == t
-	if len(l.h) == 1 {
-		q.all.remove(l)
+	if l.waiters.Len() == 1 {
+		q.all.Remove(l.classPos)
 		if l.blocked() {
 			q.unpark(l)
 		} else {
-			q.ready.remove(l)
+			q.ready.Remove(l.readyPos)
 		}
 		l.remove(t)
 		q.closeLane(qs, l)
@@ -132,25 +146,25 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 
 func (q *classQueue) newHead(l *lane) {
 	l.since, l.heldUp = 0, 0
-	q.all.fix(l)
+	q.all.Fix(l.classPos)
 	if l.blocked() {
 		q.unblock(l)
 	} else {
-		q.ready.fix(l)
+		q.ready.Fix(l.readyPos)
 	}
 }
 
 // unblock lets the head of l, which was blocked, be looked at again.
 func (q *classQueue) unblock(l *lane) {
 	q.unpark(l)
-	q.ready.push(l)
+	q.ready.Push(readyLane{l})
 }
 
 // block notes that the head of l cannot start until something changes that
 // concerns it. few are the ranks that it waits for; none: they are many.
 func (qs *queues) block(now Instant, l *lane, lack Resource, few []*Rank) {
 	q := l.queue
-	q.ready.remove(l)
+	q.ready.Remove(l.readyPos)
 	l.lack = lack
 	park(l, few)
 	if l.since == 0 {
@@ -185,9 +199,9 @@ func (qs *queues) wake(f *modelGroup, r *Rank) {
 		}
 		for _, q := range p.classes {
 			if r == nil {
-				for _, l := range q.all.l {
+				for _, l := range q.all.All() {
 					if l.blocked() {
-						q.unblock(l)
+						q.unblock(l.lane)
 					}
 				}
 				continue
@@ -205,7 +219,7 @@ func (qs *queues) wake(f *modelGroup, r *Rank) {
 func (f *modelGroup) note(now Instant) {
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
-			if l := q.all.top(); l != nil {
+			if l := q.first(); l != nil {
 				q.closed.set(l.lack, now)
 			}
 		}
@@ -216,9 +230,9 @@ func (f *modelGroup) note(now Instant) {
 func (f *modelGroup) eachWaiter(do func(*Ticket)) {
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
-			for _, l := range q.all.l {
-				for _, t := range l.h {
-					do(t)
+			for _, l := range q.all.All() {
+				for _, w := range l.waiters.All() {
+					do(w.Ticket)
 				}
 			}
 		}

@@ -89,13 +89,13 @@ func (rp *report) queue(f *modelGroup) QueueStats {
 
 func (rp *report) class(q *classQueue) ClassStats {
 	s := ClassStats{
-		Profile: q.class.profile.name, Class: q.class.Name, Depth: q.n, Lanes: len(q.all.l),
+		Profile: q.class.profile.name, Class: q.class.Name, Depth: q.n, Lanes: q.all.Len(),
 		RawTokens: q.raw, CachedTokens: q.cached, Deficit: q.deficit, ClosedBy: q.closed.by, Never: q.class.never,
 	}
-	for _, l := range q.all.l {
-		for _, t := range l.h {
-			s.OldestWait = max(s.OldestWait, t.waited+rp.now.Sub(t.queuedAt))
-			s.Fenced = s.Fenced || q.modelGroup.fence.owner == t
+	for _, l := range q.all.All() {
+		for _, w := range l.waiters.All() {
+			s.OldestWait = max(s.OldestWait, w.waited+rp.now.Sub(w.queuedAt))
+			s.Fenced = s.Fenced || q.modelGroup.fence.owner == w.Ticket
 		}
 	}
 	h := q.head()

@@ -60,7 +60,8 @@ func (c *Core) nextIn(now Instant, p *profileQueue, out *[]*Ticket) *Ticket {
 // startable returns the first head of q, in the order of the class, that has
 // room, with its ranks chosen. Those before it are blocked.
 func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
-	for l := q.ready.top(); l != nil; l = q.ready.top() {
+	for q.ready.Len() > 0 {
+		l := q.ready.First().lane
 		t := l.head()
 		if c.reconsider(now, t) {
 			continue

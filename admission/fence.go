@@ -11,7 +11,7 @@ func (c *Core) placeFence(now Instant, f *modelGroup) bool {
 	var oldest *Ticket
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
-			for _, l := range q.all.l {
+			for _, l := range q.all.All() {
 				switch due := l.since.Add(c.limits.StarvationGuard); {
 				case l.since == 0:
 				case due > now:

@@ -65,11 +65,11 @@ func (qs *queues) recheckTarget(now Instant, t *Target, pair bool) {
 		case pair:
 			w.lostAt = never
 			w.setWake()
-			qs.deadlines.fix(w)
+			qs.deadlines.Fix(w.deadlinePos)
 		case qs.limits.NoWorkerWait > 0:
 			w.lostAt = now.Add(qs.noWorkerWait(w))
 			w.setWake()
-			qs.deadlines.fix(w)
+			qs.deadlines.Fix(w.deadlinePos)
 		default:
 			qs.unservable = append(qs.unservable, w)
 		}

@@ -1,142 +1,69 @@
 package admission
 
-// waitQueue is the waiters of one lane, the one to be served next first: a binary
-// heap in the order of the class, so that a retry finds its old place again and
-// any waiter leaves in O(log n).
-type waitQueue struct{ h []*Ticket }
+import "github.com/sluice-router/sluice/internal/heap"
 
-func (q *waitQueue) head() *Ticket {
-	if len(q.h) == 0 {
-		return nil
+// A waiter is in two heaps, that of its lane and that of all deadlines, and a lane is in
+// that of its class and, unless it is blocked, in that of those that may start. Each
+// order is a type of its own.
+
+// byPlace is a waiter among those of its lane, the one to be served next first. They are
+// in the order of the class, so that a retry finds its old place again.
+type byPlace struct{ *Ticket }
+
+// Before implements heap.Element.
+func (w byPlace) Before(o byPlace) bool { return w.ahead(o.Ticket) }
+
+// SetIndex implements heap.Element.
+func (w byPlace) SetIndex(i int) { w.queuePos = i }
+
+// byDeadline is a waiter by the instant at which its wait must end, and among equals in
+// the order of arrival: what happens at an instant does not depend on how the heap came
+// to be.
+type byDeadline struct{ *Ticket }
+
+// Before implements heap.Element.
+func (w byDeadline) Before(o byDeadline) bool {
+	if w.wakeAt != o.wakeAt {
+		return w.wakeAt < o.wakeAt
 	}
-	return q.h[0]
+	return w.before(o.Ticket)
 }
 
-func (q *waitQueue) push(t *Ticket) {
-	t.queuePos = len(q.h)
-	q.h = append(q.h, t)
-	q.up(t.queuePos)
-}
+// SetIndex implements heap.Element.
+func (w byDeadline) SetIndex(i int) { w.deadlinePos = i }
 
-func (q *waitQueue) remove(t *Ticket) {
-	i, last := t.queuePos, len(q.h)-1
-	if i < 0 || q.h[i] != t {
-		panic("BUG: a waiter is not where its queue has it")
-	}
-	q.swap(i, last)
-	q.h[last] = nil
-	q.h = q.h[:last]
-	if i < last {
-		q.down(i)
-		q.up(i)
-	}
-	t.queuePos = -1
-}
+// deadlineHeap is all waiters by when their waits must end.
+type deadlineHeap struct{ heap.Heap[byDeadline] }
 
-func (q *waitQueue) swap(i, j int) {
-	q.h[i], q.h[j] = q.h[j], q.h[i]
-	q.h[i].queuePos = i
-	q.h[j].queuePos = j
-}
-
-func (q *waitQueue) up(i int) {
-	for i > 0 {
-		p := (i - 1) / 2
-		if !q.h[i].ahead(q.h[p]) {
-			return
-		}
-		q.swap(i, p)
-		i = p
-	}
-}
-
-func (q *waitQueue) down(i int) {
-	for {
-		c := 2*i + 1
-		if c >= len(q.h) {
-			return
-		}
-		if c+1 < len(q.h) && q.h[c+1].ahead(q.h[c]) {
-			c++
-		}
-		if !q.h[c].ahead(q.h[i]) {
-			return
-		}
-		q.swap(i, c)
-		i = c
-	}
-}
-
-// deadlineHeap is the waiters by the instant at which their wait must end, and
-// among equals in the order of the queue: what happens at an instant does not
-// depend on how the heap came to be.
-type deadlineHeap struct{ h []*Ticket }
-
+// next is when the first wait must end.
 func (d *deadlineHeap) next() Instant {
-	if len(d.h) == 0 {
+	if d.Len() == 0 {
 		return never
 	}
-	return d.h[0].wakeAt
+	return d.First().wakeAt
 }
 
-func (d *deadlineHeap) sooner(a, b *Ticket) bool {
-	if a.wakeAt != b.wakeAt {
-		return a.wakeAt < b.wakeAt
-	}
-	return a.before(b)
-}
+// laneByHead is a lane with waiters among all of its class, by the order of the heads.
+type laneByHead struct{ *lane }
 
-func (d *deadlineHeap) push(t *Ticket) {
-	t.deadlinePos = len(d.h)
-	d.h = append(d.h, t)
-	d.fix(t)
-}
+// Before implements heap.Element.
+func (l laneByHead) Before(o laneByHead) bool { return l.head().ahead(o.head()) }
 
-func (d *deadlineHeap) remove(t *Ticket) {
-	i, last := t.deadlinePos, len(d.h)-1
-	d.swap(i, last)
-	d.h[last] = nil
-	d.h = d.h[:last]
-	if i < last {
-		d.fix(d.h[i])
-	}
-	t.deadlinePos = -1
-}
+// SetIndex implements heap.Element.
+func (l laneByHead) SetIndex(i int) { l.classPos = i }
 
-func (d *deadlineHeap) swap(i, j int) {
-	d.h[i], d.h[j] = d.h[j], d.h[i]
-	d.h[i].deadlinePos = i
-	d.h[j].deadlinePos = j
-}
+// readyLane is a lane among those of its class whose head is not known to be blocked, by
+// the order of the heads.
+type readyLane struct{ *lane }
 
-// fix moves t to where its wakeAt belongs.
-func (d *deadlineHeap) fix(t *Ticket) {
-	i := t.deadlinePos
-	for i > 0 {
-		p := (i - 1) / 2
-		if !d.sooner(d.h[i], d.h[p]) {
-			break
-		}
-		d.swap(i, p)
-		i = p
-	}
-	for {
-		c := 2*i + 1
-		if c >= len(d.h) {
-			return
-		}
-		if c+1 < len(d.h) && d.sooner(d.h[c+1], d.h[c]) {
-			c++
-		}
-		if !d.sooner(d.h[c], d.h[i]) {
-			return
-		}
-		d.swap(i, c)
-		i = c
-	}
-}
+// Before implements heap.Element.
+func (l readyLane) Before(o readyLane) bool { return l.head().ahead(o.head()) }
 
-// waiterList links the waiters of one target, in no particular order.
+// SetIndex implements heap.Element.
+func (l readyLane) SetIndex(i int) { l.readyPos = i }
+
+// waiterList links the waiters of one target, in no particular order. It is not one of
+// package list, whose nodes have twice the words: they would make every ticket larger.
 type waiterList struct{ first *Ticket }
 
 func (l *waiterList) add(t *Ticket) {

@@ -14,12 +14,13 @@ const heldUpLooks = 256
 // those that need other ranks than the head. It stops at most. Each is judged for
 // itself: the room there is may be enough for fewer.
 func (ch *chooser) heldUp(q *classQueue, most int) int {
-	l := q.all.top()
-	if l == nil || l.since == 0 || len(l.h) < 2 {
+	l := q.first()
+	if l == nil || l.since == 0 || l.waiters.Len() < 2 {
 		return 0
 	}
 	n, head := 0, l.head()
-	for _, t := range l.h[1:min(len(l.h), heldUpLooks+1)] {
+	for _, w := range l.waiters.All()[1:min(l.waiters.Len(), heldUpLooks+1)] {
+		t := w.Ticket
 		if n == most {
 			break
 		}
@@ -38,7 +39,7 @@ func (ch *chooser) noteHeldUp(now Instant, f *modelGroup) {
 			continue
 		}
 		for _, q := range p.classes {
-			switch l := q.all.top(); {
+			switch l := q.first(); {
 			case l == nil:
 			case ch.heldUp(q, 1) == 0:
 				l.heldUp = 0
@@ -52,7 +53,7 @@ func (ch *chooser) noteHeldUp(now Instant, f *modelGroup) {
 // heldUpStats is what ClassStats tells of q.
 func (ch *chooser) heldUpStats(now Instant, q *classQueue) (n int, since time.Duration) {
 	if n = ch.heldUp(q, heldUpLooks); n > 0 {
-		if l := q.all.top(); l.heldUp != 0 {
+		if l := q.first(); l.heldUp != 0 {
 			since = now.Sub(l.heldUp)
 		}
 	}

@@ -2,6 +2,8 @@ package admission
 
 import (
 	"slices"
+
+	"github.com/sluice-router/sluice/internal/heap"
 )
 
 // maxLanes bounds the lanes of a gate; what needs one more shares one a class.
@@ -14,9 +16,11 @@ type lane struct {
 	queue   *classQueue
 	target  *Target // nil: of any; the shared lane, or the only one
 	exclude Exclusions
-	waitQueue
+	waiters heap.Heap[byPlace]
 
-	pos     [numLaneHeaps]int // in the heaps of the class; -1: not in it
+	// places in the heaps of the class; -1: in none
+	classPos, readyPos int
+
 	lack    Resource          // why the head cannot start, when it is known to be blocked
 	since   Instant           // since when the head is blocked; 0: it is not known to be
 	heldUp  Instant           // since when it is known to hold up others that could start; 0: it is not
@@ -108,81 +112,18 @@ func (q *classQueue) unpark(l *lane) {
 	l.parksN = 0
 }
 
-func (l *lane) blocked() bool { return l.pos[readyLanes] < 0 }
-
-// laneHeaps are the two heaps a lane can be in, both by the order of the heads.
-type laneHeaps uint8
-
-const (
-	allLanes   laneHeaps = iota // every lane with waiters
-	readyLanes                  // those whose head is not known to be blocked
-	numLaneHeaps
-)
-
-// laneHeap is lanes by the order of their heads.
-type laneHeap struct {
-	which laneHeaps
-	l     []*lane
-}
-
-func (h *laneHeap) top() *lane {
-	if len(h.l) == 0 {
-		return nil
-	}
-	return h.l[0]
-}
-
-func (h *laneHeap) ahead(i, j int) bool { return h.l[i].h[0].ahead(h.l[j].h[0]) }
-
-func (h *laneHeap) swap(i, j int) {
-	h.l[i], h.l[j] = h.l[j], h.l[i]
-	h.l[i].pos[h.which] = i
-	h.l[j].pos[h.which] = j
-}
-
-func (h *laneHeap) push(l *lane) {
-	l.pos[h.which] = len(h.l)
-	h.l = append(h.l, l)
-	h.fix(l)
-}
-
-func (h *laneHeap) remove(l *lane) {
-	i, last := l.pos[h.which], len(h.l)-1
-	h.swap(i, last)
-	h.l[last] = nil
-	h.l = h.l[:last]
-	l.pos[h.which] = -1
-	if i < last {
-		h.fix(h.l[i])
+// remove takes a waiter out of the lane.
+func (l *lane) remove(t *Ticket) {
+	if l.waiters.Remove(t.queuePos).Ticket != t {
+		panic("BUG: a waiter is not where its queue has it")
 	}
 }
 
-// fix moves l to where its head belongs.
-func (h *laneHeap) fix(l *lane) {
-	i := l.pos[h.which]
-	for i > 0 {
-		p := (i - 1) / 2
-		if !h.ahead(i, p) {
-			break
-		}
-		h.swap(i, p)
-		i = p
-	}
-	for {
-		c := 2*i + 1
-		if c >= len(h.l) {
-			return
-		}
-		if c+1 < len(h.l) && h.ahead(c+1, c) {
-			c++
-		}
-		if !h.ahead(c, i) {
-			return
-		}
-		h.swap(i, c)
-		i = c
-	}
-}
+// head is the waiter to be served next. REQUIRES: l has waiters, as every lane that is
+// not spare.
+func (l *lane) head() *Ticket { return l.waiters.First().Ticket }
+
+func (l *lane) blocked() bool { return l.readyPos < 0 }
 
 // lane returns the lane t belongs to, or nil when nobody waits in it.
 func (q *classQueue) lane(qs *queues, t *Ticket) *lane {
@@ -190,7 +131,7 @@ func (q *classQueue) lane(qs *queues, t *Ticket) *lane {
 		return nil
 	}
 	if !qs.laned {
-		return q.all.top()
+		return q.first()
 	}
 	if t.Exclude.empty() {
 		if l := q.lanes[t.Target]; l != nil {
@@ -222,7 +163,7 @@ func (q *classQueue) openLane(qs *queues, t *Ticket) *lane {
 	} else {
 		l = &lane{}
 	}
-	*l = lane{queue: q, waitQueue: waitQueue{l.h[:0]}, pos: [numLaneHeaps]int{-1, -1}, widePos: -1}
+	*l = lane{queue: q, waiters: l.waiters, classPos: -1, readyPos: -1, widePos: -1}
 	switch {
 	case !qs.laned:
 		q.shared = l
@@ -258,7 +199,7 @@ func (q *classQueue) closeLane(qs *queues, l *lane) {
 		q.excluding = slices.DeleteFunc(q.excluding, func(o *lane) bool { return o == l })
 		qs.lanes--
 	}
-	if len(qs.spareLanes) < 64 && cap(l.h) <= 1024 {
+	if len(qs.spareLanes) < 64 && cap(l.waiters.All()) <= 1024 {
 		qs.spareLanes = append(qs.spareLanes, l)
 	}
 }

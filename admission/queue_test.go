@@ -5,24 +5,26 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/sluice-router/sluice/internal/heap"
 )
 
 // Any waiter leaves from any place, and the rest stay in order: the model test
 // has queues too short to see a heap broken deep inside.
 func TestQueuesStayHeaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var q waitQueue
+		var q heap.Heap[byPlace]
 		var d deadlineHeap
 		var in []*Ticket
 		seq := uint64(0)
 		verify := func() {
-			for i, k := range q.h {
-				if k.queuePos != i || k.before(q.h[max(i-1, 0)/2]) {
+			for i, k := range q.All() {
+				if k.queuePos != i || k.Before(q.All()[max(i-1, 0)/2]) {
 					t.Fatal("the queue is no heap")
 				}
 			}
-			for i, k := range d.h {
-				if k.deadlinePos != i || d.sooner(k, d.h[max(i-1, 0)/2]) {
+			for i, k := range d.All() {
+				if k.deadlinePos != i || k.Before(d.All()[max(i-1, 0)/2]) {
 					t.Fatal("the deadlines are no heap")
 				}
 			}
@@ -32,29 +34,29 @@ func TestQueuesStayHeaps(t *testing.T) {
 			case op < 3:
 				seq++
 				k := &Ticket{seq: seq, arrival: Instant(rapid.IntRange(0, 40).Draw(t, "arrival")), wakeAt: Instant(rapid.IntRange(0, 40).Draw(t, "end"))}
-				q.push(k)
-				d.push(k)
+				q.Push(byPlace{k})
+				d.Push(byDeadline{k})
 				in = append(in, k)
 			case len(in) > 0:
 				i := rapid.IntRange(0, len(in)-1).Draw(t, "who")
 				k := in[i]
 				if op == 3 {
-					q.remove(k)
-					d.remove(k)
+					q.Remove(k.queuePos)
+					d.Remove(k.deadlinePos)
 					in = slices.Delete(in, i, i+1)
 				} else {
 					k.wakeAt = Instant(rapid.IntRange(0, 40).Draw(t, "end"))
-					d.fix(k)
+					d.Fix(k.deadlinePos)
 				}
 			}
 			verify()
 		}
 		slices.SortFunc(in, (*Ticket).compare)
 		for _, k := range in {
-			if q.head() != k {
+			if q.First().Ticket != k {
 				t.Fatal("not in order")
 			}
-			q.remove(k)
+			q.Remove(k.queuePos)
 		}
 	})
 }

@@ -35,8 +35,8 @@ func (c *Core) refuseTooLate(now Instant, out *[]*Ticket) {
 	for _, f := range c.modelGroups {
 		for _, p := range f.profiles {
 			for _, q := range p.classes {
-				for _, l := range q.all.l {
-					c.findLate(now, l)
+				for _, l := range q.all.All() {
+					c.findLate(now, l.lane)
 				}
 			}
 		}

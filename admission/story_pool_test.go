@@ -334,8 +334,8 @@ func TestLanesAreBounded(t *testing.T) {
 			waiters = append(waiters, k)
 		}
 	}
-	if q := waiters[0].lane.queue; c.lanes != maxLanes || len(q.all.l) != maxLanes+1 || c.waiting != n {
-		t.Fatalf("%d lanes, %d in the class, %d wait", c.lanes, len(q.all.l), c.waiting)
+	if q := waiters[0].lane.queue; c.lanes != maxLanes || q.all.Len() != maxLanes+1 || c.waiting != n {
+		t.Fatalf("%d lanes, %d in the class, %d wait", c.lanes, q.all.Len(), c.waiting)
 	}
 	if err := checkIndexes(c); err != nil {
 		t.Fatal(err)

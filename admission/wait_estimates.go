@@ -34,7 +34,7 @@ func (ds *decisions) refuseEarly(now Instant, t *Ticket, q *classQueue, l *lane,
 	}
 	pace := q.atBest(now, ds.queues.start, l.leg(t, lack))
 	most := farBeyond * end.Sub(now).Seconds()
-	if q.pace.rate.sum < ds.early.admissions || !(float64(len(l.h)+1)/pace > most) {
+	if q.pace.rate.sum < ds.early.admissions || !(float64(l.waiters.Len()+1)/pace > most) {
 		return false
 	}
 	ahead := l.aheadOf(t)
@@ -73,19 +73,19 @@ func (qs *queues) late(now Instant, q *classQueue, ahead int, leg Leg) bool {
 // findLate adds the late waiters of a lane to c.unservable.
 func (qs *queues) findLate(now Instant, l *lane) {
 	leg := l.leg(nil, l.lack)
-	if !qs.late(now, l.queue, len(l.h)-1, leg) {
+	if !qs.late(now, l.queue, l.waiters.Len()-1, leg) {
 		return // not even the last
 	}
-	inOrder := slices.Clone(l.h)
-	slices.SortFunc(inOrder, func(a, b *Ticket) int {
-		if a.ahead(b) {
+	inOrder := slices.Clone(l.waiters.All())
+	slices.SortFunc(inOrder, func(a, b byPlace) int {
+		if a.Before(b) {
 			return -1
 		}
 		return 1
 	})
-	for i, t := range inOrder {
-		if t.lostAt == never && qs.late(now, l.queue, i, leg) {
-			qs.unservable = append(qs.unservable, t)
+	for i, w := range inOrder {
+		if w.lostAt == never && qs.late(now, l.queue, i, leg) {
+			qs.unservable = append(qs.unservable, w.Ticket)
 		}
 	}
 }
@@ -108,9 +108,10 @@ func (l *lane) aheadOf(t *Ticket) int {
 	if l == nil {
 		return 0
 	}
-	n, looks, ahead := len(l.h), min(len(l.h), aheadLooks), 0
+	all := l.waiters.All()
+	n, looks, ahead := len(all), min(len(all), aheadLooks), 0
 	for i := range looks {
-		if l.h[i*n/looks].ahead(t) {
+		if all[i*n/looks].ahead(t) {
 			ahead++
 		}
 	}

@@ -49,7 +49,7 @@ func (qs *queues) enqueue(now Instant, t *Ticket, pair bool) {
 // enter puts t into every list of waiters. pair: it has a candidate, or a pair.
 func (qs *queues) enter(now Instant, t *Ticket, pair bool) {
 	qs.insert(now, t)
-	qs.deadlines.push(t)
+	qs.deadlines.Push(byDeadline{t})
 	t.Target.waiters.add(t)
 	t.Target.paired = pair
 	qs.waitingBy[t.Target.shape]++
@@ -70,7 +70,7 @@ func (t *Ticket) setWake() {
 // whether others may start because of that.
 func (qs *queues) dequeue(now Instant, t *Ticket) bool {
 	others := qs.extract(now, t)
-	qs.deadlines.remove(t)
+	qs.deadlines.Remove(t.deadlinePos)
 	t.Target.waiters.remove(t)
 	t.waited += now.Sub(t.queuedAt)
 	t.state = stateIdle

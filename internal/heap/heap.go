@@ -71,39 +71,51 @@ func (h *Heap[T]) Fix(i int) {
 	}
 }
 
+// up and down write the moved element once, where it ends up.
+
 func (h *Heap[T]) up(i int) {
+	x := h.list[i]
+	start := i
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !h.list[i].Before(h.list[parent]) {
-			return
+		p := h.list[parent]
+		if !x.Before(p) {
+			break
 		}
-		h.swap(i, parent)
+		h.list[i] = p
+		p.SetIndex(i)
 		i = parent
+	}
+	if i != start {
+		h.list[i] = x
+		x.SetIndex(i)
 	}
 }
 
 // down reports whether the element at place i moved.
 func (h *Heap[T]) down(i int) bool {
+	x := h.list[i]
 	start := i
 	for {
 		first := 2*i + 1
 		if first >= len(h.list) {
 			break
 		}
-		if second := first + 1; second < len(h.list) && h.list[second].Before(h.list[first]) {
-			first = second
+		c := h.list[first]
+		if second := first + 1; second < len(h.list) && h.list[second].Before(c) {
+			first, c = second, h.list[second]
 		}
-		if !h.list[first].Before(h.list[i]) {
+		if !c.Before(x) {
 			break
 		}
-		h.swap(i, first)
+		h.list[i] = c
+		c.SetIndex(i)
 		i = first
 	}
-	return i > start
-}
-
-func (h *Heap[T]) swap(i, j int) {
-	h.list[i], h.list[j] = h.list[j], h.list[i]
-	h.list[i].SetIndex(i)
-	h.list[j].SetIndex(j)
+	if i == start {
+		return false
+	}
+	h.list[i] = x
+	x.SetIndex(i)
+	return true
 }
