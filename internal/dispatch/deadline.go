@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/list"
 	"github.com/sluice-router/sluice/internal/mono"
 )
 
@@ -17,8 +18,8 @@ type deadlines struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	first, last *deadline // by time
-	timer       *time.Timer
+	waiting list.List[*deadline] // by time
+	timer   *time.Timer
 	// rings is when the timer does: never later than the first is due. Zero: it
 	// is not set.
 	rings mono.Instant
@@ -27,10 +28,10 @@ type deadlines struct {
 // deadline is the time of one context, inside of what it belongs to. Its fields are
 // guarded by mu of the list that it is for.
 type deadline struct {
-	ctx        *legContext // nil: it is not in the list
-	at         mono.Instant
-	prev, next *deadline
-	alone      *time.Timer // its own, if it never was in the list
+	ctx   *legContext
+	at    mono.Instant
+	node  list.Node[*deadline]
+	alone *time.Timer // its own, if it never was in the list
 }
 
 // maxSteps is how far from its end a place in the list is looked for. Who was
@@ -42,25 +43,19 @@ const maxSteps = 32
 func (l *deadlines) add(d *deadline, ctx *legContext, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.at = mono.Of(at)
-	before := l.last
-	for steps := 0; before != nil && before.at > d.at; steps++ {
+	d.ctx, d.at, d.node.Value = ctx, mono.Of(at), d
+	before := l.waiting.Last()
+	for steps := 0; before != nil && before.Value.at > d.at; steps++ {
 		if steps == maxSteps {
 			d.alone = time.AfterFunc(d.at.Until(), func() { ctx.end(l.cause) })
 			return
 		}
-		before = before.prev
+		before = before.Prev()
 	}
-	d.ctx, d.prev = ctx, before
 	if before != nil {
-		d.next, before.next = before.next, d
+		l.waiting.InsertAfter(&d.node, before)
 	} else {
-		d.next, l.first = l.first, d
-	}
-	if d.next != nil {
-		d.next.prev = d
-	} else {
-		l.last = d
+		l.waiting.PushFront(&d.node)
 	}
 	if l.rings == 0 || d.at < l.rings {
 		l.ringLocked(d.at)
@@ -72,27 +67,10 @@ func (l *deadlines) add(d *deadline, ctx *legContext, at time.Time) {
 func (l *deadlines) remove(d *deadline) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if d.ctx != nil {
-		l.unlinkLocked(d)
-	}
+	l.waiting.Remove(&d.node)
 	if d.alone != nil {
 		d.alone.Stop()
 	}
-}
-
-func (l *deadlines) unlinkLocked(d *deadline) {
-	d.ctx = nil
-	if d.prev != nil {
-		d.prev.next = d.next
-	} else {
-		l.first = d.next
-	}
-	if d.next != nil {
-		d.next.prev = d.prev
-	} else {
-		l.last = d.prev
-	}
-	d.prev, d.next = nil, nil
 }
 
 // ringLocked sets the timer.
@@ -116,16 +94,15 @@ func (l *deadlines) ring() {
 func (l *deadlines) popDue() *legContext {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d := l.first
+	n := l.waiting.First()
 	switch {
-	case d == nil:
+	case n == nil:
 		l.rings = 0
 		return nil
-	case d.at.Until() > 0:
-		l.ringLocked(d.at)
+	case n.Value.at.Until() > 0:
+		l.ringLocked(n.Value.at)
 		return nil
 	}
-	ctx := d.ctx
-	l.unlinkLocked(d)
-	return ctx
+	l.waiting.Remove(n)
+	return n.Value.ctx
 }

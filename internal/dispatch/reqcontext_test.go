@@ -95,7 +95,7 @@ func TestRequestEndsByTime(t *testing.T) {
 	c.stop()
 	other.stop()
 	other.stop()
-	if limits.first != nil || limits.last != nil {
+	if limits.waiting.Len() != 0 {
 		t.Error("deadlines are left")
 	}
 }
@@ -177,7 +177,7 @@ func TestDeadlineFarOutOfOrder(t *testing.T) {
 	for i := range later {
 		l.remove(&later[i])
 	}
-	if l.first != nil || l.last != nil {
+	if l.waiting.Len() != 0 {
 		t.Error("deadlines are left")
 	}
 }
@@ -248,7 +248,7 @@ func TestRequestContextUnderContention(t *testing.T) {
 	}
 	all.Wait()
 	for _, l := range []*deadlines{limits, graces} {
-		if l.first != nil || l.last != nil {
+		if l.waiting.Len() != 0 {
 			t.Error("deadlines are left")
 		}
 	}

@@ -27,6 +27,9 @@ func (n *Node[T]) Listed() bool { return n.list != nil }
 // Next returns the node after n, nil after the last one.
 func (n *Node[T]) Next() *Node[T] { return n.next }
 
+// Prev returns the node before n, nil before the first one.
+func (n *Node[T]) Prev() *Node[T] { return n.prev }
+
 // List is a list of nodes. The zero value is empty and ready for use. It must not be
 // copied, and is not safe for concurrent use.
 type List[T any] struct {
@@ -40,35 +43,39 @@ func (l *List[T]) Len() int { return l.n }
 // First returns the first node, nil if the list is empty.
 func (l *List[T]) First() *Node[T] { return l.first }
 
+// Last returns the last node, nil if the list is empty.
+func (l *List[T]) Last() *Node[T] { return l.last }
+
 // PushFront adds n before all others. REQUIRES: n is in no list.
-func (l *List[T]) PushFront(n *Node[T]) {
-	l.add(n)
-	n.next = l.first
-	if l.first != nil {
-		l.first.prev = n
-	} else {
-		l.last = n
-	}
-	l.first = n
-}
+func (l *List[T]) PushFront(n *Node[T]) { l.link(nil, n, l.first) }
 
 // PushBack adds n after all others. REQUIRES: n is in no list.
-func (l *List[T]) PushBack(n *Node[T]) {
-	l.add(n)
-	n.prev = l.last
-	if l.last != nil {
-		l.last.next = n
-	} else {
-		l.first = n
+func (l *List[T]) PushBack(n *Node[T]) { l.link(l.last, n, nil) }
+
+// InsertAfter adds n after p. REQUIRES: p is in l, and n in no list.
+func (l *List[T]) InsertAfter(n, p *Node[T]) {
+	if p.list != l {
+		panic("BUG: a node is added after one that is not in the list")
 	}
-	l.last = n
+	l.link(p, n, p.next)
 }
 
-func (l *List[T]) add(n *Node[T]) {
+// link puts n between two neighbours; nil is the end of the list.
+func (l *List[T]) link(before, n, after *Node[T]) {
 	if n.list != nil {
 		panic("BUG: a node is added to a list while it is in one")
 	}
-	n.list = l
+	n.list, n.prev, n.next = l, before, after
+	if before != nil {
+		before.next = n
+	} else {
+		l.first = n
+	}
+	if after != nil {
+		after.prev = n
+	} else {
+		l.last = n
+	}
 	l.n++
 }
 

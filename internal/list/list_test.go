@@ -28,6 +28,10 @@ func TestListAgreesWithASlice(t *testing.T) {
 				t.Fatalf("step %d: a node is removed once", step)
 			}
 			plain = slices.Delete(plain, at, at+1)
+		case len(plain) > 0 && r.IntN(3) == 0:
+			at := r.IntN(len(plain))
+			l.InsertAfter(n, &nodes[plain[at]])
+			plain = slices.Insert(plain, at+1, i)
 		case r.IntN(2) == 0:
 			l.PushFront(n)
 			plain = slices.Insert(plain, 0, i)
@@ -41,6 +45,15 @@ func TestListAgreesWithASlice(t *testing.T) {
 		}
 		if !slices.Equal(got, plain) || l.Len() != len(plain) {
 			t.Fatalf("step %d: %v of %d, want %v", step, got, l.Len(), plain)
+		}
+		for n := l.Last(); n != nil; n = n.Prev() {
+			if last := len(got) - 1; last < 0 || got[last] != n.Value {
+				t.Fatalf("step %d: backwards it is another list", step)
+			}
+			got = got[:len(got)-1]
+		}
+		if len(got) > 0 {
+			t.Fatalf("step %d: backwards it lacks %v", step, got)
 		}
 	}
 }
