@@ -88,8 +88,19 @@ func (f *filter) drop(s *candidates, l Leg, r *Rank) {
 	if !x.is(f.own[l]) {
 		f.own[l].copyFrom(x.set)
 	}
-	*x = rankSet{set: f.own[l], n: -1}
+	*x = rankSet{set: f.own[l], n: max(x.n-1, -1)}
 	x.set.clear(r.index)
+}
+
+// dropExcluded takes the ranks of x from the candidates of the legs. It tells whether any
+// are left.
+func (f *filter) dropExcluded(x *Exclusions, s *candidates) bool {
+	for l := s.gating(); l < numLegs; l++ {
+		for _, r := range x[l] {
+			f.drop(s, l, r)
+		}
+	}
+	return !s.empty()
 }
 
 // legSet says on which legs a ticket's exclusions hold, and whether pairs in

@@ -36,14 +36,58 @@ func (f *filter) allOverloaded(t *Ticket) bool {
 // Which ranks may be paired, and whether all are overloaded, matters only in the end or
 // to name the lack. So the steps are taken without that at first.
 func (f *filter) find(t *Ticket, s *candidates) Resource {
-	if lack := full(t.Target); lack != ResourceNone && !f.index.rejecting {
+	lack := full(t.Target)
+	switch {
+	case lack == ResourceNone:
+		if f.unrestricted(t, s) || f.avoiding(t, s) {
+			return ResourceNone
+		}
+	case !f.index.rejecting:
 		return lack
 	}
-	lack := f.narrow(t, s, false)
+	lack = f.narrow(t, s, false)
 	if lack != ResourceNone && lack != ResourceWorker && (f.index.rejecting || s.pairing) {
 		lack = f.narrow(t, s, true)
 	}
 	return lack
+}
+
+// unrestricted leaves in s all ranks with room, where nothing but that matters to t. It
+// tells whether that is so, and there are any. The steps of narrow come to the same, but
+// this is what most requests need.
+func (f *filter) unrestricted(t *Ticket, s *candidates) bool {
+	target, cl := t.Target, t.class
+	x := &target.model.modelGroup.fence
+	if !target.free || cl.prefillThreshold >= 0 || cl.blockThreshold >= 0 || x.owner != nil && x.owner != t ||
+		!t.Exclude.empty() || len(f.index.quarantines) > 0 {
+		return false
+	}
+	s.pairing, s.apart = false, false
+	s.pools[PrefillLeg] = nil
+	if target.shape == Disaggregated {
+		if !target.model.soleGroup() {
+			return false
+		}
+		p := target.model.pools[RolePrefill]
+		s.pools[PrefillLeg], s.sets[PrefillLeg] = p, rankSet{set: p.room, n: p.roomN}
+	}
+	d := target.model.pools[target.role(DecodeLeg)]
+	s.pools[DecodeLeg], s.sets[DecodeLeg] = d, rankSet{set: d.room, n: d.roomN}
+	return d.roomN > 0
+}
+
+// avoiding leaves in s the ranks that a retry could start on now without those that
+// failed it. It tells whether there are any. Then narrow would come to the same; it has
+// to find out before if there are candidates beside the failed ones, room or not.
+func (f *filter) avoiding(t *Ticket, s *candidates) bool {
+	if t.Exclude.empty() || t.byRatio() {
+		return false
+	}
+	f.all(t.Target, s)
+	if t.Target.shape == Disaggregated && len(f.index.quarantines) > 0 {
+		s.apart, s.pairing = true, true
+	}
+	return f.narrowToRoom(t, s, &t.Exclude, false) == ResourceNone
 }
 
 // full is what is lacking where one of two pools has no rank with room at all.
@@ -71,16 +115,16 @@ func full(t *Target) Resource {
 // exact pairs the ranks after each step, so that the lack is that of the first step
 // without a pair; what is left in the end is the same.
 func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
-	target, cl := t.Target, t.class
+	target := t.Target
 	f.all(target, s)
-	byRatio := cl.ratio > 0 && cl.prefillThreshold >= 0 && !ownsFence(t)
+	byRatio := t.byRatio()
 	// With nothing to avoid, what has room among all ranks is narrowed to the target as
 	// well as what is eligible would be.
 	plain := !exact && t.Exclude.empty() && len(f.index.quarantines) == 0 && (!byRatio || target.free && !s.pairing)
 	if !plain && !f.eligible(t, s) {
 		return ResourceWorker
 	}
-	busy := byRatio && f.busy(cl, s.of(s.gating()).set)
+	busy := byRatio && f.busy(t.class, s.of(s.gating()).set)
 	if exact && f.index.rejecting {
 		if !f.notOverloaded(t, s) {
 			return ResourceOverloaded
@@ -92,6 +136,13 @@ func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	if busy {
 		return ResourcePrefillTokens
 	}
+	return f.narrowToRoom(t, s, nil, exact)
+}
+
+// narrowToRoom takes the steps of narrow from room on. without are ranks to leave out
+// beside; nil: none. They are not looked at for what is lacking.
+func (f *filter) narrowToRoom(t *Ticket, s *candidates, without *Exclusions, exact bool) Resource {
+	target, cl := t.Target, t.class
 	gating := s.gating()
 	if !f.withRoom(target, s, gating) || exact && !f.paired(target, s) {
 		return lackOfRoom(target.role(gating))
@@ -108,6 +159,9 @@ func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	if x := &target.model.modelGroup.fence; x.owner != nil && x.owner != t && (!f.notFenced(x, t, s) || exact && !f.paired(target, s)) {
 		return ResourceFence
 	}
+	if without != nil && !f.dropExcluded(without, s) {
+		return ResourceWorker
+	}
 	if s.pairing && !exact && !f.paired(target, s) {
 		return ResourceDecode // which it is, the exact steps tell
 	}
@@ -123,6 +177,11 @@ func lackOfRoom(role Role) Resource {
 		return ResourceDecode
 	}
 	return ResourceRegular
+}
+
+// byRatio tells whether t waits while too large a part of its ranks is busy.
+func (t *Ticket) byRatio() bool {
+	return t.class.ratio > 0 && t.class.prefillThreshold >= 0 && !ownsFence(t)
 }
 
 // ownsFence tells whether a fence is there for t.
