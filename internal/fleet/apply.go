@@ -7,19 +7,29 @@ import (
 )
 
 // applyAllLocked brings the gate in line with what is known: w after something
-// about it changed (nil: a worker went), and those whose place depends on the
-// others. News are to be logged.
+// about it changed, and those whose place depends on the others. News are to be logged.
 func (f *Fleet) applyAllLocked(w *Worker, changes *[]admission.Change) (news []pairingNews) {
+	return f.applyAllOfLocked([]*Worker{w}, changes)
+}
+
+// applyAllOfLocked is applyAllLocked for several workers that changed, none if
+// workers only went.
+func (f *Fleet) applyAllOfLocked(ws []*Worker, changes *[]admission.Change) (news []pairingNews) {
 	alone := !f.anyNamedLocked()
-	if w != nil {
+	var offers connectorsByModel
+	for _, w := range ws {
 		if w.inheritsConnector() {
-			w.inheritConnectorLocked(f.prefillConnectorsLocked())
+			if offers == nil {
+				offers = f.prefillConnectorsLocked()
+			}
+			w.inheritConnectorLocked(offers)
 		}
 		f.applyLocked(w, alone, changes)
+		w.applied = true
 	}
-	var offers connectorsByModel
+	offers = nil
 	for _, o := range f.workers {
-		if o == w || o.draining {
+		if o.draining || o.applied {
 			continue
 		}
 		adopted := false
@@ -32,6 +42,9 @@ func (f *Fleet) applyAllLocked(w *Worker, changes *[]admission.Change) (news []p
 		if adopted || o.modelUnknown {
 			f.applyLocked(o, alone, changes)
 		}
+	}
+	for _, w := range ws {
+		w.applied = false
 	}
 	f.publishModelsLocked()
 	return f.pairingLocked()
@@ -166,7 +179,7 @@ func (f *Fleet) requestsLocked(w *Worker) int {
 func (f *Fleet) gateStateLocked(r *Rank) admission.RankState {
 	b, _ := r.breaker.get()
 	return admission.RankState{
-		Healthy: r.worker.health.healthy && !r.worker.withheldLocked(), Draining: r.worker.draining,
+		Healthy: r.worker.health.healthy && r.worker.notReady == "" && !r.worker.withheldLocked(), Draining: r.worker.draining,
 		Breaker: b, Probes: r.breaker.probes(),
 	}
 }

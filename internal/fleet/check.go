@@ -32,7 +32,7 @@ type prober interface {
 func (f *Fleet) due(w *Worker, now admission.Instant) {
 	f.mu.Lock()
 	if w.draining && !w.removed && !f.closed {
-		f.drainLocked(w, now)
+		f.drainAllLocked([]*Worker{w}, now)
 	}
 	if w.removed || w.draining || w.checking || f.closed {
 		f.mu.Unlock()
@@ -46,7 +46,8 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 	}
 	w.progress = w.liveness.Load().progressed.Swap(false)
 	doubt := w.health.failing() || w.Facts().Incomplete
-	stale, away := f.factsStaleLocked(w, now), !w.health.healthy
+	stale, away := f.factsStaleLocked(w, now), !w.health.healthy || w.otherIdentity
+	w.otherIdentity = false
 	f.mu.Unlock()
 	f.limiter.start(doubt, func() { f.check(w, l, stale, away) })
 }
@@ -207,6 +208,12 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	w.checking = false
 	w.lastCheck.Store(int64(now))
 	if w.removed || w.draining || f.closed {
+		f.mu.Unlock()
+		return
+	}
+	if w.otherIdentity {
+		// The check began before its source named another engine.
+		f.sched.set(w.event, now)
 		f.mu.Unlock()
 		return
 	}

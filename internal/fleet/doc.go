@@ -29,6 +29,9 @@
 // worker; with other settings it is replaced in one step, in which it is never
 // absent; after a removal it is a new generation that starts anew.
 //
+// Workers that are declared elsewhere come by Reconcile, which also says of each whether
+// it may be chosen and whether it is about to leave (Declared).
+//
 // A request finds its engine by the rank it was granted:
 //
 //	rank := ticket.Decode.Data().(*fleet.Rank)

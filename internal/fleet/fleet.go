@@ -52,6 +52,7 @@ type Fleet struct {
 	byID       map[string]*Worker
 	byURL      map[string]*Worker
 	retired    map[*Worker]struct{} // replaced, with an endpoint of their own that still has requests
+	heldOut    map[string]heldOut   // by URL: removed by request while a source declares them
 	generation uint64
 	rand       *rand.Rand
 	closed     bool
@@ -78,7 +79,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
 			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet,
 		},
-		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{},
+		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{}, heldOut: map[string]heldOut{},
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -130,45 +131,71 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, by ...a
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if old := f.byURL[spec.URL]; old == nil || old.draining || !sameTransport(&old.spec, &spec) {
+	var ep *upstream.Endpoint
+	if f.needsEndpointLocked(&spec) {
 		f.mu.Unlock()
-		ep, err := endpointOf(&spec, f.transport) // reads certificate files
+		ep, err = endpointOf(&spec, f.transport) // reads certificate files
 		f.mu.Lock()
 		if err != nil {
 			return nil, false, err
 		}
-		w, created, err = f.addLocked(source, spec, base, ep, by)
-		if w == nil || w.endpoint != ep {
-			ep.Close()
-		}
-		return w, created, err
 	}
-	return f.addLocked(source, spec, base, nil, by)
+	w, created, err = f.addLocked(source, spec, base, ep, by)
+	if ep != nil && (w == nil || w.endpoint != ep) {
+		ep.Close()
+	}
+	return w, created, err
 }
 
-// addLocked registers spec. ep is a new endpoint for it, nil to use the one of
-// the worker that has the URL now.
+// needsEndpointLocked reports whether a checked spec cannot use the endpoint of the
+// worker that has its URL now.
+func (f *Fleet) needsEndpointLocked(spec *WorkerSpec) bool {
+	old := f.byURL[spec.URL]
+	return old == nil || old.draining || !sameTransport(&old.spec, spec)
+}
+
+// addLocked registers spec and puts that in force. ep is a new endpoint for it, nil to
+// use the one of the worker that has the URL now.
 func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint, by []any) (*Worker, bool, error) {
+	var changes []admission.Change
+	w, created, err := f.placeLocked(source, spec, base, ep, &changes)
+	if !created {
+		return w, false, err
+	}
+	news := f.applyAllLocked(w, &changes)
+	f.gate.Apply(changes...)
+	f.logRegistered(w, by)
+	f.logPairing(news)
+	return w, true, nil
+}
+
+// placeLocked puts a worker into the registry, in the place of the one that has its URL
+// now, whose ranks it takes out of the gate. The caller brings its own in with
+// applyAllLocked.
+func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint, changes *[]admission.Change) (*Worker, bool, error) {
 	if f.closed {
 		return nil, false, ErrClosed
 	}
 	old := f.byURL[spec.URL]
 	if old != nil && !old.draining && source != SourceRequests && old.source != source {
+		old.alsoOf = source
 		return nil, false, &otherOwnerError{spec.URL, old.source}
 	}
+	if source == SourceRequests {
+		delete(f.heldOut, spec.URL)
+	}
 	if old != nil && !old.draining && equalSpecs(&old.spec, &spec) {
-		old.source = source
+		old.takeOver(source)
 		return old, false, nil
 	}
 	now := f.clock.Now()
 	f.generation++
-	w := &Worker{fleet: f, source: source, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now}
+	w := &Worker{fleet: f, declaration: declaration{source: source}, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now}
 	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
 	w.updateState(noFacts)
 	w.ranks.Store(new([]*Rank))
-	var changes []admission.Change
 	if old == nil {
 		w.id = f.newIDLocked(spec.URL)
 		if len(f.workers) == 0 {
@@ -176,10 +203,12 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 		}
 		f.workers = append(f.workers, w)
 	} else {
-		w.id = old.id
+		w.id, w.replaced = old.id, true
 		f.workers[slices.Index(f.workers, old)] = w
-		f.unregisterLocked(old, &changes)
+		f.unregisterLocked(old, changes)
 		if !old.draining {
+			w.declaration = old.declaration
+			w.takeOver(source)
 			w.updateState(old.Facts())
 			w.loads.Store(old.loads.Load())
 			w.peer.Store(old.peer.Load())
@@ -203,12 +232,17 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 		w.health.everHealthy, w.health.healthy = true, true
 	}
 	f.byID[w.id], f.byURL[spec.URL] = w, w
-	news := f.applyAllLocked(w, &changes)
-	f.gate.Apply(changes...)
 	f.sched.set(w.event, now)
-	f.log.With(by...).Info("worker registered", "worker", spec.URL, "id", w.id, "type", w.role.String(), "replaced", old != nil)
-	f.logPairing(news)
 	return w, true, nil
+}
+
+// logRegistered logs that w is in force. by is who ordered it.
+func (f *Fleet) logRegistered(w *Worker, by []any) {
+	log := f.log.With(by...)
+	if w.origin != "" {
+		log = log.With("origin", w.origin)
+	}
+	log.Info("worker registered", "worker", w.spec.URL, "id", w.id, "type", w.role.String(), "replaced", w.replaced, "source", w.source)
 }
 
 // newIDLocked makes the id of a URL.
@@ -228,47 +262,109 @@ func (f *Fleet) newIDLocked(url string) string {
 // after Options.drainTimeout. name is an id or a URL. ok is false when there is no
 // such worker. Repeated calls do nothing. by is who ordered it, as keys and values for
 // the log.
+//
+// A worker that a source declares is held out then: the source does not bring it back
+// before it has declared it no more, or another engine at its address, or Add was
+// called for it.
 func (f *Fleet) Remove(name string, by ...any) (w *Worker, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	w = f.lookupLocked(name)
-	if w == nil || w.draining {
-		return w, w != nil
+	if w == nil {
+		return nil, false
 	}
-	now := f.clock.Now()
-	w.draining, w.drainSince = true, now
-	w.cancel()
-	var changes []admission.Change
-	news := f.applyAllLocked(w, &changes)
-	f.halfOpenLastLocked(now, &changes)
-	f.gate.Apply(changes...)
-	f.logPairing(news)
-	f.log.With(by...).Info("worker is being removed: it gets no new requests, and those it has are waited for",
-		"worker", w.spec.URL, "id", w.id, "requests", f.requestsLocked(w))
-	f.drainLocked(w, now)
+	f.holdOutLocked(w)
+	if w.draining && !w.leaving {
+		return w, true
+	}
+	f.removeAllLocked([]*Worker{w}, by)
 	return w, true
 }
 
-// drainLocked takes a removed worker out of the registry when its requests have
-// ended, or schedules the next look.
-func (f *Fleet) drainLocked(w *Worker, now admission.Instant) {
-	f.pruneOldRanksLocked(w)
-	waited, left := now.Sub(w.drainSince), f.requestsLocked(w)
-	if (len(w.oldRanks) > 0 || left > 0) && waited < f.opts.drainTimeout {
-		// The pause grows with the time already waited: 10 ms to half a second.
-		f.sched.set(w.event, now.Add(min(max(waited/4, 10*time.Millisecond), 500*time.Millisecond)))
+// removeAllLocked begins the removal of workers.
+func (f *Fleet) removeAllLocked(ws []*Worker, by []any) {
+	if len(ws) == 0 {
 		return
 	}
+	now := f.clock.Now()
+	for _, w := range ws {
+		w.leaving = false
+		f.beginDrainLocked(w, now)
+		w.cancel()
+	}
 	var changes []admission.Change
-	f.unregisterLocked(w, &changes)
-	f.stopLocked(w)
-	f.workers = slices.DeleteFunc(f.workers, func(o *Worker) bool { return o == w })
-	delete(f.byID, w.id)
-	delete(f.byURL, w.spec.URL)
-	f.logPairing(f.applyAllLocked(nil, &changes))
+	news := f.applyAllOfLocked(ws, &changes)
+	f.halfOpenLastLocked(now, &changes)
 	f.gate.Apply(changes...)
-	w.endpoint.Close()
-	f.log.Info("worker was removed", "worker", w.spec.URL, "id", w.id, "drained", waited.Round(time.Millisecond), "requests", left)
+	f.logPairing(news)
+	f.logDrains("worker is being removed: it gets no new requests, and those it has are waited for", ws, by)
+	f.drainAllLocked(ws, now)
+}
+
+// beginDrainLocked has w get no new requests. Its bound in time is the usual one, unless
+// the caller sets another.
+func (f *Fleet) beginDrainLocked(w *Worker, now admission.Instant) {
+	if !w.draining {
+		w.draining, w.drainSince = true, now
+	}
+	w.drainUntil, w.drainHard = w.drainSince.Add(f.opts.drainTimeout), false
+}
+
+// logDrains logs the beginning of the drain of workers, of many only their number.
+func (f *Fleet) logDrains(text string, ws []*Worker, by []any) {
+	log := f.log.With(by...)
+	for _, w := range ws[:min(len(ws), maxLogged)] {
+		log.Info(text, "worker", w.spec.URL, "id", w.id, "requests", f.requestsLocked(w))
+	}
+	if more := len(ws) - maxLogged; more > 0 {
+		log.Info("more workers as the last one", "workers", more)
+	}
+}
+
+// maxLogged bounds the lines about single workers for one event that concerns many.
+const maxLogged = 20
+
+// drainAllLocked takes those of ws out of the registry whose requests have ended, or
+// that have waited for them long enough, and schedules the next look at the others.
+func (f *Fleet) drainAllLocked(ws []*Worker, now admission.Instant) {
+	var over []*Worker
+	for _, w := range ws {
+		f.pruneOldRanksLocked(w)
+		if (len(w.oldRanks) > 0 || f.requestsLocked(w) > 0) && now < w.drainUntil {
+			// The pause grows with the time already waited: 10 ms to half a second.
+			pause := min(max(now.Sub(w.drainSince)/4, 10*time.Millisecond), 500*time.Millisecond)
+			f.sched.set(w.event, min(now.Add(pause), w.drainUntil))
+			continue
+		}
+		over = append(over, w)
+	}
+	if len(over) == 0 {
+		return
+	}
+	left := make([]int, len(over))
+	var changes []admission.Change
+	for i, w := range over {
+		left[i] = f.requestsLocked(w)
+		f.unregisterLocked(w, &changes)
+		f.stopLocked(w)
+		delete(f.byID, w.id)
+		delete(f.byURL, w.spec.URL)
+	}
+	f.workers = slices.DeleteFunc(f.workers, func(o *Worker) bool { return o.removed })
+	f.logPairing(f.applyAllOfLocked(nil, &changes))
+	f.gate.Apply(changes...)
+	for i, w := range over {
+		if w.drainHard && left[i] > 0 {
+			w.liveness.Load().end(ErrDead)
+		}
+		w.endpoint.Close()
+		if i < maxLogged {
+			f.log.Info("worker was removed", "worker", w.spec.URL, "id", w.id, "drained", now.Sub(w.drainSince).Round(time.Millisecond), "requests", left[i])
+		}
+	}
+	if more := len(over) - maxLogged; more > 0 {
+		f.log.Info("more workers were removed", "workers", more)
+	}
 }
 
 // stopLocked ends everything that is going on for w itself.

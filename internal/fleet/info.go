@@ -46,6 +46,14 @@ type Info struct {
 	TopologyDomain string `json:"topology_domain,omitempty"`
 	Generation     uint64 `json:"generation"`
 	Version        string `json:"version,omitempty"`
+	// Source is who declares it: "requests" for a worker that was registered by request.
+	// Origin is where an operator finds it there.
+	Source string `json:"source,omitempty"`
+	Origin string `json:"origin,omitempty"`
+	// NotReady is why its source says that it must not be chosen.
+	NotReady string `json:"not_ready,omitempty"`
+	// LeaveBy is when a draining worker is removed at the latest.
+	LeaveBy *time.Time `json:"leave_by,omitempty"`
 	// Reason says why it is not healthy, or what the last check found.
 	Reason string `json:"reason,omitempty"`
 	// Busy: it failed its last check and that was forgiven.
@@ -178,6 +186,8 @@ func (w *Worker) statusLocked() Status {
 		return StatusDraining
 	case w.health.healthy && (w.withheldLocked() || w.modelProblem != ""):
 		return StatusPending
+	case w.health.healthy && w.notReady != "":
+		return StatusNotReady
 	case w.health.healthy:
 		return StatusReady
 	case w.health.everHealthy:
@@ -194,7 +204,7 @@ func (w *Worker) infoLocked(place int) Info {
 		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.Generation(), Version: facts.Version,
 		Reason: w.health.reason, Busy: w.health.forgiven, Dead: w.health.dead,
 		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.MaxModelLen(),
-		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(),
+		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(), Source: w.source, Origin: w.origin, NotReady: w.notReady,
 		MissingRoutes: facts.Missing, MissingCapacity: w.missingCapacity(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {
@@ -228,7 +238,11 @@ func (w *Worker) infoLocked(place int) Info {
 	for _, r := range w.oldRanks {
 		i.Load += w.fleet.gate.RankStats(r).Load()
 	}
-	i.Reason = cmp.Or(i.Reason, w.modelProblem)
+	i.Reason = cmp.Or(i.Reason, w.modelProblem, w.notReady)
+	if w.draining && !w.removed {
+		at := time.Now().Add(w.drainUntil.Sub(now)).UTC().Round(time.Second)
+		i.LeaveBy = &at
+	}
 	i.Suspect = w.suspectLocked(now)
 	i.Barred = w.fleet.quarantinedLocked(w, now)
 	i.Breaker = worst.String()

@@ -24,6 +24,7 @@ const (
 	StatusPending   Status = "pending"   // never seen healthy
 	StatusReady     Status = "ready"     // gets requests
 	StatusUnhealthy Status = "unhealthy" // was ready, fails its checks
+	StatusNotReady  Status = "not_ready" // would be ready, but its source says that it must not be chosen
 	StatusDraining  Status = "draining"  // removed, its requests are not over
 )
 
@@ -72,10 +73,14 @@ type Worker struct {
 	inheritedConnector string
 	health             healthState
 	progress           bool // bytes came between the last check and the one that runs
+	declaration             // what its source says of its life
 	draining           bool
-	source             string // who brought it; see Reconcile
 	drainSince         admission.Instant
-	removed            bool // in no list, asked nothing
+	drainUntil         admission.Instant // when it is removed although requests are left
+	drainHard          bool              // those that are left then are ended
+	leaving            bool              // it drains because its source says so, which can take that back
+	replaced           bool              // there was another registration of its URL before
+	removed            bool              // in no list, asked nothing
 	addedAt            admission.Instant
 	models             []string          // of its ranks at the gate
 	modelUnknown       bool              // it has reported no model
@@ -84,7 +89,9 @@ type Worker struct {
 	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsReadAt        admission.Instant // when they were last read whole
 	checking           bool
+	applied            bool     // applyAllOfLocked has seen it; false outside of it
 	maybeReplaced      bool     // it seems to be another engine than its facts are of
+	otherIdentity      bool     // its source says that it is one: what a running check reads may be the former's
 	factsAttempts      int      // times its facts were read and did not suffice for work
 	pairingNotes       []string // what keeps it from being paired, for the operator
 }

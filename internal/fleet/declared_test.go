@@ -1,0 +1,300 @@
+package fleet
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/policy"
+)
+
+func regular(url string, change ...func(*Declared)) Declared {
+	d := Declared{Worker: WorkerSpec{URL: url, Type: config.WorkerRegular}}
+	for _, c := range change {
+		c(&d)
+	}
+	return d
+}
+
+func notReady(why string) func(*Declared) { return func(d *Declared) { d.NotReady = why } }
+
+func identity(id string) func(*Declared) { return func(d *Declared) { d.Identity = id } }
+
+func leaving(by time.Time) func(*Declared) {
+	return func(d *Declared) { d.Leaving, d.LeaveBy = true, by }
+}
+
+// declare reconciles the source "pods" and fails on an error.
+func (b *testbed) declare(specs ...Declared) {
+	b.t.Helper()
+	if err := b.Reconcile(b.t.Context(), "pods", specs); err != nil {
+		b.t.Error(err)
+	}
+	synctest.Wait()
+}
+
+func (b *testbed) must(url string) *Worker {
+	b.t.Helper()
+	w, ok := b.Get(url)
+	if !ok {
+		b.t.Fatalf("there is no worker %s", url)
+	}
+	return w
+}
+
+func TestNotReadyKeepsWhatIsKnown(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		b.prober.says(urlA, serves("m"))
+		b.prober.says(urlB, serves("m"))
+		b.declare(regular(urlA), regular(urlB))
+		b.wantCandidates(urlA, urlB)
+		w := b.must(urlA)
+		facts, rank, generation := w.Facts(), w.Ranks()[0], w.Generation()
+		alive := w.Alive()
+		b.acquire("m")
+
+		b.declare(regular(urlA, notReady("pod is not Ready")), regular(urlB))
+		b.wantCandidates(urlB)
+		i := b.must(urlA).Info()
+		if i.Status != StatusNotReady || i.NotReady != "pod is not Ready" || i.Reason != "pod is not Ready" || !i.IsHealthy || i.Source != "pods" {
+			t.Errorf("status %s, %q, reason %q, healthy %v, source %q", i.Status, i.NotReady, i.Reason, i.IsHealthy, i.Source)
+		}
+		b.pass(time.Minute) // its checks go on, and succeed
+		b.wantCandidates(urlB)
+		if alive.Err() != nil {
+			t.Error("a running request was ended")
+		}
+
+		b.declare(regular(urlA), regular(urlB))
+		b.wantCandidates(urlA, urlB)
+		if now := b.must(urlA); now != w || now.Ranks()[0] != rank || now.Generation() != generation || now.Facts().ServedName != facts.ServedName {
+			t.Error("the worker was made anew")
+		}
+	})
+}
+
+func TestSourceTakesLeavingBack(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		b.prober.says(urlA, serves("m"))
+		b.declare(regular(urlA))
+		w := b.must(urlA)
+		rank, checks := w.Ranks()[0], b.prober.count(urlA)
+		b.acquire("m")
+
+		b.declare(regular(urlA, leaving(time.Now().Add(time.Hour))))
+		b.wantCandidates()
+		if i := w.Info(); i.Status != StatusDraining || i.LeaveBy == nil {
+			t.Errorf("status %s, leave by %v", i.Status, i.LeaveBy)
+		}
+		b.pass(time.Minute)
+		b.declare(regular(urlA))
+		b.wantCandidates(urlA)
+		if now := b.must(urlA); now != w || now.Ranks()[0] != rank {
+			t.Error("the worker was made anew")
+		}
+		if b.prober.count(urlA) == checks {
+			t.Error("it was not checked when it came back")
+		}
+	})
+}
+
+func TestLeavingEndsByItsBound(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		b.declare(regular(urlA))
+		w := b.must(urlA)
+		b.acquire("m")
+		alive := w.Alive()
+		at := time.Now().Add(30 * time.Second)
+		for range 3 {
+			b.declare(regular(urlA, leaving(at)))
+			b.pass(9 * time.Second)
+		}
+		if alive.Err() != nil {
+			t.Error("its request was ended early")
+		}
+		b.pass(3*time.Second + time.Millisecond)
+		if alive.Err() == nil {
+			t.Error("its request outlived the engine")
+		}
+		if _, ok := b.Get(urlA); ok {
+			t.Error("the worker is registered after its bound")
+		}
+		// It is still declared, as a pod with a finalizer is.
+		b.declare(regular(urlA, leaving(at)))
+		if _, ok := b.Get(urlA); ok {
+			t.Error("a worker that had left came back as leaving")
+		}
+	})
+}
+
+func TestIdleWorkerLeavesAtOnce(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		b.declare(regular(urlA), regular(urlB))
+		b.declare(regular(urlA, leaving(time.Now().Add(time.Hour))), regular(urlB))
+		if _, ok := b.Get(urlA); ok {
+			t.Error("it waits for nothing")
+		}
+		b.wantCandidates(urlB)
+	})
+}
+
+func TestOtherIdentityIsAnotherEngine(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		b.declare(regular(urlA, identity("uid-1")))
+		w := b.must(urlA)
+		b.acquire("m")
+		alive, generation, checks := w.Alive(), w.Generation(), b.prober.count(urlA)
+		w.Ranks()[0].NoteFailure("x", "y")
+
+		b.prober.takes(urlA, time.Second)
+		b.prober.says(urlA, serves("m", "other"))
+		b.declare(regular(urlA, identity("uid-2")))
+		b.wantCandidates(urlA) // no gap
+		if alive.Err() == nil {
+			t.Error("a request on the former engine was not ended")
+		}
+		if now := b.must(urlA); now.Generation() == generation || now.Alive().Err() != nil {
+			t.Error("it counts as the same engine")
+		}
+		b.pass(2 * time.Second)
+		if b.prober.count(urlA) == checks {
+			t.Error("it was not checked at once")
+		}
+		b.wantModels(map[string]string{urlA: "m,other"})
+
+		// A source that cannot tell any more says nothing new.
+		generation = b.must(urlA).Generation()
+		b.declare(regular(urlA))
+		b.declare(regular(urlA, identity("uid-2")))
+		if b.must(urlA).Generation() != generation {
+			t.Error("an engine was replaced that is the same")
+		}
+	})
+}
+
+// What a check reads that began at the former engine does not count.
+func TestOtherIdentityDuringACheck(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		b.declare(regular(urlA, identity("uid-1")))
+		b.prober.takes(urlA, 2*time.Second)
+		checks := b.prober.count(urlA)
+		for b.prober.count(urlA) == checks {
+			b.pass(100 * time.Millisecond)
+		}
+		b.declare(regular(urlA, identity("uid-2")))
+		b.prober.set(vanished, urlA)
+		b.pass(2 * time.Second) // the check that began before is over, and the next has begun
+		if n := b.prober.count(urlA); n != checks+2 {
+			t.Errorf("%d checks began, want 2", n-checks)
+		}
+	})
+}
+
+func TestRemovedByRequestStaysOutOfItsSource(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		b.declare(regular(urlA), regular(urlB))
+		b.Remove(urlA)
+		b.declare(regular(urlA), regular(urlB))
+		b.wantCandidates(urlB)
+		if !b.HeldOut("pods", urlA) {
+			t.Error("it does not say so")
+		}
+		// Its source drops it and brings it again: that is a new decision.
+		b.declare(regular(urlB))
+		b.declare(regular(urlA), regular(urlB))
+		b.wantCandidates(urlA, urlB)
+
+		// Another engine at its address.
+		b.declare(regular(urlA, identity("1")), regular(urlB))
+		b.Remove(urlA)
+		b.declare(regular(urlA, identity("1")), regular(urlB))
+		b.wantCandidates(urlB)
+		b.declare(regular(urlA, identity("2")), regular(urlB))
+		b.wantCandidates(urlA, urlB)
+
+		// A registration by request makes it the operator's; its removal is one of what
+		// the source declares too.
+		b.Remove(urlA)
+		b.add(regular(urlA).Worker)
+		synctest.Wait()
+		b.wantCandidates(urlA, urlB)
+		if err := b.Reconcile(t.Context(), "pods", []Declared{regular(urlA), regular(urlB)}); err == nil {
+			t.Error("the source took an operator's worker")
+		}
+		b.Remove(urlA)
+		b.declare(regular(urlA), regular(urlB))
+		b.wantCandidates(urlB)
+	})
+}
+
+func TestFirstOfTwoWithOneURLCounts(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		one, two := regular(urlA), regular(urlA+"/")
+		one.ModelID, two.ModelID = "first", "second"
+		err := b.Reconcile(t.Context(), "pods", []Declared{one, two})
+		if err == nil || b.must(urlA).Spec().ModelID != "first" {
+			t.Errorf("error %v, model %q", err, b.must(urlA).Spec().ModelID)
+		}
+	})
+}
+
+// BenchmarkReconcile is the time to put 5,000 workers in force that are all new, to see
+// that none has changed, and to remove them again.
+func BenchmarkReconcile(b *testing.B) {
+	const n = 5000
+	specs := make([]Declared, n)
+	for i := range specs {
+		specs[i] = regular(fmt.Sprintf("http://10.%d.%d.1:30000", i/250, i%250), identity(fmt.Sprint(i)))
+		specs[i].ModelID = "m"
+	}
+	flipped := make([]Declared, n)
+	for i := range flipped {
+		flipped[i] = specs[i]
+		flipped[i].NotReady = "pod is not Ready"
+	}
+	step := func(b *testing.B, f *Fleet, specs []Declared) {
+		if err := f.Reconcile(b.Context(), "pods", specs); err != nil {
+			b.Fatal(err)
+		}
+	}
+	bench := func(name string, before, specs []Declared) {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				clock := admission.NewSystemClock()
+				newPolicy, err := policy.New(policy.PowerOfTwo, 1)
+				if err != nil {
+					b.Fatal(err)
+				}
+				gate := admission.NewGate(admission.Options{NewPolicy: newPolicy}, clock, nil)
+				f := newFleet(gate, settings{}.options(), clock, newFakeProber())
+				step(b, f, before)
+				b.StartTimer()
+				step(b, f, specs)
+				b.StopTimer()
+				f.start()
+				f.Close()
+				gate.Close()
+				b.StartTimer()
+			}
+		})
+	}
+	bench("new", nil, specs)
+	bench("same", specs, specs)
+	bench("not_ready", specs, flipped)
+	bench("gone", specs, nil)
+}
