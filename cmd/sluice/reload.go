@@ -41,6 +41,7 @@ func (r *router) startReload(ctx context.Context, reader *config.Reloader) (stop
 // restart.
 func (r *router) apply(c config.Change) error {
 	r.gate.Reload(gateSettings(c.New))
+	r.fleet.SetAliases(c.New.Fleet.ModelAliases)
 	r.server.Reload(c.New)
 	return nil
 }

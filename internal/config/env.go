@@ -67,7 +67,7 @@ func (l *loader) applyEnv(env map[string]string) {
 			return
 		}
 		from := Origin{Kind: FromEnv, Name: o.env}
-		if o.typ == typeSecrets {
+		if o.repeats() {
 			l.set(l.root, "", o, from, strings.Fields(value)...)
 		} else {
 			l.set(l.root, "", o, from, value)

@@ -107,6 +107,8 @@ func (o *option) flagType() string {
 		return "NUMBER"
 	case o.secret():
 		return "KEY"
+	case o.typ == typeAliases:
+		return "ALIAS=MODEL"
 	}
 	return "TEXT"
 }
@@ -202,7 +204,7 @@ func (l *loader) applyFlags(f *Flags) {
 			return
 		}
 		from := Origin{Kind: FromFlag, Name: o.flag}
-		if o.typ == typeSecrets {
+		if o.repeats() {
 			l.set(l.root, "", o, from, r.values...)
 		} else {
 			l.set(l.root, "", o, from, r.last())

@@ -193,18 +193,23 @@ func (o *option) yaml(v reflect.Value) string {
 		}
 		return "[" + strings.Join(items, ", ") + "]"
 	case typeLabels:
-		labels := v.Interface().(map[string]string)
-		var items []string
-		for _, key := range slices.Sorted(maps.Keys(labels)) {
-			items = append(items, quoted(key)+": "+quoted(labels[key]))
-		}
-		return "{" + strings.Join(items, ", ") + "}"
+		return mappingYAML(v.Interface().(map[string]string))
+	case typeAliases:
+		return mappingYAML(v.Interface().(ModelAliases))
 	}
 	text := o.text(v)
 	if o.typ.Kind() == reflect.String {
 		return quoted(text)
 	}
 	return text
+}
+
+func mappingYAML(m map[string]string) string {
+	var items []string
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		items = append(items, quoted(key)+": "+quoted(m[key]))
+	}
+	return "{" + strings.Join(items, ", ") + "}"
 }
 
 // plain are the texts that YAML reads as text without quotes, apart from a few

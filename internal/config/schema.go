@@ -191,10 +191,14 @@ var (
 	typeSecrets  = reflect.TypeFor[[]Secret]()
 	typeStrings  = reflect.TypeFor[[]string]()
 	typeLabels   = reflect.TypeFor[map[string]string]()
+	typeAliases  = reflect.TypeFor[ModelAliases]()
 	typeDuration = reflect.TypeFor[time.Duration]()
 )
 
 func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecrets }
+
+// repeats reports whether a flag of it adds a value to those before.
+func (o *option) repeats() bool { return o.typ == typeSecrets || o.typ == typeAliases }
 
 // zeroAllowed reports whether the zero value can be set, or is the default.
 func (o *option) zeroAllowed() bool {
@@ -250,6 +254,8 @@ func (o *option) parse(v reflect.Value, text string) error {
 		}
 		v.Set(p)
 		return nil
+	case reflect.Map:
+		return o.parseAlias(v, text)
 	case reflect.Slice:
 		item := reflect.New(v.Type().Elem()).Elem()
 		if err := o.parse(item, text); err != nil {

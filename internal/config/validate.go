@@ -20,6 +20,7 @@ func (l *loader) validate() {
 	l.checkWaiting()
 	l.checkConditional()
 	l.checkRest()
+	l.checkAliases()
 	l.checkWorkers()
 }
 

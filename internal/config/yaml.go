@@ -299,6 +299,9 @@ func (y *yamlReader) option(n *yaml.Node, o *option, root reflect.Value, prefix 
 	case o.typ == typeLabels:
 		y.labels(n, o, root, path, from)
 		return
+	case o.typ == typeAliases:
+		y.aliases(n, o, root, path, from)
+		return
 	}
 	if (o.typ == typeSecrets || o.typ == typeStrings) && n.Kind == yaml.SequenceNode {
 		var texts []string

@@ -17,7 +17,7 @@ func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 	b := x.emptyBodies()
 	b.header = x.legHeader(b.header[:0], x.engineID(0))
 	s := &b.splicers[0]
-	s.Reset(x.call.Peeked)
+	b.begin(s, x.call.Peeked)
 	if !x.call.Passing {
 		rank.Dialect().EditWhole(s, engine.Whole{Request: x.call.Peeked, Attempt: x.attempts, Rank: rank})
 	}

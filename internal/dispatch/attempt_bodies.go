@@ -34,6 +34,7 @@ func (x *attempt) planLegs(k int) (*legBodies, *failure) {
 func (x *attempt) emptyBodies() *legBodies {
 	b := legBodiesPool.Get().(*legBodies)
 	b.next, x.bodies = x.bodies, b
+	b.model = x.plan.model
 	return b
 }
 

@@ -19,6 +19,7 @@ type legBodies struct {
 	requests        [2]upstream.Request // by leg
 	pair            engine.Pair
 	plan            engine.Plan
+	model           string // to name in place of the client's alias; empty: what it names
 	splicers        [2]openai.Splicer
 	next            *legBodies // of the same request
 }
@@ -48,9 +49,17 @@ func (b *legBodies) buildDecode(edit func(*openai.Splicer), handOff []byte) {
 	b.decode, _ = s.Segments()
 }
 
+// begin makes s begin a body out of p.
+func (b *legBodies) begin(s *openai.Splicer, p *openai.Peeked) {
+	s.Reset(p)
+	if b.model != "" {
+		s.SetString(openai.FieldModel, b.model)
+	}
+}
+
 func (b *legBodies) splicer(leg admission.Leg, edit func(*openai.Splicer)) *openai.Splicer {
 	s := &b.splicers[leg]
-	s.Reset(b.pair.Request)
+	b.begin(s, b.pair.Request)
 	if edit != nil {
 		edit(s)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/telemetry"
 )
 
 // placement finds what a request may run on, before it waits at the gate: its model's
@@ -33,6 +34,7 @@ func (x *placement) resolveModel() *failure {
 // model is the name of the pool that serves the model asked for, and the LoRA
 // adapter if it is one.
 func (x *placement) model(p *openai.Peeked) (pool, adapter string, f *failure) {
+	x.plan.model = ""
 	if pool, ok := x.pinnedPool(); ok {
 		return pool, "", nil
 	}
@@ -40,6 +42,13 @@ func (x *placement) model(p *openai.Peeked) (pool, adapter string, f *failure) {
 		if p.Model == "" {
 			return "", "", &failure{reason: reasonBadRequest,
 				local: openai.InvalidRequest("model", "model is empty; name one, or leave the field out where only one is served")}
+		}
+		if target, ok := x.d.fleet.Alias(p.Model); ok {
+			if x.call.Form {
+				return "", "", &failure{reason: reasonBadRequest, local: openai.InvalidRequest("model",
+					"the model %q is an alias of %q, and a form is passed on as it is: send it with the model's own name", telemetry.Clip(p.Model), target)}
+			}
+			x.plan.model = target
 		}
 		if x.d.fleet.Undecided() && !x.d.fleet.Listed(p.Model) {
 			return "", "", x.serving().noWorkers()

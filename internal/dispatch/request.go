@@ -69,7 +69,10 @@ type plan struct {
 	// pair: prefill and decode are apart.
 	pair bool
 	pool string // of the gate: the model asked for
-	fan  openai.Fan
+	// model is what engines are sent in place of the client's name for the model, which
+	// is an alias; empty for other names.
+	model string
+	fan   openai.Fan
 	// fanFault is why engines that want a call for each sample cannot serve the
 	// request; others may.
 	fanFault *failure

@@ -47,7 +47,8 @@ type Fleet struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	workers    []*Worker         // in the order of registration; a replaced one keeps its place
+	workers    []*Worker // in the order of registration; a replaced one keeps its place
+	aliases    config.ModelAliases
 	firstAdded admission.Instant // when the first worker was registered
 	byID       map[string]*Worker
 	byURL      map[string]*Worker
@@ -82,6 +83,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{}, heldOut: map[string]heldOut{},
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
+	f.aliases = cfg.Fleet.ModelAliases
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.publishModelsLocked()
 	return f

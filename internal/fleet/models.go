@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,8 @@ type modelTable struct {
 	// model's name to itself; a model's path, and a LoRA adapter, to the base
 	// model of the worker that has it.
 	pool map[string]string
+	// aliases are the configured names of models, by what stands for them.
+	aliases config.ModelAliases
 	// adapters are the names in pool that are LoRA adapters.
 	adapters map[string]bool
 	// soleModel is the only model, when soles is 1.
@@ -46,6 +49,9 @@ func (f *Fleet) Pool(model string) string {
 // colon.
 func (f *Fleet) Resolve(model string) (pool, adapter string) {
 	t := f.names.Load()
+	if target, ok := t.aliases[model]; ok {
+		model = target
+	}
 	if p, ok := t.pool[model]; ok {
 		if t.adapters[model] {
 			adapter = model
@@ -58,6 +64,21 @@ func (f *Fleet) Resolve(model string) (pool, adapter string) {
 		}
 	}
 	return model, ""
+}
+
+// Alias returns the model that a configured alias stands for, by the name that engines
+// know; ok is false for other names.
+func (f *Fleet) Alias(name string) (model string, ok bool) {
+	model, ok = f.names.Load().aliases[name]
+	return model, ok
+}
+
+// SetAliases puts the aliases of a new configuration in force.
+func (f *Fleet) SetAliases(a config.ModelAliases) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.aliases = a
+	f.publishModelsLocked()
 }
 
 // SolePool returns the pool of requests that name no model, if n, the number of
@@ -96,10 +117,10 @@ func (f *Fleet) Undecided() bool {
 // Listed reports whether a worker lists the model, adapter or alias.
 func (f *Fleet) Listed(model string) bool {
 	t := f.names.Load()
-	if _, ok := t.pool[model]; ok {
+	pool, adapter := f.Resolve(model)
+	if _, ok := t.pool[pool]; ok {
 		return true
 	}
-	_, adapter := f.Resolve(model)
 	return adapter != ""
 }
 
@@ -121,6 +142,11 @@ func (f *Fleet) Model(name string) (ModelInfo, bool) {
 	}
 	if m, ok := listed(name); ok {
 		return m, true
+	}
+	if target, ok := t.aliases[name]; ok {
+		m, ok := f.Model(target)
+		m.Root, m.ID = cmp.Or(m.Root, m.ID), name
+		return m, ok
 	}
 	pool, adapter := f.Resolve(name)
 	if adapter != "" {
@@ -189,7 +215,7 @@ func (w *Worker) adapters() []string {
 
 // publishModelsLocked rebuilds the table of names.
 func (f *Fleet) publishModelsLocked() {
-	t := &modelTable{pool: map[string]string{}, adapters: map[string]bool{}}
+	t := &modelTable{pool: map[string]string{}, adapters: map[string]bool{}, aliases: f.aliases}
 	primary := map[string]bool{}
 	listed := map[string]bool{}
 	list := func(m ModelInfo) {
@@ -281,11 +307,36 @@ func (f *Fleet) publishModelsLocked() {
 			adapter(ModelInfo{ID: a, Root: a, Parent: own[0]})
 		}
 	}
+	f.listAliasesLocked(t)
 	t.modelCount = len(primary)
 	for name := range primary {
 		t.soleModel = name
 	}
 	f.names.Store(t)
+}
+
+// listAliasesLocked adds the aliases of models that are listed to the list.
+func (f *Fleet) listAliasesLocked(t *modelTable) {
+	if len(f.aliases) == 0 {
+		return
+	}
+	// A name that is an alias is that alias's, whoever lists a model of that name.
+	t.list = slices.DeleteFunc(t.list, func(m ModelInfo) bool { _, ok := f.aliases[m.ID]; return ok })
+	models := map[string]ModelInfo{}
+	for _, m := range t.list {
+		models[m.ID] = m
+	}
+	for _, alias := range slices.Sorted(maps.Keys(f.aliases)) {
+		target := f.aliases[alias]
+		m, ok := models[target]
+		if !ok {
+			if m, ok = models[t.pool[target]]; !ok {
+				continue
+			}
+		}
+		m.ID, m.Root = alias, target
+		t.list = append(t.list, m)
+	}
 }
 
 // ResolvePin finds the worker that a client asked for by name: a worker's place
