@@ -116,7 +116,7 @@ func (f *Fleet) adminHandler() http.Handler {
 	fail := func(rw http.ResponseWriter, status int, err error) {
 		writeJSON(rw, status, object{"error": err.Error()})
 	}
-	// each runs do for the worker named in the path, or for all.
+	// each calls do for the worker named in the path, or for all.
 	each := func(do func(*Worker, []byte, *http.Request) error) http.HandlerFunc {
 		return func(rw http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, 16<<20))
@@ -213,13 +213,13 @@ func (f *Fleet) adminHandler() http.Handler {
 	}
 	mux.HandleFunc("GET /{$}", func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(rw, AdminHelp) // who asked may be gone
+		_, _ = io.WriteString(rw, AdminHelp) // the client may have disconnected
 	})
 	mux.HandleFunc("POST /sim/workers/{id}/stop", each(func(w *Worker, _ []byte, r *http.Request) error { return w.Stop(r.Context()) }))
 	return mux
 }
 
-// named is the worker of that id, or all, or nil.
+// named returns the worker of that id, all workers for "all", nil if there is none.
 func (f *Fleet) named(id string) []*Worker {
 	if id == "all" {
 		return f.Workers()

@@ -34,7 +34,7 @@ func (w *Worker) answer(ctx context.Context, l *lifetime, o *responseWriter, req
 	}
 	err := w.runAll(ctx, l, seqs, emit)
 	if errors.Is(err, errAborted) && context.Cause(ctx) == errAborted {
-		// Not a failure: what there is, with finish_reason "abort".
+		// Not a failure: the output so far is sent, with finish_reason "abort".
 		for _, s := range seqs {
 			s.finish = "abort"
 			if o.stream {
@@ -88,8 +88,8 @@ func (w *Worker) runAll(ctx context.Context, l *lifetime, seqs []*sequence, emit
 	return first
 }
 
-// stall is what n>1 with one room comes to: the copies wait for KV that went to
-// the first, until the engine gives up.
+// stall is what happens to n>1 samples with one room: all but the first wait for KV
+// that only the first got, until the bootstrap timeout.
 func (w *Worker) stall(ctx context.Context, o *responseWriter, req *request, seqs []*sequence) error {
 	w.fleet.broker.violate(w, RoomShared, seqs[0].room, "n=%d over one room", req.n)
 	ctx, cancel := context.WithTimeoutCause(ctx, w.opt.BootstrapTimeout,
@@ -108,10 +108,10 @@ func (w *Worker) stall(ctx context.Context, o *responseWriter, req *request, seq
 	return err
 }
 
-// text appends the JSON of the text of tokens from..to of a sequence, without
-// quotes.
-func (a *writer) text(b []byte, from, to int) []byte {
-	f := a.o.fault
+// tokens appends the JSON of the text of output tokens from..to, without quotes: the
+// fault's tokens, else those that token appends.
+func (o *responseWriter) tokens(b []byte, from, to int, token func(b []byte, k int) []byte) []byte {
+	f := o.fault
 	for k := from; k < to; k++ {
 		at := len(b)
 		if len(f.Tokens) > 0 {
@@ -120,8 +120,7 @@ func (a *writer) text(b []byte, from, to int) []byte {
 				b = append(b, q[1:len(q)-1]...)
 			}
 		} else {
-			b = append(b, " t"...)
-			b = strconv.AppendInt(b, int64(k+1), 10)
+			b = token(b, k)
 		}
 		for len(b)-at < f.TokenSize {
 			b = append(b, 'x')
@@ -129,6 +128,14 @@ func (a *writer) text(b []byte, from, to int) []byte {
 	}
 	return b
 }
+
+// numberedToken appends output token k of an SGLang worker.
+func numberedToken(b []byte, k int) []byte {
+	return strconv.AppendInt(append(b, " t"...), int64(k+1), 10)
+}
+
+// text appends the JSON of the text of tokens from..to, without quotes.
+func (a *writer) text(b []byte, from, to int) []byte { return a.o.tokens(b, from, to, numberedToken) }
 
 // logs appends the logprobs of tokens from..to, if they were asked for.
 func (a *writer) logs(b []byte, from, to int) []byte {
@@ -153,8 +160,8 @@ func (a *writer) openAIHead() []byte {
 	return append(appendQuoted(b, model), `,"choices":[`...)
 }
 
-// event sends a token of a stream, and what comes before the first and with the
-// last.
+// event sends a token of a stream, with the events that precede the first token and
+// follow the last.
 func (a *writer) event(s *sequence) error {
 	if len(a.o.fault.Events) > 0 {
 		return nil
@@ -316,9 +323,9 @@ func (a *writer) generated(b []byte, s *sequence, over bool) []byte {
 // maxLogprobs bounds the input list, whatever the prompt.
 const maxLogprobs = 4096
 
-// logprobs appends the two lists. Each role's input list is told apart by its
-// values: prefill's are -1.0 and count up in ids from 0, decode's is one entry
-// of -2.0, so that a merge can be checked for order.
+// logprobs appends the two lists. The values of the input list differ by role, so
+// that a test can check a merged list: prefill's entries are -1.0 with ids that count
+// up from 0, decode's list is one entry of -2.0.
 func (a *writer) logprobs(b []byte, s *sequence) []byte {
 	b = append(b, `,"input_token_logprobs":[`...)
 	switch a.w.role {

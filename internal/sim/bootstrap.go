@@ -11,7 +11,7 @@ import (
 
 // The kinds of Violation.
 const (
-	// RoomReused: a worker got a room it had seen before.
+	// RoomReused: a worker got a room for the second time.
 	RoomReused = "room-reused"
 	// RoomMissing: a prefill or decode leg came without a room.
 	RoomMissing = "room-missing"
@@ -26,7 +26,7 @@ const (
 	RankMismatch = "rank-mismatch"
 	// PromptMismatch: the legs of a pair carry prompts of different length.
 	PromptMismatch = "prompt-mismatch"
-	// NoMeeting: a leg waited out its deadline for the other.
+	// NoMeeting: a leg waited for the other until its timeout.
 	NoMeeting = "no-meeting"
 )
 
@@ -48,8 +48,8 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s (room %d): %s", v.Worker, v.Kind, v.Room, v.Detail)
 }
 
-// usedRooms bounds how many rooms are remembered to detect reuse; at that many
-// requests in between, a reuse goes unseen.
+// usedRooms bounds how many rooms are remembered to detect reuse; a reuse after that
+// many other requests is not detected.
 const usedRooms = 1 << 18
 
 // maxViolations bounds how many violations are kept; all are counted.
@@ -67,7 +67,7 @@ type broker struct {
 	meetings   map[int64][]*meeting // open ones, by room
 	used       [2]map[roomKey]struct{}
 	prefills   map[string]int // "host:port" -> how many prefill workers claim it
-	closing    bool           // the whole fleet ends; who is missing tells nothing any more
+	closing    bool           // the whole fleet ends: a missing peer is no violation any more
 	violations []Violation
 	violated   int64
 }
@@ -107,8 +107,8 @@ func newMeeting(room int64, host string, port, prompt int) *meeting {
 		met: make(chan struct{}), done: make(chan struct{}), vanished: make(chan struct{})}
 }
 
-// canonicalHost brings the spellings of one address together. An IPv6 address
-// without brackets is no valid bootstrap_host and stays apart.
+// canonicalHost returns one spelling for all spellings of an address. An IPv6 address
+// without brackets is no valid bootstrap_host and is left as it is.
 func canonicalHost(host string) string {
 	host = strings.ToLower(host)
 	if host == "localhost" {
@@ -124,7 +124,7 @@ func canonicalHost(host string) string {
 
 func hostPort(host string, port int) string { return fmt.Sprintf("%s:%d", host, port) }
 
-// claim makes a prefill worker known at host:port; unclaim takes it back.
+// claim registers a prefill worker at host:port; unclaim removes it.
 func (b *broker) claim(host string, port int) {
 	b.mu.Lock()
 	b.prefills[hostPort(host, port)]++
@@ -141,7 +141,7 @@ func (b *broker) unclaim(host string, port int) {
 	b.mu.Unlock()
 }
 
-// useLocked notes that w saw the room and says whether it had before.
+// useLocked records that w got the room and reports whether it had got it before.
 func (b *broker) useLocked(w *Worker, room int64) bool {
 	k := roomKey{w, room}
 	for _, m := range b.used {
@@ -169,7 +169,7 @@ func (b *broker) violate(w *Worker, kind string, room int64, format string, args
 	b.mu.Unlock()
 }
 
-// violateID is violate for requests that are known by an id.
+// violateID is violate for requests that have an id and no room.
 func (b *broker) violateID(w *Worker, kind, id string, format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,8 +179,8 @@ func (b *broker) violateID(w *Worker, kind, id string, format string, args ...an
 	}
 }
 
-// offerPrefill brings a prefill leg to its room. The meeting's failure calls
-// cancel.
+// offerPrefill adds a prefill leg to the meeting of its room. If the meeting fails,
+// it calls cancel.
 func (b *broker) offerPrefill(w *Worker, s *sequence, cancel context.CancelCauseFunc) (*meeting, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +210,7 @@ func (b *broker) close() {
 	b.mu.Unlock()
 }
 
-// offerDecode brings a decode leg, which holds its memory, to its room.
+// offerDecode adds a decode leg, which holds its memory, to the meeting of its room.
 func (b *broker) offerDecode(w *Worker, s *sequence, cancel context.CancelCauseFunc) (*meeting, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -250,8 +250,8 @@ func (b *broker) enterLocked(w *Worker, room int64) error {
 }
 
 // joinLocked completes a meeting whose second side has just come. wanted is
-// the prefill rank decode expects (-1: the one the room implies), have the rank
-// that holds the KV.
+// the prefill rank that decode expects (-1: the one that the room implies), have is
+// the rank that holds the KV.
 func (b *broker) joinLocked(m *meeting, w *Worker, wanted, have, decodePrompt, prefillPrompt int) error {
 	if wanted < 0 {
 		wanted = int(m.room % int64(m.prefill.opt.DPSize))
@@ -268,8 +268,8 @@ func (b *broker) joinLocked(m *meeting, w *Worker, wanted, have, decodePrompt, p
 	return nil
 }
 
-// transferred tells both sides that decode now holds the KV. It is false if the
-// meeting broke before.
+// transferred tells both sides that decode now holds the KV. It returns false if the
+// meeting has failed before.
 func (b *broker) transferred(m *meeting) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -282,14 +282,14 @@ func (b *broker) transferred(m *meeting) bool {
 	return true
 }
 
-// fail ends a meeting for both sides unless the KV is already over.
+// fail ends a meeting for both sides unless the KV is transferred already.
 func (b *broker) fail(m *meeting, err error) {
 	b.mu.Lock()
 	b.failLocked(m, err)
 	b.mu.Unlock()
 }
 
-// lose ends a meeting whose one side was killed.
+// lose ends a meeting one side of which was killed.
 func (b *broker) lose(m *meeting) {
 	b.mu.Lock()
 	if !m.failed && !m.transferred && !m.lost {

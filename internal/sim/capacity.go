@@ -46,10 +46,9 @@ func (w *Worker) Ranks() []RankState {
 	return out
 }
 
-// HoldKV takes that many tokens of a rank's KV, rounded up to pages, in turn
-// with the requests that wait for memory, as a request of that size would; it
-// takes no running slot. free gives them back, once; after a kill it does
-// nothing.
+// HoldKV takes that many tokens of a rank's KV, rounded up to pages. It waits in
+// the queue for memory as a request of that size would, but takes no running slot.
+// free gives them back, once; after a kill it does nothing.
 func (w *Worker) HoldKV(ctx context.Context, rank, tokens int) (free func(), err error) {
 	l := w.current.Load()
 	if l == nil {
@@ -80,8 +79,8 @@ func (w *Worker) HoldKV(ctx context.Context, rank, tokens int) (free func(), err
 	}, nil
 }
 
-// book notes memory that is held by no running request. It is false, and has
-// done nothing, once the process ends.
+// book counts memory that no running request holds. Once the process ends it does
+// nothing and returns false.
 func (l *lifetime) book(w *Worker, rank, tokens int) bool {
 	l.mu.Lock()
 	if l.ended {
@@ -94,7 +93,7 @@ func (l *lifetime) book(w *Worker, rank, tokens int) bool {
 	return true
 }
 
-// unbook forgets all of it, when the process has ended.
+// unbook removes all that was booked, when the process has ended.
 func (l *lifetime) unbook(w *Worker) {
 	for rank, tokens := range l.booked {
 		w.hold(rank, -tokens)

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// Both pools can be full, and say so.
-func TestBothPoolsFill(t *testing.T) {
+// Both KV pools can fill up, and the information routes and metrics show it.
+func TestFullKVPoolsAreReported(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{KVTokens: 1000, PageSize: 64, MaxRunning: 8}})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
-	const whole = 15 * 64 // what pages of 64 make of 1000
+	const whole = 15 * 64 // 1000 tokens in whole pages of 64
 	for _, w := range []*Worker{p, d} {
 		if r := w.Ranks()[0]; r.KVCapacity != whole || r.Pages() != 15 {
 			t.Errorf("%s: %+v", w.ID(), r)
@@ -74,7 +74,7 @@ func TestBothPoolsFill(t *testing.T) {
 		t.Errorf("peak after the reset: %+v", r)
 	}
 
-	// A test can fill prefill's pool by itself: the prompt then waits for memory.
+	// A test can fill prefill's pool with HoldKV: the prompt then waits for memory.
 	d.SetTiming(Timing{})
 	free, err := p.HoldKV(ctx, 0, 950)
 	if err != nil {
@@ -105,8 +105,8 @@ func TestBothPoolsFill(t *testing.T) {
 	wantViolations(t, f)
 }
 
-// A request that can never fit is refused at once, counted in pages.
-func TestTooLargeForThePool(t *testing.T) {
+// A request that needs more pages than the pool has is refused at once.
+func TestRequestLargerThanThePoolIsRefused(t *testing.T) {
 	for _, backend := range []Backend{SGLang, VLLM} {
 		f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: backend, KVTokens: 128, PageSize: 64}})
 		c, ctx := client(t), testContext(t)
@@ -119,7 +119,7 @@ func TestTooLargeForThePool(t *testing.T) {
 	}
 }
 
-func TestHoldKV(t *testing.T) {
+func TestHoldKVTakesAndGivesBackMemory(t *testing.T) {
 	f := start(t, Options{Regular: 1, Worker: WorkerOptions{DPSize: 2, KVTokens: 100}})
 	ctx := testContext(t)
 	w := f.Regular(0)
@@ -155,8 +155,8 @@ func TestHoldKV(t *testing.T) {
 	}
 }
 
-// Batches: short prompts share one, a long one takes several, in order.
-func TestPrefillBatches(t *testing.T) {
+// Short prompts share a batch, a long one takes several, in order of arrival.
+func TestPromptsAreComputedInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &Worker{opt: WorkerOptions{ChunkedPrefillSize: 100}.withDefaults(Prefill), counts: make([]rankCounts, 1)}
 		w.opt.ChunkedPrefillSize = 100
@@ -189,7 +189,7 @@ func TestPrefillBatches(t *testing.T) {
 		leave()
 		synctest.Wait()
 		go func() { w.runBatches(ctx, b, 0); close(ended) }()
-		// a, b and 20 of the long one; 100 of it; its last 30 and c.
+		// The batches: a, b and 20 of the long one; 100 of it; its last 30 and c.
 		for _, want := range []result{{"leaver", 0, context.Canceled}, {"a", 2 * time.Second, nil}, {"b", 2 * time.Second, nil},
 			{"long", 5400 * time.Millisecond, nil}, {"c", 5400 * time.Millisecond, nil}} {
 			got := <-results
@@ -205,8 +205,8 @@ func TestPrefillBatches(t *testing.T) {
 	})
 }
 
-// Batches run in a whole fleet too, and slow decodes with what is held.
-func TestBatchesInAFleet(t *testing.T) {
+// Batches run in a whole fleet, and decode steps get slower with the KV that is held.
+func TestBatchesAndCrowdedDecodeInAFleet(t *testing.T) {
 	for _, backend := range []Backend{SGLang, VLLM} {
 		f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: backend, ChunkedPrefillSize: 16,
 			Timing: Timing{PrefillStep: time.Microsecond, DecodePerKTokens: time.Microsecond}}})

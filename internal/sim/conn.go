@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// gate stops a whole worker, as SIGSTOP stops a process.
+// gate pauses a whole worker, as SIGSTOP pauses a process.
 type gate struct {
 	mu     sync.Mutex
 	closed chan struct{} // nil while open; closed by open
@@ -51,8 +51,8 @@ func (g *gate) wait(done <-chan struct{}) {
 	}
 }
 
-// listener hands out conns and applies the faults that strike before a request
-// can be read.
+// listener accepts conns and applies the faults that take effect before a request
+// is read.
 type listener struct {
 	net.Listener
 	w    *Worker

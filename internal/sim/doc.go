@@ -4,22 +4,21 @@
 //
 // # Goals
 //
-// It is the test bed of the router and the backend of its load tests. It is
-// strict where a real engine is strict: SGLang's prefill leg and decode leg meet
-// by bootstrap room or not at all, a room serves once, prefill cannot start
-// before decode holds memory for the request, decode cannot start before the
-// transfer, and a peer's failure is an abort; vLLM's decode gets the KV that its
-// kv_transfer_params name, once and within the lease, and its text shows which
-// KV that was. What a router must never do is recorded as a Violation besides
-// being answered the way the engine would.
+// It is used in the router's tests and as the backend of its load tests. It is
+// strict where a real engine is strict: SGLang's prefill and decode legs pair only
+// by bootstrap room, a room serves once, prefill cannot start before decode holds
+// memory for the request, decode cannot start before the transfer, and the failure
+// of one leg aborts the other; vLLM's decode gets the KV that its kv_transfer_params
+// name, once and within the lease, and its text depends on which KV it got. An error
+// of the router is recorded as a Violation, and answered as the engine would.
 //
 // # Non-goals
 //
-// No tokenizer, no sampling, no text worth reading. SGLang: a prompt's token
+// No real tokenizer, no sampling, no meaningful text. SGLang: a prompt's token
 // count is its size divided by four, output token k is " t<k>". vLLM: see below.
-// No retraction of running requests, no prefix cache of a worker's own. The
-// package imports nothing else of this module, so that it cannot share a
-// misreading of the protocol with the router.
+// No retraction of running requests, and no prefix cache within a worker. The
+// package imports nothing else of this module, so that it cannot share a mistake
+// about the protocol with the router.
 //
 // # Usage
 //
@@ -33,8 +32,8 @@
 //	for _, r := range p.Requests() { ... }   // headers, raw body, times, outcome
 //	if v := fleet.Violations(); len(v) > 0 { ... }
 //
-// The zero Timing is an engine that takes no time at all; only /health takes its
-// second, as the real one's does (HealthDelay: -1 makes it answer at once).
+// With the zero Timing the engine takes no time; only /health takes one second, as
+// that of the real engine does (HealthDelay: -1 makes it answer at once).
 //
 // # Life of a request: SGLang
 //
@@ -45,47 +44,47 @@
 // otherwise), transfers, and answers exactly one token. On decode it waits for
 // a running slot and memory, registers the room at the prefill named by
 // bootstrap_host and bootstrap_port, waits for the transfer, then produces
-// tokens one step at a time. A client that leaves aborts its sequences at once;
-// a peer is told at once, a peer of a killed worker after
-// WorkerOptions.PeerLossAfter.
+// tokens one step at a time. When a client disconnects, its sequences are aborted at
+// once. A leg learns at once that its peer was aborted, and after
+// WorkerOptions.PeerLossAfter that its peer's worker was killed.
 //
 // # Life of a request: vLLM
 //
 // Bodies of chat, completions, responses and messages are validated as vLLM
-// 0.32 was seen to do it (status, shape and param of the errors, the wording
-// only roughly), rendered to one text, and cut into tokens of four bytes, which
-// /tokenize and /detokenize agree with. The greedy text is a function of those
-// tokens and of the adapter: the same on every worker and over every API that
-// has a chat template. A sequence waits for a slot and memory, gets KV from
-// elsewhere if its connector and its kv_transfer_params say so, computes the
+// 0.32 was observed to do it (status, form and param of the errors are the same, the
+// wording is similar), rendered to one text, and split into tokens of four bytes;
+// /tokenize and /detokenize use the same tokens. The greedy text is a function of
+// the tokens and of the adapter: it is the same on every worker and over every API
+// that has a chat template. A sequence waits for a slot and memory, receives KV from
+// another engine if its connector and its kv_transfer_params say so, computes the
 // rest of the prompt, and produces tokens.
 //
 //   - NIXL and MoRIIO: a prefill with do_remote_decode keeps its blocks when it
-//     ends and answers where they are, unless it streams. A decode with those
-//     params takes them, which ends the lease the moment it arrives, and frees
-//     them with the transfer. Expired, foreign or unknown KV: 200 and another
-//     text. KV taken before, an engine that is gone: 500. No remote_block_ids, or
-//     a prompt longer than what was prefilled: the engine dies, everything on it
-//     fails and the port refuses. Another field missing: it hangs, and dies when
-//     the client leaves.
+//     ends and tells in its answer where they are, unless it streams. A decode with
+//     those params claims them when it arrives, which ends the lease, and frees
+//     them after the transfer. Expired, foreign or unknown KV: 200 and a wrong
+//     text. KV that was taken before, or an engine that has ended: 500. No
+//     remote_block_ids, or a prompt longer than the prefilled one: the engine
+//     crashes, everything on it fails and the port refuses. Another field missing:
+//     the request hangs, and the engine crashes when the client disconnects.
 //   - NIXLPush and Mooncake: both legs run at once and meet by X-Request-Id or
 //     transfer_id; a decode whose prefill does not come fails after the lease.
 //     Mooncake's GET /query answers on the bootstrap port.
 //   - LMCache and SharedStorage: whole blocks that any worker of the fleet has
 //     computed are taken from the store.
 //
-// Nothing listens on side channels: the fleet knows by itself who is where. What
-// is not known from a real engine, only from its documentation: all connectors
-// but NIXL, and Recompute.
+// Nothing listens on side channels: the workers of a fleet find each other in memory.
+// NIXL was observed on a real engine; the other connectors and Recompute follow the
+// engine's documentation only.
 //
 // # Capacities
 //
 // KV is counted in whole pages per rank, and is held by requests, by KV that
-// waits for its decode, and by HoldKV, with which a test fills a pool by itself.
-// Ranks shows use, peaks and waiters; /server_info, /v1/loads and /metrics say
-// the same in each engine's words. Timing.PrefillStep computes prompts in
-// batches of bounded tokens, DecodePerRequest and DecodePerKTokens slow a
-// crowded decode down.
+// waits for its decode, and by HoldKV, with which a test fills a pool without
+// requests. Ranks shows use, peaks and waiting requests; /server_info, /v1/loads and
+// /metrics tell the same in each engine's form. With Timing.PrefillStep prompts are
+// computed in batches of bounded tokens; DecodePerRequest and DecodePerKTokens make
+// decode slower the more requests and tokens a rank has.
 //
 // # Per-request control
 //
@@ -105,8 +104,8 @@
 //	DELETE /sim/workers/{id}/fault        clears all
 //	POST /sim/workers/{id}/timing         body: {"prefill_time":"3s","decode_step":"6ms",...}
 //	POST /sim/workers/{id}/kill           resets all connections, refuses new ones
-//	POST /sim/workers/{id}/stop           graceful end
-//	POST /sim/workers/{id}/terminate      as vLLM on SIGTERM: open streams stay, silent
+//	POST /sim/workers/{id}/stop           graceful stop
+//	POST /sim/workers/{id}/terminate      as vLLM on SIGTERM: streams stay open, without further events
 //	POST /sim/workers/{id}/restart        same port, empty engine
 //	POST /sim/workers/{id}/refuse, /admit closes and opens the port, open connections go on
 //	POST /sim/workers/{id}/freeze, /thaw  as SIGSTOP and SIGCONT
@@ -120,6 +119,6 @@
 //
 // broker.mu, exchange.mu, Worker.mu, life.mu, pool.mu, batcher.mu, blocks.mu,
 // gate.mu, Fleet.mu are leaves: none is held while another is taken, except
-// Worker.lifeMu, which is held around a whole start or kill. A failing meeting
-// cancels its legs' contexts under broker.mu.
+// Worker.lifeMu, which is held during a whole start or kill. A meeting that fails
+// cancels the contexts of its legs under broker.mu.
 package sim

@@ -19,8 +19,8 @@ type sequence struct {
 	port        int
 	hasPort     bool
 	rank        int
-	prefillRank int        // decode: where the KV is, -1: the room says
-	v           *vsequence // what only vLLM's have
+	prefillRank int        // decode: the rank that has the KV, -1: the one that the room implies
+	v           *vsequence // of vLLM only
 
 	// Owned by the goroutine that runs it.
 	phase    phase
@@ -70,7 +70,7 @@ func (w *Worker) runPrefill(parent context.Context, l *lifetime, s *sequence, em
 	if err = w.compute(ctx, l, s, false); err != nil {
 		return err
 	}
-	defer w.give(l, s.rank, w.pages(s.prompt))
+	defer w.giveBack(l, s.rank, w.pages(s.prompt))
 	w.move(s, transferring)
 	if err = w.sleep(ctx, w.Timing().Transfer); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (w *Worker) runPrefill(parent context.Context, l *lifetime, s *sequence, em
 		}
 	}
 	s.produced = 1
-	w.alive()
+	w.noteProgress()
 	w.count(0, 1)
 	return emit(s)
 }
@@ -95,7 +95,7 @@ func (w *Worker) runDecode(parent context.Context, l *lifetime, s *sequence, emi
 		return err
 	}
 	w.hold(s.rank, need)
-	defer w.give(l, s.rank, need)
+	defer w.giveBack(l, s.rank, need)
 	w.move(s, receiving)
 	m, err := w.fleet.broker.offerDecode(w, s, cancel)
 	if err != nil {
@@ -116,7 +116,7 @@ func (w *Worker) runRegular(ctx context.Context, l *lifetime, s *sequence, emit 
 		return err
 	}
 	w.hold(s.rank, need)
-	defer w.give(l, s.rank, need)
+	defer w.giveBack(l, s.rank, need)
 	if err := w.compute(ctx, l, s, true); err != nil {
 		return err
 	}
@@ -148,8 +148,8 @@ func (w *Worker) await(ctx context.Context, m *meeting, ready <-chan struct{}) e
 	}
 }
 
-// compute runs the prompt: waits for the GPU, and for memory unless it is held
-// already. Afterwards the memory is held, on success only.
+// compute runs the prompt: it waits for the GPU, and for memory unless held tells
+// that it is held already. The memory is held afterwards if there was no error.
 func (w *Worker) compute(ctx context.Context, l *lifetime, s *sequence, held bool) (err error) {
 	w.move(s, queued)
 	if !held {
@@ -160,7 +160,7 @@ func (w *Worker) compute(ctx context.Context, l *lifetime, s *sequence, held boo
 		w.hold(s.rank, need)
 		defer func() {
 			if err != nil {
-				w.give(l, s.rank, need)
+				w.giveBack(l, s.rank, need)
 			}
 		}()
 	}
@@ -185,7 +185,7 @@ func (w *Worker) computeTokens(ctx context.Context, l *lifetime, s *sequence, to
 		}
 		w.note(func() { w.counts[s.rank].busy += d })
 	}
-	w.alive()
+	w.noteProgress()
 	w.mu.Lock()
 	w.counts[s.rank].done += tokens
 	w.stats.PromptTokens += int64(tokens)
@@ -199,8 +199,8 @@ func (w *Worker) pages(tokens int) int {
 	return (tokens + p - 1) / p * p
 }
 
-// give releases a slot and memory.
-func (w *Worker) give(l *lifetime, rank, tokens int) {
+// giveBack releases a slot and memory.
+func (w *Worker) giveBack(l *lifetime, rank, tokens int) {
 	w.hold(rank, -tokens)
 	l.memory[rank].release(tokens)
 }
@@ -223,7 +223,7 @@ func (w *Worker) decode(ctx context.Context, s *sequence, emit func(*sequence) e
 			return err
 		}
 		s.produced++
-		w.alive()
+		w.noteProgress()
 		if err := emit(s); err != nil {
 			w.count(0, s.produced)
 			return err
@@ -240,10 +240,10 @@ func (w *Worker) count(prompt, out int) {
 	w.mu.Unlock()
 }
 
-// alive records that the scheduler makes progress, which /health checks.
-func (w *Worker) alive() { w.beat.Store(time.Now().UnixNano()) }
+// noteProgress records that the scheduler makes progress, which /health checks.
+func (w *Worker) noteProgress() { w.lastProgress.Store(time.Now().UnixNano()) }
 
-// thawed waits while the worker is frozen or its engine gone.
+// thawed waits while the worker is frozen or its engine has ended.
 func (w *Worker) thawed(ctx context.Context) error {
 	w.gate.wait(ctx.Done())
 	w.core.wait(ctx.Done())
@@ -253,7 +253,7 @@ func (w *Worker) thawed(ctx context.Context) error {
 	return nil
 }
 
-// sleep takes d of engine time, and as long as the worker is frozen.
+// sleep waits for d, and then for as long as the worker is frozen.
 func (w *Worker) sleep(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		t := time.NewTimer(d)

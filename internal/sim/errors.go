@@ -12,7 +12,7 @@ var (
 	errKilled = errors.New("worker killed")
 	// errAborted is the cause of a request ended by /abort_request.
 	errAborted = errors.New("aborted by /abort_request")
-	// errBroken says that a fault ended the connection; nothing more can be said.
+	// errBroken: a fault ended the connection, and nothing more can be sent.
 	errBroken = errors.New("connection broken by fault")
 )
 
@@ -86,7 +86,7 @@ func (e *wireError) event(generate bool) []byte {
 	return append(b, '}')
 }
 
-// asWire turns any error of the engine into what the client sees of it.
+// asWire turns an error of the engine into the error that the client is sent.
 func asWire(err error) *wireError {
 	var w *wireError
 	if errors.As(err, &w) {

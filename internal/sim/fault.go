@@ -16,12 +16,12 @@ type Action string
 // The actions.
 const (
 	Reset  Action = "reset"  // RST
-	Close  Action = "close"  // FIN, wherever the answer stands
+	Close  Action = "close"  // FIN, in the middle of an answer too
 	End    Action = "end"    // a well-formed end of the body, without [DONE]
-	Freeze Action = "freeze" // silence until the client leaves
+	Freeze Action = "freeze" // nothing is sent until the client disconnects
 )
 
-// Point is where a fault strikes.
+// Point is where in a request a fault takes effect.
 type Point string
 
 // The points, in the order of a request's life.
@@ -42,12 +42,12 @@ type Kind string
 const (
 	Garbage        Kind = "garbage"         // bytes that are no HTTP
 	Truncated      Kind = "truncated"       // Content-Length larger than the body, then FIN
-	ChunkLine      Kind = "chunk-line"      // a chunk extension without end
+	ChunkLine      Kind = "chunk-line"      // a chunk extension that never ends
 	HugeHeader     Kind = "huge-header"     // one header of 1 MiB
 	ErrorInside200 Kind = "error-in-200"    // 200 with an error object as JSON
 	ErrorEvent     Kind = "error-event"     // 200, an error as the first event, [DONE]
-	EventsForJSON  Kind = "events-for-json" // an event stream whatever was asked
-	JSONForEvents  Kind = "json-for-events" // JSON whatever was asked
+	EventsForJSON  Kind = "events-for-json" // an event stream, whatever was asked for
+	JSONForEvents  Kind = "json-for-events" // JSON, whatever was asked for
 	EOFDelimited   Kind = "eof"             // the answer without length, ended by FIN
 	Surplus        Kind = "surplus"         // bytes after a complete answer
 	Informational  Kind = "1xx"             // 103 twice, then a normal answer
@@ -55,24 +55,24 @@ const (
 
 // Fault is a deviation from a healthy answer. It applies to requests of
 // generation routes unless Path names another. One with AcceptDelay or AtAccept
-// strikes connections instead, whatever is then asked over them; its other
-// fields do nothing.
+// applies to connections instead, whatever is then requested over them; its other
+// fields have no effect.
 type Fault struct {
 	// On restricts it to a role, Path to paths with that prefix ("/health").
 	On   Role
 	Path string
-	// Skip lets the first matching requests pass; Count is how many it then
-	// strikes, 0 all.
+	// Skip lets that many matching requests pass first; Count is how many it then
+	// applies to, 0: all.
 	Skip, Count int
 
-	// AcceptDelay holds a new connection's first read back, Delay comes between
+	// AcceptDelay delays a new connection's first read, Delay is the time between
 	// the request's body and the answer's headers, FirstByte between headers
 	// and body, EventDelay before each event but the first.
 	AcceptDelay, Delay, FirstByte, EventDelay time.Duration
 	// EarlyHeaders sends the headers (200) before the engine has run.
 	EarlyHeaders bool
-	// KeepAlive sends Comment (default ": keep-alive\n\n"; a space where JSON is
-	// answered) that often once the headers are out.
+	// KeepAlive is the interval at which Comment is sent once the headers are sent
+	// (default ": keep-alive\n\n"; a space in a JSON answer).
 	KeepAlive time.Duration
 	Comment   string
 
@@ -87,7 +87,7 @@ type Fault struct {
 	Header      http.Header
 	ContentType string
 
-	// Do happens at At, after After events.
+	// Do is done at the point At, after After events.
 	Do    Action
 	At    Point
 	After int
@@ -108,8 +108,8 @@ type Fault struct {
 	OutputTokens int
 	// TokenSize pads every output token to that many bytes.
 	TokenSize int
-	// Events are written instead of the engine's events, each as it is, with
-	// nothing added (neither "data: " nor [DONE]).
+	// Events are written instead of the engine's events, byte for byte: neither
+	// "data: " nor [DONE] is added.
 	Events []string
 
 	text string
@@ -331,7 +331,7 @@ func (f *Fault) check() error {
 	return nil
 }
 
-// does says whether the action strikes at p; an action without a point strikes
+// does reports whether the action is done at p; an action without a point is done
 // once the body is read.
 func (f *Fault) does(p Point) bool {
 	if f == nil || f.Do == "" {
@@ -358,7 +358,7 @@ func (w *Worker) AddFault(f Fault) {
 	w.mu.Unlock()
 }
 
-// ClearFaults makes the worker healthy.
+// ClearFaults removes all faults of the worker.
 func (w *Worker) ClearFaults() {
 	w.mu.Lock()
 	w.faults = nil

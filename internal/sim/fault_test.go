@@ -18,17 +18,17 @@ const (
 	stream = `{"messages":[{"role":"user","content":"x"}],"max_tokens":4,"stream":true}`
 )
 
-// with adds a sim field to a body.
+// with adds the field "sim" to a body.
 func with(body, fault string) string {
 	return strings.TrimSuffix(body, "}") + `,"sim":"` + fault + `"}`
 }
 
-func TestBreaks(t *testing.T) {
+func TestFaultsBreakAnswersWhereTheySay(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	ctx, w := testContext(t), f.Regular(0)
 	for _, x := range []struct {
 		fault, body string
-		status      int // 0: none comes
+		status      int // 0: no answer comes
 		err         error
 		events      int
 		outcome     Outcome
@@ -59,7 +59,7 @@ func TestBreaks(t *testing.T) {
 			w.ResetLog()
 			c := client(t)
 			c.Transport.(*http.Transport).MaxResponseHeaderBytes = 4 << 20
-			// In a header, so that it strikes before the body is read.
+			// In a header, so that it applies before the body is read.
 			req, _ := http.NewRequestWithContext(ctx, "POST", w.URL()+chatPath, strings.NewReader(x.body))
 			req.Header.Set("X-Sim-Fault", x.fault)
 			var got reply
@@ -90,7 +90,7 @@ func TestBreaks(t *testing.T) {
 	}
 }
 
-func TestChunkLineNeverEnds(t *testing.T) {
+func TestChunkLineFaultSendsUntilTheClientCloses(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	ctx, w := testContext(t), f.Regular(0)
 	got := post(ctx, client(t), w.URL()+chatPath, with(plain, "kind=chunk-line"))
@@ -102,7 +102,7 @@ func TestChunkLineNeverEnds(t *testing.T) {
 	}
 }
 
-func TestFaultCountSkipAndRole(t *testing.T) {
+func TestFaultAppliesByCountSkipAndRole(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	c, ctx, w := client(t), testContext(t), f.Regular(0)
 	w.SetFault(Fault{Status: 503, Skip: 1, Count: 2, BodySize: 5 << 20})
@@ -147,16 +147,10 @@ func get(ctx context.Context, c *http.Client, url string) reply {
 	if err != nil {
 		return reply{err: err}
 	}
-	resp, err := c.Do(req)
-	if err != nil {
-		return reply{err: err}
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return reply{resp.StatusCode, resp.Header, string(b), err}
+	return send(c, req)
 }
 
-func TestAcceptFaults(t *testing.T) {
+func TestFaultsOfNewConnections(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	ctx, w := testContext(t), f.Regular(0)
 	w.SetFault(Fault{Do: Reset, At: AtAccept, Count: 1})
@@ -254,7 +248,7 @@ func TestEarlyHeadersAndKeepAlive(t *testing.T) {
 	r := room()
 	req, _ := http.NewRequestWithContext(ctx, "POST", p.URL()+chatPath,
 		strings.NewReader(with(pd(p, r, ""), "early_headers,keep_alive=1ms")))
-	resp, err := c.Do(req) // headers come though decode has not
+	resp, err := c.Do(req) // the headers come before the decode leg
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +266,7 @@ func TestEarlyHeadersAndKeepAlive(t *testing.T) {
 	}
 }
 
-func TestEchoTokensAndEvents(t *testing.T) {
+func TestFaultSetsTheAnswer(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	c, ctx, w := client(t), testContext(t), f.Regular(0)
 	odd := "{ \"messages\":[],\"x\":1e3,\"y\":0.10 ,\"sim\":\"echo\"}\n"
@@ -338,8 +332,8 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
-// A request that was killed with its worker could still be answered with an empty
-// 200, which no engine that dies can send.
+// A request that is killed with its worker must not be answered with an empty 200,
+// which no engine that dies could send.
 func TestKilledWorkerAnswersNothing(t *testing.T) {
 	f := start(t, Options{Regular: 1, Worker: WorkerOptions{Timing: Timing{FirstToken: time.Hour}}})
 	c, ctx := client(t), testContext(t)

@@ -19,8 +19,8 @@ type Fleet struct {
 	adminURL string
 	adminEnd sync.WaitGroup
 
-	closed atomic.Bool
-	deaths sync.WaitGroup // workers that die of a request
+	closed  atomic.Bool
+	crashes sync.WaitGroup // workers that a request makes crash
 
 	mu      sync.Mutex // guards the fields below
 	workers []*Worker
@@ -134,7 +134,7 @@ func (f *Fleet) Decode(i int) *Worker { return f.nth(Decode, i) }
 // Regular is the i-th aggregated worker; it panics if there is none.
 func (f *Fleet) Regular(i int) *Worker { return f.nth(Regular, i) }
 
-// Violations are the first thousand; Violated counts all.
+// Violations returns the first thousand violations; Violated counts all.
 func (f *Fleet) Violations() []Violation {
 	f.broker.mu.Lock()
 	defer f.broker.mu.Unlock()
@@ -169,5 +169,5 @@ func (f *Fleet) Close() {
 		wg.Go(w.Kill)
 	}
 	wg.Wait()
-	f.deaths.Wait()
+	f.crashes.Wait()
 }

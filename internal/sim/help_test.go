@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The help must name keys that there are, and all of them.
-func TestFaultHelp(t *testing.T) {
+// The help must name the keys that exist, and all of them.
+func TestFaultHelpNamesEveryKey(t *testing.T) {
 	named := map[string]bool{}
 	for _, k := range regexp.MustCompile(`[a-z_]+(=|,| \(|  )`).FindAllString(FaultHelp, -1) {
 		named[strings.TrimRight(k, "=, (")] = true
@@ -34,8 +34,8 @@ func TestFaultHelp(t *testing.T) {
 	}
 }
 
-// What the help writes must be read as it stands, with values in the places of the
-// words in capitals.
+// What the help names must be parsed as it is written, with values for the words in
+// capitals.
 func TestFaultHelpIsWhatIsParsed(t *testing.T) {
 	values := strings.NewReplacer("prefill|decode|regular", "decode", "=POINT", "=event", "=N", "=1", "=D", "=1ms", "=TEXT", "=x", "=KIND", "=eof",
 		"=TYPE", "=text/plain")
@@ -61,8 +61,8 @@ func TestFaultHelpIsWhatIsParsed(t *testing.T) {
 	}
 }
 
-// Every fault in the documentation must be one that the simulator takes.
-func TestFaultsInTheDocumentation(t *testing.T) {
+// Every fault in the documentation must be one that the simulator accepts.
+func TestFaultsInTheDocumentationAreAccepted(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)

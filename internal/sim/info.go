@@ -46,9 +46,9 @@ func writeJSON(rw http.ResponseWriter, status int, v any) {
 
 type object = map[string]any
 
-// health asks for one token and looks once per HealthDelay whether the
-// scheduler gave any sign since. An idle engine answers at the first look; one
-// that is busy with prompts alone is silent until one of them is done.
+// health asks for one token and checks once per HealthDelay whether the scheduler
+// has made progress since. An idle engine answers at the first check; one that is
+// busy with prompts alone answers only when one of them is done.
 func (w *Worker) health(rw http.ResponseWriter, r *http.Request) {
 	if w.opt.HealthDelay < 0 {
 		rw.Header().Set("Content-Type", "text/plain")
@@ -63,7 +63,7 @@ func (w *Worker) health(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		silent := w.stats.phases[prefilling] > 0
 		w.mu.Unlock()
-		if !silent || w.beat.Load() > since.UnixNano() {
+		if !silent || w.lastProgress.Load() > since.UnixNano() {
 			return
 		}
 	}
@@ -118,7 +118,7 @@ func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// load is one rank's line of /v1/loads, in the order of the engine.
+// load is one rank's entry of /v1/loads, its fields in the engine's order.
 func (w *Worker) load(rank int, sections func(string) bool) object {
 	w.mu.Lock()
 	c := w.counts[rank]

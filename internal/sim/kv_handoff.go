@@ -19,30 +19,30 @@ const (
 	NIXL Connector = "nixl"
 	// NIXLPush pushes: both legs run at once and meet by their X-Request-Id.
 	NIXLPush Connector = "nixl-push"
-	// Mooncake has both legs run at once and meet by transfer_id; decode is told
+	// Mooncake runs both legs at once, which meet by transfer_id; decode is told
 	// the prefill's bootstrap address and engine id.
 	Mooncake Connector = "mooncake"
 	// MoRIIO pulls as NIXL does, and wants a transfer_id on both legs too.
 	MoRIIO Connector = "moriio"
-	// LMCache and SharedStorage have a store that prefill fills and decode looks
-	// into, without any field for it in the requests.
+	// LMCache and SharedStorage have a store that prefill writes and decode reads,
+	// without any field for it in the requests.
 	LMCache       Connector = "lmcache"
 	SharedStorage Connector = "shared-storage"
 )
 
-// Connectors are all of them.
+// Connectors lists all connectors.
 var Connectors = []Connector{NoConnector, NIXL, NIXLPush, Mooncake, MoRIIO, LMCache, SharedStorage}
 
-// shared says whether the connector works by a store of prefixes.
+// shared reports whether the connector uses a shared store of prefixes.
 func (c Connector) shared() bool { return c == LMCache || c == SharedStorage }
 
 // The kinds of Violation of vLLM workers.
 const (
-	// KVIncomplete: a decode leg whose kv_transfer_params lack remote_block_ids,
-	// of which the engine dies, or another field without which it waits for ever
-	// and dies as the client leaves.
+	// KVIncomplete: the kv_transfer_params of a decode leg lack a field. Without
+	// remote_block_ids the engine crashes at once; without another field it waits
+	// for ever, and crashes when the client disconnects.
 	KVIncomplete = "kv-incomplete"
-	// KVUnknownEngine: a decode leg names an engine that never was.
+	// KVUnknownEngine: a decode leg names an engine that never existed.
 	KVUnknownEngine = "kv-unknown-engine"
 	// KVForeign: a decode leg names KV of another prompt, or blocks that are not
 	// the named request's.
@@ -51,15 +51,16 @@ const (
 	KVExpired = "kv-expired"
 	// KVTwice: KV was asked for a second time, or a transfer id used again.
 	KVTwice = "kv-twice"
-	// KVTooLong: a decode prompt has more tokens than were prefilled; the worker
-	// dies of it.
+	// KVTooLong: a decode prompt has more tokens than were prefilled, which makes
+	// the worker crash.
 	KVTooLong = "kv-too-long"
 	// KVConnector: the legs of a pair use different connectors.
 	KVConnector = "kv-connector"
 	// KVRole: a kv_producer was told to take KV.
 	KVRole = "kv-role"
-	// KVPrefill: a leg that leaves KV for a decode streams, asks for more than
-	// one token, or has several prompts or samples, of which the answer tells one.
+	// KVPrefill: a prefill leg that leaves KV for a decode streams, asks for more
+	// than one token, or has several prompts or samples, although the answer names
+	// the KV of one only.
 	KVPrefill = "kv-prefill"
 )
 
@@ -75,14 +76,14 @@ type engineRef struct {
 	lost   chan struct{} // closed when the process ends
 }
 
-// state is where a hand-off stands.
+// state is the state of a hand-off.
 type state int
 
 const (
 	awaited state = iota // decode waits for it, or prefill still computes
-	live                 // the blocks are there
+	live                 // the blocks are held for the decode
 	used                 // a decode has taken them, or is about to
-	lapsed               // the lease ran out
+	expired              // the lease ran out
 )
 
 // handoff is KV that a prefill leaves for one decode.
@@ -98,28 +99,28 @@ type handoff struct {
 	blocks []int
 	held   int // KV tokens at the prefill
 	timer  *time.Timer
-	source string // of the prefill: its request id
+	source string // the prefill's request id
 }
 
-// The exchange remembers this many hand-offs that are over, engines that are
-// gone and blocks of the shared stores.
+// The exchange remembers this many hand-offs that are finished, engines that have
+// ended and blocks of the shared stores.
 const (
-	maxOver   = 1 << 16
-	maxPast   = 1 << 12
-	maxStored = 1 << 18
+	maxFinished = 1 << 16
+	maxPast     = 1 << 12
+	maxStored   = 1 << 18
 )
 
-// exchange is what vLLM's connectors have in place of a network: the engines,
-// the KV that waits for a decode, the shared stores.
+// exchange replaces the network between vLLM's connectors: it knows the engines,
+// the KV that waits for a decode, and the shared stores.
 type exchange struct {
-	mu       sync.Mutex
-	engines  map[string]*engineRef // by engine id
-	doors    map[string]*engineRef // by host:port of the side channel
-	past     map[string]struct{}   // ids of engines that were
-	handoffs map[string]*handoff
-	over     []*handoff // used and lapsed, oldest first
-	store    [2]map[storeKey]struct{}
-	ports    int
+	mu        sync.Mutex
+	engines   map[string]*engineRef // by engine id
+	byAddress map[string]*engineRef // by host:port of the side channel
+	past      map[string]struct{}   // ids of engines that have ended
+	handoffs  map[string]*handoff
+	finished  []*handoff // used and expired, oldest first
+	store     [2]map[storeKey]struct{}
+	ports     int
 }
 
 type storeKey struct {
@@ -128,12 +129,12 @@ type storeKey struct {
 }
 
 func newExchange() *exchange {
-	return &exchange{engines: make(map[string]*engineRef), doors: make(map[string]*engineRef),
+	return &exchange{engines: make(map[string]*engineRef), byAddress: make(map[string]*engineRef),
 		past: make(map[string]struct{}), handoffs: make(map[string]*handoff),
 		store: [2]map[storeKey]struct{}{make(map[storeKey]struct{}), nil}}
 }
 
-// newUUID is an engine's id, new at each start.
+// newUUID makes an engine's id, a new one at each start.
 func newUUID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:])
@@ -161,7 +162,7 @@ func (x *exchange) register(w *Worker, l *lifetime) {
 		l.engines = append(l.engines, e)
 		l.blocks = append(l.blocks, &blocks{})
 		x.engines[e.id] = e
-		x.doors[hostPort(e.host, e.port)] = e
+		x.byAddress[hostPort(e.host, e.port)] = e
 	}
 }
 
@@ -176,9 +177,9 @@ func (x *exchange) unregister(l *lifetime) {
 			clear(x.past)
 		}
 		x.past[e.id] = struct{}{}
-		door := hostPort(e.host, e.port)
-		if x.doors[door] == e {
-			delete(x.doors, door)
+		address := hostPort(e.host, e.port)
+		if x.byAddress[address] == e {
+			delete(x.byAddress, address)
 		}
 	}
 	if l.engines == nil {
@@ -194,19 +195,19 @@ func (x *exchange) unregister(l *lifetime) {
 	}
 }
 
-// find is the engine of that id if it is at that address; was says that there
-// is or was one of that id there.
+// find returns the engine of that id if it is at that address, else nil. was reports
+// whether an engine of that id is or was there.
 func (x *exchange) find(id, host string, port int) (e *engineRef, was bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if e = x.engines[id]; e != nil && x.doors[hostPort(canonicalHost(host), port)] == e {
+	if e = x.engines[id]; e != nil && x.byAddress[hostPort(canonicalHost(host), port)] == e {
 		return e, true
 	}
 	_, was = x.past[id]
 	return nil, was
 }
 
-// byID is the engine of that id, wherever it is.
+// byID returns the engine of that id at any address.
 func (x *exchange) byID(id string) (e *engineRef, was bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -214,8 +215,8 @@ func (x *exchange) byID(id string) (e *engineRef, was bool) {
 	return x.engines[id], was
 }
 
-// byBootstrap is the worker's first engine whose bootstrap server has that
-// address.
+// byBootstrap returns the worker whose bootstrap server has that address, nil if
+// there is none.
 func (x *exchange) byBootstrap(host string, port int) *Worker {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -227,8 +228,8 @@ func (x *exchange) byBootstrap(host string, port int) *Worker {
 	return nil
 }
 
-// expect brings a leg to a hand-off by its key, made if need be. Of each side
-// only the first leg gets in.
+// expect adds a leg to the hand-off of that key, which is made if there is none.
+// twice reports that the hand-off has such a leg already.
 func (x *exchange) expect(key string, from *engineRef) (h *handoff, twice bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -249,7 +250,7 @@ func (x *exchange) expect(key string, from *engineRef) (h *handoff, twice bool) 
 	return h, twice
 }
 
-// leave takes a leg back that waited, or will not come to its end.
+// leave removes a leg that waited, or that failed before its end.
 func (x *exchange) leave(h *handoff, prefill bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -263,8 +264,8 @@ func (x *exchange) leave(h *handoff, prefill bool) {
 	}
 }
 
-// offer makes a hand-off live, with a lease. It is false when the decode has
-// been here and gone.
+// offer makes a hand-off live, with a lease. It returns false if the decode has come
+// and ended already.
 func (x *exchange) offer(h *handoff, from *engineRef, p prompt, ids []int, held int, source string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -272,20 +273,20 @@ func (x *exchange) offer(h *handoff, from *engineRef, p prompt, ids []int, held 
 		return false
 	}
 	h.from, h.prompt, h.blocks, h.held, h.source, h.state = from, p, ids, held, source, live
-	h.timer = time.AfterFunc(from.worker.opt.Lease, func() { x.lapse(h) })
+	h.timer = time.AfterFunc(from.worker.opt.Lease, func() { x.expire(h) })
 	close(h.ready)
 	return true
 }
 
-// lapse ends the lease of a hand-off that no decode has claimed.
-func (x *exchange) lapse(h *handoff) {
+// expire ends the lease of a hand-off that no decode has claimed.
+func (x *exchange) expire(h *handoff) {
 	x.mu.Lock()
 	if h.state != live || x.handoffs[h.key] != h {
 		x.mu.Unlock()
 		return
 	}
-	h.state = lapsed
-	x.overLocked(h)
+	h.state = expired
+	x.finishLocked(h)
 	x.mu.Unlock()
 	h.from.worker.note(func() { h.from.worker.stats.Expired++ })
 	h.free()
@@ -315,19 +316,19 @@ func (x *exchange) takeLocked(h *handoff) state {
 	if found == live {
 		h.state = used
 		h.timer.Stop()
-		x.overLocked(h)
+		x.finishLocked(h)
 	}
 	return found
 }
 
-// overLocked remembers a finished hand-off for a while, so that its second use is
+// finishLocked remembers a finished hand-off for a while, so that its second use is
 // recognised.
-func (x *exchange) overLocked(h *handoff) {
-	x.over = append(x.over, h)
-	if len(x.over) > maxOver {
-		old := x.over[0]
-		x.over[0] = nil
-		x.over = x.over[1:]
+func (x *exchange) finishLocked(h *handoff) {
+	x.finished = append(x.finished, h)
+	if len(x.finished) > maxFinished {
+		old := x.finished[0]
+		x.finished[0] = nil
+		x.finished = x.finished[1:]
 		if x.handoffs[old.key] == old {
 			delete(x.handoffs, old.key)
 		}
@@ -344,8 +345,8 @@ func (h *handoff) free() {
 	}
 }
 
-// keep puts a prompt's blocks into a shared store, match counts how many of the
-// first are there.
+// keep puts a prompt's blocks into a shared store; match counts how many leading
+// blocks of a prompt the store has.
 func (x *exchange) keep(c Connector, ids []uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -371,7 +372,7 @@ func (x *exchange) match(c Connector, ids []uint64) int {
 	return len(ids)
 }
 
-// waiting is the number of hand-offs that live or are awaited.
+// waiting is the number of hand-offs that are live or awaited.
 func (x *exchange) waiting() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -384,8 +385,8 @@ func (x *exchange) waiting() int {
 	return n
 }
 
-// blocks gives out block ids, the last returned first, as an engine that reuses
-// memory does. The memory itself is counted by the pool.
+// blocks hands out block ids, the most recently returned first, as an engine that
+// reuses memory does. The memory itself is counted by the pool.
 type blocks struct {
 	mu   sync.Mutex
 	free []int
@@ -402,7 +403,7 @@ func (b *blocks) take(n int) []int {
 			b.free = b.free[:k-1]
 			continue
 		}
-		b.last++ // block 0 is the engine's own
+		b.last++ // block 0 is reserved by the engine
 		out = append(out, b.last)
 	}
 	return out

@@ -10,35 +10,35 @@ import (
 	"time"
 )
 
-// transferLeg is a sequence's part in the hand-over of KV.
+// transferLeg is a sequence's part in the hand-off of KV.
 type transferLeg struct {
 	w  *Worker
 	l  *lifetime
 	s  *sequence
 	at *engineRef // the rank it runs on
 
-	h       *handoff
-	mine    bool       // h is this leg's to free: it took it
-	from    *engineRef // decode: where the KV is
-	awaits  bool       // decode: h is not there yet
-	wrong   bool       // decode: the KV is not this prompt's
-	ends    bool       // decode: the engine dies of it
-	hangs   bool
-	gone    bool          // decode: the prefill died while it was awaited
-	failing string        // decode: fails with this text
-	after   time.Duration // and so long after
-	hands   bool          // prefill: leaves its KV
+	h         *handoff
+	claimed   bool          // decode: has claimed h, and must free it
+	from      *engineRef    // decode: the engine that has the KV
+	awaits    bool          // decode: the prefill is still to come
+	wrongKV   bool          // decode: the KV is that of another prompt
+	fatal     bool          // decode: the engine crashes
+	hangs     bool          // decode: waits until the client disconnects
+	peerLost  bool          // decode: the prefill's engine died while it was awaited
+	failure   string        // decode: fails with this text
+	failAfter time.Duration // and after this time
+	offers    bool          // prefill: leaves its KV for a decode
 }
 
 func (t *transferLeg) violate(kind, format string, args ...any) {
 	t.w.fleet.broker.violateID(t.w, kind, t.s.v.id, format, args...)
 }
 
-// alone counts a request whose KV hand-over was asked for but will not happen.
-func (t *transferLeg) alone() { t.w.note(func() { t.w.stats.Alone++ }) }
+// countAlone counts a request whose KV hand-off was asked for but will not happen.
+func (t *transferLeg) countAlone() { t.w.note(func() { t.w.stats.Alone++ }) }
 
-// open is what happens as the scheduler gets the request, before it has memory:
-// from here on a decode's heartbeats keep the KV it names.
+// open is called when the scheduler gets the request, before it has memory: from
+// here on a decode's heartbeats keep the KV that it names from expiring.
 func (t *transferLeg) open() {
 	kv := t.s.v.kv
 	if kv == nil || t.w.opt.Connector.shared() {
@@ -70,7 +70,7 @@ func (t *transferLeg) openPrefill(kv *transferParams) {
 		}
 	}
 	if key == "" || t.w.opt.KVRole == "kv_consumer" {
-		t.alone()
+		t.countAlone()
 		return
 	}
 	if v.stream || v.long || v.many && t.s.index == 0 {
@@ -79,10 +79,10 @@ func (t *transferLeg) openPrefill(kv *transferParams) {
 	h, twice := x.expect(key, t.at)
 	if twice {
 		t.violate(KVTwice, "the key %q was used before", key)
-		t.alone()
+		t.countAlone()
 		return
 	}
-	t.h, t.hands = h, true
+	t.h, t.offers = h, true
 }
 
 func (t *transferLeg) openDecode(kv *transferParams) {
@@ -90,19 +90,19 @@ func (t *transferLeg) openDecode(kv *transferParams) {
 		if e, _ := t.w.fleet.kv.byID(kv.engineID); e != nil {
 			t.violate(KVConnector, "has no connector and is to take KV of %s over %s", e.worker.id, e.worker.opt.Connector)
 		}
-		t.alone()
+		t.countAlone()
 		return
 	}
 	if t.w.opt.KVRole == "kv_producer" {
 		t.violate(KVRole, "a kv_producer is to take KV")
-		t.alone()
+		t.countAlone()
 		return
 	}
 	switch t.w.opt.Connector {
 	case NIXL, MoRIIO:
 		t.openPull(kv)
 	case NIXLPush:
-		if t.complete(kv, false) && t.reach(kv, kv.host, kv.port) {
+		if t.checkFields(kv, false) && t.findEngine(kv, kv.host, kv.port) {
 			t.meet(kv.engineID + "/push/" + t.s.v.base)
 		}
 	case Mooncake:
@@ -110,9 +110,10 @@ func (t *transferLeg) openDecode(kv *transferParams) {
 	}
 }
 
-// complete checks the fields without which the engine waits for ever and dies
-// when the client leaves, or, for want of remote_block_ids, dies at once.
-func (t *transferLeg) complete(kv *transferParams, blocks bool) bool {
+// checkFields reports whether no required field is missing. Without remote_block_ids
+// the engine crashes at once; without another one it waits for ever, and crashes when
+// the client disconnects.
+func (t *transferLeg) checkFields(kv *transferParams, blocks bool) bool {
 	var missing []string
 	for name, there := range map[string]bool{"remote_engine_id": kv.engineID != "", "remote_request_id": kv.requestID != "",
 		"remote_host": kv.host != "", "remote_port": kv.hasPort, "remote_block_ids": kv.hasBlocks || !blocks} {
@@ -125,12 +126,13 @@ func (t *transferLeg) complete(kv *transferParams, blocks bool) bool {
 	}
 	slices.Sort(missing)
 	t.violate(KVIncomplete, "kv_transfer_params without %s", strings.Join(missing, ", "))
-	t.hangs, t.ends = kv.hasBlocks || !blocks, blocks && !kv.hasBlocks
+	t.hangs, t.fatal = kv.hasBlocks || !blocks, blocks && !kv.hasBlocks
 	return false
 }
 
-// reach finds the engine that has the KV.
-func (t *transferLeg) reach(kv *transferParams, host string, port int) bool {
+// findEngine finds the engine that has the KV, and reports whether it is at that
+// address.
+func (t *transferLeg) findEngine(kv *transferParams, host string, port int) bool {
 	e, was := t.w.fleet.kv.find(kv.engineID, host, port)
 	if e == nil {
 		if !was {
@@ -149,34 +151,34 @@ func (t *transferLeg) reach(kv *transferParams, host string, port int) bool {
 }
 
 func (t *transferLeg) fail(after time.Duration, format string, args ...any) {
-	t.failing, t.after = fmt.Sprintf(format, args...), after
+	t.failure, t.failAfter = fmt.Sprintf(format, args...), after
 }
 
 func (t *transferLeg) openPull(kv *transferParams) {
 	if t.w.opt.Connector == MoRIIO && kv.transferID == "" {
-		t.alone()
+		t.countAlone()
 		return
 	}
-	if !t.complete(kv, true) || !t.reach(kv, kv.host, kv.port) {
+	if !t.checkFields(kv, true) || !t.findEngine(kv, kv.host, kv.port) {
 		return
 	}
 	h, found := t.w.fleet.kv.claim(kv.engineID + "/" + kv.requestID)
 	if h == nil {
 		t.violate(KVForeign, "%s has no request %q", t.from.worker.id, kv.requestID)
-		t.wrong = true
+		t.wrongKV = true
 		return
 	}
 	t.h = h
 	t.checkHandoff(found)
 	if found == live && !slices.Equal(kv.blocks, h.blocks) {
 		t.violate(KVForeign, "blocks %v are not those of request %s", kv.blocks, kv.requestID)
-		t.wrong = true
+		t.wrongKV = true
 	}
 }
 
 func (t *transferLeg) openMooncake(kv *transferParams) {
 	if kv.transferID == "" {
-		t.alone()
+		t.countAlone()
 		return
 	}
 	host, port, ok := splitAddr(kv.bootstrapAddr)
@@ -214,23 +216,23 @@ func (t *transferLeg) meet(key string) {
 // checkHandoff looks at what was found.
 func (t *transferLeg) checkHandoff(found state) {
 	h, s := t.h, t.s
-	t.mine = found == live
+	t.claimed = found == live
 	switch {
 	case found == used:
 		t.violate(KVTwice, "the KV of request %s was taken before", h.source)
 		t.fail(0, "the KV was taken before")
-	case found == lapsed && t.awaits:
+	case found == expired && t.awaits:
 		t.violate(KVExpired, "the lease of request %s of %s is over", h.source, t.w.opt.Lease)
 		t.fail(0, "the KV is not there any more")
-	case found == lapsed:
+	case found == expired:
 		t.violate(KVExpired, "the lease of request %s of %s is over", h.source, t.w.opt.Lease)
-		t.wrong = true
+		t.wrongKV = true
 	case s.prompt > h.prompt.tokens:
 		t.violate(KVTooLong, "a prompt of %d tokens for KV of %d", s.prompt, h.prompt.tokens)
-		t.ends = true
+		t.fatal = true
 	case s.v.prompt.hash != h.prompt.hash:
 		t.violate(KVForeign, "the KV of request %s is that of another prompt", h.source)
-		t.wrong = true
+		t.wrongKV = true
 	}
 }
 
@@ -239,12 +241,12 @@ func (t *transferLeg) receive(ctx context.Context) error {
 	w, s, v := t.w, t.s, t.s.v
 	if c := w.opt.Connector; c.shared() {
 		if w.opt.KVRole != "kv_producer" {
-			// The last token is always computed: its output is the first answer.
-			t.got(min(w.fleet.kv.match(c, v.prompt.blocks)*w.opt.PageSize, s.prompt-1))
+			// The last token is always computed: its output is the first output token.
+			t.countReceived(min(w.fleet.kv.match(c, v.prompt.blocks)*w.opt.PageSize, s.prompt-1))
 		}
 		return nil
 	}
-	if t.hangs || t.failing != "" || t.ends || t.awaits || t.h != nil && !t.hands || t.wrong {
+	if t.hangs || t.failure != "" || t.fatal || t.awaits || t.h != nil && !t.offers || t.wrongKV {
 		w.move(s, receiving)
 	} else {
 		return nil
@@ -255,31 +257,31 @@ func (t *transferLeg) receive(ctx context.Context) error {
 		cause := context.Cause(ctx)
 		var wire *wireError
 		if !errors.Is(cause, errKilled) && !errors.As(cause, &wire) {
-			w.die(t.l) // taking such a request off the queue is more than the engine can do
+			w.crash(t.l) // the engine cannot remove such a request from its queue
 		}
 		return cause
 	case t.awaits:
 		if err := t.await(ctx); err != nil {
 			return err
 		}
-		if t.gone {
+		if t.peerLost {
 			return t.lost(ctx)
 		}
 	}
-	if t.failing != "" {
-		if err := w.sleep(ctx, t.after); err != nil {
+	if t.failure != "" {
+		if err := w.sleep(ctx, t.failAfter); err != nil {
 			return err
 		}
-		return t.failed(t.failing)
+		return t.failed(t.failure)
 	}
-	if t.ends {
-		w.die(t.l)
+	if t.fatal {
+		w.crash(t.l)
 		return errEngineDead
 	}
 	if err := w.sleep(ctx, w.Timing().Transfer); err != nil {
 		return err
 	}
-	if t.mine {
+	if t.claimed {
 		select {
 		case <-t.from.lost:
 			return t.lost(ctx)
@@ -287,8 +289,8 @@ func (t *transferLeg) receive(ctx context.Context) error {
 		}
 	}
 	t.release()
-	t.got(s.prompt)
-	if t.wrong {
+	t.countReceived(s.prompt)
+	if t.wrongKV {
 		v.seed = mix(v.seed, 0xbad)
 		if t.h != nil {
 			v.seed = mix(v.seed, t.h.prompt.hash)
@@ -297,13 +299,13 @@ func (t *transferLeg) receive(ctx context.Context) error {
 	return nil
 }
 
-// kvFailed is a request whose KV did not come, with kv_load_failure_policy
-// "fail".
+// kvFailed is the error of a request whose KV did not come, with
+// kv_load_failure_policy "fail".
 func kvFailed(why string) error {
 	return &wireError{status: 500, kind: "InternalServerError", message: "Internal server error", detail: "KV load failed: " + why}
 }
 
-// errEngineDead is what everything on a worker fails with whose engine died.
+// errEngineDead is the error of all requests on a worker whose engine crashed.
 var errEngineDead error = &wireError{status: 500, kind: "InternalServerError",
 	message: "EngineCore encountered an issue. See stack trace (above) for the root cause."}
 
@@ -314,7 +316,7 @@ func (t *transferLeg) await(ctx context.Context) error {
 	select {
 	case <-t.h.ready:
 	case <-t.from.lost:
-		t.gone = true
+		t.peerLost = true
 		return nil
 	case <-timer.C:
 		t.violate(NoMeeting, "no prefill within %s", t.w.opt.Lease)
@@ -334,18 +336,19 @@ func (t *transferLeg) lost(ctx context.Context) error {
 	return t.failed("the peer is gone")
 }
 
-// failed ends a leg whose KV did not come, or lets it go on without.
+// failed ends a leg whose KV did not come. With Recompute it returns nil, and the leg
+// computes the prompt itself.
 func (t *transferLeg) failed(why string) error {
 	t.w.note(func() { t.w.stats.TransferFailed++ })
 	if t.w.opt.Recompute {
-		t.alone()
+		t.countAlone()
 		return nil
 	}
 	return kvFailed(why)
 }
 
-// got books KV that came.
-func (t *transferLeg) got(tokens int) {
+// countReceived counts prompt tokens whose KV came.
+func (t *transferLeg) countReceived(tokens int) {
 	if tokens <= 0 {
 		return
 	}
@@ -360,18 +363,18 @@ func (t *transferLeg) got(tokens int) {
 	})
 }
 
-// release lets the prefill have its blocks back.
+// release gives the prefill's blocks back.
 func (t *transferLeg) release() {
-	if t.mine {
-		t.mine = false
+	if t.claimed {
+		t.claimed = false
 		t.h.free()
 	}
 }
 
-// offer leaves a prefill's KV for its decode and says how much of the memory
-// stays held for it.
+// offer leaves a prefill's KV for its decode and returns how many tokens of memory
+// stay held for it.
 func (t *transferLeg) offer() int {
-	if !t.hands {
+	if !t.offers {
 		return 0
 	}
 	w, s, l, v := t.w, t.s, t.l, t.s.v
@@ -382,7 +385,7 @@ func (t *transferLeg) offer() int {
 		w.hold(s.rank, held)
 		return 0
 	}
-	t.hands = false
+	t.offers = false
 	source := v.id
 	if !w.fleet.kv.offer(t.h, t.at, v.prompt, ids, held, source) {
 		if l.book(w, s.rank, -held) {
@@ -427,10 +430,10 @@ func (t *transferLeg) params(ids []int) []byte {
 	return append(b, '}')
 }
 
-// end cleans up a hand-over that did not finish.
+// end cleans up a hand-off that did not finish.
 func (t *transferLeg) end(err error) {
 	t.release()
-	if t.h != nil && (t.hands || t.awaits) {
-		t.w.fleet.kv.leave(t.h, t.hands)
+	if t.h != nil && (t.offers || t.awaits) {
+		t.w.fleet.kv.leave(t.h, t.offers)
 	}
 }

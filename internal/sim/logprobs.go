@@ -6,8 +6,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// logprobs is what a body of the chat or the completions API asks of log
-// probabilities.
+// logprobs are the options for log probabilities in a body of the chat or the
+// completions API.
 type logprobs struct {
 	asked bool
 	top   int // alternatives of each token
@@ -16,8 +16,8 @@ type logprobs struct {
 // maxTopLogprobs is the most alternatives of a token.
 const maxTopLogprobs = 20
 
-// field reads one of the two fields: "logprobs" is a switch for chat, beside which
-// "top_logprobs" stands, and a number for completions.
+// field reads one of the two fields: for chat "logprobs" is a boolean and
+// "top_logprobs" a number, for completions "logprobs" is the number.
 func (l *logprobs) field(a api, name string, v jsontext.Value) error {
 	if v.Kind() == 'n' {
 		return nil
@@ -52,12 +52,12 @@ func (l *logprobs) check(a api) error {
 	return nil
 }
 
-// Token k has the log probability -0.5, its alternatives "alt1", "alt2" and so on
-// less each, so that a test sees that nothing is lost or moved.
+// Each token has the log probability -0.5, its alternatives "alt1", "alt2" and so on
+// have -1.5, -2.5 and so on, so that a test sees whether one is lost or moved.
 const sampledLogprob = "-0.5"
 
-// value appends the logprobs of a choice's tokens from..to, null where none were
-// asked for. piece is a token's text in JSON, without quotes.
+// value appends the logprobs of a choice's tokens from..to, null if none were
+// asked for. piece returns a token's text in JSON, without quotes.
 func (l *logprobs) value(b []byte, a api, from, to int, piece func(k int) []byte) []byte {
 	switch {
 	case !l.asked:

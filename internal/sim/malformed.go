@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// errorObject is what ErrorInside200 and ErrorEvent carry.
+// errorObject is the error of ErrorInside200 and ErrorEvent.
 const errorObject = `{"error":{"object":"error","message":"simulated engine failure","type":"InternalServerError","param":null,"code":500}}`
 
-// malformed answers in a way no engine should, mostly below HTTP.
+// malformed sends the malformed answer of the fault, most of them as raw bytes on
+// the connection.
 func (o *responseWriter) malformed(_ *request, stream bool) error {
 	switch o.fault.Kind {
 	case ErrorInside200:
@@ -24,15 +25,15 @@ func (o *responseWriter) malformed(_ *request, stream bool) error {
 		}
 		return o.done()
 	case EventsForJSON, JSONForEvents, Informational:
-		// Handled where the answer is made; on an information route there is
-		// nothing else to do than to answer in the other type.
+		// On generation routes these are handled where the answer is made; an
+		// information route answers with the other content type.
 		if o.fault.Kind == EventsForJSON {
 			return o.whole(http.StatusOK, eventStream, []byte("data: {}\n\ndata: [DONE]\n\n"))
 		}
 		return o.json(http.StatusOK, []byte(`{}`))
 	}
 	c, buffered, err := o.rc.Hijack()
-	if err != nil { // HTTP/2 has no bytes below it to garble
+	if err != nil { // HTTP/2: there is no connection to write raw bytes to
 		o.broken = true
 		return errBroken
 	}
@@ -43,13 +44,13 @@ func (o *responseWriter) malformed(_ *request, stream bool) error {
 	err = o.garble(c, stream)
 	_ = c.Close()
 	if err != nil && o.ctx.Err() == nil {
-		return err // the peer had enough of it
+		return err // the client has closed the connection
 	}
 	return errBroken
 }
 
-// watch reads on, so that bytes left unread do not turn the close into an RST
-// that destroys the answer.
+// watch reads what the client still sends, as closing a connection with unread bytes
+// would send an RST, which discards the answer.
 func (o *responseWriter) watch(c net.Conn, r io.Reader) (stop func()) {
 	done := make(chan struct{})
 	go func() {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Role is what a worker does: the engine's disaggregation_mode.
+// Role is what a worker does, as the engine's disaggregation_mode.
 type Role string
 
 // The roles. Regular is an engine without disaggregation ("null" in its
@@ -19,7 +19,7 @@ const (
 	Regular Role = "regular"
 )
 
-// Backend is the engine a worker plays.
+// Backend is the engine that a worker simulates.
 type Backend string
 
 // The backends.
@@ -44,8 +44,8 @@ type Options struct {
 	// AdminAddr is the host:port of the admin API; "" starts none.
 	AdminAddr string
 
-	// Worker holds for every worker; Each may change it for one, before it
-	// starts. i counts within the role.
+	// Worker are the options of every worker; Each may change them for one, before
+	// it starts. i counts within the role.
 	Worker WorkerOptions
 	Each   func(role Role, i int, o *WorkerOptions)
 }
@@ -53,8 +53,8 @@ type Options struct {
 // WorkerOptions describes one worker. The zero value is a healthy, instant
 // engine of unlimited memory.
 type WorkerOptions struct {
-	// Backend is the engine played: its routes, bodies, errors, metrics and its
-	// way to move KV. Default SGLang.
+	// Backend is the engine that is simulated: its routes, bodies, errors, metrics
+	// and how it moves KV. Default SGLang.
 	Backend Backend
 	// Model is the served model's name. Default "sim-model".
 	Model string
@@ -65,14 +65,14 @@ type WorkerOptions struct {
 	// Timing is how long things take. SetTiming changes it later.
 	Timing Timing
 
-	// KVTokens is the KV capacity per rank in tokens, cut to whole pages.
-	// Default 16 Mi, which is as good as unlimited. A request holds its prompt
+	// KVTokens is the KV capacity per rank in tokens, rounded down to whole pages.
+	// Default 16 Mi, which is practically unlimited. A request holds its prompt
 	// plus all its output, on SGLang's prefill workers its prompt only, in whole
 	// pages, from before it computes until it ends; one that does not fit waits,
-	// and whoever came later waits behind it.
+	// and later ones wait behind it.
 	KVTokens int
 	// MaxRunning bounds the requests that run at once per rank; the rest queue.
-	// It does not hold for SGLang's prefill workers. Default 2048, on vLLM
+	// SGLang's prefill workers have no such bound. Default 2048, on vLLM
 	// (max_num_seqs) 256.
 	MaxRunning int
 	// ContextLength refuses longer prompts with 400, in tokens. Default 4 Mi.
@@ -92,29 +92,29 @@ type WorkerOptions struct {
 	// without /v1; a vLLM worker always does.
 	Tokenizer bool
 
-	// Responses makes an SGLang worker serve /v1/responses and /v1/messages; they know no bootstrap fields, so that prefill
-	// and decode workers refuse them. A vLLM worker always serves them, and so
-	// does a regular SGLang worker.
+	// Responses makes an SGLang worker serve /v1/responses and /v1/messages. Prefill
+	// and decode workers refuse requests to them, as these routes have no bootstrap
+	// fields. vLLM workers and regular SGLang workers always serve them.
 	Responses bool
 
 	// Connector is how a vLLM worker hands KV on. Default NIXL for prefill and
 	// decode workers, NoConnector for regular ones.
 	Connector Connector
-	// KVRole, "kv_producer" or "kv_consumer", makes a vLLM worker keep to that
-	// half of its connector. "" lets it do both.
+	// KVRole, "kv_producer" or "kv_consumer", restricts a vLLM worker to that role
+	// of its connector. "" lets it do both.
 	KVRole string
 	// Lease is how long a vLLM prefill keeps blocks for a decode that does not
 	// come, and how long a decode waits for a prefill where both run at once.
 	// Default 30 s, with Mooncake 480 s.
 	Lease time.Duration
-	// TransferTimeout is how long a vLLM decode needs to find that the engine it
-	// was told of is not there. Default 5 s.
+	// TransferTimeout is how long a vLLM decode needs to notice that the engine named
+	// in its kv_transfer_params does not exist. Default 5 s.
 	TransferTimeout time.Duration
 	// Recompute makes a vLLM decode compute the prompt itself when its KV does
 	// not come (kv_load_failure_policy "recompute"); it fails otherwise.
 	Recompute bool
-	// SideChannelHost and SideChannelPort are what a vLLM prefill says of itself
-	// in kv_transfer_params, the port plus the rank. Nothing listens there.
+	// SideChannelHost and SideChannelPort are the address of a vLLM prefill in
+	// kv_transfer_params, where the rank is added to the port. Nothing listens there.
 	// Default: the worker's host, and a number of its own from 15600 up.
 	SideChannelHost string
 	SideChannelPort int
@@ -125,8 +125,8 @@ type WorkerOptions struct {
 	// DefaultBootstrapPort is the port a decode worker uses for a null
 	// bootstrap_port: its own disaggregation_bootstrap_port. Default 8998.
 	DefaultBootstrapPort int
-	// NullPortMeets lets a null bootstrap_port meet the prefill worker at that
-	// host which holds the room, whatever its port.
+	// NullPortMeets pairs a decode leg with a null bootstrap_port with the prefill
+	// worker at that host that has the room, whatever its port.
 	NullPortMeets bool
 	// NoBootstrapServer leaves the bootstrap port unserved; it is then only a
 	// number (from 8998 up, if Options.BootstrapPort is 0).
@@ -138,19 +138,19 @@ type WorkerOptions struct {
 	// is gone. Default 10 s: two missed heartbeats of 5 s.
 	PeerLossAfter time.Duration
 	// PerSampleRooms gives sample i of n>1 its own room (room+i, or the i-th of
-	// an array). By default n>1 uses one room for all and never finishes, as
-	// the engine.
+	// an array). By default n>1 uses one room for all and never finishes, as on the
+	// engine.
 	PerSampleRooms bool
 
 	// HealthDelay is how long /health takes at least. Default 1 s, the engine's
 	// polling step; negative answers at once.
 	HealthDelay time.Duration
-	// HealthTimeout is when a /health without any sign of the scheduler fails
-	// with 503. Default 20 s.
+	// HealthTimeout is after how long /health answers 503 if the scheduler has made
+	// no progress. Default 20 s.
 	HealthTimeout time.Duration
 	// Disable lists paths that answer 404, as an engine without them would.
 	Disable []string
-	// APIKey, if set, is asked as "Authorization: Bearer" of all routes but
+	// APIKey, if set, is required as "Authorization: Bearer" on all routes but
 	// /health and /metrics.
 	APIKey string
 	// TLS makes the worker speak HTTPS. The bootstrap server stays plain.
@@ -174,8 +174,8 @@ type WorkerOptions struct {
 	// keeps none. All kept bodies of a worker stay below 64 MiB.
 	LogBodyBytes int
 
-	// Wrap, if set, is put around the worker's handler, for tests that need a
-	// behaviour nothing here offers.
+	// Wrap, if set, wraps the worker's handler, for tests that need a behaviour
+	// that no option offers.
 	Wrap func(w *Worker, next http.Handler) http.Handler
 }
 
@@ -198,7 +198,7 @@ type Timing struct {
 	// PrefillStep makes a rank compute prompts in batches, in order of arrival:
 	// a batch holds up to ChunkedPrefillSize tokens and takes PrefillStep plus
 	// its tokens by PrefillRate. A long prompt takes several, short ones share
-	// one. PrefillTime and PrefillParallel then mean nothing. Fixed at start.
+	// one. PrefillTime and PrefillParallel then have no effect. Fixed at start.
 	PrefillStep time.Duration
 	// DecodeStep is the base time of each further token, DecodePerRequest is
 	// added for each running request of the rank, DecodePerKTokens for each

@@ -28,8 +28,8 @@ const (
 	maxTokens = 1 << 24
 )
 
-// request is what the engine reads out of a body: the fields it acts on, the
-// last of duplicates, as Python's parser has it.
+// request holds the fields of a body that the engine uses; of duplicate fields the
+// last counts, as in Python's parser.
 type request struct {
 	api         api
 	model       string
@@ -126,7 +126,7 @@ func parseRequest(a api, body []byte) (*request, error) {
 				continue
 			}
 			p := v
-			if v.Kind() == '[' { // one per prompt: the first speaks for all
+			if v.Kind() == '[' { // one per prompt: the first is used for all
 				if list := elements(v); len(list) > 0 {
 					p = list[0]
 				}
@@ -392,7 +392,7 @@ func elements(v jsontext.Value) []jsontext.Value {
 	return out
 }
 
-// numbers says whether an array's first element is a number.
+// numbers reports whether an array's first element is a number.
 func numbers(v jsontext.Value) bool {
 	t := bytes.TrimLeft(v[1:], " \t\r\n")
 	return len(t) > 0 && (t[0] == '-' || (t[0] >= '0' && t[0] <= '9'))
@@ -427,8 +427,8 @@ func promptOf(name string, v jsontext.Value) (tokens []int, batched bool, err er
 // tokensOf counts a text's tokens: a quarter of its bytes in JSON.
 func tokensOf(v jsontext.Value) int { return len(v)/4 + 1 }
 
-// legs gives host, port and room of sequence i, which is sample k of prompt p.
-// ok is false when there is no room for it.
+// legs returns host, port and bootstrap room of the sequence that is sample k of
+// prompt p. ok is false if it has no bootstrap room.
 func (r *request) legs(p, k int, perSample bool) (host string, port int, hasPort bool, room int64, ok bool) {
 	i := p
 	if perSample {

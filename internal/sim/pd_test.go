@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-func TestDataParallelRanks(t *testing.T) {
+func TestLegsOfAPairMustAgreeOnTheRank(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{DPSize: 2}})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
-	even := room() // all rooms of the tests are even
+	even := room() // all bootstrap rooms of the tests are even numbers
 
 	// The legs differ in their ranks.
 	ch := make(chan reply, 1)
@@ -52,7 +52,7 @@ func TestDataParallelRanks(t *testing.T) {
 	}
 }
 
-func TestBatchRooms(t *testing.T) {
+func TestRoomsOfABatch(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
@@ -75,7 +75,7 @@ func TestBatchRooms(t *testing.T) {
 	wantViolations(t, f)
 }
 
-// Several samples over one room wait for KV that never comes.
+// Several samples with one bootstrap room wait for KV that never comes.
 func TestSamplesOverOneRoomStall(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{BootstrapTimeout: 30 * time.Millisecond}})
 	c, ctx := client(t), testContext(t)
@@ -92,13 +92,13 @@ func TestSamplesOverOneRoomStall(t *testing.T) {
 	}
 }
 
-func TestNullPort(t *testing.T) {
+func TestNullBootstrapPortMeansTheDefault(t *testing.T) {
 	body := func(r int64) string {
 		return fmt.Sprintf(`{"messages":[],"max_tokens":1,"bootstrap_host":"localhost","bootstrap_port":null,"bootstrap_room":%d}`, r)
 	}
 	c, ctx := client(t), testContext(t)
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{NoBootstrapServer: true}})
-	// Unserved ports count up from 8998, where a null leads.
+	// Ports without a bootstrap server count up from 8998, the port that null means.
 	if a, b := both(ctx, c, f.Prefill(0), f.Decode(0), chatPath, body(room())); a.status != 200 || b.status != 200 {
 		t.Errorf("null and 8998: %+v, %+v", a, b)
 	}
@@ -109,9 +109,9 @@ func TestNullPort(t *testing.T) {
 	wantViolations(t, f)
 }
 
-// Decode takes no request into its window that it has no room for, and prefill
-// waits for it.
-func TestDecodeWindow(t *testing.T) {
+// A decode worker admits no request that does not fit its running slots, and prefill
+// waits until it does.
+func TestDecodeAdmitsOnlyWhatFits(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Each: func(role Role, _ int, o *WorkerOptions) {
 		if role == Decode {
 			o.MaxRunning = 1
@@ -149,7 +149,7 @@ func TestDecodeWindow(t *testing.T) {
 	}
 }
 
-// An abort reaches a stream as an error event, another answer as its status.
+// The abort of one leg is an error event in a stream, a status in another answer.
 func TestPeerAbortIsAnErrorEventInAStream(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1})
 	c, ctx := client(t), testContext(t)
@@ -198,7 +198,7 @@ func TestAbortRequestMatchesByPrefix(t *testing.T) {
 	}
 }
 
-func TestLogprobsOfBothLegs(t *testing.T) {
+func TestLogprobsTellTheLegsApart(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
@@ -250,8 +250,8 @@ func TestPoolIsFIFOAndGivesBack(t *testing.T) {
 	})
 }
 
-// Many pairs at once, some of whose clients leave: everything is given back.
-func TestManyPairsLeaveNothingBehind(t *testing.T) {
+// Many pairs at once, some of whose clients disconnect, leave nothing held.
+func TestManyPairsLeaveNothingHeld(t *testing.T) {
 	f := start(t, Options{Prefill: 3, Decode: 3, Worker: WorkerOptions{DPSize: 2, MaxRunning: 8,
 		Timing: Timing{PrefillRate: 100000, DecodeStep: 100 * time.Microsecond}}})
 	c, ctx := client(t), testContext(t)

@@ -10,7 +10,7 @@ import (
 // batcher is one rank's queue of prompts that are computed in batches of
 // bounded tokens. Its loop is runBatches.
 type batcher struct {
-	wake chan struct{} // of one
+	wake chan struct{} // has room for one signal
 
 	mu    sync.Mutex // guards the fields below
 	queue []*batched // in order of arrival
@@ -20,8 +20,8 @@ type batcher struct {
 type batched struct {
 	left    int // guarded by batcher.mu
 	started bool
-	start   chan struct{} // closed when its first token is computed upon
-	done    chan struct{} // closed when its last one is
+	start   chan struct{} // closed when the computing of its first token begins
+	done    chan struct{} // closed when its last token is computed
 }
 
 func newBatcher() *batcher { return &batcher{wake: make(chan struct{}, 1)} }
@@ -64,8 +64,8 @@ type share struct {
 	tokens int
 }
 
-// fill makes up a batch: prompts in order, the last one cut where the budget
-// ends. It is empty when nothing waits.
+// fill builds a batch: prompts in order, the last one cut to the token budget. The
+// batch is empty if no prompt waits.
 func (b *batcher) fill(budget int) (batch []share, tokens int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,8 +84,7 @@ func (b *batcher) fill(budget int) (batch []share, tokens int) {
 	return batch, tokens
 }
 
-// settle takes a computed batch off the queue. A prompt that left meanwhile
-// stays out of it.
+// settle removes the prompts from the queue that a computed batch has finished.
 func (b *batcher) settle(batch []share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +98,7 @@ func (b *batcher) settle(batch []share) {
 	}
 }
 
-// runBatches computes until ctx ends.
+// runBatches computes batches until ctx ends.
 func (w *Worker) runBatches(ctx context.Context, b *batcher, rank int) {
 	for {
 		batch, tokens := b.fill(w.opt.ChunkedPrefillSize)
@@ -123,7 +122,7 @@ func (w *Worker) runBatches(ctx context.Context, b *batcher, rank int) {
 			w.counts[rank].busy += d
 			w.counts[rank].batches++
 		})
-		w.alive()
+		w.noteProgress()
 		b.settle(batch)
 	}
 }

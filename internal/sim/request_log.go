@@ -32,8 +32,8 @@ type Request struct {
 	Proto      string      `json:"proto"`
 	RemoteAddr string      `json:"remote_addr"`
 	Header     http.Header `json:"header"` // shared, do not change; Host is in it
-	// Body is the raw body, cut at WorkerOptions.LogBodyBytes; nil once older
-	// bodies had to be let go.
+	// Body is the raw body, cut at WorkerOptions.LogBodyBytes; nil once it was
+	// dropped for newer ones.
 	Body     []byte `json:"body,omitempty"`
 	BodySize int    `json:"body_size"`
 
@@ -177,9 +177,9 @@ type Stats struct {
 
 	// vLLM only. ExternalTokens are prompt tokens whose KV came over the
 	// connector; Handed counts prefills that left KV for a decode, Pulled the
-	// decodes that took some, Expired the former that nobody came for,
-	// TransferFailed the decodes that failed for want of it, Alone the requests
-	// that were to hand on or to take KV by kv_transfer_params and could not.
+	// decodes that took such KV, Expired the prefills whose KV no decode took,
+	// TransferFailed the decodes whose KV did not come, Alone the requests that
+	// should have left or taken KV by their kv_transfer_params and could not.
 	ExternalTokens int64 `json:"external_tokens"`
 	Handed         int   `json:"handed"`
 	Pulled         int   `json:"pulled"`
@@ -215,8 +215,8 @@ func (w *Worker) Stats() Stats {
 	return w.statsLocked()
 }
 
-// Wait returns nil as soon as cond holds, or an error that shows the counters
-// when ctx ends first. cond is called under a lock, at each change.
+// Wait returns nil as soon as cond is true, or an error with the counters if ctx
+// ends first. cond is called under a lock, at each change.
 func (w *Worker) Wait(ctx context.Context, cond func(Stats) bool) error {
 	for {
 		w.mu.Lock()
@@ -273,8 +273,8 @@ func (w *Worker) Probes() []Request {
 	return w.probes.all()
 }
 
-// ResetLog empties both logs and sets the counters of ended requests and the
-// peaks back; Requests continues from the requests in flight.
+// ResetLog empties both logs and resets the peaks and the counters of ended
+// requests; requests in flight stay counted.
 func (w *Worker) ResetLog() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

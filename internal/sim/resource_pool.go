@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// pool is a FIFO of requests for slots and tokens of one rank. The head waits
-// for both; nobody overtakes it.
+// pool is a FIFO queue for slots and tokens of one rank. The head waits for both,
+// and no other request overtakes it.
 type pool struct {
 	mu      sync.Mutex
 	slots   int // free; negative capacity means no bound

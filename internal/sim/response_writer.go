@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// responseWriter writes one answer, with the deviations its fault asks for. Its methods
-// return errBroken once the connection is gone by design.
+// responseWriter writes one answer as its fault changes it. Its methods return
+// errBroken once the fault has ended the connection.
 type responseWriter struct {
 	// Immutable once the answer starts.
 	w      *Worker
@@ -22,7 +22,7 @@ type responseWriter struct {
 	fault  *Fault // never nil
 	probe  bool
 	stream bool
-	early  bool // headers go out before the engine has run
+	early  bool // headers are sent before the engine has run
 	named  bool // events have names, and no [DONE] follows them
 	api    api
 
@@ -36,7 +36,7 @@ type responseWriter struct {
 
 var noFault = &Fault{}
 
-// applyFault does the fault's action if it is due at p.
+// applyFault does the fault's action if it belongs to p.
 func (o *responseWriter) applyFault(p Point) error {
 	if !o.fault.does(p) {
 		return nil
@@ -64,8 +64,8 @@ func (o *responseWriter) act() error {
 	return errBroken
 }
 
-// abort makes sure that net/http writes nothing more: for faults that end the
-// connection, called last.
+// abort makes sure that net/http writes nothing more. It is called last, for faults
+// that end the connection.
 func (o *responseWriter) abort() {
 	if o.broken && o.fault.Do != End {
 		panic(http.ErrAbortHandler)
@@ -171,7 +171,7 @@ func (o *responseWriter) tick(stop <-chan struct{}) {
 	}
 }
 
-// quiet ends the keep-alive bytes.
+// quiet stops the keep-alive bytes.
 func (o *responseWriter) quiet() {
 	o.mu.Lock()
 	ticker := o.ticker
@@ -244,7 +244,7 @@ func (o *responseWriter) done() error {
 	o.quiet()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.startLocked(http.StatusOK, eventStream, -1); err != nil { // no token at all
+	if err := o.startLocked(http.StatusOK, eventStream, -1); err != nil { // there was no token
 		return err
 	}
 	if err := o.applyFault(AtEnd); err != nil || o.named {
@@ -281,8 +281,8 @@ func (o *responseWriter) whole(status int, contentType string, body []byte) erro
 	return o.writeLocked(body)
 }
 
-// fail answers with an error: as JSON before the headers, as an event of a
-// running stream afterwards.
+// fail answers with an error: as JSON if the headers are not sent yet, else as an
+// event of the stream.
 func (o *responseWriter) fail(err error, generate bool) error {
 	e := asWire(err)
 	o.w.note(func() { o.rec.Error = e.message + e.detail })
@@ -304,7 +304,7 @@ func (o *responseWriter) fail(err error, generate bool) error {
 	return o.done()
 }
 
-// answerStatus is the fault's own answer.
+// answerStatus sends the answer of a fault with a status.
 func (o *responseWriter) answerStatus() error {
 	f := o.fault
 	body := []byte(f.Body)

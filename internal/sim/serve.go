@@ -65,7 +65,7 @@ func (w *Worker) serve(l *lifetime, rw http.ResponseWriter, r *http.Request) {
 	probe := !generation && (known || r.Method != http.MethodPost)
 	o := &responseWriter{w: w, rec: w.begin(r, probe), rw: rw, rc: http.NewResponseController(rw),
 		conn: connOf(r.Context()), ctx: r.Context(), fault: noFault, probe: probe}
-	how := ClientGone // what a panic out of a broken write means
+	how := ClientGone // if a failed write panics
 	defer func() {
 		o.quiet()
 		w.finish(o.rec, probe, how)
@@ -86,18 +86,18 @@ func (w *Worker) serve(l *lifetime, rw http.ResponseWriter, r *http.Request) {
 		o.abort()
 	}
 	if how == Killed {
-		// The connections are reset a moment after the requests are told.
+		// The connections are reset a moment after the requests' contexts end.
 		o.quiet()
 		panic(http.ErrAbortHandler)
 	}
 	if how == ClientGone && w.opt.Backend == VLLM {
-		// One that only closed its half gets nothing more either.
+		// A client that closed only its sending half gets no answer either.
 		o.quiet()
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// outcome says how the answer ended.
+// outcome is how the answer ended.
 func (o *responseWriter) outcome(r *http.Request, err error) Outcome {
 	cause := context.Cause(r.Context())
 	switch {
@@ -191,7 +191,7 @@ func (w *Worker) noteFault(o *responseWriter) {
 	}
 }
 
-// serveInfo runs an information route under the request's fault.
+// serveInfo answers an information route, with the request's fault applied.
 func (w *Worker) serveInfo(o *responseWriter, r *http.Request, info http.HandlerFunc) error {
 	ask, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil {
@@ -224,7 +224,7 @@ func (w *Worker) serveInfo(o *responseWriter, r *http.Request, info http.Handler
 	return o.whole(buffered.status, contentType, buffered.body)
 }
 
-// infoWriter gathers a small answer.
+// infoWriter collects a small answer.
 type infoWriter struct {
 	header http.Header
 	status int
@@ -237,8 +237,8 @@ func (i *infoWriter) Write(p []byte) (int, error) { i.body = append(i.body, p...
 
 var bodyPool = sync.Pool{New: func() any { return new([]byte) }}
 
-// readBody reads to the end, which is also what lets net/http notice a client
-// that leaves. The body is valid until release.
+// readBody reads the body to its end, which also lets net/http notice when the
+// client disconnects. The body is valid until release.
 func (w *Worker) readBody(o *responseWriter, r *http.Request) (body []byte, release func(), err error) {
 	if r.ContentLength > w.opt.MaxBody {
 		return nil, nil, &http.MaxBytesError{Limit: w.opt.MaxBody}
@@ -255,7 +255,7 @@ func (w *Worker) readBody(o *responseWriter, r *http.Request) (body []byte, rele
 		}
 	}
 	if need := int(r.ContentLength); need > 0 && cap(body) <= need {
-		// Never trust a length further than this; it grows as bytes come.
+		// A larger Content-Length is not trusted: the buffer grows as bytes come.
 		body = make([]byte, 0, min(need+1, 8<<20))
 	}
 	src := http.MaxBytesReader(nil, r.Body, w.opt.MaxBody)
@@ -330,8 +330,8 @@ func (w *Worker) generation(l *lifetime, o *responseWriter, r *http.Request, a a
 	return w.answer(ctx, l, o, req, seqs)
 }
 
-// deviate does what the request's fault wants before the engine is asked. done
-// says that the answer is written.
+// deviate applies the request's fault before the engine runs. done reports that the
+// answer is written.
 func (w *Worker) deviate(o *responseWriter, req *request, body []byte) (done bool, err error) {
 	if req.simField != nil {
 		f, err := ParseFaultJSON(req.simField)
@@ -387,7 +387,7 @@ func (w *Worker) unregister(rid string) {
 	w.mu.Unlock()
 }
 
-// sequences checks what the engine's front checks and lays out the sequences.
+// sequences makes the checks of the engine's HTTP server and creates the sequences.
 func (w *Worker) sequences(o *responseWriter, req *request, r *http.Request) ([]*sequence, error) {
 	if req.api != generate {
 		if h := r.Header.Get("X-Data-Parallel-Rank"); h != "" {
@@ -465,7 +465,7 @@ func (w *Worker) outputOf(o *responseWriter, req *request) (int, string) {
 	return n, finish
 }
 
-// rankOf places a sequence on a rank.
+// rankOf assigns a sequence to a rank.
 func (w *Worker) rankOf(s *sequence, req *request) error {
 	dp := w.opt.DPSize
 	switch {

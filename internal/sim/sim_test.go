@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds waits that end at once unless something is broken.
+// patience bounds waits that end at once unless there is a fault.
 const patience = 20 * time.Second
 
 func testContext(t *testing.T) context.Context {
@@ -37,7 +37,7 @@ func start(t *testing.T, o Options) *Fleet {
 	return f
 }
 
-// client makes one with connections of its own, closed at the end.
+// client makes a client with connections of its own, closed at the end of the test.
 func client(t *testing.T) *http.Client {
 	tr := &http.Transport{MaxIdleConnsPerHost: 100}
 	t.Cleanup(tr.CloseIdleConnections)
@@ -57,6 +57,11 @@ func post(ctx context.Context, c *http.Client, url, body string) reply {
 		return reply{err: err}
 	}
 	req.Header.Set("Content-Type", "application/json")
+	return send(c, req)
+}
+
+// send sends a request and reads the whole answer.
+func send(c *http.Client, req *http.Request) reply {
 	resp, err := c.Do(req)
 	if err != nil {
 		return reply{err: err}
@@ -68,7 +73,7 @@ func post(ctx context.Context, c *http.Client, url, body string) reply {
 
 var lastRoom atomic.Int64
 
-// room is one nobody used.
+// room is a bootstrap room that was not used before.
 func room() int64 { return 1<<40 + 1000*lastRoom.Add(1) }
 
 // pd is a chat body for a pair. extra is more JSON members, with a leading
@@ -124,7 +129,7 @@ func wantViolations(t *testing.T, f *Fleet, kinds ...string) {
 	}
 }
 
-func TestPairMeets(t *testing.T) {
+func TestPairMeetsByRoom(t *testing.T) {
 	f := start(t, Options{Prefill: 2, Decode: 2})
 	c, ctx := client(t), testContext(t)
 	for _, p := range []*Worker{f.Prefill(0), f.Prefill(1)} {
@@ -190,7 +195,7 @@ func TestPrefillWaitsForDecode(t *testing.T) {
 	}
 }
 
-func TestRoomErrors(t *testing.T) {
+func TestMissingAndReusedRoomsAreRefused(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
@@ -212,7 +217,7 @@ func TestRoomErrors(t *testing.T) {
 	wantViolations(t, f, RoomReused)
 }
 
-func TestNobodyComes(t *testing.T) {
+func TestLegWithoutPeerTimesOut(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{BootstrapTimeout: 30 * time.Millisecond}})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
@@ -229,7 +234,7 @@ func TestNobodyComes(t *testing.T) {
 	wantViolations(t, f, UnknownPrefill, NoMeeting)
 }
 
-func TestClientLeavingAborts(t *testing.T) {
+func TestClientDisconnectAbortsBothLegs(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
@@ -243,7 +248,7 @@ func TestClientLeavingAborts(t *testing.T) {
 		t.Fatal(err)
 	}
 	leave()
-	// The prefill leg learns of it and fails by itself.
+	// The prefill leg is told of it and fails.
 	one, two := <-ch, <-ch
 	if one.err == nil {
 		one, two = two, one
@@ -262,7 +267,7 @@ func TestClientLeavingAborts(t *testing.T) {
 	}
 }
 
-func TestKillRestart(t *testing.T) {
+func TestKilledWorkerCanBeRestarted(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{PeerLossAfter: time.Millisecond}})
 	c, ctx := client(t), testContext(t)
 	p, d := f.Prefill(0), f.Decode(0)
@@ -301,7 +306,7 @@ func TestKillRestart(t *testing.T) {
 	}
 }
 
-func TestRegular(t *testing.T) {
+func TestRegularWorkerAnswersEveryAPI(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	c, ctx := client(t), testContext(t)
 	w := f.Regular(0)
@@ -326,9 +331,9 @@ func TestRegular(t *testing.T) {
 
 func newPipe() (io.Reader, io.Writer) { return io.Pipe() }
 
-// What clients found missing: the other APIs and rerank on a regular SGLang worker,
-// embeddings in base64, and logprobs.
-func TestWhatClientsAskFor(t *testing.T) {
+// The other APIs and rerank on a regular SGLang worker, embeddings in base64, and
+// logprobs.
+func TestRerankEmbeddingsAndLogprobs(t *testing.T) {
 	for _, backend := range []Backend{SGLang, VLLM} {
 		f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: backend, Pooling: true}})
 		c, ctx := client(t), testContext(t)

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// vllmVersion is what the engine calls itself, and whose wire this is.
+// vllmVersion is the version that the engine reports, and that is simulated.
 const vllmVersion = "0.32.0"
 
 // vllmRuns are the routes that run a vLLM engine.
@@ -20,7 +20,7 @@ var vllmRuns = map[string]api{
 	"/v1/messages":         messages,
 }
 
-// vllmMethod says whether an information route takes a method.
+// vllmMethod reports whether an information route takes a method.
 func vllmMethod(path, method string) bool {
 	switch path {
 	case "/ping":
@@ -31,8 +31,8 @@ func vllmMethod(path, method string) bool {
 	return method == http.MethodGet
 }
 
-// vllmGeneration serves one request of a route that runs the engine: all of
-// vLLM's, and those of SGLang that are not its own either.
+// vllmGeneration serves one request of a route that runs the engine: all of vLLM's,
+// and /v1/responses and /v1/messages of SGLang.
 func (w *Worker) vllmGeneration(l *lifetime, o *responseWriter, r *http.Request, a api, body []byte) error {
 	o.api, o.named = a, a == responses || a == messages
 	req, err := w.parseVLLM(a, body, r.Header)
@@ -86,7 +86,7 @@ func (w *Worker) vllmGeneration(l *lifetime, o *responseWriter, r *http.Request,
 			return err
 		}
 		if o.stream && a == chat {
-			if err := v.role(seqs[0]); err != nil { // it comes first all the same
+			if err := v.role(seqs[0]); err != nil { // sent before the error too
 				return err
 			}
 		}
@@ -101,7 +101,7 @@ func (w *Worker) vllmGeneration(l *lifetime, o *responseWriter, r *http.Request,
 	return o.json(http.StatusOK, v.whole())
 }
 
-// storedResponse answers for a stored response: none ever is.
+// storedResponse answers for a stored response: 404, as none is stored.
 func (w *Worker) storedResponse(o *responseWriter, path string) error {
 	id := strings.TrimSuffix(strings.TrimPrefix(path, "/v1/responses/"), "/cancel")
 	e := invalidf("response_id", "Response with id '%s' not found.", id)
@@ -136,7 +136,7 @@ func (o *responseWriter) failVLLM(e *wireError, started bool) error {
 	if !started || !o.stream {
 		return o.json(e.status, o.vbody(e))
 	}
-	if o.api == responses { // its stream breaks off, without an event that says why
+	if o.api == responses { // its stream breaks off, without an error event
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.broken = true
@@ -152,7 +152,7 @@ func (o *responseWriter) failVLLM(e *wireError, started bool) error {
 	return o.done()
 }
 
-// eventOf is event with a name, if it is not "".
+// eventOf is event with an event name, unless name is "".
 func (o *responseWriter) eventOf(name string, fill func([]byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,7 +165,7 @@ func (o *responseWriter) eventOf(name string, fill func([]byte) []byte) error {
 	return o.rawEventLocked(o.buf)
 }
 
-// known says whether a model is served here; "" is.
+// known reports whether a model is served here; "" is.
 func (w *Worker) known(model string) bool {
 	return model == "" || model == w.opt.Model || slices.Contains(w.opt.Adapters, model)
 }

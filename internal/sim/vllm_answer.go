@@ -40,24 +40,10 @@ func newVWriter(w *Worker, o *responseWriter, req *vrequest, seqs []*sequence) *
 
 // text appends the JSON of tokens from..to, without quotes.
 func (v *vwriter) text(b []byte, s *sequence, from, to int) []byte {
-	f := v.o.fault
-	for k := from; k < to; k++ {
-		at := len(b)
-		if len(f.Tokens) > 0 {
-			if k < len(f.Tokens) {
-				q := appendQuoted(nil, f.Tokens[k])
-				b = append(b, q[1:len(q)-1]...)
-			}
-		} else if v.w.opt.Backend == SGLang {
-			b = strconv.AppendInt(append(b, " t"...), int64(k+1), 10)
-		} else {
-			b = append(b, word(s.v.seed, k)...)
-		}
-		for len(b)-at < f.TokenSize {
-			b = append(b, 'x')
-		}
+	if v.w.opt.Backend == SGLang {
+		return v.o.tokens(b, from, to, numberedToken)
 	}
-	return b
+	return v.o.tokens(b, from, to, func(b []byte, k int) []byte { return append(b, word(s.v.seed, k)...) })
 }
 
 // logs appends the logprobs of tokens from..to, if they were asked for.
@@ -90,10 +76,10 @@ func (v *vwriter) transfer(b []byte) []byte {
 	return append(b, "null"...)
 }
 
-// fingerprint is what the engine says of its build.
+// fingerprint names the engine's build.
 const fingerprint = `"system_fingerprint":"vllm-` + vllmVersion + `-51a1ce00"`
 
-// open sends what comes before any token.
+// open sends the events that precede the tokens.
 func (v *vwriter) open() error {
 	switch v.req.api {
 	case responses:
@@ -121,7 +107,7 @@ func (v *vwriter) token(s *sequence) error {
 			if b = v.finish(b, s, last); !last {
 				b = append(b, `,"stop_reason":null`...)
 			}
-			return append(v.print(append(b, `,"prompt_token_ids":null,"token_ids":null}]`...), last && !v.req.usage), '}')
+			return append(v.appendFingerprint(append(b, `,"prompt_token_ids":null,"token_ids":null}]`...), last && !v.req.usage), '}')
 		})
 	}
 	if s.produced == 1 {
@@ -133,7 +119,7 @@ func (v *vwriter) token(s *sequence) error {
 		b = append(v.choice(b, s), `"content":"`...)
 		b = append(v.text(b, s, s.produced-1, s.produced), `"},"logprobs":`...)
 		b = append(v.logs(b, s, s.produced-1, s.produced), `,"finish_reason":`...)
-		return append(v.print(append(v.finish(b, s, last), `,"token_ids":null}]`...), last && !v.req.usage), '}')
+		return append(v.appendFingerprint(append(v.finish(b, s, last), `,"token_ids":null}]`...), last && !v.req.usage), '}')
 	})
 }
 
@@ -152,8 +138,8 @@ func (v *vwriter) role(s *sequence) error {
 	})
 }
 
-// print appends the fingerprint, which only the last event has.
-func (v *vwriter) print(b []byte, last bool) []byte {
+// appendFingerprint appends the fingerprint, which only the last event has.
+func (v *vwriter) appendFingerprint(b []byte, last bool) []byte {
 	if !last {
 		return b
 	}
@@ -168,7 +154,7 @@ func (v *vwriter) finish(b []byte, s *sequence, last bool) []byte {
 	return append(append(append(b, '"'), s.finish...), `","stop_reason":null`...)
 }
 
-// close sends what comes after all tokens.
+// close sends the events that follow the tokens.
 func (v *vwriter) close() error {
 	var err error
 	switch v.req.api {
@@ -179,7 +165,7 @@ func (v *vwriter) close() error {
 	default:
 		if v.req.usage {
 			err = v.o.event(func(b []byte) []byte {
-				return append(v.print(append(v.usage(append(append(b, v.head...), "],"...)), '}'), true), '}')
+				return append(v.appendFingerprint(append(v.usage(append(append(b, v.head...), "],"...)), '}'), true), '}')
 			})
 		}
 	}
@@ -215,7 +201,7 @@ func (v *vwriter) whole() []byte {
 		}
 		b = append(b, `,"routed_experts":null}`...)
 	}
-	b = append(v.print(append(b, `],"service_tier":null`...), true), ',')
+	b = append(v.appendFingerprint(append(b, `],"service_tier":null`...), true), ',')
 	b = append(v.usage(b), `,"prompt_tokens_details":null,"completion_tokens_details":null},`...)
 	if v.req.api == chat {
 		b = append(b, `"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,`...)

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// vsequence is what only a vLLM worker's sequence has.
+// vsequence is the part of a sequence that only vLLM workers have.
 type vsequence struct {
 	// Immutable while it runs.
 	id     string // the engine's own, with eight random digits at the end
@@ -27,7 +27,7 @@ type vsequence struct {
 	transfer []byte // the kv_transfer_params of the answer, nil: none
 }
 
-// newRequestID is what the engine calls a request that has no id.
+// newRequestID makes the id of a request that came without one.
 func newRequestID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:])
@@ -45,7 +45,7 @@ func (r *vrequest) bodyID() string {
 	return "chatcmpl-" + r.base
 }
 
-// vsequences lays out the sequences of a request.
+// vsequences creates the sequences of a request.
 func (w *Worker) vsequences(o *responseWriter, r *vrequest, h http.Header) ([]*sequence, error) {
 	var rank *int
 	if x, err := strconv.Atoi(h.Get("X-Data-Parallel-Rank")); err == nil { // the engine ignores what is no number
@@ -89,9 +89,8 @@ func (w *Worker) vsequences(o *responseWriter, r *vrequest, h http.Header) ([]*s
 	return seqs, nil
 }
 
-// voutput is how many tokens there will be and why they end. The completions
-// API ends after 16 unless told otherwise, the others at the model's length,
-// which no answer here reaches.
+// voutput returns the number of output tokens and the finish reason. Without a limit
+// in the request the completions API ends after 16, the others at the context length.
 func (w *Worker) voutput(o *responseWriter, r *vrequest, prompt int) (int, string) {
 	most := w.opt.ContextLength - prompt // max_tokens may be more, and is cut
 	n, finish := min(r.maxTokens, most), "length"
@@ -112,9 +111,9 @@ func (w *Worker) voutput(o *responseWriter, r *vrequest, prompt int) (int, strin
 	return n, finish
 }
 
-// runVLLM takes a sequence through a vLLM engine: memory, KV from elsewhere if
-// there is any, the rest of the prompt, the tokens, and what is left for a
-// decode.
+// runVLLM takes a sequence through a vLLM engine: it waits for memory, receives KV
+// from another engine if there is any, computes the rest of the prompt, produces the
+// tokens, and leaves KV for a decode if it was asked to.
 func (w *Worker) runVLLM(ctx context.Context, l *lifetime, s *sequence, emit func(*sequence) error) (err error) {
 	v := s.v
 	v.seed = v.prompt.hash
@@ -128,7 +127,7 @@ func (w *Worker) runVLLM(ctx context.Context, l *lifetime, s *sequence, emit fun
 	}
 	w.hold(s.rank, need)
 	kept := 0
-	defer func() { w.give(l, s.rank, need-kept) }()
+	defer func() { w.giveBack(l, s.rank, need-kept) }()
 	if err := t.receive(ctx); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 // The responses API.
 
-// status is how a response ended: whole, or cut by max_output_tokens.
+// status is how a response ended: complete, or cut by max_output_tokens.
 func (v *vwriter) status() string {
 	if v.seqs[0].finish == "length" {
 		return "incomplete"
@@ -64,9 +64,9 @@ func (v *vwriter) response(b []byte, status string, over bool) []byte {
 	return append(b, `,"ec_transfer_params":null,"input_messages":null,"output_messages":null}`...)
 }
 
-// say sends one event of the responses API: members is what stands before the
-// sequence number and the type.
-func (v *vwriter) say(kind string, members func([]byte) []byte) error {
+// sendEvent sends one event of the responses API. members appends the members that
+// precede the sequence number and the type.
+func (v *vwriter) sendEvent(kind string, members func([]byte) []byte) error {
 	v.mu.Lock()
 	n := v.number
 	v.number++
@@ -78,7 +78,7 @@ func (v *vwriter) say(kind string, members func([]byte) []byte) error {
 
 func (v *vwriter) openResponse() error {
 	for _, kind := range []string{"response.created", "response.in_progress"} {
-		if err := v.say(kind, func(b []byte) []byte {
+		if err := v.sendEvent(kind, func(b []byte) []byte {
 			return v.response(append(b, `"response":`...), "in_progress", false)
 		}); err != nil {
 			return err
@@ -87,26 +87,26 @@ func (v *vwriter) openResponse() error {
 	return nil
 }
 
-// place appends where in the response an event belongs.
-func (v *vwriter) place(b []byte) []byte {
+// position appends the part of the response that an event belongs to.
+func (v *vwriter) position(b []byte) []byte {
 	return appendQuoted(append(b, `"content_index":0,"output_index":0,"item_id":`...), "msg_"+v.req.response)
 }
 
 func (v *vwriter) delta(s *sequence) error {
 	if s.produced == 1 {
-		if err := v.say("response.output_item.added", func(b []byte) []byte {
+		if err := v.sendEvent("response.output_item.added", func(b []byte) []byte {
 			return append(v.item(append(b, `"item":`...), "in_progress", false), `,"output_index":0`...)
 		}); err != nil {
 			return err
 		}
-		if err := v.say("response.content_part.added", func(b []byte) []byte {
-			return append(v.place(b), `,"part":{"annotations":[],"text":"","type":"output_text","logprobs":[]}`...)
+		if err := v.sendEvent("response.content_part.added", func(b []byte) []byte {
+			return append(v.position(b), `,"part":{"annotations":[],"text":"","type":"output_text","logprobs":[]}`...)
 		}); err != nil {
 			return err
 		}
 	}
-	return v.say("response.output_text.delta", func(b []byte) []byte {
-		b = append(v.place(b), `,"delta":"`...)
+	return v.sendEvent("response.output_text.delta", func(b []byte) []byte {
+		b = append(v.position(b), `,"delta":"`...)
 		return append(v.text(b, s, s.produced-1, s.produced), `","logprobs":[]`...)
 	})
 }
@@ -118,9 +118,9 @@ func (v *vwriter) closeResponse() error {
 		fill func([]byte) []byte
 	}{
 		{"response.output_text.done", func(b []byte) []byte {
-			return append(v.text(append(v.place(b), `,"logprobs":[],"text":"`...), s, 0, s.produced), '"')
+			return append(v.text(append(v.position(b), `,"logprobs":[],"text":"`...), s, 0, s.produced), '"')
 		}},
-		{"response.content_part.done", func(b []byte) []byte { return v.part(append(v.place(b), `,"part":`...)) }},
+		{"response.content_part.done", func(b []byte) []byte { return v.part(append(v.position(b), `,"part":`...)) }},
 		{"response.output_item.done", func(b []byte) []byte {
 			return append(v.item(append(b, `"item":`...), "completed", true), `,"output_index":0`...)
 		}},
@@ -128,7 +128,7 @@ func (v *vwriter) closeResponse() error {
 			return v.response(append(b, `"response":`...), v.status(), true)
 		}},
 	} {
-		if err := v.say(e.kind, e.fill); err != nil {
+		if err := v.sendEvent(e.kind, e.fill); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ func (w *Worker) vllmRoutes() map[string]http.HandlerFunc {
 			writeJSON(rw, http.StatusOK, object{"version": vllmVersion})
 		},
 		"/load": func(rw http.ResponseWriter, _ *http.Request) {
-			// It counts only with an option that hardly anybody sets.
+			// The engine counts only with an option that is rarely set.
 			writeJSON(rw, http.StatusOK, object{"server_load": 0})
 		},
 		"/v1/models": w.vllmModels,
@@ -32,7 +32,7 @@ func (w *Worker) vllmRoutes() map[string]http.HandlerFunc {
 	return routes
 }
 
-// vllmHealth is immediate, and empty either way.
+// vllmHealth answers at once, with an empty body.
 func (w *Worker) vllmHealth(rw http.ResponseWriter, _ *http.Request) {
 	if w.core.isShut() {
 		rw.WriteHeader(http.StatusServiceUnavailable)
@@ -55,7 +55,7 @@ func (w *Worker) vllmModels(rw http.ResponseWriter, _ *http.Request) {
 	writeJSON(rw, http.StatusOK, object{"object": "list", "data": data})
 }
 
-// vllmServerInfo is there in development mode only.
+// vllmServerInfo is served in development mode only.
 func (w *Worker) vllmServerInfo(rw http.ResponseWriter, _ *http.Request) {
 	var transfer any
 	if c := connectorNames[w.opt.Connector]; c != "" {
@@ -74,7 +74,7 @@ func (w *Worker) vllmServerInfo(rw http.ResponseWriter, _ *http.Request) {
 	}})
 }
 
-// connectorNames are the engine's.
+// connectorNames are the engine's names of the connectors.
 var connectorNames = map[Connector]string{NIXL: "NixlConnector", NIXLPush: "NixlPushConnector", Mooncake: "MooncakeConnector",
 	MoRIIO: "MoRIIOConnector", LMCache: "LMCacheConnectorV1", SharedStorage: "SharedStorageConnector"}
 

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// prefillLeg asks for a prefill that leaves its KV and gives the answer's
-// kv_transfer_params, "null" or "" without any. params is what the leg carries.
+// prefillLeg asks for a prefill that leaves its KV, with params as kv_transfer_params,
+// and returns the kv_transfer_params of the answer, "null" or "" without any.
 func prefillLeg(ctx context.Context, t *testing.T, c *http.Client, p *Worker, path, id, text, params string) string {
 	t.Helper()
 	r := vpost(ctx, c, p.URL()+path, id, vbody(path, text, `,"max_tokens":1,"kv_transfer_params":`+params))
@@ -36,8 +36,8 @@ func decodeBody(path, text, params string) string {
 
 const leave = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-// truth is what the model says to a prompt when nothing goes wrong.
-func truth(ctx context.Context, t *testing.T, c *http.Client, w *Worker, path, text string) string {
+// expectedText is the model's text for a prompt whose KV was not moved.
+func expectedText(ctx context.Context, t *testing.T, c *http.Client, w *Worker, path, text string) string {
 	t.Helper()
 	return vtext(t, path, post(ctx, c, w.URL()+path, vbody(path, text, `,"max_tokens":6`)))
 }
@@ -60,7 +60,7 @@ func pair(t *testing.T, connector Connector, o WorkerOptions) (f *Fleet, p, d *W
 	return f, f.Prefill(0), f.Decode(0)
 }
 
-// idle checks that nothing is held anywhere.
+// idle checks that no worker holds anything.
 func idle(ctx context.Context, t *testing.T, f *Fleet) {
 	t.Helper()
 	for _, w := range f.Workers() {
@@ -87,7 +87,7 @@ func TestNIXLPullMovesTheKV(t *testing.T) {
 				t.Errorf("prefill holds %d tokens", s.KVTokens)
 			}
 			r := vpost(ctx, c, d.URL()+path, "abc", decodeBody(path, text, params+stream))
-			if got, want := vtext(t, path, r), truth(ctx, t, c, f.Regular(0), path, text); got != want {
+			if got, want := vtext(t, path, r), expectedText(ctx, t, c, f.Regular(0), path, text); got != want {
 				t.Errorf("%s%s: %q, want %q", path, stream, got, want)
 			}
 			last := d.Requests()[len(d.Requests())-1]
@@ -118,14 +118,15 @@ func TestNIXLPullMovesTheKV(t *testing.T) {
 	idle(ctx, t, f)
 }
 
-// Every way to get it wrong is answered as the engine answers it, and noted.
-func TestNIXLPullMistakes(t *testing.T) {
+// Every error of the router is answered as the engine does, and recorded as a
+// violation.
+func TestNIXLPullErrorsOfTheRouter(t *testing.T) {
 	const path, text = chatPath, "the prompt whose KV is to be had"
 	for _, x := range []struct {
 		name   string
 		change func(params, other string) string
 		text   string
-		status int    // 200 means a wrong text
+		status int    // 200: with a wrong text
 		kind   string // of the violation
 	}{
 		{"another prompt's", func(_, other string) string { return other }, text, 200, KVForeign},
@@ -143,7 +144,7 @@ func TestNIXLPullMistakes(t *testing.T) {
 		if r.status != x.status {
 			t.Errorf("%s: %+v", x.name, r)
 		}
-		if x.status == 200 && vtext(t, path, r) == truth(ctx, t, c, f.Regular(0), path, x.text) {
+		if x.status == 200 && vtext(t, path, r) == expectedText(ctx, t, c, f.Regular(0), path, x.text) {
 			t.Errorf("%s: the text is right", x.name)
 		}
 		if x.status == 500 && r.body != `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}` {
@@ -156,8 +157,8 @@ func TestNIXLPullMistakes(t *testing.T) {
 	}
 }
 
-// KV serves once.
-func TestNIXLPullTwice(t *testing.T) {
+// KV can be taken once.
+func TestNIXLKVIsTakenOnce(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{})
 	c, ctx := client(t), testContext(t)
 	params := prefillLeg(ctx, t, c, p, chatPath, "", "a prompt", leave)
@@ -170,8 +171,8 @@ func TestNIXLPullTwice(t *testing.T) {
 	idle(ctx, t, f)
 }
 
-// After the lease the answer is 200 and wrong.
-func TestNIXLLeaseRunsOut(t *testing.T) {
+// After the lease the answer is 200 with a wrong text.
+func TestNIXLExpiredKVGivesAWrongText(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{Lease: 10 * time.Millisecond})
 	c, ctx := client(t), testContext(t)
 	params := prefillLeg(ctx, t, c, p, chatPath, "", "a prompt", leave)
@@ -179,13 +180,13 @@ func TestNIXLLeaseRunsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := post(ctx, c, d.URL()+chatPath, decodeBody(chatPath, "a prompt", params))
-	if vtext(t, chatPath, r) == truth(ctx, t, c, f.Regular(0), chatPath, "a prompt") {
+	if vtext(t, chatPath, r) == expectedText(ctx, t, c, f.Regular(0), chatPath, "a prompt") {
 		t.Error("the text is right")
 	}
 	wantViolations(t, f, KVExpired)
 }
 
-// A decode that is at its worker keeps the lease, however long it waits there.
+// A decode that waits at its worker keeps the KV from expiring.
 func TestNIXLDecodeKeepsTheLease(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{Lease: 100 * time.Millisecond, KVTokens: 160, PageSize: 16})
 	c, ctx := client(t), testContext(t)
@@ -204,15 +205,16 @@ func TestNIXLDecodeKeepsTheLease(t *testing.T) {
 		t.Skip("the machine was too slow for the decode to come within the lease")
 	}
 	free()
-	if got, want := vtext(t, chatPath, <-ch), truth(ctx, t, c, f.Regular(0), chatPath, "a prompt"); got != want {
+	if got, want := vtext(t, chatPath, <-ch), expectedText(ctx, t, c, f.Regular(0), chatPath, "a prompt"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	wantViolations(t, f)
 	idle(ctx, t, f)
 }
 
-// Without a field the decode hangs, and its client's leaving ends the engine.
-func TestNIXLMissingFieldHangs(t *testing.T) {
+// Without a required field the decode hangs, and the engine crashes when the client
+// disconnects.
+func TestNIXLMissingFieldHangsThenCrashes(t *testing.T) {
 	for _, field := range []string{"remote_host", "remote_port", "remote_request_id", "remote_engine_id"} {
 		f, p, d := pair(t, NIXL, WorkerOptions{Lease: 50 * time.Millisecond})
 		c, ctx := client(t), testContext(t)
@@ -236,9 +238,9 @@ func TestNIXLMissingFieldHangs(t *testing.T) {
 	}
 }
 
-// A decode prompt longer than what was prefilled, or params without block ids,
-// end the engine for all.
-func TestNIXLDeadlyRequests(t *testing.T) {
+// A decode prompt longer than the prefilled one, or params without block ids, make the
+// engine crash, with all its requests.
+func TestNIXLRequestsThatCrashTheEngine(t *testing.T) {
 	for _, x := range []struct {
 		kind   string
 		text   string
@@ -264,7 +266,7 @@ func TestNIXLDeadlyRequests(t *testing.T) {
 			}
 		}
 		wantViolations(t, f, x.kind)
-		for d.Running() { // it ends by itself
+		for d.Running() { // until it has crashed
 			time.Sleep(time.Millisecond)
 		}
 		if r := get(ctx, client(t), d.URL()+"/health"); r.err == nil {
@@ -280,9 +282,9 @@ func TestNIXLDeadlyRequests(t *testing.T) {
 	}
 }
 
-// A restart makes another engine: what it handed on before is lost, and that is
-// nobody's mistake.
-func TestNIXLPrefillRestarts(t *testing.T) {
+// A restarted worker is another engine: the KV that it left before is lost, which is
+// no violation.
+func TestNIXLRestartedPrefillHasNoKV(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{TransferTimeout: time.Millisecond})
 	c, ctx := client(t), testContext(t)
 	before := prefillLeg(ctx, t, c, p, chatPath, "", "a prompt", leave)
@@ -311,8 +313,8 @@ func TestNIXLPrefillRestarts(t *testing.T) {
 	wantViolations(t, f)
 }
 
-// What a prefill answers to legs that are not as they should be.
-func TestNIXLPrefillLegs(t *testing.T) {
+// What a prefill answers to legs with the wrong fields.
+func TestNIXLPrefillLegsWithWrongFields(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{})
 	c, ctx := client(t), testContext(t)
 	r := post(ctx, c, p.URL()+chatPath, vbody(chatPath, "x", `,"max_tokens":1,"stream":true,"kv_transfer_params":`+leave))
@@ -335,7 +337,7 @@ func TestNIXLPrefillLegs(t *testing.T) {
 	if s := f.Regular(0).Stats(); s.Alone != 1 {
 		t.Errorf("%+v", s)
 	}
-	// Of two prompts one's blocks come back, and they fit the first.
+	// Of two prompts the answer names the blocks of the first only.
 	two := `{"temperature":0,"max_tokens":1,"prompt":["the first of them","the other"],"kv_transfer_params":` + leave + `}`
 	r = post(ctx, c, p.URL()+"/v1/completions", two)
 	if n := strings.Count(r.body, "remote_block_ids"); n != 1 || !strings.Contains(r.body, "-0-") {
@@ -372,7 +374,7 @@ func TestConnectorsDoNotMix(t *testing.T) {
 		wantViolations(t, f, KVConnector)
 		f.ResetViolations()
 	}
-	// MoRI-IO wants its transfer id on both legs.
+	// MoRI-IO needs its transfer id on both legs.
 	if got := prefillLeg(ctx, t, c, f.Prefill(1), chatPath, "", "a prompt", leave); got != "null" {
 		t.Errorf("without transfer id: %s", got)
 	}
@@ -389,7 +391,7 @@ func TestConnectorsDoNotMix(t *testing.T) {
 func TestNIXLPushMeetsByRequestID(t *testing.T) {
 	f, p, d := pair(t, NIXLPush, WorkerOptions{Lease: 200 * time.Millisecond})
 	c, ctx := client(t), testContext(t)
-	// Any answer of the prefill tells who it is.
+	// Any answer of the prefill tells its engine id and address.
 	probe := prefillLeg(ctx, t, c, p, chatPath, "probe", "x", leave)
 	if strings.Contains(probe, "remote_block_ids") || !strings.Contains(probe, `"transfer_mode":"push"`) || !strings.Contains(probe, `"pp_size":1`) {
 		t.Fatalf("params %s", probe)
@@ -415,7 +417,7 @@ func TestNIXLPushMeetsByRequestID(t *testing.T) {
 		if a.status != 200 || b.status != 200 {
 			t.Fatalf("%+v, %+v", a, b)
 		}
-		want := truth(ctx, t, c, f.Regular(0), chatPath, text)
+		want := expectedText(ctx, t, c, f.Regular(0), chatPath, text)
 		if x, y := vtext(t, chatPath, a), vtext(t, chatPath, b); x != want && y != want {
 			t.Errorf("%q and %q, want %q", x, y, want)
 		}
@@ -424,7 +426,7 @@ func TestNIXLPushMeetsByRequestID(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	wantViolations(t, f)
-	// With another id nobody comes.
+	// With another request id the legs do not meet.
 	go vpost(ctx, c, p.URL()+chatPath, "one-id", vbody(chatPath, "text", `,"max_tokens":1,"kv_transfer_params":`+leave))
 	if r := vpost(ctx, c, d.URL()+chatPath, "another", decodeBody(chatPath, "text", probe)); r.status != 500 {
 		t.Errorf("%+v", r)
@@ -433,7 +435,7 @@ func TestNIXLPushMeetsByRequestID(t *testing.T) {
 	idle(ctx, t, f)
 }
 
-func TestMooncake(t *testing.T) {
+func TestMooncakeMeetsByTransferID(t *testing.T) {
 	f, p, d := pair(t, Mooncake, WorkerOptions{DPSize: 2, TransferTimeout: time.Millisecond, Lease: 10 * time.Second})
 	c, ctx := client(t), testContext(t)
 	boot := fmt.Sprintf("http://127.0.0.1:%d", p.BootstrapPort())
@@ -475,7 +477,7 @@ func TestMooncake(t *testing.T) {
 		return <-ch, b
 	}
 	a, b := run("one", engines["1"].ID, `,"transfer_id":"xfer-1"`, `,"transfer_id":"xfer-1"`)
-	if a.status != 200 || vtext(t, chatPath, b) != truth(ctx, t, c, f.Regular(0), chatPath, "the prompt of one") {
+	if a.status != 200 || vtext(t, chatPath, b) != expectedText(ctx, t, c, f.Regular(0), chatPath, "the prompt of one") {
 		t.Errorf("%+v, %+v", a, b)
 	}
 	if s := d.Stats(); s.Pulled != 1 || s.PromptTokens != 0 {
@@ -505,8 +507,8 @@ func TestMooncake(t *testing.T) {
 	wantViolations(t, f)
 }
 
-// With a store between them prefill and decode need no word about KV.
-func TestSharedStores(t *testing.T) {
+// With a shared store prefill and decode need no kv_transfer_params.
+func TestSharedStoresNeedNoParams(t *testing.T) {
 	for _, connector := range []Connector{LMCache, SharedStorage} {
 		f, p, d := pair(t, connector, WorkerOptions{PageSize: 16})
 		c, ctx := client(t), testContext(t)
@@ -515,7 +517,7 @@ func TestSharedStores(t *testing.T) {
 			t.Errorf("params %s", got)
 		}
 		r := post(ctx, c, d.URL()+chatPath, vbody(chatPath, text, `,"max_tokens":6`))
-		if got, want := vtext(t, chatPath, r), truth(ctx, t, c, f.Regular(0), chatPath, text); got != want {
+		if got, want := vtext(t, chatPath, r), expectedText(ctx, t, c, f.Regular(0), chatPath, text); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		last := d.Requests()[0]
@@ -529,7 +531,7 @@ func TestSharedStores(t *testing.T) {
 	}
 }
 
-func TestKVRole(t *testing.T) {
+func TestKVRoleRestrictsTheConnector(t *testing.T) {
 	f := startVLLM(t, Options{Prefill: 1, Decode: 1, Each: func(r Role, _ int, o *WorkerOptions) {
 		o.KVRole = map[Role]string{Prefill: "kv_producer", Decode: "kv_consumer"}[r]
 	}})
@@ -545,8 +547,8 @@ func TestKVRole(t *testing.T) {
 	wantViolations(t, f, KVRole)
 }
 
-// Many hand-overs, some of them never taken, leave nothing.
-func TestVLLMCrowdLeavesNothing(t *testing.T) {
+// Many hand-offs, some of them never taken, leave nothing held.
+func TestManyVLLMPairsLeaveNothingHeld(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{KVTokens: 320, PageSize: 16, MaxRunning: 4, Lease: 20 * time.Millisecond})
 	c, ctx := client(t), testContext(t)
 	const n = 60

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// vrequest is what a vLLM worker reads out of a body.
+// vrequest holds the fields of a body that a vLLM worker uses.
 type vrequest struct {
 	request
 	base        string // of the ids: X-Request-Id, or one of its own
@@ -41,7 +41,8 @@ type transferParams struct {
 	bootstrapAddr string
 }
 
-// Validation's two ways of saying no: what the body is, and what it asks for.
+// badRequestf is the error of a body that does not have the expected form. The error
+// of one that asks for something impossible is invalidf.
 func badRequestf(param, format string, args ...any) *wireError {
 	e := invalidf(param, format, args...)
 	e.kind = "Bad Request"
@@ -74,7 +75,7 @@ func (w *Worker) parseVLLM(a api, body []byte, h http.Header) (*vrequest, error)
 		return r, broken(err)
 	}
 	p := vparser{w: w, r: r, completion: -1}
-	var wrong error // found later than bad JSON, whatever comes first
+	var invalid error // reported only if the whole body is valid JSON
 	for d.PeekKind() != '}' {
 		tok, err := d.ReadToken()
 		if err != nil {
@@ -85,8 +86,8 @@ func (w *Worker) parseVLLM(a api, body []byte, h http.Header) (*vrequest, error)
 		if err != nil {
 			return r, broken(err)
 		}
-		if wrong == nil {
-			wrong = p.field(name, v)
+		if invalid == nil {
+			invalid = p.field(name, v)
 		}
 	}
 	if _, err := d.ReadToken(); err != nil {
@@ -95,23 +96,23 @@ func (w *Worker) parseVLLM(a api, body []byte, h http.Header) (*vrequest, error)
 	if _, err := d.ReadToken(); err != io.EOF {
 		return r, badRequestf(vfield(strconv.FormatInt(d.InputOffset(), 10)), "JSON decode error: Extra data")
 	}
-	if wrong == nil {
-		wrong = p.finish()
+	if invalid == nil {
+		invalid = p.finish()
 	}
 	if id := h.Get("X-Request-Id"); id != "" {
 		r.base = id
 	} else if r.base == "" {
 		r.base = newRequestID()[:16]
 	}
-	return r, wrong
+	return r, invalid
 }
 
 // vparser reads the fields of one body, in any order.
 type vparser struct {
 	w          *Worker
 	r          *vrequest
-	speech     speech
-	spoken     bool // messages, prompt or input was there
+	transcript transcript
+	hasPrompt  bool // messages, prompt or input was there
 	texts      []jsontext.Value
 	input      jsontext.Value // of the responses API
 	options    bool           // stream_options given, and not empty
@@ -123,7 +124,7 @@ func wrongType(name, want string) error {
 	return badRequestf(vfield(name), "Input should be a valid %s", want)
 }
 
-// field reads one; of fields that come twice the last holds.
+// field reads one field; of duplicate fields the last counts.
 func (p *vparser) field(name string, v jsontext.Value) (err error) {
 	r, null := p.r, v.Kind() == 'n'
 	if name == "max_tokens" && r.api == responses || name == "max_output_tokens" && r.api != responses {
@@ -205,12 +206,12 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 		if r.api != chat && r.api != messages {
 			return nil
 		}
-		p.spoken = true
-		p.speech.body = nil
+		p.hasPrompt = true
+		p.transcript.body = nil
 		if r.api == chat && v.Kind() != '[' {
 			return invalidf("", "messages is not iterable") // the engine's own words name Python's type
 		}
-		if !p.speech.messages(v) {
+		if !p.transcript.messages(v) {
 			return wrongType(name, "list")
 		}
 	case "tools":
@@ -220,7 +221,7 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 		if v.Kind() == '[' && len(elements(v)) == 0 && r.api != completions {
 			return invalidf("tools", "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely. (parameter=tools)")
 		}
-		p.speech.head = line(p.speech.head, "tools", compact(v))
+		p.transcript.head = line(p.transcript.head, "tools", compact(v))
 	case "system", "instructions":
 		if null || (name == "system") != (r.api == messages) || r.api == chat || r.api == completions {
 			return nil
@@ -229,7 +230,7 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 		if !ok {
 			return wrongType(name, "string")
 		}
-		p.speech.head = line(p.speech.head, "system", text)
+		p.transcript.head = line(p.transcript.head, "system", text)
 	case "input":
 		if r.api == responses {
 			p.input = v.Clone()
@@ -245,7 +246,7 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 
 // prompt reads the completions API's four kinds of prompt.
 func (p *vparser) prompt(v jsontext.Value) error {
-	p.spoken, p.texts = true, nil
+	p.hasPrompt, p.texts = true, nil
 	switch {
 	case v.Kind() == '"', v.Kind() == '[' && numbers(v):
 		p.texts = []jsontext.Value{v.Clone()}
@@ -278,15 +279,15 @@ func (p *vparser) finish() error {
 		return badRequestf(vfield("input"), "Field required")
 	case r.api == messages && r.maxTokens < 1:
 		return badRequestf(vfield("max_tokens"), "Value error, max_tokens must be positive")
-	case r.api == completions && (!p.spoken || len(p.texts) == 1 && string(p.texts[0]) == `""`):
+	case r.api == completions && (!p.hasPrompt || len(p.texts) == 1 && string(p.texts[0]) == `""`):
 		return invalidf("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
-	case r.api != completions && r.api != responses && !p.spoken:
+	case r.api != completions && r.api != responses && !p.hasPrompt:
 		return badRequestf(vfield("messages"), "Field required")
 	case r.logs.check(r.api) != nil:
 		return r.logs.check(r.api)
 	case p.options && !r.stream:
 		return invalidf("stream_options", "Stream options can only be defined when `stream=True`. (parameter=stream_options)")
-	case r.api == chat && len(p.speech.body) == 0:
+	case r.api == chat && len(p.transcript.body) == 0:
 		return invalidf("", "Cannot apply chat template to an empty conversation. Provide at least one message.")
 	}
 	if r.model == "" {
@@ -312,15 +313,15 @@ func (p *vparser) tokenize() error {
 		switch p.input.Kind() {
 		case '"':
 			text, _ := contentOf(p.input)
-			p.speech.body = line(p.speech.body, "user", text)
+			p.transcript.body = line(p.transcript.body, "user", text)
 		default:
-			if !p.speech.messages(p.input) {
+			if !p.transcript.messages(p.input) {
 				return wrongType("input", "string")
 			}
 		}
 	}
 	if r.api != completions {
-		r.contents = []prompt{p.w.tokenized(p.speech.prompt(), r.adapter)}
+		r.contents = []prompt{p.w.tokenized(p.transcript.prompt(), r.adapter)}
 		return nil
 	}
 	for _, x := range p.texts {

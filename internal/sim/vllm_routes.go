@@ -111,14 +111,14 @@ func (w *Worker) plainBody(body []byte) (fields, *wireError) {
 	return f, nil
 }
 
-// textOf is what a body asks to tokenize: a prompt, or messages and what stands
-// before them.
+// textOf is the text that a body asks to tokenize: a prompt, or messages with the
+// tools and the system prompt before them.
 func textOf(f fields, anthropic bool) ([]byte, *wireError) {
 	if p := f["prompt"]; p.Kind() == '"' {
 		b, _ := contentOf(p)
 		return b, nil
 	}
-	var s speech
+	var s transcript
 	if t := f["tools"]; t != nil && t.Kind() != 'n' {
 		s.head = line(s.head, "tools", compact(t))
 	}
@@ -129,7 +129,7 @@ func textOf(f fields, anthropic bool) ([]byte, *wireError) {
 	if !s.messages(f["messages"]) {
 		param := "body.messages"
 		if f["messages"] == nil && !anthropic {
-			param = "body.prompt" // the first of the two kinds of body
+			param = "body.prompt" // the engine reports the first of the two forms of a body
 		}
 		return nil, badRequestf(param, "Field required")
 	}
@@ -179,7 +179,7 @@ func (w *Worker) countTokens(f fields, _ http.Header) ([]byte, *wireError) {
 	return fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, w.tokenized(text, "").tokens), nil
 }
 
-// inputs are the texts of a field that holds one or several.
+// inputs are the texts of a field that holds one text or a list of them.
 func inputs(v jsontext.Value) ([][]byte, bool) {
 	if v.Kind() == '"' {
 		b, _ := contentOf(v)
@@ -202,7 +202,7 @@ func inputs(v jsontext.Value) ([][]byte, bool) {
 	return out, len(out) > 0
 }
 
-// share01 is a number from 0 to 1 out of a hash.
+// share01 makes a number from 0 to 1 of a hash.
 func share01(h uint64) float64 { return float64(h%10007) / 10007 }
 
 // pooledID begins an answer of the pooling routes.
@@ -241,8 +241,8 @@ func pooledUsage(b []byte, tokens int) []byte {
 	return fmt.Appendf(b, `"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":0,"prompt_tokens_details":null}}`, tokens, tokens)
 }
 
-// vector appends an embedding: a list of numbers, or packed the little-endian
-// 32-bit floats in base64.
+// vector appends an embedding: a list of numbers, or if packed, little-endian 32-bit
+// floats in base64.
 func vector(b []byte, hash uint64, packed bool) []byte {
 	const size = 8
 	if packed {

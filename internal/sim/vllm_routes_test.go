@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestOptionsThatMakeNoSense(t *testing.T) {
+func TestInvalidOptionsAreRefused(t *testing.T) {
 	for _, o := range []WorkerOptions{
 		{Backend: "llama"},
 		{Connector: NIXL},
@@ -64,8 +64,8 @@ func TestVLLMTellsWhenItsProcessStarted(t *testing.T) {
 	}
 }
 
-// More requests than max_num_seqs wait, and are told so.
-func TestVLLMRunningAndWaiting(t *testing.T) {
+// Requests beyond max_num_seqs wait, and the metrics show them.
+func TestVLLMReportsRunningAndWaiting(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1, Worker: WorkerOptions{MaxRunning: 16, KVTokens: 16 * 400, DevMode: true, Timing: Timing{DecodeStep: time.Hour}}})
 	c, ctx := client(t), testContext(t)
 	w := f.Regular(0)
@@ -110,12 +110,12 @@ func TestVLLMRunningAndWaiting(t *testing.T) {
 	idle(ctx, t, f)
 }
 
-// An adapter's KV is not the model's.
-func TestAdapterKV(t *testing.T) {
+// An adapter does not use the model's KV.
+func TestAdapterDoesNotUseTheModelsKV(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{Adapters: []string{"lora-a"}})
 	c, ctx := client(t), testContext(t)
 	with := func(body string) string { return strings.Replace(body, `"sim-model"`, `"lora-a"`, 1) }
-	base := truth(ctx, t, c, f.Regular(0), chatPath, "a prompt")
+	base := expectedText(ctx, t, c, f.Regular(0), chatPath, "a prompt")
 	adapted := vtext(t, chatPath, post(ctx, c, f.Regular(0).URL()+chatPath, with(vbody(chatPath, "a prompt", `,"max_tokens":6`))))
 	if base == adapted {
 		t.Error("the adapter says what the model says")
@@ -127,14 +127,14 @@ func TestAdapterKV(t *testing.T) {
 	wantViolations(t, f, KVForeign)
 }
 
-// With kv_load_failure_policy "recompute" a decode does without.
-func TestRecompute(t *testing.T) {
+// With kv_load_failure_policy "recompute" a decode computes a prompt whose KV is lost.
+func TestRecomputeWhenTheKVIsLost(t *testing.T) {
 	f, p, d := pair(t, NIXL, WorkerOptions{Recompute: true, TransferTimeout: time.Millisecond})
 	c, ctx := client(t), testContext(t)
 	params := prefillLeg(ctx, t, c, p, chatPath, "", "a prompt", leave)
 	p.Kill()
 	got := vtext(t, chatPath, post(ctx, c, d.URL()+chatPath, decodeBody(chatPath, "a prompt", params)))
-	if want := truth(ctx, t, c, f.Regular(0), chatPath, "a prompt"); got != want {
+	if want := expectedText(ctx, t, c, f.Regular(0), chatPath, "a prompt"); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if s := d.Stats(); s.TransferFailed != 1 || s.Alone != 1 || s.ExternalTokens != 0 || s.PromptTokens == 0 {
@@ -144,7 +144,7 @@ func TestRecompute(t *testing.T) {
 }
 
 // A prefill that dies while decode waits for it fails the decode.
-func TestConcurrentPrefillDies(t *testing.T) {
+func TestPrefillThatDiesFailsTheWaitingDecode(t *testing.T) {
 	f, p, d := pair(t, Mooncake, WorkerOptions{PeerLossAfter: time.Millisecond})
 	c, ctx := client(t), testContext(t)
 	p.SetTiming(Timing{PrefillTime: time.Hour})
@@ -195,7 +195,7 @@ func TestAdminShowsVLLM(t *testing.T) {
 	}
 }
 
-// What a client or a router may send must not hurt the simulator.
+// No body may make the simulator panic or crash.
 func FuzzVLLMBody(f *testing.F) {
 	for _, path := range vpaths {
 		f.Add(path, vbody(path, "text", `,"max_tokens":2`))
@@ -228,7 +228,7 @@ func FuzzVLLMBody(f *testing.F) {
 	})
 }
 
-// Tokens give their text back.
+// Tokens are turned back into the text that they were made of.
 func FuzzTokens(f *testing.F) {
 	f.Add("")
 	f.Add("grüße 世界")

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// vbody is a body of each API for one prompt.
+// vbody is a body of the API of path for one prompt.
 func vbody(path, text, extra string) string {
 	q, _ := json.Marshal(text)
 	switch path {
@@ -38,13 +38,7 @@ func vpost(ctx context.Context, c *http.Client, url, id, body string) reply {
 	if id != "" {
 		req.Header.Set("X-Request-Id", id)
 	}
-	resp, err := c.Do(req)
-	if err != nil {
-		return reply{err: err}
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return reply{resp.StatusCode, resp.Header, string(b), err}
+	return send(c, req)
 }
 
 // vtext is the text of an answer of any API, streamed or not.
@@ -131,7 +125,7 @@ func startVLLM(t *testing.T, o Options) *Fleet {
 	return start(t, o)
 }
 
-func TestVLLMSmallEndpoints(t *testing.T) {
+func TestVLLMInformationRoutes(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1, Worker: WorkerOptions{KVTokens: 1600, PageSize: 16, ContextLength: 1024, Adapters: []string{"lora-a"}, APIKey: "k"}})
 	c, ctx := client(t), testContext(t)
 	w := f.Regular(0)
@@ -202,8 +196,8 @@ func TestVLLMSmallEndpoints(t *testing.T) {
 	}
 }
 
-// What is refused, and in what words.
-func TestVLLMErrors(t *testing.T) {
+// What is refused, and with which errors.
+func TestVLLMErrorsAreTheEngines(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1, Worker: WorkerOptions{ContextLength: 100, Adapters: []string{"lora-a"}}})
 	c, ctx := client(t), testContext(t)
 	long := strings.Repeat("abcd", 200)
@@ -259,7 +253,7 @@ func TestVLLMErrors(t *testing.T) {
 		vbody(chatPath, "x", `,"whatever":{"a":[1]}`),
 		vbody(chatPath, "x", `,"stream_options":null`),
 		vbody(chatPath, "x", `,"stream_options":{}`),
-		vbody(chatPath, "x", `,"max_tokens":100`), // more than there is room for: cut
+		vbody(chatPath, "x", `,"max_tokens":100`), // more than the context has room for: cut
 		vbody(chatPath, "x", `,"model":""`),
 		vbody(chatPath, "x", `,"model":"lora-a"`),
 		vbody(chatPath, "x", `,"n":2,"temperature":0.5`),
@@ -285,8 +279,8 @@ func TestVLLMErrors(t *testing.T) {
 	}
 }
 
-// The four APIs say the same, streamed and not, and each in its framing.
-func TestVLLMFraming(t *testing.T) {
+// The four APIs answer the same text, streamed and not, each in its own framing.
+func TestVLLMAPIsAnswerTheSameText(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1})
 	c, ctx := client(t), testContext(t)
 	url := f.Regular(0).URL()
@@ -368,7 +362,7 @@ func TestVLLMFraming(t *testing.T) {
 	}
 }
 
-func TestVLLMTokenizer(t *testing.T) {
+func TestVLLMTokenizeAndDetokenizeAgree(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1})
 	c, ctx := client(t), testContext(t)
 	url := f.Regular(0).URL()
@@ -400,9 +394,9 @@ func TestVLLMTokenizer(t *testing.T) {
 	}
 }
 
-// A client that closes its half after the request is taken for gone: nothing
-// comes back, and the engine ends what it asked for.
-func TestVLLMHalfCloseLeaves(t *testing.T) {
+// A client that closes its sending half after the request counts as disconnected: it
+// gets no answer, and the engine aborts its request.
+func TestVLLMHalfClosedClientIsDisconnected(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1, Worker: WorkerOptions{Timing: Timing{PrefillTime: time.Hour}}})
 	ctx := testContext(t)
 	w := f.Regular(0)
@@ -428,7 +422,7 @@ func TestVLLMHalfCloseLeaves(t *testing.T) {
 	}
 }
 
-// After SIGTERM the port refuses and a stream stays open without a word.
+// After SIGTERM the port refuses, and a stream stays open without further events.
 func TestVLLMTerminateLeavesStreamsOpen(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1, Worker: WorkerOptions{Timing: Timing{DecodeStep: time.Millisecond}}})
 	c, ctx := client(t), testContext(t)
@@ -471,7 +465,7 @@ func TestVLLMTerminateLeavesStreamsOpen(t *testing.T) {
 	}
 }
 
-func TestVLLMFaultsApply(t *testing.T) {
+func TestVLLMRequestsHaveFaults(t *testing.T) {
 	f := startVLLM(t, Options{Regular: 1})
 	c, ctx := client(t), testContext(t)
 	url := f.Regular(0).URL() + chatPath
@@ -490,7 +484,7 @@ func TestVLLMFaultsApply(t *testing.T) {
 	}
 }
 
-func TestPoolingRoutes(t *testing.T) {
+func TestPoolingRoutesOfBothEngines(t *testing.T) {
 	for _, b := range []Backend{SGLang, VLLM} {
 		f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: b, Pooling: true, Tokenizer: true}})
 		c, ctx := client(t), testContext(t)
@@ -520,8 +514,8 @@ func TestPoolingRoutes(t *testing.T) {
 	}
 }
 
-// SGLang's own of these routes know nothing of bootstrap rooms.
-func TestSGLangResponsesAndMessages(t *testing.T) {
+// These routes of SGLang have no field for bootstrap rooms.
+func TestSGLangPairsRefuseResponsesAndMessages(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Regular: 1, Worker: WorkerOptions{Responses: true}})
 	c, ctx := client(t), testContext(t)
 	for _, path := range []string{"/v1/responses", "/v1/messages"} {

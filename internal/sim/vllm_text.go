@@ -7,20 +7,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// prompt is a tokenized prompt: what tells it from any other.
+// prompt is what the engine keeps of a tokenized prompt.
 type prompt struct {
 	tokens int
-	hash   uint64
-	blocks []uint64 // of the whole blocks, each with all before it
+	hash   uint64   // of all tokens
+	blocks []uint64 // for each whole block, the hash of all tokens up to its end
 }
 
 // bos is the token every text begins with.
 const bos = 1
 
-// bytesPerToken is the length of text one token stands for.
+// bytesPerToken is the length of the text of one token.
 const bytesPerToken = 4
 
-// mix makes one number of two, well spread.
+// mix hashes two numbers into one.
 func mix(h, x uint64) uint64 {
 	h ^= x + 0x9e3779b97f4a7c15
 	h ^= h >> 30
@@ -30,8 +30,8 @@ func mix(h, x uint64) uint64 {
 	return h ^ h>>31
 }
 
-// token is the id of up to four bytes: they follow a one, so that each piece of
-// text has its own and can be had back.
+// token is the id of a piece of up to four bytes: the bytes with a one before them, so
+// that ids differ and the piece can be recovered.
 func token(piece []byte) int64 {
 	id := int64(1)
 	for _, c := range piece {
@@ -40,8 +40,7 @@ func token(piece []byte) int64 {
 	return id
 }
 
-// appendPiece appends the bytes a token stands for; an id that is none stands
-// for nothing.
+// appendPiece appends the bytes of a token, nothing for an id that is no token's.
 func appendPiece(b []byte, id int64) []byte {
 	n := 0
 	for n < bytesPerToken && id>>(8*n) > 1 {
@@ -82,7 +81,7 @@ func tokenize(text []byte, add func(int64)) {
 	}
 }
 
-// word is output token k of a greedy answer to what hash stands for.
+// word is output token k of the greedy answer to the prompt with that hash.
 func word(hash uint64, k int) string {
 	const consonants, vowels = "bcdfghjklmnprstv", "aeiou"
 	x := mix(hash, uint64(k)+7)
@@ -94,14 +93,14 @@ func word(hash uint64, k int) string {
 	return string(b)
 }
 
-// speech renders messages, an instruction before them and tools to the text
-// that a chat template would make of them.
-type speech struct {
+// transcript renders tools, a system prompt and messages into one text, as a chat
+// template does.
+type transcript struct {
 	head []byte // tools, system
 	body []byte
 }
 
-func (s *speech) prompt() []byte {
+func (s *transcript) prompt() []byte {
 	return append(append(s.head, s.body...), "assistant\n"...)
 }
 
@@ -110,8 +109,8 @@ func line(b []byte, role string, text []byte) []byte {
 	return append(append(b, text...), '\n')
 }
 
-// compact is a value without insignificant space, so that its spelling does not
-// change the tokens.
+// compact is a value without insignificant space, so that white space does not change
+// the tokens.
 func compact(v jsontext.Value) []byte {
 	var b bytes.Buffer
 	if json.Compact(&b, v) != nil {
@@ -120,8 +119,8 @@ func compact(v jsontext.Value) []byte {
 	return b.Bytes()
 }
 
-// contentOf is the text of a message's content: a string, or a list of parts;
-// of a part that is not text all of it counts.
+// contentOf is the text of a message's content: a string, or a list of parts. A part
+// that is not text is included as JSON.
 func contentOf(v jsontext.Value) ([]byte, bool) {
 	switch v.Kind() {
 	case 0, 'n':
@@ -147,8 +146,8 @@ func contentOf(v jsontext.Value) ([]byte, bool) {
 	return nil, false
 }
 
-// messages adds a list of messages. It is false if they are not such a list.
-func (s *speech) messages(v jsontext.Value) bool {
+// messages adds a list of messages. It returns false if v is no such list.
+func (s *transcript) messages(v jsontext.Value) bool {
 	if v.Kind() != '[' {
 		return false
 	}

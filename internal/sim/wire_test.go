@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestInformation(t *testing.T) {
+func TestInformationRoutesAndLog(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{
 		DPSize: 2, KVTokens: 5000, MaxRunning: 7, Adapters: []string{"lora-a"}, HealthDelay: time.Millisecond}})
 	c, ctx := client(t), testContext(t)
@@ -89,8 +89,9 @@ func TestInformation(t *testing.T) {
 
 func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
 
-// A prefill that computes long prompts is silent, and its /health fails.
-func TestHealthOfASaturatedPrefill(t *testing.T) {
+// The /health of a prefill worker that computes long prompts fails, as its scheduler
+// shows no progress.
+func TestHealthFailsWhilePromptsAreComputed(t *testing.T) {
 	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{
 		HealthDelay: 5 * time.Millisecond, HealthTimeout: 20 * time.Millisecond, Timing: Timing{PrefillTime: time.Hour}}})
 	c, ctx := client(t), testContext(t)
@@ -146,7 +147,7 @@ func TestKeyBasePathAndDisabledRoutes(t *testing.T) {
 	}
 }
 
-func TestTLSAndIPv6(t *testing.T) {
+func TestWorkersServeTLSAndIPv6(t *testing.T) {
 	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
 		t.Skip("no IPv6 here")
 	} else {
@@ -175,7 +176,7 @@ func TestTLSAndIPv6(t *testing.T) {
 	wantViolations(t, f)
 }
 
-func TestBadBodies(t *testing.T) {
+func TestBadBodiesAreRefused(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	c, ctx, w := client(t), testContext(t), f.Regular(0)
 	for _, body := range []string{"", "x", "[]", `{"messages":[`, `{"messages":1}`, `{"messages":[],"n":0}`, `{"messages":[],"n":1.5}`,
@@ -216,8 +217,8 @@ func TestGracefulStopLetsRequestsFinish(t *testing.T) {
 	}
 }
 
-// Refuse closes the door behind those inside.
-func TestRefuse(t *testing.T) {
+// Refuse closes the port and leaves open connections open.
+func TestRefuseKeepsOpenConnections(t *testing.T) {
 	f := start(t, Options{Regular: 1})
 	c, ctx, w := client(t), testContext(t), f.Regular(0)
 	if r := get(ctx, c, w.URL()+"/model_info"); r.status != 200 {
@@ -238,7 +239,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-func TestKillHurriesAStop(t *testing.T) {
+func TestKillEndsAStopThatWaits(t *testing.T) {
 	f := start(t, Options{Regular: 1, Worker: WorkerOptions{Timing: Timing{DecodeStep: time.Hour}}})
 	c, ctx, w := client(t), testContext(t), f.Regular(0)
 	ch := make(chan reply, 1)
@@ -248,7 +249,7 @@ func TestKillHurriesAStop(t *testing.T) {
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.Stop(context.Background()) }()
-	for w.hurry.Load() == nil { // Kill before Stop would prove nothing
+	for w.cancelStop.Load() == nil { // Kill must come while Stop waits
 		runtime.Gosched()
 	}
 	w.Kill()

@@ -23,7 +23,7 @@ type Worker struct {
 	fleet  *Fleet
 	opt    WorkerOptions
 	gate   gate            // shut while frozen
-	core   gate            // shut after Terminate: the engine is gone, its server is not
+	core   gate            // shut after Terminate: the engine has ended, its server has not
 	off    map[string]bool // disabled paths
 	routes map[string]http.HandlerFunc
 	runs   map[string]api // the routes that run the engine
@@ -33,10 +33,10 @@ type Worker struct {
 	port, bootPort atomic.Int64
 	timing         atomic.Pointer[Timing]
 	current        atomic.Pointer[lifetime] // nil while down
-	beat           atomic.Int64             // last sign of the scheduler, Unix ns
+	lastProgress   atomic.Int64             // when the scheduler last made progress, Unix ns
 	started        atomic.Int64
 	nextRank       atomic.Uint64
-	hurry          atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
+	cancelStop     atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
 
 	lifeMu sync.Mutex // held around start, kill and stop
 
@@ -67,11 +67,11 @@ type lifetime struct {
 	blocks   []*blocks    // per rank: ids of the blocks handed on, vLLM only
 	engines  []*engineRef // per rank, vLLM only
 
-	mu     sync.Mutex // guards the fields below
-	ended  bool
-	conns  map[*conn]struct{}
-	door   net.Listener // nil while refusing
-	booked []int        // per rank: KV tokens that no running request holds
+	mu       sync.Mutex // guards the fields below
+	ended    bool
+	conns    map[*conn]struct{}
+	listener net.Listener // nil while refusing
+	booked   []int        // per rank: KV tokens that no running request holds
 }
 
 func (l *lifetime) add(c *conn) bool {
@@ -117,7 +117,7 @@ func (l *lifetime) enter() bool {
 // ID is the worker's name in logs and the admin API: its role and number.
 func (w *Worker) ID() string { return w.id }
 
-// Role says what the worker does.
+// Role is what the worker does.
 func (w *Worker) Role() Role { return w.role }
 
 // Options are the worker's, with defaults filled in.
@@ -140,7 +140,7 @@ func (w *Worker) Addr() string {
 // Backend is the engine the worker plays.
 func (w *Worker) Backend() Backend { return w.opt.Backend }
 
-// hasBootstrap says whether the worker has a bootstrap port: SGLang's prefill
+// hasBootstrap reports whether the worker has a bootstrap port: SGLang's prefill
 // workers, and vLLM's with Mooncake.
 func (w *Worker) hasBootstrap() bool {
 	return w.role == Prefill && (w.opt.Backend == SGLang || w.opt.Connector == Mooncake)
@@ -149,7 +149,7 @@ func (w *Worker) hasBootstrap() bool {
 // BootstrapPort is a prefill worker's bootstrap port, 0 where there is none.
 func (w *Worker) BootstrapPort() int { return int(w.bootPort.Load()) }
 
-// bootstrapHost is the canonical bootstrap_host that leads here.
+// bootstrapHost is the canonical bootstrap_host of this worker.
 func (w *Worker) bootstrapHost() string {
 	host := w.opt.Host
 	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
@@ -168,7 +168,7 @@ func (w *Worker) SetTiming(t Timing) {
 // Timing is the current speed.
 func (w *Worker) Timing() Timing { return *w.timing.Load() }
 
-// listen binds host:port, waiting a little for a port that was just left.
+// listen binds host:port. It retries for a second if the port is still in use.
 func listen(host string, port int) (net.Listener, error) {
 	addr := net.JoinHostPort(host, strconv.Itoa(port))
 	for try := 0; ; try++ {
@@ -243,7 +243,7 @@ func (w *Worker) start() error {
 	}
 	now := time.Now().UnixNano()
 	w.started.Store(now)
-	w.beat.Store(now)
+	w.lastProgress.Store(now)
 	w.gate.open()
 	w.core.open()
 	if w.Timing().PrefillStep > 0 {
@@ -264,11 +264,11 @@ func (w *Worker) start() error {
 	return nil
 }
 
-// admit serves what comes in at ln.
+// admit serves the connections of ln.
 func (w *Worker) admit(l *lifetime, ln net.Listener) {
 	wrapped := &listener{Listener: ln, w: w, life: l}
 	l.mu.Lock()
-	l.door = ln
+	l.listener = ln
 	l.mu.Unlock()
 	l.serving.Go(func() {
 		if w.opt.TLS == nil {
@@ -285,11 +285,11 @@ func (w *Worker) Refuse() {
 	defer w.lifeMu.Unlock()
 	if l := w.current.Load(); l != nil {
 		l.mu.Lock()
-		door := l.door
-		l.door = nil
+		ln := l.listener
+		l.listener = nil
 		l.mu.Unlock()
-		if door != nil {
-			_ = door.Close()
+		if ln != nil {
+			_ = ln.Close()
 		}
 	}
 }
@@ -303,7 +303,7 @@ func (w *Worker) Admit() error {
 		return fmt.Errorf("cannot open simulated worker %s: it is not running", w.id)
 	}
 	l.mu.Lock()
-	open := l.door != nil
+	open := l.listener != nil
 	l.mu.Unlock()
 	if open {
 		return nil
@@ -316,7 +316,7 @@ func (w *Worker) Admit() error {
 	return nil
 }
 
-// end tears the process down. lifeMu is held.
+// end stops the process. lifeMu is held.
 func (w *Worker) end(l *lifetime) {
 	l.mu.Lock()
 	l.ended = true
@@ -346,8 +346,8 @@ func (w *Worker) end(l *lifetime) {
 }
 
 // Terminate ends the engine as SIGTERM ends a vLLM server that has streams
-// open: the port refuses, idle connections are closed, and what runs stays open
-// and silent until its client leaves or the worker is killed or restarted.
+// open: the port refuses, idle connections are closed, and running requests stay
+// open and silent until their client disconnects or the worker is killed or restarted.
 func (w *Worker) Terminate() {
 	w.lifeMu.Lock()
 	defer w.lifeMu.Unlock()
@@ -358,18 +358,18 @@ func (w *Worker) Terminate() {
 	w.core.shut()
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = l.srv.Shutdown(now) // closes the door and what is idle, waits for nothing
+	_ = l.srv.Shutdown(now) // closes the port and idle connections, waits for nothing
 }
 
-// die ends the process from inside one of its requests: all that runs fails,
+// crash ends the process on behalf of one of its requests: all running requests fail,
 // then the port refuses.
-func (w *Worker) die(l *lifetime) {
+func (w *Worker) crash(l *lifetime) {
 	w.mu.Lock()
 	for _, cancel := range w.rids {
 		cancel(errEngineDead)
 	}
 	w.mu.Unlock()
-	w.fleet.deaths.Go(func() {
+	w.fleet.crashes.Go(func() {
 		w.lifeMu.Lock()
 		defer w.lifeMu.Unlock()
 		if w.current.Load() != l {
@@ -382,14 +382,14 @@ func (w *Worker) die(l *lifetime) {
 	})
 }
 
-// Running says whether the process is up, frozen or not.
+// Running reports whether the process is up, frozen or not.
 func (w *Worker) Running() bool { return w.current.Load() != nil }
 
-// Kill ends the process as SIGKILL would: connections are reset, requests die
-// without a word, the port refuses. It returns when everything has ended.
+// Kill ends the process as SIGKILL would: connections are reset, requests end
+// without an answer, the port refuses. It returns when everything has ended.
 func (w *Worker) Kill() {
-	if hurry := w.hurry.Load(); hurry != nil {
-		(*hurry)()
+	if cancel := w.cancelStop.Load(); cancel != nil {
+		(*cancel)()
 	}
 	w.lifeMu.Lock()
 	defer w.lifeMu.Unlock()
@@ -410,9 +410,9 @@ func (w *Worker) Stop(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w.hurry.Store(&cancel)
+	w.cancelStop.Store(&cancel)
 	err := l.srv.Shutdown(ctx)
-	w.hurry.Store(nil)
+	w.cancelStop.Store(nil)
 	w.end(l)
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot stop simulated worker %s gracefully: %w", w.id, err)
@@ -435,7 +435,7 @@ func (w *Worker) Restart() error {
 }
 
 // Freeze stops the process as SIGSTOP would: connections are accepted, nothing
-// is read, computed or written, clients that leave go unnoticed.
+// is read, computed or written, and disconnects of clients are not noticed.
 func (w *Worker) Freeze() { w.gate.shut() }
 
 // Thaw lets a frozen process go on.
