@@ -34,7 +34,7 @@ func (c *Core) expire(now Instant, out *[]*Ticket) {
 	for c.deadlines.next() <= now {
 		t := c.deadlines.First().Ticket
 		f := t.modelGroup
-		lack := t.lane.queue.lackFor(ResourceOrder)
+		lack := t.lane.queue.lackFor(ResourceTurn)
 		before := t.waited
 		others := c.dequeue(now, t)
 		switch t.wakeAt { // what ends first names the reason

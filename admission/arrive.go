@@ -45,7 +45,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	if c.placeFence(now, f) {
 		c.drain(now, f, out)
 	}
-	lack := ResourceOrder
+	lack := ResourceTurn
 	// A request whose lane is empty starts when there is room: those who wait
 	// have been found without. In its lane it may pass those that the order of
 	// the class puts behind it, among them all that are younger than a retry.
@@ -62,7 +62,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 			return
 		}
 	}
-	if lack == ResourceOverloaded || lack == ResourceOrder && c.chooser.allOverloaded(t) {
+	if lack == ResourceOverloaded || lack == ResourceTurn && c.chooser.allOverloaded(t) {
 		c.refuse(now, t, AllOverloaded, ResourceOverloaded, 0, out)
 		return
 	}

@@ -101,7 +101,7 @@ func TestBypassReconsiders(t *testing.T) {
 // A class in which a bypass is decided afresh has waiters all the time: it keeps its
 // deficit, and how long somebody has waited in it.
 func TestBypassReconsidersWithinItsTurn(t *testing.T) {
-	c := NewCore(Options{Limits: Limits{QueueSize: 10}, Order: OrderLanes, Classes: &Classes{Root: &Profile{Classes: []Class{
+	c := NewCore(Options{Limits: Limits{QueueSize: 10}, QueueMode: QueueLanes, Classes: &Classes{Root: &Profile{Classes: []Class{
 		{Name: "c", Quantum: 100, DecodeBusyFrac: new(0.5)},
 	}}}})
 	var out []*Ticket

@@ -29,9 +29,9 @@ const (
 	maxAmount = 1 << 40
 )
 
-// RankFacts are the facts of a rank that may change while requests hold it; see
-// [SetFacts].
-type RankFacts struct {
+// RankAttributes are what is known of a rank and that may change while requests hold it; see
+// [SetAttributes].
+type RankAttributes struct {
 	Models    []string
 	PairGroup string
 	// Topology is the KV-transfer domain of the rank, for requests that want
@@ -43,7 +43,7 @@ type RankFacts struct {
 	Capacity Capacity
 }
 
-func (f RankFacts) clone() RankFacts {
+func (f RankAttributes) clone() RankAttributes {
 	f.Models = slices.Clone(f.Models)
 	f.Labels = maps.Clone(f.Labels)
 	f.Adapters = slices.Clone(f.Adapters)

@@ -180,9 +180,9 @@ func TestClassesUnderConcurrency(t *testing.T) {
 			default:
 			}
 			g.SetClasses(cs([]float64{0.5, 0.9}[n%2]))
-			g.Apply(Change{Op: BarPair, Rank: ranks[0], Other: ranks[1+n%4*2]})
-			g.Apply(Change{Op: UnbarPair, Rank: ranks[0], Other: ranks[1+n%4*2]})
-			g.Apply(Change{Op: SetFacts, Rank: ranks[n%8], Facts: RankFacts{
+			g.Apply(Change{Op: QuarantinePair, Rank: ranks[0], Other: ranks[1+n%4*2]})
+			g.Apply(Change{Op: EndQuarantine, Rank: ranks[0], Other: ranks[1+n%4*2]})
+			g.Apply(Change{Op: SetAttributes, Rank: ranks[n%8], Attributes: RankAttributes{
 				Models: []string{"m"}, Topology: fmt.Sprint(n % 8 / 2 % 2), Capacity: Capacity{MaxBatchedTokens: 500, KVBlocks: int64(40 + n%20), BlockSize: 16},
 			}})
 			g.Snapshot()

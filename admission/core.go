@@ -35,7 +35,7 @@ func NewCore(o Options) *Core {
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
 	}
 	c.ledger = ledger{index: &c.rankIndex, queues: &c.queues}
-	c.queues = queues{limits: &c.limits, order: o.Order, nextRecheck: never, drainEnd: never}
+	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, drainEnd: never}
 	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
 	c.decisions = decisions{queues: &c.queues, limits: &c.limits, healthInt: o.HealthInterval, early: defaultEvidence}
 	c.setReject(o.Reject)

@@ -70,8 +70,8 @@
 // or LCFS do: with the same MaxWait for all, that is the order of arrival.
 //
 // Waiters of a class are kept in lanes: one a target and a retry's exclusion, so
-// that a blocked head delays only those that need the same ranks ([OrderLanes]);
-// or in one queue a class ([OrderStrict]), which is the order without classes.
+// that a blocked head delays only those that need the same ranks ([QueueLanes]);
+// or in one queue a class ([QueueStrict]), which is the order without classes.
 //
 // A head that is blocked for [Limits].StarvationGuard while others of its model group
 // are granted gets a fence: a pair of ranks, or one, that others may use only as

@@ -13,8 +13,8 @@ import (
 // while small requests keep arriving.
 func TestFenceServesALargeHead(t *testing.T) {
 	c := NewCore(Options{
-		Limits: Limits{QueueSize: 1000, StarvationGuard: 5 * time.Second},
-		Order:  OrderLanes,
+		Limits:    Limits{QueueSize: 1000, StarvationGuard: 5 * time.Second},
+		QueueMode: QueueLanes,
 		Classes: &Classes{Root: &Profile{Classes: []Class{
 			{Name: "big", Quantum: 512, DecodeBusyFrac: new(1.0)}, {Name: "small", Quantum: 512, DecodeBusyFrac: new(1.0)},
 		}}},
@@ -263,7 +263,7 @@ func TestFenceModel(t *testing.T) {
 		w := &fenceWorld{now: 1}
 		o := Options{
 			Limits:    Limits{QueueSize: 30, StarvationGuard: time.Second, PrefillSlots: rapid.IntRange(0, 3).Draw(rt, "slots")},
-			Order:     rapid.SampledFrom([]QueueOrder{OrderLanes, OrderAuto}).Draw(rt, "order"),
+			QueueMode: rapid.SampledFrom([]QueueMode{QueueLanes, QueueAuto}).Draw(rt, "order"),
 			NewPolicy: func(string, Role) Policy { return &fencePolicy{w: w} },
 			Classes: &Classes{Root: &Profile{Classes: []Class{
 				{Name: "a", Quantum: 100, DecodeBusyFrac: new(0.8), PrefillBusyTokens: maybe[int64](rt, "tokens", 100, 300), BusyWorkerRatio: maybe(rt, "ratio", 0.5)},

@@ -19,14 +19,14 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 			if ch.Rank.present {
 				c.setState(ch.Rank, ch.State)
 			}
-		case SetFacts:
+		case SetAttributes:
 			if ch.Rank.present {
-				structure = structure || len(ch.Rank.models) > 1 || len(ch.Facts.Models) > 1
-				c.setFacts(ch.Rank, ch.Facts)
+				structure = structure || len(ch.Rank.models) > 1 || len(ch.Attributes.Models) > 1
+				c.setAttributes(ch.Rank, ch.Attributes)
 			}
-		case BarPair:
+		case QuarantinePair:
 			c.quarantine(ch.Rank, ch.Other)
-		case UnbarPair:
+		case EndQuarantine:
 			c.endQuarantine(ch.Rank, ch.Other)
 		}
 	}
@@ -155,11 +155,11 @@ type ChangeOp uint8
 
 // Change is one fleet event.
 type Change struct {
-	Op    ChangeOp
-	Rank  *Rank
-	State RankState // for SetState
-	Facts RankFacts // for SetFacts
-	Other *Rank     // for BarPair and UnbarPair
+	Op         ChangeOp
+	Rank       *Rank
+	State      RankState      // for SetState
+	Attributes RankAttributes // for SetAttributes
+	Other      *Rank          // for QuarantinePair and EndQuarantine
 }
 
 // The changes. Those of one Apply take effect together: a worker is replaced by
@@ -168,13 +168,13 @@ const (
 	AddRank ChangeOp = iota
 	RemoveRank
 	SetState
-	// SetFacts replaces what is known of a rank: models, pairing, labels,
+	// SetAttributes replaces what is known of a rank: models, pairing, labels,
 	// adapters, capacity. Its holds stay.
-	SetFacts
-	// BarPair keeps the pair of the prefill rank Rank and the decode rank Other
+	SetAttributes
+	// QuarantinePair keeps the pair of the prefill rank Rank and the decode rank Other
 	// from new grants while another pair is left to a request: both work with
-	// others, but not together. UnbarPair ends that, and so does the removal of
+	// others, but not together. EndQuarantine ends that, and so does the removal of
 	// one of them. At most 64 pairs are quarantined, the oldest is forgotten first.
-	BarPair
-	UnbarPair
+	QuarantinePair
+	EndQuarantine
 )

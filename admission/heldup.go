@@ -10,7 +10,7 @@ import "time"
 const heldUpLooks = 256
 
 // heldUp counts the waiters of q that could start now if their head, which is
-// blocked, did not stand in front of them, and that would not with [OrderLanes]:
+// blocked, did not stand in front of them, and that would not with [QueueLanes]:
 // those that need other ranks than the head. It stops at most. Each is judged for
 // itself: the room there is may be enough for fewer.
 func (ch *chooser) heldUp(q *classQueue, most int) int {

@@ -18,10 +18,10 @@ func (p countingPolicy) Pick(v *View, h Hint) int { *p.asked++; return p.firstFi
 // have nothing to tell.
 func TestHeldUp(t *testing.T) {
 	const second = Instant(time.Second)
-	for _, order := range []QueueOrder{OrderStrict, OrderLanes} {
+	for _, order := range []QueueMode{QueueStrict, QueueLanes} {
 		asked := 0
 		c := NewCore(Options{
-			Limits: Limits{PrefillSlots: 1, QueueSize: 1000}, Order: order,
+			Limits: Limits{PrefillSlots: 1, QueueSize: 1000}, QueueMode: order,
 			NewPolicy: func(string, Role) Policy { return countingPolicy{asked: &asked} },
 		})
 		var out []*Ticket
@@ -64,7 +64,7 @@ func TestHeldUp(t *testing.T) {
 		advance(3*second, 5*second)
 		told(5*second, 0, 0) // both ranks are taken: nobody could start
 		c.Release(5*second, on2, &out)
-		if order == OrderLanes {
+		if order == QueueLanes {
 			advance(6*second, 9*second)
 			told(9*second, 0, 0)
 			continue

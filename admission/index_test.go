@@ -90,14 +90,14 @@ func TestFittingAgreesWithAScan(t *testing.T) {
 		n := rapid.IntRange(1, 300).Draw(t, "ranks")
 		sizes := rapid.SampledFrom([][]int64{{16}, {16, 64}}).Draw(t, "block sizes")
 		var ranks []*Rank
-		facts := func(i int) RankFacts {
-			return RankFacts{Models: []string{"m"}, Capacity: Capacity{
+		attributes := func(i int) RankAttributes {
+			return RankAttributes{Models: []string{"m"}, Capacity: Capacity{
 				KVBlocks: int64(rapid.IntRange(0, 5000).Draw(t, "blocks")), BlockSize: sizes[i%len(sizes)], MaxRunning: 1,
 			}}
 		}
 		var add []Change
 		for i := range n {
-			f := facts(i)
+			f := attributes(i)
 			r := NewRank(RankSpec{ID: strconv.Itoa(i), Role: RoleRegular, Models: f.Models, Capacity: f.Capacity, State: RankState{Healthy: true}})
 			ranks = append(ranks, r)
 			add = append(add, Change{Op: AddRank, Rank: r})
@@ -108,7 +108,7 @@ func TestFittingAgreesWithAScan(t *testing.T) {
 			r := ranks[i]
 			switch rapid.IntRange(0, 5).Draw(t, "op") {
 			case 0:
-				c.Apply(1, []Change{{Op: SetFacts, Rank: r, Facts: facts(i)}}, &out)
+				c.Apply(1, []Change{{Op: SetAttributes, Rank: r, Attributes: attributes(i)}}, &out)
 			case 1:
 				c.Apply(1, []Change{{Op: SetState, Rank: r, State: RankState{Healthy: rapid.Bool().Draw(t, "up")}}}, &out)
 			default:

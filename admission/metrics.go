@@ -337,7 +337,7 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 	send(descUnknown, float64(s.UnknownClasses))
 	send(descQueueLimit, float64(s.Limits.QueueSize))
 	for by := ResourceNone + 1; by < numResources; by++ {
-		if by != ResourceOrder { // nobody's own lack: the head's is counted
+		if by != ResourceTurn { // nobody's own lack: the head's is counted
 			send(descClosed, s.ClosedFor[by].Seconds(), by.String())
 			for class, times := range s.ClosedByClass {
 				send(descClosedBy, times[by].Seconds(), class, by.String())

@@ -89,8 +89,8 @@ func drawReject(t *rapid.T) (h RejectThresholds) {
 	return h
 }
 
-func drawFacts(t *rapid.T) RankFacts {
-	f := RankFacts{
+func drawAttributes(t *rapid.T) RankAttributes {
+	f := RankAttributes{
 		Models:    rapid.SampledFrom(someModels).Draw(t, "models"),
 		PairGroup: rapid.SampledFrom([]string{"x", "x", "x", "y"}).Draw(t, "group"),
 		Topology:  rapid.SampledFrom([]string{"", "r1", "r2"}).Draw(t, "topology"),
@@ -113,8 +113,8 @@ func drawFacts(t *rapid.T) RankFacts {
 	return f
 }
 
-func isStrict(o QueueOrder, cs *Classes) bool {
-	return o == OrderStrict || o == OrderAuto && cs == nil
+func isStrict(o QueueMode, cs *Classes) bool {
+	return o == QueueStrict || o == QueueAuto && cs == nil
 }
 
 // generation is that of the next rank that is made.
@@ -145,7 +145,7 @@ func (w *world) newRank(t *rapid.T) Change {
 		ID: fmt.Sprintf("%s@%d", worker, rapid.IntRange(0, 1).Draw(t, "dp rank")), Generation: w.generation(), Worker: worker, Role: role,
 		State: drawState(t),
 	}
-	f := drawFacts(t)
+	f := drawAttributes(t)
 	spec.Models, spec.PairGroup, spec.Topology, spec.Labels, spec.Adapters, spec.Capacity = f.Models, f.PairGroup, f.Topology, f.Labels, f.Adapters, f.Capacity
 	return Change{Op: AddRank, Rank: NewRank(spec), State: spec.State}
 }

@@ -39,7 +39,7 @@ func TestModel(t *testing.T) {
 			"first":      w.firstToken,
 			"move":       w.moveDecode,
 			"pairs":      w.quarantines,
-			"facts":      w.setFacts,
+			"attributes": w.setAttributes,
 			"pass":       w.pass,
 			"jump":       w.jump,
 			"rebuild":    w.rebuild,
@@ -95,13 +95,13 @@ var (
 func newWorld(t *rapid.T) *world {
 	least := rapid.Bool().Draw(t, "least loaded")
 	o := Options{Limits: drawLimits(t), HealthInterval: 3 * time.Second, Classes: drawClasses(t), Reject: drawReject(t)}
-	o.Order = rapid.SampledFrom([]QueueOrder{OrderAuto, OrderAuto, OrderStrict, OrderLanes}).Draw(t, "lanes")
+	o.QueueMode = rapid.SampledFrom([]QueueMode{QueueAuto, QueueAuto, QueueStrict, QueueLanes}).Draw(t, "lanes")
 	if least {
 		o.NewPolicy = func(string, Role) Policy { return leastLoaded{} }
 	}
 	port := NewPort(o)
 	w := &world{port: port, core: port.core, options: o, now: 1, ref: &reference{
-		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.Order, o.Classes),
+		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.QueueMode, o.Classes),
 		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
 	}}
 	w.core.early = earlyEvidence{admissions: 2, stretch: 200 * time.Millisecond} // so little that it is come to
@@ -362,7 +362,7 @@ func (w *world) reload(t *rapid.T) {
 		}
 	}
 	_, out := w.do(t, Step{Op: StepSetClasses, Settings: &Settings{Classes: cs}})
-	w.ref.reload(w.now, cs, isStrict(w.core.order, cs), old)
+	w.ref.reload(w.now, cs, isStrict(w.core.mode, cs), old)
 	w.step(t, out)
 }
 
@@ -434,16 +434,16 @@ func (w *world) quarantines(t *rapid.T) {
 	if len(ps) == 0 || len(ds) == 0 {
 		t.Skip("no pair")
 	}
-	op := rapid.SampledFrom([]ChangeOp{BarPair, UnbarPair}).Draw(t, "op")
+	op := rapid.SampledFrom([]ChangeOp{QuarantinePair, EndQuarantine}).Draw(t, "op")
 	w.apply(t, []Change{{Op: op, Rank: rapid.SampledFrom(ps).Draw(t, "prefill").real, Other: rapid.SampledFrom(ds).Draw(t, "decode").real}})
 }
 
-func (w *world) setFacts(t *rapid.T) {
+func (w *world) setAttributes(t *rapid.T) {
 	if len(w.ref.ranks) == 0 {
 		t.Skip("no ranks")
 	}
 	r := rapid.SampledFrom(w.ref.ranks).Draw(t, "rank")
-	w.apply(t, []Change{{Op: SetFacts, Rank: r.real, Facts: drawFacts(t)}})
+	w.apply(t, []Change{{Op: SetAttributes, Rank: r.real, Attributes: drawAttributes(t)}})
 }
 
 func (w *world) moveTo(now Instant) {

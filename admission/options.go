@@ -14,27 +14,27 @@ type Options struct {
 	Classes *Classes
 	// Reject are the router-wide reject thresholds.
 	Reject RejectThresholds
-	// Order is how waiters of one class are kept.
-	Order QueueOrder
+	// QueueMode is how the waiters of one class are kept.
+	QueueMode QueueMode
 	// AssumedMaxRequests is how many requests a rank of unknown capacity has
 	// room for, where a class asks and the rank did not tell its
 	// max_running_requests. Zero: 64.
 	AssumedMaxRequests int
 }
 
-// QueueOrder is how the waiters of one class are kept.
-type QueueOrder uint8
+// QueueMode is how the waiters of one class are kept.
+type QueueMode uint8
 
-// The orders.
+// The modes.
 const (
-	// OrderAuto is strict without configured classes, and lanes with them.
-	OrderAuto QueueOrder = iota
-	// OrderStrict keeps one queue a class and model group: a head that cannot start
+	// QueueAuto is strict without configured classes, and lanes with them.
+	QueueAuto QueueMode = iota
+	// QueueStrict keeps one queue a class and model group: a head that cannot start
 	// blocks all behind it.
-	OrderStrict
-	// OrderLanes keeps one queue a class and predicate: a blocked head delays
+	QueueStrict
+	// QueueLanes keeps one queue a class and predicate: a blocked head delays
 	// only requests that need the same ranks.
-	OrderLanes
+	QueueLanes
 )
 
 // Settings are what a reload may change of the gate.

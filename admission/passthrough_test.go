@@ -36,7 +36,7 @@ func (p *loads) RankRemoved(i int)          { delete(p.known, i) }
 func TestPass(t *testing.T) {
 	c := NewCore(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 10}, NewPolicy: func(string, Role) Policy { return &turns{last: -1} }})
 	up := RankState{Healthy: true}
-	add := func(id string, role Role, f RankFacts) *Rank {
+	add := func(id string, role Role, f RankAttributes) *Rank {
 		r := NewRank(RankSpec{ID: id, Worker: "w-" + id, Role: role, State: up, Models: f.Models, Labels: f.Labels, Adapters: f.Adapters})
 		var out []*Ticket
 		c.Apply(0, []Change{{Op: AddRank, Rank: r}}, &out)
@@ -44,11 +44,11 @@ func TestPass(t *testing.T) {
 	}
 	m := []string{"m"}
 	d := []*Rank{
-		add("d0", RoleDecode, RankFacts{Models: m, Labels: map[string]string{"zone": "a"}}),
-		add("d1", RoleDecode, RankFacts{Models: m, Labels: map[string]string{"zone": "b"}, Adapters: []string{"l"}}),
-		add("d2", RoleDecode, RankFacts{Models: m, Labels: map[string]string{"zone": "a", "fast": "y"}}),
+		add("d0", RoleDecode, RankAttributes{Models: m, Labels: map[string]string{"zone": "a"}}),
+		add("d1", RoleDecode, RankAttributes{Models: m, Labels: map[string]string{"zone": "b"}, Adapters: []string{"l"}}),
+		add("d2", RoleDecode, RankAttributes{Models: m, Labels: map[string]string{"zone": "a", "fast": "y"}}),
 	}
-	add("p0", RolePrefill, RankFacts{Models: m, Labels: map[string]string{"zone": "c"}})
+	add("p0", RolePrefill, RankAttributes{Models: m, Labels: map[string]string{"zone": "c"}})
 	f := func(want string, s TargetSpec, role Role, exclude ...*Rank) {
 		t.Helper()
 		s.Model = "m"

@@ -37,12 +37,12 @@ type Request struct {
 // FleetChange is a [Change]. A rank that is added is described by Add, its generation
 // included; other changes name it.
 type FleetChange struct {
-	Op    ChangeOp
-	Rank  RankRef
-	Add   *RankSpec
-	State RankState
-	Facts RankFacts
-	Other RankRef
+	Op         ChangeOp
+	Rank       RankRef
+	Add        *RankSpec
+	State      RankState
+	Attributes RankAttributes
+	Other      RankRef
 }
 
 // StepOp is which step of a core is taken.
@@ -264,7 +264,7 @@ func (p *Port) rankList(refs []RankRef) (ranks []*Rank) {
 
 func (p *Port) changes(all []FleetChange) (changes []Change) {
 	for _, x := range all {
-		ch := Change{Op: x.Op, State: x.State, Facts: x.Facts}
+		ch := Change{Op: x.Op, State: x.State, Attributes: x.Attributes}
 		switch x.Op {
 		case AddRank:
 			r := NewRank(*x.Add)
@@ -273,7 +273,7 @@ func (p *Port) changes(all []FleetChange) (changes []Change) {
 			}
 			p.ranks[r.ref()] = r
 			ch.Rank = r
-		case BarPair, UnbarPair:
+		case QuarantinePair, EndQuarantine:
 			ch.Rank, ch.Other = p.rank(x.Rank), p.rank(x.Other)
 		default:
 			ch.Rank = p.rank(x.Rank)

@@ -110,7 +110,7 @@ func (p *profile) byName(name string) *class {
 // the caller's to rebuild.
 func (qs *queues) setClasses(cs *Classes) {
 	qs.classes = cs
-	qs.laned = qs.order == OrderLanes || qs.order == OrderAuto && cs != nil
+	qs.laned = qs.mode == QueueLanes || qs.mode == QueueAuto && cs != nil
 	if cs == nil {
 		cs = &Classes{}
 	}

@@ -9,7 +9,7 @@ type queues struct {
 
 	modelGroups []*modelGroup // of living models, without duplicates
 	classes     *Classes      // in force
-	order       QueueOrder
+	mode        QueueMode
 	laned       bool
 	root        *profile
 	profiles    []*profile // the root's first

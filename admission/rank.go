@@ -80,7 +80,7 @@ func NewRank(spec RankSpec) *Rank {
 		id: spec.ID, generation: spec.Generation, worker: spec.Worker, role: spec.Role,
 		state: spec.State, data: spec.Data, index: -1,
 	}
-	r.setFacts(RankFacts{
+	r.setAttributes(RankAttributes{
 		Models: spec.Models, PairGroup: spec.PairGroup, Topology: spec.Topology,
 		Labels: spec.Labels, Adapters: spec.Adapters, Capacity: spec.Capacity,
 	})

@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-func (r *Rank) setFacts(f RankFacts) {
+func (r *Rank) setAttributes(f RankAttributes) {
 	f = f.clone()
 	r.models, r.group, r.topology = f.Models, f.PairGroup, f.Topology
 	r.labels, r.adapters, r.capacity = f.Labels, f.Adapters, f.Capacity
@@ -38,7 +38,7 @@ func (ix *rankIndex) addRank(r *Rank) {
 	ix.indexRank(r)
 }
 
-// indexRank enters a rank with an index into what its facts make it part of.
+// indexRank enters a rank with an index into what its attributes make it part of.
 func (ix *rankIndex) indexRank(r *Rank) {
 	r.groupID = ix.group(r.group)
 	r.domainID = ix.domain(domainKey{r.group, r.topology})
@@ -129,12 +129,12 @@ func (ix *rankIndex) removeRank(r *Rank) {
 	r.index = -1
 }
 
-// setFacts gives a registered rank new facts, in place, so that its holds stay.
-func (ix *rankIndex) setFacts(r *Rank, f RankFacts) {
+// setAttributes gives a registered rank new attributes, in place, so that its holds stay.
+func (ix *rankIndex) setAttributes(r *Rank, f RankAttributes) {
 	r.present = false
 	ix.refresh(r, 0)
 	ix.unindexRank(r)
-	r.setFacts(f)
+	r.setAttributes(f)
 	r.present = true
 	ix.indexRank(r)
 }

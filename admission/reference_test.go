@@ -494,12 +494,12 @@ func (m *reference) apply(now Instant, changes []Change) {
 				r.probes = 0
 			}
 			r.state = ch.State
-		case BarPair:
+		case QuarantinePair:
 			b := refBar{m.find(ch.Rank), m.find(ch.Other)}
 			if !slices.Contains(m.quarantines, b) {
 				m.quarantines = append(m.quarantines, b)
 			}
-		case UnbarPair:
+		case EndQuarantine:
 			b := refBar{m.find(ch.Rank), m.find(ch.Other)}
 			m.quarantines = slices.DeleteFunc(m.quarantines, func(o refBar) bool { return o == b })
 		}

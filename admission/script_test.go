@@ -22,10 +22,10 @@ import (
 //	bucket b 0 · default f · profile m (the next classes are model m's own) · order strict|lanes
 //	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 [early] (the first one makes the core)
 //	reload (the classes written since the last one) · reject blocks=F tokens=N frac=F
-//	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [FACTS] [STATE]   STATE: down, draining, open, half=N
-//	    FACTS: batched=N kv=N block=N running=N topology=t labels=k:v,k:v adapters=a,b
-//	remove p1 · set p1 STATE · facts p1 [models=…] [group=g] [FACTS] · begin … commit (one Apply)
-//	bar p1 d1 · endQuarantine p1 d1
+//	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [ATTRIBUTES] [STATE]   STATE: down, draining, open, half=N
+//	    ATTRIBUTES: batched=N kv=N block=N running=N topology=t labels=k:v,k:v adapters=a,b
+//	remove p1 · set p1 STATE · attributes p1 [models=…] [group=g] [ATTRIBUTES] · begin … commit (one Apply)
+//	quarantine p1 d1 · endQuarantine p1 d1
 //	arrive a [model=m] [agg] [legs=8] [pin=p1] [dpin=d1] [deadline=3s] [bypass]
 //	    [tokens=N] [uncached=N] [reserve=N] [bytes=N] [class=c] [prio=N] [jump=F] [cdeadline=3s]
 //	    [adapter=a] [require=k:v] [drequire=k:v] [prefer=k:v*N,…] [dprefer=…] [allow=p1,p2] [dallow=…] [topology=required|preferred]
@@ -83,7 +83,7 @@ type storyteller struct {
 	batched bool
 	classes *Classes
 	profile *Profile
-	order   QueueOrder
+	mode    QueueMode
 	outputs map[*Ticket]*output
 }
 
@@ -173,8 +173,8 @@ func (s *storyteller) run(f []string) (string, error) {
 	}
 	duration := func(k string) time.Duration { d, _ := time.ParseDuration(opt[k]); return d }
 	number := func(k string) int { n, _ := strconv.Atoi(opt[k]); return n }
-	facts := func() RankFacts {
-		f := RankFacts{Models: []string{"m"}, PairGroup: opt["group"], Topology: opt["topology"], Labels: map[string]string{}}
+	attributes := func() RankAttributes {
+		f := RankAttributes{Models: []string{"m"}, PairGroup: opt["group"], Topology: opt["topology"], Labels: map[string]string{}}
 		if names, ok := opt["models"]; ok {
 			f.Models = words(names)
 		}
@@ -190,7 +190,7 @@ func (s *storyteller) run(f []string) (string, error) {
 	case "class", "bucket", "default", "profile":
 		s.writeClasses(f, opt)
 	case "order":
-		s.order = map[string]QueueOrder{"strict": OrderStrict, "lanes": OrderLanes}[f[1]]
+		s.mode = map[string]QueueMode{"strict": QueueStrict, "lanes": QueueLanes}[f[1]]
 	case "reload":
 		s.core.SetClasses(s.now, s.classes, &out)
 		s.classes, s.profile = nil, nil
@@ -201,12 +201,12 @@ func (s *storyteller) run(f []string) (string, error) {
 			h.ActivePrefillTokens = &n
 		}
 		s.core.SetRejectThresholds(s.now, h, &out)
-	case "facts":
-		s.batch = append(s.batch, Change{Op: SetFacts, Rank: s.ranks[f[1]], Facts: facts()})
-	case "bar":
-		s.batch = append(s.batch, Change{Op: BarPair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
+	case "attributes":
+		s.batch = append(s.batch, Change{Op: SetAttributes, Rank: s.ranks[f[1]], Attributes: attributes()})
+	case "quarantine":
+		s.batch = append(s.batch, Change{Op: QuarantinePair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
 	case "endQuarantine":
-		s.batch = append(s.batch, Change{Op: UnbarPair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
+		s.batch = append(s.batch, Change{Op: EndQuarantine, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
 	case "limits":
 		l := Limits{
 			PrefillSlots: number("slots"), QueueSize: number("queue"), QueueTimeout: duration("timeout"), NoWorkerWait: duration("nowait"),
@@ -214,7 +214,7 @@ func (s *storyteller) run(f []string) (string, error) {
 			RefuseEarly: slices.Contains(f, "early"),
 		}
 		if s.core == nil {
-			s.core = NewCore(Options{Limits: l, HealthInterval: duration("health"), Classes: s.classes, Order: s.order})
+			s.core = NewCore(Options{Limits: l, HealthInterval: duration("health"), Classes: s.classes, QueueMode: s.mode})
 			s.classes, s.profile = nil, nil
 			s.core.tick(0)
 		} else {
@@ -226,7 +226,7 @@ func (s *storyteller) run(f []string) (string, error) {
 			return "", err
 		}
 		role := Role(slices.Index([]string{"regular", "prefill", "decode", "encode"}, f[2]))
-		x := facts()
+		x := attributes()
 		spec := RankSpec{
 			ID: f[1], Worker: f[1], Role: role, Models: x.Models, PairGroup: x.PairGroup, State: st,
 			Topology: x.Topology, Labels: x.Labels, Adapters: x.Adapters, Capacity: x.Capacity,

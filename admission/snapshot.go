@@ -37,8 +37,8 @@ type RankStats struct {
 	// MaxBatchedTokens or KVBlocks and the rank did not tell: it is judged by its
 	// requests.
 	MissingTokens, MissingBlocks bool
-	// Barred are the decode ranks that the prefill rank is not paired with.
-	Barred []string
+	// Quarantined are the decode ranks that the prefill rank is not paired with.
+	Quarantined []string
 }
 
 // Load is the rank's booked load as policies see it.
@@ -105,7 +105,7 @@ func rankStats(c *Core, r *Rank) RankStats {
 	s.MissingTokens = c.needsTokens && r.role != RoleDecode && r.capacity.MaxBatchedTokens == 0
 	s.MissingBlocks = c.needsBlocks && r.decodes() && r.capacity.KVBlocks == 0
 	for _, d := range r.quarantined {
-		s.Barred = append(s.Barred, d.id)
+		s.Quarantined = append(s.Quarantined, d.id)
 	}
 	for _, p := range r.pools {
 		if x := &p.model.modelGroup.fence; x.owner != nil && (x.prefill == r || x.decode == r) {

@@ -12,11 +12,11 @@ import (
 type State struct {
 	Settings Settings
 	// Loaded are the settings of the last reload.
-	Loaded  Settings
-	Ranks   []RankSpec // registered ones, by index
-	Gone    []RankSpec // removed ones that tickets were granted: what they hold ends there
-	Barred  [][numLegs]RankRef
-	Tickets []TicketState // by number
+	Loaded      Settings
+	Ranks       []RankSpec // registered ones, by index
+	Gone        []RankSpec // removed ones that tickets were granted: what they hold ends there
+	Quarantined [][numLegs]RankRef
+	Tickets     []TicketState // by number
 
 	Arrivals             uint64
 	NoArrivals, NoWaits  bool
@@ -87,7 +87,7 @@ func (p *Port) State() State {
 		}
 	}
 	for _, q := range c.quarantines {
-		s.Barred = append(s.Barred, [numLegs]RankRef{q.prefill.ref(), q.decode.ref()})
+		s.Quarantined = append(s.Quarantined, [numLegs]RankRef{q.prefill.ref(), q.decode.ref()})
 	}
 	gone := map[*Rank]bool{}
 	for _, n := range slices.Sorted(maps.Keys(p.tickets)) {
@@ -138,8 +138,8 @@ func Restore(now Instant, s State, o Options) (*Port, Answer) {
 	for i := range s.Ranks {
 		changes = append(changes, FleetChange{Op: AddRank, Add: &s.Ranks[i]})
 	}
-	for _, b := range s.Barred {
-		changes = append(changes, FleetChange{Op: BarPair, Rank: b[PrefillLeg], Other: b[DecodeLeg]})
+	for _, b := range s.Quarantined {
+		changes = append(changes, FleetChange{Op: QuarantinePair, Rank: b[PrefillLeg], Other: b[DecodeLeg]})
 	}
 	c.Apply(now, p.changes(changes), &p.out)
 

@@ -88,8 +88,8 @@ limits queue=10 timeout=30s
 arrive a tokens=1280 => a granted p1 d1
 endprefill a
 arrive b tokens=160 => b queued
-facts d1 kv=112 block=16
-facts d1 kv=113 block=16 => b granted p1 d1
+attributes d1 kv=112 block=16
+attributes d1 kv=113 block=16 => b granted p1 d1
 arrive c tokens=160 => c queued
 add d2 decode kv=10 block=16 => c granted p1 d2
 set d2 down
@@ -135,7 +135,7 @@ endprefill f
 release a => b granted p1 d1
 release b => c granted p1 d1
 release c => d granted p1 d1
-facts d1 kv=100 block=16 topology=r9
+attributes d1 kv=100 block=16 topology=r9
 release d => e granted p1 d1
 `)
 }

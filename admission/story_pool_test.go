@@ -106,8 +106,8 @@ limits queue=10 timeout=30s
 arrive a tokens=1280 => a granted p1 d1
 endprefill a
 arrive b tokens=1280 => b queued
-facts d1 => b granted p1 d1
-facts d1 kv=100 block=16
+attributes d1 => b granted p1 d1
+attributes d1 kv=100 block=16
 arrive c => c queued
 release a
 release b => c granted p1 d1
@@ -316,7 +316,7 @@ release b => a granted p2 d1
 
 // Beyond so many lanes the rest share one.
 func TestLanesAreBounded(t *testing.T) {
-	c := NewCore(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 5000}, Order: OrderLanes})
+	c := NewCore(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 5000}, QueueMode: QueueLanes})
 	var out []*Ticket
 	const n = maxLanes + 100
 	changes := []Change{{Op: AddRank, Rank: rank("d", RoleDecode, "m")}}
@@ -358,16 +358,16 @@ func TestLanesAreBounded(t *testing.T) {
 
 // A pair that is quarantined is not granted while another is left, room or not; both
 // ranks go on working with others.
-func TestBarredPair(t *testing.T) {
+func TestQuarantinedPair(t *testing.T) {
 	story(t, `
 limits slots=2 queue=10 timeout=60s
 add p1 prefill
 add p2 prefill
 add d1 decode
 add d2 decode
-bar p1 d1
+quarantine p1 d1
 arrive a => a granted p1 d2
-bar p1 d2
+quarantine p1 d2
 arrive b => b granted p2 d1
 arrive c => c granted p2 d1
 # p1 has room, but not with anybody.
@@ -390,9 +390,9 @@ arrive g => g granted p1 d1
 `)
 }
 
-// Facts change in place: holds stay, the rank serves what it is now, and pools
+// Attributes change in place: holds stay, the rank serves what it is now, and pools
 // that it left and came to know.
-func TestFactsChangeInPlace(t *testing.T) {
+func TestAttributesChangeInPlace(t *testing.T) {
 	story(t, `
 limits slots=1 queue=10 timeout=60s
 `+pair+`
@@ -401,11 +401,11 @@ add d2 decode models=n
 arrive a => a granted p1 d1
 arrive b model=n => b granted p2 d2
 arrive c model=n => c queued
-facts p1 models=n
+attributes p1 models=n
 arrive d => d refused no_workers worker depth=0 waited=0s retry=1s
 # Its slot is still a's.
 release a => c granted p1 d2
-facts p1 models=m
+attributes p1 models=m
 arrive e => e queued
 release c => e granted p1 d1
 release b

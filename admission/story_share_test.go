@@ -217,7 +217,7 @@ arrive a tokens=800 => a granted p1 d1
 arrive f tokens=800 dpin=d2 => f granted p1 d2
 arrive b tokens=800 dpin=d1 => b queued
 arrive e tokens=800 dpin=d2 => e queued
-bar p1 d2
+quarantine p1 d2
 move a => a moved to d2; b granted p1 d1
 endQuarantine p1 d2
 move b => b cannot move

@@ -207,8 +207,8 @@ const (
 	ResourceRegular
 	// ResourceWorker: there is no candidate at all.
 	ResourceWorker
-	// ResourceOrder: the request waits behind another of its queue.
-	ResourceOrder
+	// ResourceTurn: the request waits behind another of its queue.
+	ResourceTurn
 	// ResourcePrefillTokens: every eligible rank has more prefill tokens than
 	// the class allows.
 	ResourcePrefillTokens
@@ -233,7 +233,7 @@ func (r Resource) String() string {
 		return "regular"
 	case ResourceWorker:
 		return "worker"
-	case ResourceOrder:
+	case ResourceTurn:
 		return "order"
 	case ResourcePrefillTokens:
 		return "prefill_tokens"

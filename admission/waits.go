@@ -11,7 +11,7 @@ func (t *Ticket) size() int64 { return min(max(t.Bytes, 0), maxAmount) }
 // lackFor names what the head of the queue waits for, for one who waits behind
 // it.
 func (q *classQueue) lackFor(own Resource) Resource {
-	if own == ResourceOrder && q.closed.by != ResourceNone {
+	if own == ResourceTurn && q.closed.by != ResourceNone {
 		return q.closed.by
 	}
 	return own

@@ -178,14 +178,14 @@ func gateLimits(cfg *config.Config) admission.Limits {
 	return l
 }
 
-func queueOrder(o config.QueueOrder) admission.QueueOrder {
+func queueMode(o config.QueueOrder) admission.QueueMode {
 	switch o {
 	case config.QueueStrict:
-		return admission.OrderStrict
+		return admission.QueueStrict
 	case config.QueueLanes:
-		return admission.OrderLanes
+		return admission.QueueLanes
 	}
-	return admission.OrderAuto
+	return admission.QueueAuto
 }
 
 func policies(r config.Routing) (admission.PolicyFactory, error) {
@@ -214,7 +214,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	gate := admission.NewGate(admission.Options{
 		Limits: gateLimits(cfg), Classes: cfg.Classes, Reject: cfg.Admission.RejectThresholds(),
 		NewPolicy: newPolicy, HealthInterval: cfg.Health.Interval,
-		Order: queueOrder(cfg.Admission.QueueOrder), AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
+		QueueMode: queueMode(cfg.Admission.QueueOrder), AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
 	}, clock, gateMetrics)
 	gateMetrics.Watch(gate)
 	r.gate = gate

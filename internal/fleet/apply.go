@@ -112,15 +112,15 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 
 // rankFacts are what the gate is to know of each rank of the worker, without its
 // capacity.
-func (w *Worker) rankFacts(models []string) admission.RankFacts {
-	return admission.RankFacts{
+func (w *Worker) rankFacts(models []string) admission.RankAttributes {
+	return admission.RankAttributes{
 		Models: models, PairGroup: w.pairGroup(), Topology: w.spec.TopologyDomain,
 		Labels: w.spec.Labels, Adapters: w.adapters(),
 	}
 }
 
 // applyFactsLocked passes changed facts of ranks that stay registered to the gate.
-func (f *Fleet) applyFactsLocked(w *Worker, facts admission.RankFacts, changes *[]admission.Change) {
+func (f *Fleet) applyFactsLocked(w *Worker, facts admission.RankAttributes, changes *[]admission.Change) {
 	for _, r := range w.Ranks() {
 		facts.Capacity = r.Capacity()
 		if facts.Capacity == r.facts.Capacity && facts.PairGroup == r.facts.PairGroup && slices.Equal(facts.Adapters, r.facts.Adapters) {
@@ -128,7 +128,7 @@ func (f *Fleet) applyFactsLocked(w *Worker, facts admission.RankFacts, changes *
 		}
 		r.facts = facts
 		if w.inGate {
-			*changes = append(*changes, admission.Change{Op: admission.SetFacts, Rank: r.adm, Facts: facts})
+			*changes = append(*changes, admission.Change{Op: admission.SetAttributes, Rank: r.adm, Attributes: facts})
 		}
 	}
 }

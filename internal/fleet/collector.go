@@ -39,9 +39,9 @@ var (
 		"role", "capacity")
 	silentDesc = metric.Gauge("sluice_workers_without_kv_transfer",
 		"Decode workers that were handed prompts but received no KV cache.")
-	barredDesc = metric.Gauge("sluice_pairs_barred",
+	quarantinedDesc = metric.Gauge("sluice_pairs_barred",
 		"Pairs of a prefill and a decode rank that are not used together for a while because KV transfers between them kept failing.")
-	barredTotalDesc = metric.Counter("sluice_pairs_barred_total",
+	quarantinesDesc = metric.Counter("sluice_pairs_barred_total",
 		"Times that a pair of a prefill and a decode rank was quarantined (barred) because KV transfers between them kept failing.")
 )
 
@@ -55,7 +55,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, suspectDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, barredDesc, barredTotalDesc}
+	return metric.Descs{upDesc, stateDesc, suspectDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -85,11 +85,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	q := &c.f.quarantine
 	q.mu.Lock()
-	barred := q.quarantined
+	quarantined := q.quarantined
 	q.mu.Unlock()
 	ch <- silentDesc.Of(float64(silent))
-	ch <- barredDesc.Of(float64(barred))
-	ch <- barredTotalDesc.Of(float64(q.total.Load()))
+	ch <- quarantinedDesc.Of(float64(quarantined))
+	ch <- quarantinesDesc.Of(float64(q.total.Load()))
 }
 
 // Statuses and breaker states in the order in which they are reported.

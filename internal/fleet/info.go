@@ -26,10 +26,10 @@ type Info struct {
 	Backend  string   `json:"backend"`
 	// Connector is how a worker hands KV cache over; empty if its engine has one way.
 	Connector string `json:"kv_connector,omitempty"`
-	// Pairing says why it cannot be paired with others, Barred which pairs of its ranks
+	// Pairing says why it cannot be paired with others, Quarantined which pairs of its ranks
 	// are quarantined because KV transfers between them kept failing.
-	Pairing []string          `json:"pairing,omitempty"`
-	Barred  []QuarantinedPair `json:"barred_pairs,omitempty"`
+	Pairing     []string          `json:"pairing,omitempty"`
+	Quarantined []QuarantinedPair `json:"barred_pairs,omitempty"`
 	// Transfer reports whether KV cache arrives at a decode worker that prompts were
 	// handed to: "moves", "nothing moves", empty when that cannot be said.
 	Transfer string `json:"kv_transfer,omitempty"`
@@ -244,7 +244,7 @@ func (w *Worker) infoLocked(place int) Info {
 		i.LeaveBy = &at
 	}
 	i.Suspect = w.suspectLocked(now)
-	i.Barred = w.fleet.quarantinedLocked(w, now)
+	i.Quarantined = w.fleet.quarantinedLocked(w, now)
 	i.Breaker = worst.String()
 	if worst != admission.BreakerClosed {
 		if l := worstOf.failureInfo(now); l != nil {

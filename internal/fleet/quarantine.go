@@ -12,7 +12,7 @@ import (
 
 // KV transfers of a pair of a prefill and a decode rank may fail although each works
 // with others: a link, a version, a failed handshake. Neither rank is charged, so
-// no breaker opens. Instead the pair is quarantined (barred) at the gate for a while,
+// no breaker opens. Instead the pair is quarantined at the gate for a while,
 // and then tried again.
 const (
 	// pairFailures in a row, the first not older than pairWindow, quarantine a pair.
@@ -158,7 +158,7 @@ func (l *partners) failed(with *Rank) (charges int) {
 
 // countFailureLocked counts a failure. It returns a copy of the pair if it is
 // quarantined now, and the ranks that are at fault themselves, once for each failure.
-func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge) (barred *pair, atFault []*Rank) {
+func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge) (quarantined *pair, atFault []*Rank) {
 	q := &f.quarantine
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -203,7 +203,7 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge
 	x.quarantined, x.quarantinedAt, x.until = true, now, now.Add(x.duration)
 	q.quarantined++
 	q.total.Add(1)
-	f.gate.Apply(admission.Change{Op: admission.BarPair, Rank: p.adm, Other: d.adm})
+	f.gate.Apply(admission.Change{Op: admission.QuarantinePair, Rank: p.adm, Other: d.adm})
 	f.sched.set(x.event, x.until)
 	pairCopy := *x
 	return &pairCopy, atFault
@@ -239,7 +239,7 @@ func (f *Fleet) pairDue(x *pair, now admission.Instant) {
 		x.quarantined, x.failures, x.first = false, 0, now
 		x.until = now.Add(maxQuarantine)
 		f.sched.set(x.event, x.until)
-		f.gate.Apply(admission.Change{Op: admission.UnbarPair, Rank: x.key.p.adm, Other: x.key.d.adm})
+		f.gate.Apply(admission.Change{Op: admission.EndQuarantine, Rank: x.key.p.adm, Other: x.key.d.adm})
 	} else {
 		q.dropLocked(x)
 	}
@@ -276,7 +276,7 @@ func (f *Fleet) liftQuarantineLocked(w *Worker, changes *[]admission.Change) {
 	defer q.mu.Unlock()
 	for _, x := range q.pairs {
 		if x.quarantined && (x.key.p.worker == w || x.key.d.worker == w) {
-			*changes = append(*changes, admission.Change{Op: admission.UnbarPair, Rank: x.key.p.adm, Other: x.key.d.adm})
+			*changes = append(*changes, admission.Change{Op: admission.EndQuarantine, Rank: x.key.p.adm, Other: x.key.d.adm})
 		}
 	}
 }
@@ -292,7 +292,7 @@ func (f *Fleet) restoreQuarantineLocked(ranks []*Rank, changes *[]admission.Chan
 	defer q.mu.Unlock()
 	for _, x := range q.pairs {
 		if x.quarantined && (slices.Contains(ranks, x.key.p) || slices.Contains(ranks, x.key.d)) {
-			*changes = append(*changes, admission.Change{Op: admission.BarPair, Rank: x.key.p.adm, Other: x.key.d.adm})
+			*changes = append(*changes, admission.Change{Op: admission.QuarantinePair, Rank: x.key.p.adm, Other: x.key.d.adm})
 		}
 	}
 }

@@ -55,9 +55,9 @@ func TestPairThatKeepsFailing(t *testing.T) {
 		if got := b.pairsOf(200); got["pd"] != 0 || len(got) != 3 {
 			t.Errorf("pairs %v", got)
 		}
-		if barred := p.Worker().Info().Barred; len(barred) != 1 || barred[0].Decode != urlD || barred[0].ForSeconds != firstQuarantine.Seconds() ||
-			len(d.Worker().Info().Barred) != 1 || len(q.Worker().Info().Barred) != 0 {
-			t.Errorf("barred %+v", barred)
+		if pairs := p.Worker().Info().Quarantined; len(pairs) != 1 || pairs[0].Decode != urlD || pairs[0].ForSeconds != firstQuarantine.Seconds() ||
+			len(d.Worker().Info().Quarantined) != 1 || len(q.Worker().Info().Quarantined) != 0 {
+			t.Errorf("quarantined pairs: %+v", pairs)
 		}
 		want := "# TYPE sluice_pairs_barred gauge\nsluice_pairs_barred 1\n# TYPE sluice_pairs_barred_total counter\nsluice_pairs_barred_total 1\n"
 		if err := testutil.CollectAndCompare(NewCollector(b.Fleet), strings.NewReader(
@@ -78,15 +78,15 @@ func TestPairThatKeepsFailing(t *testing.T) {
 		}
 		for _, want := range []time.Duration{2 * firstQuarantine, 4 * firstQuarantine, 8 * firstQuarantine, maxQuarantine, maxQuarantine} {
 			fail(1) // on trial
-			if got := p.Worker().Info().Barred; len(got) != 1 || got[0].ForSeconds != want.Seconds() {
-				t.Errorf("barred %+v, want for %s", got, want)
+			if got := p.Worker().Info().Quarantined; len(got) != 1 || got[0].ForSeconds != want.Seconds() {
+				t.Errorf("quarantined pairs: %+v, want one for %s", got, want)
 			}
 			b.pass(want + time.Second)
 		}
 		b.ReportPairSuccess(p, d)
 		fail(pairFailures - 1)
-		if got := p.Worker().Info().Barred; len(got) != 0 {
-			t.Errorf("barred after a success: %v", got)
+		if got := p.Worker().Info().Quarantined; len(got) != 0 {
+			t.Errorf("quarantined after a success: %v", got)
 		}
 		for _, r := range []*Rank{p, q, d, e} {
 			if s := r.Worker().Info().Breaker; s != "closed" {
@@ -114,14 +114,14 @@ func TestSuspicionPasses(t *testing.T) {
 			b.ReportTransferFailure(p, d, Proven)
 			b.pass(pairWindow / 2)
 		}
-		if len(p.Worker().Info().Barred) > 0 {
-			t.Error("barred")
+		if len(p.Worker().Info().Quarantined) > 0 {
+			t.Error("the pair is quarantined")
 		}
 	})
 }
 
 // The only pair there is stays.
-func TestOnlyPairIsNotBarred(t *testing.T) {
+func TestOnlyPairIsNotQuarantined(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		p := b.worker(urlP, config.WorkerPrefill, serves("m")).Ranks()[0]
 		d := b.worker(urlD, config.WorkerDecode, serves("m")).Ranks()[0]
@@ -176,11 +176,11 @@ func TestSuspectsAreBounded(t *testing.T) {
 			}
 		}
 		if n := b.quarantine.tracked.Load(); n != maxPairs || b.quarantine.quarantined != maxQuarantined {
-			t.Errorf("%d suspects, %d barred", n, b.quarantine.quarantined)
+			t.Errorf("%d suspects, %d quarantined", n, b.quarantine.quarantined)
 		}
 		b.pass(time.Hour)
 		if n := b.quarantine.tracked.Load(); n != 0 || b.quarantine.quarantined != 0 {
-			t.Errorf("%d suspects, %d barred", n, b.quarantine.quarantined)
+			t.Errorf("%d suspects, %d quarantined", n, b.quarantine.quarantined)
 		}
 	})
 }
@@ -220,14 +220,14 @@ func TestPairsUnderContention(t *testing.T) {
 	q := &f.quarantine
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	barred := 0
+	quarantined := 0
 	for _, x := range q.pairs {
 		if x.quarantined {
-			barred++
+			quarantined++
 		}
 	}
-	if barred != q.quarantined || int(q.tracked.Load()) != len(q.pairs) || len(q.pairs) > 16 {
-		t.Errorf("%d barred, counted %d; %d pairs, counted %d", barred, q.quarantined, len(q.pairs), q.tracked.Load())
+	if quarantined != q.quarantined || int(q.tracked.Load()) != len(q.pairs) || len(q.pairs) > 16 {
+		t.Errorf("%d quarantined, counted %d; %d pairs, counted %d", quarantined, q.quarantined, len(q.pairs), q.tracked.Load())
 	}
 }
 

@@ -247,8 +247,8 @@ type Rank struct {
 	// guarded by Fleet.mu
 	adm   *admission.Rank // its present registration at the gate, or a spare one
 	state admission.RankState
-	facts admission.RankFacts // as the gate has them
-	event *event              // the end of its open breaker
+	facts admission.RankAttributes // as the gate has them
+	event *event                   // the end of its open breaker
 
 	partners partners // guarded by Fleet.quarantine.mu
 }

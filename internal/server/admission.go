@@ -113,7 +113,7 @@ type (
 		Overloaded    bool        `json:"overloaded,omitempty"`
 		Fenced        bool        `json:"fenced,omitempty"`
 		Missing       []string    `json:"missing_capacity,omitempty"`
-		Barred        []string    `json:"barred_pairs,omitempty"`
+		Quarantined   []string    `json:"barred_pairs,omitempty"`
 		// Doubt is the engine's own report, if requests wait inside the engine
 		// although the rank has room by the gate's bookings.
 		Doubt *doubtDoc `json:"doubt,omitempty"`
@@ -225,7 +225,7 @@ func rankOf(r *admission.RankStats) rankDoc {
 		ID: r.ID, Role: r.Role.String(), Models: r.Models, Candidate: r.Candidate, Room: r.Room, Breaker: r.State.Breaker.String(),
 		Slots: r.PrefillSlots, PrefillTokens: r.PrefillTokens, Pending: r.PendingDecode, Active: r.ActiveDecode,
 		PendingBlocks: r.PendingBlocks, ActiveBlocks: r.ActiveBlocks, Capacity: capacityDoc(r.Capacity),
-		Overloaded: r.Overloaded, Fenced: r.Fenced, Barred: r.Barred,
+		Overloaded: r.Overloaded, Fenced: r.Fenced, Quarantined: r.Quarantined,
 	}
 	if r.MissingTokens {
 		d.Missing = append(d.Missing, "max_num_batched_tokens")
