@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e e2e-real fuzz docs tools clean
+.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e e2e-real e2e-kubernetes fuzz docs tools clean
 
 all: build
 
@@ -86,6 +86,13 @@ e2e-real:
 	@mkdir -p $(dir $(TRANSCRIPT))
 	$(GO) test -tags realengine -count=1 -timeout 60m -v ./test/real-engine -transcript $(TRANSCRIPT) $(REAL); \
 	status=$$?; [ -n "$$REAL_ENGINE_KEEP" ] || $(GO) run ./test/real-engine stop; exit $$status
+
+# The tests on a real kube-apiserver, which is installed first where it is not: minutes of
+# building once, see test/kubernetes/README.md. KUBERNETES='-run Rollout -v' runs some.
+KUBERNETES ?=
+e2e-kubernetes:
+	test/kubernetes/install.sh
+	$(GO) test -tags kubernetes -count=1 -timeout 15m ./test/kubernetes $(KUBERNETES)
 
 # Every fuzz target for a short while; FUZZTIME=10m for a longer one.
 FUZZTIME ?= 10s

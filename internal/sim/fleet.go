@@ -74,11 +74,16 @@ func (f *Fleet) Add(role Role) (*Worker, error) {
 		return nil, err
 	}
 	w := newWorker(f, role, i, o)
-	if f.opt.Port != 0 {
+	switch {
+	case o.Port != 0:
+		w.port.Store(int64(o.Port))
+	case f.opt.Port != 0:
 		w.port.Store(int64(f.opt.Port + n))
 	}
 	if w.hasBootstrap() {
 		switch {
+		case o.BootstrapPort != 0:
+			w.bootPort.Store(int64(o.BootstrapPort))
 		case f.opt.BootstrapPort != 0:
 			w.bootPort.Store(int64(f.opt.BootstrapPort + i))
 		case o.NoBootstrapServer:

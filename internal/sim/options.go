@@ -159,8 +159,9 @@ type WorkerOptions struct {
 	HTTP2 bool
 	// BasePath is a prefix of every path, as behind an ingress: "/engine".
 	BasePath string
-	// Host overrides Options.Host.
-	Host string
+	// Host, Port and BootstrapPort override those of Options.
+	Host                string
+	Port, BootstrapPort int
 	// IdleTimeout closes kept-alive connections. Default 5 s, as the engine;
 	// negative never.
 	IdleTimeout time.Duration

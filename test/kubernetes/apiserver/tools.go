@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package tools names the commands that install.sh builds in this module: a real
+// kube-apiserver, at the version that go.mod pins.
+package tools
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+)
