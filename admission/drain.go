@@ -4,11 +4,16 @@ package admission
 //
 // Heads that are found without room stay blocked until something happens that
 // concerns them, so a drain looks at each lane that was woken at most once for
-// each grant of it, and once more.
+// each grant of it, and once more. The end of a fence wakes lanes that were looked at
+// before in the same round.
 func (c *Core) drain(now Instant, f *modelGroup, out *[]*Ticket) int {
 	granted := 0
 	for f.waiting > 0 {
+		f.fenceEnded = false
 		t := c.nextOf(now, f, out)
+		if t == nil && f.fenceEnded {
+			continue
+		}
 		if t == nil {
 			break
 		}

@@ -1,8 +1,8 @@
 package admission
 
-// placeFence sets a fence for the oldest head that has waited long enough. It
-// tells whether it did: then the owner may have room at once, because it is not
-// judged by the part of busy ranks.
+// placeFence sets a fence for the oldest head that has waited long enough and could be
+// served by some rank. It tells whether it did: then the owner may have room at once,
+// because it is not judged by the part of busy ranks.
 func (c *Core) placeFence(now Instant, f *modelGroup) bool {
 	if c.limits.StarvationGuard <= 0 || f.fence.owner != nil || now < f.fenceAt {
 		return false
@@ -13,7 +13,7 @@ func (c *Core) placeFence(now Instant, f *modelGroup) bool {
 		for _, q := range p.classes {
 			for _, l := range q.all.All() {
 				switch due := l.since.Add(c.limits.StarvationGuard); {
-				case l.since == 0:
+				case l.since == 0, !l.head().Target.paired: // who waits for a worker is not overtaken
 				case due > now:
 					f.fenceAt = min(f.fenceAt, due)
 				case l.granted == f.grants:
@@ -28,10 +28,6 @@ func (c *Core) placeFence(now Instant, f *modelGroup) bool {
 		return false
 	}
 	p, d := c.chooser.fenceable(oldest)
-	if d == nil {
-		f.fenceAt = min(f.fenceAt, now.Add(c.limits.StarvationGuard))
-		return false
-	}
 	f.fence = fence{oldest, p, d}
 	c.fences++
 	return true
@@ -40,7 +36,7 @@ func (c *Core) placeFence(now Instant, f *modelGroup) bool {
 // endFence opens the fenced ranks; heads that were kept off them are looked at
 // again.
 func (qs *queues) endFence(f *modelGroup) {
-	f.fence = fence{}
+	f.fence, f.fenceEnded = fence{}, true
 	f.fenceAt = 0 // the next one may be due
 	qs.wake(f, nil)
 }

@@ -142,6 +142,81 @@ arrive d tokens=10 class=small => d granted p1 d1
 `)
 }
 
+// A head that waits for a worker to come cannot have a fence, and keeps nobody else from
+// having one. When its worker has come, it is overtaken like others.
+func TestFenceIsNotForAHeadWithoutCandidate(t *testing.T) {
+	story(t, `
+class big dfrac=1 tokens=0
+class small dfrac=1
+limits queue=20 timeout=600s guard=5s nowait=600s
+add p1 prefill
+add d1 decode kv=100 block=1
+arrive x tokens=90 class=big dpin=d2 => x queued
+arrive a tokens=60 class=small => a granted p1 d1
+arrive b tokens=90 class=big => b queued
+sleep 4s
+arrive c tokens=10 class=small => c granted p1 d1
+sleep 2s
+arrive d tokens=10 class=small => d queued
+release c
+release a => b granted p1 d1; d granted p1 d1
+release b
+release d
+arrive f tokens=10 class=small => f granted p1 d1
+add d2 decode kv=100 block=1
+# Others were granted since x is blocked.
+arrive e tokens=10 class=small => e queued
+release f => x granted p1 d2; e granted p1 d1
+`)
+}
+
+// A pair in quarantine is not served while another is left: a fence on it moves.
+func TestFenceLeavesAPairInQuarantine(t *testing.T) {
+	story(t, `
+class big dfrac=1
+class small dfrac=1
+limits queue=20 timeout=600s guard=5s
+add p1 prefill
+add d1 decode kv=100 block=1
+add d2 decode kv=80 block=1
+arrive a tokens=60 class=small => a granted p1 d1
+arrive x tokens=50 class=small => x granted p1 d2
+arrive b tokens=90 class=big => b queued
+sleep 4s
+arrive c tokens=10 class=small => c granted p1 d1
+sleep 2s
+# d1 is fenced, where b lacks 60 of 100 blocks; on d2 it lacks 60 of 80.
+arrive d tokens=10 class=small => d granted p1 d2
+quarantine p1 d1
+arrive e tokens=10 class=small => e queued
+release x
+release d => b granted p1 d2
+endQuarantine p1 d1 => e granted p1 d1
+`)
+}
+
+// When a drain refuses the owner of a fence, who was kept off by it starts in the same
+// step, also where the queue was looked at before.
+func TestFenceEndsWithARefusedOwner(t *testing.T) {
+	story(t, `
+class big dfrac=1
+class small dfrac=1
+limits slots=2 queue=20 timeout=600s guard=5s
+add p1 prefill
+add d1 decode kv=100 block=1
+add d2 decode kv=100 block=1
+arrive a tokens=60 class=small dpin=d1 => a granted p1 d1
+endprefill a
+arrive b tokens=90 class=big dpin=d1 => b queued
+sleep 4s
+arrive c tokens=10 class=small dpin=d1 => c granted p1 d1
+sleep 2s
+# The last slot of p1 is kept for b.
+arrive d tokens=10 class=small dpin=d2 => d queued
+reject blocks=0.5 => b refused all_overloaded overloaded depth=0 waited=6s retry=5s; d granted p1 d2
+`)
+}
+
 // fencePolicy checks each booking on a fenced rank: its owner must still fit.
 type fencePolicy struct {
 	leastLoaded

@@ -66,6 +66,7 @@ func (qs *queues) recheckTarget(now Instant, t *Target, pair bool) {
 			w.lostAt = never
 			w.setWake()
 			qs.deadlines.Fix(w.deadlinePos)
+			w.modelGroup.fenceAt = 0 // a fence may be due for it
 		case qs.limits.NoWorkerWait > 0:
 			w.lostAt = now.Add(qs.noWorkerWait(w))
 			w.setWake()

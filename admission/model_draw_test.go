@@ -14,6 +14,7 @@ func drawLimits(t *rapid.T) Limits {
 		QueueTimeout: rapid.SampledFrom([]time.Duration{5 * time.Second, 2 * time.Second, 0}).Draw(t, "timeout"),
 		NoWorkerWait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "nowait"),
 
+		StarvationGuard: rapid.SampledFrom([]time.Duration{0, time.Second, 500 * time.Millisecond, 3 * time.Second}).Draw(t, "guard"),
 		RefuseEarly:     rapid.Bool().Draw(t, "early"),
 		MaxWaitingBytes: rapid.SampledFrom([]int64{0, 0, 5}).Draw(t, "bytes"),
 	}

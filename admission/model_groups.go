@@ -97,6 +97,7 @@ type modelGroup struct {
 	fence      fence
 	fenceAt    Instant // when the next fence may be due
 	fenceWaits bool    // it is due with the next grant
+	fenceEnded bool    // in the round under way, or since
 }
 
 // fence keeps a large request from starving: one rank, or one pair, is kept for

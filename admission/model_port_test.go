@@ -78,11 +78,18 @@ func (w *world) rebuild(t *rapid.T) {
 	s := wired(t, w.port.State())
 	port, answer := Restore(w.now, s, w.options)
 	for i, k := range wired(t, port.State()).Tickets {
-		if k.Status != StatusQueued {
-			k.ClassName = s.Tickets[i].ClassName // it may be gone, and is found again now and not at the next arrival
+		was := s.Tickets[i]
+		if slices.ContainsFunc(answer.Decided, func(d Decision) bool { return d.Ticket == k.Ticket }) {
+			continue // the reference tells what of it should be otherwise
 		}
-		if !reflect.DeepEqual(k, s.Tickets[i]) {
-			t.Fatalf("restored %+v as %+v", s.Tickets[i], k)
+		if k.Status != StatusQueued {
+			k.ClassName = was.ClassName // it may be gone, and is found again now and not at the next arrival
+		}
+		if k.Reconsidered != was.Reconsidered { // who stood before it was decided
+			k.Reconsidered, k.Target, k.Instead = was.Reconsidered, was.Target, was.Instead
+		}
+		if !reflect.DeepEqual(k, was) {
+			t.Fatalf("restored %+v as %+v", was, k)
 		}
 	}
 	w.port, w.core = port, port.core
@@ -102,11 +109,13 @@ func (w *world) rebuild(t *rapid.T) {
 	w.step(t, w.decided(t, answer, 0, false))
 }
 
-// rebuilt is what the gate knows no more on a fresh core: deficits, turns, pace, and how
-// long queues were closed.
+// rebuilt is what the gate knows no more on a fresh core: deficits, turns, fences, since
+// when heads are blocked, pace, and how long queues were closed. Who was kept off by a
+// fence may start.
 func (m *reference) rebuilt(now Instant, all []*refTicket) {
 	m.now, m.start, m.closed = now, now, 0
 	m.deficit, m.cursor, m.paces = map[refQueue]int64{}, map[*profileQueue]int{}, map[refQueue]*refPace{}
+	m.fences, m.groupGrants = map[*modelGroup]*refFence{}, map[*modelGroup]int{}
 	m.total, m.runs = nil, [numLegs][]*refRun{}
 	waiters := m.waiters
 	m.waiters = nil
@@ -117,6 +126,8 @@ func (m *reference) rebuilt(now Instant, all []*refTicket) {
 		m.enter(t)
 		m.waiters = append(m.waiters, t)
 	}
+	m.lookAll()
+	m.drain(now)
 }
 
 // resume counts the holds of t that it has kept.

@@ -46,6 +46,7 @@ func (m *reference) reconsider(t *refTicket) bool {
 	m.withoutBypass++
 	t.target, t.instead = t.instead, t.target
 	t.lostAt = never
+	m.overtake(t)
 	return true
 }
 

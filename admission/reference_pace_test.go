@@ -150,6 +150,18 @@ func (m *reference) enter(t *refTicket) {
 		p.since, p.grantedThen = m.now, len(p.admitted)
 	}
 	t.queue = q
+	m.overtake(t)
+}
+
+// overtake has those whom t, new in their lane, is ahead of be blocked no longer: they are
+// not its head.
+func (m *reference) overtake(t *refTicket) {
+	t.blockedAt = 0
+	for _, o := range m.waiters {
+		if o != t && m.sameLane(t, o) && t.ahead(o) {
+			o.blockedAt = 0
+		}
+	}
 }
 
 // aheadOf is how many waiters of its lane t would be served behind.
@@ -217,6 +229,7 @@ func (m *reference) refuseTooLate() {
 	})
 	for _, t := range late {
 		m.tooLate++
+		m.look(t.group())
 		m.leaveAt(m.now, t)
 		m.refuse(t, Draining)
 	}

@@ -154,18 +154,26 @@ func (m *reference) reclassify(t *refTicket) {
 
 // drain grants to waiters until nobody can start.
 func (m *reference) drain(now Instant) {
-	for again := true; again; {
-		again = false
-		for _, f := range m.families() {
-			if t := m.next(now, f); t != nil {
-				open := m.open(t)
-				m.charge(t)
-				m.leaveAt(now, t)
-				m.grant(t, open)
-				again = true
+	for _, f := range m.groups() {
+		for {
+			if m.looked[f] {
+				m.placeFence(now, f)
 			}
+			ended := m.fencesEnded
+			t := m.next(now, f)
+			if t == nil && m.fencesEnded > ended {
+				continue // who was kept off by the fence may start
+			}
+			if t == nil {
+				break
+			}
+			open := m.open(t)
+			m.charge(t)
+			m.leaveAt(now, t)
+			m.grant(t, open)
 		}
 	}
+	clear(m.looked)
 }
 
 func (t *refTicket) cost() int64 {
@@ -177,25 +185,27 @@ func (t *refTicket) cost() int64 {
 
 func (m *reference) charge(t *refTicket) { m.deficit[t.key()] -= t.cost() }
 
-// families are the profile queues somebody waits in, by family.
-func (m *reference) families() (all [][]*profileQueue) {
-	at := map[*modelGroup]int{}
+// groups are the model groups somebody waits in.
+func (m *reference) groups() (all []*modelGroup) {
 	for _, t := range m.waiters {
-		f, p := t.target.model.modelGroup, t.queue.profile
-		i, ok := at[f]
-		if !ok {
-			i = len(all)
-			at[f] = i
-			all = append(all, nil)
-		}
-		if !slices.Contains(all[i], p) {
-			all[i] = append(all[i], p)
+		if f := t.group(); !slices.Contains(all, f) {
+			all = append(all, f)
 		}
 	}
 	return all
 }
 
-func (m *reference) next(now Instant, profiles []*profileQueue) (first *refTicket) {
+// next is who of a model group is granted next: before all others the owner of its fence.
+func (m *reference) next(now Instant, f *modelGroup) (first *refTicket) {
+	if x := m.fences[f]; x != nil && len(m.open(x.owner)) > 0 {
+		return x.owner
+	}
+	var profiles []*profileQueue
+	for _, t := range m.waiters {
+		if p := t.queue.profile; t.group() == f && !slices.Contains(profiles, p) {
+			profiles = append(profiles, p)
+		}
+	}
 	for _, p := range profiles {
 		if t := m.nextIn(now, p); t != nil && (first == nil || t.older(first)) {
 			first = t
@@ -261,6 +271,7 @@ func (m *reference) startable(now Instant, q refQueue) *refTicket {
 				again = true
 				break
 			}
+			m.block(now, t)
 		}
 		if !again {
 			return nil

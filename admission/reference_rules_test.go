@@ -147,7 +147,7 @@ func (m *reference) overloaded(t *refTicket) bool {
 }
 
 // open is what t could be given now.
-func (m *reference) open(t *refTicket) []refPair { return m.openTo(t, nil) }
+func (m *reference) open(t *refTicket) []refPair { return m.openTo(t, m.fences[t.group()]) }
 
 // openTo is open with a fence; the owner of it is not judged by the ratio of
 // busy ranks.
@@ -204,51 +204,4 @@ func (r *refRank) load() int {
 		return r.legs
 	}
 	return r.pending + r.active
-}
-
-// refFence is what is kept for a starving request.
-type refFence struct {
-	owner           *refTicket
-	prefill, decode *refRank
-}
-
-// spared tells whether the owner of a fence would have room after t got c.
-func (m *reference) spared(t *refTicket, c refPair, x *refFence) bool {
-	for _, r := range []*refRank{c.prefill, c.decode} {
-		if r == nil || r != x.prefill && r != x.decode {
-			continue
-		}
-		after := *r
-		n := t.real.legs()
-		if r == c.prefill {
-			after.slots++
-			after.legs += n
-			after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
-		} else {
-			after.pending += n
-			after.blocks[0] += t.need(r)
-			if t.single() {
-				after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
-			}
-		}
-		if r.state.Breaker == BreakerHalfOpen {
-			after.probes++
-		}
-		if !m.ownerFits(x, &after) {
-			return false
-		}
-	}
-	return true
-}
-
-// ownerFits tells whether the owner of a fence has room on r, but for the reject
-// thresholds.
-func (m *reference) ownerFits(x *refFence, r *refRank) bool {
-	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
-		return false
-	}
-	if r.real.role == RolePrefill {
-		return x.owner.calm(r) && (m.limits.PrefillSlots <= 0 || r.slots < m.limits.PrefillSlots)
-	}
-	return x.owner.fitsOn(r) && (!x.owner.single() || x.owner.calm(r))
 }

@@ -36,11 +36,17 @@ type reference struct {
 	tooLate, earlyN    int
 	rebuilds           int
 	withoutBypass      int
-	evidence           earlyEvidence
-	now, start         Instant
-	paces              map[refQueue]*refPace
-	total              []Instant
-	runs               [numLegs][]*refRun // of all
+
+	fences      map[*modelGroup]*refFence
+	fenced      int // fences set so far
+	fencesEnded int // so far, but for those that a step ended as such
+	groupGrants map[*modelGroup]int
+	looked      map[*modelGroup]bool // in this step
+	evidence    earlyEvidence
+	now, start  Instant
+	paces       map[refQueue]*refPace
+	total       []Instant
+	runs        [numLegs][]*refRun // of all
 }
 
 type refRank struct {
@@ -100,6 +106,9 @@ type refTicket struct {
 	target, instead *Target
 	reconsidered    bool
 
+	blockedAt  Instant // since when it is the head of its lane and cannot start; 0: it is not
+	grantsThen int     // of its model group
+
 	runs [numLegs]*refRun
 
 	prefill, decode        *refRank // that it holds
@@ -147,6 +156,7 @@ func (m *reference) refuse(t *refTicket, why Reason) {
 // grant follows the choice of the code, if it is a right one.
 func (m *reference) grant(t *refTicket, open []refPair) {
 	m.grants++
+	m.groupGrants[t.group()]++
 	var chosen refPair
 	found := false
 	for _, c := range open {
@@ -197,26 +207,13 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 	m.begin(t)
 }
 
-func (m *reference) bookDecode(t *refTicket, d *refRank) {
-	t.decode, t.active = d, false
-	t.blocks = t.need(d)
-	t.output, t.outgrown, t.counter = 0, 0, newOutput(t.real)
-	if t.size = d.real.capacity.BlockSize; t.size == 0 {
-		t.size = 16
-	}
-	d.pending += t.real.legs()
-	d.blocks[0] += t.blocks
-	if d.state.Breaker == BreakerHalfOpen {
-		d.probes++
-		t.decEpoch = d.epoch
-	}
-}
-
 func (m *reference) leaveAt(now Instant, t *refTicket) {
 	m.waiters = slices.DeleteFunc(m.waiters, func(o *refTicket) bool { return o == t })
 	t.queued = false
 	t.state = stateIdle
 	t.waited += int64(now - t.queuedAt)
+	t.blockedAt = 0
+	m.endFence(t)
 	if m.depth(t.queue) == 0 {
 		delete(m.deficit, t.queue)
 	}
@@ -254,6 +251,10 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		t.classAt = min(t.classAt, now+Instant(int64(w)-t.waited))
 	}
 	candidate := m.hasCandidate(t)
+	if (!m.stopped || t.real.Retry) && (candidate || m.limits.NoWorkerWait > 0) && m.placeFence(now, t.group()) {
+		m.look(t.group())
+		m.drain(now)
+	}
 	head := m.laneHead(t)
 	first := head == nil || t.ahead(head)
 	open := m.open(t)
@@ -267,7 +268,11 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		if head != nil {
 			m.charge(t)
 		}
+		over := m.overs()
 		m.grant(t, open)
+		if m.overs() > over {
+			m.look(t.group())
+		}
 		m.drain(now) // heads whose last candidate is overloaded now
 	case m.overloaded(t):
 		m.refuse(t, AllOverloaded)
@@ -320,6 +325,7 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		m.waiters = append(m.waiters, t)
 		if first {
 			t.reconsidered = true // it was decided just now
+			m.block(now, t)
 		}
 	}
 }
@@ -335,6 +341,7 @@ func (m *reference) expire(now Instant) {
 		if first == nil {
 			return
 		}
+		m.lookWithout(first)
 		m.leaveAt(now, first)
 		switch first.endsAt() {
 		case first.lostAt:
@@ -356,115 +363,10 @@ func (m *reference) cancel(now Instant, t *refTicket) bool {
 	if !t.queued {
 		return false
 	}
+	m.lookWithout(t)
 	m.leaveAt(now, t)
 	m.drain(now)
 	return true
-}
-
-func (m *reference) endTokens(t *refTicket) {
-	r := t.prefillWas
-	if r == nil {
-		r = t.decode
-	}
-	if r != nil {
-		r.tokens -= t.tokens
-	}
-	t.tokens = 0
-}
-
-func (m *reference) endPrefill(t *refTicket) {
-	if p := t.prefill; p != nil {
-		m.endTokens(t)
-		p.slots--
-		p.legs -= t.real.legs()
-		if t.prefillEpoch == p.epoch && p.state.Breaker == BreakerHalfOpen {
-			p.probes--
-		}
-		t.prefill, t.prefillEpoch = nil, 0
-		m.endRun(t, PrefillLeg)
-	}
-}
-
-func (m *reference) startDecode(t *refTicket) {
-	if t.decode != nil && !t.active {
-		t.active = true
-		t.decode.pending -= t.real.legs()
-		t.decode.active += t.real.legs()
-		t.decode.blocks[0] -= t.blocks
-		t.decode.blocks[1] += t.blocks
-	}
-}
-
-func (m *reference) grow(t *refTicket, blocks int64) {
-	if d := t.decode; d != nil {
-		t.blocks += blocks
-		if t.active {
-			d.blocks[1] += blocks
-		} else {
-			d.blocks[0] += blocks
-		}
-	}
-}
-
-// come tells that n tokens more of the answer have come, alike in each leg. They fill
-// what was reserved for them; only what outgrows it is booked.
-func (m *reference) come(t *refTicket, n int64) {
-	t.output += n
-	legs := int64(t.real.legs())
-	leg := func(tokens, of int64) int64 { return (tokens + of - 1) / of }
-	prompt := leg(t.real.PromptTokens, legs)
-	more := legs * (leg(prompt+leg(t.output, legs), t.size) - leg(prompt+t.real.ReserveTokens, t.size))
-	if more > t.outgrown {
-		m.grow(t, more-t.outgrown)
-		t.outgrown = more
-	}
-}
-
-func (m *reference) dropDecode(t *refTicket) {
-	d := t.decode
-	if t.active {
-		d.active -= t.real.legs()
-		d.blocks[1] -= t.blocks
-	} else {
-		d.pending -= t.real.legs()
-		d.blocks[0] -= t.blocks
-	}
-	if t.decEpoch == d.epoch && d.state.Breaker == BreakerHalfOpen {
-		d.probes--
-	}
-	t.decode, t.decEpoch, t.blocks = nil, 0, 0
-}
-
-func (m *reference) endDecode(t *refTicket) {
-	if t.decode != nil {
-		if t.prefillWas == nil {
-			m.endTokens(t)
-		}
-		m.dropDecode(t)
-		m.endRun(t, DecodeLeg)
-	}
-}
-
-// staged are the ranks that the decode booking of t may move to.
-func (m *reference) staged(t *refTicket, exclude []*Rank) []*refRank {
-	if t.state != stateGranted || t.decode == nil || t.prefillWas == nil {
-		return nil
-	}
-	for _, quarantines := range []bool{true, false} {
-		var all []*refRank
-		for _, d := range m.ranks {
-			p := t.prefillWas
-			if m.fits(t, DecodeLeg, d) && m.room(d) && d != t.decode && !slices.Contains(exclude, d.real) &&
-				d.real.group == p.real.group && (t.target.spec.Topology != TopologyRequired || d.real.topology == p.real.topology) &&
-				!(quarantines && slices.Contains(m.quarantines, refBar{p, d})) {
-				all = append(all, d)
-			}
-		}
-		if len(all) > 0 {
-			return all
-		}
-	}
-	return nil
 }
 
 func (m *reference) find(r *Rank) *refRank {
@@ -527,6 +429,8 @@ func (m *reference) apply(now Instant, changes []Change) {
 		m.leaveAt(now, t)
 		m.refuse(t, NoWorkers)
 	}
+	m.moveFences()
+	m.lookAll()
 	m.drain(now)
 }
 
@@ -536,6 +440,7 @@ func (m *reference) requeue() {
 	for _, t := range m.waiters {
 		if t.queue != t.key() {
 			left = append(left, t.queue)
+			m.endFence(t)
 			m.enter(t)
 		}
 	}
@@ -566,5 +471,7 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 	for _, t := range m.waiters {
 		m.deficit[t.queue] = deficits[name{t.target.model.modelGroup, t.queue.profile.profile.name, t.queue.class}]
 	}
+	m.moveFences()
+	m.lookAll()
 	m.drain(now)
 }

@@ -2,7 +2,8 @@ package admission
 
 import "slices"
 
-// fenceHolds tells whether the owner of a fence may still run on its ranks.
+// fenceHolds tells whether the owner of a fence may still run on its ranks. Not on a pair
+// in quarantine, while another is left to it.
 func (ch *chooser) fenceHolds(x *fence) bool {
 	var s candidates
 	p, d := x.prefill, x.decode
@@ -12,7 +13,8 @@ func (ch *chooser) fenceHolds(x *fence) bool {
 	case p == nil:
 		return true
 	}
-	return p.index >= 0 && s.of(PrefillLeg).set.has(p.index) && x.owner.Target.pairs(p, d)
+	return p.index >= 0 && s.of(PrefillLeg).set.has(p.index) && x.owner.Target.pairs(p, d) &&
+		!(s.apart && slices.Contains(p.quarantined, d))
 }
 
 // fenceable returns the ranks that t lacks least on, relative to what they have.

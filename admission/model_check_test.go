@@ -1,0 +1,130 @@
+package admission
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// check compares the two states and the core with itself.
+func (w *world) check(t *rapid.T) {
+	if err := checkIndexes(w.core); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
+		x := r.real
+		if x.slots != r.slots || x.prefill != r.legs || x.pending != r.pending || x.active != r.active ||
+			x.tokens != r.tokens || x.blocksPending != r.blocks[0] || x.blocksActive != r.blocks[1] {
+			t.Fatalf("%s: %+v, want %+v", x.id, x.stats(), *r)
+		}
+		if x.slots < 0 || x.prefill < 0 || x.pending < 0 || x.active < 0 {
+			t.Fatalf("%s: a negative hold: %+v", x.id, x.stats())
+		}
+		if x.present && x.state.Breaker == BreakerHalfOpen && x.probes != r.probes {
+			t.Fatalf("%s: %d probes, want %d", x.id, x.probes, r.probes)
+		}
+	}
+	if w.core.waiting != len(w.ref.waiters) || w.core.missed != 0 {
+		t.Fatalf("%d wait, want %d; %d events missed", w.core.waiting, len(w.ref.waiters), w.core.missed)
+	}
+	for _, k := range w.tickets {
+		r := k.real
+		if r.state != k.state || r.holdsPrefill != (k.prefill != nil) || r.holdsDecode != (k.decode != nil) || int64(r.waited) != k.waited {
+			t.Fatalf("a request is in state %d, want %d; holds %t %t; waited %s, want %s", r.state, k.state, r.holdsPrefill, r.holdsDecode, r.waited, time.Duration(k.waited))
+		}
+		if f := r.refusal; k.state == stateRefused && (f.Reason != k.reason || f.Depth != k.depth || f.RetryAfter < time.Second || f.RetryAfter > time.Minute || int64(f.Waited) != k.waited || f.Predicted != k.predicted || f.Predicted != (f.Estimate > 0) || f.LimitKind != k.kind || f.Current != k.current || k.reason == ClassQueueFull && f.Limit != k.limit) {
+			t.Fatalf("refused %+v, want %s at depth %d", f, k.reason, k.depth)
+		} else if k.predicted && k.state == stateRefused {
+			if e := f.Estimate.Seconds(); math.Abs(e-k.estimate[PrefillLeg]) > 1e-6 && math.Abs(e-k.estimate[DecodeLeg]) > 1e-6 || f.RetryAfter.Seconds() != min(max(math.Ceil(e-1e-6), 1), 60) {
+				t.Fatalf("refused %+v early, to come in %s; want estimates of %g s by leg", f, f.RetryAfter, k.estimate)
+			}
+		} else if k.state == stateRefused {
+			if want := k.retryAfter[r.legOf(f.Resource)]; want != 0 && f.RetryAfter != want {
+				t.Fatalf("refused %+v (%s), want to be told to come in %s, not %s", f, f.Resource, want, f.RetryAfter)
+			}
+		}
+		if k.arrived && (r.Target != k.target || r.Instead != k.instead) {
+			t.Fatalf("a request is %s, want %s; or may be placed on something else", r.Target.shape, k.target.shape)
+		}
+		if k.class != nil && (r.class == nil || r.class.Name != k.class.Name || r.orderBy != k.orderBy) {
+			t.Fatalf("a request is of class %v, want %s; or has another deadline", r.class, k.class.Name)
+		}
+		// No lost wake-up: nobody waits while its head has room.
+		if h := w.ref.laneHead(k); k.queued && (h == nil || k.ahead(h)) && len(w.ref.open(k)) > 0 {
+			t.Fatal("a head waits though it has room")
+		}
+	}
+	for _, f := range w.core.modelGroups {
+		for _, p := range f.profiles {
+			for _, q := range p.classes {
+				if want := w.ref.deficit[refQueue{p, q.class.Name}]; q.deficit != want {
+					t.Fatalf("class %s has a deficit of %d, want %d", q.class.Name, q.deficit, want)
+				}
+			}
+		}
+	}
+	w.checkFences(t)
+	next := never
+	for _, k := range w.ref.waiters {
+		next = min(next, k.endsAt())
+	}
+	if w.core.deadlines.next() != next {
+		t.Fatalf("the next end of a wait is %d, want %d", w.core.deadlines.next(), next)
+	}
+	var closed time.Duration
+	for _, d := range w.core.Stats(w.now).ClosedFor {
+		closed += d
+	}
+	if int64(closed) != w.ref.closed {
+		t.Fatalf("closed for %s, want %s", closed, time.Duration(w.ref.closed))
+	}
+}
+
+func (w *world) checkFences(t *rapid.T) {
+	there := 0
+	for _, f := range w.core.modelGroups {
+		if f.fence.owner == nil {
+			continue
+		}
+		there++
+		x := w.ref.fences[f]
+		if x == nil || x.owner.real != f.fence.owner {
+			t.Fatalf("a fence is there for another than it should be (none: %t)", x == nil)
+		}
+		if (x.prefill == nil) != (f.fence.prefill == nil) || x.prefill != nil && x.prefill.real != f.fence.prefill ||
+			(x.decode == nil) != (f.fence.decode == nil) || x.decode != nil && x.decode.real != f.fence.decode {
+			t.Fatalf("%+v and %+v are fenced, want %+v", f.fence.prefill, f.fence.decode, *x)
+		}
+	}
+	if there != len(w.ref.fences) || w.core.fences != uint64(w.ref.fenced) {
+		t.Fatalf("%d fences are there, want %d; %d were set, want %d", there, len(w.ref.fences), w.core.fences, w.ref.fenced)
+	}
+}
+
+// end ends every request and demands that nothing is left.
+func (w *world) end(t *rapid.T) {
+	for _, k := range slices.Clone(w.tickets) {
+		if k.queued {
+			_, out := w.do(t, Step{Op: StepCancel, Ticket: k.number})
+			w.ref.cancel(w.now, k)
+			w.step(t, out)
+		}
+	}
+	// Cancelling may have granted others.
+	for _, k := range slices.Clone(w.tickets) {
+		w.end1(t, k)
+		w.do(t, Step{Op: StepForget, Ticket: k.number})
+	}
+	w.tickets = nil
+	w.check(t)
+	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
+		if !r.real.idle() {
+			t.Fatalf("%s still holds: %+v", r.real.id, r.real.stats())
+		}
+	}
+	if w.core.waiting != 0 || len(w.core.pinned) != len(w.core.idle) || w.core.lanes != 0 || w.core.NextDeadline() != never {
+		t.Fatalf("%d wait, %d pinned targets, next deadline %d", w.core.waiting, len(w.core.pinned), w.core.NextDeadline())
+	}
+}
