@@ -11,6 +11,20 @@
 //
 // Whether a declared worker is alive and what it serves is the fleet's business. Sources do
 // not know each other.
+//
+// # Life of a reading
+//
+// A Source runs on a goroutine of its own and reports Readings to the Manager. One that
+// failed changes nothing. One that drops suspiciously many workers is held back: what it
+// adds and changes is put in force at once, what it drops stays until the drop was read
+// several times or some time has passed (Manager says the rule). The rest goes to
+// fleet.Reconcile, which owns the question whose worker a worker is.
+//
+// # Locks
+//
+// Lock order: the lock of a source's state, then its lock for status, or the fleet's. The
+// first is held while a reading is put in force, so that readings of one source come one
+// after the other; nothing waits for the network meanwhile.
 package discovery
 
 import (

@@ -67,13 +67,18 @@ func (d *declaration) takeOver(source string) {
 // heldOut is a worker that was removed by request while a source declared it.
 type heldOut struct{ source, identity string }
 
-// HeldOut reports whether a worker that a source declares is kept out, because it was
-// removed by request. url is canonical.
-func (f *Fleet) HeldOut(source, url string) bool {
+// HeldOut returns the URLs of the workers that a source declares and that are kept out,
+// because they were removed by request, in order.
+func (f *Fleet) HeldOut(source string) (urls []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	h, ok := f.heldOut[url]
-	return ok && h.source == source
+	for url, h := range f.heldOut {
+		if h.source == source {
+			urls = append(urls, url)
+		}
+	}
+	slices.Sort(urls)
+	return urls
 }
 
 // holdOutLocked keeps the source that declares w from bringing it back.
@@ -365,4 +370,13 @@ type otherOwnerError struct{ url, owner string }
 
 func (e *otherOwnerError) Error() string {
 	return fmt.Sprintf("%s is already registered by %s, which keeps it", e.url, e.owner)
+}
+
+// Fails reports whether a worker gets no requests because its checks fail or it was never
+// seen healthy, or whether there is no such worker. url is canonical.
+func (f *Fleet) Fails(url string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := f.byURL[url]
+	return w == nil || !w.health.healthy
 }
