@@ -77,6 +77,10 @@ var metricGroups = []metricGroup{
 		[]string{"sluice_worker", "sluice_rank", "sluice_pairs_"},
 	},
 	{
+		"Sources of workers", "What the sources that declare workers say; [discovery.md](discovery.md) explains them. `source` is configuration, file, dns or kubernetes.",
+		[]string{"sluice_source_"},
+	},
+	{
 		"Server", "The router's own resources and their limits.",
 		[]string{"sluice_buffered_", "sluice_client_", "sluice_engine_connections", "sluice_open_files_", "sluice_ready"},
 	},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -13,7 +14,7 @@ import (
 )
 
 // reload puts what has changed in the configuration's files in force: classes,
-// limits and thresholds.
+// limits, thresholds and workers.
 type reload struct {
 	reader atomic.Pointer[config.Reloader] // nil until startReload
 }
@@ -40,9 +41,18 @@ func (r *router) startReload(ctx context.Context, reader *config.Reloader) (stop
 // apply hands a new configuration to each part, which applies what it can without a
 // restart.
 func (r *router) apply(c config.Change) error {
+	workers := slices.Contains(c.Changed, "workers")
+	if workers {
+		if err := r.fleet.Check(c.New.Workers); err != nil {
+			return err
+		}
+	}
 	r.gate.Reload(gateSettings(c.New))
 	r.fleet.SetAliases(c.New.Fleet.ModelAliases)
 	r.server.Reload(c.New)
+	if workers {
+		r.takeConfigured(c.New)
+	}
 	return nil
 }
 

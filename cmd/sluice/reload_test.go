@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -310,4 +311,75 @@ func TestDocumentedClassFile(t *testing.T) {
 	if code != 0 || strings.Contains(stderr, "warning") {
 		t.Errorf("exit %d: %s %s", code, stdout, stderr)
 	}
+}
+
+// listed are the URLs of the workers in GET /workers with their status.
+func (p *process) listed() map[string]string {
+	p.t.Helper()
+	var list struct {
+		Workers []struct {
+			URL    string `json:"url"`
+			Status string `json:"status"`
+			Source string `json:"source"`
+		} `json:"workers"`
+		Sources []struct {
+			Name  string `json:"name"`
+			State string `json:"state"`
+		} `json:"sources"`
+	}
+	status, body := p.get("/workers")
+	if err := json.Unmarshal([]byte(body), &list); err != nil || status != 200 {
+		p.t.Fatalf("status %d, %v: %s", status, err, body)
+	}
+	all := map[string]string{}
+	for _, w := range list.Workers {
+		all[w.URL] = w.Source + " " + w.Status
+	}
+	for _, s := range list.Sources {
+		all["source "+s.Name] = s.State
+	}
+	return all
+}
+
+// untilListed waits until GET /workers has these workers and sources.
+func (p *process) untilListed(want map[string]string) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		got := p.listed()
+		if maps.Equal(got, want) {
+			return
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("listed %v, want %v", got, want)
+		}
+	}
+}
+
+func TestReloadOfWorkers(t *testing.T) {
+	f := workers(t, sim.Options{Regular: 3})
+	urls := []string{f.Regular(0).URL(), f.Regular(1).URL(), f.Regular(2).URL()}
+	file := t.TempDir() + "/config.yaml"
+	list := func(urls ...string) {
+		text := "workers:\n"
+		for _, u := range urls {
+			text += "  - url: " + u + "\n"
+		}
+		write(t, file, text)
+	}
+	list(urls[0])
+	p := serve(t, "--config", file)
+	p.untilListed(map[string]string{urls[0]: "configuration ready", "source configuration": "ok"})
+
+	list(urls[1], urls[2])
+	if status, body := p.post("/admission/reload", ""); status != 200 {
+		t.Fatalf("status %d: %s", status, body)
+	}
+	p.untilListed(map[string]string{urls[1]: "configuration ready", urls[2]: "configuration ready", "source configuration": "ok"})
+
+	// A certificate that cannot be read is found before anything is changed.
+	write(t, file, "workers:\n  - url: "+urls[0]+"\n  - url: https://127.0.0.1:1\n    tls: {ca_file: /nowhere.pem}\n")
+	if status, body := p.post("/admission/reload", ""); status == 200 || !strings.Contains(body, "nowhere.pem") {
+		t.Errorf("status %d: %s", status, body)
+	}
+	p.untilListed(map[string]string{urls[1]: "configuration ready", urls[2]: "configuration ready", "source configuration": "ok"})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -142,6 +143,7 @@ type router struct {
 	log        *telemetry.Log
 	gate       *admission.Gate
 	fleet      *fleet.Fleet
+	sources    *discovery.Manager
 	dispatcher *dispatch.Dispatcher
 	server     *server.Server
 	reload     reload
@@ -220,12 +222,13 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	r.gate = gate
 	engines := new(upstream.Sockets)
 	r.fleet = fleet.New(gate, fleet.Options{Config: cfg, Sockets: engines, Log: log.Logger}, clock)
-	reg.MustRegister(fleet.NewCollector(r.fleet))
+	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})
+	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
 	requests := dispatch.NewMetrics(reg)
 	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg}, requests, log.Logger)
 	r.server, err = server.New(server.Options{
 		Config: cfg, Engines: engines,
-		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload,
+		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload, Sources: r.sources,
 	})
 	if err != nil {
 		r.close()
@@ -240,11 +243,18 @@ func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
 	if err := r.fleet.Reconcile(ctx, sourceConfiguration, fleet.Declare(cfg.Workers)); err != nil {
 		return fmt.Errorf("workers of the configuration: %w", err)
 	}
+	r.takeConfigured(cfg)
 	return nil
 }
 
+// takeConfigured puts the list of workers of the configuration in force, as a reading of
+// a source.
+func (r *router) takeConfigured(cfg *config.Config) {
+	r.sources.Take(sourceConfiguration, discovery.Reading{Workers: fleet.Declare(cfg.Workers)})
+}
+
 // sourceConfiguration owns the workers of the list in the configuration.
-const sourceConfiguration = "the configuration"
+const sourceConfiguration = "configuration"
 
 // missingWorkers returns a message if no request can be served for lack of workers, else
 // "".
@@ -304,6 +314,7 @@ func withoutAdmission(pd bool) string {
 
 // close ends the parts that do not end with the server.
 func (r *router) close() {
+	r.sources.Close()
 	r.fleet.Close()
 	r.gate.Close()
 }

@@ -19,7 +19,8 @@ type Config struct {
 	Auth              Auth              `yaml:"auth" help:"Keys. Each can be given directly or as the path of a file that holds it."`
 	Log               Log               `yaml:"log" help:"Logs on standard error. Prompts and keys are never logged."`
 	Fleet             Fleet             `yaml:"fleet" help:"The engines as a whole."`
-	Workers           []Worker          `yaml:"workers" flag:"-" help:"The engines that are known at start. Any of them may be down then, and more can be added at run time with POST /workers. A list given by flags replaces the environment's, and that the file's, whole."`
+	Workers           []Worker          `yaml:"workers" flag:"-" reload:"true" help:"The engines that the configuration declares. Any of them may be down, and more come at run time with POST /workers and from other sources. A list given by flags replaces the environment's, and that the file's, whole. A reload puts a changed list in force, see docs/discovery.md."`
+	Discovery         Discovery         `yaml:"discovery" help:"Workers that are declared elsewhere, and what is kept of those that were registered by request. docs/discovery.md explains it."`
 	Routing           Routing           `yaml:"routing" help:"How a rank is chosen among those that have room."`
 	Admission         Admission         `yaml:"admission" help:"The gate in front of prefill: bounded requests in prefill, policy classes, and what is refused at once."`
 	ConditionalDisagg ConditionalDisagg `yaml:"conditional_disagg" help:"Conditional disaggregation: some requests bypass the prefill workers and run whole on a vLLM decode worker. They wait in their class like others, with decode workers as candidates only."`
@@ -92,6 +93,11 @@ type Fleet struct {
 	KVHandOffMaxAge           time.Duration `yaml:"kv_handoff_max_age_secs" default:"20" unit:"secs" range:"0.001:" help:"vLLM only: maximum age of the KV cache that prefill handed over; older cache is not used. Keep it well under the engine's own lease of 30 s (kv_lease_duration), after which an engine answers with wrong text and status 200."`
 	KVTransferTopology        string        `yaml:"kv_transfer_topology" default:"off" choices:"off|required|preferred" help:"Whether the prefill and the decode worker of a request must be in the same domain (workers[].topology_domain). off: domains are ignored. required: always. preferred: if possible."`
 	KVTransferPreferredWeight int           `yaml:"kv_transfer_preferred_weight" default:"1" range:"1:1000000" onlywith:"preferred" help:"Weight of a common domain with kv_transfer_topology: preferred, compared with the weights of the labels that a request prefers."`
+}
+
+// Discovery says where workers are declared, beside the configuration.
+type Discovery struct {
+	SourceHold time.Duration `yaml:"source_hold_secs" default:"60" unit:"secs" help:"A source that declares no worker any more, or drops more than half of more than 3 at once, is not believed at once: the drop takes effect when it was read three times, or after this time. Workers that fail their health checks go at once. 0: every drop takes effect at once."`
 }
 
 // Policy names a way to choose among ranks with room.

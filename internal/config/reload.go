@@ -77,7 +77,7 @@ type ReloadStatus struct {
 }
 
 // Reloader loads the configuration again and puts what may change without a
-// restart in force: classes, limits and thresholds (the settings tagged reload).
+// restart in force: classes, limits, thresholds and workers (the settings tagged reload).
 // It starts no goroutine.
 type Reloader struct {
 	// immutable
@@ -182,9 +182,22 @@ func (r *Reloader) look() {
 }
 
 // fingerprint is of what the files hold now, or of why they cannot be read.
-func (r *Reloader) fingerprint(cfg *Config) [sha256.Size]byte {
-	return r.digest(cfg.File, cfg.Admission.RouterPolicyConfig, cfg.Auth.APIKeyFile, cfg.Auth.AdminAPIKeyFile)
+func (r *Reloader) fingerprint(cfg *Config) [sha256.Size]byte { return r.digest(watched(cfg)...) }
+
+// watched are the files whose changes cause a reload, "" for one that is not used.
+func watched(cfg *Config) []string {
+	names := []string{cfg.File, cfg.Admission.RouterPolicyConfig, cfg.Auth.APIKeyFile, cfg.Auth.AdminAPIKeyFile}
+	for _, w := range cfg.Workers {
+		if len(names) < maxWatched && w.APIKeyFile != "" && !slices.Contains(names, w.APIKeyFile) {
+			names = append(names, w.APIKeyFile)
+		}
+	}
+	return names
 }
+
+// maxWatched bounds how many files are looked at: workers with a key file each have a
+// file each.
+const maxWatched = 100
 
 // hash identifies the configuration to operators. It is of the files without the keys
 // in them, so that it does not help to guess a key.
@@ -251,8 +264,7 @@ func (r *Reloader) reloadLocked(trigger string) (Change, error) {
 		r.logErrors(trigger, err)
 		return Change{Old: r.current, New: r.current}, err
 	}
-	if o, n := change.Old, change.New; n.Admission.RouterPolicyConfig != o.Admission.RouterPolicyConfig ||
-		n.Auth.APIKeyFile != o.Auth.APIKeyFile || n.Auth.AdminAPIKeyFile != o.Auth.AdminAPIKeyFile {
+	if !slices.Equal(watched(change.Old), watched(change.New)) {
 		r.taken = r.fingerprint(r.current) // another file
 	}
 	for _, w := range change.Restart {
@@ -299,7 +311,9 @@ func (r *Reloader) load() (Change, []Warning, error) {
 			}
 		}
 	}
-	to, from, old := reflect.ValueOf(&next).Elem(), reflect.ValueOf(loaded).Elem(), reflect.ValueOf(r.current).Elem()
+	l := &loader{cfg: &next, root: reflect.ValueOf(&next).Elem(), readFile: r.opts.ReadFile, bad: map[string]bool{}}
+	to, from, old := l.root, reflect.ValueOf(loaded).Elem(), reflect.ValueOf(r.current).Elem()
+	l.fitWorkers(loaded)
 	schema().walk(func(o *option) {
 		was, is := old.FieldByIndex(o.index), from.FieldByIndex(o.index)
 		differs := !reflect.DeepEqual(was.Interface(), is.Interface())
@@ -331,7 +345,6 @@ func (r *Reloader) load() (Change, []Warning, error) {
 	}
 	change.New = &next
 	// What stays may not go with what is new.
-	l := &loader{cfg: &next, root: to, readFile: r.opts.ReadFile, bad: map[string]bool{}}
 	l.checkAdmission()
 	l.checkWaiting()
 	l.checkConditional()
@@ -342,6 +355,21 @@ func (r *Reloader) load() (Change, []Warning, error) {
 		return Change{}, warnings, l.errs
 	}
 	return change, warnings, nil
+}
+
+// fitWorkers makes the workers that were loaded those of a router whose mode and model
+// name are the ones at the start.
+func (l *loader) fitWorkers(loaded *Config) {
+	was, is := l.cfg.Fleet.ModelID, loaded.Fleet.ModelID
+	for i := range loaded.Workers {
+		w := &loaded.Workers[i]
+		if w.ModelID == is && was != is {
+			w.ModelID = was // it has none of its own
+		}
+		if l.cfg.Fleet.PDDisaggregation == (w.Type == WorkerRegular) {
+			l.fail(fmt.Sprintf("workers[%d].worker_type", i), loaded.origins["workers"].String(), string(w.Type), "does not go with fleet.pd_disaggregation: %t", l.cfg.Fleet.PDDisaggregation)
+		}
+	}
 }
 
 // place says where a setting comes from; that of a key that was read from a file is

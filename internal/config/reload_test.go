@@ -320,3 +320,65 @@ func TestReloaderRunEnds(t *testing.T) {
 	cancel()
 	s.Run(ctx, nil)
 }
+
+func TestReloadOfWorkers(t *testing.T) {
+	list := func(urls ...string) string {
+		text := "workers:\n"
+		for _, u := range urls {
+			text += "  - url: " + u + "\n"
+		}
+		return text
+	}
+	s := newStory(t, "--config c.yaml", files{"c.yaml": list("http://a:1", "http://b:1")})
+	s.write("c.yaml", list("http://b:1", "http://c:1"))
+	c, err := s.Reload()
+	if err != nil || !slices.Equal(c.Changed, []string{"workers"}) || len(c.New.Workers) != 2 || c.New.Workers[1].URL != "http://c:1" || len(c.Restart) != 0 {
+		t.Errorf("changed %q, restart %q, workers %v, %v", c.Changed, c.Restart, c.New.Workers, err)
+	}
+	for _, wrong := range []string{
+		list("http://b:1", "http://b:1"),
+		list("ftp://b:1"),
+		list("http://b:1") + "    worker_type: prefill\n",
+		// The mode is that of the start.
+		"fleet: {pd_disaggregation: true}\n" + list("http://b:1") + "    worker_type: prefill\n",
+	} {
+		s.write("c.yaml", wrong)
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "workers[") {
+			t.Errorf("error %v for:\n%s", err, wrong)
+		}
+		if n := len(s.Current().Workers); n != 2 {
+			t.Errorf("%d workers are in force after a wrong list", n)
+		}
+	}
+}
+
+// The model name of the fleet needs a restart, so the workers that have none of their own
+// keep the old one and are not changed by it.
+func TestReloadOfTheModelNameLeavesWorkersAlone(t *testing.T) {
+	s := newStory(t, "--config c.yaml", files{"c.yaml": "fleet: {model_id: old}\nworkers: [{url: 'http://a:1'}]\n"})
+	s.write("c.yaml", "fleet: {model_id: new}\nworkers: [{url: 'http://a:1'}]\n")
+	c, err := s.Reload()
+	if err != nil || len(c.Changed) != 0 || len(c.Restart) != 1 {
+		t.Errorf("changed %q, restart %q, %v", c.Changed, c.Restart, err)
+	}
+}
+
+func TestReloadWhenAWorkersKeyFileChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStory(t, "--config c.yaml", files{"c.yaml": "workers: [{url: 'http://a:1', api_key_file: k}]\n", "k": "one"})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.Run(ctx, nil)
+		}()
+		time.Sleep(3 * DefaultReloadInterval)
+		s.write("k", "two")
+		time.Sleep(3 * DefaultReloadInterval)
+		if key := s.Current().Workers[0].APIKey.Reveal(); key != "two" {
+			t.Errorf("the key is %q", key)
+		}
+		cancel()
+		<-done
+	})
+}

@@ -127,6 +127,30 @@ func (f *Fleet) Reconcile(ctx context.Context, source string, specs []Declared) 
 	return errors.Join(r.errs...)
 }
 
+// Check returns an error for each worker that could not be registered, as Reconcile would
+// find it, without registering any. It reads certificate files.
+func (f *Fleet) Check(specs []WorkerSpec) error {
+	var errs []error
+	for i := range specs {
+		spec, _, err := checkSpec(specs[i], f.opts.Dialects)
+		if err == nil {
+			f.mu.Lock()
+			same := !f.needsEndpointLocked(&spec)
+			f.mu.Unlock()
+			if same {
+				continue
+			}
+			var ep *upstream.Endpoint
+			if ep, err = endpointOf(&spec, f.transport); err == nil {
+				ep.Close()
+				continue
+			}
+		}
+		errs = append(errs, fmt.Errorf("worker %s: %w", specs[i].URL, err))
+	}
+	return errors.Join(errs...)
+}
+
 // reconciliation is one call of Reconcile.
 type reconciliation struct {
 	f        *Fleet

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/telemetry"
@@ -36,6 +37,8 @@ type Options struct {
 	// Reload reads the configuration again on POST /admission/reload. Nil: there is
 	// nothing to read.
 	Reload Reloader
+	// Sources are where workers are declared, for GET /workers. Nil: there are none.
+	Sources *discovery.Manager
 }
 
 const (

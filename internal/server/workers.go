@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/suggest"
@@ -38,8 +39,13 @@ func (q *request) workers() {
 			Healthy int `json:"healthy_count"`
 			Waiting int `json:"waiting_requests"`
 		} `json:"stats"`
+		// Sources are where workers are declared, and what became of the last readings.
+		Sources []discovery.Status `json:"sources,omitempty"`
 	}
 	list.Workers, list.Total = infos, len(infos)
+	if s := q.s.opts.Sources; s != nil {
+		list.Sources = s.Status()
+	}
 	for i := range infos {
 		switch infos[i].WorkerType {
 		case admission.RolePrefill.String():
