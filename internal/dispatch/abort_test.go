@@ -29,7 +29,7 @@ func write(w http.ResponseWriter, contentType string, pieces ...string) {
 	}
 }
 
-// An engine that gives a request up says so in the finish reason of a 200. Before
+// An engine that aborts a request says so in the finish reason of a 200. Before
 // anything was sent it is a failure like any other; later the stream does not look
 // well ended.
 func TestAbortsInAnswers(t *testing.T) {

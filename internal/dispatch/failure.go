@@ -141,7 +141,7 @@ func (f *failure) engineText() string {
 // answered tells which engine answered with an error.
 func (f *failure) answered() string {
 	if f.reason == reasonEngineError {
-		return f.engine() + " gave the request up or told an error, status " + itoa(f.status)
+		return f.engine() + " aborted the request or reported an error, status " + itoa(f.status)
 	}
 	return f.engine() + " answered with status " + itoa(f.status)
 }

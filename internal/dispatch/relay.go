@@ -52,7 +52,7 @@ func (r *relay) midway(f *failure) *failure {
 	return f
 }
 
-// aborted ends a stream at the event in which the engine gives the request up: what
+// aborted ends a stream at the event in which the engine aborts the request: what
 // came before it is passed if some of the answer was; else another attempt may follow.
 func (r *relay) aborted(before []byte) *failure {
 	f := r.x.abortFailure(admission.DecodeLeg, r.rank, r.scan.Abort)

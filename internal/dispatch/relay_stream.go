@@ -9,7 +9,7 @@ import (
 )
 
 // take lets the scanner see a piece of an event stream. It returns what of it may be
-// passed on: what is before the event in which the engine gives the request up, and what
+// passed on: what is before the event in which the engine aborts the request, and what
 // ends with the engine's own error event, with the prefill's count of cached tokens.
 func (r *relay) take(piece []byte) []byte {
 	told, within := r.scan.UsageEvents, !r.scan.AtBoundary()

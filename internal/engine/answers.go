@@ -90,7 +90,7 @@ var messagesErrors = map[string]int{
 // Abort implements Dialect.
 func (HTTP) Abort(a openai.Abort) (status int, message string) {
 	if a.Message == "" {
-		return a.Status, "the engine gave the request up"
+		return a.Status, "the engine aborted the request"
 	}
 	return a.Status, a.Message
 }

@@ -12,7 +12,7 @@ type AnswerScanner struct {
 	// MaxEach is of how many elements of a list of answers Cached is told.
 	MaxEach int
 
-	// Aborted: the engine gave the request up, see ReadAbort; Abort is what it says. It
+	// Aborted: the engine aborted the request, see ReadAbort; Abort is what it says. It
 	// is told as soon as it is known, as the rest at the end of the answer.
 	Aborted bool
 	Abort   Abort

@@ -44,7 +44,7 @@ type EventScanner struct {
 	ErrorEnd int
 	// LastError is a copy of the first 2 KiB of the last error's data.
 	LastError []byte
-	// Aborted: an event says that the engine gave the request up, see ReadAbort; Abort is
+	// Aborted: an event says that the engine aborted the request, see ReadAbort; Abort is
 	// what it says. The scanner then follows no further, as if the event had not come:
 	// AbortAt is where it begins in the piece, 0 if it began before.
 	Aborted bool

@@ -11,25 +11,25 @@ import (
 // maxCalls bounds the tool calls of one answer.
 const maxCalls = 1024
 
-// toolCall is one call of a stream, put together from pieces. Engines differ in what a
-// piece has: an index, an id, a name, all of them or none, and pieces of several calls
-// may come in turns.
+// toolCall is one call of a stream, assembled from pieces. Engines differ in what a piece
+// has: an index, an id, a name, all of them or none, and the pieces of several calls may
+// be interleaved.
 type toolCall struct {
-	index    int64 // -1 if none was told
-	only     bool  // told as function_call
-	id, name raw   // copies, nil until they were told
+	index    int64 // -1 if none was sent
+	legacy   bool  // sent as function_call
+	id, name raw   // copies, nil until they come
 	scan     argScan
-	// held are arguments that could not be sent yet, as spelled inside quotes.
+	// held are arguments that could not be sent yet, as written inside a JSON string.
 	held []byte
 	// opened: the start of the call was sent to the client.
 	opened bool
 }
 
-// callIDs are the ids of an answer's calls. A client sends each result under its call's,
-// so that one of two calls with the same id gets a new one.
+// callIDs are the ids of an answer's calls. A client sends each result under its call's
+// id, so a call whose id was used by another call gets a new one.
 type callIDs struct {
 	used map[string]struct{}
-	made string // the beginning of ids made up
+	made string // prefix of generated ids
 	n    int    // calls so far
 }
 
@@ -56,18 +56,18 @@ type callTable struct {
 	calls     []*toolCall
 }
 
-// see takes what a piece says of its call but for the arguments. It returns nil for one
-// that says nothing.
-func (t *callTable) see(p *chatCall) (*toolCall, error) {
-	if p.empty() || p.only && len(t.calls) > 0 && !t.calls[0].only {
-		return nil, nil // nothing, or what tool_calls say too
+// record takes the id and the name that a piece has of its call, and returns the call,
+// nil for an empty piece.
+func (t *callTable) record(p *chatCall) (*toolCall, error) {
+	if p.empty() || p.legacy && len(t.calls) > 0 && !t.calls[0].legacy {
+		return nil, nil // empty, or the same call that tool_calls have
 	}
 	c := t.match(p)
 	if c == nil {
 		if len(t.calls) == maxCalls {
 			return nil, tooManyCalls()
 		}
-		c = &toolCall{index: p.index, only: p.only}
+		c = &toolCall{index: p.index, legacy: p.legacy}
 		t.calls = append(t.calls, c)
 	}
 	if c.id == nil && p.id != nil {
@@ -84,13 +84,13 @@ func (t *callTable) see(p *chatCall) (*toolCall, error) {
 	return c, nil
 }
 
-// match returns nil for a piece that begins a call.
+// match finds the call of a piece. It returns nil for a piece that begins a call.
 func (t *callTable) match(p *chatCall) *toolCall {
 	if len(t.calls) == 0 {
 		return nil
 	}
 	last := t.calls[len(t.calls)-1]
-	if p.only {
+	if p.legacy {
 		return last
 	}
 	if p.index < 0 && p.id == nil {
@@ -103,7 +103,7 @@ func (t *callTable) match(p *chatCall) *toolCall {
 		c := t.calls[i]
 		switch {
 		case p.id != nil && c.id != nil:
-			// One index for all calls is common, so is one id for none of them.
+			// Some engines send the same index for all calls.
 			if bytes.Equal(p.id, c.id) && (p.index < 0 || c.index < 0 || p.index == c.index) {
 				return c
 			}
@@ -112,7 +112,7 @@ func (t *callTable) match(p *chatCall) *toolCall {
 		}
 	}
 	if p.index < 0 && last.id == nil && (p.name == nil || last.name == nil) {
-		return last // its id comes late
+		return last // its id comes in a later piece
 	}
 	return nil
 }
@@ -121,11 +121,12 @@ func tooManyCalls() *LimitError {
 	return &LimitError{fmt.Sprintf("the engine's answer has more than %d tool calls", maxCalls)}
 }
 
-// empty tells a piece, or a call of a whole answer, that says nothing.
+// empty reports whether a piece, or a call of a whole answer, has nothing but perhaps an
+// index.
 func (p *chatCall) empty() bool { return p.id == nil && p.name == nil && p.arguments == nil }
 
-// uncallable tells a call of which no more than an id was told.
-func (c *toolCall) uncallable() bool { return c.name == nil && c.scan.state == argsNone }
+// isEmpty reports whether nothing but an id came of a call.
+func (c *toolCall) isEmpty() bool { return c.name == nil && c.scan.state == argsNone }
 
 // argScan follows the arguments of a call to the end of their JSON object, without
 // judging whether they are valid.
@@ -139,18 +140,18 @@ type argScan struct {
 type argState uint8
 
 const (
-	argsNone  argState = iota // nothing but blanks
+	argsNone  argState = iota // nothing but white space
 	argsOpen                  // an object that has not ended
 	argsWhole                 // an object
 	argsOther                 // something else
 )
 
-// feed takes a piece as it is spelled inside the quotes of a JSON string and returns
-// what of it is to be told: neither blanks before the object nor anything after it.
+// feed takes a piece as it is written inside a JSON string, and returns the part of it
+// to send: neither white space before the object nor anything after it.
 func (a *argScan) feed(piece []byte) []byte {
 	from := 0
 	for i := 0; i < len(piece); {
-		c, n := spelled(piece[i:])
+		c, n := nextChar(piece[i:])
 		switch a.state {
 		case argsNone:
 			switch c {
@@ -201,9 +202,9 @@ func (a *argScan) take(c byte) {
 	}
 }
 
-// spelled is the character at the beginning of a JSON string's inside, if it is ASCII,
-// and how many bytes spell it.
-func spelled(b []byte) (c byte, n int) {
+// nextChar is the first character of b, the inside of a JSON string, and its length in b.
+// A character that is not ASCII counts as 0 or byte by byte.
+func nextChar(b []byte) (c byte, n int) {
 	if b[0] != '\\' || len(b) < 2 {
 		return b[0], 1
 	}
@@ -244,20 +245,20 @@ func hexDigit(c byte) byte {
 	return 0
 }
 
-// cutArguments is what is told of a whole call's arguments, as a stream would: a JSON
-// string, or nil.
+// cutArguments is the part of a whole call's arguments that a stream would send, as a
+// JSON string, or nil.
 func cutArguments(arguments raw) (cut raw, state argState) {
 	if arguments == nil {
 		return nil, argsNone
 	}
 	var a argScan
 	inner := arguments.inner()
-	told := a.feed(inner)
-	switch len(told) {
+	kept := a.feed(inner)
+	switch len(kept) {
 	case 0:
 		return nil, a.state
 	case len(inner):
 		return arguments, a.state
 	}
-	return append(append(append(make(raw, 0, len(told)+2), '"'), told...), '"'), a.state
+	return append(append(append(make(raw, 0, len(kept)+2), '"'), kept...), '"'), a.state
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// said is what a client has of an answer, whichever way it came.
+// said is an answer as a client has it in the end, streamed or whole.
 type said struct {
 	Thinking, Text string
 	Calls          []string // name and arguments or input, sorted
@@ -64,7 +64,7 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// readStream reads a stream as an SDK does, and holds the rules of its API.
+// readStream reads a stream as an SDK does, and checks the rules of its API.
 func readStream(t fataler, x Exchange, stream string) said {
 	if _, ok := x.(*Responses); ok {
 		return readResponsesStream(t, x, stream)
@@ -154,7 +154,7 @@ func rawEvents(t fataler, stream string) (events []event) {
 	return events
 }
 
-// modelCall is a call as a model makes it: its arguments may be anything.
+// modelCall is a call by a model: its arguments may be any text.
 type modelCall struct {
 	id, name, arguments string
 }
@@ -168,8 +168,8 @@ var modelCalls = rapid.Custom(func(t *rapid.T) modelCall {
 	}
 })
 
-// What a model said, in whatever pieces, turns and cuts it comes, is the same answer
-// streamed and whole, and never an error.
+// The output of a model, however it is cut into pieces and interleaved, gives the same
+// answer streamed and whole, and never an error.
 func TestStreamedAndWholeAreTheSameAnswer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		calls := rapid.SliceOfN(modelCalls, 0, 4).Draw(t, "calls")
@@ -178,9 +178,9 @@ func TestStreamedAndWholeAreTheSameAnswer(t *testing.T) {
 		finish := rapid.SampledFrom([]string{`"stop"`, `"length"`, `"tool_calls"`, `"content_filter"`, `"eureka"`, `{"type":"length"}`, `{"type":"stop","matched":5}`, `7`}).Draw(t, "finish")
 
 		quoted := func(s string) string { return string(appendQuoted(nil, []byte(s))) }
-		// Pieces of each, in the order that each has.
+		// The pieces of each call, in their order.
 		var queues [][]string
-		begin := make([]int, len(calls)) // whether the call has begun to be told
+		begin := make([]int, len(calls)) // whether a piece of the call was sent
 		if thought != "" {
 			queues = append(queues, []string{`"delta":{"reasoning_content":` + quoted(thought) + `}`})
 		}
@@ -244,7 +244,7 @@ func TestStreamedAndWholeAreTheSameAnswer(t *testing.T) {
 		events = append(events, `"delta":{},"finish_reason":`+finish)
 		stream := strings.ReplaceAll(chatStream(events...), "data: [DONE]", "data:\n\ndata: [DONE]")
 
-		// The whole answer lists the calls as they began.
+		// The whole answer lists the calls in the order in which they began.
 		listed := make([]int, len(calls))
 		for i := range listed {
 			listed[i] = i
@@ -262,7 +262,7 @@ func TestStreamedAndWholeAreTheSameAnswer(t *testing.T) {
 			all = append(all, `{`+id+`"type":"function","function":{`+name+`"arguments":`+quoted(c.arguments)+`}}`)
 		}
 		spoken := text
-		if turns { // parts of the text may have changed places, which is no matter here
+		if turns { // parts of the text may have changed their order, which is allowed here
 			spoken = ""
 			for _, e := range events {
 				if _, v, ok := strings.Cut(e, `"role":"assistant","content":`); ok {
@@ -301,9 +301,8 @@ func TestStreamedAndWholeAreTheSameAnswer(t *testing.T) {
 	})
 }
 
-// What can be told at once is: a call whose arguments have not ended keeps back what
-// comes after it, and nothing else does.
-func TestWhatAnOpenCallKeepsBack(t *testing.T) {
+// Everything is sent at once but what comes after a call whose arguments have not ended.
+func TestOpenCallHoldsBackWhatFollows(t *testing.T) {
 	call := func(more string) string { return `"delta":{"tool_calls":[{` + more + `}]}` }
 	both(t, func(t *testing.T, x Exchange) {
 		_, messages := x.(*Messages)
@@ -311,15 +310,15 @@ func TestWhatAnOpenCallKeepsBack(t *testing.T) {
 		s := x.Stream(0)
 		for i, c := range []struct {
 			choice              string
-			messages, responses string // what the client hears of it
+			messages, responses string // what the client is sent
 		}{
 			{call(`"index":0,"id":"a","function":{"name":"f","arguments":""}`), "content_block_start", "output_item.added"},
-			{call(`"index":0,"function":{"arguments":"{\"x\":"}`), "", `"{\"x\":"`}, // may yet be no object
+			{call(`"index":0,"function":{"arguments":"{\"x\":"}`), "", `"{\"x\":"`}, // not known to be an object yet
 			{call(`"index":4,"id":"b","function":{"name":"g","arguments":"{\"y\":"}`), "", `"{\"y\":"`},
 			{`"delta":{"content":"text"}`, "", `"text"`},
 			{call(`"index":0,"function":{"arguments":"1}"}`), `"{\"x\":1}"`, `"1}"`},
 			{call(`"index":4,"function":{"arguments":"2}"}`), `"text"`, `"2}"`},
-			{call(`"index":5,"function":{"arguments":"{}"}`), "", ""}, // its name comes late
+			{call(`"index":5,"function":{"arguments":"{}"}`), "", ""}, // its name comes later
 			{call(`"index":5,"function":{"name":"h"}`), `"{}"`, `"{}"`},
 			{call(`"index":6,"function":{"name":"i","arguments":"{}"}`), `"name":"i"`, `"name":"i"`},
 		} {
@@ -341,7 +340,7 @@ func TestWhatAnOpenCallKeepsBack(t *testing.T) {
 	})
 }
 
-func TestTheFirstEventTellsThePrompt(t *testing.T) {
+func TestFirstEventHasThePromptsTokens(t *testing.T) {
 	_, x := translated(t, openai.RouteMessages, messagesHead+`[],"stream":true}`)
 	for _, c := range []struct{ usage, start string }{
 		{`,"usage":{"prompt_tokens":1234,"completion_tokens":0,"prompt_tokens_details":{"cached_tokens":1000}}`, `"usage":{"input_tokens":234,"cache_read_input_tokens":1000,"output_tokens":0}`},
@@ -362,7 +361,7 @@ func TestTheFirstEventTellsThePrompt(t *testing.T) {
 		}
 	}
 
-	// An engine that tells no usage at all: SDKs take what comes last.
+	// An engine that reports no usage at all: SDKs take the last count.
 	var out strings.Builder
 	if err := x.Stream(77).Feed([]byte(chatStream(`"delta":{"content":"a"},"finish_reason":"stop"`)), func(b []byte) { out.Write(b) }); err != nil {
 		t.Fatal(err)
@@ -372,8 +371,8 @@ func TestTheFirstEventTellsThePrompt(t *testing.T) {
 	}
 }
 
-// Bounds of the router's own are told apart from what engines do wrong.
-func TestLimitsAreTheRoutersOwn(t *testing.T) {
+// Errors by the router's own limits differ from errors of engines.
+func TestLimitsAreNotErrorsOfTheEngine(t *testing.T) {
 	big := strings.Repeat("x", 300)
 	many := make([]string, maxCalls+1)
 	for i := range many {

@@ -1,14 +1,11 @@
 package translate
 
 import (
-	"bytes"
-	"fmt"
-
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// chatAnswer is what is of use in a chat answer or in one event of a stream. Its
-// values are pieces of the engine's bytes.
+// chatAnswer are the fields that are used of a chat answer or of one event of a stream.
+// Its values are pieces of the engine's bytes.
 type chatAnswer struct {
 	model  raw
 	choice chatChoice
@@ -17,33 +14,33 @@ type chatAnswer struct {
 
 // chatChoice is the first choice, its message or its delta.
 type chatChoice struct {
-	there     bool
+	present   bool
 	content   raw // a string that is not empty, or nil
-	refusal   raw // the same, and so is reasoning
+	refusal   raw // as content, and so is reasoning
 	reasoning raw
 	calls     []chatCall
 	logprobs  raw // the array of the content's tokens, or nil
 	finish    finish
-	matched   raw // the stop string that ended it, as a JSON string, or nil
+	matched   raw // the stop string at which it ended, as a JSON string, or nil
 }
 
 // chatCall is a tool call or a piece of one. Its values are JSON strings that are not
 // empty, or nil.
 type chatCall struct {
-	index               int64 // -1 is not reported
+	index               int64 // -1: not reported
 	id, name, arguments raw
-	// only: it came as the API's older function_call, of which an answer has one.
-	only bool
+	// legacy: it came as the API's older function_call, of which an answer has one.
+	legacy bool
 }
 
 // chatUsage is token counts, -1 where they are not reported.
 type chatUsage struct {
-	there                                bool
+	present                              bool
 	prompt, completion, cached, thinking int64
 }
 
-// finish is why a choice ended, the worse the greater. Of several that a stream tells
-// the worst counts: a stop after all does not make a cut answer whole.
+// finish is why a choice ended; a worse reason is greater. If a stream has several, the
+// worst counts: a later stop does not make an answer complete that was cut.
 type finish uint8
 
 const (
@@ -55,8 +52,8 @@ const (
 	finishAborted
 )
 
-// finishOf reads a finish reason: a word, or an object with the word as its type. Those
-// that are not known tell that the model has ended, as a stop does.
+// finishOf reads a finish reason: a string, or an object with the string as its type. An
+// unknown one counts as a stop.
 func finishOf(v raw) finish {
 	word := v.text()
 	switch {
@@ -83,7 +80,7 @@ func finishOf(v raw) finish {
 	return finishStop
 }
 
-// read reads a checked answer or event into a, whose slices are used again.
+// read reads a checked answer or event into a, whose slices are reused.
 func (a *chatAnswer) read(v raw) {
 	*a = chatAnswer{choice: chatChoice{calls: a.choice.calls[:0]}}
 	for name, v := range v.members() {
@@ -103,7 +100,7 @@ func (a *chatAnswer) read(v raw) {
 	}
 }
 
-// choiceIndex is 0 where an engine reports none.
+// choiceIndex is a choice's index, 0 if the engine sends none.
 func choiceIndex(c raw) int64 {
 	for name, v := range c.members() {
 		if string(name) == "index" {
@@ -114,7 +111,7 @@ func choiceIndex(c raw) int64 {
 }
 
 func (c *chatChoice) read(v raw) {
-	c.there = true
+	c.present = true
 	for name, v := range v.members() {
 		switch string(name) {
 		case "message", "delta":
@@ -136,7 +133,7 @@ func (c *chatChoice) read(v raw) {
 }
 
 func (c *chatChoice) message(v raw) {
-	var only chatCall
+	var legacy chatCall
 	for name, v := range v.members() {
 		switch string(name) {
 		case "content":
@@ -156,17 +153,17 @@ func (c *chatChoice) message(v raw) {
 				c.calls = append(c.calls, readCall(v))
 			}
 		case "function_call":
-			only = chatCall{index: -1, only: true}
-			only.function(v)
+			legacy = chatCall{index: -1, legacy: true}
+			legacy.function(v)
 		}
 	}
-	if len(c.calls) == 0 && !only.empty() {
-		c.calls = append(c.calls, only)
+	if len(c.calls) == 0 && !legacy.empty() {
+		c.calls = append(c.calls, legacy)
 	}
 }
 
-// parts reads content that is a list, or one part of it. Texts follow one another as
-// they do in a stream.
+// parts reads content that is a list, or one part of a list. Its texts are joined without
+// a separator, as in a stream.
 func (c *chatChoice) parts(v raw) {
 	var content, refusal, reasoning []raw
 	take := func(v raw) {
@@ -235,7 +232,7 @@ func (p *chatCall) function(v raw) {
 			p.name = someText(v)
 		case "arguments":
 			p.arguments = someText(v)
-			if v.isObject() { // some parsers forget to make it a string
+			if v.isObject() { // some engines send the object itself instead of a string
 				p.arguments = appendQuoted(nil, v)
 			}
 		}
@@ -246,7 +243,7 @@ func (u *chatUsage) read(v raw) {
 	if !v.isObject() {
 		return
 	}
-	*u = chatUsage{there: true, prompt: -1, completion: -1, cached: -1, thinking: -1}
+	*u = chatUsage{present: true, prompt: -1, completion: -1, cached: -1, thinking: -1}
 	for name, v := range v.members() {
 		switch string(name) {
 		case "prompt_tokens":
@@ -288,93 +285,12 @@ func readWhole(body []byte) (*chatAnswer, error) {
 	a := new(chatAnswer)
 	a.read(v)
 	switch {
-	case !a.choice.there:
+	case !a.choice.present:
 		return nil, malformed("its answer has no choices")
 	case len(a.choice.calls) > maxCalls:
 		return nil, tooManyCalls()
 	case a.choice.finish == finishAborted:
-		return nil, newEngineError(0, "the engine gave the request up")
+		return nil, newEngineError(0, "the engine aborted the request")
 	}
 	return a, nil
-}
-
-// chatEvents reads a chat stream. It is the common half of both APIs' streams.
-type chatEvents struct {
-	frames  frames
-	event   chatAnswer
-	usage   chatUsage
-	finish  finish
-	matched []byte // a copy, as a JSON string
-	err     error
-	done    bool
-}
-
-var doneMarker = []byte("[DONE]")
-
-// feed calls chunk for each event with a choice, or with nothing yet but a role, and
-// finished at the end marker; both may return an error.
-func (c *chatEvents) feed(piece []byte, chunk func(*chatAnswer) error, finished func() error, comment func()) error {
-	if c.err != nil || c.done {
-		return c.err
-	}
-	tooLong := c.frames.feed(piece, func(data []byte) bool {
-		c.err = c.take(data, chunk, finished)
-		return c.err == nil && !c.done
-	}, comment)
-	if tooLong && c.err == nil {
-		c.err = &LimitError{fmt.Sprintf("an event of the engine's stream is larger than %d bytes", c.frames.max)}
-	}
-	return c.err
-}
-
-func (c *chatEvents) take(data []byte, chunk func(*chatAnswer) error, finished func() error) error {
-	switch trimmed := bytes.TrimSpace(data); {
-	case len(trimmed) == 0:
-		return nil // it says nothing
-	case bytes.Equal(trimmed, doneMarker):
-		return c.close(finished)
-	}
-	v, ok := checked(data)
-	if !ok || !v.isObject() {
-		return malformed("an event of its stream is not a JSON object")
-	}
-	if status, message, ok := openai.ReadErrorObject(v); ok {
-		return newEngineError(status, message)
-	}
-	e := &c.event
-	e.read(v)
-	if e.usage.there {
-		c.usage = e.usage
-	}
-	if e.choice.matched != nil {
-		c.matched = append(c.matched[:0], e.choice.matched...)
-	}
-	if e.choice.finish != finishNone {
-		if c.finish = max(c.finish, e.choice.finish); c.finish == finishAborted {
-			return newEngineError(0, "the engine gave the request up")
-		}
-	}
-	return chunk(e)
-}
-
-// close ends a stream that is complete: its end marker came, or it ended after its
-// finish reason.
-func (c *chatEvents) close(finished func() error) error {
-	if c.finish == finishNone {
-		return malformed("its stream ended without a finish reason")
-	}
-	if err := finished(); err != nil {
-		return err
-	}
-	c.done = true
-	c.frames = frames{}
-	return nil
-}
-
-// end is the end of the bytes.
-func (c *chatEvents) end(finished func() error) error {
-	if c.err == nil && !c.done {
-		c.err = c.close(finished)
-	}
-	return c.err
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-router/sluice/internal/text"
 )
 
-// EngineError is an error that the engine told, with its status, in an answer or a
-// stream that began well.
+// EngineError is an error that the engine reported in an answer or a stream that began
+// with status 200.
 type EngineError struct {
 	// Status is an HTTP status of an error, 500 where the engine reports none.
 	Status int
@@ -37,17 +37,17 @@ func (e *EngineError) AsError() *openai.Error {
 	return &openai.Error{Status: e.Status, Type: openAIType(e.Status), Code: "engine_error", Message: e.Message}
 }
 
-// LimitError is the end of an answer that passed a bound of the router's own. No engine
-// is at fault, and another would say as much.
+// LimitError ends an answer that exceeded a limit of the router. No engine is at fault,
+// and another engine would fail in the same way.
 type LimitError struct {
-	// Message names the bound.
+	// Message names the limit.
 	Message string
 }
 
 // Error is the message.
 func (e *LimitError) Error() string { return e.Message }
 
-// openAIType is the coarse type of an error that comes without one.
+// openAIType is the type of an error that comes without one, by its status.
 func openAIType(status int) string {
 	switch {
 	case status == http.StatusTooManyRequests:
@@ -149,5 +149,5 @@ func (r *Responses) AppendError(dst []byte, status int, body []byte) []byte {
 	return append(dst, '}', '}')
 }
 
-// clipMessage bounds a message that came from outside.
+// clipMessage bounds the length of a message from outside.
 func clipMessage(message string) string { return text.Clip(message, 2048) }

@@ -4,7 +4,7 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// Options are what a translation needs to know. The zero value is usable.
+// Options are the options of a translation. The zero value is usable.
 type Options struct {
 	// ID makes the ids of the answer and its parts ("msg_" + ID, "resp_" + ID, ...);
 	// it must be unique per request and is best made of letters, digits and '-'.
@@ -43,21 +43,21 @@ type Exchange interface {
 	// printable ASCII that fits a header; "" if nothing was.
 	Note() string
 	// Answer translates a whole answer with status 200. prompt is the router's own
-	// count of the prompt's tokens, told where the engine reports none. The error is an
-	// *EngineError if the answer tells one, a *LimitError if it passed a bound, else
-	// an *openai.Error with status 502: the engine sent what is no answer. What the
-	// model said is never an error.
+	// count of the prompt's tokens, which is reported if the engine reports none. The
+	// error is an *EngineError if the answer has one, a *LimitError if it exceeded a
+	// limit, else an *openai.Error with status 502: the engine did not send a chat
+	// answer. The output of the model is never an error.
 	Answer(chat []byte, prompt int64) ([]byte, error)
 	// AppendError appends the client's form of an engine's answer with any other
 	// status.
 	AppendError(dst []byte, status int, body []byte) []byte
-	// Stream begins the translation of an event stream. prompt is as in Answer, told
-	// where the engine's count is not known in time too.
+	// Stream begins the translation of an event stream. prompt is as in Answer; it is
+	// also reported if the engine's count comes too late.
 	Stream(prompt int64) Stream
 }
 
-// Stream translates one event stream. What write gets are whole events, to be sent
-// at once; the bytes are only valid during the call. It is not safe for concurrent
+// Stream translates one event stream. write is called with whole events, to be sent at
+// once; the bytes are only valid during the call. A Stream is not safe for concurrent
 // use.
 type Stream interface {
 	// Feed takes the next piece of the engine's stream, cut anywhere. An error ends
@@ -70,10 +70,10 @@ type Stream interface {
 	// Fail sends an error to the client as the last event, unless the stream is
 	// complete.
 	Fail(e *openai.Error, write func([]byte))
-	// Ping writes what keeps a silent stream alive.
+	// Ping writes an event or comment that keeps a silent stream alive.
 	Ping(write func([]byte))
-	// Held is how many bytes of the answer are kept: what cannot be sent yet, and what the
-	// last event repeats.
+	// Held is how many bytes of the answer are held in memory: those that cannot be sent
+	// yet, and those that the last event repeats.
 	Held() int
 	// Started reports whether the client was sent an event; before that an error may
 	// still be a status.

@@ -2,14 +2,14 @@ package translate
 
 import "bytes"
 
-// frames cuts an event stream into the data of its events, whatever the pieces it
-// comes in and whatever ends its lines.
+// frames splits an event stream into the data of its events, however it is cut into
+// pieces, with any of the line ends that event streams may have.
 type frames struct {
 	// max bounds an event, all its lines together, in bytes.
 	max int
 
 	started bool
-	lastCR  bool // a '\n' next belongs to the '\r' before
+	lastCR  bool // the last byte was '\r': a '\n' that follows belongs to it
 	hasData bool
 	line    []byte // the unfinished line
 	data    []byte
@@ -82,11 +82,11 @@ func (f *frames) take(line []byte, event func([]byte) bool, comment func()) bool
 	return true
 }
 
-// maxKept is what a buffer may hold on to between events: long ones are rare, idle
-// streams are many.
+// maxKept is the largest buffer that is kept between events, in bytes: long events are
+// rare, and many streams may be idle.
 const maxKept = 16 << 10
 
-// shrink empties a buffer. Its bytes stay as they are until it is used again.
+// shrink empties a buffer. Its bytes stay unchanged until it is used again.
 func shrink(b []byte) []byte {
 	if cap(b) > maxKept {
 		return nil

@@ -29,8 +29,8 @@ func FuzzRequests(f *testing.F) {
 			}
 			p, err := openai.Peek(openai.RouteChatCompletions, chat, openai.PeekOptions{})
 			if err != nil {
-				// The values of extensions are the engine's to judge, but the router
-				// judges some of them too.
+				// The engine checks the values of extensions, but the router
+				// checks some of them too.
 				if !json.Valid(chat) {
 					t.Fatalf("%s became %s: %v", body, chat, err)
 				}
@@ -45,8 +45,8 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// An engine's bytes never make it panic, what comes out is JSON, and the cuts do not
-// matter.
+// No bytes of an engine cause a panic, the output is JSON, and it does not depend on how
+// the bytes are cut.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(chatStream(storyEvents...)), uint8(7))
 	f.Add([]byte("data: {\"error\":{\"message\":\"x\",\"code\":400}}\r\n\r\ndata: [DONE]\r\n\r\n"), uint8(1))

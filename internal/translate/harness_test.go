@@ -15,7 +15,7 @@ import (
 
 var testOptions = Options{ID: "t1", Created: 1700000000}
 
-// translated translates a request that must be translatable.
+// translated translates a valid request.
 func translated(t *testing.T, route openai.Route, body string) (chat string, x Exchange) {
 	t.Helper()
 	b, x, err := translate(route, body, testOptions)
@@ -37,8 +37,8 @@ func translate(route openai.Route, body string, opts Options) ([]byte, Exchange,
 	return b, r, err
 }
 
-// tell sends a stream through a translation in the given pieces.
-func tell(t *testing.T, x Exchange, pieces ...string) string {
+// translateStream translates a stream that comes in the given pieces.
+func translateStream(t *testing.T, x Exchange, pieces ...string) string {
 	t.Helper()
 	out, err := tellErr(x, pieces...)
 	if err != nil {
@@ -60,8 +60,8 @@ func tellErr(x Exchange, pieces ...string) (string, error) {
 	return out.String(), err
 }
 
-// chatStream makes a chat stream of choices (each a delta's members) or, where one
-// begins with "{", of whole events.
+// chatStream makes a chat stream of choices (each the members of a delta); an argument
+// that begins with "{" is a whole event.
 func chatStream(events ...string) string {
 	var b strings.Builder
 	for _, e := range events {
@@ -140,7 +140,7 @@ func sameJSON(t *testing.T, got, want string) {
 	}
 }
 
-// cuts are the ways a stream is cut in tests: whole, by bytes, and at random.
+// cuts are the ways in which a stream is cut in tests: whole, byte by byte, at random.
 func cuts(stream string, r *rand.Rand) [][]string {
 	all := [][]string{{stream}, strings.Split(stream, "")}
 	for range 20 {

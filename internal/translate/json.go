@@ -13,7 +13,7 @@ import (
 // piece of a body that was checked whole. nil is an absent value.
 type raw []byte
 
-// rawOf takes the value out of a checked body.
+// rawOf is the value of a checked body, without the white space around it.
 func rawOf(body []byte) raw { return bytes.Trim(body, " \t\r\n") }
 
 func (v raw) isString() bool { return len(v) > 0 && v[0] == '"' }
@@ -24,7 +24,7 @@ func (v raw) isTrue() bool   { return len(v) > 0 && v[0] == 't' }
 func (v raw) isBool() bool   { return len(v) > 0 && (v[0] == 't' || v[0] == 'f') }
 func (v raw) isNumber() bool { return len(v) > 0 && (v[0] == '-' || v[0]-'0' <= 9) }
 
-// isBlank tells a value that asks for nothing: absent, null, false, "", [] or {}.
+// isBlank reports whether a value asks for nothing: absent, null, false, "", [] or {}.
 func (v raw) isBlank() bool {
 	if len(v) == 0 {
 		return true
@@ -58,8 +58,8 @@ func (v raw) kind() string {
 	return "a number"
 }
 
-// inner is a string's text as it is spelled between its quotes. Texts are joined by
-// joining these, which leaves their escapes alone.
+// inner is what is between a string's quotes. Texts are joined by joining these, which
+// keeps their escapes as they are.
 func (v raw) inner() []byte { return v[1 : len(v)-1] }
 
 // text is a string's decoded text, or "".
@@ -82,7 +82,7 @@ func (v raw) integer() int64 {
 	return n
 }
 
-// members steps through an object: the decoded name and the value of each.
+// members iterates over an object: the decoded name and the value of each member.
 func (v raw) members() iter.Seq2[[]byte, raw] {
 	return func(yield func([]byte, raw) bool) {
 		if !v.isObject() {
@@ -105,7 +105,7 @@ func (v raw) members() iter.Seq2[[]byte, raw] {
 	}
 }
 
-// elements steps through an array.
+// elements iterates over an array.
 func (v raw) elements() iter.Seq2[int, raw] {
 	return func(yield func(int, raw) bool) {
 		if v.isBlank() || !v.isArray() {
@@ -173,7 +173,7 @@ func valueEnd(b []byte, i int) int {
 	return i
 }
 
-// checked is the value in an engine's bytes, if they are JSON.
+// checked is the value in an engine's bytes, and whether they are valid JSON.
 func checked(body []byte) (raw, bool) {
 	if !json.Valid(body) {
 		return nil, false
@@ -184,7 +184,7 @@ func checked(body []byte) (raw, bool) {
 // appendQuoted appends text as a JSON string.
 func appendQuoted(dst, text []byte) []byte { return openai.AppendString(dst, string(text)) }
 
-// or is v, or instead where v is absent.
+// or is v, or instead if v is absent.
 func (v raw) or(instead string) []byte {
 	if len(v) == 0 {
 		return []byte(instead)

@@ -65,14 +65,14 @@ func (m *Messages) appendHead(b []byte, model raw) []byte {
 
 func (m *Messages) callIDs() callIDs { return callIDs{made: "toolu_" + m.opts.ID} }
 
-// invalidJSON is the member of a call's input in which arguments are told that are no
+// invalidJSON is the member of a call's input that has the arguments if they are not an
 // object. The API's own guide suggests the name.
 const invalidJSON = "INVALID_JSON"
 
-// toolInput is the input of a call: the object in its arguments, an empty one if there
-// are none, else one with their text, so that a tool never runs with arguments that
-// nobody chose, and the model can be told what it wrote. asIs: it is the arguments' own
-// text.
+// toolInput is the input of a call: the object in its arguments, an empty object if there
+// are none, else an object with their text in invalidJSON. So a tool never runs with
+// arguments that the model did not choose, and the client can show the model what it
+// wrote. asIs: input is the unchanged text of the arguments.
 func toolInput(arguments raw) (input raw, asIs bool) {
 	if arguments == nil {
 		return raw("{}"), false
@@ -87,8 +87,8 @@ func toolInput(arguments raw) (input raw, asIs bool) {
 	return append(append(append(raw(`{"`), invalidJSON+`":`...), arguments...), '}'), false
 }
 
-// withRefusal is the finish of an answer in which the model may have refused: in this
-// API that is a reason to stop. One that was cut in the middle of it was cut.
+// withRefusal is the finish of an answer in which the model may have refused, which is a
+// stop reason in this API. A refusal that was cut by a limit counts as cut.
 func (f finish) withRefusal(refused bool) finish {
 	if refused && f != finishLength {
 		return finishFilter
@@ -96,8 +96,8 @@ func (f finish) withRefusal(refused bool) finish {
 	return f
 }
 
-// appendStop appends stop_reason and stop_sequence. A matched text is only told if it
-// is one that the client asked for: engines stop at some of their own.
+// appendStop appends stop_reason and stop_sequence. A matched text is only reported if it
+// is one of the client's stop sequences: engines also stop at their own.
 func (m *Messages) appendStop(b []byte, f finish, matched raw, called bool) []byte {
 	reason, sequence := "end_turn", raw("null")
 	switch f {
@@ -107,7 +107,7 @@ func (m *Messages) appendStop(b []byte, f finish, matched raw, called bool) []by
 		reason = "refusal"
 	default:
 		switch {
-		case called: // a forced tool choice ends with "stop" on some engines, and unknown words with calls
+		case called: // some engines end a forced tool choice with "stop", or with an unknown reason
 			reason = "tool_use"
 		case matched != nil && slices.Contains(m.stops, matched.text()):
 			reason, sequence = "stop_sequence", matched
@@ -117,7 +117,8 @@ func (m *Messages) appendStop(b []byte, f finish, matched raw, called bool) []by
 	return append(b, sequence...)
 }
 
-// withPrompt has the router's own count of the prompt where the engine reports none.
+// withPrompt is the usage with the router's own count of the prompt if the engine reports
+// none.
 func (u chatUsage) withPrompt(prompt int64) chatUsage {
 	if u.prompt <= 0 {
 		u.prompt = prompt
@@ -131,7 +132,7 @@ func appendMessagesUsage(b []byte, u chatUsage, output bool) []byte {
 	prompt, cached := max(u.prompt, 0), max(u.cached, 0)
 	b = append(b, `"input_tokens":`...)
 	b = strconv.AppendInt(b, max(prompt-cached, 0), 10)
-	if u.there && u.cached >= 0 {
+	if u.present && u.cached >= 0 {
 		b = append(b, `,"cache_read_input_tokens":`...)
 		b = strconv.AppendInt(b, cached, 10)
 	}

@@ -13,12 +13,12 @@ type Messages struct {
 	model        raw
 	stops        []string
 	omitThinking bool
-	eager        []string // names of tools whose input is told as it comes
-	left         leftParts
+	eager        []string // names of tools whose input is sent as it comes
+	left         omittedParts
 	note         string
 }
 
-// Note says what was left out; see Exchange.
+// Note names what was left out; see Exchange.
 func (m *Messages) Note() string { return m.note }
 
 var messagesFields = map[string]rule{
@@ -39,36 +39,18 @@ var messagesFields = map[string]rule{
 // MessagesRequest translates a body of POST /v1/messages. The error is an
 // *openai.Error with status 400.
 func MessagesRequest(body []byte, opts Options) ([]byte, *Messages, error) {
-	top, err := readRequest(openai.RouteMessages, body)
-	if err != nil {
-		return nil, nil, err
-	}
 	m := &Messages{opts: opts.withDefaults()}
 	m.left.refuse = m.opts.RefuseTools
-	model, err := top.need("model")
+	chat, model, err := translateRequest(openai.RouteMessages, body, messagesFields,
+		m.prompt, m.limits, m.tools, m.thinking, m.output)
 	if err != nil {
 		return nil, nil, err
 	}
-	m.model = bytes.Clone(model)
-	c := newChatBody(len(body))
-	c.field("model", model)
-	if err := m.prompt(c, top); err != nil {
-		return nil, nil, err
-	}
-	for _, step := range []func(*chatBody, object) error{
-		m.limits, m.tools, m.thinking, m.output,
-	} {
-		if err := step(c, top); err != nil {
-			return nil, nil, err
-		}
-	}
-	if err := c.rest(top, messagesFields); err != nil {
-		return nil, nil, err
-	}
-	return c.end(), m, nil
+	m.model = model
+	return chat, m, nil
 }
 
-// limits writes the plain parameters.
+// limits writes the sampling parameters and limits.
 func (m *Messages) limits(c *chatBody, top object) error {
 	limit, err := top.number("max_tokens")
 	if err != nil {
@@ -115,8 +97,9 @@ func (m *Messages) limits(c *chatBody, top object) error {
 	return nil
 }
 
-// writeStream asks for the token counts at a stream's end, and for those so far in each
-// event where the client is told the prompt's in the first.
+// writeStream writes stream, and asks for token counts at the stream's end. continuous
+// asks for the counts so far in each event, for a client that gets the prompt's count in
+// the first event.
 func writeStream(c *chatBody, top object, continuous bool) error {
 	stream, err := top.boolean("stream")
 	if err != nil {
@@ -148,39 +131,27 @@ func (m *Messages) tools(c *chatBody, top object) error {
 		return nil
 	}
 	at := top.at.field("tool_choice")
-	choice, err := readObject(v, at)
-	if err != nil {
-		return err
-	}
-	kind, err := choice.need("type")
+	choice, kind, err := readTyped(v, at)
 	if err != nil {
 		return err
 	}
 	none := list.none()
-	switch kind.text() {
+	switch kind {
 	case "auto", "none":
-		if !none { // without tools there is nothing to choose, and engines refuse to
-			c.field("tool_choice", kind)
+		if !none { // without tools there is nothing to choose, and engines refuse the field
+			c.field("tool_choice", choice.get("type"))
 		}
-	case "any", "tool":
-		if kind.text() == "any" {
-			if err := list.need(at); err != nil {
-				return err
-			}
-			c.field("tool_choice", []byte(`"required"`))
-			break
-		}
-		name, err := choice.need("name")
-		if err != nil {
+	case "any":
+		if err := list.need(at); err != nil {
 			return err
 		}
-		if err := list.needNamed(at, name.text()); err != nil {
+		c.field("tool_choice", []byte(`"required"`))
+	case "tool":
+		if err := c.chooseFunction(list, choice); err != nil {
 			return err
 		}
-		c.name("tool_choice")
-		c.b = append(append(append(c.b, `{"type":"function","function":{"name":`...), name...), `}}`...)
 	default:
-		return unsupported(at.field("type"), "%q is not known; use auto, any, tool or none", clipName(kind.text()))
+		return unsupported(at.field("type"), "%q is not known; use auto, any, tool or none", clipName(kind))
 	}
 	single, err := choice.boolean("disable_parallel_tool_use")
 	if err != nil {
@@ -218,7 +189,7 @@ func (c *chatBody) tools(l *toolList, tools raw, at *path, write func(*chatBody,
 			c.b = c.b[:end]
 			continue
 		}
-		l.told = append(l.told, v)
+		l.passed = append(l.passed, v)
 		l.names = append(l.names, tool.get("name").text())
 	}
 	c.b = append(c.b, ']')
@@ -235,32 +206,18 @@ func (m *Messages) appendTool(c *chatBody, l *toolList, tool object) error {
 		return err
 	}
 	if kind != nil && kind.text() != "custom" {
-		return l.leave(tool, kind)
+		return l.leaveOut(tool, kind)
 	}
-	if direct, err := callable(tool); err != nil {
+	if direct, err := directlyCallable(tool); err != nil {
 		return err
 	} else if !direct {
-		return l.leaveFor(tool, "allowed_callers", onlyTheModelCalls)
+		return l.leaveOutFor(tool, "allowed_callers", onlyTheModelCalls)
 	}
-	name, err := tool.need("name")
-	if err != nil {
-		return err
-	}
-	description, err := tool.str("description")
-	if err != nil {
-		return err
-	}
-	examples, err := tool.array("input_examples")
-	if err != nil {
-		return err
-	}
-	strict, err := tool.boolean("strict")
-	if err != nil {
-		return err
-	}
-	eager, err := tool.boolean("eager_input_streaming")
-	if err != nil {
-		return err
+	f := tool.reader()
+	name, description := f.need("name"), f.str("description")
+	examples, strict, eager := f.array("input_examples"), f.boolean("strict"), f.boolean("eager_input_streaming")
+	if f.err != nil {
+		return f.err
 	}
 	if eager.isTrue() {
 		m.eager = append(m.eager, name.text())
@@ -279,7 +236,7 @@ func (m *Messages) appendTool(c *chatBody, l *toolList, tool object) error {
 	c.b = append(append(c.b, `,"description":`...), withExamples(description, examples).or(`""`)...)
 	c.b = append(append(c.b, `,"parameters":`...), tool.get("input_schema")...)
 	if !hasMember(schema, "type") {
-		// What the model is shown is an object's schema, said or not.
+		// The schema of an input is always that of an object.
 		c.b = append(bytes.TrimRight(c.b[:len(c.b)-1], " \t\r\n"), commaIf(len(schema.list) > 0)...)
 		c.b = append(c.b, `"type":"object"}`...)
 	}
@@ -287,6 +244,20 @@ func (m *Messages) appendTool(c *chatBody, l *toolList, tool object) error {
 		c.b = append(append(c.b, `,"strict":`...), strict...)
 	}
 	c.b = append(c.b, '}', '}')
+	return nil
+}
+
+// chooseFunction writes the choice of the function that choice names.
+func (c *chatBody) chooseFunction(l *toolList, choice object) error {
+	name, err := choice.need("name")
+	if err != nil {
+		return err
+	}
+	if err := l.needNamed(choice.at, name.text()); err != nil {
+		return err
+	}
+	c.name("tool_choice")
+	c.b = append(append(append(c.b, `{"type":"function","function":{"name":`...), name...), '}', '}')
 	return nil
 }
 
@@ -306,7 +277,7 @@ func commaIf(yes bool) string {
 	return ""
 }
 
-// withExamples adds examples of a tool's input to its description, each on a line.
+// withExamples adds examples of a tool's input to its description, one per line.
 func withExamples(description, examples raw) raw {
 	if examples.isBlank() {
 		return description
@@ -324,9 +295,9 @@ func withExamples(description, examples raw) raw {
 
 const onlyTheModelCalls = "only the model itself can call tools here"
 
-// callable reports whether the model itself may call a tool. Others are for code on the
-// API's own servers.
-func callable(tool object) (bool, error) {
+// directlyCallable reports whether the model itself may call a tool. Other tools are
+// called by code on the API's own servers.
+func directlyCallable(tool object) (bool, error) {
 	callers, err := tool.array("allowed_callers")
 	if err != nil || callers.isBlank() {
 		return true, err
@@ -349,21 +320,17 @@ func (m *Messages) thinking(c *chatBody, top object) error {
 		return nil
 	}
 	at := top.at.field("thinking")
-	think, err := readObject(v, at)
-	if err != nil {
-		return err
-	}
-	kind, err := think.need("type")
+	think, kind, err := readTyped(v, at)
 	if err != nil {
 		return err
 	}
 	on := "true"
-	switch kind.text() {
+	switch kind {
 	case "enabled", "adaptive":
 	case "disabled":
 		on = "false"
 	default:
-		return unsupported(at.field("type"), "%q is not known; use enabled, adaptive or disabled", clipName(kind.text()))
+		return unsupported(at.field("type"), "%q is not known; use enabled, adaptive or disabled", clipName(kind))
 	}
 	display, err := think.str("display")
 	if err != nil {
@@ -380,7 +347,7 @@ func (m *Messages) thinking(c *chatBody, top object) error {
 	for _, name := range templateSwitches {
 		if hasMember(own, name) {
 			c.field("chat_template_kwargs", kwargs)
-			return nil // the client knows the template
+			return nil // the client has set it itself
 		}
 	}
 	c.name("chat_template_kwargs")
@@ -425,16 +392,12 @@ func (m *Messages) output(c *chatBody, top object) error {
 	if format == nil {
 		return nil
 	}
-	f, err := readObject(format, at)
+	f, kind, err := readTyped(format, at)
 	if err != nil {
 		return err
 	}
-	kind, err := f.need("type")
-	if err != nil {
-		return err
-	}
-	if kind.text() != "json_schema" {
-		return unsupported(at.field("type"), "%q is not known; use json_schema", clipName(kind.text()))
+	if kind != "json_schema" {
+		return unsupported(at.field("type"), "%q is not known; use json_schema", clipName(kind))
 	}
 	schema := f.get("schema")
 	if !schema.isObject() {

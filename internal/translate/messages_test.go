@@ -80,7 +80,7 @@ func TestMessagesRequest(t *testing.T) {
 	}
 }
 
-func TestMessagesRequestRefusals(t *testing.T) {
+func TestMessagesRequestsThatAreRefused(t *testing.T) {
 	user := func(block string) string {
 		return messagesHead + `[{"role":"user","content":[` + block + `]}]}`
 	}
@@ -142,8 +142,8 @@ func TestMessagesRequestRefusals(t *testing.T) {
 	}
 }
 
-// A body of very many small fields costs no more than its size.
-func TestManyUnknownFields(t *testing.T) {
+// The work for a body of very many small fields grows with its size only.
+func TestManyUnknownFieldsCostNoMoreThanTheirSize(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`{"model":"m","max_tokens":5,"messages":[]`)
 	for i := range 200000 {
@@ -206,13 +206,13 @@ func TestMessagesAnswerWithoutUsageOrModel(t *testing.T) {
 	sameJSON(t, string(got), `{"id":"msg_t1","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"a"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":0,"output_tokens":0}}`)
 }
 
-func TestOmittedThinkingIsNotTold(t *testing.T) {
+func TestOmittedThinkingIsNotSent(t *testing.T) {
 	_, x := translated(t, openai.RouteMessages, `{"model":"m","max_tokens":5,"messages":[],"thinking":{"type":"adaptive","display":"omitted"}}`)
 	got, err := x.Answer([]byte(chatWhole(`"message":{"content":"a","reasoning_content":"secret"},"finish_reason":"stop"`)), 0)
 	if err != nil || strings.Contains(string(got), "secret") {
 		t.Errorf("%v: %s", err, got)
 	}
-	out := tell(t, x, chatStream(`"delta":{"reasoning_content":"secret"}`, `"delta":{"content":"a"},"finish_reason":"stop"`))
+	out := translateStream(t, x, chatStream(`"delta":{"reasoning_content":"secret"}`, `"delta":{"content":"a"},"finish_reason":"stop"`))
 	if strings.Contains(out, "secret") || !strings.Contains(out, `"text":"a"`) {
 		t.Error(out)
 	}
@@ -234,13 +234,13 @@ func TestMessagesStreams(t *testing.T) {
 		{"nothing", []string{`"delta":{"role":"assistant","content":""}`, `"delta":{},"finish_reason":"length"`}},
 	} {
 		_, x := translated(t, openai.RouteMessages, `{"model":"m","max_tokens":5,"stream":true,"messages":[],"stop_sequences":["END"]}`)
-		out := tell(t, x, chatStream(c.events...))
+		out := translateStream(t, x, chatStream(c.events...))
 		golden(t, "messages_"+c.name+".sse", out)
 		checkMessagesStream(t, out)
 	}
 }
 
-// checkMessagesStream holds the order that clients rely on.
+// checkMessagesStream checks the order of events that clients rely on.
 func checkMessagesStream(t *testing.T, out string) {
 	t.Helper()
 	next, open := 0, -1

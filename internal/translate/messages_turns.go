@@ -39,16 +39,12 @@ func (m *Messages) prompt(c *chatBody, top object) error {
 func systemText(blocks raw, at *path) (raw, error) {
 	var texts []raw
 	for i, v := range blocks.elements() {
-		block, err := readObject(v, at.element(i))
+		block, kind, err := readTyped(v, at.element(i))
 		if err != nil {
 			return nil, err
 		}
-		kind, err := block.need("type")
-		if err != nil {
-			return nil, err
-		}
-		if kind.text() != "text" {
-			return nil, unsupported(block.at.field("type"), "%q cannot be in the system prompt", clipName(kind.text()))
+		if kind != "text" {
+			return nil, unsupported(block.at.field("type"), "%q cannot be in the system prompt", clipName(kind))
 		}
 		text, err := block.need("text")
 		if err != nil {
@@ -83,9 +79,9 @@ func (m *Messages) turn(t *turns, v raw, at *path) error {
 		case "system":
 			t.system(content)
 		case "user":
-			t.byUser().text(content)
+			t.userTurn().text(content)
 		case "assistant":
-			t.byAssistant().content.text(content)
+			t.assistantTurn().content.text(content)
 		}
 		return nil
 	case !content.isArray():
@@ -109,38 +105,35 @@ func (m *Messages) turn(t *turns, v raw, at *path) error {
 func (m *Messages) userBlocks(t *turns, content raw, at *path) error {
 	var p *parts
 	for i, v := range content.elements() {
-		block, kind, err := readBlock(v, at.element(i))
+		block, kind, err := readTyped(v, at.element(i))
 		if err != nil {
 			return err
 		}
 		if kind != "tool_result" {
-			if ofServers(kind) {
-				if err := m.left.leave(block.at, kind); err != nil {
+			if isServerBlock(kind) {
+				if err := m.left.leaveOut(block.at, kind); err != nil {
 					return err
 				}
 				continue
 			}
 			if p == nil {
-				p = t.byUser()
+				p = t.userTurn()
 			}
 			if err := p.block(block, kind); err != nil {
 				return err
 			}
 			continue
 		}
-		p = nil // the order of what was said stays
-		id, err := block.need("tool_use_id")
-		if err != nil {
-			return err
-		}
-		failed, err := block.boolean("is_error")
-		if err != nil {
-			return err
+		p = nil // text after the result begins a new message, so that the order stays
+		f := block.reader()
+		id, failed := f.need("tool_use_id"), f.boolean("is_error")
+		if f.err != nil {
+			return f.err
 		}
 		result := block.get("content")
 		switch {
 		case failed.isTrue() && result.isBlank():
-			t.tool(id, raw(`"Error"`), nil) // nothing else would tell
+			t.tool(id, raw(`"Error"`), nil) // nothing else would say that it failed
 		case result == nil:
 			t.tool(id, raw(`""`), nil)
 		case result.isString():
@@ -148,7 +141,7 @@ func (m *Messages) userBlocks(t *turns, content raw, at *path) error {
 		case result.isArray():
 			var inside parts
 			for j, v := range result.elements() {
-				part, kind, err := readBlock(v, block.at.field("content").element(j))
+				part, kind, err := readTyped(v, block.at.field("content").element(j))
 				if err != nil {
 					return err
 				}
@@ -165,9 +158,9 @@ func (m *Messages) userBlocks(t *turns, content raw, at *path) error {
 }
 
 func (m *Messages) assistantBlocks(t *turns, content raw, at *path) error {
-	a := t.byAssistant()
+	a := t.assistantTurn()
 	for i, v := range content.elements() {
-		block, kind, err := readBlock(v, at.element(i))
+		block, kind, err := readTyped(v, at.element(i))
 		if err != nil {
 			return err
 		}
@@ -178,15 +171,12 @@ func (m *Messages) assistantBlocks(t *turns, content raw, at *path) error {
 				return err
 			}
 			a.think(text)
-		case "redacted_thinking": // nobody else can read it
+		case "redacted_thinking": // left out: only the API's own servers can read it
 		case "tool_use":
-			id, err := block.need("id")
-			if err != nil {
-				return err
-			}
-			name, err := block.need("name")
-			if err != nil {
-				return err
+			f := block.reader()
+			id, name := f.need("id"), f.need("name")
+			if f.err != nil {
+				return f.err
 			}
 			input := block.get("input")
 			if input != nil && !input.isObject() {
@@ -194,8 +184,8 @@ func (m *Messages) assistantBlocks(t *turns, content raw, at *path) error {
 			}
 			a.call(id, name, appendQuoted(nil, input.or("{}")))
 		default:
-			if ofServers(kind) {
-				if err := m.left.leave(block.at, kind); err != nil {
+			if isServerBlock(kind) {
+				if err := m.left.leaveOut(block.at, kind); err != nil {
 					return err
 				}
 				continue
@@ -208,8 +198,9 @@ func (m *Messages) assistantBlocks(t *turns, content raw, at *path) error {
 	return nil
 }
 
-// ofServers tells the blocks of what the API's own servers did, such as running tools.
-func ofServers(kind string) bool {
+// isServerBlock reports whether a block is a call or a result of the API's own servers,
+// such as of tools that they run.
+func isServerBlock(kind string) bool {
 	switch kind {
 	case "server_tool_use", "mcp_tool_use", "mcp_tool_listing", "fallback":
 		return true
@@ -217,15 +208,7 @@ func ofServers(kind string) bool {
 	return strings.HasSuffix(kind, "_tool_result")
 }
 
-func readBlock(v raw, at *path) (block object, kind string, err error) {
-	if block, err = readObject(v, at); err != nil {
-		return block, "", err
-	}
-	k, err := block.need("type")
-	return block, k.text(), err
-}
-
-// block adds a block that is a part of a message's content in both APIs.
+// block adds a block that can be a part of a chat message's content.
 func (p *parts) block(block object, kind string) error {
 	switch kind {
 	case "text":
@@ -255,27 +238,23 @@ func (p *parts) block(block object, kind string) error {
 		p.b = append(append(append(p.b, `{"type":"tool_reference","name":`...), name...), '}')
 		return nil
 	case "tool_use", "tool_result", "thinking", "redacted_thinking":
-		return bad(block.at.field("type"), "a block of type %q cannot be here", kind)
+		return bad(block.at.field("type"), "a block of type %q is not allowed here", kind)
 	}
-	return unsupported(block.at.field("type"), "a block of type %q cannot be shown to the engine behind this route", clipName(kind))
+	return unsupported(block.at.field("type"), "a block of type %q cannot be passed to the engine behind this route", clipName(kind))
 }
 
-// document shows a document that is text, behind its title and context.
+// document adds a document that is text, after its title and context.
 func (p *parts) document(block object) error {
 	texts, err := block.texts("title", "context")
 	if err != nil {
 		return err
 	}
 	at := block.at.field("source")
-	source, err := readObject(block.get("source"), at)
+	source, kind, err := readTyped(block.get("source"), at)
 	if err != nil {
 		return err
 	}
-	kind, err := source.need("type")
-	if err != nil {
-		return err
-	}
-	switch kind.text() {
+	switch kind {
 	case "text":
 		data, err := source.need("data")
 		if err != nil {
@@ -296,12 +275,12 @@ func (p *parts) document(block object) error {
 			p.text(joinTexts(texts, `\n`))
 		}
 		for i, v := range content.elements() {
-			inside, kind, err := readBlock(v, at.field("content").element(i))
+			inside, kind, err := readTyped(v, at.field("content").element(i))
 			if err != nil {
 				return err
 			}
 			if kind != "text" && kind != "image" {
-				return bad(inside.at.field("type"), "a block of type %q cannot be here", clipName(kind))
+				return bad(inside.at.field("type"), "a block of type %q is not allowed here", clipName(kind))
 			}
 			if err := p.block(inside, kind); err != nil {
 				return err
@@ -309,10 +288,10 @@ func (p *parts) document(block object) error {
 		}
 		return nil
 	}
-	return unsupported(at.field("type"), "documents by %q cannot be shown to the engine behind this route; send their text", clipName(kind.text()))
+	return unsupported(at.field("type"), "documents by %q cannot be passed to the engine behind this route; send their text", clipName(kind))
 }
 
-// searchResult shows a result of a search that the client made.
+// searchResult adds a result of a search that the client made.
 func (p *parts) searchResult(block object) error {
 	texts, err := block.texts("title", "source")
 	if err != nil {
@@ -326,12 +305,12 @@ func (p *parts) searchResult(block object) error {
 		return bad(block.at.field("content"), "is required")
 	}
 	for i, v := range content.elements() {
-		inside, kind, err := readBlock(v, block.at.field("content").element(i))
+		inside, kind, err := readTyped(v, block.at.field("content").element(i))
 		if err != nil {
 			return err
 		}
 		if kind != "text" {
-			return bad(inside.at.field("type"), "a block of type %q cannot be here", clipName(kind))
+			return bad(inside.at.field("type"), "a block of type %q is not allowed here", clipName(kind))
 		}
 		text, err := inside.need("text")
 		if err != nil {
@@ -347,24 +326,17 @@ func (p *parts) searchResult(block object) error {
 
 func (p *parts) image(block object) error {
 	at := block.at.field("source")
-	source, err := readObject(block.get("source"), at)
-	if err != nil {
-		return err
-	}
-	kind, err := source.need("type")
+	source, kind, err := readTyped(block.get("source"), at)
 	if err != nil {
 		return err
 	}
 	const open = `{"type":"image_url","image_url":{"url":`
-	switch kind.text() {
+	switch kind {
 	case "base64":
-		media, err := source.need("media_type")
-		if err != nil {
-			return err
-		}
-		data, err := source.need("data")
-		if err != nil {
-			return err
+		f := source.reader()
+		media, data := f.need("media_type"), f.need("data")
+		if f.err != nil {
+			return f.err
 		}
 		p.open()
 		p.b = append(append(p.b, open+`"data:`...), media.inner()...)
@@ -377,7 +349,7 @@ func (p *parts) image(block object) error {
 		p.open()
 		p.b = append(append(append(p.b, open...), url...), '}', '}')
 	default:
-		return unsupported(at.field("type"), "%q cannot be read here; use base64 or url", clipName(kind.text()))
+		return unsupported(at.field("type"), "%q cannot be read here; use base64 or url", clipName(kind))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // codeUntranslatable is the code of a request that is valid in its own API but asks
-// for what the engine's chat route can't do.
+// for something that the engine's chat route cannot do.
 const codeUntranslatable = "untranslatable"
 
 // path names a field for an error; nil is the body itself.
@@ -34,8 +35,8 @@ func (p *path) String() string {
 	return p.up.String() + "." + p.name
 }
 
-// bad is the error of a wrong value. The field is in the message too, since the
-// Messages API's error objects have no place of their own for it.
+// bad is the error of a wrong value. The message names the field too, since the
+// Messages API's error objects have no member for it.
 func bad(at *path, format string, args ...any) *openai.Error {
 	e := openai.InvalidRequest(at.String(), format, args...)
 	e.Message = e.Param + ": " + e.Message
@@ -60,8 +61,8 @@ type member struct {
 	value raw
 }
 
-// readObject refuses a name that is there twice: what is checked must be what is
-// sent.
+// readObject refuses an object with a duplicate name: the value that was checked must
+// be the one that is sent.
 func readObject(v raw, at *path) (object, error) {
 	o := object{at: at}
 	if !v.isObject() {
@@ -94,6 +95,15 @@ func readObject(v raw, at *path) (object, error) {
 	return o, nil
 }
 
+// readTyped reads an object whose type says what else it has.
+func readTyped(v raw, at *path) (o object, kind string, err error) {
+	if o, err = readObject(v, at); err != nil {
+		return o, "", err
+	}
+	k, err := o.need("type")
+	return o, k.text(), err
+}
+
 func clipName(name string) string { return text.Clip(name, 64) }
 
 // get is the member's value, nil if it is absent or null.
@@ -118,7 +128,7 @@ func (o object) str(name string) (raw, error) {
 	return v, nil
 }
 
-// need is a string member that must be there.
+// need is a required string member.
 func (o object) need(name string) (raw, error) {
 	v, err := o.str(name)
 	if err == nil && v == nil {
@@ -127,7 +137,7 @@ func (o object) need(name string) (raw, error) {
 	return v, err
 }
 
-// texts are those of the string members that are there and not empty.
+// texts are the values of those string members that are present and not empty.
 func (o object) texts(names ...string) (texts []raw, err error) {
 	for _, name := range names {
 		v, err := o.str(name)
@@ -140,6 +150,27 @@ func (o object) texts(names ...string) (texts []raw, err error) {
 	}
 	return texts, nil
 }
+
+// memberReader reads members one after another. err is the first error; what is read
+// after it may be nil.
+type memberReader struct {
+	object
+	err error
+}
+
+func (o object) reader() memberReader { return memberReader{object: o} }
+
+func (r *memberReader) keep(v raw, err error) raw {
+	if r.err == nil {
+		r.err = err
+	}
+	return v
+}
+
+func (r *memberReader) need(name string) raw    { return r.keep(r.object.need(name)) }
+func (r *memberReader) str(name string) raw     { return r.keep(r.object.str(name)) }
+func (r *memberReader) array(name string) raw   { return r.keep(r.object.array(name)) }
+func (r *memberReader) boolean(name string) raw { return r.keep(r.object.boolean(name)) }
 
 // array is an array member, nil if it is absent or null.
 func (o object) array(name string) (raw, error) {
@@ -199,17 +230,17 @@ func (c *chatBody) field(name string, v []byte) {
 
 func (c *chatBody) end() []byte { return append(c.b, '}') }
 
-// rule says what becomes of a field of the client's API.
+// rule is how a field of the client's API is treated.
 type rule uint8
 
 const (
 	handled rule = iota + 1 // translated by name
-	dropped                 // has no effect here
-	refused                 // unless it asks for nothing
+	dropped                 // left out: it has no effect here
+	refused                 // refused unless it asks for nothing
 )
 
-// chatOnly are fields of the chat API that can't pass from a client of another one:
-// their answers have no place there, or they would say a thing twice.
+// chatOnly are fields of the chat API that a client of another API cannot set: the other
+// API's answer has no member for their results, or it has another field for the same.
 var chatOnly = map[string]string{
 	"n":                     "the answer has a place for one sample only",
 	"best_of":               "the answer has a place for one sample only",
@@ -225,9 +256,10 @@ var chatOnly = map[string]string{
 	"audio":                 "only text can be answered",
 }
 
-// rest passes on what is no field of the client's API, and refuses what can't pass.
+// rest passes on the fields that the client's API does not have, and refuses those that
+// cannot be passed on.
 func (c *chatBody) rest(top object, rules map[string]rule) error {
-	ours := c.written // a search of what it passes on itself would be quadratic
+	ours := c.written // without those passed on here: searching them too would be quadratic
 	for _, m := range top.list {
 		at := top.at.field(clipName(m.name))
 		switch rules[m.name] {
@@ -245,7 +277,7 @@ func (c *chatBody) rest(top object, rules map[string]rule) error {
 		if why, ok := chatOnly[m.name]; ok {
 			one := string(m.value) == "1" && (m.name == "n" || m.name == "best_of")
 			if one || m.value.isBlank() {
-				continue // that is what it gets
+				continue // the default
 			}
 			return unsupported(at, "cannot be set on this route: %s", why)
 		}
@@ -255,6 +287,29 @@ func (c *chatBody) rest(top object, rules map[string]rule) error {
 		c.field(m.name, m.value)
 	}
 	return nil
+}
+
+// translateRequest makes the chat body of a request: each step translates some fields,
+// and rules say what becomes of the others. The model is a copy.
+func translateRequest(route openai.Route, body []byte, rules map[string]rule, steps ...func(*chatBody, object) error) (chat []byte, model raw, err error) {
+	top, err := readRequest(route, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	if model, err = top.need("model"); err != nil {
+		return nil, nil, err
+	}
+	c := newChatBody(len(body))
+	c.field("model", model)
+	for _, step := range steps {
+		if err := step(c, top); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := c.rest(top, rules); err != nil {
+		return nil, nil, err
+	}
+	return c.end(), bytes.Clone(model), nil
 }
 
 // readRequest checks the whole body and reads its fields.

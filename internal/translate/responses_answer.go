@@ -44,8 +44,8 @@ const (
 	partRefusal
 )
 
-// status is the item's in an answer that ended with whole; last tells that it is the
-// last item.
+// status is the item's status in an answer with the status whole; last: it is the last
+// item.
 func (i *outItem) status(whole string, last bool) string {
 	if last || i.cut && whole == statusIncomplete {
 		return whole
@@ -62,7 +62,7 @@ func (r *Responses) Answer(chat []byte, _ int64) ([]byte, error) {
 	}
 	c := &a.choice
 	calls := make([]outItem, 0, len(c.calls))
-	// In a stream a call without a name begins at the end, for it might still get one.
+	// In a stream a call without a name begins at the end, as its name may come late.
 	named := func(call chatCall) int { return min(len(call.name), 1) }
 	slices.SortStableFunc(c.calls, func(a, b chatCall) int { return named(b) - named(a) })
 	ids := r.callIDs()
@@ -185,7 +185,7 @@ func (r *Responses) appendResponse(b []byte, model raw, status string, f finish,
 	return append(appendResponsesUsage(b, u), '}')
 }
 
-// responseErrorCode is the code of a response's error, a closed set in this API.
+// responseErrorCode is the code of a response's error, one of a fixed set in this API.
 func responseErrorCode(status int) string {
 	switch {
 	case status == 429:
@@ -197,7 +197,7 @@ func responseErrorCode(status int) string {
 }
 
 func appendResponsesUsage(b []byte, u chatUsage) []byte {
-	if !u.there {
+	if !u.present {
 		return append(b, "null"...)
 	}
 	input, output := max(u.prompt, 0), max(u.completion, 0)

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// BegunResponse is what is kept of the response that an engine's own stream began with,
-// to end that stream if it breaks off. Its values are JSON.
+// BegunResponse is kept of the response with which an engine's own stream began, to end
+// that stream with an event if it breaks off. Its values are JSON.
 type BegunResponse struct {
 	id, created, model []byte
 }
@@ -37,8 +37,8 @@ func ReadBegunResponse(data []byte) *BegunResponse {
 }
 
 // AppendFailed appends the event response.failed as number seq of the stream, with the
-// error e. SDKs read the response without asking whether it has all its members, so that
-// those that were not kept stand there empty.
+// error e. SDKs expect all members of the response, so those that were not kept are sent
+// empty.
 func (b *BegunResponse) AppendFailed(dst []byte, seq int, e *openai.Error) []byte {
 	dst = append(dst, "event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":"...)
 	dst = strconv.AppendInt(dst, int64(seq), 10)

@@ -13,12 +13,12 @@ type Responses struct {
 	model    raw
 	echo     []byte // the response object's members that repeat the request
 	logprobs bool
-	left     leftParts
+	left     omittedParts
 	note     string
-	told     []byte // the tools that the model was told of, while the request is read
+	toolList []byte // the tools that were passed to the engine, while the request is read
 }
 
-// Note says what was left out; see Exchange.
+// Note names what was left out; see Exchange.
 func (r *Responses) Note() string { return r.note }
 
 var responsesFields = map[string]rule{
@@ -40,38 +40,19 @@ var responsesFields = map[string]rule{
 // ResponsesRequest translates a body of POST /v1/responses. The error is an
 // *openai.Error with status 400.
 func ResponsesRequest(body []byte, opts Options) ([]byte, *Responses, error) {
-	top, err := readRequest(openai.RouteResponses, body)
-	if err != nil {
-		return nil, nil, err
-	}
 	r := &Responses{opts: opts.withDefaults()}
 	r.left.refuse = r.opts.RefuseTools
-	model, err := top.need("model")
+	chat, model, err := translateRequest(openai.RouteResponses, body, responsesFields,
+		r.prompt, r.state, r.limits, r.tools, r.text, r.include, r.remember)
 	if err != nil {
 		return nil, nil, err
 	}
-	r.model = bytes.Clone(model)
-	c := newChatBody(len(body))
-	c.field("model", model)
-	if err := r.prompt(c, top); err != nil {
-		return nil, nil, err
-	}
-	for _, step := range []func(*chatBody, object) error{
-		r.state, r.limits, r.tools, r.text, r.include,
-	} {
-		if err := step(c, top); err != nil {
-			return nil, nil, err
-		}
-	}
-	if err := c.rest(top, responsesFields); err != nil {
-		return nil, nil, err
-	}
-	r.remember(top)
-	return c.end(), r, nil
+	r.model = model
+	return chat, r, nil
 }
 
-// state refuses what needs a store of earlier answers, which a pair of engines
-// doesn't have.
+// state refuses fields that need a store of earlier answers, which a pair of engines
+// does not have.
 func (r *Responses) state(_ *chatBody, top object) error {
 	store, err := top.boolean("store")
 	if err != nil {
@@ -140,7 +121,7 @@ func (r *Responses) tools(c *chatBody, top object) error {
 		return err
 	}
 	r.note = r.left.note(list.note())
-	r.told = list.appendOneLineList(nil)
+	r.toolList = list.appendOneLineList(nil)
 	parallel, err := top.boolean("parallel_tool_calls")
 	if err != nil {
 		return err
@@ -159,7 +140,7 @@ func (r *Responses) toolChoice(c *chatBody, top object, list *toolList) error {
 	case choice.isString():
 		switch choice.text() {
 		case "auto", "none":
-			if !list.none() { // without tools there is nothing to choose, and engines refuse to
+			if !list.none() { // without tools there is nothing to choose, and engines refuse the field
 				c.field("tool_choice", choice)
 			}
 			return nil
@@ -172,16 +153,13 @@ func (r *Responses) toolChoice(c *chatBody, top object, list *toolList) error {
 		}
 		return bad(at, "%q is not known; use auto, none, required or a function", clipName(choice.text()))
 	}
-	o, err := readObject(choice, at)
+	o, kind, err := readTyped(choice, at)
 	if err != nil {
 		return err
 	}
-	kind, err := o.need("type")
-	if err != nil {
-		return err
-	}
-	switch kind.text() {
+	switch kind {
 	case "function":
+		return c.chooseFunction(list, o)
 	case "allowed_tools":
 		mode, err := o.need("mode")
 		if err != nil {
@@ -200,19 +178,8 @@ func (r *Responses) toolChoice(c *chatBody, top object, list *toolList) error {
 			c.field("tool_choice", mode)
 		}
 		return nil
-	default:
-		return unsupported(at.field("type"), "%q is not possible here; use function", clipName(kind.text()))
 	}
-	name, err := o.need("name")
-	if err != nil {
-		return err
-	}
-	if err := list.needNamed(at, name.text()); err != nil {
-		return err
-	}
-	c.name("tool_choice")
-	c.b = append(append(append(c.b, `{"type":"function","function":{"name":`...), name...), '}', '}')
-	return nil
+	return unsupported(at.field("type"), "%q is not possible here; use function", clipName(kind))
 }
 
 // allowedTools are the names of the functions to which a choice of the type
@@ -258,43 +225,41 @@ func appendFunctionTool(c *chatBody, l *toolList, tool object) error {
 		return err
 	}
 	if kind.text() != "function" {
-		return l.leave(tool, kind)
+		return l.leaveOut(tool, kind)
 	}
-	// defer_loading and output_schema are left out: the model is told at once, for it
-	// could not ask later.
+	// defer_loading and output_schema are left out: the model gets all tools at once, as it
+	// could not ask for them later.
 	if !tool.get("async").isBlank() {
-		return l.leaveFor(tool, "async", "the engine behind this route cannot do this")
+		return l.leaveOutFor(tool, "async", "the engine behind this route cannot do this")
 	}
-	if direct, err := callable(tool); err != nil {
+	if direct, err := directlyCallable(tool); err != nil {
 		return err
 	} else if !direct {
-		return l.leaveFor(tool, "allowed_callers", onlyTheModelCalls)
+		return l.leaveOutFor(tool, "allowed_callers", onlyTheModelCalls)
 	}
-	name, err := tool.need("name")
-	if err != nil {
-		return err
-	}
-	description, err := tool.str("description")
-	if err != nil {
-		return err
-	}
-	strict, err := tool.boolean("strict")
-	if err != nil {
-		return err
+	f := tool.reader()
+	name, description, strict := f.need("name"), f.str("description"), f.boolean("strict")
+	if f.err != nil {
+		return f.err
 	}
 	parameters := tool.get("parameters")
 	if parameters != nil && !parameters.isObject() {
 		return bad(at.field("parameters"), "must be an object, not %s", parameters.kind())
 	}
 	c.b = append(append(c.b, `{"type":"function","function":{"name":`...), name...)
-	for _, m := range []member{{"description", description}, {"parameters", parameters}, {"strict", strict}} {
+	c.members(member{"description", description}, member{"parameters", parameters}, member{"strict", strict})
+	c.b = append(c.b, '}', '}')
+	return nil
+}
+
+// members appends those members of an object that have a value, each behind a comma.
+func (c *chatBody) members(list ...member) {
+	for _, m := range list {
 		if m.value != nil {
 			c.b = append(openai.AppendString(append(c.b, ','), m.name), ':')
 			c.b = append(c.b, m.value...)
 		}
 	}
-	c.b = append(c.b, '}', '}')
-	return nil
 }
 
 func (r *Responses) text(c *chatBody, top object) error {
@@ -315,15 +280,11 @@ func (r *Responses) text(c *chatBody, top object) error {
 	if f == nil {
 		return nil
 	}
-	format, err := readObject(f, text.at.field("format"))
+	format, kind, err := readTyped(f, text.at.field("format"))
 	if err != nil {
 		return err
 	}
-	kind, err := format.need("type")
-	if err != nil {
-		return err
-	}
-	switch kind.text() {
+	switch kind {
 	case "text":
 		return nil
 	case "json_object":
@@ -331,7 +292,7 @@ func (r *Responses) text(c *chatBody, top object) error {
 		return nil
 	case "json_schema":
 	default:
-		return unsupported(format.at.field("type"), "%q is not possible here; use text, json_object or json_schema", clipName(kind.text()))
+		return unsupported(format.at.field("type"), "%q is not possible here; use text, json_object or json_schema", clipName(kind))
 	}
 	name, err := format.need("name")
 	if err != nil {
@@ -341,22 +302,14 @@ func (r *Responses) text(c *chatBody, top object) error {
 	if !schema.isObject() {
 		return bad(format.at.field("schema"), "must be an object, not %s", schema.kind())
 	}
-	strict, err := format.boolean("strict")
-	if err != nil {
-		return err
-	}
-	description, err := format.str("description")
-	if err != nil {
-		return err
+	m := format.reader()
+	strict, description := m.boolean("strict"), m.str("description")
+	if m.err != nil {
+		return m.err
 	}
 	c.name("response_format")
 	c.b = append(append(c.b, `{"type":"json_schema","json_schema":{"name":`...), name...)
-	for _, m := range []member{{"description", description}, {"schema", schema}, {"strict", strict}} {
-		if m.value != nil {
-			c.b = append(openai.AppendString(append(c.b, ','), m.name), ':')
-			c.b = append(c.b, m.value...)
-		}
-	}
+	c.members(member{"description", description}, member{"schema", schema}, member{"strict", strict})
 	c.b = append(c.b, '}', '}')
 	return nil
 }
@@ -370,11 +323,11 @@ func (r *Responses) include(c *chatBody, top object) error {
 		switch v.text() {
 		case "message.output_text.logprobs":
 			r.logprobs = true
-		case "reasoning.encrypted_content": // the reasoning is told in plain text
+		case "reasoning.encrypted_content": // the reasoning is sent in plain text
 		case "message.input_image.image_url": // the client has it
 		case "web_search_call.action.sources", "web_search_call.results", "file_search_call.results",
 			"code_interpreter_call.outputs", "computer_call_output.output.image_url":
-			// What these are part of is never in the answer, as the tools are left out.
+			// The answer never has the items of these, as the tools are left out.
 			if r.opts.RefuseTools {
 				return unsupported(top.at.field("include").element(i), "%s cannot be included here", clipName(string(v)))
 			}
@@ -393,8 +346,8 @@ func (r *Responses) include(c *chatBody, top object) error {
 	return nil
 }
 
-// remember keeps what each response object repeats of the request.
-func (r *Responses) remember(top object) {
+// remember keeps the members of the request that each response object repeats.
+func (r *Responses) remember(_ *chatBody, top object) error {
 	b := make([]byte, 0, 512)
 	for _, f := range []struct{ name, instead string }{
 		{"instructions", "null"}, {"max_output_tokens", "null"}, {"max_tool_calls", "null"},
@@ -403,17 +356,18 @@ func (r *Responses) remember(top object) {
 		{"tools", "[]"}, {"top_logprobs", "0"}, {"top_p", "null"}, {"user", "null"},
 	} {
 		b = append(openai.AppendString(append(b, ','), f.name), ':')
-		if f.name == "tools" && r.told != nil {
-			b = append(b, r.told...)
+		if f.name == "tools" && r.toolList != nil {
+			b = append(b, r.toolList...)
 			continue
 		}
 		b = appendOneLine(b, top.get(f.name).or(f.instead))
 	}
-	r.told = nil
+	r.toolList = nil
 	r.echo = append(b, `,"background":false,"previous_response_id":null,"store":false,"truncation":"disabled"`...)
+	return nil
 }
 
-// appendOneLine appends a value without line ends, which would end an event's line.
+// appendOneLine appends a value without line ends, which would split an event's line.
 func appendOneLine(dst []byte, v raw) []byte {
 	if bytes.IndexByte(v, '\n') < 0 && bytes.IndexByte(v, '\r') < 0 {
 		return append(dst, v...)

@@ -8,23 +8,20 @@ import (
 )
 
 // responsesStream turns chat events into those of the Responses API. Its last event
-// repeats the whole output, so that is kept, up to a bound.
+// repeats the whole output, which is therefore kept, up to a limit.
 type responsesStream struct {
 	r *Responses
-	chatEvents
-	out     []byte // events of the piece at hand
-	seq     int64
-	started bool // something was written
-	created bool // response.created was
-	failed  bool
-	model   raw // a copy
+	eventStream
+	seq     int64 // number of the next event
+	created bool  // response.created was written
+	model   raw   // a copy
 
 	items []*liveItem // by their output_index
-	text  *liveItem   // the open one of a kind other than call
+	text  *liveItem   // the open item that is not a call
 	calls map[*toolCall]*liveItem
 	ids   callIDs
 	table callTable
-	kept  int // bytes of the items and of what calls hold
+	kept  int // bytes of the items and of held arguments
 }
 
 // liveItem is an item of a stream. Several calls may be open at once.
@@ -34,41 +31,23 @@ type liveItem struct {
 	call  *toolCall
 	part  int // content_index of the open part
 	open  partKind
-	grown []byte // the open part's text or a call's arguments so far, as spelled inside quotes
+	grown []byte // the open part's text or a call's arguments so far, as written inside a JSON string
 	logs  []byte // log probabilities so far, with commas
-	whole []byte // the item as it is told in the end, nil while it is open
+	whole []byte // the complete item, nil while it is open
 }
 
 // Stream begins a stream; see Exchange. This API reports the prompt's tokens at the end
 // only, as the engine counted them.
 func (r *Responses) Stream(int64) Stream {
-	return &responsesStream{r: r, ids: r.callIDs(), table: callTable{max: r.opts.MaxOutputBytes}, chatEvents: chatEvents{frames: frames{max: r.opts.MaxEventBytes}}}
+	s := &responsesStream{r: r, ids: r.callIDs(), table: callTable{max: r.opts.MaxOutputBytes}}
+	s.client, s.frames.max = s, r.opts.MaxEventBytes
+	return s
 }
 
-func (s *responsesStream) Started() bool { return s.started }
-func (s *responsesStream) Done() bool    { return s.done || s.failed }
-func (s *responsesStream) Held() int     { return s.kept + s.table.size }
+func (s *responsesStream) Held() int { return s.kept + s.table.size }
 
-func (s *responsesStream) Feed(piece []byte, write func([]byte)) error {
-	if s.failed {
-		return s.err
-	}
-	err := s.feed(piece, s.chunk, s.complete, s.comment)
-	s.flush(write)
-	return err
-}
-
-func (s *responsesStream) End(write func([]byte)) error {
-	if s.failed {
-		return s.err
-	}
-	err := s.end(s.complete)
-	s.flush(write)
-	return err
-}
-
-// Fail ends the response as failed, with what was complete of its output; before
-// response.created there is only the error to tell.
+// Fail ends the response as failed, with its complete output items; before
+// response.created it sends the error alone.
 func (s *responsesStream) Fail(e *openai.Error, write func([]byte)) {
 	if s.Done() {
 		return
@@ -90,29 +69,9 @@ func (s *responsesStream) Fail(e *openai.Error, write func([]byte)) {
 	s.release()
 }
 
-func (s *responsesStream) Ping(write func([]byte)) {
-	if s.Done() {
-		return
-	}
-	s.started = true
-	s.comment()
-	s.flush(write)
-}
-
-// comment passes on an engine's own keep-alive, unless it would be the first of all. No
-// empty line is behind it: that would be an empty event to some clients.
-func (s *responsesStream) comment() {
-	if s.started {
-		s.out = append(s.out, ": keep-alive\n"...)
-	}
-}
-
-func (s *responsesStream) flush(write func([]byte)) {
-	if len(s.out) > 0 {
-		write(s.out)
-	}
-	s.out = shrink(s.out)
-}
+// keepAlive writes a comment. No empty line follows it: that would be an empty event to
+// some clients.
+func (s *responsesStream) keepAlive() { s.out = append(s.out, ": keep-alive\n"...) }
 
 func (s *responsesStream) release() {
 	s.frames, s.items, s.text, s.calls, s.table = frames{}, nil, nil, nil, callTable{}
@@ -124,10 +83,6 @@ func (s *responsesStream) eventOpen(name string) {
 	s.out = append(s.out, `","sequence_number":`...)
 	s.out = strconv.AppendInt(s.out, s.seq, 10)
 	s.seq++
-}
-
-func (s *responsesStream) eventClose(tail string) {
-	s.out = append(append(s.out, tail...), '}', '\n', '\n')
 }
 
 // itemEvent begins an event about an item.
@@ -160,25 +115,25 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 	if !s.created {
 		s.created, s.started = true, true
 		s.model = append(raw(nil), e.model...)
-		told := s.usage
-		s.usage = chatUsage{} // it is told at the end
+		usage := s.usage
+		s.usage = chatUsage{} // it is sent at the end
 		s.eventOpen("response.created")
 		s.response(statusInProgress, nil)
 		s.eventClose("")
 		s.eventOpen("response.in_progress")
 		s.response(statusInProgress, nil)
 		s.eventClose("")
-		s.usage = told
+		s.usage = usage
 	}
 	c := &e.choice
 	if c.reasoning != nil {
-		item := s.enter(partReasoning)
-		s.grow(item, c.reasoning.inner())
+		item := s.openTextItem(partReasoning)
+		s.appendText(item, c.reasoning.inner())
 		s.itemEvent("response.reasoning_text.delta", item)
 		s.out = append(append(s.out, `,"delta":`...), c.reasoning...)
 		s.eventClose("")
 	}
-	// A call that is under way goes on before a text ends it.
+	// The pieces of an open call come before a text that ends it.
 	wasCall := s.text == nil && len(s.items) > 0
 	if wasCall {
 		if err := s.callAll(c.calls); err != nil {
@@ -186,8 +141,8 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 		}
 	}
 	if c.content != nil {
-		item := s.enter(partText)
-		s.grow(item, c.content.inner())
+		item := s.openTextItem(partText)
+		s.appendText(item, c.content.inner())
 		s.itemEvent("response.output_text.delta", item)
 		s.out = append(append(s.out, `,"delta":`...), c.content...)
 		s.out = append(s.out, `,"logprobs":`...)
@@ -195,8 +150,8 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 		s.eventClose("")
 	}
 	if c.refusal != nil {
-		item := s.enter(partRefusal)
-		s.grow(item, c.refusal.inner())
+		item := s.openTextItem(partRefusal)
+		s.appendText(item, c.refusal.inner())
 		s.itemEvent("response.refusal.delta", item)
 		s.out = append(append(s.out, `,"delta":`...), c.refusal...)
 		s.eventClose("")
@@ -212,12 +167,12 @@ func (s *responsesStream) chunk(e *chatAnswer) error {
 	return nil
 }
 
-func (s *responsesStream) grow(item *liveItem, text []byte) {
+func (s *responsesStream) appendText(item *liveItem, text []byte) {
 	item.grown = append(item.grown, text...)
 	s.kept += len(text)
 }
 
-// takeLogprobs keeps an array's elements for the item's end.
+// takeLogprobs keeps an array's elements for the end of the item.
 func (s *responsesStream) takeLogprobs(item *liveItem, v raw) raw {
 	if !s.r.logprobs || v.isBlank() {
 		return raw("[]")
@@ -233,99 +188,99 @@ func (s *responsesStream) takeLogprobs(item *liveItem, v raw) raw {
 
 func (s *responsesStream) callAll(calls []chatCall) error {
 	for i := range calls {
-		if err := s.growCall(&calls[i]); err != nil {
+		if err := s.addCallPiece(&calls[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// growCall takes a piece of a call. Each call has an item of its own from the moment its
-// name is known; several may be under way.
-func (s *responsesStream) growCall(p *chatCall) error {
-	c, err := s.table.see(p)
+// addCallPiece takes a piece of a call. Each call gets an item as soon as its name is
+// known; several may be open at once.
+func (s *responsesStream) addCallPiece(p *chatCall) error {
+	c, err := s.table.record(p)
 	if c == nil {
 		return err
 	}
-	var told []byte
+	var arguments []byte
 	if p.arguments != nil {
-		told = c.scan.feed(p.arguments.inner())
+		arguments = c.scan.feed(p.arguments.inner())
 	}
 	item := s.calls[c]
 	if item == nil {
 		if c.name == nil {
-			c.held = append(c.held, told...)
-			s.kept += len(told)
+			c.held = append(c.held, arguments...)
+			s.kept += len(arguments)
 			return nil
 		}
 		item = s.beginCall(c)
 	}
-	s.tellArguments(item, told)
+	s.sendArguments(item, arguments)
 	if c.scan.state == argsWhole && item.whole == nil && item.index < len(s.items)-1 {
-		s.leave(item, statusCompleted) // others have begun since
+		s.closeItem(item, statusCompleted) // others have begun since
 	}
 	return nil
 }
 
 func (s *responsesStream) beginCall(c *toolCall) *liveItem {
-	s.leaveEnded()
+	s.closeEnded()
 	if s.calls == nil {
 		s.calls = make(map[*toolCall]*liveItem)
 	}
-	item := s.start(outItem{kind: itemCall, name: c.name.or(`""`), callID: s.ids.next(c.id)})
+	item := s.openItem(outItem{kind: itemCall, name: c.name.or(`""`), callID: s.ids.next(c.id)})
 	item.call = c
 	s.calls[c] = item
 	held := c.held
 	c.held = nil
 	s.kept -= len(held)
-	s.tellArguments(item, held)
+	s.sendArguments(item, held)
 	return item
 }
 
-func (s *responsesStream) tellArguments(item *liveItem, told []byte) {
-	if len(told) == 0 {
+func (s *responsesStream) sendArguments(item *liveItem, arguments []byte) {
+	if len(arguments) == 0 {
 		return
 	}
-	s.grow(item, told)
+	s.appendText(item, arguments)
 	s.itemEvent("response.function_call_arguments.delta", item)
-	s.out = append(append(append(s.out, `,"delta":"`...), told...), '"')
+	s.out = append(append(append(s.out, `,"delta":"`...), arguments...), '"')
 	s.eventClose("")
 }
 
-// enter makes sure that an item with a part of the kind is open.
-func (s *responsesStream) enter(part partKind) *liveItem {
+// openTextItem opens an item with a part of the kind unless one is open.
+func (s *responsesStream) openTextItem(part partKind) *liveItem {
 	kind := itemMessage
 	if part == partReasoning {
 		kind = itemReasoning
 	}
 	switch {
 	case s.text == nil || s.text.kind != kind:
-		s.leaveEnded()
-		s.text = s.start(outItem{kind: kind})
+		s.closeEnded()
+		s.text = s.openItem(outItem{kind: kind})
 		s.openPart(s.text, part)
 	case s.text.open != part:
-		s.leavePart(s.text)
+		s.closePart(s.text)
 		s.text.part++
 		s.openPart(s.text, part)
 	}
 	return s.text
 }
 
-// leaveEnded ends the items that nothing more is expected of when another begins: a
-// text, and calls whose arguments have ended.
-func (s *responsesStream) leaveEnded() {
+// closeEnded ends the items that are complete when another begins: a text, and calls
+// whose arguments have ended.
+func (s *responsesStream) closeEnded() {
 	if s.text != nil {
-		s.leave(s.text, statusCompleted)
+		s.closeItem(s.text, statusCompleted)
 		s.text = nil
 	}
-	if len(s.items) > 0 { // those before the last were ended as they came to their end
+	if len(s.items) > 0 { // earlier ones were closed when their arguments ended
 		if last := s.items[len(s.items)-1]; last.whole == nil && last.call.scan.state == argsWhole {
-			s.leave(last, statusCompleted)
+			s.closeItem(last, statusCompleted)
 		}
 	}
 }
 
-func (s *responsesStream) start(o outItem) *liveItem {
+func (s *responsesStream) openItem(o outItem) *liveItem {
 	o.id = s.r.appendItemID(nil, o.kind, len(s.items))
 	item := &liveItem{outItem: o, index: len(s.items)}
 	s.items = append(s.items, item)
@@ -348,8 +303,8 @@ func (s *responsesStream) partEvent(name string, item *liveItem, part []byte) {
 	s.eventClose("")
 }
 
-// leavePart ends the open part.
-func (s *responsesStream) leavePart(item *liveItem) {
+// closePart ends the open part.
+func (s *responsesStream) closePart(item *liveItem) {
 	text := quoted(item.grown)
 	var logprobs raw
 	switch item.open {
@@ -373,8 +328,8 @@ func (s *responsesStream) leavePart(item *liveItem) {
 	item.parts = append(append(item.parts, commaIf(item.parts != nil)...), part...)
 }
 
-// leave ends an open item.
-func (s *responsesStream) leave(item *liveItem, status string) {
+// closeItem ends an open item.
+func (s *responsesStream) closeItem(item *liveItem, status string) {
 	before := len(item.parts) + len(item.grown)
 	if item.kind == itemCall {
 		item.arguments = quoted(item.grown)
@@ -383,7 +338,7 @@ func (s *responsesStream) leave(item *liveItem, status string) {
 		s.out = append(append(s.out, `,"arguments":`...), item.arguments...)
 		s.eventClose("")
 	} else {
-		s.leavePart(item)
+		s.closePart(item)
 		before = len(item.parts)
 	}
 	item.whole = s.r.appendItem(nil, &item.outItem, status)
@@ -395,7 +350,7 @@ func (s *responsesStream) leave(item *liveItem, status string) {
 	s.eventClose("")
 }
 
-// quoted is a text, spelled as inside quotes, as a JSON string.
+// quoted makes a JSON string of a text that is written as inside one.
 func quoted(text []byte) raw {
 	return append(append(append(make(raw, 0, len(text)+2), '"'), text...), '"')
 }
@@ -405,18 +360,18 @@ func (s *responsesStream) complete() error {
 		return malformed("its stream ended before it began")
 	}
 	for _, c := range s.table.calls {
-		if s.calls[c] == nil && !c.uncallable() {
-			s.beginCall(c) // it never got a name
+		if s.calls[c] == nil && !c.isEmpty() {
+			s.beginCall(c) // its name never came
 		}
 	}
 	if !s.answered() {
-		s.enter(partText) // as in a whole answer, there is always one
+		s.openTextItem(partText) // an answer always has a message or a call
 	}
 	status := s.finish.status()
 	for i, item := range s.items {
 		if item.whole == nil {
 			item.cut = item.call != nil && item.call.scan.state == argsOpen
-			s.leave(item, item.status(status, i == len(s.items)-1))
+			s.closeItem(item, item.status(status, i == len(s.items)-1))
 		}
 	}
 	s.eventOpen("response." + status)

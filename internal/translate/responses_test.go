@@ -47,7 +47,7 @@ func TestResponsesRequest(t *testing.T) {
 	}
 }
 
-func TestResponsesRequestRefusals(t *testing.T) {
+func TestResponsesRequestsThatAreRefused(t *testing.T) {
 	with := func(fields string) string { return `{"model":"m","input":"q",` + fields + `}` }
 	item := func(item string) string { return `{"model":"m","input":[` + item + `]}` }
 	for _, c := range []struct{ in, param, code string }{
@@ -135,7 +135,7 @@ func TestResponsesLogprobs(t *testing.T) {
 	if err != nil || !strings.Contains(string(got), `"logprobs":[{"token":"a","logprob":-0.10}]`) {
 		t.Errorf("%v: %s", err, got)
 	}
-	out := tell(t, x, chatStream(`"delta":{"content":"a"},"logprobs":{"content":[{"token":"a","logprob":-0.10}]}`,
+	out := translateStream(t, x, chatStream(`"delta":{"content":"a"},"logprobs":{"content":[{"token":"a","logprob":-0.10}]}`,
 		`"delta":{"content":"b"},"logprobs":{"content":[{"token":"b","logprob":-0.20}]},"finish_reason":"stop"`))
 	if n := strings.Count(out, `"logprobs":[{"token":"a","logprob":-0.10},{"token":"b","logprob":-0.20}]`); n != 4 {
 		t.Errorf("the whole list is there %d times, want in output_text.done, content_part.done, output_item.done and completed:\n%s", n, out)
@@ -159,14 +159,14 @@ func TestResponsesStreams(t *testing.T) {
 		{"nothing", []string{`"delta":{"role":"assistant","content":""}`, `"delta":{},"finish_reason":"stop"`}},
 	} {
 		_, x := translated(t, openai.RouteResponses, `{"model":"m","input":"q","stream":true}`)
-		out := tell(t, x, chatStream(c.events...))
+		out := translateStream(t, x, chatStream(c.events...))
 		golden(t, "responses_"+c.name+".sse", out)
 		checkResponsesStream(t, out)
 	}
 }
 
-// checkResponsesStream holds the order that clients rely on: numbers without gaps,
-// items and parts that open and close, deltas that add up to the last text.
+// checkResponsesStream checks the order that clients rely on: numbers without gaps,
+// items and parts that open and close, deltas that add up to the final text.
 func checkResponsesStream(t *testing.T, out string) {
 	t.Helper()
 	events := readEvents(t, out)

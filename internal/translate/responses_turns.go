@@ -15,7 +15,7 @@ func (r *Responses) prompt(c *chatBody, top object) error {
 	case input == nil:
 		return bad(at, "is required")
 	case input.isString():
-		t.byUser().text(input)
+		t.userTurn().text(input)
 	case input.isArray():
 		in := inputItems{t, &r.left}
 		for i, v := range input.elements() {
@@ -30,11 +30,11 @@ func (r *Responses) prompt(c *chatBody, top object) error {
 	return nil
 }
 
-// inputItems turns items into messages. What the assistant thought, said and called
-// are items apart in this API and one message in the other.
+// inputItems turns items into messages. The reasoning, the text and the calls of one turn
+// of the assistant are separate items in this API, and one message in the other.
 type inputItems struct {
 	t    *turns
-	left *leftParts
+	left *omittedParts
 }
 
 func (in *inputItems) item(v raw, at *path) error {
@@ -50,25 +50,18 @@ func (in *inputItems) item(v raw, at *path) error {
 	case "message", "":
 		return in.message(item)
 	case "function_call":
-		id, err := item.need("call_id")
-		if err != nil {
-			return err
+		f := item.reader()
+		id, name, arguments := f.need("call_id"), f.need("name"), f.need("arguments")
+		if f.err != nil {
+			return f.err
 		}
-		name, err := item.need("name")
-		if err != nil {
-			return err
-		}
-		arguments, err := item.need("arguments")
-		if err != nil {
-			return err
-		}
-		// Templates read them, so that a call which the model got wrong would be an
-		// error in each further turn.
+		// Templates parse the arguments, so invalid ones would be an error in each
+		// further turn.
 		arguments, _ = cutArguments(arguments)
 		if input, asIs := toolInput(arguments); !asIs {
 			arguments = appendQuoted(nil, input)
 		}
-		in.t.byAssistant().call(id, name, arguments)
+		in.t.assistantTurn().call(id, name, arguments)
 		return nil
 	case "custom_tool_call":
 		return in.customCall(item)
@@ -94,13 +87,13 @@ func (in *inputItems) item(v raw, at *path) error {
 		return notStored(at)
 	}
 	if slices.Contains(itemsOfOtherTools, kind.text()) {
-		return in.left.leave(at, kind.text())
+		return in.left.leaveOut(at, kind.text())
 	}
-	return unsupported(at.field("type"), "an item of type %q cannot be shown to the engine behind this route", clipName(kind.text()))
+	return unsupported(at.field("type"), "an item of type %q cannot be passed to the engine behind this route", clipName(kind.text()))
 }
 
-// itemsOfOtherTools are what tools of other types than function and custom did, which
-// earlier turns may have from another server.
+// itemsOfOtherTools are the items of tools of other types than function and custom, which
+// earlier turns from another server may have.
 var itemsOfOtherTools = []string{
 	"web_search_call", "file_search_call", "computer_call", "computer_call_output", "image_generation_call",
 	"code_interpreter_call", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
@@ -108,23 +101,16 @@ var itemsOfOtherTools = []string{
 	"mcp_call", "tool_search_call", "tool_search_output", "program", "program_output",
 }
 
-// customCall shows a call of an earlier turn whose input is a text. Chat knows calls with
-// objects only.
+// customCall adds a call of an earlier turn whose input is a text. In the chat API the
+// arguments of a call are an object.
 func (in *inputItems) customCall(item object) error {
-	id, err := item.need("call_id")
-	if err != nil {
-		return err
-	}
-	name, err := item.need("name")
-	if err != nil {
-		return err
-	}
-	input, err := item.need("input")
-	if err != nil {
-		return err
+	f := item.reader()
+	id, name, input := f.need("call_id"), f.need("name"), f.need("input")
+	if f.err != nil {
+		return f.err
 	}
 	arguments := append(append([]byte(`{"input":`), input...), '}')
-	in.t.byAssistant().call(id, name, appendQuoted(nil, arguments))
+	in.t.assistantTurn().call(id, name, appendQuoted(nil, arguments))
 	return nil
 }
 
@@ -143,20 +129,20 @@ func (in *inputItems) message(item object) error {
 	case "assistant":
 		switch {
 		case content.isString():
-			in.t.byAssistant().content.text(content)
+			in.t.assistantTurn().content.text(content)
 			return nil
 		case content.isArray() && content.isBlank():
 			return nil
 		}
-		return contentParts(&in.t.byAssistant().content, content, at)
+		return contentParts(&in.t.assistantTurn().content, content, at)
 	case "system", "developer":
-		// The assistant's items before and after it are one turn still.
+		// It does not separate the assistant's items before and after it.
 		return systemContent(in.t, content, at)
 	case "user":
 	default:
 		return bad(item.at.field("role"), "%q is not known; use user, assistant, system or developer", clipName(role))
 	}
-	p := in.t.byUser()
+	p := in.t.userTurn()
 	if content.isString() {
 		p.text(content)
 		return nil
@@ -185,15 +171,15 @@ func systemContent(t *turns, content raw, at *path) error {
 		if err := contentPart(&p, v, at.element(i)); err != nil {
 			return err
 		}
-		if p.only != nil {
-			if !p.only.isBlank() {
-				texts = append(texts, p.only)
+		if p.single != nil {
+			if !p.single.isBlank() {
+				texts = append(texts, p.single)
 			}
 			continue
 		}
 		t.system(joinTexts(texts, `\n`))
 		texts = nil
-		t.lead = append(t.lead, leadPart{part: p.b})
+		t.leading = append(t.leading, leadingPart{part: p.b})
 	}
 	t.system(joinTexts(texts, `\n`))
 	return nil
@@ -216,7 +202,7 @@ func contentParts(p *parts, content raw, at *path) error {
 }
 
 func contentPart(p *parts, v raw, at *path) error {
-	part, kind, err := readBlock(v, at)
+	part, kind, err := readTyped(v, at)
 	if err != nil {
 		return err
 	}
@@ -237,37 +223,34 @@ func contentPart(p *parts, v raw, at *path) error {
 		if part.get("file_id") != nil {
 			return unsupported(part.at.field("file_id"), "files are not stored here; send image_url")
 		}
-		url, err := part.need("image_url")
-		if err != nil {
-			return err
-		}
-		detail, err := part.str("detail")
-		if err != nil {
-			return err
+		f := part.reader()
+		url, detail := f.need("image_url"), f.str("detail")
+		if f.err != nil {
+			return f.err
 		}
 		p.open()
 		p.b = append(append(p.b, `{"type":"image_url","image_url":{"url":`...), url...)
 		if detail.text() == "original" {
-			detail = raw(`"high"`) // the most that chat knows
+			detail = raw(`"high"`) // the highest in the chat API
 		}
 		if detail != nil {
 			p.b = append(append(p.b, `,"detail":`...), detail...)
 		}
 		p.b = append(p.b, '}', '}')
 	default:
-		return unsupported(part.at.field("type"), "content of type %q cannot be shown to the engine behind this route", clipName(kind))
+		return unsupported(part.at.field("type"), "content of type %q cannot be passed to the engine behind this route", clipName(kind))
 	}
 	return nil
 }
 
-// reasoning keeps what the assistant thought for the message it led to.
+// reasoning adds reasoning to the assistant's message that follows it.
 func (in *inputItems) reasoning(item object) error {
 	for _, name := range []string{"content", "summary"} {
 		list, err := item.array(name)
 		if err != nil {
 			return err
 		}
-		told := false
+		found := false
 		for i, v := range list.elements() {
 			part, err := readObject(v, item.at.field(name).element(i))
 			if err != nil {
@@ -278,12 +261,12 @@ func (in *inputItems) reasoning(item object) error {
 				return err
 			}
 			if !text.isBlank() {
-				in.t.byAssistant().think(text)
-				told = true
+				in.t.assistantTurn().think(text)
+				found = true
 			}
 		}
-		if told {
-			break // a summary would only repeat it
+		if found {
+			break // a summary would repeat the content
 		}
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// streamedAndWhole has an answer told in both ways and returns what a client has in the
-// end: the message or the response as JSON, which must be the same.
+// streamedAndWhole translates an answer both streamed and whole, checks that a client
+// gets the same message or response, and returns it as JSON.
 func streamedAndWhole(t fataler, route openai.Route, request, whole, stream string) string {
 	_, x, err := translate(route, request, testOptions)
 	if err != nil {
@@ -37,7 +37,7 @@ func streamedAndWhole(t fataler, route openai.Route, request, whole, stream stri
 	return canonical(t, string(answer))
 }
 
-// wholeLike is a whole answer with one choice and with what an event of a stream has else.
+// wholeLike is a whole answer with one choice and the other members of a stream's event.
 func wholeLike(choice, event string) string {
 	return strings.Replace(event, `"choices":[]`, `"choices":[{"index":0,`+choice+`}]`, 1)
 }
@@ -51,8 +51,8 @@ func canonical(t fataler, s string) string {
 	return string(b)
 }
 
-// replayResponses puts a response together from its events as an SDK does, and holds
-// that the last event says the same.
+// replayResponses assembles a response from its events as an SDK does, and checks that
+// the last event has the same.
 func replayResponses(t fataler, stream string) string {
 	var items []any
 	parts := func(e event) []any {
@@ -113,15 +113,14 @@ func replayResponses(t fataler, stream string) string {
 	return ""
 }
 
-// What else than a plain text and tool_calls a model's answer may have, however the
-// engine spells it.
-func TestRarerFormsOfAnswers(t *testing.T) {
+// Members of an answer other than a text and tool_calls, in the forms that engines use.
+func TestRareFormsOfAnswers(t *testing.T) {
 	const text, call = `"content":"Sorry."`, `"content":null`
 	for name, c := range map[string]struct {
 		message             string // of a whole answer
 		deltas              []string
 		finish              string
-		messages, responses []string // what the client has
+		messages, responses []string // what the client gets
 	}{
 		"a refusal": {
 			message: `"content":null,"refusal":"I can't."`, finish: `"stop"`,
@@ -198,8 +197,8 @@ var streamedRequest = map[openai.Route]string{
 	openai.RouteResponses: `{"model":"m","input":"q","stream":true}`,
 }
 
-// An engine that tells a second finish does not make an answer whole that was cut.
-func TestTheWorstFinishCounts(t *testing.T) {
+// A second finish reason does not make an answer complete that was cut.
+func TestWorstFinishReasonCounts(t *testing.T) {
 	for _, c := range []struct{ first, second, messages, responses string }{
 		{`"length"`, `"stop"`, "max_tokens", "incomplete"},
 		{`"stop"`, `"length"`, "max_tokens", "incomplete"},
@@ -209,7 +208,7 @@ func TestTheWorstFinishCounts(t *testing.T) {
 		{`"stop"`, `"stop"`, "end_turn", "completed"},
 	} {
 		both(t, func(t *testing.T, x Exchange) {
-			out := tell(t, x, chatStream(`"delta":{"content":"a"}`, `"delta":{},"finish_reason":`+c.first, `"delta":{},"finish_reason":`+c.second, usageEvent))
+			out := translateStream(t, x, chatStream(`"delta":{"content":"a"}`, `"delta":{},"finish_reason":`+c.first, `"delta":{},"finish_reason":`+c.second, usageEvent))
 			want := `"status":"` + c.responses + `"`
 			if _, ok := x.(*Messages); ok {
 				want = `"stop_reason":"` + c.messages + `"`
@@ -234,8 +233,8 @@ func drawPieces(t *rapid.T, text string) []string {
 	return pieces
 }
 
-// What a client puts together from a stream is the whole answer of the same engine to
-// the byte: blocks or items, why it stopped, and usage.
+// The answer that a client assembles from a stream equals the whole answer of the same
+// engine: blocks or items, stop reason, and usage.
 func TestAssembledStreamsAreTheWholeAnswer(t *testing.T) {
 	quoted := func(s string) string { return string(appendQuoted(nil, []byte(s))) }
 	rapid.Check(t, func(t *rapid.T) {
@@ -326,11 +325,11 @@ func TestAssembledStreamsAreTheWholeAnswer(t *testing.T) {
 	})
 }
 
-// A tool whose input the client wants as it comes gets it so, whatever it is.
+// The input of a tool with eager_input_streaming is sent as it comes.
 func TestEagerInputComesInPieces(t *testing.T) {
 	_, x := translated(t, openai.RouteMessages, messagesHead+`[],"stream":true,"tools":[{"name":"\u0066","input_schema":{"type":"object"},"eager_input_streaming":true},{"name":"g","input_schema":{"type":"object"},"eager_input_streaming":false}]}`)
 	for name, want := range map[string]int{"f": 2, "g": 1} {
-		out := tell(t, x, chatStream(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"`+name+`","arguments":"{\"x\":"}}]}`, `"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\"y"}}]}`, `"delta":{},"finish_reason":"length"`))
+		out := translateStream(t, x, chatStream(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"`+name+`","arguments":"{\"x\":"}}]}`, `"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\"y"}}]}`, `"delta":{},"finish_reason":"length"`))
 		if got := strings.Count(out, "input_json_delta"); got != want || strings.Contains(out, invalidJSON) != (name == "g") {
 			t.Errorf("%s: %d pieces in %s", name, got, out)
 		}

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// TestSDKs has the official Python SDKs read what the translation makes of canned
-// engine answers; see test/sdk/translate.py. It is run only where a Python with them
-// is named.
+// TestSDKs has the official Python SDKs read translations of canned engine answers; see
+// test/sdk/translate.py. It runs only if a Python with the SDKs is named.
 func TestSDKs(t *testing.T) {
 	python := os.Getenv("SLUICE_SDK_PYTHON")
 	if python == "" {
@@ -29,7 +28,7 @@ func TestSDKs(t *testing.T) {
 	}
 }
 
-// serveTranslated plays the engine that the model's name asks for.
+// serveTranslated serves the canned answer that the model's name asks for.
 func serveTranslated(w http.ResponseWriter, req *http.Request) {
 	route := openai.RouteResponses
 	if strings.HasSuffix(req.URL.Path, "/messages") {

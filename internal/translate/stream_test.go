@@ -37,10 +37,10 @@ func TestStreamsDoNotDependOnCutsAndLineEnds(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		r := rand.New(rand.NewPCG(1, 2))
 		stream := chatStream(storyEvents...)
-		want := tell(t, x, stream)
+		want := translateStream(t, x, stream)
 		for _, end := range []string{"\n", "\r\n", "\r"} {
 			for _, pieces := range cuts("\xef\xbb\xbf"+strings.ReplaceAll(stream, "\n", end), r) {
-				if got := tell(t, x, pieces...); got != want {
+				if got := translateStream(t, x, pieces...); got != want {
 					t.Fatalf("line end %q, %d pieces: got\n%s\nwant\n%s", end, len(pieces), got, want)
 				}
 			}
@@ -48,14 +48,13 @@ func TestStreamsDoNotDependOnCutsAndLineEnds(t *testing.T) {
 	})
 }
 
-// Data over several lines is one text with line feeds in it, and what is passed on of
-// it must fit in one line again.
+// Data over several lines is one text with line feeds, which must be sent in one line.
 func TestEventsOverSeveralLines(t *testing.T) {
 	chat, x := translated(t, openai.RouteResponses, "{\"model\":\"m\",\"input\":\"q\",\"stream\":true,\"include\":[\"message.output_text.logprobs\"],\"tools\":[{\"type\":\"function\",\r\n\"name\":\"f\"}],\"text\":{\n\"format\":\n{\"type\":\"text\"}}}")
 	if !strings.Contains(chat, `"name":"f"`) {
 		t.Error(chat)
 	}
-	out := tell(t, x, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"logprobs\":{\"content\":[\ndata: {\"token\":\ndata: \"a\"}]}}]}\n\n"+
+	out := translateStream(t, x, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"logprobs\":{\"content\":[\ndata: {\"token\":\ndata: \"a\"}]}}]}\n\n"+
 		"event: x\nid: 5\ndata:{\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 	checkResponsesStream(t, out)
 	if !strings.Contains(out, `"logprobs":[{"token":"a"}]`) || !strings.Contains(out, `"tools":[{"type":"function","name":"f"}]`) {
@@ -63,15 +62,15 @@ func TestEventsOverSeveralLines(t *testing.T) {
 	}
 }
 
-// A stream and a whole answer of the same choice are the same answer.
-func TestStreamEqualsWholeAnswer(t *testing.T) {
+// A stream and a whole answer of the same choice give the same answer.
+func TestStreamAndWholeAnswerAreEqual(t *testing.T) {
 	whole := `{"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"h\u00e9 \ud83d\ude00\n","reasoning_content":"hm","tool_calls":[{"id":"c1","function":{"name":"f","arguments":"{\"a\":1}"}},{"id":"c2","function":{"name":"g","arguments":"{}"}}]},"finish_reason":"tool_calls"}],` + strings.SplitN(usageEvent, `"choices":[],`, 2)[1]
 	_, x := translated(t, openai.RouteResponses, `{"model":"m","input":"q","stream":true}`)
 	answer, err := x.Answer([]byte(whole), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := readEvents(t, tell(t, x, chatStream(storyEvents...)))
+	events := readEvents(t, translateStream(t, x, chatStream(storyEvents...)))
 	last, err := json.Marshal(events[len(events)-1].data["response"])
 	if err != nil {
 		t.Fatal(err)
@@ -82,10 +81,10 @@ func TestStreamEqualsWholeAnswer(t *testing.T) {
 	if answer, err = x.Answer([]byte(whole), 0); err != nil {
 		t.Fatal(err)
 	}
-	sameJSON(t, replayMessages(t, tell(t, x, chatStream(storyEvents...))), string(answer))
+	sameJSON(t, replayMessages(t, translateStream(t, x, chatStream(storyEvents...))), string(answer))
 }
 
-// replayMessages puts a message together from its events, as an SDK does.
+// replayMessages assembles a message from its events, as an SDK does.
 func replayMessages(t fataler, stream string) string {
 	var message map[string]any
 	inputs := map[int]string{}
@@ -123,8 +122,8 @@ func replayMessages(t fataler, stream string) string {
 			message["usage"] = e.data["usage"]
 		}
 	}
-	// Escapes of a character cut in two halves are whole only once they are joined
-	// as they were spelled; each SDK sees two halves, in the chat API too.
+	// The two escapes of a surrogate pair may come in two pieces, and give the character
+	// only once they are joined; each SDK sees two halves, in the chat API too.
 	for _, b := range message["content"].([]any) {
 		if b := b.(map[string]any); b["type"] == "text" {
 			b["text"] = strings.Replace(b["text"].(string), "\uFFFD\uFFFD", "😀", 1)
@@ -137,7 +136,7 @@ func replayMessages(t fataler, stream string) string {
 	return string(b)
 }
 
-// Random choices, told at random, keep the order that clients rely on.
+// Random choices in random pieces keep the order that clients rely on.
 func TestRandomStreamsKeepTheirOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -160,7 +159,7 @@ func TestRandomStreamsKeepTheirOrder(t *testing.T) {
 		events = append(events, fmt.Sprintf(`"delta":{},"finish_reason":"%s"`, []string{"stop", "length", "tool_calls"}[r.IntN(3)]))
 		stream := chatStream(events...)
 		both(t, func(t *testing.T, x Exchange) {
-			out := tell(t, x, cuts(stream, r)[2]...)
+			out := translateStream(t, x, cuts(stream, r)[2]...)
 			if _, ok := x.(*Messages); ok {
 				checkMessagesStream(t, out)
 			} else {
@@ -170,15 +169,15 @@ func TestRandomStreamsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Engines differ in how they tell that another call begins.
-func TestWhereCallsBegin(t *testing.T) {
+// Engines differ in how they show that another call begins.
+func TestCallsBeginWhereEnginesSay(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		for name, second := range map[string]string{
 			"by index":           `"index":1,"id":"b","function":{"name":"g"}`,
 			"by id at one index": `"index":0,"id":"b","function":{"name":"g"}`,
 			"by name alone":      `"function":{"name":"g"}`,
 		} {
-			out := tell(t, x, chatStream(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}`,
+			out := translateStream(t, x, chatStream(`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}`,
 				`"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}`,
 				`"delta":{"tool_calls":[{`+second+`}]}`, `"delta":{"content":"after"}`,
 				`"delta":{"tool_calls":[{"index":1,"id":null,"function":{"arguments":""}}]},"finish_reason":"stop"`))
@@ -189,10 +188,10 @@ func TestWhereCallsBegin(t *testing.T) {
 	})
 }
 
-// Parsers of tool calls let go of the text after a call in the event that ends it.
-func TestTextInTheEventOfACall(t *testing.T) {
+// Some engines send the text after a call in the event that ends the call.
+func TestTextAfterACallInItsLastEvent(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
-		out := tell(t, x, chatStream(`"delta":{"content":"a","tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{"}}]}`,
+		out := translateStream(t, x, chatStream(`"delta":{"content":"a","tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{"}}]}`,
 			`"delta":{"content":"b","tool_calls":[{"index":0,"function":{"arguments":"}"}}]},"finish_reason":"tool_calls"`))
 		a, call, b := strings.Index(out, `"a"`), strings.Index(out, `}"`), strings.Index(out, `"b"`)
 		if a < 0 || call < a || b < call {
@@ -212,7 +211,7 @@ func TestErrorsInStreams(t *testing.T) {
 			{`{"object":"error","message":"too long","type":"BadRequestError","code":400}`, 400, "too long"},
 			{`{"error":{"message":"busy","code":429}}`, 429, "busy"},
 			{`{"error":"what"}`, 500, "what"},
-			{`{"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}`, 500, "gave the request up"},
+			{`{"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}`, 500, "aborted the request"},
 		} {
 			out, err := tellErr(x, "data: "+c.event+"\n\ndata: [DONE]\n\n")
 			var e *EngineError
@@ -226,7 +225,7 @@ func TestErrorsInStreams(t *testing.T) {
 	})
 }
 
-func TestStreamsThatAreNone(t *testing.T) {
+func TestMalformedStreamsAreErrors(t *testing.T) {
 	first := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n"
 	both(t, func(t *testing.T, x Exchange) {
 		for name, stream := range map[string]string{
@@ -250,22 +249,21 @@ func TestStreamsThatAreNone(t *testing.T) {
 	})
 }
 
-// An engine that ends its stream after the finish reason without the marker has said
-// all there is.
+// A stream that ends after its finish reason, without the end marker, is complete.
 func TestStreamWithoutEndMarkerIsComplete(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		stream := chatStream(storyEvents...)
-		want := tell(t, x, stream)
-		if got := tell(t, x, strings.TrimSuffix(stream, "data: [DONE]\n\n")); got != want {
+		want := translateStream(t, x, stream)
+		if got := translateStream(t, x, strings.TrimSuffix(stream, "data: [DONE]\n\n")); got != want {
 			t.Errorf("got %s", got)
 		}
-		if got := tell(t, x, stream, stream, "data: {\n\n"); got != want {
+		if got := translateStream(t, x, stream, stream, "data: {\n\n"); got != want {
 			t.Errorf("something came after the end: %s", got)
 		}
 	})
 }
 
-func TestFail(t *testing.T) {
+func TestFailEndsTheStreamOnce(t *testing.T) {
 	first := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n"
 	both(t, func(t *testing.T, x Exchange) {
 		for _, begun := range []bool{false, true} {
@@ -308,7 +306,7 @@ func TestFail(t *testing.T) {
 	})
 }
 
-func TestKeepAlives(t *testing.T) {
+func TestKeepAlivesArePassedOn(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		var out strings.Builder
 		write := func(b []byte) { out.Write(b) }
@@ -333,8 +331,8 @@ func TestKeepAlives(t *testing.T) {
 	})
 }
 
-// The last event of a Responses stream repeats the whole output: an engine without an
-// end must not fill the router's memory.
+// The last event of a Responses stream repeats the whole output: an endless stream of an
+// engine must not fill the router's memory.
 func TestOutputIsBounded(t *testing.T) {
 	_, r, err := ResponsesRequest([]byte(`{"model":"m","input":"q","stream":true}`), Options{MaxOutputBytes: 1000})
 	if err != nil {
@@ -366,7 +364,7 @@ func TestEventIsBoundedInPieces(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNone(t *testing.T) {
+func TestMalformedAnswersAreErrors(t *testing.T) {
 	both(t, func(t *testing.T, x Exchange) {
 		for _, body := range []string{``, `x`, `[]`, `{}`, `{"choices":[]}`, `{"choices":[{"index":1}]}`, `{"choices":{}}`} {
 			_, err := x.Answer([]byte(body), 0)
@@ -421,10 +419,10 @@ func TestEngineErrorsInTheClientsForm(t *testing.T) {
 	}
 }
 
-// The case: a router put the pairing fields into completions and chat bodies only, and
-// sent /v1/messages to the pair bare, so that the engine refused each. Here what
-// reaches the engine is a chat body that takes the fields like any other, and its
-// answer reads as one of the API that was asked for.
+// A router that adds the pairing fields to completions and chat bodies only sends
+// /v1/messages to a pair without them, and the engine refuses each request. Here the
+// engine gets a chat body to which the fields can be added, and its answer is translated
+// back.
 func TestMessagesAndResponsesCanBePaired(t *testing.T) {
 	for route, body := range map[openai.Route]string{
 		openai.RouteMessages:  `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`,
@@ -455,7 +453,7 @@ func TestMessagesAndResponsesCanBePaired(t *testing.T) {
 	}
 }
 
-// The case: numbers went through float64 on their way and came out changed.
+// Numbers must not pass through float64, which would change them.
 func TestTranslatedNumbersArriveDigitForDigit(t *testing.T) {
 	for route, body := range map[openai.Route]string{
 		openai.RouteMessages:  `{"model":"m","max_tokens":5,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"n":9007199254740993}}]}],"seed":9007199254740993,"tools":[{"name":"f","input_schema":{"type":"object","maximum":9007199254740993}}]}`,

@@ -7,43 +7,43 @@ import (
 )
 
 // toolList sorts a request's tools into functions, which the engine's chat route can
-// tell the model of, and all others: tools that the API's own servers run, and those of
-// the client's that are not called with a JSON object. Agents send them beside their
-// functions without asking whether they are there.
+// pass to the model, and all others: tools that the API's own servers run, and tools of
+// the client that are not called with a JSON object. Agents send such tools beside their
+// functions without asking whether a server has them.
 type toolList struct {
 	refuse bool     // Options.RefuseTools
 	only   []string // the names that the client allows for this answer, nil for all
-	told   []raw    // the tools that were told, as the client spelled them
-	names  []string // of told
-	left   []leftTool
+	passed []raw    // the tools that are passed to the engine, as the client spelled them
+	names  []string // of passed
+	left   []omittedTool
 }
 
-// leftTool is a tool that the model does not see.
-type leftTool struct {
-	kind, name string // the name is "" where it has none
+// omittedTool is a tool that the model does not see.
+type omittedTool struct {
+	kind, name string // the name is "" if it has none
 }
 
-// leave leaves a tool out, or refuses it.
-func (l *toolList) leave(tool object, kind raw) error {
+// leaveOut leaves a tool out, or refuses it by option.
+func (l *toolList) leaveOut(tool object, kind raw) error {
 	if l.refuse {
 		return unsupported(tool.at.field("type"), "tools of type %q cannot be passed to the engine behind this route; only functions of the client's can", clipName(kind.text()))
 	}
-	l.left = append(l.left, leftTool{kind.text(), tool.get("name").text()})
+	l.left = append(l.left, omittedTool{kind.text(), tool.get("name").text()})
 	return nil
 }
 
-// leaveFor is leave for a function that asks for what is not possible here.
-func (l *toolList) leaveFor(tool object, field, why string) error {
+// leaveOutFor is leaveOut for a function with a field that is not possible here.
+func (l *toolList) leaveOutFor(tool object, field, why string) error {
 	if l.refuse {
 		return unsupported(tool.at.field(field), "%s", why)
 	}
-	l.left = append(l.left, leftTool{field, tool.get("name").text()})
+	l.left = append(l.left, omittedTool{field, tool.get("name").text()})
 	return nil
 }
 
-func (l *toolList) none() bool { return len(l.told) == 0 }
+func (l *toolList) none() bool { return len(l.passed) == 0 }
 
-// need refuses a choice that must be a tool where no tool is left.
+// need refuses a tool_choice that requires a tool if there is none.
 func (l *toolList) need(at *path) error {
 	switch {
 	case !l.none():
@@ -54,7 +54,7 @@ func (l *toolList) need(at *path) error {
 	return bad(at, "asks for a tool, but there are no tools")
 }
 
-// needNamed refuses a choice of a tool that was left out.
+// needNamed refuses a tool_choice that names a tool that was left out.
 func (l *toolList) needNamed(at *path, name string) error {
 	if err := l.need(at); err != nil {
 		return err
@@ -66,14 +66,14 @@ func (l *toolList) needNamed(at *path, name string) error {
 	}
 	for _, t := range l.left {
 		if t.name == name {
-			return unsupported(at, "asks for a tool that is left out here (%s)", plainWord(t.kind))
+			return unsupported(at, "asks for a tool that is left out here (%s)", headerWord(t.kind))
 		}
 	}
-	return nil // the engine's to judge
+	return nil // the engine decides
 }
 
-// note says what was left out, in printable ASCII of at most some 800 bytes; "" if
-// nothing was. That of leftParts adds some 400.
+// note names the tools that were left out, in printable ASCII of at most about 800
+// bytes; "" if there are none. The note of omittedParts adds about 400.
 func (l *toolList) note() string {
 	if len(l.left) == 0 {
 		return ""
@@ -81,26 +81,26 @@ func (l *toolList) note() string {
 	return "tools left out: " + l.list()
 }
 
-// leftParts notes the types of blocks or items of earlier turns that are left out: what
-// tools did that the API's own servers run, or which the model does not see.
-type leftParts struct {
+// omittedParts are the types of blocks or items of earlier turns that are left out: calls
+// and results of tools that the API's own servers run, or that the model does not see.
+type omittedParts struct {
 	refuse bool // Options.RefuseTools
 	kinds  []string
 }
 
-// leave leaves a block or an item out, or refuses it.
-func (l *leftParts) leave(at *path, kind string) error {
+// leaveOut leaves a block or an item out, or refuses it by option.
+func (l *omittedParts) leaveOut(at *path, kind string) error {
 	if l.refuse {
-		return unsupported(at.field("type"), "%q cannot be shown to the engine behind this route", clipName(kind))
+		return unsupported(at.field("type"), "%q cannot be passed to the engine behind this route", clipName(kind))
 	}
-	if kind = plainWord(kind); len(l.kinds) < 8 && !slices.Contains(l.kinds, kind) {
+	if kind = headerWord(kind); len(l.kinds) < 8 && !slices.Contains(l.kinds, kind) {
 		l.kinds = append(l.kinds, kind)
 	}
 	return nil
 }
 
-// note adds to a note what was left out.
-func (l *leftParts) note(note string) string {
+// note adds the types that were left out to a note.
+func (l *omittedParts) note(note string) string {
 	if len(l.kinds) == 0 {
 		return note
 	}
@@ -121,16 +121,16 @@ func (l *toolList) list() string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(plainWord(t.kind))
+		b.WriteString(headerWord(t.kind))
 		if t.name != "" && t.name != t.kind {
-			b.WriteString(" (" + plainWord(t.name) + ")")
+			b.WriteString(" (" + headerWord(t.name) + ")")
 		}
 	}
 	return b.String()
 }
 
-// plainWord makes a client's word fit for a header and a log line.
-func plainWord(s string) string {
+// headerWord makes a name sent by a client safe for a header and a log line.
+func headerWord(s string) string {
 	s = s[:min(len(s), 48)]
 	return strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
@@ -140,10 +140,10 @@ func plainWord(s string) string {
 	}, s)
 }
 
-// appendOneLineList appends a list of the told tools for the answer that repeats them.
+// appendOneLineList appends the list of the passed tools, which the answer repeats.
 func (l *toolList) appendOneLineList(dst []byte) []byte {
 	dst = append(dst, '[')
-	for i, v := range l.told {
+	for i, v := range l.passed {
 		dst = append(dst, commaIf(i > 0)...)
 		dst = appendOneLine(dst, v)
 	}

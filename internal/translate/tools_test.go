@@ -12,8 +12,8 @@ const (
 	responsesFunction = `{"type":"function","name":"f"}`
 )
 
-// Agents send tools that the provider runs, and newer kinds of their own, beside their
-// functions: one of them made each of their requests a 400.
+// Agents send tools that the provider runs, and tools of newer types, beside their
+// functions: one such tool must not make each request a 400.
 func TestToolsOfOtherTypesAreLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		route             openai.Route
@@ -126,9 +126,9 @@ func TestToolsAreRefusedByOption(t *testing.T) {
 	}
 }
 
-// Chat templates take the system's message first and once. Agents put reminders
-// between and behind the turns, and send instructions beside items of the developer.
-func TestTheSystemSpeaksFirstAndOnce(t *testing.T) {
+// Chat templates accept one system message, the first. Agents put system messages
+// between and after the turns, and send instructions beside developer items.
+func TestSystemMessagesBecomeOneThatIsFirst(t *testing.T) {
 	const u, a = `{"role":"user","content":"u"}`, `{"role":"assistant","content":"a"}`
 	for _, c := range []struct {
 		route      openai.Route
@@ -166,9 +166,9 @@ func TestTheSystemSpeaksFirstAndOnce(t *testing.T) {
 	}
 }
 
-// Turns from another server have what its tools did: one such block made each further
-// request of a session a 400.
-func TestPartsOfTurnsThatAreLeftOut(t *testing.T) {
+// Turns from another server have calls and results of its tools: one such block must not
+// make each further request of a session a 400.
+func TestPartsOfServerToolsAreLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		route          openai.Route
 		in, want, note string
@@ -201,7 +201,7 @@ func TestPartsOfTurnsThatAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestAllowedTools(t *testing.T) {
+func TestAllowedToolsShortenTheList(t *testing.T) {
 	for _, c := range []struct{ mode, names, want string }{
 		{"auto", `{"type":"function","name":"\u0067"},{"type":"mcp","server_label":"x"}`, `"tools":[{"type":"function","function":{"name":"g"}}],"tool_choice":"auto"}`},
 		{"required", `{"type":"function","name":"f"},{"type":"function","name":"g"}`, `"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":"required"}`},

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// turns writes the messages of a chat body. Many chat templates refuse a second message
-// of the system, one that is not the first, and two of the user or of the assistant one
-// after the other. So what is said by the system, wherever it stands, becomes one
-// message before all others, and neighbours of one role become one.
+// turns writes the messages of a chat body. Many chat templates refuse a second system
+// message, one that is not the first, and two messages of the user or of the assistant
+// in a row. So all system messages become one message before all others, and adjacent
+// messages of one role become one.
 type turns struct {
-	c     *chatBody
-	count int
-	start int        // where the first message stands in c.b
-	lead  []leadPart // what the system says, in order
+	c       *chatBody
+	count   int
+	start   int           // offset of the first message in c.b
+	leading []leadingPart // texts of the system, in order
 
 	open role // of the message that is not written yet
 	user parts
@@ -28,8 +28,9 @@ const (
 	roleAssistant
 )
 
-// leadPart is a text of the system's, as a JSON string, or a part of another type.
-type leadPart struct {
+// leadingPart is a part of the system message: a text, as a JSON string, or a part of
+// another type.
+type leadingPart struct {
 	text raw
 	part []byte
 }
@@ -42,8 +43,8 @@ func beginTurns(c *chatBody) *turns {
 
 func (t *turns) end() {
 	t.flush()
-	if len(t.lead) > 0 {
-		b := append([]byte(`{"role":"system","content":`), t.leadContent()...)
+	if len(t.leading) > 0 {
+		b := append([]byte(`{"role":"system","content":`), t.leadingContent()...)
 		b = append(b, '}')
 		if t.count > 0 {
 			b = append(b, ',')
@@ -53,25 +54,25 @@ func (t *turns) end() {
 	t.c.b = append(t.c.b, ']')
 }
 
-// system adds a text to what the system says.
+// system adds a text to the system message.
 func (t *turns) system(text raw) {
 	if !text.isBlank() {
-		t.lead = append(t.lead, leadPart{text: text})
+		t.leading = append(t.leading, leadingPart{text: text})
 	}
 }
 
-// leadContent is one string, an empty line between what were turns of their own. Only
-// parts of another type make it a list.
-func (t *turns) leadContent() []byte {
+// leadingContent is one string, with an empty line between texts of different turns, or
+// a list if there are parts of another type.
+func (t *turns) leadingContent() []byte {
 	var all parts
-	texts := make([]raw, 0, len(t.lead))
+	texts := make([]raw, 0, len(t.leading))
 	flush := func() {
 		if len(texts) > 0 {
 			all.text(joinTexts(texts, emptyLine))
 			texts = texts[:0]
 		}
 	}
-	for _, p := range t.lead {
+	for _, p := range t.leading {
 		if p.text != nil {
 			texts = append(texts, p.text)
 			continue
@@ -93,8 +94,8 @@ func (t *turns) begin(role string) {
 	t.c.b = append(append(append(t.c.b, `{"role":"`...), role...), '"')
 }
 
-// byUser goes on with the user's message, or begins one.
-func (t *turns) byUser() *parts {
+// userTurn continues the user's message, or begins one.
+func (t *turns) userTurn() *parts {
 	if t.open != roleUser {
 		t.flush()
 		t.open = roleUser
@@ -103,8 +104,8 @@ func (t *turns) byUser() *parts {
 	return &t.user
 }
 
-// byAssistant is byUser for the assistant.
-func (t *turns) byAssistant() *assistant {
+// assistantTurn is userTurn for the assistant.
+func (t *turns) assistantTurn() *assistant {
 	if t.open != roleAssistant {
 		t.flush()
 		t.open = roleAssistant
@@ -133,26 +134,26 @@ func (t *turns) flush() {
 type parts struct {
 	b     []byte
 	count int
-	// only is the text while it is the one part, which is then not in b. owned: it has
-	// grown, and is no piece of the client's body any more.
-	only  raw
-	owned bool
-	// isText: the last part is a text. apart: what comes next is of another turn.
+	// single is the text while it is the only part; it is not in b then. owned: it was
+	// copied to grow, and is no piece of the client's body any more.
+	single raw
+	owned  bool
+	// isText: the last part is a text. apart: the next part is of another turn.
 	isText, apart bool
 }
 
 // open begins a part other than a text.
 func (p *parts) open() {
-	p.settle()
+	p.writeSingle()
 	p.next()
 	p.isText = false
 }
 
-// settle writes the text that was the one part.
-func (p *parts) settle() {
-	if p.only != nil {
-		p.b = append(append(append(p.b, partTextOpen...), p.only...), '}')
-		p.only, p.owned = nil, false
+// writeSingle writes the single text into b, as another part follows.
+func (p *parts) writeSingle() {
+	if p.single != nil {
+		p.b = append(append(append(p.b, partTextOpen...), p.single...), '}')
+		p.single, p.owned = nil, false
 	}
 }
 
@@ -166,35 +167,36 @@ func (p *parts) next() {
 
 const partTextOpen = `{"type":"text","text":`
 
-// text adds a text. One of another turn goes on with the last text behind an empty line.
+// text adds a text. A text of another turn is joined to the last text, with an empty line
+// between them.
 func (p *parts) text(v raw) {
 	switch {
 	case p.count == 0:
 		p.next()
-		p.only = v
+		p.single = v
 	case p.apart && p.isText:
 		p.apart = false
 		p.join(v)
 	default:
-		p.settle()
+		p.writeSingle()
 		p.next()
 		p.b = append(append(append(p.b, partTextOpen...), v...), '}')
 	}
 	p.isText = true
 }
 
-// join puts a text behind the last one, without copying that one each time: there may be
-// many.
+// join appends a text to the last one, without copying the last one each time, as there
+// may be many.
 func (p *parts) join(v raw) {
 	switch {
 	case v.isBlank():
-	case p.only.isBlank() && p.only != nil:
-		p.only = v
-	case p.only != nil:
+	case p.single.isBlank() && p.single != nil:
+		p.single = v
+	case p.single != nil:
 		if !p.owned {
-			p.only, p.owned = append(make(raw, 0, 2*(len(p.only)+len(v))), p.only...), true
+			p.single, p.owned = append(make(raw, 0, 2*(len(p.single)+len(v))), p.single...), true
 		}
-		p.only = append(append(p.only[:len(p.only)-1], emptyLine...), v[1:]...)
+		p.single = append(append(p.single[:len(p.single)-1], emptyLine...), v[1:]...)
 	default:
 		p.b = p.b[:len(p.b)-len(`"}`)]
 		if !bytes.HasSuffix(p.b, []byte(partTextOpen+`"`)) {
@@ -204,16 +206,17 @@ func (p *parts) join(v raw) {
 	}
 }
 
-// emptyLine is between texts of turns that become one, as it is spelled inside quotes.
+// emptyLine separates texts of turns that are joined, as it is written inside a JSON
+// string.
 const emptyLine = `\n\n`
 
 func (p *parts) reset() { *p = parts{b: p.b[:0]} }
 
-// appendTo appends the content: one text is a string, which every template can
-// render; else a list.
+// appendTo appends the content: a single text as a string, which every template can
+// render, else a list.
 func (p *parts) appendTo(dst []byte) []byte {
-	if p.only != nil {
-		return append(dst, p.only...)
+	if p.single != nil {
+		return append(dst, p.single...)
 	}
 	return append(append(append(dst, '['), p.b...), ']')
 }
@@ -221,7 +224,7 @@ func (p *parts) appendTo(dst []byte) []byte {
 // assistant collects what becomes one message of the assistant.
 type assistant struct {
 	content  parts
-	thinking []byte // joined, as spelled inside quotes
+	thinking []byte // joined, as written inside a JSON string
 	thought  bool
 	calls    []byte
 	called   int
@@ -263,7 +266,7 @@ func (t *turns) assistant(a *assistant) {
 	case a.called > 0:
 		b = append(b, "null"...)
 	default:
-		// A turn that says nothing is still one: templates want turns to alternate.
+		// An empty turn is kept, as templates require turns to alternate.
 		b = append(b, '"', '"')
 	}
 	if a.thought {
@@ -275,7 +278,7 @@ func (t *turns) assistant(a *assistant) {
 	t.c.b = append(b, '}')
 }
 
-// tool writes a tool's result. content is a JSON string, or nil if p has it.
+// tool writes a tool's result: content, a JSON string, or if that is nil the parts p.
 func (t *turns) tool(id, content raw, p *parts) {
 	t.flush()
 	t.begin("tool")
@@ -292,7 +295,7 @@ func (t *turns) tool(id, content raw, p *parts) {
 	t.c.b = append(b, '}')
 }
 
-// joinTexts joins texts into one JSON string. between is spelled as inside quotes.
+// joinTexts joins texts into one JSON string. between is written as inside a JSON string.
 func joinTexts(texts []raw, between string) raw {
 	switch len(texts) {
 	case 0:

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// Strict chat templates refuse two turns of the user or of the assistant one after the
-// other. Clients send them, and others come to be when a turn between them moves away.
-func TestNeighboursOfOneRoleAreOneTurn(t *testing.T) {
+// Strict chat templates refuse two turns of the user or of the assistant in a row.
+// Clients send them, and they result from moving a system message between two turns.
+func TestAdjacentMessagesOfOneRoleAreJoined(t *testing.T) {
 	const (
 		image  = `{"type":"image","source":{"type":"url","url":"u"}}`
 		imaged = `{"type":"image_url","image_url":{"url":"u"}}`
@@ -62,8 +62,8 @@ func TestNeighboursOfOneRoleAreOneTurn(t *testing.T) {
 	}
 }
 
-// Whatever the turns of a request: one system message at most, which is the first, no
-// two turns of the user or of the assistant in a row, and every word is still there.
+// For all turns of a request: at most one system message, which is the first, no two
+// turns of the user or of the assistant in a row, and no text is lost.
 func TestTurnsAlternate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := 0
@@ -128,7 +128,7 @@ func TestTurnsAlternate(t *testing.T) {
 			}
 			words := regexp.MustCompile(`w\d+\.`)
 			got := words.FindAllString(string(b), -1)
-			// Calls stand behind the text of their turn.
+			// Calls come after the text of their turn.
 			if want := append(slices.Clone(system), said...); len(got) != len(want) || !slices.Equal(got[:len(system)], system) {
 				t.Fatalf("%s became %s", body, b)
 			}
@@ -136,8 +136,8 @@ func TestTurnsAlternate(t *testing.T) {
 	})
 }
 
-// The client's body is read only: a text that grows is another's.
-func TestNeighboursLeaveTheBodyAlone(t *testing.T) {
+// The client's body is not changed by a text that is joined to another.
+func TestJoiningDoesNotChangeTheBody(t *testing.T) {
 	body := []byte(messagesHead + `[{"role":"user","content":"a"},{"role":"user","content":"b"},{"role":"assistant","content":"c"},{"role":"assistant","content":"d"}]}`)
 	before := string(body)
 	if _, _, err := MessagesRequest(body, testOptions); err != nil || string(body) != before {
@@ -146,7 +146,7 @@ func TestNeighboursLeaveTheBodyAlone(t *testing.T) {
 }
 
 // The work for a turn does not grow with the number of its neighbours.
-func BenchmarkNeighbours(b *testing.B) {
+func BenchmarkJoinedTurns(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			body := []byte(messagesHead + strings.TrimSuffix("["+strings.Repeat(`{"role":"user","content":"aaaaaaaa"},`, n), ",") + `]}`)
