@@ -87,7 +87,7 @@ func (x *attempt) runPrefill(l *liveLeg, req *upstream.Request, leg *prefillLeg)
 	case !sse && !look.Closed():
 		return bad("its answer broke off")
 	}
-	if f := x.toldError(admission.PrefillLeg, rank, look.Told()); f != nil {
+	if f := x.toldError(admission.PrefillLeg, rank, look.Excerpt()); f != nil {
 		return f // decode would wait for KV that never comes
 	}
 	if look.HasUsage {

@@ -5,9 +5,9 @@ import (
 	"net/http"
 )
 
-// Abort is what an engine that gave a request up says in an answer of status 200.
+// Abort is the error of an engine that aborted a request, in an answer of status 200.
 type Abort struct {
-	// Status is the HTTP status of an error that the engine names, else 503 for an
+	// Status is the HTTP status that the engine names for its error, else 503 for an
 	// abort and 500 for an error.
 	Status int
 	// Message is the engine's, of at most 2 KiB, or "".
@@ -16,17 +16,17 @@ type Abort struct {
 
 var abortWord = []byte(`"abort"`)
 
-// ReadAbort reports whether the JSON of an answer or an event says that the engine gave
-// the request up:
+// ReadAbort reports whether the JSON of an answer or an event says that the engine
+// aborted the request:
 //   - a finish_reason of "abort" or "error" in one of its choices or in meta_info;
-//   - such a stop_reason of the Messages API, in a message or in what ends one (the
-//     stop_reason of a choice is another thing: the stop string that was met);
+//   - such a stop_reason of the Messages API, in a message or in the event that ends one
+//     (the stop_reason of a choice is not meant: it is the stop string that was met);
 //   - a response of the Responses API, also as that of an event, that is "failed" or
 //     "cancelled", has an error, or is incomplete for such a reason.
 //
-// A reason is a text or SGLang's object {"type":"abort",…}. Other reasons, known or not,
-// are none. The JSON may be cut off behind it. One without those words costs a few
-// searches.
+// A reason is a string or SGLang's object {"type":"abort",…}. Other reasons, known or not,
+// are no aborts. The JSON may be cut off after the reason. JSON without those words costs
+// a few searches.
 func ReadAbort(json []byte) (Abort, bool) {
 	if !bytes.Contains(json, abortWord) && !bytes.Contains(json, errorWord) &&
 		!bytes.Contains(json, failedWord) && !bytes.Contains(json, cancelledWord) {
@@ -35,7 +35,7 @@ func ReadAbort(json []byte) (Abort, bool) {
 	return walkAbort(json)
 }
 
-// walkAbort is apart from ReadAbort because its result lies on the heap.
+// walkAbort is separate from ReadAbort because its result is allocated on the heap.
 func walkAbort(json []byte) (a Abort, ok bool) {
 	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
@@ -75,12 +75,12 @@ func (w *abortWalk) answer(i, depth int) int {
 		return s.skip(i, depth)
 	}
 	i++
-	var told endedResponse
+	var ended endedResponse
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
-			if depth == 0 && told.object {
-				w.response(&told)
+			if depth == 0 && ended.object {
+				w.response(&ended)
 			}
 			return v
 		}
@@ -98,7 +98,7 @@ func (w *abortWalk) answer(i, depth int) int {
 			}
 		default:
 			if i = s.skip(v, depth+1); i > 0 && depth == 0 {
-				told.take(name, s, v, i)
+				ended.take(name, s, v, i)
 			}
 		}
 		if i < 0 || w.found {
@@ -107,7 +107,7 @@ func (w *abortWalk) answer(i, depth int) int {
 	}
 }
 
-// message walks the message of an event, or the delta that ends one, from behind its '{'.
+// message walks the message of an event, or the delta that ends one, from after its '{'.
 func (w *abortWalk) message(i, depth int) int {
 	s := w.s
 	for first := true; ; first = false {
@@ -126,7 +126,7 @@ func (w *abortWalk) message(i, depth int) int {
 	}
 }
 
-// members walks an object from behind its '{' and gives each member to take, whose value
+// members walks an object from after its '{' and calls take with each member; its value
 // is s.b[from:to].
 func (w *abortWalk) members(i, depth int, take func(name Span, s *scanner, from, to int)) int {
 	for first := true; ; first = false {
@@ -141,7 +141,7 @@ func (w *abortWalk) members(i, depth int, take func(name Span, s *scanner, from,
 	}
 }
 
-// endedResponse is what a response of the Responses API tells of its end, raw.
+// endedResponse are the members that say how a response of the Responses API ended, raw.
 type endedResponse struct {
 	object              bool // it calls itself a response
 	status, err, reason []byte
@@ -161,8 +161,8 @@ func (r *endedResponse) take(name Span, s *scanner, from, to int) {
 	}
 }
 
-// response judges how a response ended. Engines call a response cancelled that they
-// aborted.
+// response finds out how a response ended. Engines report a response that they aborted
+// as cancelled.
 func (w *abortWalk) response(r *endedResponse) {
 	var facts errorFacts
 	hasError := len(r.err) > 0 && (r.err[0] == '{' || r.err[0] == '"')
@@ -194,7 +194,7 @@ func (w *abortWalk) facts(raw []byte, facts *errorFacts) {
 	facts.object(s, 1)
 }
 
-// tell takes what an error says beside its kind.
+// tell takes status and message of an error.
 func (w *abortWalk) tell(facts *errorFacts) {
 	status, message := facts.tell()
 	w.abort.Message = message

@@ -47,8 +47,7 @@ func TestReadAbort(t *testing.T) {
 	}
 }
 
-// However a stream is cut into pieces, what is passed on of one that is given up, and
-// closed, is what came before.
+// However a stream is cut into pieces, only what precedes the abort is passed on.
 func TestScannerStopsAtAnAbort(t *testing.T) {
 	const before = "data: {\"choices\":[{\"text\":\"a\"}]}\n\n: note\n"
 	const all = before + "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"abort\"}],\"usage\":{\"prompt_tokens\":7}}\n\ndata: [DONE]\n\n"

@@ -2,33 +2,33 @@ package openai
 
 import "bytes"
 
-// AnswerScanner reads how the JSON of an answer ended and what it cost while it passes
-// by, however it is split into pieces and however large it is. It keeps the few members
-// that tell such things, of one element of a list at a time, and nothing else: at most
-// maxAnswerKept bytes. It checks no more of the JSON than that its brackets close.
+// AnswerScanner reads how an answer ended and its token counts from JSON that is relayed,
+// however it is split into pieces and however large it is. It keeps the few members with
+// these facts, of one element of a list at a time: at most maxAnswerKept bytes. Of the
+// JSON it checks only that the brackets close.
 //
 // The zero value is ready. It is not safe for concurrent use.
 type AnswerScanner struct {
-	// MaxEach is of how many elements of a list of answers Cached is told.
+	// MaxEach is the number of elements of a list of answers for which Cached is read.
 	MaxEach int
 
-	// Aborted: the engine aborted the request, see ReadAbort; Abort is what it says. It
-	// is told as soon as it is known, as the rest at the end of the answer.
+	// Aborted: the engine aborted the request, see ReadAbort; Abort is its error. It is
+	// set as soon as it is known, the fields below at the end of the answer.
 	Aborted bool
 	Abort   Abort
 	// Usage is the token counts, see ReadUsage.
 	Usage    Usage
 	HasUsage bool
-	// Cached has the cached tokens of each element of a list of answers, -1 where it
-	// tells none.
+	// Cached has the cached tokens of each element of a list of answers, -1 if the
+	// element has no such count.
 	Cached []int64
 
 	state answerState
-	kept  bool // the string or scalar at hand is kept
-	esc   int  // bytes that belong to the escape at hand
+	kept  bool // the current string or scalar is kept
+	esc   int  // bytes that belong to the current escape
 	skip  int  // open containers of a value that is not kept
 	quote bool // in a string of such a value
-	size  int  // of the string at hand
+	size  int  // of the current string
 	stack [maxAnswerDepth]answerFrame
 	depth int
 	name  []byte
@@ -45,7 +45,7 @@ const (
 	answerString
 	answerScalar
 	answerSkip
-	answerAfter // a comma, or the end of what the value is in
+	answerAfter // a comma, or the end of the enclosing list or object
 	answerDone
 	answerBad
 )
@@ -62,8 +62,8 @@ const (
 	maxAnswerName  = 32
 )
 
-// answerNames are the members that are kept. Their values are kept as far as they are
-// such members again, texts of at most maxErrorMessage bytes, or numbers and the like.
+// answerNames are the members that are kept. Of their values, such members, strings of
+// at most maxErrorMessage bytes, numbers and literals are kept.
 var answerNames = map[string]bool{
 	"choices": true, "meta_info": true, "finish_reason": true, "stop_reason": true, "response": true,
 	"incomplete_details": true, "reason": true,
@@ -78,14 +78,14 @@ func (a *AnswerScanner) Reset() { *a = AnswerScanner{name: a.name[:0], buf: a.bu
 // Closed reports whether the answer is JSON whose brackets have closed.
 func (a *AnswerScanner) Closed() bool { return a.state == answerDone }
 
-// Invalid reports whether what came is no JSON object or list.
+// Invalid reports whether the answer so far is no JSON object or list.
 func (a *AnswerScanner) Invalid() bool {
 	return a.state == answerBad || a.state == answerValue && a.depth == 0
 }
 
-// Told is what was kept of an answer that is one object: an error in it is found there
-// as in the whole, by ReadErrorObject.
-func (a *AnswerScanner) Told() []byte { return a.buf }
+// Excerpt are the kept members of an answer that is one object, as JSON: ReadErrorObject
+// finds an error in it as in the whole answer.
+func (a *AnswerScanner) Excerpt() []byte { return a.buf }
 
 // Feed takes the next piece. The piece is not kept.
 func (a *AnswerScanner) Feed(p []byte) {
@@ -105,7 +105,7 @@ func (a *AnswerScanner) Feed(p []byte) {
 			if c := p[i]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
 				a.take(c)
 				if a.state == answerScalar {
-					continue // its first byte is the value's
+					continue // the byte is the first of the value
 				}
 			}
 			i++
@@ -186,8 +186,8 @@ func (a *AnswerScanner) begin(c byte) {
 	}
 }
 
-// keep adds to what is kept, as far as there is room: the readers of it can do with JSON
-// that is cut.
+// keep appends to the excerpt as far as there is room: its readers accept JSON that is
+// cut off.
 func (a *AnswerScanner) keep(b ...byte) {
 	if len(a.buf)+len(b) <= maxAnswerKept {
 		a.buf = append(a.buf, b...)
@@ -224,7 +224,7 @@ func (a *AnswerScanner) readAbort(b []byte) {
 	}
 }
 
-// count takes the counts of an element of a list of answers.
+// count adds the counts of an element of a list of answers.
 func (a *AnswerScanner) count(b []byte) {
 	u, ok := ReadUsage(b)
 	if ok {
@@ -238,7 +238,7 @@ func (a *AnswerScanner) count(b []byte) {
 	}
 }
 
-// text takes a string to its end.
+// text takes bytes of a string, up to its end.
 func (a *AnswerScanner) text(p []byte, i int) int {
 	if !a.kept {
 		i, ended := a.toQuote(p, i)
@@ -284,7 +284,7 @@ func (a *AnswerScanner) escape(c byte) {
 
 // toQuote passes the rest of a string that is not kept.
 func (a *AnswerScanner) toQuote(p []byte, i int) (next int, ended bool) {
-	if a.esc < 0 { // a digit of an escape cannot be a quote
+	if a.esc < 0 { // the digits of an escape contain no quote
 		i++
 	}
 	a.esc = 0
@@ -347,8 +347,8 @@ func (a *AnswerScanner) scalar(p []byte, i int) int {
 	return i
 }
 
-// inName takes a name. One that is longer than those that are kept, or has escapes in
-// it, is none of them.
+// inName takes bytes of a name. A name that is longer than all of answerNames, or has
+// escapes, is not kept.
 func (a *AnswerScanner) inName(p []byte, i int) int {
 	for ; i < len(p); i++ {
 		c := p[i]

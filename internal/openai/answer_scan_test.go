@@ -52,7 +52,7 @@ func TestAnswerScanner(t *testing.T) {
 			if a.HasUsage != (c.usage != noUsage) || a.HasUsage && a.Usage != c.usage || !slices.Equal(a.Cached, c.each) || a.Closed() != c.closed {
 				t.Errorf("%s in pieces of %d: %+v %v, closed %v", c.name, size, a.Usage, a.Cached, a.Closed())
 			}
-			if status, told, _ := ReadErrorObject(a.Told()); told != c.told || (status == 422) != (c.told != "") {
+			if status, told, _ := ReadErrorObject(a.Excerpt()); told != c.told || (status == 422) != (c.told != "") {
 				t.Errorf("%s in pieces of %d: %d %s", c.name, size, status, told)
 			}
 			if cap(a.buf) > 2*maxAnswerKept {
@@ -72,11 +72,11 @@ func FuzzAnswerScanner(f *testing.F) {
 		}
 		whole, cut := feedAnswer(json, len(json)+1, 8), feedAnswer(json, size, 8)
 		if whole.Aborted != cut.Aborted || whole.Abort != cut.Abort || whole.HasUsage != cut.HasUsage || whole.Usage != cut.Usage ||
-			!slices.Equal(whole.Cached, cut.Cached) || whole.Closed() != cut.Closed() || !bytes.Equal(whole.Told(), cut.Told()) {
+			!slices.Equal(whole.Cached, cut.Cached) || whole.Closed() != cut.Closed() || !bytes.Equal(whole.Excerpt(), cut.Excerpt()) {
 			t.Errorf("%q: %+v in one piece, %+v in pieces of %d", json, whole, cut, size)
 		}
-		if len(whole.Told()) > maxAnswerKept || WholeJSON(json) && (json[0] == '{' || json[0] == '[') && !whole.Closed() {
-			t.Errorf("%q: %d bytes kept, closed %t", json, len(whole.Told()), whole.Closed())
+		if len(whole.Excerpt()) > maxAnswerKept || WholeJSON(json) && (json[0] == '{' || json[0] == '[') && !whole.Closed() {
+			t.Errorf("%q: %d bytes kept, closed %t", json, len(whole.Excerpt()), whole.Closed())
 		}
 	})
 }

@@ -6,10 +6,10 @@ import (
 	"strconv"
 )
 
-// CachedSplicer writes another count for cached_tokens into JSON or events that pass
-// by, however they are split into pieces. It adds no field, changes no value but a
-// number, and holds nothing back but that number. In a text of JSON the name's quotes
-// would be escaped, so that what a model says is never changed.
+// CachedSplicer replaces the count of cached_tokens in JSON or events that are relayed,
+// however they are split into pieces. It adds no field, replaces only numbers, and holds
+// back only the number that it replaces. Inside a JSON string the quotes of the name are
+// escaped, so the output of a model is never changed.
 //
 // The zero value is ready.
 type CachedSplicer struct {
@@ -19,8 +19,8 @@ type CachedSplicer struct {
 
 	name    []byte // of the field, with its quotes; nil is cachedName
 	matched int    // bytes of cachedName at the end of the last piece
-	colon   bool   // the name was there: a colon or the value is next
-	value   bool   // the colon too
+	colon   bool   // after the name: a colon or the value is next
+	value   bool   // after the colon
 	digits  bool   // in the number that was replaced
 }
 
@@ -72,7 +72,7 @@ func (c *CachedSplicer) Splice(piece []byte, count int64) []byte {
 			}
 		case c.matched > 0:
 			if b != name[c.matched] {
-				c.matched = 0 // b may begin the name: it is looked at again
+				c.matched = 0 // b may begin the name: it is read again
 				continue
 			}
 			i++
@@ -107,15 +107,15 @@ func (c *CachedSplicer) count(all int64) int64 {
 	return all
 }
 
-// LineSplicer changes the data of events, each on a line of its own, that can only be
-// changed as a whole: lines are passed on when they are whole.
+// LineSplicer changes the data of events, each on one line, that can only be changed as a
+// whole: each line is passed on when it is complete.
 type LineSplicer struct {
 	line []byte
 	lost bool // the line is too long to be held
 	out  []byte
 }
 
-// Splice returns what can be passed on of the stream, until the next call.
+// Splice returns the bytes to pass on, valid until the next call.
 func (l *LineSplicer) Splice(piece []byte, edit func(data []byte) []byte) []byte {
 	l.out = l.out[:0]
 	for len(piece) > 0 {
@@ -145,10 +145,10 @@ func (l *LineSplicer) Splice(piece []byte, edit func(data []byte) []byte) []byte
 
 var dataField = []byte("data:")
 
-// Rest is what is left of a stream that ended inside a line.
+// Rest is the unfinished line of a stream that has ended.
 func (l *LineSplicer) Rest() []byte { return l.line }
 
-// SpliceListEvent writes the count of its place in a list of answers into an event.
+// SpliceListEvent writes the count of an event's index in a list of answers into it.
 func SpliceListEvent(data []byte, counts []int64) []byte {
 	at, ok := ListIndex(data)
 	if !ok || at >= len(counts) {
@@ -157,7 +157,7 @@ func SpliceListEvent(data []byte, counts []int64) []byte {
 	return new(CachedSplicer).Splice(data, counts[at])
 }
 
-// ListIndex is the place in a list of answers that an event tells.
+// ListIndex is the index in a list of answers that an event has.
 func ListIndex(data []byte) (index int, ok bool) {
 	raw, _ := RawField(data, "index")
 	n, ok := parseInt(raw)
@@ -168,9 +168,9 @@ func ListIndex(data []byte) (index int, ok bool) {
 }
 
 // SpliceMessages writes the count of cached tokens into the usage of an answer or an
-// event of the Messages API, if there is one, and beside it that of the prompt's other
-// tokens, which add up to the prompt. It touches nothing but the usage: arguments of
-// tools are JSON there, and the model's. A negative count changes nothing.
+// event of the Messages API, if there is one, and input as the count of the prompt's other
+// tokens; both add up to the prompt. It changes nothing but the usage: arguments of tools
+// are JSON in this API, and may have such names. A negative count changes nothing.
 func SpliceMessages(json []byte, cached, input int64) []byte {
 	if u, ok := ReadUsage(json); !ok || u.CachedTokens < 0 || cached < 0 {
 		return json

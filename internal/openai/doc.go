@@ -2,8 +2,8 @@
 // API. It does not know what they are used for.
 //
 // Goal: extract the few things routing needs from a request body without decoding
-// it, change a few fields without copying it, speak errors in the API's form, and
-// follow an event stream that passes by.
+// it, change a few fields without copying it, write errors in the API's form, and
+// follow an event stream that is relayed.
 //
 // Non-goals: choosing workers, waiting, sockets, engine dialects. Nothing here
 // starts a goroutine or reads a clock.
@@ -46,8 +46,7 @@
 //
 // The JSON scanner (scan.go) is our own: it checks the whole of a body strictly
 // (RFC 8259) in one pass, without recursion and without decoding, and counts
-// text and token ids while it passes them. encoding/json and jsontext are its
-// oracles in the fuzz tests. What it accepts, an engine's parser reads in the same
-// way; that matters because a key the two would read differently is a way around
-// the admission gate.
+// text and token ids on the way. The fuzz tests compare it with encoding/json and
+// jsontext. It accepts only what engines' parsers read in the same way: with a key that
+// the two read differently, a client could get around the admission gate.
 package openai

@@ -32,7 +32,7 @@ type AdmissionInfo struct {
 	EstimatedWait time.Duration
 }
 
-// Error is an error of sluice's own, with all that goes to the client.
+// Error is an error of sluice itself, with everything that is sent to the client.
 type Error struct {
 	Status  int    // HTTP status
 	Type    string // the API's coarse type, such as "invalid_request_error"
@@ -51,7 +51,7 @@ type Error struct {
 	// Cause is for the log, never for the client.
 	Cause error
 
-	format string // Message without its values, where that is known
+	format string // Message without its values, if that is known
 }
 
 // LimitInfo is which limit of a class was reached.

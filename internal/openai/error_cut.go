@@ -56,8 +56,8 @@ func cutMessage(body []byte) string {
 	return string(text)
 }
 
-// unquoteCut reads a JSON string from behind its opening quote to its end, or to
-// where it is cut.
+// unquoteCut reads a JSON string from after its opening quote to its end, or to where it
+// is cut off.
 func unquoteCut(b []byte) (text string, ok bool) {
 	end := 0
 	for end < len(b) && b[end] != '"' {

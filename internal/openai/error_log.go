@@ -2,13 +2,13 @@ package openai
 
 import "strings"
 
-// LogText is the message for the log: without the words and numbers that the client or
-// an engine sent, which may be of a prompt; "…" stands for them. It names the field at
-// fault where it has an ordinary name. It is empty where nothing else is said.
+// LogText is the message for the log: the words and numbers that the client or an engine
+// sent, which may be part of a prompt, are replaced by "…". It names the field at fault
+// if that has an ordinary name. It is empty if nothing else is left.
 func (e *Error) LogText() string {
 	text := ""
 	switch {
-	case e.Code == codeEngineError: // in the engine's words
+	case e.Code == codeEngineError: // the engine's own text
 	case e.format != "":
 		text = withoutVerbs(e.format)
 	default:
@@ -72,7 +72,7 @@ func withoutQuoted(message string) string {
 // maxLoggedParam bounds the name of a field in the log, in bytes.
 const maxLoggedParam = 64
 
-// ordinaryName reports whether a field's name is one that an API may have, and no text.
+// ordinaryName reports whether a field's name looks like one of an API, rather than text.
 func ordinaryName(name string) bool {
 	for i := range len(name) {
 		switch c := name[i]; {

@@ -2,7 +2,7 @@ package openai
 
 import "testing"
 
-func TestLogTextHasNothingOfTheClients(t *testing.T) {
+func TestLogTextOmitsValues(t *testing.T) {
 	for _, c := range []struct {
 		e    *Error
 		want string

@@ -32,7 +32,7 @@ func ReadErrorObject(json []byte) (status int, message string, ok bool) {
 	for first := true; i >= 0; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
-			break // cut off after its error, it is one all the same
+			break // cut off after its error, it still is an error object
 		}
 		switch key := string(s.nameOf(name)); {
 		case key == "error" && json[v] == '{':
@@ -68,7 +68,7 @@ func ReadErrorObject(json []byte) (status int, message string, ok bool) {
 	return status, message, isNested || isFlat
 }
 
-// errorFacts are the members of an error object that are of use, raw.
+// errorFacts are the members of an error object that are used, raw.
 type errorFacts struct{ code, message []byte }
 
 func (e *errorFacts) object(s *scanner, i int) int {
@@ -107,8 +107,8 @@ func (e *errorFacts) tell() (status int, message string) {
 }
 
 // EventErrorMessage is the engine's text in the data of an error event, of at most 2
-// KiB, or "": that of an error object, on top or in the response that failed, a message
-// of its own, or the data itself where that is no JSON.
+// KiB, or "": the message of an error object, at the top level or in the response that
+// failed, a top-level message, or the data itself if that is no JSON.
 func EventErrorMessage(data []byte) string {
 	if _, message, ok := ReadErrorObject(data); ok && message != "" {
 		return message

@@ -20,7 +20,7 @@ const (
 	typeServer     = "server_error"
 )
 
-// codeEngineError is the code of an engine's error that is told in another API's form.
+// codeEngineError is the code of an engine's error that is sent in another API's form.
 const codeEngineError = "engine_error"
 
 // maxNameInMessage bounds a client's own text in a message, in bytes.
@@ -34,7 +34,7 @@ func InvalidRequest(param, format string, args ...any) *Error {
 }
 
 // InvalidTarget is 400 invalid_target: the request is pinned to a worker that cannot
-// be.
+// serve it.
 func InvalidTarget(target, reason string) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_target",
 		Message: fmt.Sprintf("the request is pinned to %q, which is impossible: %s", text.Clip(target, maxNameInMessage), reason)}
@@ -46,8 +46,8 @@ func InvalidAPIKey() *Error {
 		Message: "this route needs a client's API key (--api-key), and it is missing or wrong; send it as \"Authorization: Bearer KEY\" or \"x-api-key: KEY\""}
 }
 
-// RouterLimit is 500 router_limit: the answer passed a bound of the router's own, which
-// what names.
+// RouterLimit is 500 router_limit: the answer exceeded a limit of the router, which what
+// names.
 func RouterLimit(what string) *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: typeServer, Code: "router_limit",
 		Message: what + ", the most that the router takes here; ask for less at a time"}
@@ -94,8 +94,8 @@ func QueueFull(limit int, a AdmissionInfo, retry time.Duration) *Error {
 	return e
 }
 
-// PrefillQueueTimeout is 429 pd_prefill_queue_timeout: the request waited for its
-// longest time; limit is that time.
+// PrefillQueueTimeout is 429 pd_prefill_queue_timeout: the request waited for the longest
+// time allowed, which is limit.
 func PrefillQueueTimeout(limit time.Duration, a AdmissionInfo, retry time.Duration) *Error {
 	e := refused(http.StatusTooManyRequests, "pd_prefill_queue_timeout", a, retry)
 	e.Message = fmt.Sprintf("no prefill slot came free within %s (--prefill-queue-timeout-secs)%s", limit, e.again())
@@ -109,8 +109,8 @@ func QueueTimeout(limit time.Duration, a AdmissionInfo, retry time.Duration) *Er
 	return e
 }
 
-// Predicted turns an error of a bound that passed while a request waited into that of
-// one that was refused when it came, because its wait would be far beyond the bound.
+// Predicted turns the error of a request that waited too long into that of a request that
+// was refused on arrival, because its wait would be far beyond the bound.
 func (e *Error) Predicted(bound time.Duration) *Error {
 	e.Message = fmt.Sprintf("the request would wait about %s, and may wait %s; it is refused at once (--refuse-early)%s",
 		e.Admission.EstimatedWait.Round(100*time.Millisecond), bound, e.again())

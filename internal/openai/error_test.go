@@ -133,8 +133,8 @@ func TestErrorMessagesAreBoundedAndClean(t *testing.T) {
 	}
 }
 
-// The case: large bodies were refused by a hidden limit that no answer named.
-func TestTheAnswerNamesTheLimit(t *testing.T) {
+// A body is not refused by a limit that the answer does not name.
+func TestErrorsNameTheLimit(t *testing.T) {
 	w := httptest.NewRecorder()
 	if err := RequestTooLarge(2097152).WriteResponse(w, ShapeOpenAI); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestTheAnswerNamesTheLimit(t *testing.T) {
 	}
 }
 
-// The case: a bare 502 without a reason while engines were still loading.
+// While engines are still loading, the error says so instead of being a bare 502.
 func TestErrorSaysThatNoWorkerIsReady(t *testing.T) {
 	w := httptest.NewRecorder()
 	if err := NoAvailableWorkers("m", "decode", 3*time.Second).WriteResponse(w, ShapeOpenAI); err != nil {

@@ -2,24 +2,23 @@ package openai
 
 import "bytes"
 
-// eventFrames cuts an event stream into whole events and comments, whatever the pieces
-// it comes in and whatever ends its lines. Unlike EventScanner, which follows a stream
-// that passes by, it keeps the unfinished event, for streams that are changed on their
-// way.
+// eventFrames splits an event stream into whole events and comments, however it is cut
+// into pieces, with any line ends. Unlike EventScanner, which follows a stream that is
+// relayed unchanged, it keeps the unfinished event, for streams that are changed.
 type eventFrames struct {
 	// max bounds an event, all its lines together.
 	max int
 
 	started bool
-	lastCR  bool // a '\n' next belongs to the '\r' before
-	ended   bool // the event at hand was handed out: begin a new one
-	// newline is how far ahead the next '\n' of the piece is; -1 is unknown, beyond
-	// the piece is none. Without it a piece full of '\r' would be searched once for
-	// each.
+	lastCR  bool // the last byte was '\r': a '\n' that follows belongs to it
+	ended   bool // the current event was returned: begin a new one
+	// newline is the distance to the next '\n' in the piece: -1 is unknown, beyond the
+	// piece means none. Without it a piece full of '\r' would be searched for a '\n'
+	// once for each '\r'.
 	newline int
 	line    []byte // the unfinished line
 
-	// The event at hand. data is in the piece, or if owned in buf.
+	// The current event. data is in the piece, or if owned in buf.
 	head    []byte // its lines other than data, each with a '\n'
 	data    []byte
 	hasData bool
@@ -116,7 +115,7 @@ func (f *eventFrames) take(line []byte, kept bool) frameKind {
 	}
 	if len(line) == 0 {
 		if !f.hasData {
-			f.clear() // no reader is told of an event without data
+			f.clear() // an event without data is ignored, as readers do
 			return frameNone
 		}
 		f.ended = true
@@ -158,8 +157,8 @@ func (f *eventFrames) own() {
 	}
 }
 
-// maxKeptBuffer is what a buffer may hold on to between events: long ones are rare,
-// idle streams are many.
+// maxKeptBuffer is the largest buffer that is kept between events, in bytes: long events
+// are rare, and many streams may be idle.
 const maxKeptBuffer = 16 << 10
 
 func (f *eventFrames) clear() {
@@ -176,5 +175,5 @@ func (f *eventFrames) clear() {
 	}
 }
 
-// release lets go of all buffers, at the stream's end.
+// release drops all buffers, at the stream's end.
 func (f *eventFrames) release() { *f = eventFrames{} }

@@ -61,7 +61,7 @@ func PlanFan(p *Peeked, maxCopies int) (Fan, error) {
 	if k := p.FieldKind(FieldUseBeamSearch); k != KindAbsent && k != KindNull && string(p.Raw(FieldUseBeamSearch)) != "false" {
 		return Fan{}, InvalidRequest("use_beam_search", "beam search over n=%d beams is impossible with prefill and decode apart, where each sample is a call of its own; leave it out or set n to 1", p.N)
 	}
-	// One name for n calls would make the engine mix them up.
+	// Engines would confuse n calls with the same id.
 	for _, id := range [...]Field{FieldRID, FieldRequestID} {
 		if k := p.FieldKind(id); k != KindAbsent && k != KindNull {
 			return Fan{}, InvalidRequest(id.String(), "%s can't be chosen together with n=%d, where each sample is a call of its own; leave it out", id, p.N)
@@ -77,8 +77,8 @@ func PlanFan(p *Peeked, maxCopies int) (Fan, error) {
 	return f, nil
 }
 
-// planBestOf refuses to make more samples than are answered: choosing among them
-// needs them in one engine.
+// planBestOf refuses a best_of above n: one engine would have to choose among all
+// samples.
 func (f *Fan) planBestOf(p *Peeked) error {
 	kind := p.FieldKind(FieldBestOf)
 	if kind == KindAbsent || kind == KindNull || p.Route != RouteChatCompletions && p.Route != RouteCompletions {
@@ -92,7 +92,7 @@ func (f *Fan) planBestOf(p *Peeked) error {
 	return nil
 }
 
-// Edit makes the copy's body out of the client's: one sample, and a seed of its own
+// Edit makes the copy's body from the client's: one sample, and a seed of its own
 // if the client sent one (equal seeds would give equal samples). It may be called for
 // both legs of a pair; both get the same. The caller's own edits may not touch n,
 // best_of and seed.
@@ -109,8 +109,8 @@ func (f Fan) Edit(s *Splicer, k int) {
 	}
 }
 
-// offsetSeed is seed + by. A seed that is not negative stays so, beginning again at 0,
-// since not every engine takes negative ones.
+// offsetSeed is seed + by. A seed that is not negative wraps around to 0 instead of
+// becoming negative, as not every engine accepts negative seeds.
 func offsetSeed(seed int64, by int) int64 {
 	if seed < 0 {
 		return seed + int64(by)
@@ -118,12 +118,12 @@ func offsetSeed(seed int64, by int) int64 {
 	return int64((uint64(seed) + uint64(by)) & math.MaxInt64)
 }
 
-// Index is the client's index of what the copy calls its choice number prompt.
+// Index is the client's index of the choice that has the index prompt in copy k.
 func (f Fan) Index(k, prompt int) int { return prompt*f.Copies + k }
 
 // FanError says why the answers of copies can't become one answer.
 type FanError struct {
-	// Copy is the one at fault.
+	// Copy is the index of the copy at fault.
 	Copy int
 	// Reason is for a client too: it has no text of the engine's.
 	Reason string
@@ -131,7 +131,7 @@ type FanError struct {
 	// status of an error, else 0; Message its text, Data the start of its JSON; both
 	// are at most 2 KiB.
 	FromEngine bool
-	// Limit: a bound of the merger's was passed, which is no fault of the engine.
+	// Limit: a limit of the merger was exceeded, which is no fault of the engine.
 	Limit   bool
 	Status  int
 	Message string
@@ -143,11 +143,11 @@ func (e *FanError) Error() string {
 	return fmt.Sprintf("cannot merge the answer of copy %d: %s", e.Copy, e.Reason)
 }
 
-// Is makes a passed bound an ErrLimit.
+// Is reports an exceeded limit as an ErrLimit.
 func (e *FanError) Is(target error) bool { return target == ErrLimit && e.Limit }
 
-// ErrLimit is what an error is, by errors.Is, that tells of a bound of the router's
-// own: no engine is at fault.
+// ErrLimit matches, by errors.Is, errors about a limit of the router: no engine is at
+// fault.
 var ErrLimit = errors.New("over a limit of the router")
 
 func fanLimit(k int, format string, args ...any) *FanError {

@@ -12,10 +12,10 @@ type fanChoice struct {
 	index  Span
 }
 
-// Merge makes the client's answer to a call without stream out of the whole answers of
-// the copies, in their order: the first one with the choices of all in the order of
-// their index, and the usage summed. It comes as segments that refer to the answers,
-// and its length. The error is a *FanError.
+// Merge makes the client's answer to a call without stream from the whole answers of
+// the copies, in their order: the first answer with the choices of all in the order of
+// their index, and the sum of the usages. It is returned as segments that refer to the
+// answers, with its length. The error is a *FanError.
 //
 // Each answer has to have one choice for each prompt; the bytes of a choice stay as
 // they are but for the digits of its index. Answers without usage are merged as well.
@@ -80,7 +80,7 @@ func (f Fan) Merge(answers [][]byte) (segments [][]byte, size int, err error) {
 
 var comma = []byte{','}
 
-// readAnswer checks the answer of copy k, puts its choices in their slots, and tells
+// readAnswer checks the answer of copy k, puts its choices in their slots, and returns
 // where the list and the usage object are.
 func (f Fan) readAnswer(s *scanner, k int, slots []fanChoice) (list, usage Span, fault *FanError) {
 	b := s.b
@@ -121,7 +121,7 @@ func (f Fan) readAnswer(s *scanner, k int, slots []fanChoice) (list, usage Span,
 		return list, usage, fanFault(k, "it has more data after the JSON object, at byte %d", i)
 	}
 	if list.IsZero() {
-		if _, _, told := ReadErrorObject(b); told {
+		if _, _, isError := ReadErrorObject(b); isError {
 			return list, usage, fanTold(k, b)
 		}
 		return list, usage, fanFault(k, "it has no choices")
@@ -159,8 +159,8 @@ func (f Fan) readChoices(s *scanner, v, k int, slots []fanChoice) (end int, faul
 	}
 }
 
-// choice passes an element of choices at i and finds its index; -1 if it has none that
-// is a whole number.
+// choice passes an element of choices at i and finds its index; -1 if it has no integer
+// index.
 func (s *scanner) choice(i int) (at Span, index, end int) {
 	if s.b[i] != '{' {
 		return Span{}, -1, s.skip(i, choiceDepth-1)
@@ -185,7 +185,7 @@ func (s *scanner) restOfChoice(i int, at Span, index int) (_ Span, _, end int) {
 			continue
 		}
 		if !at.IsZero() {
-			index = -1 // twice: which one would be read?
+			index = -1 // a duplicate: readers could differ
 			continue
 		}
 		at = Span{v, i}

@@ -105,7 +105,7 @@ func TestFanMergeRefuses(t *testing.T) {
 	}
 }
 
-// Answers by way of the router lacked the logprob fields that the worker sends.
+// The answer has the logprob fields that the worker sends.
 func TestMergeKeepsLogprobs(t *testing.T) {
 	lp := func(i string) string {
 		return `{"index":` + i + `,"text":"a","logprobs":{"tokens":["a"],"token_logprobs":[-0.10],"top_logprobs":[{"a":-1e-05}],"text_offset":[0],"made_up":{"index":0}},"hidden_states":null}`

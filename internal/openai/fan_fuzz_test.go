@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// FuzzFanStream: what comes out does not depend on how the same bytes in the same order
-// are cut, is whole events, and never has more choices than there are.
+// FuzzFanStream: the output does not depend on how the same bytes in the same order are
+// cut, is whole events, and never has more choices than the copies have.
 func FuzzFanStream(f *testing.F) {
 	for i, s := range [][2]string{
 		{chunk("a", 0, "x") + "data: [DONE]\n\n", chunk("bb", 0, "é") + "data: [DONE]\n\n"},
@@ -71,8 +71,8 @@ func FuzzFanStream(f *testing.F) {
 	})
 }
 
-// FuzzFanMerge: what is merged is JSON again with all the choices in their order, as a
-// parser that is not ours reads it.
+// FuzzFanMerge: the merged answer is JSON with all choices in their order, as another
+// parser reads it.
 func FuzzFanMerge(f *testing.F) {
 	for _, s := range [][2]string{
 		{`{"choices":[{"index":0}],"usage":{"completion_tokens":1,"total_tokens":2,"prompt_tokens":1}}`, `{"choices":[{"index":0}],"usage":{"completion_tokens":3}}`},
@@ -123,7 +123,7 @@ func FuzzFanMerge(f *testing.F) {
 	})
 }
 
-// FuzzReadErrorObject: it tells what a parser that is not ours finds.
+// FuzzReadErrorObject: it finds what another parser finds.
 func FuzzReadErrorObject(f *testing.F) {
 	for _, s := range []string{
 		`{"error":{"message":"x","code":400}}`, `{"error":null}`, `{"object":"error","message":"m","code":503}`, `{"error":"x"}`, `{"error":[]}`,

@@ -12,12 +12,12 @@ const (
 	maxFanUsage = 8 << 10
 )
 
-// StreamMerger makes the client's event stream out of those of the copies. It is a step
-// machine: whoever reads the copies feeds it, one piece at a time under one lock, and
-// writes what comes out.
+// StreamMerger makes the client's event stream from those of the copies. It is a step
+// machine: the readers of the copies feed it, one piece at a time under one lock, and
+// write what it returns.
 //
-//   - Only whole events come out, in the order in which they became whole; that order
-//     and the bytes do not depend on where the pieces are cut. Lines end in '\n'.
+//   - It returns whole events only, in the order in which they became complete; that
+//     order and the bytes do not depend on where the pieces are cut. Lines end in '\n'.
 //   - index is the client's; id and created are everywhere those of the first event, so
 //     that the client sees one completion. All else stays as the engine wrote it.
 //   - Events with token counts and no choice are held back. If the client asked for
@@ -35,8 +35,8 @@ type StreamMerger struct {
 	fault   *FanError
 
 	id, created []byte // raw JSON; nil before the first event that has one
-	// usageEvent is the event that will tell the sums, as it would go out, with its
-	// usage at usageAt; it is that of copy usageFrom.
+	// usageEvent is the event of copy usageFrom with which the sums will be sent; its
+	// usage is at usageAt.
 	usageEvent []byte
 	usageAt    Span
 	usageFrom  int
@@ -50,9 +50,9 @@ type fanSource struct {
 	done   bool
 	usage  []byte
 
-	// known is how the last event began, up to the end of its first index, and
-	// rewritten what became of it: nearly all events of a stream begin alike, and
-	// what begins alike is read alike.
+	// known is the beginning of the last event, up to the end of its first index, and
+	// rewritten its translation. Nearly all events of a stream have the same beginning,
+	// which is then not parsed again.
 	known, rewritten []byte
 	index            Span // where the index is in known, and its value
 	prompt           int
@@ -119,7 +119,7 @@ func (m *StreamMerger) Feed(k int, piece []byte, out func([]byte)) error {
 }
 
 // End marks the end of the copy's stream. It returns an error if that is before its end
-// marker: then the client's must be seen to be broken too.
+// marker: the client's stream must then be broken off too.
 func (m *StreamMerger) End(k int) error {
 	if m.fault == nil && !m.sources[k].done {
 		m.fault = fanFault(k, "its stream ended without the end marker")
@@ -143,7 +143,7 @@ func (m *StreamMerger) event(k int, src *fanSource) *FanError {
 	case f.isError:
 		return fanTold(k, data)
 	case i >= len(data):
-		return nil // no JSON reader could make anything of it
+		return nil // it is no JSON
 	case data[i] == '[' && bytes.Equal(bytes.TrimSpace(data), doneMarker):
 		m.endOf(k)
 		return nil
@@ -159,7 +159,7 @@ func (m *StreamMerger) event(k int, src *fanSource) *FanError {
 		return fault
 	}
 	if f.joined {
-		// A line feed outside of strings, which alone is valid JSON, is as good as a
+		// A line feed can only be outside of strings in valid JSON, where it is white
 		// space.
 		for i, c := range m.out[w.from:] {
 			if c == '\n' {
@@ -215,7 +215,7 @@ func (m *StreamMerger) endOf(k int) {
 	m.out = append(m.out, "data: [DONE]\n\n"...)
 }
 
-// fanWriter writes one event's JSON to m.out, with what has to change changed.
+// fanWriter writes one event's JSON to m.out, with the necessary changes.
 type fanWriter struct {
 	m    *StreamMerger
 	src  *fanSource
@@ -345,7 +345,7 @@ func (w *fanWriter) noIndex() *FanError {
 	return fanFault(w.copy, "a choice in an event has no index below %d", w.m.fan.Prompts)
 }
 
-// same writes the first such value of all events in place of the one at v.
+// same writes first, the value of the first event that had one, in place of the value at v.
 func (w *fanWriter) same(first *[]byte, v, i int) {
 	raw := w.data[v:i]
 	switch {

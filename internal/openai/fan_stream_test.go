@@ -17,8 +17,8 @@ type part struct {
 }
 
 // runFan feeds the parts, each in pieces of at most size bytes from a buffer that is
-// overwritten, as a relay's is, and checks that out gets whole events. Byte by byte no
-// event is read by what is known of the one before.
+// overwritten, as a relay's is, and checks that out gets whole events. Byte by byte, the
+// known beginning of the last event is never used.
 func runFan(t testing.TB, m *StreamMerger, parts []part, size int) (string, error) {
 	t.Helper()
 	var all strings.Builder
@@ -153,8 +153,8 @@ func TestStreamMergerFaults(t *testing.T) {
 	}
 }
 
-// An event that begins as the one before it is read by what is known of that one.
-func TestStreamMergerKnownBeginning(t *testing.T) {
+// An event with the same beginning as the last one is not parsed from its beginning.
+func TestStreamMergerReusesAKnownBeginning(t *testing.T) {
 	begin := `data: {"id":"bb","choices":[{"index":0`
 	for _, c := range []struct{ rest, want string }{
 		{`}]}`, `}]}`},
@@ -184,7 +184,7 @@ func TestStreamMergerKnownBeginning(t *testing.T) {
 	}
 }
 
-func TestStreamMergerTellsErrors(t *testing.T) {
+func TestStreamMergerReportsErrors(t *testing.T) {
 	for _, c := range []struct {
 		event   string
 		status  int
@@ -222,8 +222,7 @@ func TestStreamMergerEnd(t *testing.T) {
 	}
 }
 
-// A usage-only event with an empty list of choices crashed stream adapters; so did one
-// with no list.
+// A usage-only event may have an empty list of choices, or none.
 func TestMergedUsageOnlyEvents(t *testing.T) {
 	for _, choices := range []string{`"choices":[],`, `"choices":null,`, ``} {
 		event := `data: {` + choices + `"usage":{"prompt_tokens":1,"completion_tokens":2}}` + "\n\n"
@@ -236,7 +235,7 @@ func TestMergedUsageOnlyEvents(t *testing.T) {
 	}
 }
 
-// Each read was parsed by itself, so that an event cut across reads lost its usage.
+// An event that is cut across reads keeps its usage.
 func TestMergedUsageAcrossReads(t *testing.T) {
 	event := `data: {"choices":[],"usage":{"prompt_tokens":11,"total_tokens":33,"completion_tokens":22}}` + "\n\ndata: [DONE]\n\n"
 	for cut := 1; cut < len(event); cut++ {
@@ -247,7 +246,7 @@ func TestMergedUsageAcrossReads(t *testing.T) {
 	}
 }
 
-// A multi-byte character cut across reads turned into replacement characters.
+// A multi-byte character that is cut across reads stays whole.
 func TestMergeKeepsCutCharacters(t *testing.T) {
 	text := "你好, Привет, 🙂‍↔️"
 	got, err := runFan(t, Fan{Copies: 2, Prompts: 1}.Stream(0), []part{{0, chunk("a", 0, text)}, {1, chunk("a", 0, text)}}, 1)
@@ -256,7 +255,7 @@ func TestMergeKeepsCutCharacters(t *testing.T) {
 	}
 }
 
-// Comments sent as keep-alive came out as data.
+// Comments sent as keep-alive are not data.
 func TestMergePassesComments(t *testing.T) {
 	got, err := runFan(t, Fan{Copies: 2, Prompts: 1}.Stream(0), []part{{0, ": processing\n\n"}, {1, ":\r\n"}, {0, "data: {}\n: mid\ndata: \n\n"}}, 1)
 	if want := ": processing\n:\n: mid\ndata: {} \n\n"; err != nil || got != want {
@@ -264,8 +263,8 @@ func TestMergePassesComments(t *testing.T) {
 	}
 }
 
-// A keep-alive comment with a blank line was taken for an empty event, and one inside
-// another copy's event would break that.
+// A keep-alive comment with a blank line must not become an empty event, nor come out
+// inside another copy's event.
 func TestMergedCommentsMakeNoEvent(t *testing.T) {
 	got, err := runFan(t, Fan{Copies: 2, Prompts: 1}.Stream(0), []part{{0, "id: 1\ndata: {\"a\":"}, {1, ": ping\n\n"}, {0, "1}\n\n"}, {1, ": ping\n\n"}}, 3)
 	if want := ": ping\nid: 1\ndata: {\"a\":1}\n\n: ping\n"; err != nil || got != want {
@@ -273,7 +272,7 @@ func TestMergedCommentsMakeNoEvent(t *testing.T) {
 	}
 }
 
-// The end marker was parsed as JSON.
+// The end marker is not parsed as JSON.
 func TestEndMarkerIsNoJSON(t *testing.T) {
 	m := Fan{Copies: 2, Prompts: 1}.Stream(0)
 	got, err := runFan(t, m, []part{{0, "data: [DONE]\n\n"}, {1, "data: [DONE]\n\n"}}, 1)
@@ -282,7 +281,7 @@ func TestEndMarkerIsNoJSON(t *testing.T) {
 	}
 }
 
-// With n > 1 only the last choice got a finish reason, and it came twice.
+// With n > 1 each choice gets one finish reason.
 func TestOneFinishForEachChoice(t *testing.T) {
 	finish := func(index int, reason string) string {
 		return fmt.Sprintf(`data: {"choices":[{"index":%d,"delta":{},"finish_reason":"%s"}]}`+"\n\n", index, reason)
@@ -298,8 +297,8 @@ func TestOneFinishForEachChoice(t *testing.T) {
 	}
 }
 
-// TestStreamMergerProperty: whatever the cuts and the interleaving, what comes out is
-// what a model says that knows the events, in the order in which they became whole.
+// TestStreamMergerProperty: for all cuts and interleavings the output is that of a simple
+// model, which knows the events, in the order in which they became complete.
 func TestStreamMergerProperty(t *testing.T) {
 	type ready struct {
 		at   int // the offset after which the event is whole
@@ -319,8 +318,8 @@ func TestStreamMergerProperty(t *testing.T) {
 					b.WriteString(l)
 					b.WriteString(eol.Draw(t, "eol"))
 				}
-				// The event is whole with the first byte that ends its blank line; after
-				// "\r" a "\n" would only be the second half of the line before.
+				// The event is complete with the first byte that ends its blank line; after
+				// "\r" a "\n" would belong to the line before.
 				end, at := eol.Draw(t, "end"), b.Len()+1
 				if end == "\n" && strings.HasSuffix(b.String(), "\r") {
 					end, at = "\n\n", at+1

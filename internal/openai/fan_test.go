@@ -107,8 +107,8 @@ func TestPlanFanRefuses(t *testing.T) {
 	}
 }
 
-// SGLang shares one room among the samples of n > 1, and later ones wait out the 300 s
-// limit: no copy may ask for more than one.
+// SGLang uses one bootstrap room for all samples of n > 1, and all but the first wait for
+// the timeout of 300 s: no copy may ask for more than one.
 func TestCopiesAskForOneSample(t *testing.T) {
 	p, f, err := planFan(t, RouteChatCompletions, `{"messages":[{"role":"user","content":"hi"}],"n":3,"seed":7}`, 0)
 	if err != nil || f.Copies != 3 {
@@ -122,7 +122,7 @@ func TestCopiesAskForOneSample(t *testing.T) {
 	}
 }
 
-// Decoding and encoding a body changed numbers above 2^53 silently.
+// Numbers above 2^53 must not change, as they do if a body is decoded and encoded.
 func TestCopiesKeepNumbers(t *testing.T) {
 	rest := `"tools":[{"maximum":9223372036854775807}],"a":1e400,"b":1.0,"c":-0,"metadata":{"u":"12345678901234567890"}}`
 	p, f, err := planFan(t, RouteChatCompletions, `{"n":2,"seed":9007199254740993,`+rest, 0)
@@ -136,7 +136,7 @@ func TestCopiesKeepNumbers(t *testing.T) {
 	}
 }
 
-// Fields a router does not know were dropped before the worker.
+// Fields that the router does not know reach the worker.
 func TestCopiesKeepUnknownFields(t *testing.T) {
 	rest := `"chat_template_kwargs":{"enable_thinking":false},"separate_reasoning":true,"made_up":[{"x":null}],"messages":[{"role":"user","content":"a","made_up":{"y":[1]}}]}`
 	p, f, err := planFan(t, RouteChatCompletions, `{"n":2,`+rest, 0)

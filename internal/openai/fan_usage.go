@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// appendFanUsage appends the usage of copies[0] with the tokens that were made summed
-// over all copies; the prompt counts once, as it does when an engine gives n samples
-// itself. copies are usage objects, known to be valid JSON. What is no plain count
-// stays as it is.
+// appendFanUsage appends the usage of copies[0], with the output tokens summed over all
+// copies; the prompt counts once, as it does when an engine gives n samples itself.
+// copies are usage objects, known to be valid JSON. Members that are no integer counts
+// stay unchanged.
 func appendFanUsage(dst []byte, copies [][]byte) []byte {
 	u := fanUsage{copies: copies}
 	frame := copies[0]
@@ -22,7 +22,7 @@ func appendFanUsage(dst []byte, copies [][]byte) []byte {
 	return append(u.dst, frame[u.at:]...)
 }
 
-// fanUsage is one merge. at is how far the frame has been handed on.
+// fanUsage is one merge. at is how far the first usage object has been copied.
 type fanUsage struct {
 	s      scanner
 	look   scanner
@@ -128,8 +128,8 @@ func plainCount(raw []byte) (int64, bool) {
 	return n, ok && n >= 0
 }
 
-// addCounts adds two counts; a sum beyond 64 bits, which only a lying engine can
-// reach, stays at the largest number.
+// addCounts adds two counts; a sum beyond 64 bits, which only wrong counts of an engine
+// can reach, stays at the largest number.
 func addCounts(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

@@ -1,8 +1,8 @@
 package openai
 
-// Field names one top-level field that sluice reads or writes. Every one of them is
-// looked for on every route, so that writing a field never makes a second one of the
-// same name: engines read the last of two.
+// Field names one top-level field that sluice reads or writes. All of them are searched
+// for on every route, so that writing a field never adds a second one of the same name:
+// engines use the last of two.
 type Field uint8
 
 // The fields, in groups: routing, prompt, limits, affinity, engine-controlled.

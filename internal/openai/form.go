@@ -23,10 +23,10 @@ func IsMultipart(contentType string) bool {
 }
 
 // PeekForm reads what routing needs of a multipart form: its field "model". The
-// form passes as it is, so that the engine reads it with a parser of its own. What
-// parsers read in different ways is therefore refused: names that are spelled with
-// escapes or extended parameters, header lines that are folded, known fields that
-// are there twice, and fields of refuse. The body is read in place.
+// form is passed on unchanged, and the engine parses it again. What parsers read in
+// different ways is therefore refused: names with escapes or extended parameters,
+// header lines that are folded, duplicate known fields, and fields of refuse. The body
+// is read in place.
 func PeekForm(route Route, contentType string, body []byte, refuse FieldSet) (*Peeked, error) {
 	delimiter, err := formDelimiter(contentType)
 	if err != nil {
@@ -39,7 +39,7 @@ func PeekForm(route Route, contentType string, body []byte, refuse FieldSet) (*P
 	return Opaque(route, body, f.model), nil
 }
 
-// formDelimiter is what stands before each part: CRLF, two hyphens, the boundary.
+// formDelimiter precedes each part: CRLF, two hyphens, the boundary.
 func formDelimiter(contentType string) ([]byte, *Error) {
 	kind, params, err := mime.ParseMediaType(contentType)
 	if err != nil || kind != "multipart/form-data" || strings.ContainsAny(contentType, `*\`) {
@@ -106,7 +106,7 @@ func (f *form) read() *Error {
 	}
 }
 
-// part reads one part, to behind the delimiter that follows it.
+// part reads one part and the delimiter after it.
 func (f *form) part() *Error {
 	name, isFile, err := f.header()
 	if err != nil {
@@ -122,7 +122,7 @@ func (f *form) part() *Error {
 
 	base := name
 	if i := strings.IndexAny(name, ".["); i > 0 {
-		base = name[:i] // in some frameworks a way to write a field's members
+		base = name[:i] // some frameworks write a field's members as name[member]
 	}
 	field := fieldByName([]byte(base))
 	switch {
@@ -232,8 +232,8 @@ func disposition(s string) (name string, isFile, ok bool) {
 	return name, isFile, named
 }
 
-// parameter is the value at the beginning of s, as it is written, and what follows
-// the semicolon behind it.
+// parameter is the value at the beginning of s, as it is written, and the rest after the
+// next semicolon.
 func parameter(s string) (value, rest string, ok bool) {
 	if !strings.HasPrefix(s, `"`) {
 		value, rest, _ = strings.Cut(s, ";")

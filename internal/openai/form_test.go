@@ -43,7 +43,7 @@ func TestPeekForm(t *testing.T) {
 	f("a name without quotes", "--b\r\ncontent-disposition:form-data;name=model\r\n\r\nm\r\n"+end, "m", "")
 	f("a file whose name is told twice", "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"; filename*=UTF-8''%c3%a4\r\n\r\nx\r\n"+end, "", "")
 
-	// What the engine would read otherwise, or must not read at all.
+	// Forms that the engine might read in another way, or must not get.
 	for f1 := FieldNone + 1; f1 < numFields; f1++ {
 		if ControlledFields.Has(f1) || f1 == FieldNVExt {
 			for _, name := range []string{f1.String(), f1.String() + "[x]", f1.String() + ".x"} {
@@ -82,7 +82,7 @@ func TestPeekForm(t *testing.T) {
 	f("encoded", "--b\r\nContent-Transfer-Encoding: base64\r\n"+formPart("model", "bQ==")[5:]+end, "", "Content-Transfer-Encoding")
 	f("no line end before the boundary", "--b\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n"+formPart("model", "m")+end, "", "no line end before")
 
-	// Package multipart told that the end had come, which was taken for a good one.
+	// A form that is cut off anywhere must not count as complete.
 	whole := file + formPart("model", "m") + end
 	for n := range len(whole) - len("\r\n") {
 		f("cut off", whole[:n], "", "not a whole multipart form")
@@ -92,7 +92,7 @@ func TestPeekForm(t *testing.T) {
 	}
 }
 
-func TestFormContentTypes(t *testing.T) {
+func TestFormsAreKnownByTheirContentType(t *testing.T) {
 	f := func(contentType string, status int) {
 		t.Helper()
 		_, err := PeekForm(RouteAudio, contentType, []byte("--b--"), 0)

@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// topLevel reads the fields of an object with a parser that is not ours.
+// topLevel reads the fields of an object with another parser.
 func topLevel(t *testing.T, body []byte) (names []string, values []string) {
 	t.Helper()
 	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
@@ -187,7 +187,7 @@ func FuzzSplice(f *testing.F) {
 		if _, n := s.Segments(); n != len(out) {
 			t.Fatalf("size %d, want %d", n, len(out))
 		}
-		// What was not touched: the same names and bytes in the same order.
+		// Other fields have the same names and bytes in the same order.
 		untouched := func(b []byte) (list []string, set map[Field]string) {
 			set = map[Field]string{}
 			names, values := topLevel(t, b)
@@ -295,8 +295,8 @@ func FuzzEventScanner(f *testing.F) {
 	})
 }
 
-// FuzzLogprobMerge: answers of engines are not trusted either. A merge never panics,
-// does not depend on the cuts, and leaves JSON JSON.
+// FuzzLogprobMerge: answers of engines are not trusted. A merge never panics, does not
+// depend on the cuts, and turns JSON into JSON.
 func FuzzLogprobMerge(f *testing.F) {
 	f.Add([]byte(`{"meta_info":{"input_token_logprobs":[[1]]}}`), []byte(`{"meta_info":{"input_token_logprobs":[[2]]}}`), uint64(7))
 	f.Add([]byte(`[{"meta_info":{"input_token_logprobs":[1]}}]`), []byte(`[{"meta_info":{}},{}]`), uint64(9))

@@ -16,8 +16,8 @@ const maxLogprobItems = 1 << 16
 //
 // A merger is read-only once made and keeps a reference to the prefill's body.
 type LogprobMerger struct {
-	// lists has for each answer of the batch the inside of the prefill's list,
-	// without brackets; present tells an empty list from none.
+	// lists has for each answer of the batch the elements of the prefill's list,
+	// without brackets; present distinguishes an empty list from none.
 	lists   [][]byte
 	present []bool
 }
@@ -81,7 +81,7 @@ func (m *LogprobMerger) set(i int, b []byte, loc logprobPlace) {
 
 // logprobPlace is where one answer's list is.
 type logprobPlace struct {
-	index     int // the item's index, 0 if it tells none
+	index     int // the item's index, 0 if it has none
 	kind      Kind
 	list      Span // the value of input_token_logprobs
 	meta      int  // the offset after meta_info's '{', 0 if there is none
@@ -173,8 +173,8 @@ func locateAll(s *scanner, b []byte) ([]logprobPlace, error) {
 
 const logprobKey = `"input_token_logprobs":`
 
-// emit hands on b from at up to the end of the item's list, merged, and returns the
-// offset it came to.
+// emit passes b from at up to the end of the item's merged list to out, and returns the
+// offset after it.
 func (m *LogprobMerger) emit(b []byte, at, item int, loc logprobPlace, out func([]byte)) int {
 	if item >= len(m.lists) || !m.present[item] || loc.meta == 0 {
 		return at
@@ -212,8 +212,8 @@ func (m *LogprobMerger) emit(b []byte, at, item int, loc logprobPlace, out func(
 }
 
 // Merge is the client's answer to a call without stream, as segments that refer to
-// decode and to the prefill's body, and its length. An answer that is no JSON, or an
-// error object, is an error or passes unchanged.
+// decode and to the prefill's body, and its length. An answer that is not JSON is an
+// error; an error object passes unchanged.
 func (m *LogprobMerger) Merge(decode []byte) (segments [][]byte, size int, err error) {
 	locs, err := locateAll(new(scanner), decode)
 	if err != nil {
@@ -238,9 +238,9 @@ func (m *LogprobMerger) Stream(maxEventBytes int) *LogprobStream {
 	return &LogprobStream{m: m, max: maxEventBytes}
 }
 
-// LogprobStream takes the decode's stream in pieces and hands on the client's. What
-// comes out does not depend on where the pieces are cut. Lines that are not data
-// with a JSON object in it pass unchanged.
+// LogprobStream takes the decode's stream in pieces and passes on the client's, which
+// does not depend on where the pieces are cut. Lines other than data with a JSON object
+// pass unchanged.
 type LogprobStream struct {
 	m    *LogprobMerger
 	max  int
@@ -257,7 +257,7 @@ func (l *LogprobStream) Feed(piece []byte, out func([]byte)) error {
 		if end < 0 {
 			return l.keep(piece)
 		}
-		// The second half of a "\r\n" passes as an empty line of its own.
+		// The '\n' of a "\r\n" passes as an empty line of its own.
 		next := end + 1
 		if len(l.line) > 0 {
 			if err := l.keep(piece[:end]); err != nil {
@@ -283,7 +283,7 @@ func (l *LogprobStream) keep(b []byte) error {
 	return nil
 }
 
-// Close hands on what is left of a stream that ended inside a line.
+// Close passes on the unfinished line of a stream that has ended.
 func (l *LogprobStream) Close(out func([]byte)) {
 	if len(l.line) > 0 {
 		out(l.line)

@@ -66,10 +66,9 @@ func TestLogprobMergeRefuses(t *testing.T) {
 	}
 }
 
-// The case: a router's answer lacked logprob fields that the worker sends directly.
-// Whatever the pieces the decode's stream comes in, each event gets the prefill's
-// list in front, and all else stays.
-func TestLogprobsMergedWhateverTheCuts(t *testing.T) {
+// The answer has the logprob fields that the worker sends. However the decode's stream is
+// cut into pieces, each event gets the prefill's list in front, and all else stays.
+func TestLogprobMergeDoesNotDependOnTheCuts(t *testing.T) {
 	m := newMerger(t, `[{"meta_info":{"input_token_logprobs":[[-1,1,null]]}},{"meta_info":{"input_token_logprobs":[[-2,2,null]]}}]`)
 	d := func(list, rest string) string {
 		return `{"text":"données 🙂","x":0.10,"meta_info":{"input_token_logprobs":[` + list + `],"output_token_logprobs":[[-3,3,null]],"input_top_logprobs":[null]}` + rest + `}`

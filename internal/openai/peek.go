@@ -19,8 +19,8 @@ const (
 	RouteResponses
 	RouteMessages
 	RouteEmbeddings
-	// The routes from here on have bodies that nothing is read of but the common
-	// fields, which for some are not JSON.
+	// Of the bodies of the following routes only the common fields are read. Some are
+	// not JSON.
 	RouteTokenize
 	RouteDetokenize
 	RouteRerank
@@ -117,8 +117,8 @@ func Peek(route Route, body []byte, opts PeekOptions) (*Peeked, error) {
 	return p, nil
 }
 
-// Opaque is a body that is not JSON, or none: it passes as it is. model is what it
-// asks for in some way of its own, "" if it names none.
+// Opaque is a body that is not JSON, or no body: it passes unchanged. model is the model
+// that the request asks for in another way, "" if it names none.
 func Opaque(route Route, body []byte, model string) *Peeked {
 	p, err := Peek(route, []byte("{}"), PeekOptions{})
 	if err != nil {
@@ -164,7 +164,7 @@ func (p *Peeked) Read(route Route, body []byte, opts PeekOptions) error {
 
 func (p *Peeked) reset(route Route, body []byte, opts PeekOptions) {
 	p.Body, p.Route = body, route
-	// Model stays: if the next body names the same one its string is used again.
+	// Model stays: if the next body names the same model, its string is reused.
 	p.ModelKind = KindAbsent
 	p.Stream, p.IncludeUsage = false, false
 	p.N, p.IsBatch, p.BatchSize = 1, false, 1
@@ -308,8 +308,8 @@ func (p *Peeked) value(f Field, v int) int {
 	return p.scan.skip(v, 1)
 }
 
-// check takes in the simple fields and refuses wrong types of those that routing
-// stands on. Types that only matter to the engine are left to it.
+// check reads the simple fields and refuses wrong types of those that routing needs.
+// Types that matter to the engine only are checked by the engine.
 func (p *Peeked) check(f Field, kind Kind, raw []byte) *Error {
 	switch f {
 	case FieldModel:
@@ -400,7 +400,7 @@ func (p *Peeked) setN(param string, kind Kind, raw []byte) *Error {
 	return nil
 }
 
-// show is a value for a message: short, and never a client's text.
+// show describes a value in a message: short, and without any text of a client's string.
 func show(kind Kind, raw []byte) string {
 	if kind == KindNumber && len(raw) <= 24 {
 		return string(raw)
@@ -421,7 +421,7 @@ func (p *Peeked) intField(f Field) (int64, bool) {
 	return parseInt(p.Raw(f))
 }
 
-// finish judges what needs the whole body: shapes that must agree, and sizes.
+// finish checks what needs the whole body: forms that must agree, and sizes.
 func (p *Peeked) finish(opts *PeekOptions) *Error {
 	if p.ModelKind != KindString {
 		p.Model = ""

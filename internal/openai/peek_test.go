@@ -109,7 +109,7 @@ func TestPeekRefuses(t *testing.T) {
 	}
 }
 
-func TestPeekPasses(t *testing.T) {
+func TestPeekAcceptsUnusualBodies(t *testing.T) {
 	for _, body := range []string{
 		`{}`, ` { } `, "\r\n{\t}\n",
 		`{"a":1e400,"b":-0,"c":1.0,"d":0.10,"e":1e3,"f":9007199254740993,"g":-9223372036854775808}`,
@@ -244,8 +244,8 @@ func TestPeekedIsReusable(t *testing.T) {
 	}
 }
 
-// sampling_params means nothing outside the native API, also in a Peeked that has read
-// one before.
+// sampling_params is not read outside the native API, also by a Peeked that has read one
+// before.
 func TestPeekedForgetsSampling(t *testing.T) {
 	p := new(Peeked)
 	for _, first := range []string{`{"sampling_params":{"n":2}}`, `{"sampling_params":{"n":0}}`, `{"sampling_params":{"n":0}`} {
@@ -281,8 +281,8 @@ func TestPeekAllocations(t *testing.T) {
 	}
 }
 
-// The case: clients' own rooms reached the engines, and two requests with the same
-// room crashed both schedulers.
+// A client must not choose a bootstrap room: two requests with the same room crash both
+// schedulers.
 func TestFieldsThatTheRouterControlsAreRefused(t *testing.T) {
 	for f := FieldNone + 1; f < numFields; f++ {
 		if !ControlledFields.Has(f) {
@@ -312,8 +312,7 @@ func TestFieldsThatTheRouterControlsAreRefused(t *testing.T) {
 	}
 }
 
-// The case: chat requests were refused because the router looked for a prompt field
-// alone.
+// A request's prompt may be in any of the fields that its API has.
 func TestEveryFormOfPromptIsAccepted(t *testing.T) {
 	for body, route := range map[string]Route{
 		`{"messages":[{"role":"user","content":"x"}]}`: RouteChatCompletions,
@@ -334,8 +333,8 @@ func TestEveryFormOfPromptIsAccepted(t *testing.T) {
 	}
 }
 
-// The case: an unknown or odd model name gave 500. The peek's part is to tell them
-// apart; the answers are the server's.
+// An unknown or odd model name must not be a 500. Peek distinguishes them; the server
+// answers.
 func TestUnusualModelNames(t *testing.T) {
 	long := strings.Repeat("x", 10<<10)
 	for _, c := range []struct {

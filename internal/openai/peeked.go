@@ -144,7 +144,7 @@ type Peeked struct {
 	scan     scanner
 }
 
-// promptShape is what one prompt field says about the batch.
+// promptShape is the form of one prompt field, and its batch.
 type promptShape struct {
 	kind  PromptKind
 	batch bool

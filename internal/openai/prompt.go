@@ -24,8 +24,8 @@ func (p *Peeked) addSpan(s PromptSpan) {
 	}
 }
 
-// messages walks a chat's messages at v. What does not look like messages is passed
-// over: the engine has the better words for it.
+// messages walks a chat's messages at v. Other values are skipped: the engine reports
+// their error better.
 func (p *Peeked) messages(v int) int {
 	s := &p.scan
 	if s.b[v] != '[' {
@@ -198,7 +198,7 @@ func (p *Peeked) prompt(v int, shape *promptShape) int {
 	}
 	switch {
 	case mixed || kind == PromptNone:
-		// A list of mixed things, or an empty one: checkPrompt refuses it.
+		// A list of mixed types, or an empty one: checkPrompt refuses it.
 	case kind == PromptTokens:
 		p.addTokens(Span{v, i}, 0, count)
 		*shape = promptShape{kind, false, 1}
@@ -227,7 +227,7 @@ func (p *Peeked) tokenList(v, item int) (PromptKind, int) {
 		p.addTokens(Span{v, i + 1}, item, count)
 		return PromptTokenLists, i + 1
 	}
-	// Something else is in it. Pass all of it the general way.
+	// It has other elements: skip all of it.
 	return PromptNone, s.skip(v, depthArray)
 }
 
@@ -354,8 +354,8 @@ func (p *Peeked) samplingParams(v int) int {
 	}
 }
 
-// samplingFacts are kept until the field's end, since a fault in the syntax is to be
-// told before one in the meaning.
+// samplingFacts are kept until the end of the field, as a syntax error is reported before
+// a wrong value.
 type samplingFacts struct {
 	err   *Error
 	asked bool // one of the objects has been seen
@@ -428,7 +428,7 @@ func (p *Peeked) streamOptions(v int) int {
 			return v
 		}
 		if s.nameIs(name, "include_usage") {
-			p.IncludeUsage = s.b[v] == 't' // engines read the last of two
+			p.IncludeUsage = s.b[v] == 't' // engines use the last of two
 		}
 		if i = s.skip(v, depthArray); i < 0 {
 			return -1

@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// maxScanDepth is the deepest nesting the scanner can be told to allow.
+// maxScanDepth is the deepest nesting that a scanner may allow.
 const maxScanDepth = 10000
 
 type scanFault uint8
@@ -41,8 +41,8 @@ type scanner struct {
 	nameBuf [32]byte
 
 	// inObject has a bit per nesting level: set for an object, clear for an array.
-	// It has room for the ordinary bound only, because scanners lie on the stacks of
-	// goroutines, under all that they call; deep has the levels of a larger one.
+	// It has room for the default bound only, as scanners are on the stacks of
+	// goroutines; deep has the levels of a larger one.
 	inObject [DefaultMaxDepth/64 + 1]uint64
 	deep     []uint64
 }
@@ -64,7 +64,7 @@ func (s *scanner) fail(f scanFault, at int) int {
 	return -1
 }
 
-// describe tells the fault so that the author of a client can act on it.
+// describe says what is wrong and where, for the author of a client.
 func (s *scanner) describe() string {
 	at := s.faultAt
 	what := "an unexpected byte"
@@ -114,8 +114,8 @@ const (
 )
 
 // special marks (in the high bit) the bytes of x that end a run of plain string
-// text: a quote, a backslash, a control character. Bytes above the first marked one
-// may be marked wrongly, by the borrow; the lowest mark is right.
+// text: a quote, a backslash, a control character. Because of the borrow, bytes above
+// the lowest marked one may be marked wrongly; the lowest mark is right.
 func special(x uint64) uint64 {
 	return ((x - 0x20*ones) | ((x ^ '"'*ones) - ones) | ((x ^ '\\'*ones) - ones)) &^ x & highs
 }
@@ -193,7 +193,7 @@ func (s *scanner) str(i int) int {
 					saved += 3
 				}
 			default:
-				// Three bytes; a lone surrogate counts as U+FFFD, which is as long.
+				// Three bytes; a lone surrogate counts as U+FFFD, which also has three.
 				saved += 3
 			}
 		default:
@@ -290,15 +290,15 @@ func (s *scanner) number(i int) int {
 	return j
 }
 
-// numberRun passes numbers separated by commas, the first at i, and returns the
-// offset after the last one that is followed by something else than a comma and a
-// number. It leaves their count. It is the inner loop for token ids.
+// numberRun passes numbers separated by commas, the first at i, up to the last one that
+// is not followed by a comma and a number. It sets numbers to their count. It is the
+// inner loop for token ids.
 func (s *scanner) numberRun(i int) int {
 	b := s.b
 	n := 0
 	for {
 		j := i
-		// The common case by hand: a plain integer with a comma right after it.
+		// The common case inline: an integer directly followed by a comma.
 		if c := b[j]; c-'1' <= 8 {
 			j++
 			for j < len(b) && b[j]-'0' <= 9 {

@@ -127,7 +127,7 @@ func TestScannerAgreesWithEncodingJSON(t *testing.T) {
 	}
 }
 
-// The scanner looks at 32 bytes at once: each byte at each place of a string.
+// The scanner reads 32 bytes at once: each byte is tried at each place of a string.
 func TestScannerStringsAtEachAlignment(t *testing.T) {
 	for size := range 70 {
 		for at := range size + 1 {
@@ -156,9 +156,9 @@ func TestScannerDepthIsExact(t *testing.T) {
 	}
 }
 
-// Levels lie in two places, by the bound; a scanner that is used again may be told
-// another one.
-func TestScannerDepthOfOneThatIsUsedAgain(t *testing.T) {
+// Levels are stored in two places, depending on the bound, which may change when a scanner
+// is reused.
+func TestReusedScannerMayHaveAnotherDepth(t *testing.T) {
 	s := new(scanner)
 	for _, bound := range []int{DefaultMaxDepth, maxScanDepth, 8, DefaultMaxDepth + 1, DefaultMaxDepth} {
 		for depth := bound - 1; depth <= bound+1; depth++ {

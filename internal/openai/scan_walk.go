@@ -1,8 +1,8 @@
 package openai
 
-// member steps through an object: i is the offset after '{' (first) or after the
-// previous value. It returns the field name's quotes as a span and the offset of the
-// value's first byte; at the object's end done is true and value is the offset
+// member iterates over an object: i is the offset after '{' (first) or after the
+// previous value. It returns the span of the field's name with its quotes, and the offset
+// of the value's first byte; at the object's end done is true and value is the offset
 // after '}'. value is -1 after a fault.
 func (s *scanner) member(i int, first bool) (name Span, value int, done bool) {
 	i = s.space(i)
@@ -40,7 +40,7 @@ func (s *scanner) member(i int, first bool) (name Span, value int, done bool) {
 	return name, i, false
 }
 
-// element steps through an array in the same way.
+// element iterates over an array in the same way.
 func (s *scanner) element(i int, first bool) (value int, done bool) {
 	i = s.space(i)
 	if i >= len(s.b) {
@@ -61,15 +61,15 @@ func (s *scanner) element(i int, first bool) (value int, done bool) {
 	return i, false
 }
 
-// nameIs reports whether the field name at the span (with its quotes) is name,
-// whatever way it is spelled.
+// nameIs reports whether the field name at the span (with its quotes) is name, with or
+// without escapes.
 func (s *scanner) nameIs(at Span, name string) bool {
 	raw := s.b[at.Start+1 : at.End-1]
 	if string(raw) == name {
 		return true
 	}
 	if len(raw) < len(name)+5 {
-		return false // too short for \u, the only other way to spell our names
+		return false // too short for \u escapes, the only other way to write our names
 	}
 	var buf [32]byte
 	n, ok := unescapeName(buf[:], raw)

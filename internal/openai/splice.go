@@ -5,17 +5,17 @@ import (
 	"strconv"
 )
 
-// Splicer builds an outgoing body out of a peeked one: the client's bytes, with
-// fields set, replaced or taken out between them, as segments for a vectored write.
+// Splicer builds an outgoing body from a peeked one: the client's bytes, with fields
+// added, replaced or removed, as segments for a vectored write.
 // One Splicer serves one leg; it may be reused with Reset. The segments refer to the
 // client's body and to the Splicer's own buffer, and are valid until the next Reset.
 type Splicer struct {
 	p *Peeked
 
-	// ours has all bytes that are written by us, members to insert (each with a
-	// comma after it) and replacements, as they came.
+	// ours has all bytes that are not the client's: members to insert (each with a
+	// comma after it) and replacements, in the order in which they were set.
 	ours     []byte
-	inserts  []Span // of ours; neighbours are one
+	inserts  []Span // of ours; adjacent ones are joined
 	edits    []edit
 	segments [][]byte
 	set      FieldSet
@@ -34,23 +34,22 @@ type edit struct {
 	with Span
 }
 
-// Reset starts a new body out of p.
+// Reset starts a new body from p.
 func (s *Splicer) Reset(p *Peeked) {
 	s.p = p
 	if s.ours == nil {
 		s.ours, s.inserts, s.edits, s.segments = s.oursArr[:0], s.insArr[:0], s.edArr[:0], s.segArr[:0]
 	}
 	if cap(s.ours) > 64<<10 {
-		s.ours = s.oursArr[:0] // a giant batch must not stay in a pool
+		s.ours = s.oursArr[:0] // a large buffer must not stay in a pool
 	}
-	clear(s.segments[:cap(s.segments)]) // let go of the last client's bytes
+	clear(s.segments[:cap(s.segments)]) // drop references to the last client's bytes
 	s.ours, s.inserts, s.edits, s.segments = s.ours[:0], s.inserts[:0], s.edits[:0], s.segments[:0]
 	s.set, s.deleted, s.numDel = 0, 0, 0
 }
 
-// open begins a value of f: in place of the client's if there is one, else as a new
-// field at the front, where an engine that reads the first or the last of two
-// finds the same.
+// open begins a value of f: in place of the client's value if there is one, else as a new
+// field at the front.
 func (s *Splicer) open(f Field) (start int) {
 	s.once(f)
 	s.set = s.set.With(f)
@@ -77,7 +76,7 @@ func (s *Splicer) close(f Field, start int) {
 	}
 	s.ours = append(s.ours, ',')
 	if n := len(s.inserts); n > 0 && s.inserts[n-1].End == start {
-		s.inserts[n-1].End = len(s.ours) // one segment for neighbours
+		s.inserts[n-1].End = len(s.ours) // one segment for adjacent ones
 		return
 	}
 	s.inserts = append(s.inserts, Span{start, len(s.ours)})
@@ -173,7 +172,7 @@ func (s *Splicer) repeat(mark, n int) {
 	s.ours = append(s.ours, ']')
 }
 
-// Delete takes f out of the body; nothing happens if it is not there.
+// Delete removes f from the body; it does nothing if the body does not have it.
 func (s *Splicer) Delete(f Field) {
 	if !s.p.Has(f) || s.deleted.Has(f) {
 		return
@@ -216,7 +215,7 @@ func (s *Splicer) Segments() (segments [][]byte, size int) {
 	return out, size
 }
 
-// withDeletes is all edits in the order of the body, those that delete included.
+// withDeletes returns all edits in the order of the body, deletions included.
 func (s *Splicer) withDeletes() []edit {
 	edits := s.edits
 	if s.numDel > 0 {
@@ -241,8 +240,8 @@ func (s *Splicer) withDeletes() []edit {
 	return edits
 }
 
-// cut is the range that takes the neighbouring members first to last out of the
-// body, with one comma fewer than members between what stays.
+// cut is the range to remove for the adjacent members first to last, with one of the
+// commas around them, so that the rest stays valid.
 func (p *Peeked) cut(first, last fieldSpan) Span {
 	if last.ordinal < p.Members-1 {
 		return Span{first.start, p.scan.space(last.value.End) + 1}

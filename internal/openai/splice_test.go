@@ -124,8 +124,7 @@ func TestSpliceValues(t *testing.T) {
 	}
 }
 
-// A vectored write consumes the slice it is given; the body of a second attempt must
-// be whole all the same.
+// A vectored write consumes its slice; the body of a second attempt must still be whole.
 func TestSegmentsAfterVectoredWrite(t *testing.T) {
 	p := mustPeek(t, RouteOther, `{"a":1}`)
 	var s Splicer
@@ -159,8 +158,8 @@ func TestSpliceAllocations(t *testing.T) {
 	}
 }
 
-// The case: a router decoded the body into float64 and encoded it again to rewrite
-// one field, and integers above 2^53 changed silently on their way.
+// Integers above 2^53 must not change, as they do if a body is decoded into float64 and
+// encoded again to change one field.
 func TestNumbersArriveDigitForDigit(t *testing.T) {
 	rest := `"seed":9007199254740993,"tools":[{"function":{"parameters":{"maximum":9223372036854775807,"x":1e400}}}],` +
 		`"temperature":0.10,"top_p":1.0,"bias":-0,"presence_penalty":1e3,"metadata":{"user_id":12345678901234567890},` +
@@ -179,8 +178,7 @@ func TestNumbersArriveDigitForDigit(t *testing.T) {
 	}
 }
 
-// The case: fields that the router did not know were dropped on their way to the
-// worker.
+// Fields that the router does not know reach the worker.
 func TestUnknownFieldsStay(t *testing.T) {
 	in := `{"chat_template_kwargs":{"enable_thinking":false},"model":"m","separate_reasoning":true,"made_up":{"a":[1,{"b":null}]},` +
 		`"messages":[{"role":"user","content":"x","made_up":1,"z":{}}],"tools":[{"type":"function","made_up":[]}],"twice":1,"twice":2}`
@@ -193,9 +191,9 @@ func TestUnknownFieldsStay(t *testing.T) {
 	}
 }
 
-// The cases: the prefill's copy kept max_completion_tokens, or stream_options without
-// stream, or decode got the prefill's limits. Each leg is its own splice of the same
-// body.
+// The prefill's copy must not keep max_completion_tokens, or stream_options without
+// stream, and decode must not get the prefill's limits: each leg is its own splice of the
+// same body.
 func TestEachLegIsSplicedByItself(t *testing.T) {
 	in := `{"stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":500,"messages":[]}`
 	p := mustPeek(t, RouteChatCompletions, in)

@@ -9,28 +9,28 @@ import (
 // several pieces.
 const DefaultMaxEventBytes = 1 << 20
 
-// EventScanner follows a text/event-stream that passes by, whatever the pieces it
-// comes in. It copies nothing unless an event is cut across pieces, and keeps at most
+// EventScanner follows a text/event-stream that is relayed, however it is cut into
+// pieces. It copies nothing unless an event is cut across pieces, and keeps at most
 // MaxEventBytes of one; of a longer event it reads what an AnswerScanner does: how the
-// answer ended, and its cost.
+// answer ended, and its token counts.
 //
 // The zero value is ready. It is not safe for concurrent use.
 type EventScanner struct {
 	// MaxEventBytes is the bound of what is kept; 0 is DefaultMaxEventBytes.
 	MaxEventBytes int
-	// SkipUsage saves the search for tokens and their counts.
+	// SkipUsage skips the search for tokens and their counts.
 	SkipUsage bool
-	// OnData, if set, is called with the data of each event that tells no error.
+	// OnData, if set, is called with the data of each event that reports no error.
 	OnData func(data []byte)
 
 	// Events counts complete events with data, the end marker and errors included;
-	// DataEvents those without the two; Comments the comment lines.
+	// DataEvents counts them without these two; Comments counts the comment lines.
 	Events, DataEvents, Comments int
 	// Openings counts the data events with which a stream of the Messages or the
 	// Responses API begins, before there is any output: by their names.
 	Openings int
-	// TokenEvents counts data events that have output of the model in them, exactly up
-	// to the first and closely from there on.
+	// TokenEvents counts data events with output of the model: exactly up to the first,
+	// approximately after it.
 	TokenEvents int
 	// Done: the end marker "data: [DONE]" was seen as the whole data of an event.
 	Done bool
@@ -45,8 +45,8 @@ type EventScanner struct {
 	// LastError is a copy of the first 2 KiB of the last error's data.
 	LastError []byte
 	// Aborted: an event says that the engine aborted the request, see ReadAbort; Abort is
-	// what it says. The scanner then follows no further, as if the event had not come:
-	// AbortAt is where it begins in the piece, 0 if it began before.
+	// its error. The scanner then stops, as if the event had not come: AbortAt is where
+	// the event begins in the piece, 0 if it began before.
 	Aborted bool
 	Abort   Abort
 	AbortAt int
@@ -60,7 +60,7 @@ type EventScanner struct {
 
 	started bool
 	failed  bool // ErrorEnd is known
-	// lastCR: the last byte was '\r', so that a '\n' next belongs to it.
+	// lastCR: the last byte was '\r': a '\n' that follows belongs to it.
 	lastCR bool
 	// midLine: bytes of an unfinished line have been seen. line holds them, unless
 	// lineLost.
@@ -189,7 +189,7 @@ func (e *EventScanner) keepLine(b []byte) {
 	}
 	if len(e.line)+len(b) > e.maxBytes() {
 		e.followLong(b)
-		// The field's name is enough to go on with.
+		// The name of the field is kept, which is enough.
 		e.line = append(e.line, b[:min(len(b), max(0, 16-len(e.line)))]...)
 		e.line = e.line[:min(len(e.line), 16)]
 		e.lineLost = true
@@ -198,9 +198,9 @@ func (e *EventScanner) keepLine(b []byte) {
 	e.line = append(e.line, b...)
 }
 
-// followLong begins to look at the data of an event that is too long to be kept, of
-// which b is next: how an answer ended is told in its last event, and those of the
-// Responses API repeat the request and the answer.
+// followLong begins to scan the data of an event that is too long to be kept; b is its
+// next part. The last event says how an answer ended, and in the Responses API it repeats
+// the request and the answer.
 func (e *EventScanner) followLong(b []byte) {
 	if e.hasData {
 		return // over several lines
@@ -216,7 +216,7 @@ func (e *EventScanner) followLong(b []byte) {
 
 var bom = []byte("\xef\xbb\xbf")
 
-// takeLine takes one whole line. lost: only its beginning is there. reused: its bytes
+// takeLine takes one whole line. lost: only its beginning was kept. reused: its bytes
 // are in e.line, which the next piece overwrites.
 func (e *EventScanner) takeLine(line []byte, lost, reused bool) {
 	if !e.started {
@@ -250,7 +250,7 @@ func (e *EventScanner) takeLine(line []byte, lost, reused bool) {
 			e.name = nameFailed
 		case "message_start", "ping", "response.created", "response.queued", "response.in_progress":
 			e.name = nameOpening
-		case "message_delta": // of what ends the message
+		case "message_delta": // the event before message_stop
 		default:
 			if bytes.HasSuffix(value, deltaSuffix) {
 				e.name = nameDelta
@@ -329,14 +329,14 @@ func (e *EventScanner) inspect() {
 	}
 	data := e.data
 	if e.long != nil && e.dataLost && e.long.Closed() {
-		data = e.long.Told()
+		data = e.long.Excerpt()
 	}
 	if bytes.Equal(bytes.TrimSpace(data), doneMarker) {
 		e.Done, e.Finished = true, true
 		return
 	}
 	errorInside := bytes.Contains(data, errorWord)
-	if e.name == nameError || e.name == nameFailed || errorInside && e.tellsError(data) {
+	if e.name == nameError || e.name == nameFailed || errorInside && e.hasError(data) {
 		e.Errors++
 		e.Finished = e.Finished || e.name == nameFailed
 		e.count(data)
@@ -375,7 +375,7 @@ func (e *EventScanner) count(data []byte) bool {
 }
 
 // Close is called at the end of a stream: one that ends with the end marker is
-// finished, though no empty line is behind it. It appends what is missing of that.
+// finished, even without an empty line after it. Close appends the missing line ends.
 func (e *EventScanner) Close(dst []byte) []byte {
 	data := e.data
 	if e.midLine {
@@ -393,9 +393,9 @@ func (e *EventScanner) Close(dst []byte) []byte {
 	return dst
 }
 
-// tellsError looks for a top-level "error" that is not null, or the flat form
+// hasError reports whether data has a top-level "error" that is not null, or the flat form
 // {"object":"error",…}.
-func (e *EventScanner) tellsError(data []byte) bool {
+func (e *EventScanner) hasError(data []byte) bool {
 	s := new(scanner)
 	s.reset(data, DefaultMaxDepth)
 	i := s.space(0)
@@ -425,14 +425,14 @@ func (e *EventScanner) tellsError(data []byte) bool {
 	}
 }
 
-// AppendClose appends what closes an event that the stream was cut in, so that an
-// event of ours may follow; nothing at a boundary.
+// AppendClose appends the line ends that close an event in which the stream was cut, so
+// that an event of the router may follow; nothing at a boundary.
 func (e *EventScanner) AppendClose(dst []byte) []byte {
 	if e.AtBoundary() {
 		return dst
 	}
 	if e.midLine || e.lastCR {
-		// After a '\r' a '\n' would only be its second half.
+		// After a '\r' a '\n' would only belong to it.
 		dst = append(dst, '\n')
 	}
 	return append(dst, '\n')

@@ -103,7 +103,7 @@ func TestEventScannerBoundsWhatItKeeps(t *testing.T) {
 	if e.TooLong != 2 || !e.Done {
 		t.Errorf("%s", summary(e))
 	}
-	// A long line in one piece costs nothing and is looked into.
+	// A long line in one piece is scanned without being copied.
 	e.Reset()
 	e.Feed([]byte(long))
 	if e.TooLong != 0 || e.Errors != 1 {
@@ -113,7 +113,7 @@ func TestEventScannerBoundsWhatItKeeps(t *testing.T) {
 
 // The last event of a stream of the Responses API repeats the request's instructions
 // and the whole answer: how it ended is read all the same.
-func TestHowLongEventsEnd(t *testing.T) {
+func TestLongEventsAreReadForHowTheAnswerEnded(t *testing.T) {
 	long := strings.Repeat("x", 3000)
 	response := "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"object\":\"response\",\"instructions\":\"" + long + "\",\"status\":\"%s\",\"usage\":{\"input_tokens\":7,\"output_tokens\":3}}}\n\n"
 	for _, size := range []int{1, 7, 1000} {
@@ -170,8 +170,7 @@ func TestReadUsage(t *testing.T) {
 	ReadUsage([]byte(nested)) // must come back
 }
 
-// The case: an event with an empty list of choices, which only carries the usage,
-// crashed the stream's adapter.
+// An event with an empty list of choices only carries the usage.
 func TestEventsWithUsageOnly(t *testing.T) {
 	usage := `"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}`
 	for _, choices := range []string{`"choices":[],`, `"choices":null,`, ``} {
@@ -185,8 +184,8 @@ func TestEventsWithUsageOnly(t *testing.T) {
 	}
 }
 
-// The case: each read was parsed by itself, and an event cut across reads lost its
-// usage. Every place to cut, and single bytes, must give what the whole gives.
+// An event that is cut across reads keeps its usage: a cut at every place, and single
+// bytes, give the same result as the whole stream.
 func TestEventsAreTheSameHoweverTheStreamIsSplit(t *testing.T) {
 	stream := ": hi\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\"usage\":null}\r\n\r\nevent: x\ndata: {\"a\":\ndata: 1}\n\n" +
 		"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\ndata: [DONE]\r\r"
@@ -204,8 +203,7 @@ func TestEventsAreTheSameHoweverTheStreamIsSplit(t *testing.T) {
 	}
 }
 
-// The case: a character cut across reads became replacement characters. The scanner
-// passes nothing on, but what it keeps of an error must be whole as well.
+// A character that is cut across reads stays whole in what the scanner keeps of an error.
 func TestCharactersSplitBetweenReadsStayWhole(t *testing.T) {
 	data := `{"error":{"message":"引擎失败 ошибка 🙂"}}`
 	e := feedBytewise("data: " + data + "\n\n")
@@ -214,7 +212,7 @@ func TestCharactersSplitBetweenReadsStayWhole(t *testing.T) {
 	}
 }
 
-// The case: keepalive comments were taken for data, and for the first token.
+// Keep-alive comments are neither data nor the first token.
 func TestCommentsAreNotData(t *testing.T) {
 	e := scanWhole(": processing\n\n: processing\n\n")
 	if e.DataEvents != 0 || e.Events != 0 || e.Comments != 2 || !e.AtBoundary() {
@@ -226,8 +224,8 @@ func TestCommentsAreNotData(t *testing.T) {
 	}
 }
 
-// The case: the router's own keepalive fell inside an event. AtBoundary tells where
-// one may go, at each place of a stream.
+// The router's own keep-alive must not be sent inside an event: AtBoundary says at each
+// place of a stream whether one may be sent.
 func TestKeepalivesAreSentBetweenEventsOnly(t *testing.T) {
 	stream := "id: 1\ndata: {}\n\nid: 2\r\ndata: {}\r\n\r\n"
 	want := scanWhole(stream)
@@ -246,7 +244,7 @@ func TestKeepalivesAreSentBetweenEventsOnly(t *testing.T) {
 	}
 }
 
-// The case: the end marker was parsed as JSON and logged as an error.
+// The end marker is not parsed as JSON.
 func TestEndMarkerIsNoError(t *testing.T) {
 	e := scanWhole("data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: [DONE]\n\n")
 	if e.Errors != 0 || !e.Done || !e.HasUsage {
@@ -254,8 +252,8 @@ func TestEndMarkerIsNoError(t *testing.T) {
 	}
 }
 
-// The case: a stream that the engine cut just stopped, and clients took it for whole.
-// Wherever it is cut, what we add must be read as an error event, without end marker.
+// A client must not take a stream that the engine cut for a complete one: wherever it is
+// cut, the router's addition is read as an error event, without end marker.
 func TestCutStreamsEndWithAnErrorEvent(t *testing.T) {
 	for _, stream := range []string{
 		"data: {\"a\":1}\n\ndata: {\"b\":2}\n\n", "data: {\"a\":1}\r\n\r\ndata: {\"b\":2}\r\n\r\n", "data: {\"a\":1}\r\rdata: {\"b\":2}\r\r",
@@ -281,7 +279,7 @@ func TestCutStreamsEndWithAnErrorEvent(t *testing.T) {
 	}
 }
 
-// The case: an error as the first event of a 200 stream was counted as success.
+// An error as the first event of a 200 stream is no success.
 func TestErrorAsFirstEvent(t *testing.T) {
 	e := feedBytewise("data: {\"error\":{\"object\":\"error\",\"message\":\"no\",\"code\":400}}\n\ndata: [DONE]\n\n")
 	if e.Errors != 1 || e.DataEvents != 0 || !e.Done {

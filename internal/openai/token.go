@@ -2,12 +2,12 @@ package openai
 
 import "bytes"
 
-// TellsToken reports whether the JSON of an event has output of the model in it: text,
+// HasToken reports whether the JSON of an event has output of the model in it: text,
 // reasoning, a refusal, token ids or a piece of a tool call, in the form of any API.
-// The events with which a stream is opened, closed or kept alive have none.
+// Events that open or close a stream or keep it alive have none.
 //
-// It needs no complete check of the JSON, only that it never panics.
-func TellsToken(json []byte) bool {
+// The JSON need not be checked: invalid JSON does not make it panic.
+func HasToken(json []byte) bool {
 	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
 	i := s.space(0)
@@ -21,7 +21,7 @@ func TellsToken(json []byte) bool {
 			if e < 0 || done {
 				return false
 			}
-			if json[e] == '{' && s.tellsToken(e, tokenEvent) {
+			if json[e] == '{' && s.hasToken(e, tokenEvent) {
 				return true
 			}
 			if i = s.skip(e, 1); i < 0 {
@@ -29,7 +29,7 @@ func TellsToken(json []byte) bool {
 			}
 		}
 	}
-	return json[i] == '{' && s.tellsToken(i, tokenEvent)
+	return json[i] == '{' && s.hasToken(i, tokenEvent)
 }
 
 // tokenPlace is a kind of object in which output can be.
@@ -39,12 +39,12 @@ const (
 	tokenEvent    tokenPlace = iota // the event itself
 	tokenChoice                     // of chat, completions or vLLM's generate
 	tokenDelta                      // of chat or Messages
-	tokenItem                       // what begins with an event of Messages or Responses
+	tokenItem                       // a block or item that an event of Messages or Responses begins
 	tokenLogprobs                   // of a choice: a token may have no text of its own yet
 )
 
-// tellsToken looks for output in the object at i. It ends at the first.
-func (s *scanner) tellsToken(i int, in tokenPlace) bool {
+// hasToken reports whether the object at i has output. It stops at the first.
+func (s *scanner) hasToken(i int, in tokenPlace) bool {
 	i++
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
@@ -66,23 +66,23 @@ func (s *scanner) memberTells(name Span, v int, in tokenPlace) bool {
 	case tokenEvent:
 		switch {
 		case is("choices"):
-			return s.b[v] == '[' && s.choiceTells(v)
+			return s.b[v] == '[' && s.choicesHaveToken(v)
 		case is("text"), is("output_ids"), is("token_ids"):
 			return s.hasContent(v)
 		case is("delta"):
 			if s.b[v] == '{' {
-				return s.tellsToken(v, tokenDelta)
+				return s.hasToken(v, tokenDelta)
 			}
 			return s.b[v] == '"' && s.hasContent(v)
 		case is("content_block"), is("item"):
-			return s.b[v] == '{' && s.tellsToken(v, tokenItem)
+			return s.b[v] == '{' && s.hasToken(v, tokenItem)
 		}
 	case tokenChoice:
 		switch {
 		case is("delta"), is("message"):
-			return s.b[v] == '{' && s.tellsToken(v, tokenDelta)
+			return s.b[v] == '{' && s.hasToken(v, tokenDelta)
 		case is("logprobs"):
-			return s.b[v] == '{' && s.tellsToken(v, tokenLogprobs)
+			return s.b[v] == '{' && s.hasToken(v, tokenLogprobs)
 		}
 		return (is("text") || is("token_ids")) && s.hasContent(v)
 	case tokenDelta:
@@ -96,15 +96,15 @@ func (s *scanner) memberTells(name Span, v int, in tokenPlace) bool {
 	return false
 }
 
-// choiceTells looks into the choices, a list at i.
-func (s *scanner) choiceTells(i int) bool {
+// choicesHaveToken is hasToken for the choices, a list at i.
+func (s *scanner) choicesHaveToken(i int) bool {
 	i++
 	for first := true; ; first = false {
 		e, done := s.element(i, first)
 		if e < 0 || done {
 			return false
 		}
-		if s.b[e] == '{' && s.tellsToken(e, tokenChoice) {
+		if s.b[e] == '{' && s.hasToken(e, tokenChoice) {
 			return true
 		}
 		if i = s.skip(e, 2); i < 0 {
@@ -126,21 +126,21 @@ func (s *scanner) hasContent(v int) bool {
 	return false
 }
 
-// finishTail is how near to its end an event of chat or completions tells its finish
-// reason.
+// finishTail is the length of an event's end in which events of chat or completions have
+// their finish reason.
 const finishTail = 160
 
-// finishText begins with a rare byte: such searches are fast.
+// finishText begins with a rare byte, which makes searches fast.
 var finishText = []byte(`_reason":"`)
 
-// noteToken counts an event that has a token. The first is looked for in each event.
-// After it an event is taken to have one unless something cheap to see speaks against
-// it: token counts, a finish reason, or an event's name that tells no piece of output.
+// noteToken counts an event that has a token. Until the first, each event is searched for
+// one. After it an event counts as having a token unless a cheap check says otherwise:
+// token counts, a finish reason, or the name of an event without output.
 func (e *EventScanner) noteToken(usage bool) {
 	look := e.TokenEvents == 0 || usage || e.name != nameNone && e.name != nameDelta ||
 		bytes.Contains(e.data[max(0, len(e.data)-finishTail):], finishText)
-	if look && !e.dataLost && !TellsToken(e.data) {
+	if look && !e.dataLost && !HasToken(e.data) {
 		return
 	}
-	e.TokenEvents++ // one too long to be looked into is no opening
+	e.TokenEvents++ // an event that is too long to be searched does not open a stream
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTellsToken(t *testing.T) {
+func TestHasToken(t *testing.T) {
 	for _, c := range []struct {
 		json string
 		want bool
@@ -40,16 +40,16 @@ func TestTellsToken(t *testing.T) {
 		{`{"type":"response.output_item.added","item":{"type":"function_call","name":"f","arguments":""}}`, true},
 		{`{"type":"response.output_text.delta","delta":"a"}`, true}, {`{"type":"response.output_text.delta","delta":""}`, false},
 	} {
-		if got := TellsToken([]byte(c.json)); got != c.want {
+		if got := HasToken([]byte(c.json)); got != c.want {
 			t.Errorf("%s: %t", c.json, got)
 		}
 		for i := range c.json {
-			TellsToken([]byte(c.json[:i])) // whatever it says
+			HasToken([]byte(c.json[:i])) // whatever it says
 		}
 	}
 }
 
-// TestScannerCountsTokens: what opens and ends a stream is no token.
+// TestScannerCountsTokens: events that open and end a stream have no token.
 func TestScannerCountsTokens(t *testing.T) {
 	chat := `{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}|` +
 		`{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}|{"choices":[{"index":0,"delta":{"content":"b"},"finish_reason":null}]}|` +

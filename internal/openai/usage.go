@@ -9,7 +9,7 @@ type Usage struct {
 // top-level usage object (OpenAI), or meta_info (SGLang's native form; of a list
 // of answers the counts are summed). ok is false if there are none.
 //
-// It needs no complete check of the JSON, only that it never panics.
+// The JSON need not be checked: invalid JSON does not make it panic.
 func ReadUsage(json []byte) (u Usage, ok bool) {
 	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
@@ -48,8 +48,8 @@ func ReadUsage(json []byte) (u Usage, ok bool) {
 
 var noUsage = Usage{-1, -1, -1}
 
-// add sums counts, where there are any. A sum can't overflow below 2^31 items, and
-// a lying engine's may: it is a number for statistics.
+// add sums counts that are reported. Sums cannot overflow below 2^31 items; those of
+// wrong counts may, as they are for statistics only.
 func (u *Usage) add(v Usage) {
 	for _, p := range [...]struct {
 		to   *int64
@@ -120,7 +120,7 @@ func (s *scanner) counts(i int, u *Usage, depth int) int {
 }
 
 // RawField is a top-level field of a JSON object as it is written, the last of that
-// name; ok is false if there is none or the JSON is none. The bytes are those of json.
+// name; ok is false if there is none or json is no object. The bytes are those of json.
 func RawField(json []byte, field string) (raw []byte, ok bool) {
 	at, ok := findField(json, field)
 	if !ok {
@@ -129,7 +129,7 @@ func RawField(json []byte, field string) (raw []byte, ok bool) {
 	return json[at.Start:at.End], true
 }
 
-// findField is where RawField is.
+// findField is the place of the value that RawField returns.
 func findField(json []byte, field string) (at Span, ok bool) {
 	s := new(scanner)
 	s.reset(json, DefaultMaxDepth)
