@@ -77,6 +77,38 @@ func TestNotReadyKeepsWhatIsKnown(t *testing.T) {
 	})
 }
 
+// A pod is declared while its engine loads, and ready once that serves: it must not wait
+// for a check whose pause has grown meanwhile.
+func TestReadyWorkerIsCheckedAtOnce(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(vanished, urlA)
+		b.prober.says(urlA, serves("m"))
+		b.declare(regular(urlA, notReady("it loads")))
+		b.pass(time.Minute)
+		b.prober.set(well, urlA)
+		b.declare(regular(urlA))
+		b.wantCandidates(urlA)
+
+		// One whose check is under way, and fails, is checked again soon.
+		b.prober.set(vanished, urlB)
+		b.prober.says(urlB, serves("m"))
+		b.declare(regular(urlA), regular(urlB, notReady("it loads")))
+		b.pass(time.Minute)
+		b.prober.takes(urlB, 2*time.Second)
+		b.pass(time.Minute)
+		checks := b.prober.count(urlB)
+		for b.prober.count(urlB) == checks {
+			b.pass(100 * time.Millisecond)
+		}
+		b.declare(regular(urlA), regular(urlB))
+		b.pass(2 * time.Second) // the check ends
+		b.prober.set(well, urlB)
+		b.prober.takes(urlB, 0)
+		b.pass(2 * firstRetry)
+		b.wantCandidates(urlA, urlB)
+	})
+}
+
 func TestSourceTakesLeavingBack(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)

@@ -304,6 +304,11 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 			changed = append(changed, w)
 		case ready != (w.notReady == ""):
 			f.applyStatesLocked(w, &changes)
+			if w.notReady == "" && !w.health.healthy {
+				// An engine that was loading answers now.
+				w.health.attempts = 0
+				f.sched.advance(w.event, now)
+			}
 			f.log.Info("worker's source changed whether it may be chosen", "worker", w.spec.URL, "id", w.id, "source", r.source, "not_ready", w.notReady)
 		}
 	}
