@@ -68,7 +68,7 @@ var packages = map[string]string{
 	"fleet": "../internal/fleet", "http1": "../internal/http1", "server": "../internal/server", "telemetry": "../internal/telemetry",
 	"upstream": "../internal/upstream", "engine": "../internal/engine", "openai": "../internal/openai", "policy": "../internal/policy",
 	"translate": "../internal/translate", "tokens": "../internal/tokens", "classify": "../internal/classify", "wire": "../internal/wire",
-	"discovery": "../internal/discovery",
+	"discovery": "../internal/discovery", "file": "../internal/discovery/file",
 }
 
 // unnoticed are the times of the code that nobody outside it notices.

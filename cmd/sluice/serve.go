@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
+	"github.com/sluice-router/sluice/internal/discovery/file"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -97,6 +98,7 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 		r.close()
 		return err
 	}
+	r.startSources(cfg)
 	r.announce(cfg)
 	stopReload := r.startReload(ctx, config.NewReloader(flags, environ, cfg, warnings, config.ReloadOptions{Apply: r.apply, Log: log.Logger}))
 	defer stopReload()
@@ -247,6 +249,13 @@ func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
+// startSources starts the sources of workers that the configuration names.
+func (r *router) startSources(cfg *config.Config) {
+	if cfg.Discovery.Provider == config.DiscoveryFile {
+		r.sources.Run(file.New(cfg))
+	}
+}
+
 // takeConfigured puts the list of workers of the configuration in force, as a reading of
 // a source.
 func (r *router) takeConfigured(cfg *config.Config) {
@@ -259,6 +268,9 @@ const sourceConfiguration = "configuration"
 // missingWorkers returns a message if no request can be served for lack of workers, else
 // "".
 func missingWorkers(cfg *config.Config) string {
+	if cfg.Discovery.Provider != config.DiscoveryNone {
+		return "" // they may come from there
+	}
 	known := map[config.WorkerType]bool{}
 	for _, w := range cfg.Workers {
 		known[w.Type] = true

@@ -95,9 +95,18 @@ type Fleet struct {
 	KVTransferPreferredWeight int           `yaml:"kv_transfer_preferred_weight" default:"1" range:"1:1000000" onlywith:"preferred" help:"Weight of a common domain with kv_transfer_topology: preferred, compared with the weights of the labels that a request prefers."`
 }
 
+// The values of Discovery.Provider.
+const (
+	DiscoveryNone = "none"
+	DiscoveryFile = "file"
+)
+
 // Discovery says where workers are declared, beside the configuration.
 type Discovery struct {
-	SourceHold time.Duration `yaml:"source_hold_secs" default:"60" unit:"secs" help:"A source that declares no worker any more, or drops more than half of more than 3 at once, is not believed at once: the drop takes effect when it was read three times, or after this time. Workers that fail their health checks go at once. 0: every drop takes effect at once."`
+	Provider      string        `yaml:"discovery_provider" choices:"none|file" default:"none" help:"file: workers are those of discovery_file too. none: no such source."`
+	File          string        `yaml:"discovery_file" onlywith:"discovery_file" help:"File with a list of workers, YAML or JSON: as workers stand in the configuration, or a manifest of the SGLang model gateway. It is read again all the time."`
+	CheckInterval time.Duration `yaml:"discovery_check_interval_secs" default:"5" unit:"secs" range:"0.05:86400" onlywith:"discovery_file" help:"Time between two looks at discovery_file."`
+	SourceHold    time.Duration `yaml:"source_hold_secs" default:"60" unit:"secs" help:"A source that declares no worker any more, or drops more than half of more than 3 at once, is not believed at once: the drop takes effect when it was read three times, or after this time. Workers that fail their health checks go at once. 0: every drop takes effect at once."`
 }
 
 // Policy names a way to choose among ranks with room.

@@ -101,8 +101,10 @@ type loader struct {
 	unread   bool            // the file, or a part of it, could not be read
 	visited  int             // nodes of the file, aliases followed
 
-	workers []Origin     // of each of cfg.Workers
-	inline  *classReader // the classes of the admission group; nil without a file
+	workers []Origin // of each of cfg.Workers
+	// firstWorker is the place of the first of cfg.Workers in the list that it is from.
+	firstWorker int
+	inline      *classReader // the classes of the admission group; nil without a file
 }
 
 func (l *loader) fail(path, source, value, format string, args ...any) {
@@ -188,7 +190,7 @@ func (l *loader) resolveSecretFiles() {
 		if w.APIKeyFile == "" {
 			continue
 		}
-		path := fmt.Sprintf("workers[%d].api_key_file", i)
+		path := fmt.Sprintf("workers[%d].api_key_file", i+l.firstWorker)
 		if w.APIKey != "" {
 			l.fail(path, l.workers[i].String(), w.APIKeyFile, "api_key is set as well; set one of them")
 			continue

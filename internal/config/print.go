@@ -161,6 +161,10 @@ func (p *printer) shown(o *option, root reflect.Value) bool {
 		if p.cfg.Fleet.KVTransferTopology != "preferred" {
 			return false
 		}
+	case "discovery_file":
+		if p.cfg.Discovery.Provider != DiscoveryFile {
+			return false
+		}
 	case "conditional":
 		if !p.cfg.ConditionalDisagg.Enabled {
 			return false

@@ -21,6 +21,7 @@ func (l *loader) validate() {
 	l.checkConditional()
 	l.checkRest()
 	l.checkAliases()
+	l.checkDiscovery()
 	l.checkWorkers()
 }
 
@@ -260,12 +261,30 @@ func (l *loader) checkRest() {
 	}
 }
 
+// checkDiscovery checks which sources of workers there are. A file alone says that it is
+// one.
+func (l *loader) checkDiscovery() {
+	d := &l.cfg.Discovery
+	const provider, file = "discovery.discovery_provider", "discovery.discovery_file"
+	if !l.good(provider, file) {
+		return
+	}
+	switch {
+	case d.File != "" && !l.isSet(provider):
+		d.Provider, l.cfg.origins[provider] = DiscoveryFile, l.cfg.origins[file]
+	case d.File == "" && d.Provider == DiscoveryFile:
+		l.blame(provider, "needs %s", l.named(file, l.cfg.origins[provider]))
+	case d.File != "" && d.Provider != DiscoveryFile:
+		l.blame(file, "is not used with %s %s", l.named(provider, l.cfg.origins[file]), d.Provider)
+	}
+}
+
 func (l *loader) checkWorkers() {
 	first := map[string]int{}
 	modeWrong := map[string]bool{}
 	for i := range l.cfg.Workers {
 		w := &l.cfg.Workers[i]
-		path, source := fmt.Sprintf("workers[%d]", i), l.workers[i].String()
+		path, source := fmt.Sprintf("workers[%d]", i+l.firstWorker), l.workers[i].String()
 		if w.URL != "" {
 			if parsed, err := workerurl.Parse(w.URL); err != nil {
 				l.fail(path+".url", source, w.URL, "%v", err)
