@@ -33,45 +33,51 @@ type RankSpec struct {
 // the rank's generation: a worker that is registered anew gets new ranks, and
 // holds on the old ones end there.
 type Rank struct {
-	// immutable
-	id         string
-	generation uint64 // set when it is added, unless it came with one
-	worker     string
-	role       Role
-	data       any
+	// What every booking and choice reads or writes comes first, on as few lines of
+	// cache as may be: in a large fleet most of it is not in the cache.
 
-	// guarded by the gate's lock (or owned by the core's caller)
-	models      []string
-	group       string
-	topology    string
-	labels      map[string]string
-	adapters    []string
-	capacity    Capacity
-	parked      []parkedLane // blocked lanes whose heads need this rank, or one of few
-	quarantined []*Rank      // decode ranks that a prefill rank is not paired with
-	index       int
-	groupID     int
-	domainID    int
-	sizeID      int
-	pools       []*pool
-	state       RankState
-	present     bool
-	cand        bool
-	room        bool
-	over        bool     // a reject threshold
-	counted     PoolLoad // what the pools' sums have of it
-	epoch       uint32   // of the half-open state; probes belong to one
+	// guarded by the gate's lock (or owned by the core's caller), but for the role,
+	// which is immutable
+	role    Role
+	present bool
+	cand    bool
+	room    bool
+	over    bool   // a reject threshold
+	epoch   uint32 // of the half-open state; probes belong to one
+	state   RankState
+	index   int
+	groupID int
+	pools   []*pool
 
 	slots   int // requests in prefill
 	prefill int // prefill legs
 	pending int // decode legs booked but not dispatched
 	active  int // decode legs dispatched
 	probes  int // requests granted in this half-open epoch
-	passed  int // requests that hold nothing
 
 	tokens        int64 // prefill tokens active
 	blocksPending int64 // KV blocks booked but not dispatched
 	blocksActive  int64
+
+	capacity Capacity
+	counted  PoolLoad     // what the pools' sums have of it
+	parked   []parkedLane // blocked lanes whose heads need this rank, or one of few
+
+	passed      int     // requests that hold nothing
+	quarantined []*Rank // decode ranks that a prefill rank is not paired with
+	models      []string
+	group       string
+	topology    string
+	labels      map[string]string
+	adapters    []string
+	domainID    int
+	sizeID      int
+
+	// immutable
+	id         string
+	generation uint64 // set when it is added, unless it came with one
+	worker     string
+	data       any
 }
 
 // NewRank makes a rank that [Change] can add.

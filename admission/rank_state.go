@@ -23,15 +23,19 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		room = false
 	}
-	over := ix.rejecting && ix.overloaded(r)
+	over := ix.rejecting && r.present && ix.overloaded(r)
 	if over {
 		room = false
 		if !r.over {
 			ix.overTurns++
 		}
 	}
-	ix.over.put(r.index, over)
-	ix.refreshThresholds(r)
+	if over != r.over {
+		ix.over.put(r.index, over)
+	}
+	if len(ix.prefillThresholds)+len(ix.blockThresholds) > 0 {
+		ix.refreshThresholds(r)
+	}
 	load := r.load()
 	overDelta := b2i(cand && over) - b2i(r.cand && r.over)
 	sums := r.sums()

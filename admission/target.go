@@ -296,15 +296,12 @@ func (ix *rankIndex) few(t *Target, l Leg) []*Rank {
 		return nil
 	}
 	members := t.model.pools[t.role(l)].members
-	n := 0
-	for w, word := range t.bits[l] {
-		if n += ones(word & members[w]); n > maxParks {
-			return nil
-		}
-	}
 	few := ix.fewRanks[:0]
 	for w, word := range t.bits[l] {
 		for word &= members[w]; word != 0; word &= word - 1 {
+			if len(few) == maxParks {
+				return nil
+			}
 			few = append(few, ix.ranks[w<<6+bits.TrailingZeros64(word)])
 		}
 	}

@@ -50,18 +50,39 @@ func (h *Heap[T]) Pop() T { return h.Remove(0) }
 // Remove removes the element at place i and returns it.
 func (h *Heap[T]) Remove(i int) T {
 	var none T
-	x, last := h.list[i], len(h.list)-1
-	if i != last {
-		h.list[i] = h.list[last]
-		h.list[i].SetIndex(i)
-	}
-	h.list[last] = none
-	h.list = h.list[:last]
-	if i != last {
-		h.Fix(i)
+	x, end := h.list[i], len(h.list)-1
+	last := h.list[end]
+	h.list[end] = none
+	h.list = h.list[:end]
+	if i < end {
+		// The last element mostly belongs at the bottom again. So the gap goes all the
+		// way down, which takes one comparison a level instead of two, and the last
+		// element up from there.
+		i = h.gapDown(i)
+		h.list[i] = last
+		last.SetIndex(i)
+		h.up(i)
 	}
 	x.SetIndex(-1)
 	return x
+}
+
+// gapDown moves the gap at place i to the bottom, and returns where that is.
+func (h *Heap[T]) gapDown(i int) int {
+	list := h.list
+	for {
+		first := 2*i + 1
+		if first >= len(list) {
+			return i
+		}
+		c := list[first]
+		if second := first + 1; second < len(list) && list[second].Before(c) {
+			first, c = second, list[second]
+		}
+		list[i] = c
+		c.SetIndex(i)
+		i = first
+	}
 }
 
 // Fix moves the element at place i to where it belongs, after its order changed.
