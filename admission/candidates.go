@@ -61,12 +61,18 @@ func (f *filter) all(t *Target, s *candidates) {
 // and keeps what the candidates of a leg share with b. It tells whether any are left.
 func (f *filter) and(s *candidates, l Leg, b bitmap) bool {
 	x := s.of(l)
-	if !x.is(s.pool(l).room) {
-		some := f.own[l].and(x.set, b)
-		*x = rankSet{set: f.own[l], n: -1}
-		return some
+	if x.is(s.pool(l).room) {
+		return f.keep(s, l, b) // the policy may be shown the whole pool
 	}
-	if n := f.own[l].intersect(x.set, b); n != x.n { // else the policy is shown the whole pool
+	some := f.own[l].and(x.set, b)
+	*x = rankSet{set: f.own[l], n: -1}
+	return some
+}
+
+// keep is and where how many are left matters.
+func (f *filter) keep(s *candidates, l Leg, b bitmap) bool {
+	x := s.of(l)
+	if n := f.own[l].intersect(x.set, b); n != x.n { // else the set stays as it was
 		*x = rankSet{set: f.own[l], n: n}
 	}
 	return x.n > 0

@@ -37,43 +37,58 @@ func (f *filter) allOverloaded(t *Ticket) bool {
 // to name the lack. So the steps are taken without that at first.
 func (f *filter) find(t *Ticket, s *candidates) Resource {
 	lack := full(t.Target)
-	switch {
-	case lack == ResourceNone:
-		if f.unrestricted(t, s) || f.avoiding(t, s) {
-			return ResourceNone
-		}
-	case !f.index.rejecting:
+	if lack != ResourceNone && !f.index.rejecting {
 		return lack
 	}
-	lack = f.narrow(t, s, false)
+	switch {
+	case f.unrestricted(t):
+		lack = f.amongAll(t, s)
+	case f.avoiding(t, s):
+		return ResourceNone
+	default:
+		lack = f.narrow(t, s, false)
+	}
 	if lack != ResourceNone && lack != ResourceWorker && (f.index.rejecting || s.pairing) {
 		lack = f.narrow(t, s, true)
 	}
 	return lack
 }
 
-// unrestricted leaves in s all ranks with room, where nothing but that matters to t. It
-// tells whether that is so, and there are any. The steps of narrow come to the same, but
-// this is what most requests need.
-func (f *filter) unrestricted(t *Ticket, s *candidates) bool {
-	target, cl := t.Target, t.class
-	x := &target.model.modelGroup.fence
-	if !target.free || cl.prefillThreshold >= 0 || cl.blockThreshold >= 0 || x.owner != nil && x.owner != t ||
-		!t.Exclude.empty() || len(f.index.quarantines) > 0 {
+// unrestricted tells whether nothing matters to t but room and the thresholds of its
+// class. Most requests are so.
+func (f *filter) unrestricted(t *Ticket) bool {
+	target := t.Target
+	if !target.free || !t.Exclude.empty() || len(f.index.quarantines) > 0 || t.class.ratio > 0 {
 		return false
 	}
+	x := &target.model.modelGroup.fence
+	return (x.owner == nil || x.owner == t) && (target.shape != Disaggregated || target.model.soleGroup())
+}
+
+// amongAll is narrow for a request that is unrestricted. It comes to the same by fewer
+// steps.
+func (f *filter) amongAll(t *Ticket, s *candidates) Resource {
+	target, cl := t.Target, t.class
 	s.pairing, s.apart = false, false
-	s.pools[PrefillLeg] = nil
-	if target.shape == Disaggregated {
-		if !target.model.soleGroup() {
-			return false
-		}
-		p := target.model.pools[RolePrefill]
-		s.pools[PrefillLeg], s.sets[PrefillLeg] = p, rankSet{set: p.room, n: p.roomN}
-	}
 	d := target.model.pools[target.role(DecodeLeg)]
 	s.pools[DecodeLeg], s.sets[DecodeLeg] = d, rankSet{set: d.room, n: d.roomN}
-	return d.roomN > 0
+	gating, p := DecodeLeg, d
+	s.pools[PrefillLeg] = nil
+	if target.shape == Disaggregated {
+		gating, p = PrefillLeg, target.model.pools[RolePrefill]
+		s.pools[PrefillLeg], s.sets[PrefillLeg] = p, rankSet{set: p.room, n: p.roomN}
+	}
+	switch i, k := cl.prefillThreshold, cl.blockThreshold; {
+	case p.roomN == 0:
+		return lackOfRoom(p.role)
+	case i >= 0 && !f.and(s, gating, f.index.prefillThresholds[i].ok):
+		return ResourcePrefillTokens
+	case d.roomN == 0:
+		return ResourceDecode
+	case k >= 0 && !f.fitting(t, s, k):
+		return ResourceDecodeBlocks
+	}
+	return ResourceNone
 }
 
 // avoiding leaves in s the ranks that a retry could start on now without those that
@@ -293,9 +308,9 @@ func (ch *chooser) pick(t *Ticket, s *candidates) {
 // follow keeps the candidates for decode that may follow the prefill rank pr.
 func (ch *chooser) follow(t *Target, s *candidates, pr *Rank) {
 	if t.topology == TopologyRequired {
-		ch.and(s, DecodeLeg, ch.index.domains[pr.domainID])
+		ch.keep(s, DecodeLeg, ch.index.domains[pr.domainID])
 	} else if !t.model.soleGroup() {
-		ch.and(s, DecodeLeg, ch.index.groups[pr.groupID])
+		ch.keep(s, DecodeLeg, ch.index.groups[pr.groupID])
 	}
 	if s.apart {
 		for _, d := range pr.quarantined {
