@@ -8,35 +8,35 @@ import (
 
 // check compares the results with those that the scenario expects.
 func (r *run) check(waits time.Duration) (problems []string) {
-	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	within := func(got, want, slack time.Duration) bool {
 		return got >= want-100*time.Millisecond && got <= want+slack
 	}
 	for i, q := range r.reqs {
-		who, w := r.s.reqs[i].who, r.s.reqs[i].want
+		name, w := r.s.reqs[i].name, r.s.reqs[i].want
 		switch {
 		case q.err != nil:
-			say("%s failed: %v", who, q.err)
+			problem("%s failed: %v", name, q.err)
 		case q.status != w.status || q.code != w.code:
-			say("%s: status %d %s, must be %d %s", who, q.status, q.code, w.status, w.code)
+			problem("%s: status %d %s, must be %d %s", name, q.status, q.code, w.status, w.code)
 		case !within(q.took, w.took, slack):
-			say("%s took %s, must be %s", who, round(q.took), w.took)
+			problem("%s took %s, must be %s", name, round(q.took), w.took)
 		case w.status == http.StatusTooManyRequests && q.retry == "":
-			say("%s: no Retry-After", who)
+			problem("%s: no Retry-After", name)
 		}
 	}
 	if p := r.checkOrder(); p != "" {
-		say("%s", p)
+		problem("%s", p)
 	}
 	// Each wait may include delays of a busy machine, so the slack grows with their number.
 	if !within(waits, r.s.waits, slack*time.Duration(len(r.reqs))/3) {
-		say("the waits add up to %s, must be %s", round(waits), r.s.waits)
+		problem("the waits add up to %s, must be %s", round(waits), r.s.waits)
 	}
 	if r.mostIn != r.s.inFlight || r.mostQueue != r.s.queued {
-		say("at most %d %s and %d queued, must be %d and %d", r.mostIn, r.s.where(), r.mostQueue, r.s.inFlight, r.s.queued)
+		problem("at most %d %s and %d queued, must be %d and %d", r.mostIn, r.s.where(), r.mostQueue, r.s.inFlight, r.s.queued)
 	}
 	if r.s.blocks > 0 && (r.blocks == 0 || r.blocks > r.s.blocks) {
-		say("at most %d KV blocks were booked on decode, must be some and no more than %d", r.blocks, r.s.blocks)
+		problem("at most %d KV blocks were booked on decode, must be some and no more than %d", r.blocks, r.s.blocks)
 	}
 	return problems
 }
@@ -62,7 +62,7 @@ func (r *run) checkOrder() string {
 			continue
 		}
 		if last >= 0 && group[i] < group[last] {
-			return fmt.Sprintf("%s was served after %s", r.s.reqs[i].who, r.s.reqs[last].who)
+			return fmt.Sprintf("%s was served after %s", r.s.reqs[i].name, r.s.reqs[last].name)
 		}
 		last = i
 	}

@@ -3,9 +3,9 @@
 //
 // The first two scenarios are those by which bounded prefill was first described:
 // one prefill worker that takes three seconds, an immediate decode worker, room
-// for one request in prefill, and three requests that overlap; what differs is
-// the queue in front. In the third decode is what is full, in the fourth one
-// client floods another.
+// for one request in prefill, and three requests that overlap; they differ in the
+// queue. In the third decode is full; in the fourth one client sends a flood of long
+// prompts before another's short ones.
 package demo
 
 import (
@@ -62,8 +62,8 @@ func Run(ctx context.Context, o Options) error {
 	if o.PrefillTime == 0 {
 		o.PrefillTime = 3 * time.Second
 	}
-	o.say("", "A router and a simulated fleet of one prefill and one decode worker.")
-	o.say("", "Each scenario sends requests that overlap.")
+	o.print("", "A router and a simulated fleet of one prefill and one decode worker.")
+	o.print("", "Each scenario sends requests that overlap.")
 	wrong := 0
 	var kept *stage
 	all := scenarios(o.PrefillTime)
@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) error {
 			problems = append(problems, fmt.Sprintf("an engine was misused: %+v", v))
 		}
 		for _, p := range problems {
-			o.say(indent, "WRONG: "+p)
+			o.print(indent, "WRONG: "+p)
 		}
 		wrong += len(problems)
 		if o.Keep && i == len(all)-1 {
@@ -130,14 +130,14 @@ func (s *scenario) start(ctx context.Context, o Options) (*stage, error) {
 	return &stage{fleet: fleet, router: router}, nil
 }
 
-// indent is that of everything below the name of a scenario.
+// indent is the indentation of everything below the name of a scenario.
 const indent = "   "
 
 // introduce prints the scenario's name and description.
 func (o *Options) introduce(number int, s *scenario) {
 	_, _ = fmt.Fprintln(o.Out)
-	o.say("", fmt.Sprintf("%d. %s", number, s.name))
-	o.say(indent, s.explain)
+	o.print("", fmt.Sprintf("%d. %s", number, s.name))
+	o.print(indent, s.explain)
 	_, _ = fmt.Fprintln(o.Out)
 }
 
@@ -145,16 +145,16 @@ func (o *Options) introduce(number int, s *scenario) {
 func (o *Options) conclude(good, kept bool) {
 	if good {
 		_, _ = fmt.Fprintln(o.Out)
-		o.say("", "All results are as they must be.")
+		o.print("", "All results are as they must be.")
 	}
 	if !kept {
 		_, _ = fmt.Fprintln(o.Out)
-		o.say("", `"sluice demo --keep" keeps the last router running, so that you can send requests and look at its metrics.`)
+		o.print("", `"sluice demo --keep" keeps the last router running, so that you can send requests and look at its metrics.`)
 	}
 }
 
-// say prints text, broken into lines that fit the terminal.
-func (o *Options) say(indent, text string) {
+// print prints text, broken into lines that fit the terminal.
+func (o *Options) print(indent, text string) {
 	_, _ = io.WriteString(o.Out, wrap(text, indent, min(o.width()-1, 79)))
 }
 

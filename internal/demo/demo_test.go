@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The check must be able to fail.
-func TestCheckFindsViolations(t *testing.T) {
+// The check finds results that differ from the expected ones.
+func TestCheckFindsWrongResults(t *testing.T) {
 	s := scenarios(3 * time.Second)[0]
 	good := func() *run {
 		r := &run{s: s, mostIn: 1, mostQueue: 1, order: []int{2, 1, 0}, reqs: make([]request, len(s.reqs))}

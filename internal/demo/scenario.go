@@ -17,7 +17,7 @@ type scenario struct {
 	router  RouterOptions
 	// reqs are the requests in the order in which they are sent.
 	reqs []sending
-	// waits is what the waits of all requests add up to.
+	// waits is the sum of the waits of all requests.
 	waits time.Duration
 	// inFlight and queued are the most seen at a time: requests in prefill, or
 	// with byDecode those that hold KV blocks on decode.
@@ -36,8 +36,8 @@ type scenario struct {
 
 // sending is one request of a scenario and its expected outcome.
 type sending struct {
-	// who names the request on the screen.
-	who string
+	// name is that of the request on the screen.
+	name string
 	// body is its JSON.
 	body string
 	want outcome
@@ -60,7 +60,7 @@ const shortBody = `{"model":"` + model + `","messages":[{"role":"user","content"
 func same(body string, want ...outcome) []sending {
 	list := make([]sending, len(want))
 	for i, w := range want {
-		list[i] = sending{who: fmt.Sprintf("request %d", i+1), body: body, want: w}
+		list[i] = sending{name: fmt.Sprintf("request %d", i+1), body: body, want: w}
 	}
 	return list
 }
@@ -99,8 +99,8 @@ func scenarios(prefill time.Duration) []scenario {
 	}
 }
 
-// decodeFull is a decode worker that has KV blocks for two requests within the
-// class's part of them, and four requests: two wait before prefill, though that
+// decodeFull is a decode worker whose KV blocks, as far as the class may fill them, are
+// enough for two requests, and four requests: two wait before prefill, although prefill
 // is idle.
 func decodeFull(answer time.Duration) scenario {
 	const (
@@ -155,14 +155,14 @@ policy_classes:
 	}
 	long, short := completion(strings.Repeat("flood text ", 4*longTokens/11), 4), completion("a short question", 4)
 	for i := range longs {
-		s.reqs = append(s.reqs, sending{who: fmt.Sprintf("long %d", i+1), body: long, want: outcome{200, "", time.Duration(i+1) * prefill}})
+		s.reqs = append(s.reqs, sending{name: fmt.Sprintf("long %d", i+1), body: long, want: outcome{200, "", time.Duration(i+1) * prefill}})
 		s.waits += time.Duration(i) * prefill
 	}
 	var shortOnes []int
-	// How long a short one takes depends on when it was sent; what must hold is
+	// How long a short one takes depends on when it was sent; the check is
 	// that all are served before the second long one.
 	for i := range shorts {
-		s.reqs = append(s.reqs, sending{who: fmt.Sprintf("short %d", i+1), body: short, want: outcome{200, "", 0}})
+		s.reqs = append(s.reqs, sending{name: fmt.Sprintf("short %d", i+1), body: short, want: outcome{200, "", 0}})
 		shortOnes = append(shortOnes, longs+i)
 	}
 	s.served = [][]int{{0}, shortOnes}
@@ -188,7 +188,7 @@ func (s *scenario) where() string {
 func (s *scenario) nameWidth() int {
 	n := 0
 	for _, r := range s.reqs {
-		n = max(n, len(r.who))
+		n = max(n, len(r.name))
 	}
 	return n
 }

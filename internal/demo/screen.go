@@ -49,18 +49,18 @@ var (
 	decoding   = phase{name: "decode", char: "█", ascii: "#", color: "\x1b[32m"}
 )
 
-// screen shows a scenario as it goes on.
+// screen shows the progress of a scenario.
 type screen struct {
-	r     *run
-	out   io.Writer
-	style Style
-	lines int // drawn last
-	drawn time.Time
-	told  []string // states, where each change is a line
+	r      *run
+	out    io.Writer
+	style  Style
+	lines  int // drawn last
+	drawn  time.Time
+	states []string // printed last, where each change is a line
 }
 
 func newScreen(o Options, r *run) *screen {
-	return &screen{r: r, out: o.Out, style: o.Style, told: make([]string, len(r.reqs))}
+	return &screen{r: r, out: o.Out, style: o.Style, states: make([]string, len(r.reqs))}
 }
 
 // state says where a request is. The caller must hold run.mu.
@@ -87,7 +87,7 @@ func (r *run) state(i int) string {
 
 func (s *screen) draw() {
 	if !s.style.Live {
-		s.tell()
+		s.printChanges()
 		return
 	}
 	if time.Since(s.drawn) >= drawEvery {
@@ -101,21 +101,21 @@ func (s *screen) end() {
 		s.paint()
 		return
 	}
-	s.tell()
+	s.printChanges()
 }
 
-// tell writes a line for each request whose state has changed.
-func (s *screen) tell() {
+// printChanges writes a line for each request whose state has changed.
+func (s *screen) printChanges() {
 	r := s.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.reqs {
 		state := r.state(i)
-		if state == s.told[i] || state == "not sent" || state == "sent" {
+		if state == s.states[i] || state == "not sent" || state == "sent" {
 			continue
 		}
-		s.told[i] = state
-		line := fmt.Sprintf("%s%5.1fs  %-*s ", indent, time.Since(r.start).Seconds(), r.s.nameWidth()+1, r.s.reqs[i].who+":")
+		s.states[i] = state
+		line := fmt.Sprintf("%s%5.1fs  %-*s ", indent, time.Since(r.start).Seconds(), r.s.nameWidth()+1, r.s.reqs[i].name+":")
 		if gate := fmt.Sprintf(" (%s %d, waiting %d)", r.s.where(), r.inFlight, r.queued); len(line)+minState+len(gate) < s.style.width() {
 			line += fmt.Sprintf("%-*s%s", minState, state, gate)
 		} else {
@@ -133,19 +133,19 @@ func (s *screen) paint() {
 	if s.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA", s.lines)
 	}
-	b.WriteString("\r\x1b[J") // what a resized terminal has wrapped goes too
+	b.WriteString("\r\x1b[J") // also clears lines that a resized terminal has wrapped
 	s.line(&b, width, "", "%5.1fs  %s %d of %d  waiting %d%s", time.Since(r.start).Seconds(), r.s.where(), r.inFlight, r.s.inFlight, r.queued, r.blocksText())
 	s.line(&b, width, "", "%s", s.legend())
-	who := r.s.nameWidth()
+	names := r.s.nameWidth()
 	// What a line needs beside the bar: indent, name, time, the longest state, and
 	// the last column, which is left free.
-	cells := min(max(width-1-(3+who+2+2+7+2+minState), 6), 60)
+	cells := min(max(width-1-(3+names+2+2+7+2+minState), 6), 60)
 	for i := range r.reqs {
 		state := r.state(i)
 		bar, n := s.bar(i, cells)
 		text := fmt.Sprintf("%6.1fs  %s", r.age(i).Seconds(), state)
-		room := max(width-1-(3+who+2+n+2), 0)
-		fmt.Fprintf(&b, "   %-*s  %s%s  %s\n", who, r.s.reqs[i].who, bar, strings.Repeat(" ", cells-n), s.paintText(clip(text, room-(cells-n)), r.stateColor(i)))
+		room := max(width-1-(3+names+2+n+2), 0)
+		fmt.Fprintf(&b, "   %-*s  %s%s  %s\n", names, r.s.reqs[i].name, bar, strings.Repeat(" ", cells-n), s.paintText(clip(text, room-(cells-n)), r.stateColor(i)))
 	}
 	s.lines = 2 + len(r.reqs)
 	r.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *screen) line(b *strings.Builder, width int, color, format string, args 
 	b.WriteString(s.paintText(clip("   "+fmt.Sprintf(format, args...), width-1), color) + "\n")
 }
 
-// legend says what the characters of the bars mean.
+// legend explains the characters of the bars.
 func (s *screen) legend() string {
 	var parts []string
 	for _, p := range []phase{waiting, prefilling, decoding} {
@@ -256,7 +256,7 @@ func clip(text string, n int) string {
 	return strings.TrimRight(short, " ")
 }
 
-// blocksText is how full decode is, where that is what the scenario is about.
+// blocksText is how full decode was, in a scenario that limits its KV blocks.
 func (r *run) blocksText() string {
 	if r.s.blocks == 0 {
 		return ""
@@ -266,10 +266,10 @@ func (r *run) blocksText() string {
 
 // table prints the results.
 func (r *run) table(o Options, waits time.Duration) {
-	who := max(r.s.nameWidth(), len("request"))
-	wide := len(indent)+who+len("  status  took     Retry-After  ")+minState-len("429 ") < o.width()
+	names := max(r.s.nameWidth(), len("request"))
+	wide := len(indent)+names+len("  status  took     Retry-After  ")+minState-len("429 ") < o.width()
 	row := func(name, status, took, retry, code string) {
-		line := fmt.Sprintf("%s%-*s  %-6s  %-7s", indent, who, name, status, took)
+		line := fmt.Sprintf("%s%-*s  %-6s  %-7s", indent, names, name, status, took)
 		if wide {
 			line += fmt.Sprintf("  %-11s  %s", retry, code)
 		}
@@ -278,12 +278,12 @@ func (r *run) table(o Options, waits time.Duration) {
 	_, _ = fmt.Fprintln(o.Out)
 	row("request", "status", "took", "Retry-After", "code")
 	for i, q := range r.reqs {
-		row(r.s.reqs[i].who, strconv.Itoa(q.status), round(q.took).String(), q.retry, q.code)
+		row(r.s.reqs[i].name, strconv.Itoa(q.status), round(q.took).String(), q.retry, q.code)
 		if !wide && q.code != "" {
-			o.say(indent+"  ", q.code)
-			o.say(indent+"  ", "Retry-After: "+q.retry)
+			o.print(indent+"  ", q.code)
+			o.print(indent+"  ", "Retry-After: "+q.retry)
 		}
 	}
-	o.say(indent, fmt.Sprintf("At most %d %s and %d queued%s; waits add up to %s; all over after %s. %s",
+	o.print(indent, fmt.Sprintf("At most %d %s and %d queued%s; waits add up to %s; all over after %s. %s",
 		r.mostIn, r.s.where(), r.mostQueue, strings.ReplaceAll(r.blocksText(), "  ", "; "), round(waits), round(r.longest()), r.s.lesson))
 }

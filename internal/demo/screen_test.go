@@ -72,7 +72,7 @@ func TestTextsFitTheTerminal(t *testing.T) {
 			for i, q := range s.reqs {
 				r.reqs[i] = request{done: true, sent: time.Now(), took: 3210 * time.Millisecond, status: q.want.status, code: q.want.code, retry: "60"}
 			}
-			newScreen(o, r).tell()
+			newScreen(o, r).printChanges()
 			r.table(o, time.Second)
 		}
 		o.conclude(true, false)
@@ -106,13 +106,13 @@ func TestStatesAreNotCutInsideAWord(t *testing.T) {
 	}
 }
 
-// Names of different length must not shift what stands behind them.
+// Names of different lengths must not shift the columns after them.
 func TestPrintedLinesAreAligned(t *testing.T) {
 	var out bytes.Buffer
 	r := halfway()
-	newScreen(Options{Out: &out}, r).tell()
+	newScreen(Options{Out: &out}, r).printChanges()
 	r.table(Options{Out: &out}, time.Second)
-	told, table := 0, 0
+	printed, table := 0, 0
 	at, column := -1, -1
 	for line := range strings.Lines(out.String()) {
 		line = strings.TrimSuffix(line, "\n")
@@ -120,7 +120,7 @@ func TestPrintedLinesAreAligned(t *testing.T) {
 			t.Errorf("spaces at the end of %q", line)
 		}
 		if i := strings.Index(line, "(in prefill"); i >= 0 {
-			if told++; at >= 0 && at != i {
+			if printed++; at >= 0 && at != i {
 				t.Errorf("%q: column %d, not %d", line, i, at)
 			}
 			at = i
@@ -132,8 +132,8 @@ func TestPrintedLinesAreAligned(t *testing.T) {
 			column = m[2]
 		}
 	}
-	if n := len(r.reqs); told != n || table != n {
-		t.Errorf("%d and %d lines for %d requests:\n%s", told, table, n, out.String())
+	if n := len(r.reqs); printed != n || table != n {
+		t.Errorf("%d and %d lines for %d requests:\n%s", printed, table, n, out.String())
 	}
 }
 
@@ -147,7 +147,7 @@ func TestBarsShowPhases(t *testing.T) {
 	}
 }
 
-func TestStyles(t *testing.T) {
+func TestStylesChooseColorsAndCharacters(t *testing.T) {
 	for _, c := range []struct{ color, unicode bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
 		t.Run(fmt.Sprintf("color %v unicode %v", c.color, c.unicode), func(t *testing.T) {
 			text := painted(Style{Live: true, Color: c.color, Unicode: c.unicode})

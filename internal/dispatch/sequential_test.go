@@ -193,11 +193,7 @@ func TestVLLMDecodeMoves(t *testing.T) {
 	gone := r.sim.Decode(0)
 	gone.Refuse()
 	defer func() { _ = gone.Admit() }()
-	for range 4 {
-		if a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"]); a.status != 200 {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-	}
+	r.completions(4)
 	if p := r.sim.Prefill(0).Stats(); p.Handed != 4 {
 		t.Errorf("%d prefills for 4 requests", p.Handed)
 	}
@@ -218,12 +214,25 @@ func TestVLLMPrefillFailurePasses(t *testing.T) {
 	r.idle()
 }
 
-func TestMooncakeMeetsByTransferID(t *testing.T) {
-	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: func(w *sim.Worker, s *fleet.WorkerSpec) {
-		if w.Role() == sim.Prefill {
-			s.BootstrapPort = config.BootstrapPort(w.BootstrapPort())
+// bootstrapPort tells the router of the prefill workers' bootstrap ports.
+func bootstrapPort(w *sim.Worker, s *fleet.WorkerSpec) {
+	if w.Role() == sim.Prefill {
+		s.BootstrapPort = config.BootstrapPort(w.BootstrapPort())
+	}
+}
+
+// completions sends n requests, one after another, all of which must be answered.
+func (r *rig) completions(n int) {
+	r.t.Helper()
+	for range n {
+		if a := r.do(r.t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"]); a.status != 200 {
+			r.t.Errorf("%d %s", a.status, a.body)
 		}
-	}}))
+	}
+}
+
+func TestMooncakeMeetsByTransferID(t *testing.T) {
+	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: bootstrapPort}))
 	for path, body := range vllmBodies("") {
 		if a := r.do(t.Context(), path, body); a.status != 200 || text(t, a.body) == "" {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
@@ -238,17 +247,9 @@ func TestMooncakeMeetsByTransferID(t *testing.T) {
 
 // Clients and gateways repeat request ids; a transfer id is good once.
 func TestMooncakeTransferIDsAreNotTheClients(t *testing.T) {
-	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: func(w *sim.Worker, s *fleet.WorkerSpec) {
-		if w.Role() == sim.Prefill {
-			s.BootstrapPort = config.BootstrapPort(w.BootstrapPort())
-		}
-	}}))
+	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: bootstrapPort}))
 	r.id = "trace-1"
-	for range 4 {
-		if a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"]); a.status != 200 {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-	}
+	r.completions(4)
 	r.idle()
 	r.noViolations()
 	r.charged()
@@ -258,11 +259,7 @@ func TestMooncakeTransferIDsAreNotTheClients(t *testing.T) {
 func TestMoRIIOHandsOver(t *testing.T) {
 	r := newRig(t, vllm(sim.MoRIIO, rigOptions{}))
 	r.id = "trace-1"
-	for range 3 {
-		if a := r.do(t.Context(), "/v1/completions", vllmBodies("")["/v1/completions"]); a.status != 200 {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-	}
+	r.completions(3)
 	if d := r.sim.Decode(0).Stats(); d.Pulled != 3 || d.Alone != 0 {
 		t.Errorf("decode %+v", d)
 	}

@@ -41,19 +41,19 @@ var coefs = [numCoefs]coef{
 }
 
 const (
-	// firstRate and lastRate are how far a report moves the estimate of its own
-	// prompt, as a part of its error: at the start, and in the long run.
+	// firstRate and lastRate are the part of its error by which a report moves the
+	// estimate of its own prompt: at the start, and in the long run.
 	firstRate, lastRate = 0.5, 0.03
-	// settle is over how many reports the one becomes the other.
+	// settle is the number of reports over which firstRate becomes lastRate.
 	settle = 64
-	// wholeWeight is from how many tokens on a report has its full weight.
+	// wholeWeight is the number of tokens from which on a report has its full weight.
 	wholeWeight = 64
-	// startDeviation is the deviation expected of a model that is new, usual
-	// ones lie between the others. All are differences of logarithms.
+	// startDeviation is the expected deviation of a new model; deviations stay between
+	// minDeviation and maxDeviation. All are differences of logarithms.
 	startDeviation, minDeviation, maxDeviation = 0.3, 0.02, 1.0
 	// deviationStep moves the deviation towards the median of what is seen.
 	deviationStep = 0.05
-	// influence is the number of deviations that a report counts for at most.
+	// influence is the most deviations by which a report counts.
 	influence = 3
 )
 
@@ -136,7 +136,7 @@ func (m *model) parts(p *Prompt) (parts [numCoefs]float64, sum float64) {
 }
 
 // Observe learns from an engine's count of a prompt that it answered. estimated is
-// what Estimate said when the request came.
+// the result of Estimate when the request came.
 func (e *Estimator) Observe(name string, p *Prompt, estimated int64, u openai.Usage) {
 	reported := u.PromptTokens
 	switch {
@@ -190,8 +190,9 @@ func (m *model) learn(p *Prompt, reported float64) {
 
 	rate := max(firstRate*settle/(settle+float64(n-1)*8), lastRate)
 	move := rate * weight * min(max(err, -clip), clip)
-	// A share of each part moves the sum by the sum of the squares of shares; the
-	// division makes that the whole move, so that mixed prompts teach no less.
+	// Moving each part by its share moves the sum by the sum of the squares of the shares;
+	// dividing by that makes it the whole move, so that mixed prompts teach as much as
+	// others.
 	squares := 0.0
 	for _, x := range parts {
 		squares += (x / sum) * (x / sum)

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// truth is a tokenizer and template of a test.
-type truth struct{ ascii, other, message, prompt float64 }
+// tokenizer is the tokenizer and template of a test's engine.
+type tokenizer struct{ ascii, other, message, prompt float64 }
 
-func (x truth) tokens(p *Prompt) int64 {
+func (x tokenizer) tokens(p *Prompt) int64 {
 	return int64(math.Round(float64(p.ASCII)*x.ascii + float64(p.Other)*x.other + float64(p.Messages)*x.message + x.prompt))
 }
 
@@ -40,8 +40,8 @@ func (r traffic) prompt() *Prompt {
 	return p
 }
 
-// meanError is of the estimates for fresh prompts of some length.
-func meanError(e *Estimator, x truth, r traffic) float64 {
+// meanError is the mean relative error of the estimates for new prompts of some length.
+func meanError(e *Estimator, x tokenizer, r traffic) float64 {
 	sum, n := 0.0, 0
 	for range 2000 {
 		p := r.prompt()
@@ -70,7 +70,7 @@ func wantError(t *testing.T, what string, got, most float64) {
 }
 
 func TestLearnsATokenizer(t *testing.T) {
-	for _, x := range []truth{
+	for _, x := range []tokenizer{
 		{0.22, 0.3, 4, 3}, {0.4, 0.15, 5, 30}, {0.3, 0.6, 8, 100}, {1, 1, 2, 1}, {0.12, 0.2, 4, 3},
 	} {
 		t.Run(fmt.Sprint(x), func(t *testing.T) {
@@ -83,18 +83,18 @@ func TestLearnsATokenizer(t *testing.T) {
 	}
 }
 
-// Text of several kinds has a spread that no coefficient explains; the mean is
-// learned all the same.
+// The token counts of text vary in ways that no coefficient explains; the mean is still
+// learned.
 func TestLearnsUnderNoise(t *testing.T) {
 	e, r := NewEstimator(0, nil), newTraffic()
-	x := truth{0.28, 0.35, 4, 10}
+	x := tokenizer{0.28, 0.35, 4, 10}
 	teach(e, r, 2000, func(p *Prompt) int64 { return int64(float64(x.tokens(p)) * math.Exp(0.2*r.NormFloat64())) })
 	wantError(t, "noise", meanError(e, x, r), 0.1)
 }
 
 func TestFollowsDrift(t *testing.T) {
 	e, r := NewEstimator(0, nil), newTraffic()
-	old, next := truth{0.22, 0.3, 4, 3}, truth{0.45, 0.7, 4, 3}
+	old, next := tokenizer{0.22, 0.3, 4, 3}, tokenizer{0.45, 0.7, 4, 3}
 	teach(e, r, 2000, old.tokens)
 	teach(e, r, 300, next.tokens) // the model was replaced
 	wantError(t, "after a jump", meanError(e, next, r), 0.1)
@@ -106,8 +106,8 @@ func TestFollowsDrift(t *testing.T) {
 }
 
 func TestOutliersHaveBoundedInfluence(t *testing.T) {
-	x := truth{0.25, 0.3, 4, 4}
-	for name, lie := range map[string]func(p *Prompt) int64{
+	x := tokenizer{0.25, 0.3, 4, 4}
+	for name, report := range map[string]func(p *Prompt) int64{
 		"far too many":   func(p *Prompt) int64 { return x.tokens(p) * 4 },
 		"one":            func(*Prompt) int64 { return 1 },
 		"huge":           func(*Prompt) int64 { return math.MaxInt64 },
@@ -119,24 +119,24 @@ func TestOutliersHaveBoundedInfluence(t *testing.T) {
 			teach(e, r, 500, x.tokens)
 			teach(e, r, 3000, func(p *Prompt) int64 {
 				if r.IntN(10) == 0 {
-					return lie(p)
+					return report(p)
 				}
 				return x.tokens(p)
 			})
-			wantError(t, "one report in ten lies", meanError(e, x, r), 0.1)
+			wantError(t, "one report in ten is wrong", meanError(e, x, r), 0.1)
 			before := meanError(e, x, r)
-			teach(e, r, 1, lie)
+			teach(e, r, 1, report)
 			if after := meanError(e, x, r); after > before+0.03 {
-				t.Errorf("one lie moved the error from %.3f to %.3f", before, after)
+				t.Errorf("one report moved the error from %.3f to %.3f", before, after)
 			}
 		})
 	}
 }
 
-// An engine that only lies spoils its model's estimates, within bounds, and no
-// other's.
-func TestAdversarialEngine(t *testing.T) {
-	for name, lie := range map[string]func(p *Prompt, i int) int64{
+// An engine that only reports wrong counts makes the estimates of its model wrong, within
+// bounds, and those of no other model.
+func TestOnlyWrongReportsKeepEstimatesInBounds(t *testing.T) {
+	for name, report := range map[string]func(p *Prompt, i int) int64{
 		"low":       func(*Prompt, int) int64 { return 1 },
 		"high":      func(p *Prompt, _ int) int64 { return int64(float64(p.text()) * 1.2) },
 		"turn":      func(p *Prompt, i int) int64 { return []int64{1, p.text()}[i%2] },
@@ -155,7 +155,7 @@ func TestAdversarialEngine(t *testing.T) {
 				if low, high := float64(p.text())*0.02, float64(p.text())*1.25+64*8+4096; float64(got) < low-1 || float64(got) > high {
 					t.Fatalf("estimate %d of %+v", got, p)
 				}
-				e.Observe("m", p, got, usage(lie(p, i)))
+				e.Observe("m", p, got, usage(report(p, i)))
 			}
 			if got := e.Estimate("other", &other); got != want {
 				t.Errorf("another model's estimate went from %d to %d", want, got)
@@ -218,9 +218,9 @@ sluice_prompt_estimate_reports_total{model="m"} 1
 	}
 }
 
-// The table is bounded, and a flood of names does not drive out a model in use.
+// The table is bounded, and a flood of new names does not evict a model in use.
 func TestModelsAreBounded(t *testing.T) {
-	e, x := NewEstimator(4, nil), truth{0.5, 0.5, 4, 4}
+	e, x := NewEstimator(4, nil), tokenizer{0.5, 0.5, 4, 4}
 	p := &Prompt{ASCII: 4000, Messages: 1, Prompts: 1, clear: true}
 	for i := range 1000 {
 		e.Observe("m", p, 0, usage(x.tokens(p)))

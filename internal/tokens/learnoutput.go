@@ -12,10 +12,10 @@ const (
 	// knownAnswers of its model are known.
 	FirstOutput  = 256
 	knownAnswers = 50
-	// outputPart is the quantile that is expected: this part of answers is not longer.
+	// outputPart is the quantile that is expected: this share of answers is not longer.
 	outputPart = 0.8
-	// outputMemory is how much weight is kept: beyond it all that was seen counts
-	// for half, so that a change of traffic shows within some hundred answers.
+	// outputMemory is the most weight that is kept: beyond it all earlier answers count
+	// half, so that a change of traffic shows within a few hundred answers.
 	outputMemory = 512
 	// Lengths are counted in outputBuckets, each a quarter of an octave wide.
 	outputBuckets = 4 * 24
@@ -106,8 +106,8 @@ func (o *outputs) learn(tokens int64) {
 			o.total += o.buckets[i]
 		}
 	}
-	// A bucket ends at its upper edge, so that answers of one length fit in what
-	// is expected of them.
+	// A bucket includes its upper edge, so that answers of one length are not longer than
+	// expected.
 	o.buckets[min(int(math.Ceil(4*math.Log2(float64(tokens))-1e-9)), outputBuckets-1)]++
 	o.total++
 	if o.known++; o.known < knownAnswers {

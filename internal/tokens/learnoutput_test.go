@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-func TestExpectedOutput(t *testing.T) {
+func TestExpectedOutputIsAQuantile(t *testing.T) {
 	l := NewOutputLearner(0)
 	for range knownAnswers - 1 {
 		l.Observe("m", 1000)
 	}
-	l.Observe("m", 0) // tells nothing
+	l.Observe("m", 0) // ignored
 	if n := l.Expect("m"); n != FirstOutput {
 		t.Fatalf("with too few answers known: %d", n)
 	}
@@ -32,14 +32,14 @@ func TestExpectedOutput(t *testing.T) {
 	if n := l.Expect("m"); n < 4000 || n > 4800 {
 		t.Fatalf("a quarter of the answers is long: %d", n)
 	}
-	// What was long ago counts for little.
+	// Old answers count little.
 	for range 2000 {
 		l.Observe("m", 50)
 	}
 	if n := l.Expect("m"); n < 50 || n > 60 {
 		t.Fatalf("after the traffic changed: %d", n)
 	}
-	l.Observe("m", 1<<60) // what an engine tells is not trusted
+	l.Observe("m", 1<<60) // an implausible count of an engine
 }
 
 func TestExpectedOutputOfManyModels(t *testing.T) {

@@ -36,7 +36,7 @@ func chat(messages ...string) string {
 
 func quote(s string) string { return `"` + s + `"` }
 
-// escaped writes all that is beyond ASCII as escapes, as many clients do.
+// escaped writes all characters beyond ASCII as escapes, as many clients do.
 func escaped(s string) string {
 	var b strings.Builder
 	for _, r := range s {

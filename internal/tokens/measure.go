@@ -21,8 +21,8 @@ type Prompt struct {
 	// Prompts of a batch; at least 1.
 	Prompts int64
 
-	// clear: an engine's count of the prompt is a count of just this. A count of
-	// messagesAPI may leave cached tokens out.
+	// clear: an engine's count of the prompt counts exactly what is measured here. In
+	// the Messages API (messagesAPI) a count may leave out cached tokens.
 	clear, messagesAPI bool
 }
 
@@ -32,12 +32,12 @@ func (p *Prompt) IsExact() bool { return p.IDs > 0 && p.text() == 0 && p.Media =
 func (p *Prompt) text() int64 { return p.ASCII + p.Other + p.ToolBytes }
 
 const (
-	// sampleBytes is how much text is looked at to tell ASCII from the rest; all
-	// of a prompt that is not longer.
+	// sampleBytes is how much text is sampled to find the share of ASCII, in bytes; a
+	// prompt that is not longer is read whole.
 	sampleBytes = 512
-	// samples is how many places it is taken from.
+	// samples is the number of places from which it is sampled.
 	samples = 16
-	// maxWalk bounds the pieces of a prompt that are looked at.
+	// maxWalk bounds the pieces of a prompt that are sampled.
 	maxWalk = 64
 )
 
@@ -58,9 +58,9 @@ func Measure(p *openai.Peeked) Prompt {
 	text := int64(p.PromptBytes)
 	m.Other = min(int64(float64(text)*otherShare(p)+0.5), text)
 	m.ASCII = text - m.Other
-	// A native answer of several samples counts its prompt for each, a stream of
-	// several prompts tells one at a time, and of media only what encodes them
-	// knows.
+	// A native answer of several samples counts its prompt for each sample, a stream of
+	// several prompts reports one at a time, and the tokens of media depend on their
+	// encoder.
 	m.clear = m.IDs == 0 && p.Samples() == 1
 	return m
 }
@@ -110,7 +110,7 @@ func otherShare(p *openai.Peeked) float64 {
 	case len(spans) <= maxWalk:
 		return evenShare(p, spans)
 	}
-	// Too many to walk: as many of them as there are samples, each for its size.
+	// Too many pieces: one of them per sample, weighted by its size.
 	var sum, all float64
 	for i := range samples {
 		s := &spans[(2*i+1)*len(spans)/(2*samples)]
@@ -153,7 +153,7 @@ func evenShare(p *openai.Peeked, spans []openai.PromptSpan) float64 {
 	return c.share()
 }
 
-// census counts the bytes of samples, as decoded.
+// census counts the decoded bytes of samples.
 type census struct{ ascii, other int }
 
 func (c *census) share() float64 {
@@ -213,8 +213,8 @@ func hasBackslash(w uint64) bool {
 	return (x-ones)&^x&highBits != 0
 }
 
-// escape counts what an escape at the start of b stands for and returns its
-// length. Clients that write ASCII only send all other text this way.
+// escape counts the bytes that an escape at the start of b stands for, and returns its
+// length. Clients that write only ASCII send all other text as escapes.
 func (c *census) escape(b []byte) int {
 	if len(b) < 2 || b[1] != 'u' {
 		c.ascii++

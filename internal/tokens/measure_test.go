@@ -42,8 +42,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// The share of text beyond ASCII is near the truth, whatever the pieces and
-// however it is written.
+// The estimated share of text beyond ASCII is close, however the text is divided and
+// escaped.
 func TestShareOfNonASCIIText(t *testing.T) {
 	en := "The quick brown fox jumps over the lazy dog. "
 	zh := "敏捷的棕色狐狸跳过了懒狗。"

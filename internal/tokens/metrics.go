@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-router/sluice/internal/metric"
 )
 
-// Metrics tell how good the estimates are. Nil is none.
+// Metrics are the metrics of the estimates' quality. Nil means none.
 type Metrics struct {
 	// immutable
 	errors  prometheus.Histogram
@@ -80,7 +80,7 @@ type collector Metrics
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }
 
-// Metrics is of metric.Collector.
+// Metrics implements metric.Collector.
 func (*collector) Metrics() metric.Descs {
 	return metric.Descs{ratioDesc, deviationDesc, reportsDesc}
 }

@@ -12,9 +12,9 @@ type OutputPlan struct {
 	// BlockSize is the decode rank's, in tokens. Zero means DefaultBlockSize.
 	BlockSize int64
 	// Expected is how many tokens a leg's answer is expected to have, such as the
-	// client's max_tokens: a block then counts for the part of the answer that
-	// is still to come when it is begun, since the later it comes the sooner it
-	// goes. Zero or less: unknown, every block counts whole.
+	// client's max_tokens: a block then counts by the share of the answer that is still
+	// to come when the block is begun, as later blocks are held for a shorter time. Zero
+	// or less: unknown, every block counts whole.
 	Expected int64
 }
 
@@ -81,8 +81,8 @@ func (c *OutputCounter) weight(n int64) float64 {
 	if c.expected == 0 {
 		return float64(n)
 	}
-	// Block i begins at token spare + i×size and counts for what is left then of
-	// expected, in parts of it; those that begin behind it count for nothing.
+	// Block i begins at token spare + i×size and counts by the share of expected that is
+	// left then; blocks that begin after expected do not count.
 	left := (c.expected - float64(c.spare)) / float64(c.size)
 	if left <= 0 {
 		return 0

@@ -58,8 +58,7 @@ func TestOutputOfSeveralLegs(t *testing.T) {
 	}
 }
 
-// A block that is begun near the end of what the client allows is soon free
-// again.
+// A block that is begun near the expected end of the answer is soon free again.
 func TestOutputGrowthIsWeighedByExpectedRest(t *testing.T) {
 	plan := OutputPlan{PromptTokens: 16, BlockSize: 16, Expected: 160}
 	c := NewOutputCounter(plan)
@@ -82,7 +81,7 @@ func TestOutputGrowthIsWeighedByExpectedRest(t *testing.T) {
 	}
 }
 
-func TestOutputProperties(t *testing.T) {
+func TestOutputBlocksHoldTheTokensWithinBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		amount := rapid.OneOf(rapid.Int64Range(-2, 5000), rapid.Int64())
 		p := OutputPlan{
