@@ -73,6 +73,7 @@ var packages = map[string]string{
 
 // unnoticed are the times of the code that nobody outside it notices.
 var unnoticed = map[string]string{
+	"fleet.leastLook":                "bounds how often a rank is looked at with tiny settings",
 	"admission.recheckEvery":         "a safety net: what it finds is a fault",
 	"admission.leastHold":            "keeps a division finite",
 	"http1.pollInterval":             "how often the accepting goroutine polls",

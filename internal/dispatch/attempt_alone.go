@@ -26,7 +26,7 @@ func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 		leg   liveLeg
 		relay relay
 	}{}
-	run.leg.begin(&x.ctx.legContext, rank)
+	run.leg.begin(&x.ctx.legContext, rank, x.watched(fleet.LegWhole))
 	defer run.leg.over()
 	x.ticket.StartDecode()
 	f := x.runAnswer(&run.leg, &run.relay, x.legRequest(b, admission.DecodeLeg), nil, nil)

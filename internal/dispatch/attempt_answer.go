@@ -51,7 +51,7 @@ func (x *attempt) openAnswer(l *liveLeg, r *relay, req *upstream.Request) *failu
 	}
 	// Field by field: made as a whole it would lie on the stack first.
 	*r = relay{}
-	r.x, r.resp, r.rank = x.request, resp, rank
+	r.x, r.resp, r.rank, r.watch = x.request, resp, rank, &l.watch
 	r.progress = answerProgress{x: x.request, output: x.counter(rank)}
 	f := r.check(ctx)
 	if f != nil {

@@ -22,7 +22,7 @@ func (x *attempt) runPrefill(l *liveLeg, req *upstream.Request, leg *prefillLeg)
 	if resp.Status != 200 {
 		return x.statusFailure(ctx, admission.PrefillLeg, rank, resp)
 	}
-	rank.NoteProgress()
+	rank.NoteProgress() // it may be its front alone
 	keep := x.wantsLogprobs()
 	sse := isEventStream(resp.Get("Content-Type"))
 	prompts := 0 // of a list
@@ -74,7 +74,7 @@ func (x *attempt) runPrefill(l *liveLeg, req *upstream.Request, leg *prefillLeg)
 			kept = append(kept, piece...)
 		}
 	}
-	rank.NoteProgress()
+	rank.NoteAdvance()
 	bad := func(what string) *failure {
 		return &failure{leg: admission.PrefillLeg, rank: rank, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", what, nil)}
 	}
@@ -102,6 +102,7 @@ func (x *attempt) runPrefill(l *liveLeg, req *upstream.Request, leg *prefillLeg)
 		}
 		leg.logprobs = m
 	}
+	l.watch.Begun()
 	leg.took = time.Since(start)
 	x.d.metrics.prefillLeg(rank, leg.took)
 	return nil

@@ -26,7 +26,7 @@ func newSamples(t *pairsTogether, copies int) *sampleMerge {
 	x := t.x
 	dr := x.ticket.Decode.Data().(*fleet.Rank)
 	return &sampleMerge{t: t, answers: make([][]byte, copies), merger: x.plan.fan.Stream(0), relay: relay{
-		x: x.request, rank: dr, sse: x.call.Peeked.Stream,
+		x: x.request, rank: dr, watch: &t.decode.watch, sse: x.call.Peeked.Stream,
 		progress: answerProgress{x: x.request, output: x.counter(dr)},
 	}}
 }

@@ -58,7 +58,7 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte
 		return nil, x.withoutHandOff(pr, connector, engine.ErrNoHandOff)
 	}
 	b.buildPrefill(nil)
-	legs.prefill.begin(&x.ctx.legContext, pr)
+	legs.prefill.begin(&x.ctx.legContext, pr, x.watched(fleet.LegPrefill))
 	defer legs.prefill.unwatch()
 
 	answer, f := x.prefillAnswer(pr, legs)
@@ -110,7 +110,7 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *legSequence) ([]byte, *fai
 	if resp.Status != 200 {
 		return nil, x.statusFailure(&legs.prefill.ctx, admission.PrefillLeg, pr, resp)
 	}
-	pr.NoteProgress()
+	pr.NoteProgress() // it may be its front alone
 	bad := func(what string, err error) *failure {
 		return &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", what, err)}
 	}
@@ -136,6 +136,8 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *legSequence) ([]byte, *fai
 	if f := x.toldError(admission.PrefillLeg, pr, answer); f != nil {
 		return nil, f
 	}
+	pr.NoteAdvance()
+	legs.prefill.watch.Begun()
 	x.call.Record.Prefill = time.Since(start)
 	x.d.metrics.prefillLeg(pr, x.call.Record.Prefill)
 	return answer, nil
@@ -146,7 +148,7 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *legSequence) ([]byte, *fai
 func (x *attempt) decodeAfter(legs *legSequence, params []byte) *failure {
 	t := &x.ticket
 	dr := t.Decode.Data().(*fleet.Rank)
-	if dr.Alive().Err() != nil && t.MoveDecode() { // lost while prefill ran
+	if dr.Lost() && t.MoveDecode() { // lost while prefill ran
 		dr = t.Decode.Data().(*fleet.Rank)
 	}
 	x.call.Record.DecodeRank, x.call.Record.DecodeName = dr.ID(), dr.Name()
@@ -156,7 +158,11 @@ func (x *attempt) decodeAfter(legs *legSequence, params []byte) *failure {
 			local: openai.UpstreamFailed("decode", "what prefill handed over became too old before decode could start", nil)}
 	}
 	legs.bodies.buildDecode(nil, params)
-	legs.decode.begin(&x.ctx.legContext, dr)
+	kind := fleet.LegDecode
+	if params == nil {
+		kind = fleet.LegWhole // it computes the prompt itself
+	}
+	legs.decode.begin(&x.ctx.legContext, dr, x.watched(kind))
 	defer legs.decode.unwatch()
 	handedOver := params != nil
 	if handedOver && x.estimate > 2*max(dr.Capacity().BlockSize, 16) { // surely a whole block

@@ -62,8 +62,10 @@ func (x *attempt) runTogether(b *legBodies, copies int) *failure {
 	}
 	pr, dr := b.pair.Prefill.(*fleet.Rank), b.pair.Decode.(*fleet.Rank)
 	x.call.Record.ranks(pr, dr)
-	t.prefill.begin(&x.ctx.legContext, pr)
-	t.decode.begin(&x.ctx.legContext, dr)
+	t.prefill.begin(&x.ctx.legContext, pr, x.watched(fleet.LegPrefill))
+	decode := x.watched(fleet.LegDecode)
+	decode.Waits = true
+	t.decode.begin(&x.ctx.legContext, dr, decode)
 	defer t.decode.over()
 
 	n := int32(len(t.pairs))
@@ -140,6 +142,7 @@ func (t *pairsTogether) runPrefill(k int) {
 	t.prefillFailure.note(f)
 	if t.prefillsRun.Add(-1) == 0 {
 		t.prefill.unwatch()
+		t.decode.watch.Awaited()
 		x.ticket.EndPrefill()
 		x.verdicts.report(t.prefill.rank, t.prefillFailure.get())
 		for k := range t.pairs {

@@ -34,6 +34,9 @@ const (
 	blameLink
 	// blameLost: the worker was declared dead, which is known already.
 	blameLost
+	// blameWedged: the rank's scheduler was found to make no progress. The fleet sends it
+	// nothing more, so that its breaker need not know.
+	blameWedged
 	// blameRoute: the worker does not have the route.
 	blameRoute
 )
@@ -43,6 +46,8 @@ type chargeRule int
 
 const (
 	chargeNone chargeRule = iota
+	// chargeShown: it is the rank's failure, but no matter of its breaker.
+	chargeShown
 	// chargeAtOnce: no request can be at fault.
 	chargeAtOnce
 	// chargeInTheEnd: the request may be at fault. The rest of it decides: see
@@ -77,6 +82,7 @@ var blames = [...]struct {
 	blameBusy:      {chargeNone, againPaused},
 	blameLink:      {chargeNone, againOnce},
 	blameLost:      {chargeNone, againAtOnce},
+	blameWedged:    {chargeShown, againAtOnce},
 	blameRoute:     {chargeNone, againByRoute},
 }
 
@@ -89,6 +95,8 @@ func (f *failure) blame() blame {
 		return blameNobody
 	case f.workerDead:
 		return blameLost
+	case f.wedged:
+		return blameWedged
 	case f.transfer:
 		return blameLink
 	case f.unproven:

@@ -20,6 +20,7 @@ var (
 	errAttemptOver    = errors.New("the attempt is over")
 	errDecodeOver     = errors.New("decode ended long before prefill")
 	errWorkerDead     = errors.New("the worker is dead")
+	errRankWedged     = errors.New("the worker's scheduler makes no progress")
 )
 
 // ErrShutdown is the cause with which the server ends the contexts of requests
@@ -48,6 +49,7 @@ const (
 	reasonEngineError    = "engine_error_event"
 	reasonBrokenOff      = "broken_off"
 	reasonWorkerDead     = "worker_dead"
+	reasonWorkerWedged   = "worker_wedged"
 	reasonTransfer       = "kv_transfer"
 	reasonBufferFull     = "buffer_full"
 	reasonTooManyFiles   = "too_many_connections"
@@ -89,6 +91,8 @@ type failure struct {
 	gaveUp bool
 	// workerDead: the leg was taken back from a workerDead worker.
 	workerDead bool
+	// wedged: the leg was taken back from a rank whose scheduler makes no progress.
+	wedged bool
 	// noRoute: the worker does not have the route.
 	noRoute bool
 	// ours: the router itself ended it, by a limit of its own or because it cannot
@@ -187,7 +191,7 @@ func (f *failure) word() (reason, code string) {
 		return f.reason, ""
 	}
 	switch f.reason {
-	case reasonEngineStatus, reasonEngineError, reasonBrokenOff, reasonWorkerDead, reasonTransfer:
+	case reasonEngineStatus, reasonEngineError, reasonBrokenOff, reasonWorkerDead, reasonWorkerWedged, reasonTransfer:
 		return f.reason, f.local.Code
 	}
 	return f.local.Code, ""

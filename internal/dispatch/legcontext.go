@@ -96,8 +96,11 @@ func (c *legContext) unfollow() {
 	}
 }
 
-// WorkerDead implements fleet.Watch's callback.
+// WorkerDead implements fleet.LegListener.
 func (c *legContext) WorkerDead() { c.end(errWorkerDead) }
+
+// RankWedged implements fleet.LegListener.
+func (c *legContext) RankWedged() { c.end(errRankWedged) }
 
 // Notify implements upstream.Notifier. l is told in the goroutine that ends the
 // context.

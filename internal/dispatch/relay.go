@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"strings"
@@ -13,10 +14,11 @@ import (
 
 // relay is the answering leg's body on its way to the client.
 type relay struct {
-	x    *request
-	resp *upstream.Response
-	rank *fleet.Rank
-	sse  bool
+	x     *request
+	resp  *upstream.Response
+	rank  *fleet.Rank
+	watch *fleet.Watch // of the leg
+	sse   bool
 	// frees: the body may be given up once the answer has begun.
 	frees    bool
 	scan     openai.EventScanner
@@ -37,11 +39,29 @@ func (r *relay) read(take func(piece []byte) (done bool, f *failure), end func(e
 		case err != nil:
 			return end(err)
 		}
-		r.rank.NoteProgress()
+		if r.isFiller(piece) {
+			r.rank.NoteProgress()
+		} else {
+			r.rank.NoteAdvance()
+		}
 		if done, f := take(piece); done || f != nil {
 			return f
 		}
 	}
+}
+
+var dataField = []byte("data:")
+
+// isFiller tells whether a piece only keeps the connection open, which an engine's front
+// does without its scheduler: a comment, an empty line, blanks where JSON is to come.
+func (r *relay) isFiller(piece []byte) bool {
+	switch piece[0] {
+	case ':':
+		return r.sse && !bytes.Contains(piece, dataField)
+	case ' ', '\n', '\r':
+		return len(bytes.TrimSpace(piece)) == 0
+	}
+	return false
 }
 
 // midway marks a failure in the middle of an answer.
@@ -71,7 +91,7 @@ func (r *relay) check(ctx *legContext) *failure {
 	} else if r.resp.Status != http.StatusOK {
 		return r.x.statusFailure(ctx, admission.DecodeLeg, r.rank, r.resp)
 	}
-	r.rank.NoteProgress()
+	r.rank.NoteProgress() // it may be its front alone
 	contentType := r.resp.Get("Content-Type")
 	r.sse = isEventStream(contentType)
 	return r.wrongForm(contentType)
@@ -128,6 +148,7 @@ func (r *relay) begin(length int) *failure {
 	if !r.x.out.begin(r.resp, length, r.sse, scan) {
 		return r.bad(notAStream, nil)
 	}
+	r.watch.Begun()
 	r.x.call.Record.Status = r.x.out.status
 	if r.frees && r.resp.Body.RequestSent() {
 		r.x.freeBody()

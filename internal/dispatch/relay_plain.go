@@ -120,5 +120,6 @@ func (r *relay) collectAnswer(ctx *legContext) ([]byte, *failure) {
 	case err != nil:
 		return nil, r.broken(ctx, err)
 	}
+	r.rank.NoteAdvance()
 	return b, nil
 }

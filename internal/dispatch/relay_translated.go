@@ -50,7 +50,6 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 	if f != nil {
 		return f
 	}
-	r.rank.NoteProgress()
 	if u, ok := openai.ReadUsage(b); ok {
 		x.call.Record.Usage = u
 	}

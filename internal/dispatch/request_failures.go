@@ -67,6 +67,11 @@ func (x *request) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 			f.reason = reasonWorkerDead
 			f.local = openai.UpstreamFailed(leg.String(), "its worker was declared dead while the request ran", err)
 			return f
+		case errors.Is(cause, errRankWedged):
+			f.wedged = true
+			f.reason = reasonWorkerWedged
+			f.local = openai.UpstreamFailed(leg.String(), "its engine stopped making progress while the request ran", err)
+			return f
 		case errors.Is(cause, errRequestTimeout):
 			f.rank = nil
 			f.reason = reasonTimeout

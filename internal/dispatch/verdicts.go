@@ -69,6 +69,9 @@ func (v *verdicts) report(rank *fleet.Rank, f *failure) {
 		return
 	}
 	noteFailed(rank, f)
+	if rule == chargeShown {
+		return
+	}
 	if !v.x.call.Passing {
 		rank.CheckSoon()
 	}

@@ -31,6 +31,14 @@ type Prober interface {
 	// AlivePath is a route that needs no scheduler, only the engine's front. Whether
 	// the engine has it does not matter.
 	AlivePath() string
+	// SchedulerPath is a route that only a running scheduler can answer with a status
+	// of 2xx, however busy it is; empty for none. An engine whose scheduler is idle may
+	// take a second for it.
+	SchedulerPath() string
+	// SchedulerQuestion is the smallest piece of work for the scheduler of an engine
+	// that serves the model; nil for none. Only an answer of status 200 proves that the
+	// scheduler runs: another may be of the engine's front alone.
+	SchedulerQuestion(model string) *Question
 
 	// LoadsPath is the route with the engine's load, empty for none; ReadLoads reads
 	// its answer.
@@ -245,6 +253,12 @@ func modelsDiffer(ctx context.Context, ask Ask, before *Facts) (differ, ok bool)
 
 // AlivePath implements Prober.
 func (HTTP) AlivePath() string { return "/health" }
+
+// SchedulerPath implements Prober.
+func (HTTP) SchedulerPath() string { return "" }
+
+// SchedulerQuestion implements Prober.
+func (HTTP) SchedulerQuestion(string) *Question { return nil }
 
 // LoadsPath implements Prober.
 func (HTTP) LoadsPath() string { return "" }

@@ -77,7 +77,55 @@ func TestReadLoads(t *testing.T) {
 		}
 	}
 	l, err := SGLang{}.ReadLoads([]byte(`{"loads":[{"num_running_reqs":3,"num_waiting_reqs":2,"num_waiting_uncached_tokens":70,"num_used_tokens":900},{"num_running_reqs":-4}]}`))
-	if err != nil || !slices.Equal(l.Ranks, []RankLoad{{3, 2, 70, 900}, {}}) {
-		t.Errorf("%+v, %v", l, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Ranks[0].CacheMark = 0
+	if !slices.Equal(l.Ranks, []RankLoad{{Running: 3, Waiting: 2, WaitingTokens: 70, UsedTokens: 900}, {}}) {
+		t.Errorf("%+v", l)
+	}
+}
+
+// What only the scheduler moves changes a mark; what comes and goes, and time, do not.
+func TestMarksFollowTheScheduler(t *testing.T) {
+	sglang := func(fields string) RankLoad {
+		l, err := SGLang{}.ReadLoads([]byte(`{"loads":[{` + fields + `}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Ranks[0]
+	}
+	vllm := func(lines string) RankLoad {
+		l, err := VLLM{}.ReadLoads([]byte("vllm:num_requests_running 1\n" + lines))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Ranks[0]
+	}
+	for _, c := range []struct {
+		name         string
+		a, b         RankLoad
+		mark, cached bool // differ
+	}{
+		{"SGLang: prompt tokens", sglang(`"total_prefill_uncached_tokens":5`), sglang(`"total_prefill_uncached_tokens":6`), true, false},
+		{"SGLang: decode", sglang(`"decode_moments":[1,2,3]`), sglang(`"decode_moments":[1,2.5,3]`), true, false},
+		{"SGLang: the cache", sglang(`"num_used_tokens":5`), sglang(`"num_used_tokens":6`), false, true},
+		{"SGLang: a request that came", sglang(`"num_running_reqs":1,"total_prefill_busy_us":9`), sglang(`"num_running_reqs":1,"num_waiting_reqs":1,"total_prefill_busy_us":9`), false, false},
+		{"SGLang: the time", sglang(`"timestamp":1,"total_prefill_busy_us":9`), sglang(`"timestamp":2,"total_prefill_busy_us":9`), false, false},
+		{"vLLM: prompt tokens", vllm("vllm:prompt_tokens_total{engine=\"0\"} 5"), vllm("vllm:prompt_tokens_total{engine=\"0\"} 6"), true, false},
+		{"vLLM: generation tokens", vllm("vllm:generation_tokens_total 5"), vllm("vllm:generation_tokens_total 6"), true, false},
+		{"vLLM: the cache", vllm("vllm:kv_cache_usage_perc 0.5"), vllm("vllm:kv_cache_usage_perc 0.51"), false, true},
+		{"vLLM: a request that came", vllm("vllm:num_requests_waiting 0\nvllm:prompt_tokens_total 5"), vllm("vllm:num_requests_waiting 1\nvllm:prompt_tokens_total 5"), false, false},
+		{"vLLM: the twin with the time of a counter", vllm("vllm:prompt_tokens_created 5\nvllm:prompt_tokens_total 5"), vllm("vllm:prompt_tokens_created 6\nvllm:prompt_tokens_total 5"), false, false},
+	} {
+		if (c.a.Mark != c.b.Mark) != c.mark || (c.a.CacheMark != c.b.CacheMark) != c.cached {
+			t.Errorf("%s: marks %x and %x, of the cache %x and %x", c.name, c.a.Mark, c.b.Mark, c.a.CacheMark, c.b.CacheMark)
+		}
+		if c.a.Mark == 0 && c.a.CacheMark == 0 {
+			t.Errorf("%s: no mark", c.name)
+		}
+	}
+	if a, b := sglang(`"num_running_reqs":1`), vllm(""); a.Mark|a.CacheMark|b.Mark|b.CacheMark != 0 {
+		t.Errorf("marks of answers without counters: %+v, %+v", a, b)
 	}
 }

@@ -189,6 +189,42 @@ func section(body []byte, name string) (from, to int) {
 // AlivePath implements Prober: SGLang's health route runs a generation.
 func (SGLang) AlivePath() string { return "/model_info" }
 
+// SchedulerPath implements Prober. SGLang's health route runs a generation of one token,
+// and takes any other sign of the scheduler for its answer: one that computes a long
+// prompt gives such a sign after each chunk. (With SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0
+// the route proves nothing.)
+func (SGLang) SchedulerPath() string { return "/health" }
+
+// sglangMarks are the counters of a rank's load, and what tells of the use of its KV
+// cache. The time stamps are left out: they may be of the answer.
+var (
+	sglangMarks      = []string{"total_prefill_uncached_tokens", "total_prefill_busy_us", "total_decode_steps", "total_decode_step_us"}
+	sglangCacheMarks = []string{"num_used_tokens", "num_total_tokens", "num_active_tokens"}
+)
+
+// markOf makes a mark of those of the fields that there are.
+func markOf(o Fields, names []string) (mark uint64) {
+	for _, name := range names {
+		var n float64
+		if raw, told := o[name]; told && json.Unmarshal(raw, &n) == nil {
+			mark = mix(mark, name, n)
+		}
+	}
+	return mark
+}
+
+// sglangMark makes the mark of a rank's counters.
+func sglangMark(o Fields) uint64 {
+	mark := markOf(o, sglangMarks)
+	var moments []float64
+	if json.Unmarshal(o["decode_moments"], &moments) == nil {
+		for _, n := range moments {
+			mark = mix(mark, "decode_moments", n)
+		}
+	}
+	return mark
+}
+
 // LoadsPath implements Prober.
 func (SGLang) LoadsPath() string { return "/v1/loads?include=core" }
 
@@ -211,7 +247,7 @@ func (SGLang) ReadLoads(answer []byte) (*Loads, error) {
 		l.Capacities[dp] = RankCapacity{KVTokens: o.Amount("max_total_num_tokens"), MaxRunning: o.Amount("max_running_requests")}
 		l.Ranks[dp] = RankLoad{
 			Running: o.Amount("num_running_reqs"), Waiting: o.Amount("num_waiting_reqs"),
-			WaitingTokens: o.Amount("num_waiting_uncached_tokens"), UsedTokens: o.Amount("num_used_tokens"),
+			WaitingTokens: o.Amount("num_waiting_uncached_tokens"), UsedTokens: o.Amount("num_used_tokens"), Mark: sglangMark(o), CacheMark: markOf(o, sglangCacheMarks),
 		}
 	}
 	if len(l.Ranks) == 0 {

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 )
@@ -11,12 +13,27 @@ import (
 // LoadsPath implements Prober.
 func (VLLM) LoadsPath() string { return "/metrics" }
 
+// SchedulerQuestion implements Prober: a completion of one token. vLLM's health route
+// does not ask the scheduler.
+func (VLLM) SchedulerQuestion(model string) *Question {
+	if model == "" {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": []int{3}, "max_tokens": 1, "stream": false, "temperature": 0})
+	if err != nil {
+		return nil
+	}
+	return &Question{Method: http.MethodPost, Path: "/v1/completions", Body: body}
+}
+
 // LoadsIdentify implements Prober: the metrics have the start time of the process.
 func (VLLM) LoadsIdentify() bool { return true }
 
 // ReadLoads implements Prober. It reads, for each data-parallel rank (label engine),
-// the requests that run and wait, the size of its KV cache and how much of it is used;
-// and what came from other engines.
+// the requests that run and wait, the size of its KV cache and how much of it is used,
+// and a mark of these and of its counters of tokens; and what came from other engines.
+// The counter of prompt tokens moves at the end of a prompt only, the use of the cache
+// with each chunk of it.
 func (VLLM) ReadLoads(body []byte) (*Loads, error) {
 	l := &Loads{}
 	used := []float64{}
@@ -43,6 +60,8 @@ func (VLLM) ReadLoads(body []byte) (*Loads, error) {
 		switch name {
 		case "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "gpu_cache_usage_perc",
 			"cache_config_info", "external_prefix_cache_hits_total", "prompt_tokens_by_source_total", "nixl_bytes_transferred_sum":
+		case "prompt_tokens_total", "generation_tokens_total", "iteration_tokens_total_count", "num_preemptions_total",
+			"prefix_cache_queries_total":
 		default:
 			continue
 		}
@@ -68,6 +87,10 @@ func (VLLM) ReadLoads(body []byte) (*Loads, error) {
 			l.Ranks[dp].Waiting += amount
 		case "kv_cache_usage_perc", "gpu_cache_usage_perc":
 			used[dp] = min(max(value, 0), 1)
+			l.Ranks[dp].CacheMark = mix(0, name, value)
+		case "prompt_tokens_total", "generation_tokens_total", "iteration_tokens_total_count", "num_preemptions_total",
+			"prefix_cache_queries_total":
+			l.Ranks[dp].Mark = mix(l.Ranks[dp].Mark, name, value)
 		case "cache_config_info":
 			blocks, size := number(labels["num_gpu_blocks"]), number(labels["block_size"])
 			if size > 0 && size <= MaxBlockSize {

@@ -92,6 +92,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 			}
 		}
 		w.ranks.Store(&ranks)
+		f.inheritHangsLocked(w)
 	}
 	w.models, w.inGate = models, in
 	defer func() { f.restoreQuarantineLocked(ranks, changes) }()
@@ -179,7 +180,7 @@ func (f *Fleet) requestsLocked(w *Worker) int {
 func (f *Fleet) gateStateLocked(r *Rank) admission.RankState {
 	b, _ := r.breaker.get()
 	return admission.RankState{
-		Healthy: r.worker.health.healthy && r.worker.notReady == "" && !r.worker.withheldLocked(), Draining: r.worker.draining,
+		Healthy: r.worker.health.healthy && r.worker.notReady == "" && !r.worker.withheldLocked() && !r.wedged.Load(), Draining: r.worker.draining,
 		Breaker: b, Probes: r.breaker.probes(),
 	}
 }

@@ -21,6 +21,12 @@ type prober interface {
 	// changed reports, by a few cheap requests, whether w is another engine than
 	// before, or serves something else.
 	changed(ctx context.Context, w *Worker, before *Facts) bool
+	// scheduler asks the route that needs the scheduler, answers for a small piece of
+	// work, counters reads the load. An outcome other than OK, denied and unknown is no
+	// answer within the time.
+	scheduler(ctx context.Context, w *Worker, d engine.Dialect, within time.Duration) probeResult
+	answers(ctx context.Context, w *Worker, q engine.Question, within time.Duration) probeResult
+	counters(ctx context.Context, w *Worker, d engine.Dialect, within time.Duration) (*engine.Loads, outcome)
 	// connector finds out the KV connector of a prefill worker. An error may be
 	// transient.
 	connector(ctx context.Context, w *Worker, f *Facts) (engine.Found, error)
@@ -231,6 +237,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 		life.end(ErrDead)
 	case before.dead && !after.dead:
 		w.liveness.Store(newLiveness())
+		f.forgetHangsLocked(w, now)
 	}
 	if after.healthy && !before.healthy && before.everHealthy {
 		// It was unhealthy and is back: the failures its breakers counted are old.
@@ -296,6 +303,7 @@ func (f *Fleet) engineReplacedLocked(w *Worker, now admission.Instant, changes *
 	}
 	f.liftQuarantineLocked(w, changes)
 	f.forgetPairsLocked(w.Ranks())
+	f.forgetHangsLocked(w, now)
 }
 
 // RediscoverModels has all healthy workers checked within a check interval, at most

@@ -16,7 +16,17 @@ var (
 		"1 for the current state of a worker, 0 for the others: pending (not healthy yet, or misconfigured), ready, unhealthy, not_ready (its source says that it must not be chosen), draining.",
 		"worker", "worker_id", "role", "state")
 	suspectDesc = metric.Gauge("sluice_worker_suspect",
-		"1 from a worker's first failed health check until the next successful one, unless it sends bytes meanwhile, else 0. It may still receive requests.", "worker", "worker_id", "role")
+		"1 from a worker's first failed health check until the next successful one, unless it sends bytes meanwhile, and while one of its ranks makes no progress and its scheduler is being probed; else 0. It may still receive requests.", "worker", "worker_id", "role")
+	wedgedDesc = metric.Gauge("sluice_rank_wedged",
+		"1 while a rank is wedged: its HTTP server may answer, but its scheduler makes no progress, and it receives no requests; else 0.", "rank", "role")
+	wedgesDesc = metric.Counter("sluice_rank_wedged_total",
+		"Times that a rank was found wedged.", "rank", "role")
+	quietDesc = metric.Gauge("sluice_rank_quiet_seconds",
+		"How long a rank has made no progress, in seconds; 0 while it has no request that could make any.", "rank", "role")
+	oldestPrefillDesc = metric.Gauge("sluice_rank_oldest_prefill_seconds",
+		"Age of the oldest request under way whose prompt a rank computes, in seconds; 0 if there is none.", "rank", "role")
+	oldestDecodeDesc = metric.Gauge("sluice_rank_oldest_decode_seconds",
+		"Age of the oldest request under way whose answer a rank computes, in seconds; 0 if there is none.", "rank", "role")
 	deadDesc = metric.Gauge("sluice_worker_dead",
 		"1 while a worker is dead: it answers nothing at all, and its requests were moved to other workers or ended. Its state is unhealthy.", "worker", "worker_id", "role")
 	workersDesc = metric.Gauge("sluice_workers",
@@ -55,7 +65,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, suspectDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
+	return metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -111,12 +121,14 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		status  Status
 		suspect bool
 		dead    bool
+		ranks   []rankProgress
 	}
 	f := c.f
 	f.mu.Lock()
+	now := f.clock.Now()
 	workers := make([]one, 0, len(f.workers))
 	for _, w := range f.workers {
-		workers = append(workers, one{w, w.statusLocked(), w.health.suspect, w.health.dead})
+		workers = append(workers, one{w, w.statusLocked(), w.suspectLocked(now) != nil, w.health.dead, f.progressOfLocked(w, now)})
 	}
 	f.mu.Unlock()
 
@@ -140,6 +152,13 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		}
 		ch <- firstsDesc.Of(float64(m.first.n.Load()), url, role)
 		ch <- firstTimeDesc.Of(m.first.seconds(), url, role)
+		for _, r := range o.ranks {
+			ch <- wedgedDesc.Of(one01(r.wedged), label(r.id), role)
+			ch <- wedgesDesc.Of(float64(r.wedges), label(r.id), role)
+			ch <- quietDesc.Of(r.quiet, label(r.id), role)
+			ch <- oldestPrefillDesc.Of(r.prefill, label(r.id), role)
+			ch <- oldestDecodeDesc.Of(r.decode, label(r.id), role)
+		}
 		for _, r := range o.w.Ranks() {
 			now, _ := r.breaker.get()
 			for _, state := range allBreakers {
@@ -152,6 +171,25 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 			ch <- workersDesc.Of(float64(counts[group{role, status}]), role.String(), string(status))
 		}
 	}
+}
+
+// rankProgress is the progress of a rank's requests, for the metrics.
+type rankProgress struct {
+	id                     string
+	wedged                 bool
+	wedges                 int64
+	quiet, prefill, decode float64 // in seconds
+}
+
+func (f *Fleet) progressOfLocked(w *Worker, now admission.Instant) []rankProgress {
+	f.lookLocked(w)
+	list := make([]rankProgress, 0, len(w.Ranks()))
+	for _, r := range w.Ranks() {
+		p := rankProgress{id: r.id, wedged: r.hang.state == wedged, wedges: r.hang.total}
+		p.quiet, p.prefill, p.decode = r.ages(now)
+		list = append(list, p)
+	}
+	return list
 }
 
 // breakerLabel is a state as it can stand in a query without quoting.

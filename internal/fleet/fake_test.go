@@ -42,6 +42,20 @@ type fakeProber struct {
 	hangs map[string]*hang
 	// loadLost: no answer about it, for once.
 	loadLost bool
+	// schedulers are those of workers by URL; without one, the worker's answers, and it
+	// has no counters.
+	schedulers map[string]*fakeScheduler
+}
+
+// fakeScheduler is what the probes of a worker's scheduler find.
+type fakeScheduler struct {
+	hangs    bool // health route and small work are not answered
+	mute     bool // nor are the counters
+	load     RankLoad
+	ranks    int  // with such counters; 0: one
+	noLoads  bool // there are no counters
+	computes bool // each read finds that the counters have moved
+	asked    map[string]int
 }
 
 var (
@@ -144,6 +158,65 @@ func (p *fakeProber) check(ctx context.Context, w *Worker, l checkParams) checkR
 		return vanished
 	}
 	return c
+}
+
+func (p *fakeProber) scheduling(w *Worker, what string) fakeScheduler {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.schedulers[w.URL()]
+	if s == nil {
+		return fakeScheduler{noLoads: true}
+	}
+	if s.asked == nil {
+		s.asked = map[string]int{}
+	}
+	if s.asked[what]++; s.computes {
+		s.load.Mark++
+	}
+	return *s
+}
+
+// schedule sets how a worker's scheduler answers.
+func (p *fakeProber) schedule(url string, set func(s *fakeScheduler)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.schedulers == nil {
+		p.schedulers = map[string]*fakeScheduler{}
+	}
+	if p.schedulers[url] == nil {
+		p.schedulers[url] = &fakeScheduler{}
+	}
+	set(p.schedulers[url])
+}
+
+func fakeAnswer(ctx context.Context, hangs bool, within, delay time.Duration) probeResult {
+	r := probeResult{outcome: outcomeOK}
+	if hangs {
+		r, delay = probeResult{outcome: outcomeUnreachable}, within
+	}
+	select {
+	case <-time.After(delay):
+		return r
+	case <-ctx.Done():
+		return probeResult{}
+	}
+}
+
+func (p *fakeProber) scheduler(ctx context.Context, w *Worker, _ engine.Dialect, within time.Duration) probeResult {
+	return fakeAnswer(ctx, p.scheduling(w, "health").hangs, within, time.Second)
+}
+
+func (p *fakeProber) answers(ctx context.Context, w *Worker, _ engine.Question, within time.Duration) probeResult {
+	return fakeAnswer(ctx, p.scheduling(w, "work").hangs, within, 100*time.Millisecond)
+}
+
+func (p *fakeProber) counters(ctx context.Context, w *Worker, _ engine.Dialect, within time.Duration) (*engine.Loads, outcome) {
+	s := p.scheduling(w, "counters")
+	r := fakeAnswer(ctx, s.mute, within, 0)
+	if s.noLoads {
+		r.outcome = outcomeDenied
+	}
+	return &engine.Loads{Ranks: slices.Repeat([]RankLoad{s.load}, max(s.ranks, 1))}, r.outcome
 }
 
 func (p *fakeProber) facts(_ context.Context, w *Worker) *Facts {

@@ -36,6 +36,7 @@ type Fleet struct {
 	prober    prober
 	sched     *schedule
 	limiter   checkLimiter
+	askers    checkLimiter // probes of schedulers
 	ctx       context.Context
 	cancel    context.CancelFunc
 
@@ -75,7 +76,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 	cfg := o.Config
 	f := &Fleet{
 		gate: gate, clock: clock, opts: o, cfg: cfg, log: o.Log, prober: p, sched: newSchedule(clock),
-		limiter: checkLimiter{max: o.maxProbes},
+		limiter: checkLimiter{max: o.maxProbes}, askers: checkLimiter{max: 2 * o.maxProbes},
 		transport: upstream.Config{
 			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
 			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet,
@@ -105,6 +106,7 @@ func (f *Fleet) Close() {
 	f.cancel()
 	f.sched.close()
 	f.limiter.close()
+	f.askers.close()
 	for _, w := range workers {
 		w.cancel()
 		w.endpoint.Close()
@@ -192,10 +194,11 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 	}
 	now := f.clock.Now()
 	f.generation++
-	w := &Worker{fleet: f, declaration: declaration{source: source}, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now}
+	w := &Worker{fleet: f, declaration: declaration{source: source}, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now, askNow: make(chan struct{}, 1)}
 	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
+	w.watchEvent = newEvent(func(now admission.Instant) { f.watchDue(w, now) })
 	w.updateState(noFacts)
 	w.ranks.Store(new([]*Rank))
 	if old == nil {
@@ -220,6 +223,7 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 				w.endpoint = old.endpoint
 			}
 			w.oldRanks = slices.Clone(old.oldRanks)
+			w.heirOf = old.Ranks()
 			w.liveness.Store(old.liveness.Load())
 		}
 		f.stopLocked(old)

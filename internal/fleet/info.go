@@ -59,7 +59,7 @@ type Info struct {
 	// Busy: it failed its last check and that was forgiven.
 	Busy bool `json:"busy,omitempty"`
 	// Suspect is set while a worker's last check has failed, or the running one fails,
-	// and requests do not explain it.
+	// and requests do not explain it; and while a rank is suspect.
 	Suspect *SuspectInfo `json:"suspect,omitempty"`
 	// Dead: it does not answer at all.
 	Dead bool `json:"dead,omitempty"`
@@ -72,7 +72,7 @@ type Info struct {
 }
 
 // SuspectInfo says since when a worker's checks fail without requests that would
-// explain it, and how the first of them failed.
+// explain it, and how the first of them failed; or since when a rank makes no progress.
 type SuspectInfo struct {
 	Since   time.Time `json:"since"`
 	ForSecs float64   `json:"for_secs"`
@@ -82,11 +82,29 @@ type SuspectInfo struct {
 // suspectLocked is nil for a worker that is not suspect.
 func (w *Worker) suspectLocked(now admission.Instant) *SuspectInfo {
 	v := &w.health
-	if !v.suspect {
+	if v.suspect {
+		return newSuspectInfo(now, v.suspectSince, v.suspectReason)
+	}
+	for _, r := range w.Ranks() {
+		if i := r.doubtInfo(now, suspect); i != nil {
+			return i
+		}
+	}
+	return nil
+}
+
+func newSuspectInfo(now, since admission.Instant, why string) *SuspectInfo {
+	d := now.Sub(since).Round(time.Millisecond)
+	return &SuspectInfo{Since: time.Now().Add(-d).UTC().Round(time.Millisecond), ForSecs: d.Seconds(), Why: why}
+}
+
+// doubtInfo tells of a rank that is in a state; nil: it is not.
+func (r *Rank) doubtInfo(now admission.Instant, in hangState) *SuspectInfo {
+	h := &r.hang
+	if h.state != in {
 		return nil
 	}
-	d := now.Sub(v.suspectSince).Round(time.Millisecond)
-	return &SuspectInfo{Since: time.Now().Add(-d).UTC().Round(time.Millisecond), ForSecs: d.Seconds(), Why: v.suspectReason}
+	return newSuspectInfo(now, h.since, h.why)
 }
 
 // RankInfo is one rank of a worker in Info.
@@ -109,6 +127,16 @@ type RankInfo struct {
 	MaxRunningRequests int64 `json:"max_running_requests,omitempty"`
 	// Reported is what the engine itself says about its load.
 	Reported *ReportedInfo `json:"reported,omitempty"`
+	// Suspect: requests of it make no progress, and its scheduler is being probed.
+	// Wedged: nor does its scheduler, so that it gets no requests.
+	Suspect *SuspectInfo `json:"suspect,omitempty"`
+	Wedged  *SuspectInfo `json:"wedged,omitempty"`
+	// QuietSecs is how long it has made no progress, 0 if it has nothing that could make
+	// any. The others are the ages of the oldest request under way whose prompt is
+	// computed here, and whose answer is.
+	QuietSecs         float64 `json:"quiet_secs"`
+	OldestPrefillSecs float64 `json:"oldest_prefill_secs"`
+	OldestDecodeSecs  float64 `json:"oldest_decode_secs"`
 }
 
 // FailureInfo is the failure of a leg in Info, without the engine's own words.
@@ -188,6 +216,8 @@ func (w *Worker) statusLocked() Status {
 		return StatusPending
 	case w.health.healthy && w.notReady != "":
 		return StatusNotReady
+	case w.health.healthy && w.wedgedLocked():
+		return StatusUnhealthy
 	case w.health.healthy:
 		return StatusReady
 	case w.health.everHealthy:
@@ -217,6 +247,10 @@ func (w *Worker) infoLocked(place int) Info {
 	}
 	worst, now := admission.BreakerClosed, w.fleet.clock.Now()
 	var worstOf *Rank
+	if w.wedgedLocked() {
+		i.IsHealthy, i.Reason = false, "wedged: "+w.Ranks()[0].hang.why
+	}
+	w.fleet.lookLocked(w)
 	for _, r := range w.Ranks() {
 		b, _ := r.breaker.get()
 		if b == admission.BreakerOpen || worst == admission.BreakerClosed {
@@ -232,6 +266,8 @@ func (w *Worker) infoLocked(place int) Info {
 			ri.Load, ri.PrefillSlots, ri.PendingDecode, ri.ActiveDecode = s.Load(), s.PrefillSlots, s.PendingDecode, s.ActiveDecode
 			ri.Candidate, ri.Room = s.Candidate, s.Room
 		}
+		ri.Suspect, ri.Wedged = r.doubtInfo(now, suspect), r.doubtInfo(now, wedged)
+		ri.QuietSecs, ri.OldestPrefillSecs, ri.OldestDecodeSecs = r.ages(now)
 		i.Load += ri.Load
 		i.Ranks = append(i.Ranks, ri)
 	}

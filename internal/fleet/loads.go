@@ -25,17 +25,8 @@ func (r *Rank) Reported() (load RankLoad, at admission.Instant, ok bool) {
 	if l == nil {
 		return RankLoad{}, 0, false
 	}
-	if r.dp >= 0 {
-		if r.dp >= len(l.Ranks) {
-			return RankLoad{}, 0, false
-		}
-		return l.Ranks[r.dp], l.at, true
-	}
-	for _, one := range l.Ranks {
-		load.Running += one.Running
-		load.Waiting += one.Waiting
-		load.WaitingTokens += one.WaitingTokens
-		load.UsedTokens += one.UsedTokens
+	if load, ok = rankLoad(&l.Loads, r.dp); !ok && r.dp >= 0 {
+		return RankLoad{}, 0, false
 	}
 	return load, l.at, true
 }

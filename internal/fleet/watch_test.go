@@ -3,16 +3,21 @@ package fleet
 import (
 	"sync"
 	"testing"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
 )
 
 type listener struct{ notified chan struct{} }
 
 func (m listener) WorkerDead() { m.notified <- struct{}{} }
+func (m listener) RankWedged() { m.notified <- struct{}{} }
 
 func newListener() listener { return listener{make(chan struct{}, 2)} }
 
 func watchedRank() (*Rank, *liveness) {
-	w := &Worker{}
+	w := &Worker{fleet: &Fleet{clock: admission.NewSystemClock(), cfg: configtest.New(func(c *config.Config) { c.Health.Wedge = 0 })}}
 	l := newLiveness()
 	w.liveness.Store(l)
 	return &Rank{worker: w}, l
@@ -22,9 +27,9 @@ func TestDeathListenersAreNotifiedOnce(t *testing.T) {
 	r, l := watchedRank()
 	a, b, c := newListener(), newListener(), newListener()
 	var wa, wb, wc Watch
-	r.Watch(&wa, a)
-	r.Watch(&wb, b)
-	r.Watch(&wc, c)
+	r.Watch(&wa, a, Leg{})
+	r.Watch(&wb, b, Leg{})
+	r.Watch(&wc, c, Leg{})
 	wb.Stop()
 	wb.Stop()
 	l.end(ErrDead)
@@ -32,7 +37,7 @@ func TestDeathListenersAreNotifiedOnce(t *testing.T) {
 	if len(a.notified) != 1 || len(b.notified) != 0 || len(c.notified) != 1 {
 		t.Errorf("notified %d, %d and %d times", len(a.notified), len(b.notified), len(c.notified))
 	}
-	r.Watch(&wb, b)
+	r.Watch(&wb, b, Leg{})
 	if len(b.notified) != 1 {
 		t.Error("a listener that comes after the death is not notified")
 	}
@@ -49,7 +54,7 @@ func TestDeathListenersUnderContention(t *testing.T) {
 			m := newListener()
 			for range 200 {
 				var w Watch
-				r.Watch(&w, m)
+				r.Watch(&w, m, Leg{})
 				w.Stop()
 				for len(m.notified) > 0 {
 					<-m.notified
@@ -59,7 +64,7 @@ func TestDeathListenersUnderContention(t *testing.T) {
 	}
 	wg.Go(func() { l.end(ErrDead) })
 	wg.Wait()
-	if l.listeners.Len() != 0 {
+	if l.legs.Len() != 0 {
 		t.Error("a stopped watcher is still in the list")
 	}
 }

@@ -6,12 +6,10 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
-	"github.com/sluice-router/sluice/internal/list"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -44,6 +42,7 @@ type Worker struct {
 	// atomic
 	state    atomic.Pointer[workerState] // replaced with Fleet.mu held
 	liveness atomic.Pointer[liveness]
+	watched  atomic.Bool // watchEvent is set, because the worker has legs
 
 	// immutable
 	id     string
@@ -53,6 +52,9 @@ type Worker struct {
 	ctx    context.Context // ends when nothing may be asked of it any more
 	cancel context.CancelFunc
 	event  *event // the next check, or the next look at its drain
+
+	watchEvent *event        // the next look at the progress of its legs
+	askNow     chan struct{} // of one: a rank became suspect while the worker is being asked
 
 	// atomic
 	generation atomic.Uint64
@@ -94,82 +96,13 @@ type Worker struct {
 	otherIdentity      bool     // its source says that it is one: what a running check reads may be the former's
 	factsAttempts      int      // times its facts were read and did not suffice for work
 	pairingNotes       []string // what keeps it from being paired, for the operator
-}
 
-// liveness is the time from one death of a worker to the next. It is shared by the
-// registrations that follow each other without a gap.
-type liveness struct {
-	progressed atomic.Bool // bytes came since it was last looked at
-
-	mu sync.Mutex
-	// guarded by mu
-	over      bool
-	listeners list.List[DeathListener]
-
-	// immutable
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-}
-
-func newLiveness() *liveness {
-	l := &liveness{}
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	return l
-}
-
-// end notifies all listeners that the worker is dead.
-func (l *liveness) end(cause error) {
-	l.cancel(cause)
-	l.mu.Lock()
-	l.over = true
-	listeners := make([]DeathListener, 0, l.listeners.Len())
-	for n := l.listeners.First(); n != nil; n = l.listeners.First() {
-		listeners = append(listeners, n.Value)
-		l.listeners.Remove(n)
-	}
-	l.mu.Unlock()
-	for _, listener := range listeners {
-		listener.WorkerDead()
-	}
-}
-
-// DeathListener is notified when a worker dies. WorkerDead must not block.
-type DeathListener interface{ WorkerDead() }
-
-// Watch is a listener's registration with a worker. It is cheaper than a function on
-// Alive's context, which matters since every leg has one.
-type Watch struct {
-	node    list.Node[DeathListener] // guarded by watched.mu
-	watched *liveness                // immutable between Watch and Stop
-}
-
-// Watch notifies who when the rank's worker is found dead, at once if it is dead now.
-// w must not be in use; Stop ends it.
-func (r *Rank) Watch(w *Watch, who DeathListener) {
-	l := r.worker.liveness.Load()
-	w.watched = l
-	l.mu.Lock()
-	over := l.over
-	if !over {
-		w.node.Value = who
-		l.listeners.PushFront(&w.node)
-	}
-	l.mu.Unlock()
-	if over {
-		who.WorkerDead()
-	}
-}
-
-// Stop ends the watch; the listener may be notified once more if the worker dies at
-// this moment.
-func (w *Watch) Stop() {
-	l := w.watched
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	l.listeners.Remove(&w.node)
-	l.mu.Unlock()
+	// The progress of its legs; see wedge_watch.go.
+	asking bool              // its scheduler is being probed
+	lookAt admission.Instant // the last look; 0: it had none to look at
+	looks  uint64
+	looked []*Rank // the ranks of the last look
+	heirOf []*Rank // of the registration that it replaces, until it has ranks itself
 }
 
 // ID returns the worker's id: "w" and the first ten hexadecimal digits of the
@@ -243,13 +176,17 @@ type Rank struct {
 	routes  routeBreakers // of requests that pass through, by route
 
 	lastFailure atomic.Pointer[legFailure]
+	advanced    atomic.Bool // bytes of an answer came since it was last looked at
+	wedged      atomic.Bool // as in hangStatus; changed with Fleet.mu held
 
 	// guarded by Fleet.mu
 	adm   *admission.Rank // its present registration at the gate, or a spare one
 	state admission.RankState
 	facts admission.RankAttributes // as the gate has them
 	event *event                   // the end of its open breaker
+	hang  hangStatus               // what is known of its progress
 
+	pace     pace     // guarded by the mu of the liveness of its legs
 	partners partners // guarded by Fleet.quarantine.mu
 }
 
@@ -289,8 +226,18 @@ func (r *Rank) Bootstrap() (host string, port int, ok bool) { return r.worker.Bo
 // Alive is Worker.Alive.
 func (r *Rank) Alive() context.Context { return r.worker.Alive() }
 
-// NoteProgress is Worker.NoteProgress.
+// NoteProgress is Worker.NoteProgress for bytes that may be of the engine's front alone,
+// such as a comment that keeps a stream open.
 func (r *Rank) NoteProgress() { r.worker.NoteProgress() }
+
+// NoteAdvance is NoteProgress for bytes of the answer itself: the rank's scheduler runs.
+// It costs two reads of shared cache lines.
+func (r *Rank) NoteAdvance() {
+	r.worker.NoteProgress()
+	if !r.advanced.Load() {
+		r.advanced.Store(true)
+	}
+}
 
 // ReportSuccess records a successful leg at the rank's breaker.
 func (r *Rank) ReportSuccess() {

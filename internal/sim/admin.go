@@ -44,6 +44,7 @@ POST   /sim/workers/{id}/timing      {"prefill_time":"3s","prefill_rate":0,"deco
 POST   /sim/workers/{id}/kill        the process is gone at once; /terminate: as by SIGTERM; /stop: after its requests
 POST   /sim/workers/{id}/restart     after kill, terminate or stop, at the same address
 POST   /sim/workers/{id}/freeze      it accepts and answers nothing; /thaw ends it
+POST   /sim/workers/{id}/wedge       its server answers, its scheduler does nothing; /unwedge ends it
 POST   /sim/workers/{id}/refuse      it refuses connections; /admit ends it
 POST   /sim/workers/{id}/reset       forget requests and counters
 `
@@ -208,6 +209,8 @@ func (f *Fleet) adminHandler() http.Handler {
 		"admit":     (*Worker).Admit,
 		"freeze":    func(w *Worker) error { w.Freeze(); return nil },
 		"thaw":      func(w *Worker) error { w.Thaw(); return nil },
+		"wedge":     func(w *Worker) error { w.Wedge(); return nil },
+		"unwedge":   func(w *Worker) error { w.Unwedge(); return nil },
 	} {
 		mux.HandleFunc("POST /sim/workers/{id}/"+name, each(func(w *Worker, _ []byte, _ *http.Request) error { return do(w) }))
 	}

@@ -109,6 +109,7 @@
 //	POST /sim/workers/{id}/restart        same port, empty engine
 //	POST /sim/workers/{id}/refuse, /admit closes and opens the port, open connections go on
 //	POST /sim/workers/{id}/freeze, /thaw  as SIGSTOP and SIGCONT
+//	POST /sim/workers/{id}/wedge, /unwedge  the scheduler stands still, the server does not
 //	POST /sim/workers/{id}/reset          empties the log and the counters
 //	GET  /sim/workers/{id}/requests       the log (?bodies=1 adds raw bodies, base64; ?probes=1 the other one)
 //	GET  /sim/violations

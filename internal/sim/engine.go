@@ -179,18 +179,53 @@ func (w *Worker) computeTokens(ctx context.Context, l *lifetime, s *sequence, to
 		}
 		defer l.compute[s.rank].release(0)
 		w.move(s, prefilling)
-		d := w.Timing().prefill(tokens)
-		if err := w.sleep(ctx, d); err != nil {
-			return err
-		}
-		w.note(func() { w.counts[s.rank].busy += d })
+		return w.computeChunks(ctx, s.rank, tokens, w.Timing().prefill(tokens))
 	}
 	w.noteProgress()
-	w.mu.Lock()
-	w.counts[s.rank].done += tokens
-	w.stats.PromptTokens += int64(tokens)
-	w.mu.Unlock()
+	w.note(func() { w.computed(s.rank, tokens) })
 	return nil
+}
+
+// computeChunks computes a prompt in d. A prompt longer than a chunk is computed in
+// several, after each of which the scheduler gives a sign of life.
+func (w *Worker) computeChunks(ctx context.Context, rank, tokens int, d time.Duration) error {
+	left := tokens
+	w.note(func() { w.counts[rank].uncomputed += tokens })
+	defer func() { w.note(func() { w.counts[rank].uncomputed -= left }) }()
+	for {
+		chunk := left
+		if size := w.opt.ChunkedPrefillSize; size > 0 {
+			chunk = min(chunk, size)
+		}
+		part := d
+		if chunk < tokens {
+			part = time.Duration(float64(d) * float64(chunk) / float64(tokens))
+		}
+		if err := w.sleep(ctx, part); err != nil {
+			return err
+		}
+		w.noteProgress()
+		last := chunk == left
+		w.note(func() {
+			c := &w.counts[rank]
+			c.busy += part
+			c.uncomputed -= chunk
+			if w.opt.Backend == SGLang {
+				w.computed(rank, chunk)
+			} else if last {
+				w.computed(rank, tokens) // vLLM counts a prompt when it is done
+			}
+		})
+		if left -= chunk; last {
+			return nil
+		}
+	}
+}
+
+// computed counts prompt tokens. The caller must hold mu.
+func (w *Worker) computed(rank, tokens int) {
+	w.counts[rank].done += tokens
+	w.stats.PromptTokens += int64(tokens)
 }
 
 // pages rounds tokens up to whole pages.
@@ -223,6 +258,7 @@ func (w *Worker) decode(ctx context.Context, s *sequence, emit func(*sequence) e
 			return err
 		}
 		s.produced++
+		w.generated.Add(1)
 		w.noteProgress()
 		if err := emit(s); err != nil {
 			w.count(0, s.produced)
@@ -243,8 +279,25 @@ func (w *Worker) count(prompt, out int) {
 // noteProgress records that the scheduler makes progress, which /health checks.
 func (w *Worker) noteProgress() { w.lastProgress.Store(time.Now().UnixNano()) }
 
-// thawed waits while the worker is frozen or its engine has ended.
+// thawed waits while the worker is frozen or wedged, or its engine has ended.
 func (w *Worker) thawed(ctx context.Context) error {
+	w.gate.wait(ctx.Done())
+	w.core.wait(ctx.Done())
+	w.sched.wait(ctx.Done())
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// pause is sleep of the server, which goes on while its scheduler is wedged.
+func (w *Worker) pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 	w.gate.wait(ctx.Done())
 	w.core.wait(ctx.Done())
 	if ctx.Err() != nil {
@@ -253,7 +306,7 @@ func (w *Worker) thawed(ctx context.Context) error {
 	return nil
 }
 
-// sleep waits for d, and then for as long as the worker is frozen.
+// sleep waits for d, and then for as long as the worker is frozen or wedged.
 func (w *Worker) sleep(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		t := time.NewTimer(d)

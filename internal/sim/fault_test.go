@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -355,5 +356,106 @@ func TestKilledWorkerAnswersNothing(t *testing.T) {
 		if err := w.Restart(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A wedged scheduler leaves its server alive: what it reported stays as it was, whatever
+// comes, and its requests go on when it does.
+func TestWedgedSchedulerStandsStillAndItsServerDoesNot(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []Backend{SGLang, VLLM} {
+		t.Run(string(backend), func(t *testing.T) {
+			f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: backend, HealthDelay: 10 * time.Millisecond, HealthTimeout: 50 * time.Millisecond}})
+			w := f.Workers()[0]
+			health := func() int {
+				resp, err := http.Get(w.URL() + "/health")
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = resp.Body.Close()
+				return resp.StatusCode
+			}
+			report := func() string {
+				path := map[Backend]string{SGLang: "/v1/loads", VLLM: "/metrics"}[backend]
+				resp, err := http.Get(w.URL() + path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				b, _ := io.ReadAll(resp.Body)
+				return regexp.MustCompile(`"timestamp":[^,]*,`).ReplaceAllString(string(b), "")
+			}
+			w.Wedge()
+			before := report()
+			answered := make(chan int, 1)
+			go func() {
+				resp, err := http.Post(w.URL()+"/v1/completions", "application/json", strings.NewReader(`{"model":"sim-model","prompt":"hello","max_tokens":3}`))
+				if err != nil {
+					answered <- 0
+					return
+				}
+				_ = resp.Body.Close()
+				answered <- resp.StatusCode
+			}()
+			if err := w.WaitInflight(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			if after := report(); after != before {
+				t.Errorf("its report changed from %s to %s", before, after)
+			}
+			if got, want := health(), map[Backend]int{SGLang: 503, VLLM: 200}[backend]; got != want {
+				t.Errorf("health answers %d, want %d", got, want)
+			}
+			select {
+			case got := <-answered:
+				t.Fatalf("it answered %d", got)
+			default:
+			}
+			w.Unwedge()
+			if got := <-answered; got != 200 {
+				t.Errorf("after that it answered %d", got)
+			}
+			if health() != 200 || report() == before {
+				t.Error("it did not go on")
+			}
+		})
+	}
+}
+
+// A prompt longer than a chunk gives signs of life after each: SGLang counts the tokens,
+// vLLM fills its cache and counts the prompt at its end.
+func TestLongPromptIsComputedInChunks(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []Backend{SGLang, VLLM} {
+		t.Run(string(backend), func(t *testing.T) {
+			f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: backend, ChunkedPrefillSize: 100, Timing: Timing{PrefillTime: 500 * time.Millisecond}}})
+			w := f.Workers()[0]
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				resp, err := http.Post(w.URL()+"/v1/completions", "application/json", strings.NewReader(`{"model":"sim-model","max_tokens":1,"prompt":"`+strings.Repeat("abcd", 1000)+`"}`))
+				if err == nil {
+					_ = resp.Body.Close()
+				}
+			}()
+			seen := map[int]bool{}
+			for open := true; open; {
+				select {
+				case <-done:
+					open = false
+				case <-time.After(5 * time.Millisecond):
+					s := w.scheduled()
+					c := s.counts[0]
+					if backend == SGLang {
+						seen[c.done] = true
+					} else if seen[c.uncomputed] = true; c.uncomputed > 0 && c.done > 0 {
+						t.Error("a prompt is counted before it is done")
+					}
+				}
+			}
+			if len(seen) < 4 {
+				t.Errorf("only %d states were seen", len(seen))
+			}
+		})
 	}
 }

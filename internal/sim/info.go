@@ -48,20 +48,23 @@ type object = map[string]any
 
 // health asks for one token and checks once per HealthDelay whether the scheduler
 // has made progress since. An idle engine answers at the first check; one that is
-// busy with prompts alone answers only when one of them is done.
+// busy with prompts alone answers only when a chunk of them is done.
 func (w *Worker) health(rw http.ResponseWriter, r *http.Request) {
-	if w.opt.HealthDelay < 0 {
-		rw.Header().Set("Content-Type", "text/plain")
-		return
-	}
 	rw.Header().Set("Content-Type", "text/plain")
+	delay := w.opt.HealthDelay
+	if delay < 0 {
+		if !w.sched.isShut() {
+			return
+		}
+		delay = time.Second
+	}
 	since := time.Now()
 	for time.Since(since) < w.opt.HealthTimeout {
-		if w.sleep(r.Context(), w.opt.HealthDelay) != nil {
+		if w.pause(r.Context(), delay) != nil {
 			return
 		}
 		w.mu.Lock()
-		silent := w.stats.phases[prefilling] > 0
+		silent := w.stats.phases[prefilling] > 0 || w.sched.isShut()
 		w.mu.Unlock()
 		if !silent || w.lastProgress.Load() > since.UnixNano() {
 			return
@@ -120,9 +123,7 @@ func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
 
 // load is one rank's entry of /v1/loads, its fields in the engine's order.
 func (w *Worker) load(rank int, sections func(string) bool) object {
-	w.mu.Lock()
-	c := w.counts[rank]
-	w.mu.Unlock()
+	c := w.scheduled().counts[rank]
 	running := c.n[decoding]
 	waiting := c.n[queued]
 	waitingTokens := c.tokens[queued]
@@ -244,7 +245,8 @@ func (w *Worker) flushCache(rw http.ResponseWriter, _ *http.Request) {
 
 func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 	rw.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	s := w.Stats()
+	report := w.scheduled()
+	s := report.stats
 	engine := "unified"
 	if w.role != Regular {
 		engine = string(w.role)
@@ -274,9 +276,7 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 	} {
 		fmt.Fprintf(rw, "# TYPE sglang:%s %s\n", m.name, m.kind)
 		for rank := range w.opt.DPSize {
-			w.mu.Lock()
-			c := w.counts[rank]
-			w.mu.Unlock()
+			c := report.counts[rank]
 			dp := ""
 			if w.opt.DPSize > 1 {
 				dp = fmt.Sprintf(`,dp_rank="%d"`, rank)

@@ -141,6 +141,7 @@ type rankCounts struct {
 	peak                      int         // the most of them
 	busy                      time.Duration
 	done                      int // prompt tokens computed
+	uncomputed                int // of prompts that are being computed
 	batches, external, pulled int
 }
 

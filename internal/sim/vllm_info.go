@@ -83,10 +83,8 @@ const bytesOfKV = 2048
 
 func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	rw.Header().Set("Content-Type", "text/plain; version=1.0.0; charset=utf-8")
-	w.mu.Lock()
-	counts := append([]rankCounts(nil), w.counts...)
-	s := w.stats
-	w.mu.Unlock()
+	report := w.scheduled()
+	counts, s := report.counts, report.stats
 	waiting := func(c rankCounts) int { return c.n[queued] }
 	deferred := func(c rankCounts) int { return c.n[receiving] }
 	type sample struct {
@@ -105,7 +103,7 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		{"num_requests_waiting", "gauge", "", num(func(c rankCounts) int { return waiting(c) + deferred(c) })},
 		{"num_requests_waiting_by_reason", "gauge", `,reason="capacity"`, num(waiting)},
 		{"num_requests_waiting_by_reason", "gauge", `,reason="deferred"`, num(deferred)},
-		{"kv_cache_usage_perc", "gauge", "", func(c rankCounts) float64 { return float64(c.used) / float64(w.opt.KVTokens) }},
+		{"kv_cache_usage_perc", "gauge", "", func(c rankCounts) float64 { return float64(max(c.used-c.uncomputed, 0)) / float64(w.opt.KVTokens) }},
 		{"prefix_cache_queries_total", "counter", "", prompts},
 		{"prefix_cache_hits_total", "counter", "", none},
 		{"external_prefix_cache_queries_total", "counter", "", prompts},
@@ -130,7 +128,7 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	}
 	fmt.Fprintf(rw, "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.\n"+
 		"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %g\n", w.startedSeconds())
-	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.OutputTokens)
+	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, report.generated)
 	fmt.Fprintf(rw, "# TYPE vllm:request_success_total counter\n")
 	for _, reason := range []string{"stop", "length", "abort"} {
 		n := 0

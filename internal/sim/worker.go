@@ -24,6 +24,7 @@ type Worker struct {
 	opt    WorkerOptions
 	gate   gate            // shut while frozen
 	core   gate            // shut after Terminate: the engine has ended, its server has not
+	sched  gate            // shut while wedged
 	off    map[string]bool // disabled paths
 	routes map[string]http.HandlerFunc
 	runs   map[string]api // the routes that run the engine
@@ -36,6 +37,8 @@ type Worker struct {
 	lastProgress   atomic.Int64             // when the scheduler last made progress, Unix ns
 	started        atomic.Int64
 	nextRank       atomic.Uint64
+	generated      atomic.Int64                       // output tokens so far
+	lastReport     atomic.Pointer[schedStats]         // while wedged: what the scheduler last reported
 	cancelStop     atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
 
 	lifeMu sync.Mutex // held around start, kill and stop
@@ -246,6 +249,7 @@ func (w *Worker) start() error {
 	w.lastProgress.Store(now)
 	w.gate.open()
 	w.core.open()
+	w.Unwedge()
 	if w.Timing().PrefillStep > 0 {
 		for rank := range w.opt.DPSize {
 			b := newBatcher()
@@ -337,6 +341,7 @@ func (w *Worker) end(l *lifetime) {
 	l.handlers.Wait()
 	w.gate.open()
 	w.core.open()
+	w.Unwedge()
 	w.fleet.kv.unregister(l)
 	l.unbook(w)
 	if w.role == Prefill && w.opt.Backend == SGLang {
@@ -440,3 +445,35 @@ func (w *Worker) Freeze() { w.gate.shut() }
 
 // Thaw lets a frozen process go on.
 func (w *Worker) Thaw() { w.gate.open() }
+
+// schedStats is what a scheduler reports.
+type schedStats struct {
+	counts    []rankCounts
+	stats     Stats
+	generated int64
+}
+
+// Wedge stops the scheduler alone, which is how engines mostly hang: the server reads
+// requests and answers information routes, nothing is computed, and what the scheduler
+// reports stays as it is. vLLM's /health knows nothing of it, SGLang's fails.
+func (w *Worker) Wedge() {
+	s := w.scheduled()
+	w.lastReport.CompareAndSwap(nil, &s)
+	w.sched.shut()
+}
+
+// Unwedge lets a wedged scheduler go on.
+func (w *Worker) Unwedge() {
+	w.sched.open()
+	w.lastReport.Store(nil)
+}
+
+// scheduled is what the scheduler reports now.
+func (w *Worker) scheduled() schedStats {
+	if s := w.lastReport.Load(); s != nil {
+		return *s
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return schedStats{append([]rankCounts(nil), w.counts...), w.stats, w.generated.Load()}
+}

@@ -1,0 +1,306 @@
+package fleet
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
+)
+
+// A wedged scheduler is the usual way in which engines hang: the HTTP server lives, and
+// requests never advance. This file judges the progress of one rank; wedge_watch.go looks
+// at it, wedge_ask.go probes the scheduler.
+
+const (
+	// standStill is how long counters must stand still, and a probe be without an answer,
+	// to count as a sign of a hang. SGLang's health route takes a second when all is well.
+	standStill   = time.Second
+	healthyDelay = standStill + 200*time.Millisecond
+	// leastConfirm and confirmOf, in parts of the setting, are how long a suspicion must
+	// last.
+	leastConfirm = 1250 * time.Millisecond
+	confirmOf    = 1.25
+	// streamGraceOf is, in parts of the setting, how long the streams of a wedged rank
+	// may go on to wait.
+	streamGraceOf = 2
+	// trialAfter is when a wedged rank that cannot be probed gets requests again.
+	trialAfter = 30 * time.Second
+)
+
+// Rates at which a rank is assumed to compute prompts, in tokens per second, as long as
+// it has not been seen to be slower. They are far below what engines do, because a
+// prompt that takes its time must never look like a hang: one of a million tokens is
+// given over eight minutes, in which no sign of life is needed at all.
+const (
+	slowPrompt     = 4000  // of a prompt, up to longPrompt tokens
+	slowLongPrompt = 2000  // of its further tokens: attention grows with the square
+	longPrompt     = 16384 // tokens
+	restPrompts    = 20000 // of the prompts beside the longest
+	transferRate   = 50000 // of KV cache that is fetched
+	maxAllowance   = time.Hour
+)
+
+// allowance is the time in which some prompt must have been finished: the longest of
+// them, the sum of the rest, and the transfers that legs wait for, all in tokens. rate is
+// what was learned of the rank; 0: nothing.
+func allowance(longest, rest, transfers int64, rate float64) time.Duration {
+	slow, further, others := float64(slowPrompt), float64(slowLongPrompt), float64(restPrompts)
+	if rate > 0 {
+		slow, further = min(slow, rate/3), min(further, rate/6)
+		others = min(max(rate/2, slow), 50_000)
+	}
+	seconds := float64(min(longest, longPrompt))/slow + float64(max(longest-longPrompt, 0))/further +
+		float64(rest)/others + float64(transfers)/transferRate
+	return time.Duration(min(seconds, maxAllowance.Seconds()) * float64(time.Second))
+}
+
+// hangState is where a rank is on the way to being wedged.
+type hangState uint8
+
+const (
+	advancing hangState = iota
+	// silent: no progress for the setting's time, so that its counters are looked at.
+	silent
+	// suspect: nor within the time that its prompts are given; its scheduler is probed.
+	suspect
+	wedged
+)
+
+// legsUnderWay is what a rank has to do.
+type legsUnderWay struct {
+	legs int
+	// unbegun could advance and have not been begun to be answered, begun have been.
+	unbegun, begun int
+	// oldest is when the first of those could begin to advance.
+	oldest admission.Instant
+	// oldestPrefill and oldestDecode are when the oldest leg began whose prompt is being
+	// computed, and the oldest whose answer is; valid if there is one.
+	oldestPrefill, oldestDecode admission.Instant
+	prefills, decodes           int
+	longest, rest, transfers    int64 // tokens, as allowance takes them
+}
+
+// add takes a leg into account. probed: its engine can be asked whether its scheduler
+// runs, so that legs which wait for another one are looked at too: it may be that their
+// own engine is what the other waits for.
+func (u *legsUnderWay) add(w *Watch, probed bool) {
+	u.legs++
+	begun, since := w.begun.Load() != 0, w.since.Load()
+	if w.leg.Kind == LegDecode || begun {
+		if u.decodes++; u.decodes == 1 || w.start < u.oldestDecode {
+			u.oldestDecode = w.start
+		}
+	} else if u.prefills++; u.prefills == 1 || w.start < u.oldestPrefill {
+		u.oldestPrefill = w.start
+	}
+	if since == waiting {
+		if !probed {
+			return
+		}
+		since = int64(w.start)
+	}
+	switch {
+	case begun && w.leg.Kind == LegPrefill:
+		return // its end is a formality
+	case begun:
+		since = max(since, w.begun.Load())
+	}
+	if u.unbegun+u.begun == 0 || admission.Instant(since) < u.oldest {
+		u.oldest = admission.Instant(since)
+	}
+	if begun {
+		u.begun++
+	} else {
+		u.unbegun++
+	}
+}
+
+// addTokens takes the tokens of a leg into account that is still to be begun.
+func (u *legsUnderWay) addTokens(w *Watch) {
+	n := max(w.leg.Tokens, 0)
+	switch {
+	case w.begun.Load() != 0:
+	case w.leg.Kind == LegDecode:
+		u.transfers += n
+	case n > u.longest:
+		u.rest, u.longest = u.rest+u.longest, n
+	default:
+		u.rest += n
+	}
+}
+
+// hangStatus is what is known of a rank's progress. It is guarded by Fleet.mu; but for its
+// users it is a pure state machine.
+type hangStatus struct {
+	last  admission.Instant // when progress was last seen
+	under legsUnderWay      // at the last look
+	look  uint64            // number of that look
+
+	state hangState
+	since admission.Instant // of the state
+	why   string            // of a suspicion or a hang
+	// told: the log has the suspicion. streamsEnded: the streams of a wedged rank were
+	// ended.
+	told, streamsEnded bool
+	total              int64 // times that it was found wedged
+
+	signs signs
+}
+
+// signs are what probes found since the last progress.
+type signs struct {
+	health, question probeSigns
+
+	// The counters. counted: they were read; before is what was read. lost: the last
+	// read had no answer. still is when the first of the reads was done that found them
+	// so, looked when the last was begun. absent: there are none.
+	counted, lost, absent bool
+	before                engine.RankLoad
+	still, looked         admission.Instant
+	reads                 int
+}
+
+// probeSigns are what the probes of one kind found.
+type probeSigns struct {
+	flying  bool // one has no answer yet
+	asked   admission.Instant
+	refused int  // that failed
+	absent  bool // the engine has nothing to be asked so
+}
+
+// fails tells whether probes fail.
+func (p *probeSigns) fails(now admission.Instant) bool {
+	return !p.absent && (p.refused > 0 || p.flying && now.Sub(p.asked) >= healthyDelay)
+}
+
+// progress takes a sign of progress into account.
+func (h *hangStatus) progress(now admission.Instant) {
+	h.last = now
+	h.calm(now)
+}
+
+// calm forgets a suspicion, because of progress or because nothing is under way.
+func (h *hangStatus) calm(now admission.Instant) {
+	if h.state != advancing {
+		h.state, h.since, h.why, h.told = advancing, now, "", false
+	}
+	h.signs = signs{}
+}
+
+// quiet is how long the rank was without progress, though it could have made some.
+func (h *hangStatus) quiet(now admission.Instant) time.Duration {
+	if h.under.unbegun+h.under.begun == 0 {
+		return 0
+	}
+	return max(now.Sub(max(h.last, h.under.oldest)), 0)
+}
+
+// judge decides what becomes of a rank that made no progress since the last look. rate is
+// that of pace. It is not for one that is wedged.
+func (h *hangStatus) judge(now admission.Instant, setting time.Duration, rate float64, probed bool) {
+	u := &h.under
+	quiet := h.quiet(now)
+	if quiet < setting {
+		h.calm(now)
+		return
+	}
+	if h.state == advancing {
+		h.state, h.since = silent, now
+	}
+	if h.state == silent && quiet >= setting+allowance(u.longest, u.rest, u.transfers, rate) {
+		h.state, h.since = suspect, now
+		h.why = fmt.Sprintf("no progress for %s with %s", quiet.Round(10*time.Millisecond), u)
+	}
+	if h.state == suspect && now.Sub(h.since) >= confirmTime(setting) && h.proven(now, probed) {
+		h.state, h.since = wedged, now
+		h.why = fmt.Sprintf("no progress for %s with %s, and %s", quiet.Round(10*time.Millisecond), u, h.signs.String())
+	}
+}
+
+func (u *legsUnderWay) String() string {
+	return fmt.Sprintf("%d requests that wait for an answer and %d streams", u.unbegun, u.begun)
+}
+
+// confirmTime is how long a suspicion must last to be a hang.
+func confirmTime(setting time.Duration) time.Duration {
+	return max(time.Duration(confirmOf*float64(setting)), leastConfirm)
+}
+
+// proven tells whether the probes say that the scheduler does not run. All that can say
+// something must say so.
+func (h *hangStatus) proven(now admission.Instant, probed bool) bool {
+	s := &h.signs
+	speaks := false
+	if probed && !s.health.absent {
+		if !s.health.fails(now) {
+			return false
+		}
+		speaks = true
+	}
+	if !s.absent {
+		if s.reads == 0 || s.looked.Sub(s.still) < standStill {
+			return false
+		}
+		speaks = true
+	}
+	if !speaks {
+		return false
+	}
+	// An engine that says it has nothing to do may be right: a stream whose client reads
+	// slowly is long over there, and a picture is still being fetched for a prompt.
+	if idle := s.counted && !s.lost && s.before.Running+s.before.Waiting == 0; idle && !probed {
+		if h.under.unbegun == 0 {
+			return false
+		}
+		return s.question.absent || s.question.fails(now)
+	}
+	return true
+}
+
+// String tells what the probes found.
+func (s *signs) String() string {
+	switch {
+	case s.lost:
+		return "its counters cannot be read"
+	case s.counted && s.health.refused > 0:
+		return "its health route fails and its counters stand still"
+	case s.counted && s.health.flying:
+		return "its health route does not answer and its counters stand still"
+	case s.counted:
+		return "its counters stand still"
+	}
+	return "its health route fails"
+}
+
+// counters takes a read of the counters into account, and tells whether they moved. sent
+// and now are when it was begun and done.
+func (h *hangStatus) counters(sent, now admission.Instant, l engine.RankLoad) (moved bool) {
+	s := &h.signs
+	if l.Mark == 0 && l.CacheMark == 0 {
+		s.absent = true
+		return false
+	}
+	s.absent = false
+	first := !s.counted
+	if !first {
+		same := l.Running == s.before.Running && l.Waiting == s.before.Waiting
+		moved = l.Mark != s.before.Mark || same && l.CacheMark != s.before.CacheMark
+	}
+	if s.counted, s.lost, s.before = true, false, l; s.reads == 0 {
+		s.still = now
+	}
+	s.reads++
+	s.looked = sent
+	return moved
+}
+
+// countersLost takes a read into account that had no answer.
+func (h *hangStatus) countersLost(sent, now admission.Instant) {
+	s := &h.signs
+	if s.lost = true; s.reads == 0 {
+		s.still = sent
+	}
+	s.reads++
+	s.looked = now
+}

@@ -1,0 +1,293 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
+
+const (
+	// askPause is between two reads of the counters of a worker that makes no progress:
+	// from the answer of one to the next.
+	askPause = standStill
+	// mostAskPause is that pause for a wedged worker, and for one that cannot be probed.
+	mostAskPause = 5 * time.Second
+	// countersTimeout is how long a read may take.
+	countersTimeout = time.Second
+	// schedulerTimeout is the least time that an answer of the scheduler is waited for.
+	schedulerTimeout = 5 * time.Second
+)
+
+// questions are what is to be asked of a worker next.
+type questions struct {
+	dialect  engine.Dialect
+	health   bool
+	question *engine.Question // nil: none
+	pause    time.Duration
+}
+
+// askLocked has the scheduler of w probed if a rank of it makes no progress, at once if
+// one is suspect since this look.
+func (f *Fleet) askLocked(w *Worker, suspects bool) {
+	if w.asking && suspects {
+		select {
+		case w.askNow <- struct{}{}:
+		default:
+		}
+	}
+	if w.asking || !w.doubtedLocked() {
+		return
+	}
+	w.asking = true
+	f.askers.start(false, func() { f.askScheduler(w) })
+}
+
+// doubtedLocked tells whether some rank of w makes no progress.
+func (w *Worker) doubtedLocked() bool {
+	for _, r := range w.looked {
+		if r.hang.state != advancing {
+			return true
+		}
+	}
+	return false
+}
+
+// askScheduler probes the scheduler of w until no rank of it is in doubt any more. It
+// runs on a goroutine of its own.
+func (f *Fleet) askScheduler(w *Worker) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	var flights sync.WaitGroup
+	defer flights.Wait()
+	defer cancel()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		q, more := f.nextQuestions(w)
+		if !more {
+			return
+		}
+		patience := max(2*f.cfg.Health.Wedge, schedulerTimeout)
+		if q.health {
+			flights.Go(func() { f.heardHealth(w, f.prober.scheduler(ctx, w, q.dialect, patience)) })
+		}
+		if q.question != nil {
+			flights.Go(func() { f.heardAnswer(w, f.prober.answers(ctx, w, *q.question, patience)) })
+		}
+		f.readCounters(ctx, w, q.dialect)
+		timer.Reset(q.pause)
+		select {
+		case <-timer.C:
+		case <-w.askNow:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// nextQuestions decides what is asked now. more is false when w is not to be asked any
+// more.
+func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
+	now := f.clock.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || w.removed && !w.legsLeft() || !w.doubtedLocked() {
+		w.asking = false
+		return q, false
+	}
+	q.dialect, q.pause = w.Dialect(), mostAskPause
+	probed := q.dialect.SchedulerPath() != ""
+	health, question := false, false
+	for _, r := range w.looked {
+		h := &r.hang
+		s := &h.signs
+		if h.state == silent || h.state == suspect && !(s.absent && (s.health.absent || !probed)) {
+			q.pause = askPause
+		} else if h.state == wedged {
+			q.pause = min(q.pause, max(f.cfg.Health.Wedge, askPause))
+		}
+		if h.state < suspect {
+			continue
+		}
+		health = health || probed && !s.health.flying
+		idle := s.counted && s.before.Running+s.before.Waiting == 0
+		question = question || !probed && !s.question.flying && (h.state == wedged || idle)
+	}
+	if question && len(w.models) > 0 {
+		q.question = q.dialect.SchedulerQuestion(w.models[0])
+	}
+	q.health = health
+	for _, r := range w.looked {
+		h := &r.hang
+		if h.state < suspect {
+			continue
+		}
+		if q.health {
+			h.signs.health.flying, h.signs.health.asked = true, now
+		}
+		if q.question != nil {
+			h.signs.question.flying, h.signs.question.asked = true, now
+		} else if question {
+			h.signs.question.absent = true
+		}
+		if h.state == wedged && now.Sub(h.since) >= trialAfter && h.untriedLocked(probed) {
+			f.progressLocked(r, now, "it cannot be probed, and is tried again")
+		}
+	}
+	return q, true
+}
+
+// untriedLocked tells whether nothing can prove that the scheduler of a wedged rank runs
+// again, but a request.
+func (h *hangStatus) untriedLocked(probed bool) bool {
+	if probed {
+		return h.signs.health.absent
+	}
+	return h.signs.question.absent
+}
+
+// readCounters reads the counters of w once.
+func (f *Fleet) readCounters(ctx context.Context, w *Worker, d engine.Dialect) {
+	sent := f.clock.Now()
+	l, how := f.prober.counters(ctx, w, d, countersTimeout)
+	now := f.clock.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range w.looked {
+		h := &r.hang
+		if h.state == advancing {
+			continue
+		}
+		switch how {
+		case outcomeUnknown:
+		case outcomeOK:
+			if one, told := rankLoad(l, r.dp); !told {
+				h.signs.absent = true
+			} else if h.counters(sent, now, one) {
+				f.progressLocked(r, now, "its counters move")
+			}
+		case outcomeDenied:
+			h.signs.absent = true
+		default:
+			h.countersLost(sent, now)
+		}
+	}
+}
+
+// heardHealth takes an answer of the route that needs the scheduler into account.
+func (f *Fleet) heardHealth(w *Worker, r probeResult) {
+	f.heard(w, r, func(s *signs) *probeSigns { return &s.health }, func(r *Rank) bool {
+		// It is one rank that has answered: of several it need not be this one.
+		s := &r.hang.signs
+		return r.dps == 1 || s.absent || !s.counted
+	}, "its scheduler answers")
+}
+
+// heardAnswer takes the answer to the small piece of work into account.
+func (f *Fleet) heardAnswer(w *Worker, r probeResult) {
+	f.heard(w, r, func(s *signs) *probeSigns { return &s.question }, func(r *Rank) bool { return r.dps == 1 }, "its scheduler answers")
+}
+
+// heard takes the outcome of a probe into account. proves tells whether a good one proves
+// that the rank's scheduler runs.
+func (f *Fleet) heard(w *Worker, p probeResult, of func(*signs) *probeSigns, proves func(*Rank) bool, why string) {
+	now := f.clock.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range w.looked {
+		h := &r.hang
+		s := of(&h.signs)
+		if h.state < suspect || !s.flying {
+			continue // the doubt is younger than the question
+		}
+		s.flying = false
+		switch p.outcome {
+		case outcomeOK:
+			if proves(r) {
+				f.progressLocked(r, now, why)
+			}
+		case outcomeDenied:
+			s.absent = true
+		case outcomeUnknown:
+		default:
+			s.refused++
+		}
+	}
+}
+
+// rankLoad is the part of an answer that is of a rank; all of it for a worker that is
+// scheduled as a whole. told is false if there is none.
+func rankLoad(l *engine.Loads, dp int) (load RankLoad, told bool) {
+	if dp >= 0 {
+		if dp >= len(l.Ranks) {
+			return load, false
+		}
+		return l.Ranks[dp], true
+	}
+	for _, one := range l.Ranks {
+		load = load.Plus(one)
+	}
+	return load, len(l.Ranks) > 0
+}
+
+// scheduler asks the route that needs the scheduler.
+func (p *httpProber) scheduler(ctx context.Context, w *Worker, d engine.Dialect, within time.Duration) probeResult {
+	status, _, err := p.askWithin(ctx, w, engine.Question{Path: d.SchedulerPath()}, within, -maxHealthBody)
+	return schedulerResult(status, err, status/100 == 2)
+}
+
+// answers asks for a small piece of work.
+func (p *httpProber) answers(ctx context.Context, w *Worker, q engine.Question, within time.Duration) probeResult {
+	status, _, err := p.askWithin(ctx, w, q, within, maxProbeBody)
+	return schedulerResult(status, err, status == http.StatusOK)
+}
+
+// schedulerResult is what an answer of the scheduler, or of what is in front of it, means.
+// outcomeDenied: it cannot be asked so.
+func schedulerResult(status int, err error, good bool) probeResult {
+	switch {
+	case err != nil && !upstream.EngineFault(err):
+		return probeResult{outcome: outcomeUnknown}
+	case err != nil:
+		return probeResult{outcome: outcomeUnreachable}
+	case good:
+		return probeResult{outcome: outcomeOK}
+	case status/100 == 4 && status != http.StatusTooManyRequests, status == http.StatusNotImplemented:
+		return probeResult{outcome: outcomeDenied}
+	}
+	return probeResult{outcome: outcomeBusy}
+}
+
+// counters reads the load of w. outcomeDenied: it does not tell any.
+func (p *httpProber) counters(ctx context.Context, w *Worker, d engine.Dialect, within time.Duration) (*engine.Loads, outcome) {
+	path := d.LoadsPath()
+	if path == "" {
+		return nil, outcomeDenied
+	}
+	status, body, err := p.askWithin(ctx, w, engine.Question{Path: path}, within, maxFactsBody)
+	if tooLarge(err) {
+		return nil, outcomeDenied
+	}
+	if r := schedulerResult(status, err, status/100 == 2); r.outcome != outcomeOK {
+		return nil, r.outcome
+	}
+	l, err := d.ReadLoads(body)
+	if err != nil {
+		return nil, outcomeDenied
+	}
+	return l, outcomeOK
+}
+
+// askWithin asks a question with a limit of its own in time; limit is that of send.
+func (p *httpProber) askWithin(ctx context.Context, w *Worker, q engine.Question, within time.Duration, limit int) (status int, body []byte, err error) {
+	r := &upstream.Request{Method: cmp.Or(q.Method, http.MethodGet), Path: q.Path, Header: probeHeader, Limits: upstream.Limits{Total: within}}
+	if q.Body != nil {
+		r.Header, r.Body = append(slices.Clone(probeHeader), upstream.Field{Name: "Content-Type", Value: "application/json"}), [][]byte{q.Body}
+	}
+	return p.send(ctx, w.endpoint, r, limit)
+}
