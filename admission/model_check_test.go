@@ -2,6 +2,7 @@ package admission
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -79,6 +80,52 @@ func (w *world) check(t *rapid.T) {
 	}
 	if int64(closed) != w.ref.closed {
 		t.Fatalf("closed for %s, want %s", closed, time.Duration(w.ref.closed))
+	}
+}
+
+// askedFields are those of a ticket that say what it asks for and that have no names of a
+// core in them.
+var askedFields = slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Ticket]()), func(f reflect.StructField) bool {
+	return !f.IsExported() || slices.Contains([]string{"Target", "Instead", "Exclude", "Prefill", "Decode"}, f.Name)
+})
+
+// checkAsked compares what a request asks for, after it was written down and read back,
+// with what was drawn for it.
+func (w *world) checkAsked(t *rapid.T, k *refTicket) {
+	was, is := reflect.ValueOf(&k.drawn).Elem(), reflect.ValueOf(k.real).Elem()
+	for _, f := range askedFields {
+		if !reflect.DeepEqual(was.FieldByIndex(f.Index).Interface(), is.FieldByIndex(f.Index).Interface()) {
+			t.Fatalf("%s of a request is %v, want %v", f.Name, is.FieldByIndex(f.Index), was.FieldByIndex(f.Index))
+		}
+	}
+	for l := range numLegs {
+		if !slices.EqualFunc(k.exclude[l], k.real.Exclude[l], func(r *refRank, x *Rank) bool { return r.real == x }) {
+			t.Fatalf("a request avoids %v in %s, want %v", refsOf(k.real.Exclude[l]), l, k.exclude[l])
+		}
+	}
+	if o := k.instead; o != nil && o.model.name == k.target.model.name && o.model != k.target.model {
+		t.Fatal("what a request may be placed on instead is of a model that is gone")
+	}
+	targets := []*Target{k.target, k.instead}
+	if k.exchanged {
+		slices.Reverse(targets)
+	}
+	for i, target := range targets {
+		want := k.specs[i]
+		if target == nil && want == nil {
+			continue
+		}
+		if target == nil || want == nil || target.shape != want.Shape || target.free != want.free() {
+			t.Fatalf("a request may be placed on %+v, want %+v", target, want)
+		}
+		spec := target.spec
+		spec.Model, spec.Shape = want.Model, want.Shape // the model may be served by ranks of none
+		if spec.Topology == TopologyAny {
+			spec.TopologyWeight = want.TopologyWeight // it counts for nothing
+		}
+		if !target.free && !reflect.DeepEqual(spec, *want) {
+			t.Fatalf("a request may be placed on %+v, want %+v", spec, *want)
+		}
 	}
 }
 

@@ -186,10 +186,11 @@ func drawWeight(t *rapid.T, k *Ticket) {
 	}
 }
 
-// drawBypass gives k, which runs whole on a decode rank, the choice of doing otherwise.
-func (w *world) drawBypass(t *rapid.T, k *Ticket, spec TargetSpec) {
+// drawBypass gives k, which runs whole on a decode rank, the choice of doing otherwise. It
+// returns what it may be placed on instead.
+func (w *world) drawBypass(t *rapid.T, k *Ticket, spec TargetSpec) *TargetSpec {
 	if rapid.IntRange(0, 9).Draw(t, "no rule") == 9 {
-		return
+		return nil
 	}
 	k.Bypass = &BypassRule{
 		Short:       rapid.Bool().Draw(t, "short"),
@@ -199,14 +200,20 @@ func (w *world) drawBypass(t *rapid.T, k *Ticket, spec TargetSpec) {
 	}
 	switch rapid.IntRange(0, 19).Draw(t, "instead") {
 	case 17:
-		return
+		return nil
 	case 18:
 		spec.Model = "b"
-	case 19: // it stays Bypass
-		k.Instead = w.core.resolve(spec)
-		return
+	case 19:
+		return w.instead(k, spec) // it stays Bypass
 	}
 	spec.Shape = Disaggregated
 	spec.Topology = rapid.SampledFrom([]Topology{TopologyAny, TopologyAny, TopologyPreferred, TopologyRequired}).Draw(t, "topology instead")
-	k.Instead = w.core.resolve(spec)
+	return w.instead(k, spec)
+}
+
+func (w *world) instead(k *Ticket, spec TargetSpec) *TargetSpec {
+	if k.Instead = w.core.resolve(spec); k.Instead == nil {
+		return nil
+	}
+	return &spec
 }

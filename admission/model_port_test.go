@@ -107,6 +107,9 @@ func (w *world) rebuild(t *rapid.T) {
 	w.ref.rebuilt(w.now, w.tickets)
 	w.ref.rebuilds++
 	w.step(t, w.decided(t, answer, 0, false))
+	for _, k := range w.tickets {
+		w.checkAsked(t, k)
+	}
 }
 
 // rebuilt is what the gate knows no more on a fresh core: deficits, turns, fences, since

@@ -170,7 +170,7 @@ func (w *world) arrive(t *rapid.T) {
 	k := &refTicket{number: uint64(w.came), real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
 	drawWeight(t, k.real)
 	if spec.Shape == Bypass {
-		w.drawBypass(t, k.real, spec)
+		k.specs[1] = w.drawBypass(t, k.real, spec)
 	}
 	if rapid.IntRange(0, 9).Draw(t, "classified") == 9 {
 		k.real.ClassDeadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "class deadline")) * time.Second)
@@ -178,6 +178,7 @@ func (w *world) arrive(t *rapid.T) {
 	if rapid.IntRange(0, 4).Draw(t, "impatient") == 2 {
 		k.real.Deadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "patience")) * time.Second)
 	}
+	k.specs[0], k.drawn = &spec, *k.real
 	w.tickets = append(w.tickets, k)
 	w.come(t, k)
 }
@@ -193,6 +194,7 @@ func (w *world) come(t *rapid.T, k *refTicket) {
 	_, out := w.do(t, Step{Op: StepArrive, Ticket: k.number, Request: &request})
 	k.real = w.port.tickets[k.number]
 	w.ref.arrive(w.now, k)
+	w.checkAsked(t, k)
 	w.step(t, out)
 }
 
@@ -218,7 +220,7 @@ func (w *world) retry(t *rapid.T) {
 		return k.granted() || k.state == stateIdle && k.real.Decode != nil && !k.queued
 	})
 	w.end1(t, k)
-	k.real.Retry = true
+	k.real.Retry, k.drawn.Retry = true, true
 	for l, r := range []*Rank{k.real.Prefill, k.real.Decode} {
 		if r != nil && rapid.Bool().Draw(t, "exclude") && !slices.Contains(k.exclude[l], w.ref.find(r)) {
 			k.real.Exclude.Add(Leg(l), r)

@@ -15,7 +15,7 @@ func (m *reference) loads(model string, role Role) (tokens, batched, blocks, mos
 
 // mayBypass tells whether t may still prefill where it decodes.
 func (m *reference) mayBypass(t *refTicket) bool {
-	rule := t.real.Bypass
+	rule := t.drawn.Bypass
 	tokens, batched, _, _ := m.loads(t.model, RolePrefill)
 	_, _, blocks, most := m.loads(t.model, RoleDecode)
 	if v := rule.DecodeBusy; v != nil && (most == 0 || float64(blocks+rule.Blocks) > *v*float64(most)) {
@@ -35,7 +35,7 @@ func (m *reference) reconsider(t *refTicket) bool {
 		return false
 	}
 	t.reconsidered = true
-	if t.real.Bypass == nil || t.instead == nil || t.instead.model.name != t.target.model.name || t.instead.shape == Bypass {
+	if t.drawn.Bypass == nil || t.instead == nil || t.instead.model.name != t.target.model.name || t.instead.shape == Bypass {
 		return false
 	}
 	pair := *t
@@ -44,7 +44,7 @@ func (m *reference) reconsider(t *refTicket) bool {
 		return false
 	}
 	m.withoutBypass++
-	t.target, t.instead = t.instead, t.target
+	t.target, t.instead, t.exchanged = t.instead, t.target, true
 	t.lostAt = never
 	m.overtake(t)
 	return true

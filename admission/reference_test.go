@@ -73,6 +73,8 @@ type refQueue struct {
 type refTicket struct {
 	number    uint64
 	real      *Ticket
+	drawn     Ticket         // what it was to ask for
+	specs     [2]*TargetSpec // of target and instead
 	model     string
 	exclude   [numLegs][]*refRank
 	arrived   bool
@@ -105,6 +107,7 @@ type refTicket struct {
 	// What it is placed on, and what it may be placed on instead, which is decided once.
 	target, instead *Target
 	reconsidered    bool
+	exchanged       bool // of these two one is the other now
 
 	blockedAt  Instant // since when it is the head of its lane and cannot start; 0: it is not
 	grantsThen int     // of its model group
