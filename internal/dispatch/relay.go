@@ -19,7 +19,7 @@ type relay struct {
 	rank  *fleet.Rank
 	watch *fleet.Watch // of the leg
 	sse   bool
-	// frees: the body may be given up once the answer has begun.
+	// frees: the request's body may be freed once the answer has begun.
 	frees    bool
 	scan     openai.EventScanner
 	progress answerProgress
@@ -72,8 +72,8 @@ func (r *relay) midway(f *failure) *failure {
 	return f
 }
 
-// aborted ends a stream at the event in which the engine aborts the request: what
-// came before it is passed if some of the answer was; else another attempt may follow.
+// aborted ends a stream at the event in which the engine aborts the request. The bytes
+// before it are passed on if the answer has begun; else another attempt may follow.
 func (r *relay) aborted(before []byte) *failure {
 	f := r.x.abortFailure(admission.DecodeLeg, r.rank, r.scan.Abort)
 	if r.x.out.begun && len(before) > 0 {
@@ -97,8 +97,8 @@ func (r *relay) check(ctx *legContext) *failure {
 	return r.wrongForm(contentType)
 }
 
-// wrongForm refuses an event stream where JSON was asked and the reverse: the
-// client would read neither. Lines of JSON and forms unknown here pass.
+// wrongForm refuses an event stream if JSON was asked for, and JSON if a stream was: the
+// client could not read it. Lines of JSON and unknown forms pass.
 func (r *relay) wrongForm(contentType string) *failure {
 	if r.x.call.Passing {
 		return nil
@@ -110,7 +110,7 @@ func (r *relay) wrongForm(contentType string) *failure {
 	case asked && isJSON(contentType):
 		return r.bad("it sent one JSON answer where an event stream was asked for", nil)
 	case asked && !r.sse && (!isLines(contentType) || r.x.out.hasCommitted()):
-		// Passed on, it would end without an end marker and look whole.
+		// The client would take its end for the end of a complete stream.
 		return r.bad(notAStream, nil)
 	}
 	return nil
@@ -122,8 +122,8 @@ func (r *relay) bad(what string, err error) *failure {
 		local: openai.UpstreamFailed(r.x.legName(admission.DecodeLeg), what, err)}
 }
 
-// overLimit is an answer that passed a bound of the router's own: nobody is at fault,
-// and another attempt would end in the same way.
+// overLimit is the failure of an answer that exceeded a limit of the router: no engine is
+// at fault, and another attempt would end in the same way.
 func (r *relay) overLimit(what string) *failure {
 	return limitFailure(admission.DecodeLeg, r.rank, what)
 }
@@ -137,9 +137,9 @@ func (r *relay) broken(ctx *legContext, err error) *failure {
 	return f
 }
 
-// begin sends the client its status. It refuses an answer that is no event stream
-// where a comment has begun one meanwhile: that may come between the head of the
-// answer, which wrongForm saw, and its first byte.
+// begin sends the client its status. It refuses an answer that is no event stream if a
+// keep-alive comment has begun a stream: that may have been sent after wrongForm checked
+// the head of the answer.
 func (r *relay) begin(length int) *failure {
 	var scan *openai.EventScanner
 	if r.sse && !r.x.translates { // what is written there are whole events
@@ -158,10 +158,10 @@ func (r *relay) begin(length int) *failure {
 
 const notAStream = "it sent something else where an event stream was asked for"
 
-// pass hands a piece on, and flushes when everything that has arrived is passed.
+// pass passes a piece on, and flushes when everything that has arrived is passed on.
 func (r *relay) pass(b []byte) *failure { return r.passTo(b, r.scan.AtBoundary()) }
 
-// passTo is pass for bytes that end between two events or not, as boundary tells.
+// passTo is pass; boundary tells whether b ends between two events.
 func (r *relay) passTo(b []byte, boundary bool) *failure {
 	if f := r.x.out.write(b, boundary); f != nil {
 		return f
@@ -172,7 +172,8 @@ func (r *relay) passTo(b []byte, boundary bool) *failure {
 	return nil
 }
 
-// first is what the client gets of a stream first, with the facts it asked for.
+// first is the first piece of a stream for the client, with the extensions that it asked
+// for.
 func (r *relay) first(b []byte) []byte {
 	if !r.x.extensions.any() || r.x.out.begun || r.scan.Errors > 0 {
 		return b
@@ -180,7 +181,7 @@ func (r *relay) first(b []byte) []byte {
 	return r.x.eventWithExtension(b)
 }
 
-// passed relays an answer of which nothing is known.
+// passed relays an answer of unknown form, of a route that is passed through.
 func (r *relay) passed(ctx *legContext) *failure {
 	if r.sse || strings.HasPrefix(r.resp.Get("Content-Type"), "audio/") {
 		return r.lines(ctx)

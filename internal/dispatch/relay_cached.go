@@ -6,11 +6,11 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// cachedWait is how long a whole answer waits for that of the prefill leg, which
-// mostly came before. Streams do not wait.
+// cachedWait is how long a whole answer waits for the answer of the prefill leg, which
+// mostly comes earlier. Streams do not wait.
 const cachedWait = 20 * time.Millisecond
 
-// cachedEdit writes the prefill's count into the usage of the engine as it passes by.
+// cachedEdit writes the prefill's count of cached tokens into the usage of the answer.
 type cachedEdit struct {
 	from  *prefillCached // nil: nothing is changed
 	count openai.CachedSplicer
@@ -20,7 +20,7 @@ type cachedEdit struct {
 	list  bool // of a list of prompts
 }
 
-// take lets the answer to x have c's count.
+// take sets the count to that of c, for the answer to x.
 func (e *cachedEdit) take(x *request, c *prefillCached) {
 	e.from = c
 	e.list = x.call.Route == openai.RouteGenerate && x.ticket.Legs > 1 && x.plan.fan.Copies <= 1
@@ -35,9 +35,9 @@ func (e *cachedEdit) take(x *request, c *prefillCached) {
 	e.lines = new(openai.LineSplicer)
 }
 
-// splice is a piece of an event stream that scan has just been fed, with the prefill's
-// count in the usage of the engine. events and within are of the scan before: its events
-// with usage, and that it was in an event.
+// splice returns a piece of an event stream, which scan has just been fed, with the
+// prefill's count in the usage. events and within are the state of scan before the piece:
+// its events with usage, and whether it was inside an event.
 func (e *cachedEdit) splice(piece []byte, scan *openai.EventScanner, events int, within bool) []byte {
 	switch {
 	case e.from == nil:
@@ -58,7 +58,7 @@ func (e *cachedEdit) spliceAll(piece []byte) []byte {
 	return e.count.Splice(piece, e.from.told.Load()-1)
 }
 
-// rest is what splice holds of a stream that has ended.
+// rest is what splice holds back at the end of a stream.
 func (e *cachedEdit) rest() []byte {
 	if e.lines == nil {
 		return nil
@@ -66,8 +66,8 @@ func (e *cachedEdit) rest() []byte {
 	return e.lines.Rest()
 }
 
-// whole is splice for an answer that does not stream. One that is too large to be
-// collected keeps the engine's count, as its length has been told.
+// whole is splice for an answer that is not streamed. An answer that is too large to be
+// collected keeps the engine's count, as its length was already sent.
 func (e *cachedEdit) whole(b []byte) []byte {
 	if e.from == nil {
 		return b

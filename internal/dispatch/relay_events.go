@@ -4,8 +4,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// transform makes the client's event stream of the engine's. What feed and end return is
-// valid until the next call.
+// transform turns the engine's event stream into the client's. The result of feed and end
+// is valid until the next call.
 type transform interface {
 	// feed takes a piece that the scanner has seen and returns what may be passed on.
 	feed(piece []byte) ([]byte, error)
@@ -13,17 +13,16 @@ type transform interface {
 	end() ([]byte, error)
 	// failed is the failure for an error of feed or end.
 	failed(err error) *failure
-	// remakes tells whether the client gets events that the transform has made, whole
-	// ones, and the end of the stream with them; else they are the engine's, changed
-	// perhaps.
+	// remakes tells whether the transform makes the client's events, whole ones, and the
+	// end of the stream; else the events are the engine's, perhaps changed.
 	remakes() bool
-	// held is the memory of what was taken and not returned, in bytes. It is asked of
-	// one that remakes.
+	// held is the memory of what was taken and not returned, in bytes. It is called only
+	// if remakes is true.
 	held() int
 }
 
-// events relays an event stream, changed by t: pieces as they lie in the connection's
-// buffer, with a flush whenever what has arrived has been passed on.
+// events relays an event stream, changed by t: pieces straight from the connection's
+// buffer, with a flush whenever everything that has arrived is passed on.
 func (r *relay) events(ctx *legContext, t transform) *failure {
 	e := eventRelay{r: r, ctx: ctx, t: t, remakes: t.remakes(), kept: collected{x: r.x}}
 	if r.x.call.Route == openai.RouteResponses && !e.remakes {
@@ -66,12 +65,12 @@ func (e *eventRelay) take(piece []byte) (done bool, f *failure) {
 	case f != nil:
 		return false, f
 	case !e.remakes && r.scan.Errors > 0:
-		return false, r.told()
+		return false, r.reportedByEngine()
 	case !e.remakes:
 		return false, nil
 	case !sent && r.scan.Events+r.scan.Comments > heard:
-		// A comment before the answer, thinking that is not told, or what waits for
-		// the end of another block.
+		// A comment before the answer, thinking that is omitted, or output that waits
+		// for the end of another block.
 		if f := r.x.out.echo(); f != nil {
 			return false, f
 		}
@@ -82,7 +81,7 @@ func (e *eventRelay) take(piece []byte) (done bool, f *failure) {
 	return false, nil
 }
 
-// waits tells whether out is held back, as nothing before it is a sign that there will
+// waits tells whether out is held back: nothing has come yet that shows that there will
 // be an answer.
 func (e *eventRelay) waits(out []byte) bool {
 	r := e.r
@@ -142,8 +141,8 @@ func (r *relay) passEvents(held, out []byte, remade bool) *failure {
 	return r.passTo(out, boundary)
 }
 
-// wholeForClient tells whether the client has the end marker: its stream is whole then,
-// whatever became of the connection to the engine.
+// wholeForClient tells whether the client has the end marker: its stream is complete then,
+// even if the connection to the engine fails.
 func (r *relay) wholeForClient() bool {
 	return r.x.out.begun && r.scan.Done && r.scan.AtBoundary() && r.scan.Errors == 0
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// lines relays a stream of some other form: each piece as it comes, but for the first
-// event or line, which may tell that there will be no answer.
+// lines relays a stream of another form: each piece as it comes, except the first event
+// or line, which may be an error in place of an answer.
 func (r *relay) lines(ctx *legContext) *failure {
 	l := lineRelay{r: r, ctx: ctx}
 	switch {
@@ -83,12 +83,12 @@ func (l *lineRelay) pass(piece []byte) (done bool, f *failure) {
 		return false, f
 	}
 	if r.scan.Errors > 0 {
-		return false, r.told()
+		return false, r.reportedByEngine()
 	}
 	return false, nil
 }
 
-// end judges such a stream at its end.
+// end finds out how such a stream ended.
 func (l *lineRelay) end(err error) *failure {
 	r := l.r
 	if err != nil {
@@ -109,13 +109,13 @@ func (l *lineRelay) end(err error) *failure {
 		return r.bad("its answer is empty", nil)
 	}
 	if r.scan.Errors > 0 {
-		return r.told()
+		return r.reportedByEngine()
 	}
 	last := bytes.TrimRight(l.last, "\r\n")
 	return r.lineFailure(last[bytes.LastIndexByte(last, '\n')+1:])
 }
 
-// lineFailure is the failure that the first of these lines tells of, if it does.
+// lineFailure is the failure that the first of these lines reports, nil if it reports none.
 func (r *relay) lineFailure(lines []byte) *failure {
 	if r.sse {
 		return nil

@@ -33,8 +33,8 @@ func (r *relay) merged(ctx *legContext, prefill *prefillLeg) *failure {
 	return r.whole(whole)
 }
 
-// awaitPrefill waits for the end of the prefill leg, and for a decode leg that
-// breaks meanwhile: prefill would wait for it in vain.
+// awaitPrefill waits for the end of the prefill leg, or until the decode leg fails:
+// prefill would then wait for decode in vain.
 func (r *relay) awaitPrefill(ctx *legContext, prefill *prefillLeg) *failure {
 	readable := make(chan error, 1)
 	go func() {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// plain relays one JSON answer. Up to a bound it is collected first, so that one
-// that breaks off is told as an error and can be tried elsewhere.
+// plain relays one JSON answer. Up to a bound it is collected first, so that an answer
+// that breaks off can be retried, or sent as an error.
 func (r *relay) plain(ctx *legContext) *failure {
 	p := plainRelay{r: r, ctx: ctx, counted: collected{x: r.x}}
 	return r.read(p.take, p.end)
@@ -26,7 +26,7 @@ type plainRelay struct {
 func (p *plainRelay) take(piece []byte) (done bool, f *failure) {
 	r, bound, length := p.r, p.r.x.d.opts.MaxBufferedAnswer, p.r.resp.ContentLength
 	if len(p.held) == 0 && int64(len(piece)) == length && len(piece) <= bound {
-		return true, r.whole(piece) // as it lies in the connection's buffer
+		return true, r.whole(piece) // straight from the connection's buffer
 	}
 	if !r.x.out.begun && len(p.held)+len(piece) <= bound && p.counted.hold(len(p.held)+len(piece)) {
 		if p.held == nil && length <= int64(bound) && p.counted.hold(int(length)) {
@@ -78,7 +78,7 @@ func (p *plainRelay) end(err error) *failure {
 func (r *relay) whole(b []byte) *failure {
 	asJSON := r.resp != nil && (isJSON(r.resp.Get("Content-Type")) || !r.x.call.Passing && startsJSON(b))
 	if r.resp != nil && r.resp.ContentLength < 0 && asJSON && r.resp.Get("Content-Encoding") == "" && !openai.WholeJSON(b) {
-		// Nothing told its length, so that one that just stopped looks like an end.
+		// Its length was not told, so that an answer that breaks off looks complete.
 		f := r.bad("its answer is no JSON, or broke off", nil)
 		f.reason = reasonBrokenOff
 		return f

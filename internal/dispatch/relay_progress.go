@@ -12,14 +12,14 @@ import (
 type answerProgress struct {
 	x      *request
 	output tokens.OutputCounter
-	// events are those with tokens so far; last is when the last came, from the
-	// request's arrival; undated: that is still to be read off the clock.
+	// events is the number of events with tokens so far; last is when the last came, from
+	// the request's arrival; undated: last is still to be set.
 	events  int32
 	undated bool
 	last    time.Duration
 }
 
-// note takes note of the output that has come of an event stream.
+// note records the output of an event stream so far.
 func (p *answerProgress) note(scan *openai.EventScanner, body upstream.Body) {
 	if n := int32(scan.TokenEvents); n > p.events {
 		p.events = n
@@ -27,7 +27,7 @@ func (p *answerProgress) note(scan *openai.EventScanner, body upstream.Body) {
 		p.undated = true
 	}
 	if p.undated && body.Buffered() == 0 {
-		p.date() // what came at once has one time
+		p.date() // events that came together have the same time
 	}
 	if scan.DataEvents > 0 {
 		p.grow(scan)
@@ -38,15 +38,15 @@ func (p *answerProgress) date() {
 	p.undated, p.last = false, time.Since(p.x.call.Arrived)
 }
 
-// firstToken is called when output of the model has come, and when a whole answer has.
+// firstToken is called when the first output of the model has come, or a whole answer.
 func (p *answerProgress) firstToken() {
 	if rec := &p.x.call.Record; rec.TTFT == 0 {
 		rec.TTFT = time.Since(p.x.call.Arrived)
-		p.x.ticket.FirstToken() // what the prompt booked on its prefill rank is done
+		p.x.ticket.FirstToken() // the prompt's holds on its prefill rank end
 	}
 }
 
-// grow books the blocks that the answer has grown by.
+// grow books the blocks by which the answer has grown.
 func (p *answerProgress) grow(scan *openai.EventScanner) {
 	if n := p.output.Seen(scan.DataEvents, scan.Usage.CompletionTokens); n > 0 {
 		p.x.ticket.Grow(n)
@@ -54,7 +54,7 @@ func (p *answerProgress) grow(scan *openai.EventScanner) {
 	p.x.output = p.output.Tokens()
 }
 
-// record records the tokens that a stream told of and their pace, however it ended.
+// record records the tokens that a stream reported and their pace, however it ended.
 func (p *answerProgress) record(scan *openai.EventScanner) {
 	if scan.HasUsage {
 		p.x.call.Record.Usage = scan.Usage

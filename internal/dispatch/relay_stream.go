@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-router/sluice/internal/translate"
 )
 
-// take lets the scanner see a piece of an event stream. It returns what of it may be
-// passed on: what is before the event in which the engine aborts the request, and what
-// ends with the engine's own error event, with the prefill's count of cached tokens.
+// take feeds a piece of an event stream to the scanner. It returns the part to pass on,
+// with the prefill's count of cached tokens: up to the event in which the engine aborts
+// the request, or to the end of the engine's error event.
 func (r *relay) take(piece []byte) []byte {
 	told, within := r.scan.UsageEvents, !r.scan.AtBoundary()
 	r.scan.Feed(piece)
@@ -23,22 +23,22 @@ func (r *relay) take(piece []byte) []byte {
 	return r.cached.splice(piece, &r.scan, told, within)
 }
 
-// told is the end of a stream that has begun behind the engine's own error event: nothing
-// is left to say or to break off, and no end marker follows.
-func (r *relay) told() *failure {
+// reportedByEngine ends a stream after the engine's own error event, which the client
+// has: the router adds neither an error nor an end marker.
+func (r *relay) reportedByEngine() *failure {
 	f := r.x.eventFailure(admission.DecodeLeg, r.rank, r.scan.LastError)
 	f.reported = true
 	return f
 }
 
-// noteResponse keeps what the first event tells of the response that it begins.
+// noteResponse keeps the beginning of the response that the first event has.
 func (r *relay) noteResponse(data []byte) {
 	r.x.response = translate.ReadBegunResponse(data)
 	r.scan.OnData = nil
 }
 
-// awaitsFirst tells whether nothing has come yet that can be passed on: an event,
-// or a comment where none is needed to tell the client more.
+// awaitsFirst tells whether nothing has come yet that can be passed on: an event, or a
+// comment unless the client asked for extensions, which need an event.
 func (r *relay) awaitsFirst() bool {
 	if r.x.extensions.any() {
 		return r.scan.DataEvents == 0 && r.scan.Errors == 0
@@ -46,17 +46,17 @@ func (r *relay) awaitsFirst() bool {
 	return r.scan.Events == 0 && r.scan.Comments == 0
 }
 
-// maxHeld bounds what is held back of a first event that comes in pieces.
+// maxHeld bounds what is held back until the first event is complete, in bytes.
 const maxHeld = 64 << 10
 
-// onlyOpening tells whether all that has come are events with which a stream begins:
-// the role of a chat's choices, and no content; message_start; response.created. Engines
-// send them before the model has run, so they are no sign that there will be an answer:
-// they wait for the next event.
+// onlyOpening tells whether only events have come with which a stream begins: the role of
+// a chat's choices without content, message_start, or response.created. Engines send them
+// before the model has run, so they do not show that there will be an answer, and are held
+// back until the next event.
 func (r *relay) onlyOpening(held, piece []byte) bool {
 	switch r.x.call.Route {
 	case openai.RouteMessages, openai.RouteResponses:
-		// Where there are no signs of life of ours, the engine's pings are the only ones.
+		// Without keep-alives of the router, the engine's pings are the only ones.
 		pings := r.x.out.keepAlive <= 0 && bytes.Contains(piece, pingField)
 		return r.scan.Openings > 0 && r.scan.Events == r.scan.Openings && !pings
 	case openai.RouteChatCompletions:
@@ -72,8 +72,8 @@ func (r *relay) onlyOpening(held, piece []byte) bool {
 
 var roleField, pingField = []byte(`"role":"assistant"`), []byte("event: ping")
 
-// beforeFirst looks at what has come before the client was sent anything. An error
-// event then is the same as an answer with that error's status.
+// beforeFirst checks what came before the client was sent anything. An error event then
+// is the same as an answer with that error's status.
 func (r *relay) beforeFirst() *failure {
 	if r.scan.Errors == 0 {
 		return nil
@@ -81,7 +81,7 @@ func (r *relay) beforeFirst() *failure {
 	return r.x.eventFailure(admission.DecodeLeg, r.rank, r.scan.LastError)
 }
 
-// streamEnd judges a stream that ended without a fault of the connection.
+// streamEnd finds out how a stream ended whose connection did not fail.
 func (r *relay) streamEnd(held []byte) *failure {
 	if r.x.out.begun && len(held) > 0 {
 		if f := r.x.out.write(held, false); f != nil {
@@ -112,7 +112,7 @@ func (r *relay) streamEnd(held []byte) *failure {
 	}
 	switch {
 	case r.scan.Errors > 0:
-		return r.told()
+		return r.reportedByEngine()
 	case !r.scan.AtBoundary() || !r.scan.Finished:
 		f := r.bad("its event stream ended without its end marker", nil)
 		f.reason = reasonBrokenOff

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-router/sluice/internal/translate"
 )
 
-// translated relays the answer of a chat request as the client's API has it.
+// translated relays the answer of a chat request in the form of the client's API.
 func (r *relay) translated(ctx *legContext) *failure {
 	if !r.sse {
 		return r.translatedWhole(ctx)
@@ -18,7 +18,7 @@ func (r *relay) translated(ctx *legContext) *failure {
 	return r.events(ctx, &translatedEvents{r: r, stream: t.stream})
 }
 
-// translatedEvents makes the events of the client's API of those of a chat.
+// translatedEvents turns the events of a chat into those of the client's API.
 type translatedEvents struct {
 	r      *relay
 	stream translate.Stream
@@ -67,8 +67,9 @@ func (r *relay) translatedWhole(ctx *legContext) *failure {
 	return r.x.out.write(answer, false)
 }
 
-// untranslated is an answer that told an error, or was none. In a stream that has
-// begun the engine's error is told as the API tells it, and the stream is whole.
+// untranslated is the failure of an answer that reports an error or is malformed. In a
+// stream that has begun, the engine's error is sent in the form of the client's API, which
+// ends the stream.
 func (r *relay) untranslated(err error) *failure {
 	var limit *translate.LimitError
 	if errors.As(err, &limit) {

@@ -88,7 +88,7 @@ func (f *form) read() *Error {
 	for parts := 0; ; parts++ {
 		if after, last := bytes.CutPrefix(f.rest, []byte("--")); last {
 			if len(after) > 0 && string(after) != "\r\n" {
-				return notForm("there is more behind its last boundary")
+				return notForm("there is data after its last boundary")
 			}
 			return nil
 		}
@@ -177,7 +177,7 @@ func (f *form) header() (name string, isFile bool, _ *Error) {
 		}
 		key, value, ok := bytes.Cut(line, []byte(":"))
 		if !ok || !isToken(key) || bytes.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-			return "", false, notForm("a line in the header of a part is none")
+			return "", false, notForm("a line in the header of a part is not a header field")
 		}
 		switch {
 		case bytes.EqualFold(key, []byte("Content-Disposition")):

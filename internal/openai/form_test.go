@@ -78,7 +78,7 @@ func TestPeekForm(t *testing.T) {
 	f("two dispositions", "--b\r\nContent-Disposition: form-data; name=\"x\"\r\n"+formPart("model", "m")[5:]+end, "", "two Content-Dispositions")
 	f("no disposition", "--b\r\nX: x\r\n\r\nm\r\n"+end, "", "a part has no name")
 	f("folded", "--b\r\nContent-Disposition: form-data;\r\n name=\"model\"\r\n\r\nm\r\n"+end, "", "cannot be read")
-	f("bare line feeds", "--b\r\nX: x\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n"+end, "", "is none")
+	f("bare line feeds", "--b\r\nX: x\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n"+end, "", "is not a header field")
 	f("encoded", "--b\r\nContent-Transfer-Encoding: base64\r\n"+formPart("model", "bQ==")[5:]+end, "", "Content-Transfer-Encoding")
 	f("no line end before the boundary", "--b\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n"+formPart("model", "m")+end, "", "no line end before")
 

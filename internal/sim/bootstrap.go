@@ -240,10 +240,10 @@ func (b *broker) offerDecode(w *Worker, s *sequence, cancel context.CancelCauseF
 
 func (b *broker) enterLocked(w *Worker, room int64) error {
 	if room == 0 {
-		b.violateLocked(w, RoomReserved, room, "room 0 is the engine's own")
+		b.violateLocked(w, RoomReserved, room, "room 0 is reserved by the engine")
 	}
 	if b.useLocked(w, room) {
-		b.violateLocked(w, RoomReused, room, "seen before on this worker")
+		b.violateLocked(w, RoomReused, room, "this worker was sent the room before")
 		return abortf(500, "bootstrap room %d was used before", room)
 	}
 	return nil
@@ -260,7 +260,7 @@ func (b *broker) joinLocked(m *meeting, w *Worker, wanted, have, decodePrompt, p
 		b.violateLocked(w, PromptMismatch, m.room, "prefill has %d prompt tokens, decode %d", prefillPrompt, decodePrompt)
 	}
 	if wanted != have {
-		b.violateLocked(w, RankMismatch, m.room, "decode looks at prefill rank %d, the room is at rank %d", wanted, have)
+		b.violateLocked(w, RankMismatch, m.room, "decode expects the room at prefill rank %d, it is at rank %d", wanted, have)
 		b.failLocked(m, abortf(500, "KV transfer failed: prefill rank %d has no room %d", wanted, m.room))
 		return m.err
 	}

@@ -88,13 +88,13 @@ func (t *transferLeg) openPrefill(kv *transferParams) {
 func (t *transferLeg) openDecode(kv *transferParams) {
 	if t.w.opt.Connector == NoConnector {
 		if e, _ := t.w.fleet.kv.byID(kv.engineID); e != nil {
-			t.violate(KVConnector, "has no connector and is to take KV of %s over %s", e.worker.id, e.worker.opt.Connector)
+			t.violate(KVConnector, "has no connector, but was told to take KV of %s over %s", e.worker.id, e.worker.opt.Connector)
 		}
 		t.countAlone()
 		return
 	}
 	if t.w.opt.KVRole == "kv_producer" {
-		t.violate(KVRole, "a kv_producer is to take KV")
+		t.violate(KVRole, "a kv_producer was told to take KV")
 		t.countAlone()
 		return
 	}
@@ -136,13 +136,13 @@ func (t *transferLeg) findEngine(kv *transferParams, host string, port int) bool
 	e, was := t.w.fleet.kv.find(kv.engineID, host, port)
 	if e == nil {
 		if !was {
-			t.violate(KVUnknownEngine, "no engine %q ever was at %s", kv.engineID, hostPort(host, port))
+			t.violate(KVUnknownEngine, "there never was an engine %q at %s", kv.engineID, hostPort(host, port))
 		}
 		t.fail(t.w.opt.TransferTimeout, "engine %s does not answer at %s", kv.engineID, hostPort(host, port))
 		return false
 	}
 	if e.worker.opt.Connector != t.w.opt.Connector {
-		t.violate(KVConnector, "%s is to take KV of %s, which has %s", t.w.opt.Connector, e.worker.id, e.worker.opt.Connector)
+		t.violate(KVConnector, "%s cannot take KV of %s, which has %s", t.w.opt.Connector, e.worker.id, e.worker.opt.Connector)
 		t.fail(t.w.opt.TransferTimeout, "engine %s has another connector", kv.engineID)
 		return false
 	}
@@ -189,9 +189,9 @@ func (t *transferLeg) openMooncake(kv *transferParams) {
 	e, was := t.w.fleet.kv.byID(kv.engineID)
 	switch {
 	case p == nil && !was && e == nil, p != nil && e == nil && !was:
-		t.violate(KVUnknownEngine, "no engine %q ever was at bootstrap address %q", kv.engineID, kv.bootstrapAddr)
+		t.violate(KVUnknownEngine, "there never was an engine %q at bootstrap address %q", kv.engineID, kv.bootstrapAddr)
 	case e != nil && e.worker.opt.Connector != Mooncake:
-		t.violate(KVConnector, "mooncake is to take KV of %s, which has %s", e.worker.id, e.worker.opt.Connector)
+		t.violate(KVConnector, "mooncake cannot take KV of %s, which has %s", e.worker.id, e.worker.opt.Connector)
 	case e != nil && e.worker != p:
 		t.violate(KVUnknownEngine, "engine %q is not behind bootstrap address %q", kv.engineID, kv.bootstrapAddr)
 	case e != nil:
@@ -223,7 +223,7 @@ func (t *transferLeg) checkHandoff(found state) {
 		t.fail(0, "the KV was taken before")
 	case found == expired && t.awaits:
 		t.violate(KVExpired, "the lease of request %s of %s is over", h.source, t.w.opt.Lease)
-		t.fail(0, "the KV is not there any more")
+		t.fail(0, "the KV has expired")
 	case found == expired:
 		t.violate(KVExpired, "the lease of request %s of %s is over", h.source, t.w.opt.Lease)
 		t.wrongKV = true

@@ -37,6 +37,41 @@ func translate(route openai.Route, body string, opts Options) ([]byte, Exchange,
 	return b, r, err
 }
 
+// wantChat checks the chat body that a request becomes.
+func wantChat(t *testing.T, route openai.Route, name, in, want string) {
+	t.Helper()
+	if got, _ := translated(t, route, in); got != want {
+		t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
+	}
+}
+
+// wantAnswer checks the answer that a chat choice becomes.
+func wantAnswer(t *testing.T, x Exchange, name, choice, want string) {
+	t.Helper()
+	got, err := x.Answer([]byte(chatWhole(choice)), 0)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+	} else if string(got) != want {
+		t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
+	}
+}
+
+// wantRefusal checks that a request is refused, and why. It returns the error, nil if
+// there was none.
+func wantRefusal(t *testing.T, route openai.Route, in, param, code string) *openai.Error {
+	t.Helper()
+	_, _, err := translate(route, in, testOptions)
+	if err == nil {
+		t.Errorf("%s passed", in)
+		return nil
+	}
+	e := refusal(t, err)
+	if e.Param != param || e.Code != code {
+		t.Errorf("%s: param %q, code %q; want %q, %q (%s)", in, e.Param, e.Code, param, code, e.Message)
+	}
+	return e
+}
+
 // translateStream translates a stream that comes in the given pieces.
 func translateStream(t *testing.T, x Exchange, pieces ...string) string {
 	t.Helper()

@@ -73,10 +73,7 @@ func TestMessagesRequest(t *testing.T) {
 		{"user, hints and extensions", `{"model":"m","max_tokens":5,"messages":[],"metadata":{"user_id":"u"},"service_tier":"auto","cache_control":{"type":"ephemeral"},"context_management":{"edits":[]},"mcp_servers":[],"container":null,"min_p":0.05,"rid":"r","n":1,"priority":-1}`,
 			`{"model":"m","messages":[],"max_tokens":5,"user":"u","min_p":0.05,"rid":"r","priority":-1}`},
 	} {
-		got, _ := translated(t, openai.RouteMessages, c.in)
-		if got != c.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
-		}
+		wantChat(t, openai.RouteMessages, c.name, c.in, c.want)
 	}
 }
 
@@ -127,16 +124,8 @@ func TestMessagesRequestsThatAreRefused(t *testing.T) {
 		{with(`"stop_sequences":["a"],"stop":["b"]`), "stop", "invalid_request"},
 		{with(`"metadata":{"user_id":"a"},"user":"b"`), "user", "invalid_request"},
 	} {
-		_, _, err := MessagesRequest([]byte(c.in), testOptions)
-		if err == nil {
-			t.Errorf("%s passed", c.in)
-			continue
-		}
-		e := refusal(t, err)
-		if e.Param != c.param || e.Code != c.code {
-			t.Errorf("%s: param %q, code %q; want %q, %q (%s)", c.in, e.Param, e.Code, c.param, c.code, e.Message)
-		}
-		if !strings.Contains(e.Message, strings.SplitN(c.param, "[", 2)[0]) {
+		e := wantRefusal(t, openai.RouteMessages, c.in, c.param, c.code)
+		if e != nil && !strings.Contains(e.Message, strings.SplitN(c.param, "[", 2)[0]) {
 			t.Errorf("%s: the message does not name the field: %s", c.in, e.Message)
 		}
 	}
@@ -188,12 +177,7 @@ func TestMessagesAnswer(t *testing.T) {
 			head + `{"type":"text","text":"a"}],"stop_reason":"refusal","stop_sequence":null,` + usage},
 	} {
 		_, x := translated(t, openai.RouteMessages, `{"model":"m","max_tokens":5,"messages":[],"stop_sequences":["END"]}`)
-		got, err := x.Answer([]byte(chatWhole(c.choice)), 0)
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		} else if string(got) != c.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
-		}
+		wantAnswer(t, x, c.name, c.choice, c.want)
 	}
 }
 

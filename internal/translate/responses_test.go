@@ -40,10 +40,7 @@ func TestResponsesRequest(t *testing.T) {
 		{"logprobs", `{"model":"m","input":"q","include":["message.output_text.logprobs"],"top_logprobs":2}`,
 			`{"model":"m","messages":[{"role":"user","content":"q"}],"logprobs":true,"top_logprobs":2}`},
 	} {
-		got, _ := translated(t, openai.RouteResponses, c.in)
-		if got != c.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
-		}
+		wantChat(t, openai.RouteResponses, c.name, c.in, c.want)
 	}
 }
 
@@ -88,15 +85,7 @@ func TestResponsesRequestsThatAreRefused(t *testing.T) {
 		{item(`{"type":"function_call_output","output":"x"}`), "input[0].call_id", "invalid_request"},
 		{item(`{"type":"function_call_output","call_id":"c"}`), "input[0].output", "invalid_request"},
 	} {
-		_, _, err := ResponsesRequest([]byte(c.in), testOptions)
-		if err == nil {
-			t.Errorf("%s passed", c.in)
-			continue
-		}
-		e := refusal(t, err)
-		if e.Param != c.param || e.Code != c.code {
-			t.Errorf("%s: param %q, code %q; want %q, %q (%s)", c.in, e.Param, e.Code, c.param, c.code, e.Message)
-		}
+		wantRefusal(t, openai.RouteResponses, c.in, c.param, c.code)
 	}
 }
 
@@ -120,12 +109,7 @@ func TestResponsesAnswer(t *testing.T) {
 			head("completed", "null", `{"id":"msg_t1_0","type":"message","role":"assistant","content":[{"type":"output_text","text":"","annotations":[],"logprobs":[]}],"status":"completed"}`)},
 	} {
 		_, x := translated(t, openai.RouteResponses, `{"model":"m","input":"q","temperature":0.10,"max_output_tokens":7,"metadata":{"k":"v"},"reasoning":{"effort":"low"}}`)
-		got, err := x.Answer([]byte(chatWhole(c.choice)), 0)
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		} else if string(got) != c.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
-		}
+		wantAnswer(t, x, c.name, c.choice, c.want)
 	}
 }
 
