@@ -314,11 +314,20 @@ type Worker struct {
 	TotalKVBlocks       int64             `json:"total_kv_blocks" yaml:"total_kv_blocks" range:"1:" defaultdoc:"what it tells" help:"Total number of KV blocks, per rank."`
 	BlockSize           int64             `json:"block_size" yaml:"block_size" range:"1:65536" defaultdoc:"what it tells" help:"Tokens in one KV block: SGLang's page_size."`
 	MaxRunningRequests  int64             `json:"max_running_requests" yaml:"max_running_requests" range:"1:" defaultdoc:"what it tells" help:"Maximum number of requests that run at once, per rank."`
+	PrefillMaxInflight  int64             `json:"prefill_max_inflight_requests" yaml:"prefill_max_inflight_requests" range:"1:" defaultdoc:"prefill_max_inflight_requests_per_worker" help:"Maximum number of requests in prefill on this worker, per rank, in place of admission.prefill_max_inflight_requests_per_worker."`
+	Priority            *int              `json:"priority" yaml:"priority" range:"0:1000" defaultdoc:"50" help:"Of the workers with room for a request, those with the highest priority are used; the others only while none of these has room. No request waits for a worker of higher priority."`
 	TLS                 WorkerTLS         `json:"-" yaml:"tls" help:"TLS settings for an https URL, where the system's certificate authorities are not sufficient."`
 	// DPSize overrides the number of data-parallel ranks that the worker names, where
 	// fleet.dp_aware is set. Zero: what the worker says.
 	DPSize int `json:"dp_size" yaml:"-"`
 }
+
+// Bounds of Worker.Priority, which are those of the SGLang model gateway but for the
+// highest: it has none.
+const (
+	DefaultPriority = 50
+	MaxPriority     = 1000
+)
 
 // WorkerTLS says how a worker's certificate is checked and which one is
 // presented to it.

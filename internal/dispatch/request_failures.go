@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -65,7 +66,11 @@ func (x *request) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 		case errors.Is(cause, errWorkerDead):
 			f.workerDead = true
 			f.reason = reasonWorkerDead
-			f.local = openai.UpstreamFailed(leg.String(), "its worker was declared dead while the request ran", err)
+			why := "its worker was declared dead while the request ran"
+			if errors.Is(context.Cause(rank.Alive()), fleet.ErrRemoved) {
+				why = "its worker was removed while the request ran, and the time for that was over"
+			}
+			f.local = openai.UpstreamFailed(leg.String(), why, err)
 			return f
 		case errors.Is(cause, errRankWedged):
 			f.wedged = true

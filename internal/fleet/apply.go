@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/sluice-router/sluice/admission"
@@ -62,7 +63,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 	w.modelProblem = w.modelProblemLocked(alone)
 	dps := 1
 	if f.cfg.Fleet.DPAware {
-		if dps = w.spec.DPSize; dps == 0 {
+		if dps = w.spec.Load().DPSize; dps == 0 {
 			dps = max(w.Facts().DPSize, 1)
 		}
 	}
@@ -101,7 +102,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 		r.facts = facts
 		r.facts.Capacity = r.Capacity()
 		r.adm = admission.NewRank(admission.RankSpec{
-			ID: r.id, Worker: w.spec.URL, Role: w.role, Models: models, PairGroup: facts.PairGroup,
+			ID: r.id, Worker: w.url, Role: w.role, Models: models, PairGroup: facts.PairGroup,
 			Topology: facts.Topology, Labels: facts.Labels, Adapters: facts.Adapters, Capacity: r.facts.Capacity,
 			State: r.state, Data: r,
 		})
@@ -115,8 +116,8 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 // capacity.
 func (w *Worker) rankFacts(models []string) admission.RankAttributes {
 	return admission.RankAttributes{
-		Models: models, PairGroup: w.pairGroup(), Topology: w.spec.TopologyDomain,
-		Labels: w.spec.Labels, Adapters: w.adapters(),
+		Models: models, PairGroup: w.pairGroup(), Topology: w.spec.Load().TopologyDomain,
+		Labels: w.spec.Load().Labels, Adapters: w.adapters(),
 	}
 }
 
@@ -124,8 +125,9 @@ func (w *Worker) rankFacts(models []string) admission.RankAttributes {
 func (f *Fleet) applyFactsLocked(w *Worker, facts admission.RankAttributes, changes *[]admission.Change) {
 	for _, r := range w.Ranks() {
 		facts.Capacity = r.Capacity()
-		if facts.Capacity == r.facts.Capacity && facts.PairGroup == r.facts.PairGroup && slices.Equal(facts.Adapters, r.facts.Adapters) {
-			continue // the others do not change in a registration
+		if facts.Capacity == r.facts.Capacity && facts.PairGroup == r.facts.PairGroup && facts.Topology == r.facts.Topology &&
+			slices.Equal(facts.Adapters, r.facts.Adapters) && maps.Equal(facts.Labels, r.facts.Labels) {
+			continue // its models are those that it has
 		}
 		r.facts = facts
 		if w.inGate {
@@ -180,7 +182,7 @@ func (f *Fleet) requestsLocked(w *Worker) int {
 func (f *Fleet) gateStateLocked(r *Rank) admission.RankState {
 	b, _ := r.breaker.get()
 	return admission.RankState{
-		Healthy: r.worker.health.healthy && r.worker.notReady == "" && !r.worker.withheldLocked() && !r.wedged.Load(), Draining: r.worker.draining,
+		Healthy: r.worker.health.healthy && r.worker.notReady == "" && !r.worker.withheldLocked() && !r.wedged.Load(), Draining: r.worker.draining || r.worker.drained,
 		Breaker: b, Probes: r.breaker.probes(),
 	}
 }

@@ -46,7 +46,7 @@ func checkDialect(s *WorkerSpec, dialects *engine.Registry) error {
 // setBackend is the dialect that the operator says, by setting or label; empty
 // for none.
 func (w *Worker) setBackend() string {
-	s := &w.spec
+	s := w.spec.Load()
 	if s.Backend != "" {
 		return s.Backend
 	}
@@ -60,7 +60,7 @@ func (w *Worker) setBackend() string {
 // setConnector is the connector that the operator says, by setting or label;
 // empty for none.
 func (w *Worker) setConnector() string {
-	s := &w.spec
+	s := w.spec.Load()
 	if s.KVConnector != "" {
 		return s.KVConnector
 	}

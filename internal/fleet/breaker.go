@@ -284,7 +284,7 @@ func (b *breaker) halfOpen() bool {
 // the last candidates of their role, because the others went.
 func (f *Fleet) halfOpenLastLocked(now admission.Instant, changes *[]admission.Change) {
 	for _, w := range f.workers {
-		if !w.inGate || w.draining || !w.health.healthy || w.notReady != "" {
+		if !w.inGate || w.draining || !w.health.healthy || w.notReady != "" || w.drained {
 			continue
 		}
 		for _, r := range w.Ranks() {

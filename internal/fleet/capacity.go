@@ -69,7 +69,7 @@ func (f *Facts) capacity(dp int, set admission.Capacity) admission.Capacity {
 // Capacity returns what the rank can take: as registered, else as its worker
 // says. Zero is unknown.
 func (r *Rank) Capacity() admission.Capacity {
-	return r.worker.Facts().capacity(r.dp, capacityOf(&r.worker.spec))
+	return r.worker.Facts().capacity(r.dp, capacityOf(r.worker.spec.Load()))
 }
 
 // Names of capacities, as settings of a worker have them.

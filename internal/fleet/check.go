@@ -170,7 +170,7 @@ func (f *Fleet) addConnector(w *Worker, facts *Facts, away bool) {
 
 // probed is w as a dialect asks it.
 func (p *httpProber) probed(w *Worker) engine.Probed {
-	return engine.Probed{Ask: p.asker(w), Host: w.base.Host, BootstrapAddr: w.bootstrapAddr(), Model: w.spec.ModelID}
+	return engine.Probed{Ask: p.asker(w), Host: w.base.Host, BootstrapAddr: w.bootstrapAddr(), Model: w.spec.Load().ModelID}
 }
 
 func (p *httpProber) connector(ctx context.Context, w *Worker, f *Facts) (engine.Found, error) {
@@ -201,9 +201,9 @@ func (f *Fleet) logSuspect(w *Worker, before, after healthState, now admission.I
 		f.mu.Lock()
 		requests := f.requestsLocked(w)
 		f.mu.Unlock()
-		f.log.Warn("worker is suspect: its health check fails", "worker", w.spec.URL, "id", w.id, "requests", requests, "why", after.suspectReason)
+		f.log.Warn("worker is suspect: its health check fails", "worker", w.url, "id", w.id, "requests", requests, "why", after.suspectReason)
 	case before.suspect && !after.suspect:
-		f.log.Info("worker is no longer suspect", "worker", w.spec.URL, "id", w.id, "after", now.Sub(before.suspectSince).Round(time.Millisecond))
+		f.log.Info("worker is no longer suspect", "worker", w.url, "id", w.id, "after", now.Sub(before.suspectSince).Round(time.Millisecond))
 	}
 }
 
@@ -282,7 +282,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	warnings := w.warnings()
 	f.mu.Unlock()
 	if exchanged {
-		f.log.Info("worker runs another engine process now: its facts are read again", "worker", w.spec.URL, "id", w.id)
+		f.log.Info("worker runs another engine process now: its facts are read again", "worker", w.url, "id", w.id)
 		w.endpoint.CloseIdle()
 	}
 	f.logSuspect(w, before, after, now)
@@ -348,7 +348,7 @@ func (f *Fleet) jitterLocked(d time.Duration) time.Duration {
 }
 
 func (f *Fleet) logCheck(w *Worker, before, after healthState, doubts bool, warnings []string) {
-	log := f.log.With("worker", w.spec.URL, "id", w.id)
+	log := f.log.With("worker", w.url, "id", w.id)
 	switch {
 	case after.healthy && !before.healthy:
 		log.Info("worker is healthy", "first", !before.everHealthy)

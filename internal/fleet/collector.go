@@ -13,7 +13,7 @@ var (
 	upDesc = metric.Gauge("sluice_worker_up",
 		"1 while a worker is ready and receives requests, else 0.", "worker", "worker_id", "role")
 	stateDesc = metric.Gauge("sluice_worker_state",
-		"1 for the current state of a worker, 0 for the others: pending (not healthy yet, or misconfigured), ready, unhealthy, not_ready (its source says that it must not be chosen), draining.",
+		"1 for the current state of a worker, 0 for the others: pending (not healthy yet, or misconfigured), ready, unhealthy, not_ready (its source says that it must not be chosen), drained (by request), draining (it is being removed).",
 		"worker", "worker_id", "role", "state")
 	suspectDesc = metric.Gauge("sluice_worker_suspect",
 		"1 from a worker's first failed health check until the next successful one, unless it sends bytes meanwhile, and while one of its ranks makes no progress and its scheduler is being probed; else 0. It may still receive requests.", "worker", "worker_id", "role")
@@ -104,7 +104,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 // Statuses and breaker states in the order in which they are reported.
 var (
-	allStatuses = [...]Status{StatusPending, StatusReady, StatusUnhealthy, StatusNotReady, StatusDraining}
+	allStatuses = [...]Status{StatusPending, StatusReady, StatusUnhealthy, StatusNotReady, StatusDrained, StatusDraining}
 	allBreakers = [...]admission.Breaker{admission.BreakerClosed, admission.BreakerOpen, admission.BreakerHalfOpen}
 	allRoles    = [...]admission.Role{admission.RoleRegular, admission.RolePrefill, admission.RoleDecode}
 )

@@ -26,8 +26,9 @@
 //
 // A worker's id is made from its URL and so is the same after a restart of the
 // router. The same URL registered again with the same settings is the same
-// worker; with other settings it is replaced in one step, in which it is never
-// absent; after a removal it is a new generation that starts anew.
+// worker; with other settings it changes in one step, in which it is never absent;
+// after a removal it is a new generation that starts anew. Patch changes some settings,
+// SetDrained takes a worker out of use and back (lifecycle.go).
 //
 // Workers that are declared elsewhere come by Reconcile, which also says of each whether
 // it may be chosen and whether it is about to leave (Declared).

@@ -60,6 +60,9 @@ type Fleet struct {
 	closed     bool
 
 	quarantine quarantine
+
+	// registrations has a value after a change of what Registrations returns.
+	registrations chan struct{}
 }
 
 // New makes a fleet without workers for a gate without ranks. The fleet is the
@@ -81,7 +84,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
 			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet,
 		},
-		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{}, heldOut: map[string]heldOut{},
+		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{}, heldOut: map[string]heldOut{}, registrations: make(chan struct{}, 1),
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
 	f.aliases = cfg.Fleet.ModelAliases
@@ -114,18 +117,18 @@ func (f *Fleet) Close() {
 }
 
 // Add registers a worker and returns at once; the worker may be down. The same
-// URL with the same settings is the same worker: created is false. With other
-// settings the worker is replaced in one step, keeping its place, its health and
-// what is known about it. The error is a *SpecError, ErrClosed or ctx's.
+// URL with the same settings is the same worker: created is false. Other settings take
+// its place in one step; see placeLocked. The error is a *SpecError, ErrClosed or ctx's.
 //
 // The worker belongs to SourceRequests then, even if another source had added it.
 // by is who ordered it, as keys and values for the log.
 func (f *Fleet) Add(ctx context.Context, spec WorkerSpec, by ...any) (w *Worker, created bool, err error) {
-	return f.add(ctx, SourceRequests, spec, by...)
+	return f.add(ctx, SourceRequests, spec, nil, by)
 }
 
-// add is Add for a source. The error may be an *otherOwnerError too.
-func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, by ...any) (w *Worker, created bool, err error) {
+// add is Add for a source. The error may be an *otherOwnerError too, or errChanged:
+// still, if it is not nil, says under Fleet.mu whether what spec was made of still holds.
+func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, still func() bool, by []any) (w *Worker, created bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -144,6 +147,12 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, by ...a
 			return nil, false, err
 		}
 	}
+	if still != nil && !still() {
+		if ep != nil {
+			ep.Close()
+		}
+		return nil, false, errChanged
+	}
 	w, created, err = f.addLocked(source, spec, base, ep, by)
 	if ep != nil && (w == nil || w.endpoint != ep) {
 		ep.Close()
@@ -155,7 +164,7 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, by ...a
 // worker that has its URL now.
 func (f *Fleet) needsEndpointLocked(spec *WorkerSpec) bool {
 	old := f.byURL[spec.URL]
-	return old == nil || old.draining || !sameTransport(&old.spec, spec)
+	return old == nil || old.draining || !sameTransport(old.spec.Load(), spec)
 }
 
 // addLocked registers spec and puts that in force. ep is a new endpoint for it, nil to
@@ -173,9 +182,12 @@ func (f *Fleet) addLocked(source string, spec WorkerSpec, base workerurl.URL, ep
 	return w, true, nil
 }
 
-// placeLocked puts a worker into the registry, in the place of the one that has its URL
-// now, whose ranks it takes out of the gate. The caller brings its own in with
-// applyAllLocked.
+// placeLocked puts a worker into the registry. Where its URL is registered already, with
+// other settings, there is no moment without it: it keeps its place, its health and what
+// is known about it. What requests it has stays counted on its ranks as well, unless it
+// plays another role, serves another model or is reached in another way, or as another
+// kind of engine: then it is another Worker, and the ranks of the former one are taken
+// out of the gate. The caller puts what changed in force with applyAllLocked.
 func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, ep *upstream.Endpoint, changes *[]admission.Change) (*Worker, bool, error) {
 	if f.closed {
 		return nil, false, ErrClosed
@@ -188,13 +200,20 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 	if source == SourceRequests {
 		delete(f.heldOut, spec.URL)
 	}
-	if old != nil && !old.draining && equalSpecs(&old.spec, &spec) {
-		old.takeOver(source)
-		return old, false, nil
-	}
 	now := f.clock.Now()
+	set := workerSettings{declared: spec}
+	if old != nil && !old.draining {
+		if source != SourceRequests {
+			set.overlay = old.overlay // a request that registers it says all of its settings
+		}
+		if w, changed := f.setInPlaceLocked(old, source, set, now, changes); w != nil {
+			return w, changed, nil
+		}
+	}
+	f.noteRegistrationsLocked(source)
 	f.generation++
-	w := &Worker{fleet: f, declaration: declaration{source: source}, spec: spec, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now, askNow: make(chan struct{}, 1)}
+	w := &Worker{fleet: f, declaration: declaration{source: source}, workerSettings: set, url: spec.URL, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now, askNow: make(chan struct{}, 1)}
+	w.spec.Store(set.inForce(f.opts.Dialects))
 	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
@@ -214,12 +233,13 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 		if !old.draining {
 			w.declaration = old.declaration
 			w.takeOver(source)
+			w.drained = old.drained
 			w.updateState(old.Facts())
 			w.loads.Store(old.loads.Load())
 			w.peer.Store(old.peer.Load())
 			w.health = old.health
 			w.factsReadAt = now.Add(-factsInterval) // to be read again with the first check
-			if sameTransport(&old.spec, &spec) {
+			if sameTransport(old.spec.Load(), &spec) {
 				w.endpoint = old.endpoint
 			}
 			w.oldRanks = slices.Clone(old.oldRanks)
@@ -248,7 +268,7 @@ func (f *Fleet) logRegistered(w *Worker, by []any) {
 	if w.origin != "" {
 		log = log.With("origin", w.origin)
 	}
-	log.Info("worker registered", "worker", w.spec.URL, "id", w.id, "type", w.role.String(), "replaced", w.replaced, "source", w.source)
+	log.Info("worker registered", "worker", w.url, "id", w.id, "type", w.role.String(), "replaced", w.replaced, "source", w.source)
 }
 
 // newIDLocked makes the id of a URL.
@@ -279,12 +299,36 @@ func (f *Fleet) Remove(name string, by ...any) (w *Worker, ok bool) {
 	if w == nil {
 		return nil, false
 	}
+	f.removeLocked(w, by)
+	return w, true
+}
+
+// RemoveWithin is Remove with a bound of its own: requests that the worker still has
+// after that time are ended, as if it had died, but it is not blamed. 0: at once. A
+// worker that is being removed gets the new bound.
+func (f *Fleet) RemoveWithin(name string, within time.Duration, by ...any) (w *Worker, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w = f.lookupLocked(name)
+	if w == nil {
+		return nil, false
+	}
+	f.removeLocked(w, by)
+	if !w.removed {
+		now := f.clock.Now()
+		w.drainUntil, w.drainHard = now.Add(max(within, 0)), true
+		f.drainAllLocked([]*Worker{w}, now)
+	}
+	return w, true
+}
+
+func (f *Fleet) removeLocked(w *Worker, by []any) {
 	f.holdOutLocked(w)
 	if w.draining && !w.leaving {
-		return w, true
+		return
 	}
+	f.noteRegistrationsLocked(w.source)
 	f.removeAllLocked([]*Worker{w}, by)
-	return w, true
 }
 
 // removeAllLocked begins the removal of workers.
@@ -320,7 +364,7 @@ func (f *Fleet) beginDrainLocked(w *Worker, now admission.Instant) {
 func (f *Fleet) logDrains(text string, ws []*Worker, by []any) {
 	log := f.log.With(by...)
 	for _, w := range ws[:min(len(ws), maxLogged)] {
-		log.Info(text, "worker", w.spec.URL, "id", w.id, "requests", f.requestsLocked(w))
+		log.Info(text, "worker", w.url, "id", w.id, "requests", f.requestsLocked(w))
 	}
 	if more := len(ws) - maxLogged; more > 0 {
 		log.Info("more workers as the last one", "workers", more)
@@ -354,18 +398,18 @@ func (f *Fleet) drainAllLocked(ws []*Worker, now admission.Instant) {
 		f.unregisterLocked(w, &changes)
 		f.stopLocked(w)
 		delete(f.byID, w.id)
-		delete(f.byURL, w.spec.URL)
+		delete(f.byURL, w.url)
 	}
 	f.workers = slices.DeleteFunc(f.workers, func(o *Worker) bool { return o.removed })
 	f.logPairing(f.applyAllOfLocked(nil, &changes))
 	f.gate.Apply(changes...)
 	for i, w := range over {
 		if w.drainHard && left[i] > 0 {
-			w.liveness.Load().end(ErrDead)
+			w.liveness.Load().end(ErrRemoved)
 		}
 		w.endpoint.Close()
 		if i < maxLogged {
-			f.log.Info("worker was removed", "worker", w.spec.URL, "id", w.id, "drained", now.Sub(w.drainSince).Round(time.Millisecond), "requests", left[i])
+			f.log.Info("worker was removed", "worker", w.url, "id", w.id, "drained", now.Sub(w.drainSince).Round(time.Millisecond), "requests", left[i])
 		}
 	}
 	if more := len(over) - maxLogged; more > 0 {
@@ -421,6 +465,25 @@ func (f *Fleet) lookupLocked(name string) *Worker {
 		return nil
 	}
 	return f.byURL[base.String()]
+}
+
+// Names reports whether name, an id or a URL, is that of the worker at a URL, registered
+// or not.
+func (f *Fleet) Names(name, url string) bool {
+	base, err := workerurl.Parse(url)
+	if err != nil {
+		return true // which whoever registers it is told
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.lookupLocked(name); w != nil {
+		return w.url == base.String()
+	}
+	if name == f.newIDLocked(base.String()) {
+		return f.byURL[base.String()] == nil
+	}
+	given, err := workerurl.ParseLoose(name)
+	return err == nil && given.String() == base.String()
 }
 
 // Get finds a worker by its id or URL.

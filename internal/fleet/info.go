@@ -52,6 +52,10 @@ type Info struct {
 	Origin string `json:"origin,omitempty"`
 	// NotReady is why its source says that it must not be chosen.
 	NotReady string `json:"not_ready,omitempty"`
+	// Drained: it gets no new requests, because it was drained by request.
+	Drained bool `json:"drained,omitempty"`
+	// Patched are the settings that a request changed on top of what its source declares.
+	Patched []string `json:"patched,omitempty"`
 	// LeaveBy is when a draining worker is removed at the latest.
 	LeaveBy *time.Time `json:"leave_by,omitempty"`
 	// Reason says why it is not healthy, or what the last check found.
@@ -214,6 +218,8 @@ func (w *Worker) statusLocked() Status {
 		return StatusDraining
 	case w.health.healthy && (w.withheldLocked() || w.modelProblem != ""):
 		return StatusPending
+	case w.health.healthy && w.drained:
+		return StatusDrained
 	case w.health.healthy && w.notReady != "":
 		return StatusNotReady
 	case w.health.healthy && w.wedgedLocked():
@@ -229,12 +235,13 @@ func (w *Worker) statusLocked() Status {
 func (w *Worker) infoLocked(place int) Info {
 	facts := w.Facts()
 	i := Info{
-		ID: w.id, URL: w.spec.URL, WorkerType: w.role.String(), IsHealthy: w.health.healthy,
+		ID: w.id, URL: w.url, WorkerType: w.role.String(), IsHealthy: w.health.healthy,
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
-		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Labels, Generation: w.Generation(), Version: facts.Version,
+		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Load().Labels, Generation: w.Generation(), Version: facts.Version,
 		Reason: w.health.reason, Busy: w.health.forgiven, Dead: w.health.dead,
 		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.MaxModelLen(),
-		TopologyDomain: w.spec.TopologyDomain, Adapters: w.adapters(), Source: w.source, Origin: w.origin, NotReady: w.notReady,
+		TopologyDomain: w.spec.Load().TopologyDomain, Adapters: w.adapters(), Source: w.source, Origin: w.origin, NotReady: w.notReady,
+		Drained: w.drained, Patched: w.overlay.names(),
 		MissingRoutes: facts.Missing, MissingCapacity: w.missingCapacity(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {

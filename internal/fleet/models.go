@@ -187,7 +187,7 @@ func (w *Worker) modelProblemLocked(alone bool) string {
 }
 
 // setModel is the model that the operator named for w, empty for none.
-func (w *Worker) setModel() string { return cmp.Or(w.spec.ModelID, w.fleet.cfg.Fleet.ModelID) }
+func (w *Worker) setModel() string { return cmp.Or(w.spec.Load().ModelID, w.fleet.cfg.Fleet.ModelID) }
 
 // ownNames are the pools a worker says it belongs to, none if it says nothing.
 func (w *Worker) ownNames() []string {
@@ -202,9 +202,9 @@ func (w *Worker) ownNames() []string {
 func (w *Worker) adapters() []string {
 	told := w.Facts().Adapters
 	if len(told) == 0 {
-		return w.spec.Adapters
+		return w.spec.Load().Adapters
 	}
-	all := slices.Clone(w.spec.Adapters)
+	all := slices.Clone(w.spec.Load().Adapters)
 	for _, a := range told {
 		all = append(all, a.ID)
 	}
@@ -303,7 +303,7 @@ func (f *Fleet) publishModelsLocked() {
 		for _, a := range facts.Adapters {
 			adapter(a)
 		}
-		for _, a := range w.spec.Adapters {
+		for _, a := range w.spec.Load().Adapters {
 			adapter(ModelInfo{ID: a, Root: a, Parent: own[0]})
 		}
 	}
@@ -362,7 +362,7 @@ func (f *Fleet) ResolvePin(want string, role admission.Role) (pin string, models
 	if w.role != role {
 		return "", nil, false
 	}
-	pin = w.spec.URL
+	pin = w.url
 	if hasDP {
 		ranks := w.Ranks()
 		if dp >= len(ranks) {

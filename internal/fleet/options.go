@@ -158,10 +158,14 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 	}{
 		{capBatched, s.MaxNumBatchedTokens, maxCapacity}, {capBlocks, s.TotalKVBlocks, maxCapacity},
 		{"block_size", s.BlockSize, maxBlockSize}, {"max_running_requests", s.MaxRunningRequests, maxCapacity},
+		{"prefill_max_inflight_requests", s.PrefillMaxInflight, maxCapacity},
 	} {
 		if c.v < 0 || c.v > c.most {
 			return s, base, &SpecError{c.field, fmt.Errorf("%d is not between 0 and %d", c.v, c.most)}
 		}
+	}
+	if p := s.Priority; p != nil && (*p < 0 || *p > config.MaxPriority) {
+		return s, base, &SpecError{"priority", fmt.Errorf("%d is not between 0 and %d", *p, config.MaxPriority)}
 	}
 	return s, base, nil
 }
@@ -176,7 +180,16 @@ func capacityOf(s *WorkerSpec) admission.Capacity {
 func equalSpecs(a, b *WorkerSpec) bool {
 	return a.Type.Role() == b.Type.Role() && a.ModelID == b.ModelID && a.BootstrapPort == b.BootstrapPort &&
 		a.DPSize == b.DPSize && a.Backend == b.Backend && a.KVConnector == b.KVConnector && maps.Equal(a.Labels, b.Labels) &&
+		a.PrefillMaxInflight == b.PrefillMaxInflight && priorityOf(a) == priorityOf(b) &&
 		a.TopologyDomain == b.TopologyDomain && slices.Equal(a.Adapters, b.Adapters) && capacityOf(a) == capacityOf(b) && sameTransport(a, b)
+}
+
+// priorityOf is the priority of a worker with these settings.
+func priorityOf(s *WorkerSpec) int {
+	if s.Priority == nil {
+		return config.DefaultPriority
+	}
+	return *s.Priority
 }
 
 // sameTransport reports whether both specs use the same URL, key and TLS settings.

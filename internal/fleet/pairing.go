@@ -95,7 +95,7 @@ type pairingNews struct {
 func (f *Fleet) logPairing(news []pairingNews) {
 	for _, n := range news {
 		for _, note := range n.notes {
-			f.log.Warn("worker cannot be paired", "worker", n.w.spec.URL, "id", n.w.id, "type", n.w.role.String(), "about", note)
+			f.log.Warn("worker cannot be paired", "worker", n.w.url, "id", n.w.id, "type", n.w.role.String(), "about", note)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func (w *Worker) pairKnowledge() engine.PairKnowledge {
 	k := engine.PairKnowledge{
 		Facts: &w.Facts().Facts, Prefill: w.role == admission.RolePrefill,
 		SetConnector: w.setConnector(), Connector: w.ownConnector(),
-		BootstrapSet: w.spec.BootstrapPort != config.BootstrapAuto, Ranks: len(w.Ranks()),
+		BootstrapSet: w.spec.Load().BootstrapPort != config.BootstrapAuto, Ranks: len(w.Ranks()),
 	}
 	if p := w.peer.Load(); p != nil {
 		k.Peer = *p

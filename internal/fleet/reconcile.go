@@ -88,7 +88,7 @@ func (f *Fleet) holdOutLocked(w *Worker) {
 		source = w.alsoOf
 	}
 	if source != "" && source != SourceRequests {
-		f.heldOut[w.spec.URL] = heldOut{source, w.identity}
+		f.heldOut[w.url] = heldOut{source, w.identity}
 	}
 }
 
@@ -186,7 +186,7 @@ func (r *reconciliation) check(d *Declared) {
 		r.refuse(d.URL, err)
 		// A spec that is refused now is no order to remove what it brought before.
 		if old, ok := r.f.Get(d.URL); ok {
-			r.named[old.spec.URL] = true
+			r.named[old.url] = true
 		}
 		return
 	}
@@ -219,7 +219,7 @@ func (r *reconciliation) lacksEndpointLocked(d *declared) bool {
 	if d.endpoint != nil || d.refused || d.Leaving {
 		return false
 	}
-	if old := r.f.byURL[d.URL]; old != nil && old.leaving && old.draining && sameTransport(&old.spec, &d.Worker) {
+	if old := r.f.byURL[d.URL]; old != nil && old.leaving && old.draining && sameTransport(old.spec.Load(), &d.Worker) {
 		return !old.sameIdentity(d.Identity)
 	}
 	return r.f.needsEndpointLocked(&d.Worker)
@@ -309,14 +309,14 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 				w.health.attempts = 0
 				f.sched.advance(w.event, now)
 			}
-			f.log.Info("worker's source changed whether it may be chosen", "worker", w.spec.URL, "id", w.id, "source", r.source, "not_ready", w.notReady)
+			f.log.Info("worker's source changed whether it may be chosen", "worker", w.url, "id", w.id, "source", r.source, "not_ready", w.notReady)
 		}
 	}
 	for _, w := range f.workers {
-		if w.source == r.source && (!w.draining || w.leaving) && !r.named[w.spec.URL] {
+		if w.source == r.source && (!w.draining || w.leaving) && !r.named[w.url] {
 			gone = append(gone, w)
 		}
-		if w.alsoOf == r.source && !r.named[w.spec.URL] {
+		if w.alsoOf == r.source && !r.named[w.url] {
 			w.alsoOf = ""
 		}
 	}
@@ -334,7 +334,7 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 	}
 	for _, w := range closeIdle {
 		w.endpoint.CloseIdle()
-		f.log.Info("worker is another engine now, as its source says: its facts are read again", "worker", w.spec.URL, "id", w.id, "source", r.source)
+		f.log.Info("worker is another engine now, as its source says: its facts are read again", "worker", w.url, "id", w.id, "source", r.source)
 	}
 	f.logDrains("worker is leaving, as its source says: it gets no new requests, and those it has are waited for", leaving, []any{"source", r.source})
 	f.drainAllLocked(leaving, now)

@@ -75,7 +75,7 @@ func TestReconcileOwnsWhatItBrought(t *testing.T) {
 		reconcile("one", "already registered by requests", urlA, urlB)
 		reconcile("one", "")
 		want(urlA)
-		if w, _ := b.Get(urlA); w.spec.Labels["zone"] != "x" {
+		if w, _ := b.Get(urlA); w.Spec().Labels["zone"] != "x" {
 			t.Error("a source undid an operator's change")
 		}
 	})

@@ -67,8 +67,8 @@ func (r *Rank) NoteHandOff() { r.worker.transfers.handed.Add(1) }
 func (f *Fleet) logTransfers(w *Worker) {
 	if w.transfers.silent.Load() {
 		f.log.Warn("KV transfer is not working: no KV cache arrives at the decode worker, which recomputes the prompts; check that prefill and decode use the same kv_connector and can reach each other",
-			"worker", w.spec.URL, "id", w.id, "kv_connector", w.Connector())
+			"worker", w.url, "id", w.id, "kv_connector", w.Connector())
 		return
 	}
-	f.log.Info("KV transfer works again: KV cache arrives at the decode worker", "worker", w.spec.URL, "id", w.id)
+	f.log.Info("KV transfer works again: KV cache arrives at the decode worker", "worker", w.url, "id", w.id)
 }

@@ -41,7 +41,7 @@ func (w *Worker) warnings() []string {
 	if f.connectorNote != "" && w.setConnector() == "" {
 		list = append(list, f.connectorNote)
 	}
-	if w.fleet.cfg.Fleet.DPAware && w.spec.DPSize == 0 && f.DPSize == 0 {
+	if w.fleet.cfg.Fleet.DPAware && w.spec.Load().DPSize == 0 && f.DPSize == 0 {
 		warn("it does not report its dp_size; it is scheduled as one rank")
 	}
 	if w.fleet.gate.NeedsCapacity(w.role) {
@@ -55,7 +55,7 @@ func (w *Worker) warnings() []string {
 // dialectWarnings are what is odd about how its dialect and connector were set, and
 // what the dialect knows to say.
 func (w *Worker) dialectWarnings() (list []string) {
-	if l := w.spec.Labels[labelConnector]; l != "" && w.setConnector() == "" {
+	if l := w.spec.Load().Labels[labelConnector]; l != "" && w.setConnector() == "" {
 		list = append(list, fmt.Sprintf("its label %s=%.64q is not the name of a connector and is ignored", labelConnector, l))
 	}
 	if c := w.setConnector(); c != "" && w.Dialect().Connectors().Named(c) == "" {

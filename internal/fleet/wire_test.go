@@ -379,7 +379,8 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer ep.Close()
-			w := &Worker{fleet: &Fleet{opts: Options{Dialects: engine.Builtin()}}, spec: spec, base: base, endpoint: ep}
+			w := &Worker{fleet: &Fleet{opts: Options{Dialects: engine.Builtin()}}, url: spec.URL, base: base, endpoint: ep}
+			w.spec.Store(&spec)
 			w.updateState(noFacts)
 			if c := p.check(t.Context(), w, checkParams{}); c.health != tc.health || c.alive != tc.alive || (c.reason == "") != (c.health == outcomeOK) {
 				t.Errorf("check %+v, want health %d, alive %d", c, tc.health, tc.alive)

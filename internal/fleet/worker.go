@@ -23,11 +23,15 @@ const (
 	StatusReady     Status = "ready"     // gets requests
 	StatusUnhealthy Status = "unhealthy" // was ready, fails its checks
 	StatusNotReady  Status = "not_ready" // would be ready, but its source says that it must not be chosen
+	StatusDrained   Status = "drained"   // would be ready, but was drained by request
 	StatusDraining  Status = "draining"  // removed, its requests are not over
 )
 
-// ErrDead is the cause of the end of a worker's Alive context.
-var ErrDead = errors.New("the worker is dead: it does not answer any more")
+// Causes of the end of a worker's Alive context.
+var (
+	ErrDead    = errors.New("the worker is dead: it does not answer any more")
+	ErrRemoved = errors.New("the worker was removed, and the time for its requests is over")
+)
 
 // Worker is one registration of one engine. All methods are safe for concurrent
 // use.
@@ -46,7 +50,7 @@ type Worker struct {
 
 	// immutable
 	id     string
-	spec   WorkerSpec
+	url    string // canonical
 	role   admission.Role
 	base   workerurl.URL
 	ctx    context.Context // ends when nothing may be asked of it any more
@@ -58,6 +62,7 @@ type Worker struct {
 
 	// atomic
 	generation atomic.Uint64
+	spec       atomic.Pointer[WorkerSpec]  // the settings in force; replaced with Fleet.mu held, never changed
 	ranks      atomic.Pointer[[]*Rank]     // replaced with Fleet.mu held, never changed
 	lastCheck  atomic.Int64                // instant of the last finished check
 	loads      atomic.Pointer[loads]       // the last answer about its load
@@ -76,6 +81,8 @@ type Worker struct {
 	health             healthState
 	progress           bool // bytes came between the last check and the one that runs
 	declaration             // what its source says of its life
+	workerSettings          // what spec is made of
+	drained            bool // by request: it gets nothing new and stays registered
 	draining           bool
 	drainSince         admission.Instant
 	drainUntil         admission.Instant // when it is removed although requests are left
@@ -110,14 +117,14 @@ type Worker struct {
 func (w *Worker) ID() string { return w.id }
 
 // URL returns the worker's canonical URL.
-func (w *Worker) URL() string { return w.spec.URL }
+func (w *Worker) URL() string { return w.url }
 
 // Role returns what the worker is registered for.
 func (w *Worker) Role() admission.Role { return w.role }
 
-// Spec returns what the worker was registered with, its URL in canonical form.
+// Spec returns the worker's settings in force, its URL in canonical form.
 // Its map and slice must not be changed.
-func (w *Worker) Spec() WorkerSpec { return w.spec }
+func (w *Worker) Spec() WorkerSpec { return *w.spec.Load() }
 
 // Endpoint carries requests to the worker.
 func (w *Worker) Endpoint() *upstream.Endpoint { return w.endpoint }
@@ -152,8 +159,9 @@ func (w *Worker) bootstrapAddr() string {
 	return "http://" + net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(port))
 }
 
-// Alive returns a context that ends, with cause ErrDead, when the worker is
-// found dead. A worker that comes back has a new one.
+// Alive returns a context that ends when the worker is found dead, with cause ErrDead,
+// or when its requests are ended because it was removed, with cause ErrRemoved. A worker
+// that comes back has a new one.
 func (w *Worker) Alive() context.Context { return w.liveness.Load().ctx }
 
 // NoteProgress records that bytes of an answer came from the worker. It costs a read
@@ -191,7 +199,7 @@ type Rank struct {
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {
-	r := &Rank{worker: w, dp: dp, dps: dps, id: w.spec.URL, name: w.id, breaker: breaker{opts: &w.fleet.cfg.CircuitBreaker, closed: w.fleet.clock.Now()}}
+	r := &Rank{worker: w, dp: dp, dps: dps, id: w.url, name: w.id, breaker: breaker{opts: &w.fleet.cfg.CircuitBreaker, closed: w.fleet.clock.Now()}}
 	if dp >= 0 {
 		r.id += "@" + strconv.Itoa(dp)
 		r.name += "@" + strconv.Itoa(dp)

@@ -47,9 +47,9 @@ func (w *Worker) bootstrap(facts *Facts) (host string, port int32, ok bool) {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
-	if w.spec.BootstrapPort == config.BootstrapNone {
+	if w.spec.Load().BootstrapPort == config.BootstrapNone {
 		return host, 0, false
 	}
-	port = int32(max(w.spec.BootstrapPort, 0))
+	port = int32(max(w.spec.Load().BootstrapPort, 0))
 	return host, cmp.Or(port, cmp.Or(int32(max(facts.BootstrapPort, 0)), defaultBootstrapPort)), true
 }

@@ -26,6 +26,7 @@ const (
 	reasonNoRoute       = "route_not_found"
 	reasonMethod        = "method_not_allowed"
 	reasonNoWorker      = "worker_not_found"
+	reasonWorkerLeaving = "worker_leaving"
 	reasonNoModel       = "model_not_found"
 	reasonTooManyFiles  = "too_many_connections"
 	reasonInternal      = "internal_error"
@@ -36,6 +37,7 @@ const (
 	codeMethod          = "method_not_allowed"
 	codeForbidden       = "forbidden"
 	codeWorkerNotFound  = "worker_not_found"
+	codeWorkerLeaving   = "worker_leaving"
 	codeEncoding        = "unsupported_encoding"
 	codeBodyTimeout     = "request_timeout"
 	codeTooManyFiles    = "too_many_connections"
@@ -76,6 +78,11 @@ func anyKeyRequired() *openai.Error {
 func workerNotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: typeInvalidRequest, Code: codeWorkerNotFound,
 		Message: fmt.Sprintf("there is no worker %q; GET /workers lists those there are", telemetry.Clip(id))}
+}
+
+func workerLeaving(id string) *openai.Error {
+	return &openai.Error{Status: http.StatusConflict, Type: typeInvalidRequest, Code: codeWorkerLeaving,
+		Message: fmt.Sprintf("the worker %q is being removed; register it again with PUT or POST /workers", telemetry.Clip(id))}
 }
 
 func unsupportedEncoding(encoding string) *openai.Error {

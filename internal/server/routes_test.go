@@ -195,7 +195,7 @@ func TestOtherMethodsAreNotAllowed(t *testing.T) {
 		{"PUT", "/generate", 405, post},
 		{"FOOBAR", "/v1/models", 405, get},
 		{"POST", "/health", 405, get},
-		{"PATCH", "/workers/w1", 405, "GET, HEAD, DELETE"},
+		{"POST", "/workers/w1", 405, "GET, HEAD, PUT, PATCH, DELETE"},
 		{"OPTIONS", "/nowhere", 404, ""},
 		{"GET", "/metrics", 404, ""},
 	} {

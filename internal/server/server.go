@@ -122,7 +122,7 @@ const (
 	pathMetrics         = "/metrics" // on a port of its own
 )
 
-// newRoutes is the table of all paths but /workers/{id}, /v1/models/{id} and /v1/responses/{id}.
+// newRoutes is the table of all paths but /workers/{id} and below, /v1/models/{id} and /v1/responses/{id}.
 func (s *Server) newRoutes() map[string]*route {
 	get := func(name string, a access, serve func(*request)) *route {
 		return &route{name: name, access: map[string]access{http.MethodGet: a}, allow: []string{http.MethodGet, http.MethodHead}, serve: serve}
@@ -183,10 +183,23 @@ func (s *Server) newRoutes() map[string]*route {
 var workerRoute = &route{
 	polled: true,
 	name:   "worker",
-	access: map[string]access{http.MethodGet: readOnly, http.MethodDelete: admin},
-	allow:  []string{http.MethodGet, http.MethodHead, http.MethodDelete},
+	access: map[string]access{http.MethodGet: readOnly, http.MethodPut: admin, http.MethodPatch: admin, http.MethodDelete: admin},
+	allow:  []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPatch, http.MethodDelete},
 	serve:  (*request).worker,
 }
+
+// drainRoute is /workers/{id}/drain and /workers/{id}/undrain.
+var drainRoute = &route{
+	name:   "worker_drain",
+	access: map[string]access{http.MethodPost: admin},
+	allow:  []string{http.MethodPost},
+	serve:  (*request).drainWorker,
+}
+
+const (
+	suffixDrain   = "/drain"
+	suffixUndrain = "/undrain"
+)
 
 // match finds the route of a path, nil if there is none.
 func (s *Server) match(path string) *route {
@@ -194,6 +207,9 @@ func (s *Server) match(path string) *route {
 		return rt
 	}
 	if id, ok := strings.CutPrefix(path, pathWorkers+"/"); ok && id != "" {
+		if strings.HasSuffix(id, suffixDrain) || strings.HasSuffix(id, suffixUndrain) {
+			return drainRoute
+		}
 		return workerRoute
 	}
 	if id, ok := strings.CutPrefix(path, pathModels+"/"); ok && id != "" {

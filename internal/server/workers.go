@@ -82,22 +82,14 @@ func (q *request) addWorker() {
 	if !ok {
 		return
 	}
-	spec, e := q.s.readWorker(body)
+	spec, e := q.s.readWorker(body, "")
 	if e != nil {
 		q.refuse(e, reasonBadRequest)
 		return
 	}
 	w, _, err := q.s.opts.Fleet.Add(q.r.Context(), spec, q.orderedBy()...)
-	var wrong *fleet.SpecError
-	switch {
-	case errors.As(err, &wrong):
-		q.refuse(openai.InvalidRequest(wrong.Field, "%s", err), reasonBadRequest)
-		return
-	case errors.Is(err, fleet.ErrClosed):
-		q.refuse(openai.Draining(), reasonDraining)
-		return
-	case err != nil:
-		q.refuse(openai.Internal(err), reasonInternal)
+	if err != nil {
+		q.refuseChange(w, spec.URL, err)
 		return
 	}
 	q.accepted(w)
@@ -123,7 +115,12 @@ func readStrict(body []byte, in any, does string) *openai.Error {
 		if errors.As(err, &wrong) {
 			return openai.InvalidRequest(wrong.Field, "%s", wrong)
 		}
-		return openai.InvalidRequest("", "the body does not %s: %s", does, fieldProblem(err, in))
+		field := ""
+		var typ *json.UnmarshalTypeError
+		if errors.As(err, &typ) {
+			field, _, _ = strings.Cut(typ.Field, ".")
+		}
+		return openai.InvalidRequest(field, "the body does not %s: %s", does, fieldProblem(err, in))
 	}
 	return nil
 }
@@ -233,11 +230,14 @@ func jsonKind(t reflect.Type) string {
 
 // readWorker reads the description of a worker. The names are the SGLang model
 // gateway's where it has them, else those of the configuration. Capacities are those of
-// each rank; zero or absent: what the worker reports.
-func (s *Server) readWorker(body []byte) (config.Worker, *openai.Error) {
+// each rank; zero or absent: what the worker reports. url is that of a body without one.
+func (s *Server) readWorker(body []byte, url string) (config.Worker, *openai.Error) {
 	var w config.Worker
 	if err := readStrict(body, &w, "describe a worker"); err != nil {
 		return w, err
+	}
+	if w.URL == "" {
+		w.URL = url
 	}
 	if w.URL == "" {
 		return w, openai.InvalidRequest("url", "url is missing; it is the worker's base URL, like http://10.0.0.1:30000")
@@ -285,27 +285,6 @@ func invalidRole(name, may string, roles ...string) *openai.Error {
 		text += fmt.Sprintf("; did you mean %q?", near)
 	}
 	return openai.InvalidRequest("worker_type", "%s", text)
-}
-
-// worker describes one worker or removes it.
-func (q *request) worker() {
-	id := strings.TrimPrefix(q.r.URL.Path, pathWorkers+"/")
-	if q.r.Method == http.MethodDelete {
-		w, ok := q.s.opts.Fleet.Remove(id, q.orderedBy()...)
-		if !ok {
-			q.refuse(workerNotFound(id), reasonNoWorker)
-			return
-		}
-		q.accepted(w)
-		return
-	}
-	w, ok := q.s.opts.Fleet.Get(id)
-	if !ok {
-		q.refuse(workerNotFound(id), reasonNoWorker)
-		return
-	}
-	info := w.Info()
-	q.document(http.StatusOK, &info)
 }
 
 func (q *request) document(status int, v any) {
