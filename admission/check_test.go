@@ -106,8 +106,9 @@ func checkPool(c *Core, p *pool) error {
 		if p.load.load(i) != r.load() {
 			return fmt.Errorf("rank %s: load %d, want %d", r.id, p.load.load(i), r.load())
 		}
-		one := r.sums()
-		sum.move(&PoolLoad{}, &one)
+		sum.add(r.holds())
+		sum.BatchedTokens += r.capacity.MaxBatchedTokens
+		sum.KVBlocks += r.capacity.KVBlocks
 		sum.Ranks++
 		workers[r.workerName()]++
 		if r.cand && r.over {

@@ -323,6 +323,6 @@ func (ch *chooser) follow(t *Target, s *candidates, pr *Rank) {
 // all of them, or -1.
 func (ch *chooser) ask(s *candidates, l Leg, h Hint, group int) *Rank {
 	x, p, v := s.of(l), s.pool(l), &ch.views[l]
-	*v = View{set: x.set, n: x.count(), pool: p, whole: x.is(p.room), group: group}
+	v.set, v.n, v.pool, v.whole, v.group, v.ranks = x.set, x.count(), p, x.is(p.room), group, nil
 	return ch.index.ranks[p.policy.Pick(v, h)]
 }

@@ -130,3 +130,23 @@ func TestPassCountsAsLoad(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// A request that takes a place is chosen for by what is booked alone, also right after
+// one that takes none.
+func TestPassedRequestsAreNoLoadForOthers(t *testing.T) {
+	c := NewCore(Options{NewPolicy: func(string, Role) Policy { return &loads{known: map[int]string{}} }})
+	var out []*Ticket
+	for _, id := range []string{"a", "b"} {
+		r := NewRank(RankSpec{ID: id, Role: RoleDecode, State: RankState{Healthy: true}, Models: []string{"m"}})
+		c.Apply(0, []Change{{Op: AddRank, Rank: r}}, &out)
+	}
+	spec := TargetSpec{Model: "m", Shape: Bypass}
+	if r := c.chooser.Pass(spec, RoleDecode, Hint{}, nil); r.id != "a" {
+		t.Fatalf("passed to %s", r.id)
+	}
+	k := &Ticket{Target: c.resolve(spec)}
+	c.Arrive(0, k, &out)
+	if k.state != stateGranted || k.Decode.id != "a" {
+		t.Errorf("state %d, on %s; want a, on which nothing is booked", k.state, k.Decode.id)
+	}
+}

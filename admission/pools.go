@@ -106,18 +106,21 @@ func (p *pool) loads() PoolLoad {
 	return l
 }
 
-// move replaces what a rank adds to the sums.
-func (l *PoolLoad) move(old, now *PoolLoad) {
-	l.Requests += now.Requests - old.Requests
-	l.PrefillTokens += now.PrefillTokens - old.PrefillTokens
-	l.BatchedTokens += now.BatchedTokens - old.BatchedTokens
-	l.Blocks += now.Blocks - old.Blocks
-	l.KVBlocks += now.KVBlocks - old.KVBlocks
+// rankLoad is what a rank holds, as the loads of its pools count it. It is apart from
+// PoolLoad, of which it is the part that bookings change, because they are frequent.
+type rankLoad struct{ requests, tokens, blocks int64 }
+
+func (r *Rank) holds() rankLoad {
+	return rankLoad{requests: r.load(), tokens: r.tokens, blocks: r.blocksPending + r.blocksActive}
 }
 
-func (r *Rank) sums() PoolLoad {
-	return PoolLoad{
-		Requests: r.load(), PrefillTokens: r.tokens, BatchedTokens: r.capacity.MaxBatchedTokens,
-		Blocks: r.blocksPending + r.blocksActive, KVBlocks: r.capacity.KVBlocks,
-	}
+// add counts more of what a rank of the pool holds.
+func (l *PoolLoad) add(more rankLoad) {
+	l.Requests += more.requests
+	l.PrefillTokens += more.tokens
+	l.Blocks += more.blocks
+}
+
+func (a rankLoad) minus(b rankLoad) rankLoad {
+	return rankLoad{requests: a.requests - b.requests, tokens: a.tokens - b.tokens, blocks: a.blocks - b.blocks}
 }

@@ -60,7 +60,7 @@ type Rank struct {
 	blocksActive  int64
 
 	capacity Capacity
-	counted  PoolLoad     // what the pools' sums have of it
+	counted  rankLoad     // what the pools' sums have of it
 	parked   []parkedLane // blocked lanes whose heads need this rank, or one of few
 
 	passed      int     // requests that hold nothing

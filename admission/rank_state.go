@@ -38,9 +38,10 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	}
 	load := r.load()
 	overDelta := b2i(cand && over) - b2i(r.cand && r.over)
-	sums := r.sums()
+	holds := r.holds()
+	more := holds.minus(r.counted)
 	for _, p := range r.pools {
-		p.sum.move(&r.counted, &sums)
+		p.sum.add(more)
 		p.overN += overDelta
 		if cand != r.cand {
 			p.cand.put(r.index, cand)
@@ -62,7 +63,7 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 		}
 		p.load.put(r.index, r.groupID, load, seq, room)
 	}
-	r.cand, r.room, r.over, r.counted = cand, room, over, sums
+	r.cand, r.room, r.over, r.counted = cand, room, over, holds
 }
 
 func b2i(b bool) int {

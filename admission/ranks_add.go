@@ -47,7 +47,7 @@ func (ix *rankIndex) indexRank(r *Rank) {
 	ix.joinSize(r)
 	ix.growBlockThresholds(r)
 	r.pools = nil
-	r.counted = PoolLoad{}
+	r.counted = rankLoad{}
 	names := r.models
 	if len(names) == 0 {
 		names = []string{""}
@@ -59,6 +59,8 @@ func (ix *rankIndex) indexRank(r *Rank) {
 		}
 		p.members.set(r.index)
 		p.sum.Ranks++
+		p.sum.BatchedTokens += r.capacity.MaxBatchedTokens
+		p.sum.KVBlocks += r.capacity.KVBlocks
 		p.workers[r.workerName()]++
 		p.model.ranks++
 		if p.groupSize[r.groupID]++; p.groupSize[r.groupID] == 1 {
@@ -90,7 +92,9 @@ func (ix *rankIndex) unindexRank(r *Rank) {
 	for _, p := range r.pools {
 		p.members.clear(r.index)
 		p.sum.Ranks--
-		p.sum.move(&r.counted, &PoolLoad{})
+		p.sum.BatchedTokens -= r.capacity.MaxBatchedTokens
+		p.sum.KVBlocks -= r.capacity.KVBlocks
+		p.sum.add(rankLoad{}.minus(r.counted))
 		if w := r.workerName(); p.workers[w] == 1 {
 			delete(p.workers, w)
 		} else {
