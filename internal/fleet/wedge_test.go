@@ -356,23 +356,27 @@ func TestOneRankOfSeveralIsWedged(t *testing.T) {
 	})
 }
 
-// A worker that is registered anew with other settings stays wedged.
+// A worker that is registered anew with other settings stays wedged, the same worker (a
+// label) or another (a key).
 func TestReplacementStaysWedged(t *testing.T) {
-	inHangBed(t, dialectVLLM, time.Second, func(b *hangBed) {
-		l := b.leg(Leg{})
-		b.hangs()
-		b.left(l, 3*time.Second)
-		w := b.add(WorkerSpec{URL: urlA, Backend: dialectVLLM, Labels: map[string]string{"a": "b"}})
-		b.pass(5 * time.Second)
-		b.wantCandidates(urlB)
-		b.prober.schedule(urlA, func(s *fakeScheduler) { s.hangs = false })
-		b.pass(10 * time.Second)
-		b.wantCandidates(urlA, urlB)
-		if w.Info().Ranks[0].Wedged != nil {
-			t.Error("it is still wedged")
-		}
-		l.Stop()
-	})
+	for _, spec := range []WorkerSpec{{Labels: map[string]string{"a": "b"}}, {APIKey: "k"}} {
+		inHangBed(t, dialectVLLM, time.Second, func(b *hangBed) {
+			l := b.leg(Leg{})
+			b.hangs()
+			b.left(l, 3*time.Second)
+			l.Stop()
+			spec.URL, spec.Backend = urlA, dialectVLLM
+			w := b.add(spec)
+			b.pass(5 * time.Second)
+			b.wantCandidates(urlB)
+			b.prober.schedule(urlA, func(s *fakeScheduler) { s.hangs = false })
+			b.pass(10 * time.Second)
+			b.wantCandidates(urlA, urlB)
+			if w.Info().Ranks[0].Wedged != nil {
+				t.Error("it is still wedged")
+			}
+		})
+	}
 }
 
 // A drained worker that hangs gives its requests back too.
