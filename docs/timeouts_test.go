@@ -68,7 +68,7 @@ var packages = map[string]string{
 	"fleet": "../internal/fleet", "http1": "../internal/http1", "server": "../internal/server", "telemetry": "../internal/telemetry",
 	"upstream": "../internal/upstream", "engine": "../internal/engine", "openai": "../internal/openai", "policy": "../internal/policy",
 	"translate": "../internal/translate", "tokens": "../internal/tokens", "classify": "../internal/classify", "wire": "../internal/wire",
-	"discovery": "../internal/discovery", "file": "../internal/discovery/file",
+	"discovery": "../internal/discovery", "file": "../internal/discovery/file", "kubernetes": "../internal/discovery/kubernetes",
 }
 
 // unnoticed are the times of the code that nobody outside it notices.
@@ -76,6 +76,8 @@ var unnoticed = map[string]string{
 	"fleet.leastLook":                "bounds how often a rank is looked at with tiny settings",
 	"admission.recheckEvery":         "a safety net: what it finds is a fault",
 	"admission.leastHold":            "keeps a division finite",
+	"kubernetes.reportPause":         "events of that time are one reading",
+	"kubernetes.steadyRound":         "when the pauses begin anew",
 	"http1.pollInterval":             "how often the accepting goroutine polls",
 	"http1.recentWindow":             "what counts as a burst of clients",
 	"http1.silentFor":                "how long a finding about newcomers holds",

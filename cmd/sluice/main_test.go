@@ -24,8 +24,8 @@ func sluice(t *testing.T, environ []string, args ...string) (code int, stdout, s
 func TestUsageErrors(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"srve", "sluice: unknown command \"srve\"; did you mean serve?\nsluice: see sluice --help\n"},
-		{"serve --prot 1 --service-discovery --selector app=x --port --enable-igw --queue-timeout-secs 3 --encode=x",
-			"sluice: unknown flag: --prot; did you mean --port?\nsluice: unknown flag: --service-discovery\nsluice: unknown flag: --selector\n" +
+		{"serve --prot 1 --enable-mesh --router-selector app=x --port --enable-igw --queue-timeout-secs 3 --encode=x",
+			"sluice: unknown flag: --prot; did you mean --port?\nsluice: unknown flag: --enable-mesh\nsluice: unknown flag: --router-selector\n" +
 				"sluice: unknown flag: --queue-timeout-secs\nsluice: unknown flag: --encode\nsluice: see sluice serve --help\n"},
 		{"serve --prot 1", "sluice: unknown flag: --prot; did you mean --port?\nsluice: see sluice serve --help\n"},
 		{"serve now", "sluice: unexpected argument \"now\"\nsluice: see sluice serve --help\n"},

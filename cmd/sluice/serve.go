@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/discovery/file"
+	"github.com/sluice-router/sluice/internal/discovery/kubernetes"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -146,6 +147,7 @@ type router struct {
 	gate       *admission.Gate
 	fleet      *fleet.Fleet
 	sources    *discovery.Manager
+	kubernetes *kubernetes.Source // nil without --service-discovery
 	dispatcher *dispatch.Dispatcher
 	server     *server.Server
 	reload     reload
@@ -213,6 +215,12 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	reg := telemetry.NewRegistry()
 	r := &router{log: log, registry: reg}
 	reg.MustRegister(log, &r.reload)
+	if cfg.Kubernetes.Enabled {
+		v, _ := built()
+		if r.kubernetes, err = kubernetes.New(kubernetes.Options{Config: cfg, UserAgent: "sluice/" + v, Log: log.Logger}); err != nil {
+			return nil, err
+		}
+	}
 	clock := admission.NewSystemClock()
 	gateMetrics := admission.NewMetrics(reg)
 	gate := admission.NewGate(admission.Options{
@@ -254,6 +262,9 @@ func (r *router) startSources(cfg *config.Config) {
 	if cfg.Discovery.Provider == config.DiscoveryFile {
 		r.sources.Run(file.New(cfg))
 	}
+	if r.kubernetes != nil {
+		r.sources.Run(r.kubernetes)
+	}
 }
 
 // takeConfigured puts the list of workers of the configuration in force, as a reading of
@@ -277,6 +288,8 @@ func missingWorkers(cfg *config.Config) string {
 	}
 	prefill, decode := known[config.WorkerPrefill], known[config.WorkerDecode]
 	switch {
+	case cfg.Kubernetes.Enabled:
+		return "" // they come with the first reading
 	case !cfg.Fleet.PDDisaggregation && len(cfg.Workers) == 0:
 		return "no worker is known yet: add some with POST /workers, or name them with --worker-urls"
 	case !cfg.Fleet.PDDisaggregation || prefill && decode:

@@ -21,6 +21,7 @@ type Config struct {
 	Fleet             Fleet             `yaml:"fleet" help:"The engines as a whole."`
 	Workers           []Worker          `yaml:"workers" flag:"-" reload:"true" help:"The engines that the configuration declares. Any of them may be down, and more come at run time with POST /workers and from other sources. A list given by flags replaces the environment's, and that the file's, whole. A reload puts a changed list in force, see docs/discovery.md."`
 	Discovery         Discovery         `yaml:"discovery" help:"Workers that are declared elsewhere, and what is kept of those that were registered by request. docs/discovery.md explains it."`
+	Kubernetes        Kubernetes        `yaml:"kubernetes" help:"Workers that are pods of a Kubernetes cluster. docs/kubernetes.md has the rights that it needs, and examples."`
 	Routing           Routing           `yaml:"routing" help:"How a rank is chosen among those that have room."`
 	Admission         Admission         `yaml:"admission" help:"The gate in front of prefill: bounded requests in prefill, policy classes, and what is refused at once."`
 	ConditionalDisagg ConditionalDisagg `yaml:"conditional_disagg" help:"Conditional disaggregation: some requests bypass the prefill workers and run whole on a vLLM decode worker. They wait in their class like others, with decode workers as candidates only."`
@@ -93,6 +94,25 @@ type Fleet struct {
 	KVHandOffMaxAge           time.Duration `yaml:"kv_handoff_max_age_secs" default:"20" unit:"secs" range:"0.001:" help:"vLLM only: maximum age of the KV cache that prefill handed over; older cache is not used. Keep it well under the engine's own lease of 30 s (kv_lease_duration), after which an engine answers with wrong text and status 200."`
 	KVTransferTopology        string        `yaml:"kv_transfer_topology" default:"off" choices:"off|required|preferred" help:"Whether the prefill and the decode worker of a request must be in the same domain (workers[].topology_domain). off: domains are ignored. required: always. preferred: if possible."`
 	KVTransferPreferredWeight int           `yaml:"kv_transfer_preferred_weight" default:"1" range:"1:1000000" onlywith:"preferred" help:"Weight of a common domain with kv_transfer_topology: preferred, compared with the weights of the labels that a request prefers."`
+	PairLabel                 LabelKey      `yaml:"pair_label" onlywith:"pd" help:"Name of a label of workers: a prefill and a decode worker are paired only if they have the same value of it. Workers without the label are paired with each other. With the label in which a rollout differs (a revision, a group), no request is ever split between two generations. Pods have it as a label of the pod."`
+}
+
+// Kubernetes says which pods are workers. The names and the defaults are those of the
+// SGLang model gateway.
+type Kubernetes struct {
+	Enabled         bool          `yaml:"service_discovery" default:"false" help:"Watch a Kubernetes cluster: pods that a selector matches are workers while they run. Workers of other sources stay as they are."`
+	Selector        LabelSelector `yaml:"selector" onlywith:"kubernetes" help:"Labels of the pods that are workers: app=x,tier in (a, b),!canary as kubectl takes it, or pairs with a space between (app=x tier=a). Not with pd_disaggregation."`
+	PrefillSelector LabelSelector `yaml:"prefill_selector" onlywith:"kubernetes" help:"Labels of the pods that are prefill workers. With pd_disaggregation."`
+	DecodeSelector  LabelSelector `yaml:"decode_selector" onlywith:"kubernetes" help:"Labels of the pods that are decode workers. With pd_disaggregation. A pod that both selectors match is a prefill worker."`
+	Port            PodPort       `yaml:"service_discovery_port" default:"80" onlywith:"kubernetes" help:"Port of the engine in each pod: a number, or the name of a port of its containers. The annotation smg.ai/worker-ports of a pod (30000, or 30000,30001 for a pod with several engines) wins over it."`
+	// Namespace is empty for all namespaces.
+	Namespace               string      `yaml:"service_discovery_namespace" onlywith:"kubernetes" help:"Namespace of the pods; empty: all namespaces, which needs a ClusterRole."`
+	ModelIDFrom             PodMetadata `yaml:"model_id_from" onlywith:"kubernetes" must:"namespace, label:KEY or annotation:KEY" help:"Where a pod says its model: namespace, label:KEY or annotation:KEY. Without it, and in a pod without that, the model is fleet.model_id, else what the engine reports."`
+	BootstrapPortAnnotation LabelKey    `yaml:"bootstrap_port_annotation" default:"sglang.ai/bootstrap-port" onlywith:"kubernetes" help:"Annotation of prefill pods with the port at which decode finds them, or none; for a pod with several engines one for all, or a list in the order of its ports."`
+	KVConnectorAnnotation   LabelKey    `yaml:"kv_connector_annotation" default:"smg.ai/kv-connector" onlywith:"kubernetes" help:"Annotation of vLLM pods with their KV connector: a class of vLLM (NixlConnector), or a value of workers[].kv_connector."`
+	KVEngineIDAnnotation    LabelKey    `yaml:"kv_engine_id_annotation" default:"smg.ai/kv-engine-id" onlywith:"kubernetes" help:"Annotation of vLLM prefill pods with the id of the KV engine; for a pod with several engines a list in the order of its ports. Another id means another engine, of which nothing is known. It is not needed: sluice asks the engines for their ids."`
+	EndpointSlices          bool        `yaml:"service_discovery_endpoint_slices" default:"false" onlywith:"kubernetes" help:"Watch EndpointSlices too, by the same selectors, which then are of labels that a Service passes on to its slices: for engines outside of the cluster, and pods whose own labels no selector matches. Where a selector matches the pod itself, the pod decides, and slices say nothing."`
+	Kubeconfig              string      `yaml:"kubeconfig" onlywith:"kubernetes" help:"File with the address of the API server and the credentials. Without it: the file that KUBECONFIG names, else the service account of the pod in which sluice runs."`
 }
 
 // The values of Discovery.Provider.

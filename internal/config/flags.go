@@ -109,6 +109,8 @@ func (o *option) flagType() string {
 		return "KEY"
 	case o.typ == typeAliases:
 		return "ALIAS=MODEL"
+	case o.typ == typeSelector:
+		return "SELECTOR"
 	}
 	return "TEXT"
 }
@@ -151,7 +153,7 @@ func FileFlags() []string {
 
 // ExpandArgs joins the words of flags that take several, since flag parsers
 // give a flag one: "--prefill URL 8998" becomes "--prefill=URL 8998" in one
-// word, and "--worker-urls A B" likewise. Words after "--" are left alone.
+// word, and "--worker-urls A B" or "--selector a=b c=d" likewise. Words after "--" are left alone.
 func ExpandArgs(args []string) []string {
 	out := make([]string, 0, len(args))
 	for i := 0; i < len(args); i++ {
@@ -193,6 +195,8 @@ func extraWords(arg string) int {
 		return 1
 	case "--worker-urls", "--decode":
 		return maxWorkers
+	case "--selector", "--prefill-selector", "--decode-selector":
+		return maxSelectorWords
 	}
 	return 0
 }
@@ -206,6 +210,8 @@ func (l *loader) applyFlags(f *Flags) {
 		from := Origin{Kind: FromFlag, Name: o.flag}
 		if o.repeats() {
 			l.set(l.root, "", o, from, r.values...)
+		} else if o.typ == typeSelector {
+			l.set(l.root, "", o, from, joinSelectors(r.values))
 		} else {
 			l.set(l.root, "", o, from, r.last())
 		}

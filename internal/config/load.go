@@ -17,6 +17,8 @@ const (
 	maxSecretBytes = 64 << 10
 	maxErrors      = 100
 	maxWorkers     = 10_000
+
+	maxSelectorWords = 100 // of one flag
 )
 
 // ReadFile reads a whole file, as os.ReadFile does.

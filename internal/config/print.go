@@ -169,6 +169,10 @@ func (p *printer) shown(o *option, root reflect.Value) bool {
 		if !p.cfg.ConditionalDisagg.Enabled {
 			return false
 		}
+	case "kubernetes":
+		if !p.cfg.Kubernetes.Enabled {
+			return false
+		}
 	}
 	if o.path == policyConfigPath {
 		return false // its classes are shown in its place

@@ -193,6 +193,7 @@ var (
 	typeLabels   = reflect.TypeFor[map[string]string]()
 	typeAliases  = reflect.TypeFor[ModelAliases]()
 	typeDuration = reflect.TypeFor[time.Duration]()
+	typeSelector = reflect.TypeFor[LabelSelector]()
 )
 
 func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecrets }

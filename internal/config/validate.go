@@ -22,6 +22,7 @@ func (l *loader) validate() {
 	l.checkRest()
 	l.checkAliases()
 	l.checkDiscovery()
+	l.checkKubernetes()
 	l.checkWorkers()
 }
 

@@ -287,6 +287,7 @@ var defaultHealthInterval = config.Default().Health.Interval
 type settings struct {
 	ModelID      string
 	DPAware      bool
+	PairLabel    config.LabelKey
 	Health       config.Health
 	Breaker      config.CircuitBreaker
 	apiKey       config.Secret
@@ -299,6 +300,7 @@ func (s settings) options() Options {
 	return Options{
 		Config: configtest.New(func(c *config.Config) {
 			c.Fleet.ModelID, c.Fleet.DPAware, c.Auth.WorkerAPIKey = s.ModelID, s.DPAware, s.apiKey
+			c.Fleet.PairLabel = s.PairLabel
 			configtest.Overlay(&c.Health, s.Health)
 			configtest.Overlay(&c.CircuitBreaker, s.Breaker)
 		}),

@@ -12,9 +12,22 @@ import (
 )
 
 // pairGroup is equal for ranks that can hand KV cache to each other: those of one
-// dialect, connector and form of the cache.
+// dialect, connector and form of the cache, with one value of the pair label.
 func (w *Worker) pairGroup() string {
-	return w.Backend() + w.Dialect().PairForm(w.Connector(), &w.Facts().Facts)
+	group := w.Backend() + w.Dialect().PairForm(w.Connector(), &w.Facts().Facts)
+	if value := w.pairLabel(); value != "" {
+		group += " with " + string(w.fleet.cfg.Fleet.PairLabel) + "=" + value
+	}
+	return group
+}
+
+// pairLabel returns the worker's value of the label fleet.pair_label, "" without one.
+func (w *Worker) pairLabel() string {
+	key := w.fleet.cfg.Fleet.PairLabel
+	if key == "" {
+		return ""
+	}
+	return w.spec.Labels[string(key)]
 }
 
 // inheritsConnector reports whether w takes the connector of its prefill workers.
@@ -22,11 +35,11 @@ func (w *Worker) inheritsConnector() bool {
 	return w.role == admission.RoleDecode && w.Dialect().Connectors() != nil && w.ownConnector() == ""
 }
 
-// connectorsByModel are the connectors of prefill workers of a dialect by model, in the
-// order of registration.
+// connectorsByModel are the connectors of prefill workers of a dialect by model and
+// value of the pair label, in the order of registration.
 type connectorsByModel map[dialectModel][]string
 
-type dialectModel struct{ dialect, model string }
+type dialectModel struct{ dialect, model, pairLabel string }
 
 func (f *Fleet) prefillConnectorsLocked() connectorsByModel {
 	o := connectorsByModel{}
@@ -36,7 +49,7 @@ func (f *Fleet) prefillConnectorsLocked() connectorsByModel {
 		}
 		c := w.Connector()
 		for _, m := range w.pools() {
-			key := dialectModel{w.Backend(), m}
+			key := dialectModel{w.Backend(), m, w.pairLabel()}
 			if !slices.Contains(o[key], c) {
 				o[key] = append(o[key], c)
 			}
@@ -56,13 +69,13 @@ func (w *Worker) pools() []string {
 	return []string{""}
 }
 
-// pick returns the connector that a decode worker of the dialect and the models is to
-// have. One that it has stays as long as it is offered.
-func (o connectorsByModel) pick(d engine.Dialect, models []string, now string) string {
+// pick returns the connector that a decode worker of the dialect, the models and the
+// pair label is to have. One that it has stays as long as it is offered.
+func (o connectorsByModel) pick(d engine.Dialect, models []string, pairLabel, now string) string {
 	of := d.Connectors()
 	best := of.Unknown
 	for _, m := range models {
-		for _, c := range o[dialectModel{d.Name(), m}] {
+		for _, c := range o[dialectModel{d.Name(), m, pairLabel}] {
 			if c == now && of.Preference(c) >= 2 {
 				return c
 			}
@@ -77,7 +90,7 @@ func (o connectorsByModel) pick(d engine.Dialect, models []string, now string) s
 // inheritConnectorLocked gives w the connector of its prefill workers and reports whether that
 // changed it.
 func (w *Worker) inheritConnectorLocked(o connectorsByModel) bool {
-	c := o.pick(w.Dialect(), w.pools(), w.inheritedConnector)
+	c := o.pick(w.Dialect(), w.pools(), w.pairLabel(), w.inheritedConnector)
 	if c == w.inheritedConnector {
 		return false
 	}
@@ -160,11 +173,19 @@ func (w *Worker) findPairingNotes(others map[string]map[string]bool) (notes []st
 	list := strings.Join(slices.Sorted(maps.Keys(theirs)), ", ")
 	switch {
 	case len(theirs) > 0 && !theirs[own]:
-		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it uses %s, they use %s; set the same backend and kv_connector for both", other, own, list))
+		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it uses %s, they use %s; set the same backend and kv_connector for both%s", other, own, list, w.pairLabelHint()))
 	case w.inheritsConnector() && len(theirs) > 1:
 		notes = append(notes, fmt.Sprintf("prefill workers of its model use %s; it is assumed to use %s: set its kv_connector", list, own))
 	}
 	return notes
+}
+
+// pairLabelHint completes the advice of a note where there is a pair label.
+func (w *Worker) pairLabelHint() string {
+	if key := w.fleet.cfg.Fleet.PairLabel; key != "" {
+		return ", and workers are paired only with the same label " + string(key)
+	}
+	return ""
 }
 
 // withheldLocked reports whether w is healthy but gets no requests, because what a

@@ -174,6 +174,55 @@ func (b *testbed) pair(model string) *admission.Ticket {
 	return t
 }
 
+// With a pair label only workers with the same value of it are paired, those without it
+// with each other, and the connector is that of the own generation.
+func TestPairLabelKeepsGenerationsApart(t *testing.T) {
+	generation := func(url string, role config.WorkerType, g string) WorkerSpec {
+		spec := WorkerSpec{URL: url, Type: role, Labels: map[string]string{"other": "x"}}
+		if g != "" {
+			spec.Labels["gen"] = g
+		}
+		return spec
+	}
+	for _, tc := range []struct {
+		label      config.LabelKey
+		p, q, d, e string // the generations
+		want       map[string]bool
+	}{
+		{"gen", "1", "2", "1", "2", map[string]bool{"pd": true, "qe": true}},
+		{"gen", "", "2", "", "2", map[string]bool{"pd": true, "qe": true}},
+		{"gen", "1", "2", "2", "2", map[string]bool{"qd": true, "qe": true}},
+		{"gen", "1", "1", "2", "2", nil},
+		{"", "1", "2", "1", "2", map[string]bool{"pd": true, "pe": true, "qd": true, "qe": true}},
+	} {
+		inBubble(t, settings{PairLabel: tc.label}, func(b *testbed) {
+			b.prober.set(well, urlP, urlQ, urlD, urlE)
+			for _, url := range []string{urlP, urlQ, urlD, urlE} {
+				b.prober.says(url, vllmFacts("m"))
+			}
+			b.prober.connected(urlP, engine.ConnectorNIXL, nil)
+			b.prober.connected(urlQ, engine.ConnectorNIXL, nil)
+			b.add(generation(urlP, config.WorkerPrefill, tc.p))
+			b.add(generation(urlQ, config.WorkerPrefill, tc.q))
+			b.add(generation(urlD, config.WorkerDecode, tc.d))
+			e := b.add(generation(urlE, config.WorkerDecode, tc.e))
+			b.pass(2 * factsInterval)
+			got := b.pairsOf(60)
+			if len(got) != len(tc.want) {
+				t.Errorf("%+v: pairs %v", tc, got)
+			}
+			for pair := range got {
+				if !tc.want[pair] {
+					t.Errorf("%+v: pairs %v", tc, got)
+				}
+			}
+			if notes := e.Info().Pairing; tc.want == nil && (len(notes) != 1 || !strings.Contains(notes[0], "it uses vllm/unknown with gen=2, they use vllm/nixl with gen=1") || !strings.Contains(notes[0], "the same label gen")) {
+				t.Errorf("notes %q", notes)
+			}
+		})
+	}
+}
+
 // A prefill worker whose bootstrap port is to be found out gets no work through
 // the default one while its /server_info is slow.
 func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {

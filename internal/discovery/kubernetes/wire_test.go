@@ -1,0 +1,170 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/config/configtest"
+	"github.com/sluice-router/sluice/internal/discovery"
+)
+
+// kubeconfig writes a file with the server, its certificate authority and a token file.
+func kubeconfig(t *testing.T, s *httptest.Server, tokenFile string) string {
+	t.Helper()
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: u, user: {tokenFile: %q}}]
+`, s.URL, ca, tokenFile)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// run runs a source until the test ends, and returns its readings.
+func run(t *testing.T, change func(*config.Config)) <-chan discovery.Reading {
+	t.Helper()
+	source, err := New(Options{UserAgent: "sluice/test", Config: configtest.New(func(c *config.Config) {
+		whole(c)
+		change(c)
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	readings := make(chan discovery.Reading)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		source.Run(ctx, func(r discovery.Reading) {
+			select {
+			case readings <- r:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return readings
+}
+
+func until(t *testing.T, readings <-chan discovery.Reading, what string, ok func(discovery.Reading) bool) {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		select {
+		case r := <-readings:
+			if ok(r) {
+				return
+			}
+		case <-limit:
+			t.Fatalf("no reading %s", what)
+		}
+	}
+}
+
+func workers(n int) func(discovery.Reading) bool {
+	return func(r discovery.Reading) bool { return r.Err == nil && len(r.Workers) == n }
+}
+
+// Over a real connection with TLS: the token is refused, and the new one in the file is
+// used without a restart.
+func TestAnExpiredTokenIsReadAgain(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("http2=%t", http2), func(t *testing.T) {
+			api := newAPIServer()
+			api.token = "first"
+			api.putPod(pod("a", "10.0.0.1"))
+			server := httptest.NewUnstartedServer(api)
+			server.EnableHTTP2 = http2
+			server.StartTLS()
+			defer server.Close()
+			token := filepath.Join(t.TempDir(), "token")
+			if err := os.WriteFile(token, []byte("first\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv(clientcmd.RecommendedConfigPathEnvVar, kubeconfig(t, server, token))
+			readings := run(t, func(*config.Config) {})
+			until(t, readings, "with one worker", workers(1))
+			api.putPod(pod("b", "10.0.0.2"))
+			until(t, readings, "with two workers", workers(2))
+
+			api.setToken("second")
+			api.cut()
+			until(t, readings, "that fails", func(r discovery.Reading) bool {
+				return r.Err != nil && strings.Contains(r.Err.Error(), "the API server does not accept the credentials")
+			})
+			api.putPod(pod("c", "10.0.0.3"))
+			if err := os.WriteFile(token, []byte("second\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			until(t, readings, "with three workers", workers(3))
+			api.cut()
+		})
+	}
+}
+
+// The server is away, comes back at its address, and nothing has to be done.
+func TestTheServerIsRestarted(t *testing.T) {
+	api := newAPIServer()
+	api.putPod(pod("a", "10.0.0.1"))
+	server := httptest.NewTLSServer(api)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := kubeconfig(t, server, token)
+	readings := run(t, func(c *config.Config) { c.Kubernetes.Kubeconfig = file })
+	until(t, readings, "with one worker", workers(1))
+
+	for watches := 0; watches == 0; runtime.Gosched() {
+		_, watches = api.counts()
+	}
+	server.CloseClientConnections()
+	until(t, readings, "after a cut", workers(1))
+
+	address, tls := server.Listener.Addr().String(), server.TLS
+	api.cut()
+	server.Close()
+	until(t, readings, "that fails", func(r discovery.Reading) bool { return r.Err != nil })
+	api.putPod(pod("b", "10.0.0.2"))
+	again := httptest.NewUnstartedServer(api)
+	if err := again.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again.Listener = listen(t, address)
+	again.TLS = tls
+	again.StartTLS()
+	defer again.Close()
+	until(t, readings, "with two workers", workers(2))
+	api.cut()
+}
+
+func listen(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Skipf("the port was taken meanwhile: %v", err)
+	}
+	return l
+}
