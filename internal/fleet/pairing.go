@@ -27,7 +27,7 @@ func (w *Worker) pairLabel() string {
 	if key == "" {
 		return ""
 	}
-	return w.spec.Labels[string(key)]
+	return w.spec.Load().Labels[string(key)]
 }
 
 // inheritsConnector reports whether w takes the connector of its prefill workers.
