@@ -141,7 +141,7 @@ func (o *Options) introduce(number int, s *scenario) {
 	_, _ = fmt.Fprintln(o.Out)
 }
 
-// conclude ends the demo. kept: the last router goes on running.
+// conclude ends the demo. kept: the last router keeps running.
 func (o *Options) conclude(good, kept bool) {
 	if good {
 		_, _ = fmt.Fprintln(o.Out)

@@ -132,7 +132,7 @@ policy_classes:
 }
 
 // flood is one client that sends long prompts and another that sends short ones
-// behind them, with a class for each length.
+// after them, with a class for each length.
 func flood(prefill time.Duration) scenario {
 	const (
 		longTokens = 500

@@ -63,7 +63,7 @@ func newScreen(o Options, r *run) *screen {
 	return &screen{r: r, out: o.Out, style: o.Style, states: make([]string, len(r.reqs))}
 }
 
-// state says where a request is. The caller must hold run.mu.
+// state is where a request is. The caller must hold run.mu.
 func (r *run) state(i int) string {
 	q := &r.reqs[i]
 	switch {

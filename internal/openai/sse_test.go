@@ -112,7 +112,7 @@ func TestEventScannerBoundsWhatItKeeps(t *testing.T) {
 }
 
 // The last event of a stream of the Responses API repeats the request's instructions
-// and the whole answer: how it ended is read all the same.
+// and the whole answer: how it ended is still read.
 func TestLongEventsAreReadForHowTheAnswerEnded(t *testing.T) {
 	long := strings.Repeat("x", 3000)
 	response := "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"object\":\"response\",\"instructions\":\"" + long + "\",\"status\":\"%s\",\"usage\":{\"input_tokens\":7,\"output_tokens\":3}}}\n\n"

@@ -340,7 +340,7 @@ func (w *Worker) bootstrapHandler() http.Handler {
 	return mux
 }
 
-// routeQuery says whether GET /route asks for the whole layout (all -1).
+// routeQuery reports whether GET /route asks for the whole layout (all -1).
 func routeQuery(q url.Values) (whole, ok bool) {
 	whole = true
 	for _, k := range []string{"prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank"} {

@@ -28,7 +28,7 @@ const (
 	VLLM   Backend = "vllm"   // as observed on the wire of 0.32.0
 )
 
-// Options says what fleet to start.
+// Options are the options of a fleet.
 type Options struct {
 	// Prefill, Decode and Regular are numbers of workers.
 	Prefill, Decode, Regular int

@@ -20,7 +20,7 @@ type vrequest struct {
 	contents    []prompt
 	min         int // min_tokens
 	greedy      bool
-	temperature string // as the responses API says it again
+	temperature string // as the responses API repeats it
 	kv          *transferParams
 	adapter     string
 }

@@ -353,7 +353,7 @@ func TestVLLMAPIsAnswerTheSameText(t *testing.T) {
 	if len(e) != 5 || !strings.Contains(e[0].data, `"delta":{"role":"assistant","content":""}`) || !strings.Contains(e[3].data, `"choices":[],"usage":{`) {
 		t.Errorf("chat events %v", e)
 	}
-	// Without max_tokens chat goes on to its own end, completions for 16 tokens.
+	// Without max_tokens chat ends by itself, completions end after 16 tokens.
 	f.Regular(0).SetTiming(Timing{OutputTokens: 20})
 	for path, tokens := range map[string]string{chatPath: `"completion_tokens":20`, "/v1/completions": `"completion_tokens":16`} {
 		if r := post(ctx, c, url+path, vbody(path, "x", "")); !strings.Contains(r.body, tokens) {

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// DefaultMaxModels bounds the models that an Estimator learns apart.
+	// DefaultMaxModels bounds the models that an Estimator learns separately.
 	DefaultMaxModels = 128
 	// MaxTokens is the largest estimate.
 	MaxTokens = 1 << 32

@@ -73,7 +73,7 @@ func (m *Messages) limits(c *chatBody, top object) error {
 	}
 	for i, v := range stops.elements() {
 		if !v.isString() {
-			return bad(top.at.field("stop_sequences").element(i), "must be a string, not %s", v.kind())
+			return mustBe(top.at.field("stop_sequences").element(i), "a string", v)
 		}
 		m.stops = append(m.stops, v.text())
 	}
@@ -401,7 +401,7 @@ func (m *Messages) output(c *chatBody, top object) error {
 	}
 	schema := f.get("schema")
 	if !schema.isObject() {
-		return bad(at.field("schema"), "must be an object, not %s", schema.kind())
+		return mustBe(at.field("schema"), "an object", schema)
 	}
 	c.name("response_format")
 	c.b = append(c.b, `{"type":"json_schema","json_schema":{"name":"response","schema":`...)

@@ -17,7 +17,7 @@ func (m *Messages) prompt(c *chatBody, top object) error {
 		}
 		t.system(text)
 	default:
-		return bad(at, "must be a string or an array, not %s", system.kind())
+		return mustBe(at, "a string or an array", system)
 	}
 	messages, err := top.array("messages")
 	if err != nil {
@@ -85,7 +85,7 @@ func (m *Messages) turn(t *turns, v raw, at *path) error {
 		}
 		return nil
 	case !content.isArray():
-		return bad(at.field("content"), "must be a string or an array, not %s", content.kind())
+		return mustBe(at.field("content"), "a string or an array", content)
 	}
 	at = at.field("content")
 	switch role {
@@ -151,7 +151,7 @@ func (m *Messages) userBlocks(t *turns, content raw, at *path) error {
 			}
 			t.tool(id, nil, &inside)
 		default:
-			return bad(block.at.field("content"), "must be a string or an array, not %s", result.kind())
+			return mustBe(block.at.field("content"), "a string or an array", result)
 		}
 	}
 	return nil
@@ -180,7 +180,7 @@ func (m *Messages) assistantBlocks(t *turns, content raw, at *path) error {
 			}
 			input := block.get("input")
 			if input != nil && !input.isObject() {
-				return bad(block.at.field("input"), "must be an object, not %s", input.kind())
+				return mustBe(block.at.field("input"), "an object", input)
 			}
 			a.call(id, name, appendQuoted(nil, input.or("{}")))
 		default:
@@ -269,7 +269,7 @@ func (p *parts) document(block object) error {
 			return nil
 		}
 		if !content.isArray() {
-			return bad(at.field("content"), "must be a string or an array, not %s", content.kind())
+			return mustBe(at.field("content"), "a string or an array", content)
 		}
 		if len(texts) > 0 {
 			p.text(joinTexts(texts, `\n`))

@@ -43,6 +43,11 @@ func bad(at *path, format string, args ...any) *openai.Error {
 	return e
 }
 
+// mustBe is the error of a value of the wrong type; want is the right one.
+func mustBe(at *path, want string, v raw) *openai.Error {
+	return bad(at, "must be "+want+", not %s", v.kind())
+}
+
 // unsupported is the error of a value that can't be translated.
 func unsupported(at *path, format string, args ...any) *openai.Error {
 	e := bad(at, format, args...)
@@ -66,7 +71,7 @@ type member struct {
 func readObject(v raw, at *path) (object, error) {
 	o := object{at: at}
 	if !v.isObject() {
-		return o, bad(at, "must be an object, not %s", v.kind())
+		return o, mustBe(at, "an object", v)
 	}
 	o.list = make([]member, 0, 8)
 	var seen map[string]struct{}
@@ -123,7 +128,7 @@ func (o object) get(name string) raw {
 func (o object) str(name string) (raw, error) {
 	v := o.get(name)
 	if v != nil && !v.isString() {
-		return nil, bad(o.at.field(name), "must be a string, not %s", v.kind())
+		return nil, mustBe(o.at.field(name), "a string", v)
 	}
 	return v, nil
 }
@@ -176,7 +181,7 @@ func (r *memberReader) boolean(name string) raw { return r.keep(r.object.boolean
 func (o object) array(name string) (raw, error) {
 	v := o.get(name)
 	if v != nil && !v.isArray() {
-		return nil, bad(o.at.field(name), "must be an array, not %s", v.kind())
+		return nil, mustBe(o.at.field(name), "an array", v)
 	}
 	return v, nil
 }
@@ -185,7 +190,7 @@ func (o object) array(name string) (raw, error) {
 func (o object) number(name string) (raw, error) {
 	v := o.get(name)
 	if v != nil && !v.isNumber() {
-		return nil, bad(o.at.field(name), "must be a number, not %s", v.kind())
+		return nil, mustBe(o.at.field(name), "a number", v)
 	}
 	return v, nil
 }
@@ -194,7 +199,7 @@ func (o object) number(name string) (raw, error) {
 func (o object) boolean(name string) (raw, error) {
 	v := o.get(name)
 	if v != nil && !v.isBool() {
-		return nil, bad(o.at.field(name), "must be a boolean, not %s", v.kind())
+		return nil, mustBe(o.at.field(name), "a boolean", v)
 	}
 	return v, nil
 }

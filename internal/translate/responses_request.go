@@ -244,7 +244,7 @@ func appendFunctionTool(c *chatBody, l *toolList, tool object) error {
 	}
 	parameters := tool.get("parameters")
 	if parameters != nil && !parameters.isObject() {
-		return bad(at.field("parameters"), "must be an object, not %s", parameters.kind())
+		return mustBe(at.field("parameters"), "an object", parameters)
 	}
 	c.b = append(append(c.b, `{"type":"function","function":{"name":`...), name...)
 	c.members(member{"description", description}, member{"parameters", parameters}, member{"strict", strict})
@@ -300,7 +300,7 @@ func (r *Responses) text(c *chatBody, top object) error {
 	}
 	schema := format.get("schema")
 	if !schema.isObject() {
-		return bad(format.at.field("schema"), "must be an object, not %s", schema.kind())
+		return mustBe(format.at.field("schema"), "an object", schema)
 	}
 	m := format.reader()
 	strict, description := m.boolean("strict"), m.str("description")

@@ -24,7 +24,7 @@ func (r *Responses) prompt(c *chatBody, top object) error {
 			}
 		}
 	default:
-		return bad(at, "must be a string or an array, not %s", input.kind())
+		return mustBe(at, "a string or an array", input)
 	}
 	t.end()
 	return nil
@@ -163,7 +163,7 @@ func systemContent(t *turns, content raw, at *path) error {
 		return nil
 	}
 	if !content.isArray() {
-		return bad(at, "must be a string or an array, not %s", content.kind())
+		return mustBe(at, "a string or an array", content)
 	}
 	var texts []raw
 	for i, v := range content.elements() {
@@ -191,7 +191,7 @@ func notStored(at *path) error {
 
 func contentParts(p *parts, content raw, at *path) error {
 	if !content.isArray() {
-		return bad(at, "must be a string or an array, not %s", content.kind())
+		return mustBe(at, "a string or an array", content)
 	}
 	for i, v := range content.elements() {
 		if err := contentPart(p, v, at.element(i)); err != nil {

@@ -100,7 +100,7 @@ func (t *turns) userTurn() *parts {
 		t.flush()
 		t.open = roleUser
 	}
-	t.user.apart = t.user.count > 0
+	t.user.newTurn = t.user.count > 0
 	return &t.user
 }
 
@@ -110,7 +110,7 @@ func (t *turns) assistantTurn() *assistant {
 		t.flush()
 		t.open = roleAssistant
 	}
-	t.asst.content.apart = t.asst.content.count > 0
+	t.asst.content.newTurn = t.asst.content.count > 0
 	return &t.asst
 }
 
@@ -138,8 +138,8 @@ type parts struct {
 	// copied to grow, and is no piece of the client's body any more.
 	single raw
 	owned  bool
-	// isText: the last part is a text. apart: the next part is of another turn.
-	isText, apart bool
+	// isText: the last part is a text. newTurn: the next part is of another turn.
+	isText, newTurn bool
 }
 
 // open begins a part other than a text.
@@ -162,7 +162,7 @@ func (p *parts) next() {
 		p.b = append(p.b, ',')
 	}
 	p.count++
-	p.apart = false
+	p.newTurn = false
 }
 
 const partTextOpen = `{"type":"text","text":`
@@ -174,8 +174,8 @@ func (p *parts) text(v raw) {
 	case p.count == 0:
 		p.next()
 		p.single = v
-	case p.apart && p.isText:
-		p.apart = false
+	case p.newTurn && p.isText:
+		p.newTurn = false
 		p.join(v)
 	default:
 		p.writeSingle()

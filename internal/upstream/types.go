@@ -135,10 +135,11 @@ func (r *Response) Each(f func(name, value string) bool) {
 type Body interface {
 	// Next returns the next piece of payload as it lies in the connection's
 	// buffer, valid until the next call of any method but Buffered and Done. It
-	// waits if there is none yet, holding no buffer meanwhile. A piece and an
-	// error never come together. At the end of the body it returns io.EOF, and
-	// the connection is free for the next request from then on; any other error
-	// is an *Error and means that the body is not whole. Errors are sticky.
+	// waits if there is none yet, holding no buffer meanwhile. A piece is never
+	// empty, and a piece and an error never come together. At the end of the body
+	// it returns io.EOF, and the connection is free for the next request from then
+	// on; any other error is an *Error and means that the body is not whole. Errors
+	// are sticky.
 	Next() ([]byte, error)
 	// Read implements io.Reader; unlike Next it copies.
 	Read(p []byte) (int, error)
