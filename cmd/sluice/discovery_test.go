@@ -1,8 +1,13 @@
 package main
 
 import (
+	"net"
+	"net/url"
 	"os"
+	"sync/atomic"
 	"testing"
+
+	"github.com/miekg/dns"
 
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -38,4 +43,40 @@ func TestWorkersOfAFile(t *testing.T) {
 	replace(t, file, `{"version": 1, "workers": []}`)
 	p.untilListed(map[string]string{a: "configuration ready", c: "file ready", "source configuration": "ok", "source file": "holding"})
 	p.untilListed(map[string]string{a: "configuration ready", "source configuration": "ok", "source file": "ok"})
+}
+
+func TestWorkersOfANameInDNS(t *testing.T) {
+	f := workers(t, sim.Options{Regular: 1})
+	worker, err := url.Parse(f.Regular(0).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failing atomic.Bool
+	started := make(chan struct{})
+	server := &dns.Server{PacketConn: pc, NotifyStartedFunc: func() { close(started) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg).SetReply(q)
+		switch {
+		case failing.Load():
+			r.Rcode = dns.RcodeServerFailure
+		case q.Question[0].Qtype == dns.TypeA && q.Question[0].Name == "engines.test.":
+			r.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: net.IPv4(127, 0, 0, 1)}}
+		}
+		_ = w.WriteMsg(r) // the router asks again
+	})}
+	over := make(chan error, 1)
+	go func() { over <- server.ActivateAndServe() }()
+	<-started
+	defer func() {
+		_ = server.Shutdown()
+		<-over
+	}()
+	name := "engines.test.:" + worker.Port()
+	p := serve(t, "--discovery-dns-names", name+",labels.zone=a", "--discovery-dns-server", pc.LocalAddr().String(), "--discovery-dns-min-interval-secs", "0.1")
+	p.untilListed(map[string]string{worker.String(): "dns:" + name + " ready", "source configuration": "ok", "source dns:" + name: "ok"})
+	failing.Store(true)
+	p.untilListed(map[string]string{worker.String(): "dns:" + name + " ready", "source configuration": "ok", "source dns:" + name: "failing"})
 }

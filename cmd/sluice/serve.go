@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
+	"github.com/sluice-router/sluice/internal/discovery/dns"
 	"github.com/sluice-router/sluice/internal/discovery/file"
 	"github.com/sluice-router/sluice/internal/discovery/kubernetes"
 	"github.com/sluice-router/sluice/internal/dispatch"
@@ -99,7 +100,10 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 		r.close()
 		return err
 	}
-	r.startSources(cfg)
+	if err := r.startSources(cfg); err != nil {
+		r.close()
+		return err
+	}
 	r.announce(cfg)
 	stopReload := r.startReload(ctx, config.NewReloader(flags, environ, cfg, warnings, config.ReloadOptions{Apply: r.apply, Log: log.Logger}))
 	defer stopReload()
@@ -258,13 +262,21 @@ func (r *router) addWorkers(ctx context.Context, cfg *config.Config) error {
 }
 
 // startSources starts the sources of workers that the configuration names.
-func (r *router) startSources(cfg *config.Config) {
+func (r *router) startSources(cfg *config.Config) error {
+	names, err := dns.New(cfg)
+	if err != nil {
+		return err
+	}
 	if cfg.Discovery.Provider == config.DiscoveryFile {
 		r.sources.Run(file.New(cfg))
 	}
 	if r.kubernetes != nil {
 		r.sources.Run(r.kubernetes)
 	}
+	for _, name := range names {
+		r.sources.Run(name)
+	}
+	return nil
 }
 
 // takeConfigured puts the list of workers of the configuration in force, as a reading of
@@ -279,16 +291,13 @@ const sourceConfiguration = "configuration"
 // missingWorkers returns a message if no request can be served for lack of workers, else
 // "".
 func missingWorkers(cfg *config.Config) string {
-	if cfg.Discovery.Provider != config.DiscoveryNone {
-		return "" // they may come from there
-	}
 	known := map[config.WorkerType]bool{}
 	for _, w := range cfg.Workers {
 		known[w.Type] = true
 	}
 	prefill, decode := known[config.WorkerPrefill], known[config.WorkerDecode]
 	switch {
-	case cfg.Kubernetes.Enabled:
+	case cfg.Kubernetes.Enabled, cfg.Discovery.Provider != config.DiscoveryNone, len(cfg.Discovery.DNSNames) > 0:
 		return "" // they come with the first reading
 	case !cfg.Fleet.PDDisaggregation && len(cfg.Workers) == 0:
 		return "no worker is known yet: add some with POST /workers, or name them with --worker-urls"

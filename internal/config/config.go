@@ -127,6 +127,9 @@ type Discovery struct {
 	File          string        `yaml:"discovery_file" onlywith:"discovery_file" help:"File with a list of workers, YAML or JSON: as workers stand in the configuration, or a manifest of the SGLang model gateway. It is read again all the time."`
 	CheckInterval time.Duration `yaml:"discovery_check_interval_secs" default:"5" unit:"secs" range:"0.05:86400" onlywith:"discovery_file" help:"Time between two looks at discovery_file."`
 	SourceHold    time.Duration `yaml:"source_hold_secs" default:"60" unit:"secs" help:"A source that declares no worker any more, or drops more than half of more than 3 at once, is not believed at once: the drop takes effect when it was read three times, or after this time. Workers that fail their health checks go at once. 0: every drop takes effect at once."`
+	DNSNames      []DNSName     `yaml:"discovery_dns_names" help:"Names in DNS whose addresses are workers, each as NAME:PORT with settings after commas: engines.internal:30000,worker_type=prefill,labels.zone=a. Settings are scheme (http or https), family (auto: IPv4 if there are such addresses, else IPv6; ipv4; ipv6; both) and those of workers that are single values; labels.NAME sets a label. A flag for each name; in the variable spaces between them, in the file a list."`
+	DNSServer     string        `yaml:"discovery_dns_server" onlywith:"discovery_dns" help:"Name server, as HOST or HOST:PORT, in place of those of /etc/resolv.conf."`
+	DNSInterval   time.Duration `yaml:"discovery_dns_min_interval_secs" default:"5" unit:"secs" range:"0.05:300" onlywith:"discovery_dns" help:"Shortest time between two questions for a name. Else it is asked again when the shortest time to live in its answer is over, and every 5 minutes at least."`
 }
 
 // Policy names a way to choose among ranks with room.

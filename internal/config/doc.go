@@ -51,8 +51,8 @@
 //	required    "true" for a key that an element of a list must have
 //	fileof      the key whose value stands in the file named here
 //	onlywith    when the setting means anything: admission, classes, pd,
-//	            threshold, conditional, preferred, discovery_file, kubernetes,
-//	            never
+//	            threshold, conditional, preferred, discovery_file, discovery_dns,
+//	            kubernetes, never
 //	reload      "true" where a change takes effect without a restart
 //	null        "true" where null in a file is the same as no key
 //	exponents   "true" for numbers that may have an exponent

@@ -111,6 +111,8 @@ func (o *option) flagType() string {
 		return "ALIAS=MODEL"
 	case o.typ == typeSelector:
 		return "SELECTOR"
+	case o.typ == typeDNSNames:
+		return "NAME:PORT[,KEY=VALUE...]"
 	}
 	return "TEXT"
 }

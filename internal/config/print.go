@@ -165,6 +165,10 @@ func (p *printer) shown(o *option, root reflect.Value) bool {
 		if p.cfg.Discovery.Provider != DiscoveryFile {
 			return false
 		}
+	case "discovery_dns":
+		if len(p.cfg.Discovery.DNSNames) == 0 {
+			return false
+		}
 	case "conditional":
 		if !p.cfg.ConditionalDisagg.Enabled {
 			return false
@@ -194,7 +198,7 @@ func (o *option) yaml(v reflect.Value) string {
 		return "[" + strings.Join(items, ", ") + "]"
 	}
 	switch o.typ {
-	case typeStrings:
+	case typeStrings, typeDNSNames:
 		items := make([]string, v.Len())
 		for i := range items {
 			items[i] = quoted(v.Index(i).String())

@@ -191,6 +191,7 @@ var (
 	typeSecrets  = reflect.TypeFor[[]Secret]()
 	typeStrings  = reflect.TypeFor[[]string]()
 	typeLabels   = reflect.TypeFor[map[string]string]()
+	typeDNSNames = reflect.TypeFor[[]DNSName]()
 	typeAliases  = reflect.TypeFor[ModelAliases]()
 	typeDuration = reflect.TypeFor[time.Duration]()
 	typeSelector = reflect.TypeFor[LabelSelector]()
@@ -199,7 +200,9 @@ var (
 func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecrets }
 
 // repeats reports whether a flag of it adds a value to those before.
-func (o *option) repeats() bool { return o.typ == typeSecrets || o.typ == typeAliases }
+func (o *option) repeats() bool {
+	return o.typ == typeSecrets || o.typ == typeAliases || o.typ == typeDNSNames
+}
 
 // zeroAllowed reports whether the zero value can be set, or is the default.
 func (o *option) zeroAllowed() bool {
@@ -217,7 +220,7 @@ func (o *option) zeroAllowed() bool {
 // isText reports whether values are text, so that a file may write them in
 // quotes or like a number.
 func (o *option) isText() bool {
-	return o.typ.Kind() == reflect.String || o.typ == typeSecrets || o.typ == typeStrings || reflect.PointerTo(o.typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return o.typ.Kind() == reflect.String || o.typ == typeSecrets || o.typ == typeStrings || o.typ == typeDNSNames || reflect.PointerTo(o.typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 // setText sets v from the text of one value. A list gets it added. The error

@@ -267,6 +267,7 @@ func (l *loader) checkRest() {
 func (l *loader) checkDiscovery() {
 	d := &l.cfg.Discovery
 	const provider, file = "discovery.discovery_provider", "discovery.discovery_file"
+	l.checkDNS()
 	if !l.good(provider, file) {
 		return
 	}
