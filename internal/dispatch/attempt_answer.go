@@ -8,8 +8,8 @@ import (
 )
 
 // runAnswer sends the call of a leg that answers the client and relays its answer with r.
-// prefill is the leg that runs beside, cached what a prefill leg tells of its cache; both
-// may be nil.
+// prefill is the prefill leg that runs at the same time, cached the count of cached tokens
+// of a prefill leg; both may be nil.
 func (x *attempt) runAnswer(l *liveLeg, r *relay, req *upstream.Request, prefill *prefillLeg, cached *prefillCached) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
@@ -41,15 +41,15 @@ func (x *attempt) runAnswer(l *liveLeg, r *relay, req *upstream.Request, prefill
 	return r.midway(f)
 }
 
-// openAnswer sends the leg and returns when the head of a usable answer is in,
-// with r ready to relay it.
+// openAnswer sends the leg and returns when the head of a usable answer has come, with r
+// ready to relay it.
 func (x *attempt) openAnswer(l *liveLeg, r *relay, req *upstream.Request) *failure {
 	ctx, rank := &l.ctx, l.rank
 	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {
 		return x.legFailure(ctx, admission.DecodeLeg, rank, err)
 	}
-	// Field by field: made as a whole it would lie on the stack first.
+	// Field by field: a composite literal would be built on the stack first.
 	*r = relay{}
 	r.x, r.resp, r.rank, r.watch = x.request, resp, rank, &l.watch
 	r.progress = answerProgress{x: x.request, output: x.counter(rank)}

@@ -30,7 +30,7 @@ func (x *attempt) planLegs(k int) (*legBodies, *failure) {
 	return b, nil
 }
 
-// emptyBodies are for legs whose bodies are made one after the other.
+// emptyBodies is for legs whose bodies are made one after the other.
 func (x *attempt) emptyBodies() *legBodies {
 	b := legBodiesPool.Get().(*legBodies)
 	b.next, x.bodies = x.bodies, b
@@ -38,7 +38,7 @@ func (x *attempt) emptyBodies() *legBodies {
 	return b
 }
 
-// legRequest is what a leg sends. It lies in b.
+// legRequest is the request of a leg. It is part of b.
 func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *upstream.Request {
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
@@ -52,9 +52,9 @@ func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *upstream.Request 
 	return r
 }
 
-// engineID is the request id an engine sees: the client's id on the first
-// attempt, then one of its own for each, and for each copy. Engines match ids by
-// prefix, so the marks come first.
+// engineID is the request id that an engine is sent: the client's id on the first
+// attempt, another one for each further attempt and each copy. Engines match ids by
+// prefix, so these differ in their first characters.
 func (x *attempt) engineID(k int) string {
 	id := x.call.ID
 	if k > 0 {
@@ -63,7 +63,7 @@ func (x *attempt) engineID(k int) string {
 	return engine.AttemptID(id, x.attempts)
 }
 
-// legHeader is what an engine is sent for a client's header.
+// legHeader is the header that an engine is sent, made from the client's.
 func (x *attempt) legHeader(dst upstream.Header, engineID string) upstream.Header {
 	contentType := typeJSON
 	switch {
@@ -88,7 +88,7 @@ func (x *attempt) legHeader(dst upstream.Header, engineID string) upstream.Heade
 	if x.d.passAuthorization {
 		v := x.call.Header.Get(headerAuthorization)
 		if key := x.call.Header.Get(headerAPIKey); v == "" && key != "" {
-			v = "Bearer " + key // engines know no other form
+			v = "Bearer " + key // the only form that engines accept
 		}
 		if v != "" {
 			dst = append(dst, upstream.Field{Name: headerAuthorization, Value: v})
@@ -97,13 +97,13 @@ func (x *attempt) legHeader(dst upstream.Header, engineID string) upstream.Heade
 	return dst
 }
 
-// newTransferID is an id that nobody else has. Request ids will not do: clients
-// and gateways repeat them.
+// newTransferID is a unique id. A request id is not enough, as clients and gateways repeat
+// them.
 func newTransferID() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }
 
-// guarded runs a leg on a goroutine of its own. A panic in it fails this request as
-// one in its handler does, not the process with every other client: it becomes the
-// leg's failure, which charges no engine.
+// guarded runs a leg on a goroutine of its own. A panic in it fails this request only, as
+// a panic in its handler does, and not the process: it becomes the leg's failure, which
+// is charged to no engine.
 func (x *attempt) guarded(leg admission.Leg, run func() *failure) (f *failure) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -108,10 +108,10 @@ func (x *attempt) runPrefill(l *liveLeg, req *upstream.Request, leg *prefillLeg)
 	return nil
 }
 
-// answerScanners are for prefill legs, whose answers nobody else reads.
+// answerScanners are scanners for prefill legs, whose answers are not relayed.
 var answerScanners = sync.Pool{New: func() any { return new(openai.AnswerScanner) }}
 
-// unknownCounts are counts of n prompts that nobody has told.
+// unknownCounts are the counts of n prompts, none of which is known yet.
 func unknownCounts(n int) []int64 {
 	counts := make([]int64, n)
 	for i := range counts {
@@ -120,7 +120,7 @@ func unknownCounts(n int) []int64 {
 	return counts
 }
 
-// noteCached takes note of the cached tokens that an event tells of its place in a list.
+// noteCached records the cached tokens of an event at its index in the list.
 func noteCached(counts []int64, data []byte) {
 	i, ok := openai.ListIndex(data)
 	if u, has := openai.ReadUsage(data); ok && has && i < len(counts) && u.CachedTokens >= 0 {

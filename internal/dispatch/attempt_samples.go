@@ -10,13 +10,13 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// sampleMerge makes one answer of those of several pairs, one for each sample.
+// sampleMerge makes one answer from the answers of several pairs, one for each sample.
 type sampleMerge struct {
 	t       *pairsTogether
 	failure firstFailure // of the decode legs
 	answers [][]byte     // of those that are not streamed, by pair
 
-	mu sync.Mutex // the answers meet here
+	mu sync.Mutex // held while an answer's piece is merged
 	// guarded by mu
 	merger *openai.StreamMerger
 	relay  relay // what the client is sent, as one stream
@@ -31,8 +31,8 @@ func newSamples(t *pairsTogether, copies int) *sampleMerge {
 	}}
 }
 
-// run runs all decode legs. The first failure ends them all, the report of a broken
-// hand-off after a moment in which another leg may say why.
+// run runs all decode legs. The first failure ends them all; the report of a broken
+// hand-off does so after a short wait, in which another leg may report the cause.
 func (r *sampleMerge) run() *failure {
 	x := r.t.x
 	x.out.startKeepAlive()
@@ -87,7 +87,7 @@ func (r *sampleMerge) decode(k int) *failure {
 		func(err error) *failure { return r.endOf(k, err) })
 }
 
-// feed merges a piece of a copy's stream and passes on what is whole.
+// feed merges a piece of a copy's stream and passes on the whole events.
 func (r *sampleMerge) feed(k int, piece []byte) (f *failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (r *sampleMerge) passMerged(b []byte) *failure {
 	return r.relay.passEvents(nil, b, false)
 }
 
-// endOf judges the end of a copy's stream.
+// endOf finds out how a copy's stream ended.
 func (r *sampleMerge) endOf(k int, err error) *failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *sampleMerge) endOf(k int, err error) *failure {
 	return nil
 }
 
-// finish answers the client once all copies are whole.
+// finish answers the client once the answers of all copies are complete.
 func (r *sampleMerge) finish() *failure {
 	x := r.t.x
 	if x.call.Peeked.Stream {
@@ -149,8 +149,8 @@ func (r *sampleMerge) finish() *failure {
 	return r.relay.whole(whole)
 }
 
-// mergeFailure is why the copies' answers are not one: mostly an error that an
-// engine told in one of them.
+// mergeFailure is the failure if the copies' answers cannot be merged, mostly because an
+// engine reported an error in one of them.
 func (r *sampleMerge) mergeFailure(err error) *failure {
 	var e *openai.FanError
 	if errors.As(err, &e) && e.Limit {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
-// runInSequence runs prefill first and hands what it answers to decode, as vLLM
-// wants it with connectors whose blocks are fetched. The prefill slot ends with
-// the prefill's answer; the decode rank was booked with it.
+// runInSequence runs prefill first and passes its kv_transfer_params to decode, as vLLM
+// needs it with connectors whose blocks are fetched. The prefill slot is released with
+// the prefill's answer; the decode rank was booked together with it.
 func (x *attempt) runInSequence(b *legBodies) *failure {
 	t := &x.ticket
 	pr, dr := t.Prefill.Data().(*fleet.Rank), t.Decode.Data().(*fleet.Rank)
@@ -44,8 +44,8 @@ func (x *attempt) runInSequence(b *legBodies) *failure {
 	return x.decodeAfter(legs, params)
 }
 
-// prefillFirst runs the prefill leg and returns what it hands over; nil params
-// let decode compute the prompt itself.
+// prefillFirst runs the prefill leg and returns its kv_transfer_params; with nil params
+// decode computes the prompt itself.
 func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte, f *failure) {
 	connector, b := pr.Connector(), legs.bodies
 	switch {
@@ -185,8 +185,8 @@ func (x *attempt) decodeAfter(legs *legSequence, params []byte) *failure {
 	return f
 }
 
-// mayMove tells whether what was handed over can go to another decode rank: the
-// one it was for has not seen the request.
+// mayMove tells whether another decode rank can fetch the KV: the first one has not got
+// the request.
 func (x *attempt) mayMove(f *failure, legs *legSequence, params []byte) bool {
 	var ue *upstream.Error
 	return !x.out.begun && f.rank != nil && !legs.moved && params != nil &&
@@ -194,7 +194,7 @@ func (x *attempt) mayMove(f *failure, legs *legSequence, params []byte) bool {
 		time.Since(legs.answered) <= x.d.cfg.Fleet.KVHandOffMaxAge && legs.decode.ctx.ended() == nil
 }
 
-// What became of hand-offs, as metric labels.
+// The outcomes of hand-offs, as metric labels.
 const (
 	handOffDone      = "handed_over"
 	handOffRecompute = "recomputed"
@@ -204,7 +204,7 @@ const (
 	handOffSamples   = "samples"
 )
 
-// legSequence is one attempt whose two legs follow each other.
+// legSequence is one attempt whose two legs run one after the other.
 type legSequence struct {
 	bodies          *legBodies
 	prefill, decode liveLeg

@@ -9,18 +9,19 @@ import (
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
-// pairsTogether is one attempt whose legs are sent at once, as engines that meet by a room
-// want it: one pair of legs, or for a request for several samples one for each, with
-// rooms of its own. All pairs run on the same two ranks and under the one prefill slot.
+// pairsTogether is one attempt whose legs are sent at once, as engines that pair by a
+// bootstrap room need it: one pair of legs, or for a request for several samples one pair
+// for each, with rooms of its own. All pairs run on the same two ranks under one prefill
+// slot.
 type pairsTogether struct {
 	x               *attempt
 	prefill, decode liveLeg
 	pairs           []legPair
-	one             [1]legPair   // behind pairs, for one
+	one             [1]legPair   // the memory of pairs if there is one
 	samples         *sampleMerge // makes one answer of several; nil for one pair
 
-	// prefillsRun and prefillsOpen count prefill legs: those that are called, and those
-	// that have not told their failure yet.
+	// prefillsRun and prefillsOpen count prefill legs: those that run, and those whose
+	// outcome is not known yet.
 	prefillsRun, prefillsOpen atomic.Int32
 	prefillFailure            firstFailure
 	// prefillOver is closed when all prefill legs are over, decodeOver once the outcome
@@ -36,9 +37,9 @@ type legPair struct {
 	relay   relay // of decode's answer; where there are several, before they are merged
 }
 
-// firstFailure keeps the failure that says most of several legs': the first that is a
-// leg's own, else the first report of a broken hand-off, else one of a leg that was
-// ended because of another.
+// firstFailure keeps the most informative failure of several legs: the first that is a
+// leg's own, else the first report of a broken hand-off, else that of a leg that was
+// cancelled because of another.
 type firstFailure struct{ at atomic.Pointer[failure] }
 
 func (o *firstFailure) note(f *failure) {
@@ -164,9 +165,9 @@ func (t *pairsTogether) runPrefill(k int) {
 	}
 }
 
-// failed ends an attempt whose decode failed with f. It returns what the attempt failed
-// with: when decode only tells that it was ended, or that the hand-off broke, a prefill
-// leg may know why.
+// failed ends an attempt whose decode failed with f. It returns the failure of the
+// attempt: if decode only reports that it was cancelled, or that the hand-off broke, a
+// prefill leg may have the cause.
 func (t *pairsTogether) failed(f *failure) *failure {
 	x := t.x
 	if f.secondary {
@@ -188,15 +189,15 @@ func (t *pairsTogether) failed(f *failure) *failure {
 	return f
 }
 
-// leavePrefill leaves prefill legs that are still open their grace. It tells whether
-// they were over already. Who closes prefillOver removes the deadline after that.
+// leavePrefill gives prefill legs that are still open their grace period. It returns
+// whether they were over already. The deadline is removed after prefillOver is closed.
 func (t *pairsTogether) leavePrefill() bool {
 	if t.prefillOver.isClosed() {
 		return true
 	}
 	graces := &t.x.d.graces
 	graces.add(&t.grace, &t.prefill.ctx, time.Now().Add(t.x.d.opts.PrefillGrace))
-	if t.prefillOver.isClosed() { // perhaps before the deadline was there to be removed
+	if t.prefillOver.isClosed() { // perhaps before the deadline was set
 		graces.remove(&t.grace)
 	}
 	return false

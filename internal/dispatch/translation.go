@@ -55,7 +55,7 @@ func wrap[E translate.Exchange](body []byte, e E, err error) ([]byte, translate.
 	return body, e, err
 }
 
-// plainID is the request's id if it can be part of others, else a new one.
+// plainID is the request's id if it can be part of other ids, else a new one.
 func plainID(id string) string {
 	for _, c := range []byte(id) {
 		if c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
@@ -65,7 +65,7 @@ func plainID(id string) string {
 	return id
 }
 
-// pathChat is where translated requests go.
+// pathChat is the path of translated requests.
 const pathChat = "/v1/chat/completions"
 
 // translation is a request of the Messages or the Responses API as a pair of
@@ -73,8 +73,8 @@ const pathChat = "/v1/chat/completions"
 // meet (llm-d/llm-d-router#2006), so that the pair is sent a chat request.
 type translation struct {
 	api translate.Exchange
-	// peeked is the chat body. It is given up together with the client's.
+	// peeked is the chat body. It is freed together with the client's.
 	peeked *openai.Peeked
-	// stream is the answer's, once it streams.
+	// stream translates the answer, if it is streamed.
 	stream translate.Stream
 }
