@@ -71,7 +71,7 @@ func (s *apiServer) store(resource string, meta *metav1.ObjectMeta, o any, tell 
 		panic(err)
 	}
 	key := meta.Namespace + "/" + meta.Name
-	_, known := s.objects[resource][key]
+	old, known := s.objects[resource][key]
 	s.objects[resource][key] = stored{s.version, maps.Clone(meta.Labels), b}
 	if !tell {
 		return
@@ -92,7 +92,7 @@ func (s *apiServer) store(resource string, meta *metav1.ObjectMeta, o any, tell 
 			s.tell(w, t, b)
 		case w.had[key]:
 			delete(w.had, key)
-			s.tell(w, "DELETED", b) // it left the selection
+			s.tell(w, "DELETED", old.json) // it left the selection, and is shown as it was
 		}
 	}
 }

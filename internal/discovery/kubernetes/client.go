@@ -62,8 +62,8 @@ func loadConfig(file string) (*rest.Config, error) {
 	return cfg, err
 }
 
-// newClients makes the clients. cfg is changed.
-func newClients(cfg *rest.Config, userAgent string) (*clients, error) {
+// newClients makes the clients. cfg is changed. ping is for askForSignsOfLife.
+func newClients(cfg *rest.Config, userAgent string, ping time.Duration) (*clients, error) {
 	cfg.UserAgent = userAgent
 	cfg.Timeout = 0 // each request has one of its own
 	cfg.QPS = -1    // the rounds have pauses
@@ -81,6 +81,7 @@ func newClients(cfg *rest.Config, userAgent string) (*clients, error) {
 	if err != nil {
 		return nil, err
 	}
+	askForSignsOfLife(c.Transport, ping)
 	of := func(path string, gv schema.GroupVersion) (rest.Interface, error) {
 		one := *cfg
 		one.APIPath, one.GroupVersion = path, &gv
@@ -95,6 +96,32 @@ func newClients(cfg *rest.Config, userAgent string) (*clients, error) {
 		return nil, err
 	}
 	return &clients{http: c, core: core, slices: slices, address: cfg.Host}, nil
+}
+
+const (
+	// pingAfter is how long an HTTP/2 connection may be silent before the server is asked
+	// for a sign of life, and pingTimeout how long that may take. A server that is frozen
+	// says nothing of what is deleted through another one meanwhile.
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
+// askForSignsOfLife sets these times, which are 30 s and 15 s otherwise, on the transport
+// below the others. after is pingAfter.
+func askForSignsOfLife(rt http.RoundTripper, after time.Duration) {
+	for {
+		switch t := rt.(type) {
+		case *http.Transport:
+			if t != http.DefaultTransport {
+				t.HTTP2 = &http.HTTP2Config{SendPingTimeout: after, PingTimeout: pingTimeout}
+			}
+			return
+		case utilnet.RoundTripperWrapper:
+			rt = t.WrappedRoundTripper()
+		default:
+			return
+		}
+	}
 }
 
 // closeIdle closes the connections that carry no request. One on which a request was given

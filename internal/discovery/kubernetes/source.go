@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -29,8 +30,9 @@ type Options struct {
 	UserAgent string
 	Log       *slog.Logger
 
-	// client is nil for that of Config, which tests replace.
+	// client is nil for that of Config, and ping zero for pingAfter; tests have others.
 	client *rest.Config
+	ping   time.Duration
 }
 
 // Source declares the pods that the configuration's selectors match.
@@ -62,7 +64,7 @@ func New(o Options) (*Source, error) {
 		}
 	}
 	s := &Source{rules: rules, changed: make(chan struct{}, 1)}
-	if s.clients, err = newClients(client, o.UserAgent); err != nil {
+	if s.clients, err = newClients(client, o.UserAgent, cmp.Or(o.ping, pingAfter)); err != nil {
 		return nil, fmt.Errorf("--service-discovery: cannot use the credentials for the API server of Kubernetes: %w", err)
 	}
 	s.pods = s.newWatcher(pods, s.clients.core, k.Namespace)

@@ -241,17 +241,18 @@ func (w *watcher) list(ctx context.Context) (version string, err error) {
 // departLocked notes the workers of an object that its new state has no more. They are
 // reported as leaving once: that a pod was deleted, has ended or is not selected any more
 // is said of this pod, and must not be taken for a list that lacks it by mistake. now may
-// be nil. deleted: the object is no more.
+// be nil. deleted: the object is no more, and its engine neither.
 func (w *watcher) departLocked(old, now *object, deleted bool) {
 	for _, worker := range old.workers {
 		if now != nil && slices.ContainsFunc(now.workers, func(d fleet.Declared) bool { return d.URL == worker.URL }) {
 			continue
 		}
-		if ended := deleted || now != nil && now.address != old.address; !ended {
-			// The engine runs on, and may finish what it has.
-			worker.Leaving, worker.LeaveBy = true, time.Time{}
-		} else if !worker.Leaving || worker.LeaveBy.IsZero() || worker.LeaveBy.After(time.Now()) {
+		ended := deleted || now != nil && now.address != old.address
+		switch {
+		case ended && (!worker.Leaving || worker.LeaveBy.IsZero() || worker.LeaveBy.After(time.Now())):
 			worker.Leaving, worker.LeaveBy = true, time.Now()
+		case !worker.Leaving:
+			worker.Leaving = true // the engine runs on, and may finish what it has
 		}
 		worker.NotReady = ""
 		if len(w.departed) < maxObjects {
@@ -408,7 +409,6 @@ func (w *watcher) event(e watch.Event) error {
 		return fmt.Errorf("a watch of %s sent a %T", w.kind.resource, e.Object)
 	}
 	key := key(meta)
-	selected := o != nil // by its labels; a watch calls it deleted when it is not any more
 	w.mu.Lock()
 	old := w.objects[key]
 	switch {
@@ -420,7 +420,10 @@ func (w *watcher) event(e watch.Event) error {
 	full := o != nil && old == nil && len(w.objects) >= maxObjects
 	changed := (o == nil) != (old == nil) || o != nil && !o.equal(old)
 	if changed && old != nil && !full {
-		w.departLocked(old, o, e.Type == watch.Deleted && selected)
+		// A watch calls deleted what its selector does not match any more, too, and shows
+		// it as it was before. What is really deleted was said to be about to be, even if
+		// by force; other kinds than pods may not be.
+		w.departLocked(old, o, e.Type == watch.Deleted && meta.DeletionTimestamp != nil)
 	}
 	switch {
 	case full:

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ users: [{name: u, user: {tokenFile: %q}}]
 // run runs a source until the test ends, and returns its readings.
 func run(t *testing.T, change func(*config.Config)) <-chan discovery.Reading {
 	t.Helper()
-	source, err := New(Options{UserAgent: "sluice/test", Config: configtest.New(func(c *config.Config) {
+	source, err := New(Options{UserAgent: "sluice/test", ping: 500 * time.Millisecond, Config: configtest.New(func(c *config.Config) {
 		whole(c)
 		change(c)
 	})})
@@ -167,4 +168,101 @@ func listen(t *testing.T, address string) net.Listener {
 		t.Skipf("the port was taken meanwhile: %v", err)
 	}
 	return l
+}
+
+// A server that is frozen accepts bytes and answers nothing: its connection is given up
+// long before the watch would end.
+func TestAFrozenServerIsGivenUp(t *testing.T) {
+	api := newAPIServer()
+	api.putPod(pod("a", "10.0.0.1"))
+	server := httptest.NewUnstartedServer(api)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	proxy := newFreezer(t, server.Listener.Addr().String())
+	server.URL = "https://" + proxy.address()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := kubeconfig(t, server, token)
+	readings := run(t, func(c *config.Config) { c.Kubernetes.Kubeconfig = file })
+	until(t, readings, "with one worker", workers(1))
+	for watches := 0; watches == 0; runtime.Gosched() {
+		_, watches = api.counts()
+	}
+	proxy.freeze()
+	api.putPod(pod("b", "10.0.0.2"))
+	until(t, readings, "with two workers", workers(2))
+	api.cut()
+}
+
+// freezer passes connections on until they are frozen; later ones are passed on.
+type freezer struct {
+	listener net.Listener
+	to       string
+
+	mu     sync.Mutex
+	frozen chan struct{} // of the connections so far
+}
+
+func newFreezer(t *testing.T, to string) *freezer {
+	f := &freezer{to: to, frozen: make(chan struct{}), listener: listen(t, "127.0.0.1:0")}
+	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	all.Go(func() {
+		for {
+			in, err := f.listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", f.to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			f.mu.Lock()
+			frozen := f.frozen
+			f.mu.Unlock()
+			pass := func(to, from net.Conn) {
+				buf := make([]byte, 32<<10)
+				for {
+					n, err := from.Read(buf)
+					select {
+					case <-frozen: // what comes is swallowed
+						n = 0
+					default:
+					}
+					if n > 0 {
+						_, err = to.Write(buf[:n])
+					}
+					if err != nil {
+						_, _ = to.Close(), from.Close()
+						return
+					}
+				}
+			}
+			all.Go(func() { pass(out, in) })
+			all.Go(func() { pass(in, out) })
+			all.Go(func() {
+				<-ctx.Done()
+				_, _ = in.Close(), out.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = f.listener.Close()
+		cancel()
+		all.Wait()
+	})
+	return f
+}
+
+func (f *freezer) address() string { return f.listener.Addr().String() }
+
+func (f *freezer) freeze() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.frozen)
+	f.frozen = make(chan struct{})
 }
