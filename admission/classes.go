@@ -333,11 +333,22 @@ func (v *classChecker) identifier(path, s string) bool {
 		v.fail(path, s, "is longer than %d bytes", MaxClassNameLen)
 		return false
 	}
+	if !ValidClassName(s) {
+		v.fail(path, s, "must be of letters, digits, '_', '.' and '-'")
+		return false
+	}
+	return true
+}
+
+// ValidClassName reports whether a class, a family or a bucket may have the name.
+func ValidClassName(s string) bool {
+	if s == "" || len(s) > MaxClassNameLen {
+		return false
+	}
 	for i := range len(s) {
 		switch c := s[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '.', c == '-':
 		default:
-			v.fail(path, s, "must be of letters, digits, '_', '.' and '-'")
 			return false
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -35,8 +36,6 @@ const (
 )
 
 const (
-	// MaxClassName is the longest name of a class, in bytes.
-	MaxClassName = 253
 	// NoSuchClass replaces names that no class can have. It is not a valid name itself.
 	NoSuchClass = "?"
 	// maxQueueMS is the longest wait a header may name, 24 days.
@@ -99,7 +98,7 @@ func (o *Options) Classify(facts *Facts) (Request, *openai.Error) {
 			if name == "" {
 				continue
 			}
-			if !goodName(name) {
+			if !admission.ValidClassName(name) {
 				name = NoSuchClass
 			}
 			if r.Class != "" && r.Class != name {
@@ -149,19 +148,4 @@ func (o *Options) maxQueue(h http.Header, r *Request) *openai.Error {
 func milliseconds(s string) (time.Duration, bool) {
 	ms, err := strconv.ParseUint(s, 10, 31)
 	return time.Duration(ms) * time.Millisecond, err == nil
-}
-
-// goodName reports whether a class may have the name: a class file takes no other.
-func goodName(s string) bool {
-	if len(s) > MaxClassName {
-		return false
-	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '.', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
 }

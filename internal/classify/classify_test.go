@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/admission"
 )
 
 func TestClassify(t *testing.T) {
@@ -27,8 +29,8 @@ func TestClassify(t *testing.T) {
 		{"twice, alike", bounds, http.Header{HeaderClass: {"x", "x"}}, Request{Class: "x"}, false},
 		{"no class's name", bounds, http.Header{HeaderClass: {"no such class!"}}, Request{Class: NoSuchClass}, false},
 		{"a control character", bounds, http.Header{HeaderClass: {"a\x00"}}, Request{Class: NoSuchClass}, false},
-		{"the longest", bounds, http.Header{HeaderClass: {strings.Repeat("x", MaxClassName)}}, Request{Class: strings.Repeat("x", MaxClassName)}, false},
-		{"too long", bounds, http.Header{HeaderClass: {strings.Repeat("x", MaxClassName+1)}}, Request{Class: NoSuchClass}, false},
+		{"the longest", bounds, http.Header{HeaderClass: {strings.Repeat("x", admission.MaxClassNameLen)}}, Request{Class: strings.Repeat("x", admission.MaxClassNameLen)}, false},
+		{"too long", bounds, http.Header{HeaderClass: {strings.Repeat("x", admission.MaxClassNameLen+1)}}, Request{Class: NoSuchClass}, false},
 		{"its stand-in", bounds, http.Header{HeaderClass: {NoSuchClass}}, Request{Class: NoSuchClass}, false},
 
 		{"wait", bounds, http.Header{HeaderMaxQueue: {"1500"}}, wait(1500 * time.Millisecond), false},
@@ -106,7 +108,7 @@ func FuzzClassify(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(r.Class) > MaxClassName || r.Class != NoSuchClass && !goodName(r.Class) {
+		if len(r.Class) > admission.MaxClassNameLen || r.Class != NoSuchClass && r.Class != "" && !admission.ValidClassName(r.Class) {
 			t.Errorf("class %q", r.Class)
 		}
 		if r.HasMaxQueue && (r.MaxQueue < o.MinQueue || r.MaxQueue > o.MaxQueue) {

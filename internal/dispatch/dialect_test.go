@@ -267,7 +267,7 @@ func TestDialectShapes(t *testing.T) {
 					return r.gate.Candidates(admission.RolePrefill) == 1 && r.gate.Candidates(admission.RoleDecode) == 1
 				})
 				a := r.do(t.Context(), "/v1/completions", `{"model":"sim-model","prompt":"hi","max_tokens":3`+extra+`}`)
-				if a.status != 200 || a.err != nil || text(t, a.body) != "met" || extra != "" && !strings.HasSuffix(a.body, "data: [DONE]\n\n") {
+				if a.status != 200 || a.err != nil || answerText(t, a.body) != "met" || extra != "" && !strings.HasSuffix(a.body, "data: [DONE]\n\n") {
 					t.Errorf("%d %v %q", a.status, a.err, a.body)
 				}
 				r.waitRecord(0)

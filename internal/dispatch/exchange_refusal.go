@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // refusalFailure turns the end of a wait at the gate into a failure.
@@ -102,11 +102,11 @@ func (x *exchange) narrowed() string {
 	var asks []string
 	for _, header := range [...]string{HeaderTargetWorker, HeaderTargetDecode, HeaderRequireLabels} {
 		if v := strings.Join(x.call.Header[header], ", "); v != "" {
-			asks = append(asks, "those of "+header+": "+telemetry.Clip(v))
+			asks = append(asks, "those of "+header+": "+text.Line(v))
 		}
 	}
 	if _, adapter := x.d.fleet.Resolve(x.call.Peeked.Model); adapter != "" {
-		asks = append(asks, "those with the adapter "+telemetry.Clip(adapter))
+		asks = append(asks, "those with the adapter "+text.Line(adapter))
 	}
 	if x.plan.pair && topology(x.d.cfg) == admission.TopologyRequired {
 		asks = append(asks, "pairs in one KV-transfer domain")

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/text"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -133,11 +133,11 @@ func (f *failure) engineText() string {
 	said := f.answered()
 	if f.status >= 500 {
 		if message := openai.EventErrorMessage(f.body); message != "" {
-			said += ": " + telemetry.Clip(message)
+			said += ": " + text.Line(message)
 		}
 	}
 	if f.err != nil {
-		said += " (" + telemetry.Clip(f.err.Error()) + ")" // its body is cut
+		said += " (" + text.Line(f.err.Error()) + ")" // its body is cut
 	}
 	return said
 }
@@ -181,7 +181,7 @@ func (f *failure) cause() string {
 	if f.status != 0 {
 		return f.engineText()
 	}
-	return f.engine() + " failed: " + telemetry.Clip(f.Error())
+	return f.engine() + " failed: " + text.Line(f.Error())
 }
 
 // word is the reason as it is logged and counted: the code that the client is told.

@@ -197,7 +197,7 @@ func TestNewDialect(t *testing.T) {
 
 	for range 3 {
 		a := r.do(t.Context(), "/v1/completions", `{"model":"sim-model","prompt":"hi","max_tokens":3}`)
-		if a.status != 200 || a.err != nil || text(t, a.body) != "met" {
+		if a.status != 200 || a.err != nil || answerText(t, a.body) != "met" {
 			t.Errorf("%d %v %q", a.status, a.err, a.body)
 		}
 	}

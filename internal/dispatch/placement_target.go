@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // placement finds what a request may run on, before it waits at the gate: its model's
@@ -46,7 +46,7 @@ func (x *placement) model(p *openai.Peeked) (pool, adapter string, f *failure) {
 		if target, ok := x.d.fleet.Alias(p.Model); ok {
 			if x.call.Form {
 				return "", "", &failure{reason: reasonBadRequest, local: openai.InvalidRequest("model",
-					"the model %q is an alias of %q, and a form is passed on as it is: send it with the model's own name", telemetry.Clip(p.Model), target)}
+					"the model %q is an alias of %q, and a form is passed on as it is: send it with the model's own name", text.Line(p.Model), target)}
 			}
 			x.plan.model = target
 		}

@@ -37,7 +37,7 @@ func vllmBodies(extra string) map[string]string {
 	}
 }
 
-func text(t *testing.T, body string) string {
+func answerText(t *testing.T, body string) string {
 	t.Helper()
 	var out strings.Builder
 	add := func(doc string) {
@@ -77,7 +77,7 @@ func TestVLLMHandsOver(t *testing.T) {
 	for _, extra := range []string{"", `,"stream":true`, `,"stream":true,"stream_options":{"include_usage":true},"min_tokens":2`} {
 		for path, body := range vllmBodies(extra) {
 			want, got := whole.do(t.Context(), path, body), r.do(t.Context(), path, body)
-			if want.status != 200 || got.status != 200 || got.err != nil || text(t, got.body) != text(t, want.body) || text(t, got.body) == "" {
+			if want.status != 200 || got.status != 200 || got.err != nil || answerText(t, got.body) != answerText(t, want.body) || answerText(t, got.body) == "" {
 				t.Errorf("%s %s: %d %q, a whole engine says %d %q", path, extra, got.status, got.body, want.status, want.body)
 			}
 			n++
@@ -234,7 +234,7 @@ func (r *rig) completions(n int) {
 func TestMooncakeMeetsByTransferID(t *testing.T) {
 	r := newRig(t, vllm(sim.Mooncake, rigOptions{specs: bootstrapPort}))
 	for path, body := range vllmBodies("") {
-		if a := r.do(t.Context(), path, body); a.status != 200 || text(t, a.body) == "" {
+		if a := r.do(t.Context(), path, body); a.status != 200 || answerText(t, a.body) == "" {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
@@ -276,7 +276,7 @@ func TestNIXLPushMeetsByRequestID(t *testing.T) {
 	r.id = "trace-1"
 	for path, body := range vllmBodies("") {
 		for range 2 {
-			if a := r.do(t.Context(), path, body); a.status != 200 || text(t, a.body) == "" {
+			if a := r.do(t.Context(), path, body); a.status != 200 || answerText(t, a.body) == "" {
 				t.Errorf("%s: %d %s", path, a.status, a.body)
 			}
 		}
@@ -315,7 +315,7 @@ func TestVLLMTransferFailureBeforeContent(t *testing.T) {
 	body := vllmBodies(`,"stream":true`)["/v1/chat/completions"]
 	r := newRig(t, vllm(sim.NIXL, rigOptions{retries: 2}))
 	r.sim.Decode(0).SetFault(sim.Fault{Events: events, EventDelay: 20 * time.Millisecond, Count: 1})
-	if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 200 || strings.Contains(a.body, "Internal server error") || text(t, a.body) == "" {
+	if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 200 || strings.Contains(a.body, "Internal server error") || answerText(t, a.body) == "" {
 		t.Errorf("with a retry: %d %s", a.status, a.body)
 	}
 	r.idle()

@@ -69,8 +69,8 @@ func skipHead(b *testing.B, r *bufio.Reader) (length int) {
 
 // A small request and a small answer on a connection that is kept.
 func BenchmarkRequest(b *testing.B) {
-	request := []byte(fmt.Sprint(benchHead, 300, "\r\n\r\n", text(300)))
-	reply := []byte(text(400))
+	request := []byte(fmt.Sprint(benchHead, 300, "\r\n\r\n", numbered(300)))
+	reply := []byte(numbered(400))
 	length := []string{strconv.Itoa(len(reply))}
 	kind := []string{"application/json"}
 	var body [512]byte // there is one connection
@@ -94,8 +94,8 @@ func BenchmarkRequest(b *testing.B) {
 // A stream of events, each on its way at once. The client sends the next request
 // when it has read the last chunk.
 func BenchmarkStream(b *testing.B) {
-	request := []byte(fmt.Sprint(benchHead, 300, "\r\n\r\n", text(300)))
-	event := []byte("data: " + text(200) + "\n\n")
+	request := []byte(fmt.Sprint(benchHead, 300, "\r\n\r\n", numbered(300)))
+	event := []byte("data: " + numbered(200) + "\n\n")
 	kind := []string{"text/event-stream"}
 	var body [512]byte // there is one connection
 	handler := func(w http.ResponseWriter, r *http.Request) {

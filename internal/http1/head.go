@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/sluice-router/sluice/internal/text"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
@@ -56,7 +57,7 @@ func (x *exchange) parse(s string) (head, *Problem) {
 		}
 		name, value := canonical(line[:i]), trim(line[i+1:])
 		if !wire.ValidValue(value) {
-			return h, malformed(fmt.Sprintf("the value of the header %s holds a control character", wire.Clip(name)))
+			return h, malformed(fmt.Sprintf("the value of the header %s holds a control character", text.Clip(name, text.MaxQuoted)))
 		}
 		keep, p := h.field(name, value)
 		if p != nil {

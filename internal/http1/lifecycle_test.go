@@ -92,7 +92,7 @@ func TestRequestsBehindALongOneAreServed(t *testing.T) {
 				var err error
 				for i := range n {
 					if err == nil {
-						_, err = io.WriteString(c, post("/", text(i*1000+round)))
+						_, err = io.WriteString(c, post("/", numbered(i*1000+round)))
 					}
 				}
 				sent <- err
@@ -100,7 +100,7 @@ func TestRequestsBehindALongOneAreServed(t *testing.T) {
 			goOn <- struct{}{}
 			c.want(200, "first")
 			for i := range n {
-				c.want(200, text(i*1000+round))
+				c.want(200, numbered(i*1000+round))
 			}
 			if err := receive(t, "the writer", sent); err != nil {
 				t.Error(err)
@@ -402,7 +402,7 @@ func TestShutdownRacesWithRequests(t *testing.T) {
 	eachWay(t, func(t *testing.T, way func(*Server)) {
 		for round := range 10 {
 			r := start(t, echo, way)
-			first, wait := r.clients(t, 8, text(1000*round), true)
+			first, wait := r.clients(t, 8, numbered(1000*round), true)
 			receive(t, "the first answer", first)
 			if round%2 == 0 {
 				r.srv.Drain()
@@ -515,7 +515,7 @@ func TestConnContext(t *testing.T) {
 // most of a large one, and the words in which one broke off.
 func TestBytesBehindTheLastRequestDoNotCutItsAnswer(t *testing.T) {
 	t.Parallel()
-	large := text(100 << 10)
+	large := numbered(100 << 10)
 	for name, last := range map[string]struct {
 		request string
 		before  func(r *rig)

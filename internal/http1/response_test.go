@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// text is n bytes in which every place can be told from others.
-func text(n int) string {
+// numbered is n bytes in which every place can be told from others.
+func numbered(n int) string {
 	b := make([]byte, 0, n+8)
 	for i := 0; len(b) < n; i++ {
 		b = strconv.AppendInt(b, int64(i), 36)
@@ -36,7 +36,7 @@ func text(n int) string {
 // written, and the connection can be used on.
 func TestSizesAroundTheBuffer(t *testing.T) {
 	t.Parallel()
-	all := text(3 * wire.BufSize)
+	all := numbered(3 * wire.BufSize)
 	for _, framing := range []string{"undecided", "length", "chunks", "1.0", "HEAD"} {
 		t.Run(framing, func(t *testing.T) {
 			t.Parallel()
@@ -93,9 +93,9 @@ func TestLargeHeaders(t *testing.T) {
 	r := start(t, func(w http.ResponseWriter, r *http.Request) {
 		n, _ := strconv.Atoi(r.URL.RawQuery)
 		for i := range n / 1000 {
-			w.Header().Set(fmt.Sprint("X-", i), text(1000))
+			w.Header().Set(fmt.Sprint("X-", i), numbered(1000))
 		}
-		w.Header().Set("X-Rest", text(n%1000))
+		w.Header().Set("X-Rest", numbered(n%1000))
 		if r.URL.Path == "/flushed" {
 			_ = http.NewResponseController(w).Flush() // the client counts
 		}
@@ -106,7 +106,7 @@ func TestLargeHeaders(t *testing.T) {
 		for _, n := range []int{3800, 3900, 3950, 4000, 4090, 4096, 4100, 5000, 100000} {
 			c.send(get(fmt.Sprint(path, "?", n)))
 			a := c.want(200, "body")
-			if len(a.Header) < n/1000 || a.Header.Get("X-Rest") != strings.TrimSpace(text(n%1000)) {
+			if len(a.Header) < n/1000 || a.Header.Get("X-Rest") != strings.TrimSpace(numbered(n%1000)) {
 				t.Errorf("%d bytes: %d headers", n, len(a.Header))
 			}
 		}
@@ -236,7 +236,7 @@ func TestWrongContentLength(t *testing.T) {
 		_, err := io.WriteString(w, r.URL.RawQuery)
 		errs <- err
 	})
-	for _, more := range []string{"abcd", text(10000)} {
+	for _, more := range []string{"abcd", numbered(10000)} {
 		c := r.dial()
 		c.send(get("/?"+strings.ReplaceAll(more, " ", "_")) + get("/smuggled"))
 		if a, err := c.tryRead(""); err != io.ErrUnexpectedEOF || a.body != "" || a.Header.Get("Content-Length") != "3" {
@@ -362,7 +362,7 @@ func TestPanics(t *testing.T) {
 			"after a flush":     func(w http.ResponseWriter) { w.(http.Flusher).Flush() },
 			"in the middle":     func(w http.ResponseWriter) { _, _ = io.WriteString(w, "abc"); w.(http.Flusher).Flush() },
 			"after all of it":   func(w http.ResponseWriter) { w.Header().Set("Content-Length", "3"); _, _ = io.WriteString(w, "abc") },
-			"after a large one": func(w http.ResponseWriter) { _, _ = io.WriteString(w, text(10000)) },
+			"after a large one": func(w http.ResponseWriter) { _, _ = io.WriteString(w, numbered(10000)) },
 			"by its status":     func(w http.ResponseWriter) { w.WriteHeader(1000) },
 		} {
 			for what, value := range map[string]any{"abort": http.ErrAbortHandler, "string": "the reason", "slice": []int{1}, "error": io.EOF, "exit": nil} {
@@ -431,7 +431,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 					_ = rc.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // it is always one of ours
 				}
 				var e end
-				for b := []byte(text(1000)); e.err == nil; {
+				for b := []byte(numbered(1000)); e.err == nil; {
 					if _, e.err = w.Write(b); e.err == nil {
 						e.err = rc.Flush()
 					}
@@ -462,7 +462,7 @@ func TestOldWriteDeadlineDoesNotAffectTheNextWrite(t *testing.T) {
 	t.Parallel()
 	var by time.Time
 	filled, goOn := make(chan struct{}), make(chan struct{})
-	big := text(8 << 20)
+	big := numbered(8 << 20)
 	c := start(t, func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
 		by = time.Now().Add(2 * time.Second)
@@ -631,7 +631,7 @@ func (s *script) expect(all string) expected {
 // Whatever a handler does, its client gets what net/http's documentation says.
 func TestAnswersModel(t *testing.T) {
 	t.Parallel()
-	all := text(900000)
+	all := numbered(900000)
 	scripts, errs := make(chan script, 1), make(chan []error, 1)
 	r := start(t, func(w http.ResponseWriter, _ *http.Request) {
 		s := <-scripts
@@ -706,7 +706,7 @@ func TestAnswersModel(t *testing.T) {
 // matter: all are answered, in order and whole.
 func TestPipelineModel(t *testing.T) {
 	t.Parallel()
-	all := text(200000)
+	all := numbered(200000)
 	r := start(t, echo)
 	rapid.Check(t, func(t *rapid.T) {
 		sock, err := net.Dial("tcp", r.addr)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // Reasons of requests that end here, as they appear in the access log and as
@@ -53,7 +53,7 @@ const (
 
 func methodNotAllowed(method, path string, allow []string) *openai.Error {
 	return &openai.Error{Status: http.StatusMethodNotAllowed, Type: typeInvalidRequest, Code: codeMethod,
-		Message: fmt.Sprintf("%s is not a method of %s; use %s", telemetry.Clip(method), path, strings.Join(allow, " or "))}
+		Message: fmt.Sprintf("%s is not a method of %s; use %s", text.Line(method), path, strings.Join(allow, " or "))}
 }
 
 func forbidden(why string) *openai.Error {
@@ -77,17 +77,17 @@ func anyKeyRequired() *openai.Error {
 
 func workerNotFound(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusNotFound, Type: typeInvalidRequest, Code: codeWorkerNotFound,
-		Message: fmt.Sprintf("there is no worker %q; GET /workers lists those there are", telemetry.Clip(id))}
+		Message: fmt.Sprintf("there is no worker %q; GET /workers lists those there are", text.Line(id))}
 }
 
 func workerLeaving(id string) *openai.Error {
 	return &openai.Error{Status: http.StatusConflict, Type: typeInvalidRequest, Code: codeWorkerLeaving,
-		Message: fmt.Sprintf("the worker %q is being removed; register it again with PUT or POST /workers", telemetry.Clip(id))}
+		Message: fmt.Sprintf("the worker %q is being removed; register it again with PUT or POST /workers", text.Line(id))}
 }
 
 func unsupportedEncoding(encoding string) *openai.Error {
 	return &openai.Error{Status: http.StatusUnsupportedMediaType, Type: typeInvalidRequest, Code: codeEncoding,
-		Message: fmt.Sprintf("the request body has the Content-Encoding %q; send it without one", telemetry.Clip(encoding))}
+		Message: fmt.Sprintf("the request body has the Content-Encoding %q; send it without one", text.Line(encoding))}
 }
 
 func bodyTimeout(limit time.Duration) *openai.Error {

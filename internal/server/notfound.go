@@ -9,14 +9,14 @@ import (
 
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/suggest"
-	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // noRoute is 404 route_not_found for a path that sluice does not serve. No worker was
 // asked, so the message does not mention workers.
 func (s *Server) noRoute(path string) *openai.Error {
 	e := openai.RouteNotFound(path)
-	e.Message = fmt.Sprintf("sluice has no route %q", telemetry.Clip(path))
+	e.Message = fmt.Sprintf("sluice has no route %q", text.Line(path))
 	switch near, hint := s.nearRoute(path), unsupportedHint(path); {
 	case hint != "" && (near == "" || !strings.HasSuffix(path, near)):
 		e.Message += ": " + hint

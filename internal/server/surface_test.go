@@ -21,8 +21,8 @@ const (
 
 func streamed(body string) string { return body[:len(body)-1] + `,"stream":true}` }
 
-// text is what an answer of any of the three APIs says.
-func text(t *testing.T, body string) string {
+// answerText is what an answer of any of the three APIs says.
+func answerText(t *testing.T, body string) string {
 	t.Helper()
 	var a struct {
 		Choices []struct{ Message struct{ Content string } }
@@ -73,10 +73,10 @@ func streamText(body string) string {
 // completions only: messages went through bare and were refused.
 func TestMessagesAndResponsesRunInPairs(t *testing.T) {
 	r := start(t, nil)
-	want := text(t, r.do("POST", "/v1/chat/completions", chat).body)
+	want := answerText(t, r.do("POST", "/v1/chat/completions", chat).body)
 	for path, body := range map[string]string{"/v1/messages": messagesBody, "/v1/messages?beta=true": messagesBody, "/v1/responses": responsesBody} {
 		a := r.do("POST", path, body)
-		if a.status != 200 || text(t, a.body) != want || a.header.Get("Content-Type") != "application/json" {
+		if a.status != 200 || answerText(t, a.body) != want || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: status %d, %v: %s; want the text %q", path, a.status, a.header, a.body, want)
 		}
 		s := r.do("POST", path, streamed(body))
@@ -123,7 +123,7 @@ func TestMixedFleetServesBothAPIs(t *testing.T) {
 			path = "/v1/responses"
 		}
 		for range 4 {
-			if a := r.do("POST", path, body); a.status != 200 || text(t, a.body) == "" {
+			if a := r.do("POST", path, body); a.status != 200 || answerText(t, a.body) == "" {
 				t.Errorf("%s: status %d: %s", path, a.status, a.body)
 			}
 			if a := r.do("POST", path, streamed(body)); a.status != 200 || streamText(a.body) == "" || strings.Contains(a.body, "[DONE]") {
@@ -160,7 +160,7 @@ func TestRetryAtTheOtherEngineIsUntranslated(t *testing.T) {
 	r.sim.Prefill(1).SetFault(sim.Fault{Status: 503})
 	for range 4 {
 		for path, body := range map[string]string{"/v1/messages": messagesBody, "/v1/responses": responsesBody} {
-			if a := r.do("POST", path, body); a.status != 200 || text(t, a.body) == "" {
+			if a := r.do("POST", path, body); a.status != 200 || answerText(t, a.body) == "" {
 				t.Errorf("%s: status %d: %s", path, a.status, a.body)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // worker describes one worker, replaces or changes its settings, or removes it. The path
@@ -97,7 +97,7 @@ func (q *request) putWorker(id string) {
 	case !q.s.opts.Fleet.Names(id, spec.URL):
 		if known {
 			q.refuse(openai.InvalidRequest("url", "url is %q, and the worker of the path has the URL %s; a worker's URL does not change: remove this one, and register the other",
-				telemetry.Clip(spec.URL), url), reasonBadRequest)
+				text.Line(spec.URL), url), reasonBadRequest)
 		} else {
 			q.refuse(workerNotFound(id), reasonNoWorker)
 		}

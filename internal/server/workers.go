@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/suggest"
-	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // maxWorkerBody bounds the description of a worker, in bytes.
@@ -142,7 +142,7 @@ func checkNames(d *json.Decoder, known []string) (problem string) {
 				return "it is not valid JSON"
 			}
 			if seen[name] {
-				return fmt.Sprintf("the field %q is given twice; send it once", telemetry.Clip(name))
+				return fmt.Sprintf("the field %q is given twice; send it once", text.Line(name))
 			}
 			seen[name] = true
 			if known != nil && !slices.Contains(known, name) {
@@ -160,7 +160,7 @@ func checkNames(d *json.Decoder, known []string) (problem string) {
 }
 
 func unknownField(name string, known []string) string {
-	text := fmt.Sprintf("unknown field %q", telemetry.Clip(name))
+	text := fmt.Sprintf("unknown field %q", text.Line(name))
 	if near := suggest.Nearest(strings.ReplaceAll(strings.ToLower(name), "-", "_"), known); near != "" {
 		text += fmt.Sprintf("; did you mean %q?", near)
 	}
@@ -280,7 +280,7 @@ func invalidRole(name, may string, roles ...string) *openai.Error {
 	if name == "" {
 		return openai.InvalidRequest("worker_type", "worker_type is missing; it must be %s", may)
 	}
-	text := fmt.Sprintf("worker_type is %q; it must be %s", telemetry.Clip(name), may)
+	text := fmt.Sprintf("worker_type is %q; it must be %s", text.Line(name), may)
 	if near := suggest.Nearest(strings.ToLower(name), roles); near != "" {
 		text += fmt.Sprintf("; did you mean %q?", near)
 	}

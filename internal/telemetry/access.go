@@ -12,9 +12,6 @@ import (
 	"github.com/sluice-router/sluice/internal/text"
 )
 
-// maxLogged bounds text in a line that came from outside, in bytes.
-const maxLogged = 256
-
 // AccessLine is what is logged of one request. It has no place for prompts, keys
 // and bodies.
 type AccessLine struct {
@@ -73,8 +70,8 @@ func (l *Log) Access(a *AccessLine) {
 	e.b = e.b[:0]
 	e.begin(a.Level)
 	e.text("id", a.ID)
-	e.text("method", Clip(a.Method))
-	e.text("route", Clip(a.Route))
+	e.text("method", text.Line(a.Method))
+	e.text("route", text.Line(a.Route))
 	e.optional("client", a.Client)
 	e.optional("key", a.Key)
 	e.optional("model", a.Model)
@@ -105,7 +102,7 @@ func (l *Log) Access(a *AccessLine) {
 	e.number("bytes_out", a.BytesOut)
 	e.optional("note", a.Note)
 	if a.Err != nil {
-		e.text("error", Clip(a.Err.Error()))
+		e.text("error", text.Line(a.Err.Error()))
 	}
 	e.end()
 	_, _ = l.w.Write(e.b) // it never fails
@@ -172,7 +169,7 @@ func (e *line) text(key, v string) {
 
 func (e *line) optional(key, v string) {
 	if v != "" {
-		e.text(key, Clip(v))
+		e.text(key, text.Line(v))
 	}
 }
 
@@ -215,21 +212,4 @@ func appendJSON(b []byte, s string) []byte {
 		}
 	}
 	return append(b, '"')
-}
-
-// Clip shortens text from outside for a log line and takes out what could fake
-// another one.
-func Clip(s string) string {
-	if len(s) > maxLogged {
-		s = text.Clip(s, maxLogged-len("…"))
-	}
-	if text.Printable(s) {
-		return s
-	}
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
 }

@@ -190,20 +190,6 @@ func TestAccessLineOfHostileText(t *testing.T) {
 	}
 }
 
-func TestClip(t *testing.T) {
-	f := func(in, want string) {
-		t.Helper()
-		if got := Clip(in); got != want {
-			t.Errorf("Clip(%q) = %q, want %q", in, got, want)
-		}
-	}
-	f("", "")
-	f("as it is, ü", "as it is, ü")
-	f("a\r\nb\x00c\x7f", "a  b c ")
-	f(strings.Repeat("x", 300), strings.Repeat("x", 253)+"…")
-	f(strings.Repeat("ü", 200), strings.Repeat("ü", 126)+"…")
-}
-
 func TestParseLevel(t *testing.T) {
 	for s, want := range map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError} {
 		if got, err := ParseLevel(s); got != want || err != nil {

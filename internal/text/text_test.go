@@ -1,6 +1,9 @@
 package text
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestClip(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
@@ -18,4 +21,18 @@ func TestPrintable(t *testing.T) {
 			t.Errorf("Printable(%q) is not %t", in, want)
 		}
 	}
+}
+
+func TestLine(t *testing.T) {
+	f := func(in, want string) {
+		t.Helper()
+		if got := Line(in); got != want {
+			t.Errorf("Line(%q) = %q, want %q", in, got, want)
+		}
+	}
+	f("", "")
+	f("as it is, ü", "as it is, ü")
+	f("a\r\nb\x00c\x7f", "a  b c ")
+	f(strings.Repeat("x", 300), strings.Repeat("x", 253)+"…")
+	f(strings.Repeat("ü", 200), strings.Repeat("ü", 126)+"…")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-router/sluice/internal/text"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
@@ -78,7 +79,7 @@ func parseHead(b []byte, method string) (head, error) {
 			h.length, length = v, value
 		case len(name) == 17 && wire.EqualFold(name, "transfer-encoding"):
 			if chunked || !wire.EqualFold(value, "chunked") {
-				return h, fmt.Errorf("unsupported Transfer-Encoding %q", wire.Clip(string(value)))
+				return h, fmt.Errorf("unsupported Transfer-Encoding %q", text.Clip(string(value), text.MaxQuoted))
 			}
 			chunked = true
 		case len(name) == 10 && wire.EqualFold(name, "connection"):
@@ -122,11 +123,11 @@ func (h *head) statusLine(line []byte) (minor int, err error) {
 	// HTTP/1.1 200 OK
 	if len(line) < 12 || string(line[:7]) != versionPrefix || line[7] != '0' && line[7] != '1' || line[8] != ' ' ||
 		len(line) > 12 && line[12] != ' ' || !wire.ValidValue(line) {
-		return 0, fmt.Errorf("status line %q is malformed", wire.Clip(string(line)))
+		return 0, fmt.Errorf("status line %q is malformed", text.Clip(string(line), text.MaxQuoted))
 	}
 	for _, c := range line[9:12] {
 		if c < '0' || c > '9' {
-			return 0, fmt.Errorf("status line %q is malformed", wire.Clip(string(line)))
+			return 0, fmt.Errorf("status line %q is malformed", text.Clip(string(line), text.MaxQuoted))
 		}
 		h.status = h.status*10 + int(c-'0')
 	}

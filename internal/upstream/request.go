@@ -5,29 +5,30 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sluice-router/sluice/internal/text"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
 // checkRequest refuses requests whose parts would break the request line or the head.
 func checkRequest(r *Request) error {
 	if !wire.ValidToken(r.Method) {
-		return fmt.Errorf("method %q is not a valid token", wire.Clip(r.Method))
+		return fmt.Errorf("method %q is not a valid token", text.Clip(r.Method, text.MaxQuoted))
 	}
 	if r.Path == "" || r.Path[0] != '/' {
-		return fmt.Errorf("path %q does not begin with a slash", wire.Clip(r.Path))
+		return fmt.Errorf("path %q does not begin with a slash", text.Clip(r.Path, text.MaxQuoted))
 	}
 	for i := 0; i < len(r.Path); i++ {
 		if c := r.Path[i]; c <= ' ' || c == 0x7f {
-			return fmt.Errorf("path %q holds the character %q", wire.Clip(r.Path), c)
+			return fmt.Errorf("path %q holds the character %q", text.Clip(r.Path, text.MaxQuoted), c)
 		}
 	}
 	for i := range r.Header {
 		if !wire.ValidToken(r.Header[i].Name) {
-			return fmt.Errorf("header name %q is not a valid token", wire.Clip(r.Header[i].Name))
+			return fmt.Errorf("header name %q is not a valid token", text.Clip(r.Header[i].Name, text.MaxQuoted))
 		}
 		if !wire.ValidValue(r.Header[i].Value) {
 			// The value may be a secret: not in the message.
-			return fmt.Errorf("the value of header %q holds a control character", wire.Clip(r.Header[i].Name))
+			return fmt.Errorf("the value of header %q holds a control character", text.Clip(r.Header[i].Name, text.MaxQuoted))
 		}
 	}
 	if r.Method == "HEAD" && bodyLen(r) > 0 {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // Bounds of a chunked body's framing.
@@ -132,13 +134,13 @@ func (k *Chunks) sizeLine(line []byte) error {
 			break
 		}
 		if i == 16 {
-			return fmt.Errorf("chunk size %q is too long", Clip(string(line)))
+			return fmt.Errorf("chunk size %q is too long", text.Clip(string(line), text.MaxQuoted))
 		}
 		n = n<<4 | uint64(c)
 	}
 	ext := line[i:]
 	if i == 0 || n > math.MaxInt64 || len(ext) > 0 && ext[0] != ';' && len(TrimSpace(ext)) > 0 || !ValidValue(ext) {
-		return fmt.Errorf("chunk-size line %q is malformed", Clip(string(line)))
+		return fmt.Errorf("chunk-size line %q is malformed", text.Clip(string(line), text.MaxQuoted))
 	}
 	// An engine may use extensions, but not send nothing else: what goes beyond 16
 	// bytes a chunk and twice the payload adds up, and is bounded.

@@ -58,11 +58,11 @@ func CutLine(b []byte) (line, rest []byte) {
 func CutField(line []byte) (name, value []byte, err error) {
 	i := bytes.IndexByte(line, ':')
 	if i < 0 || !ValidToken(line[:i]) {
-		return nil, nil, fmt.Errorf("header line %q is malformed", Clip(string(line)))
+		return nil, nil, fmt.Errorf("header line %q is malformed", text.Clip(string(line), text.MaxQuoted))
 	}
 	value = TrimSpace(line[i+1:])
 	if !ValidValue(value) {
-		return nil, nil, fmt.Errorf("the value of header %q holds a control character", Clip(string(line[:i])))
+		return nil, nil, fmt.Errorf("the value of header %q holds a control character", text.Clip(string(line[:i]), text.MaxQuoted))
 	}
 	return line[:i], value, nil
 }
@@ -113,12 +113,12 @@ func HasToken(list []byte, lower string) bool {
 // ParseLength reads the value of Content-Length.
 func ParseLength(b []byte) (int64, error) {
 	if len(b) == 0 || len(b) > 19 {
-		return 0, fmt.Errorf("Content-Length %q is not a valid length", Clip(string(b)))
+		return 0, fmt.Errorf("Content-Length %q is not a valid length", text.Clip(string(b), text.MaxQuoted))
 	}
 	var n uint64
 	for _, c := range b {
 		if c < '0' || c > '9' {
-			return 0, fmt.Errorf("Content-Length %q is not a valid length", Clip(string(b)))
+			return 0, fmt.Errorf("Content-Length %q is not a valid length", text.Clip(string(b), text.MaxQuoted))
 		}
 		n = n*10 + uint64(c-'0') // 19 digits fit
 	}
@@ -127,9 +127,6 @@ func ParseLength(b []byte) (int64, error) {
 	}
 	return int64(n), nil
 }
-
-// Clip shortens what goes into a message.
-func Clip(s string) string { return text.Clip(s, 64) }
 
 // tokenTable marks the characters of a token (RFC 9110, section 5.6.2).
 var tokenTable = func() (t [256]bool) {
