@@ -127,7 +127,7 @@ func (f *Fault) String() string {
 // FaultHelp lists the keys that ParseFault reads.
 const FaultHelp = `on=prefill|decode|regular   only workers of that role
 path=/health                only paths with that prefix; without it generation routes
-skip=N, count=N             let the first N pass; strike N of them (0: all)
+skip=N, count=N             skip the first N; then apply to N of them (0: all)
 delay=2s                    between the request's body and the head of the answer; also
                             accept_delay, first_byte, event_delay (before each event but the first)
 early_headers               send the head before the engine has run
