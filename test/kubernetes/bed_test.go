@@ -48,19 +48,14 @@ func newBareBed(t testing.TB) *bed {
 
 const rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/"
 
-// grant gives the account the rights in its namespace that docs/kubernetes.md names.
+// grant gives the account the rights in its namespace that docs/kubernetes.md says.
 func (b *bed) grant() {
 	b.t.Helper()
-	must(b.t, admin.Create(b.t.Context(), rbac+b.namespace+"/roles", object{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": object{"name": "sluice"}, "rules": []object{
-			{"apiGroups": []string{""}, "resources": []string{"pods"}, "verbs": []string{"get", "list", "watch"}},
-			{"apiGroups": []string{"discovery.k8s.io"}, "resources": []string{"endpointslices"}, "verbs": []string{"get", "list", "watch"}},
-		}}))
-	must(b.t, admin.Create(b.t.Context(), rbac+b.namespace+"/rolebindings", object{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": object{"name": "sluice"},
-		"roleRef":  object{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "sluice"},
-		"subjects": []object{{"kind": "ServiceAccount", "name": "sluice", "namespace": b.namespace}},
-	}))
+	for _, m := range documented(b.t) {
+		if m.kind == "Role" || m.kind == "RoleBinding" {
+			must(b.t, admin.Create(b.t.Context(), m.path(b.namespace), m.in(b.namespace)))
+		}
+	}
 }
 
 // revoke takes the rights away.
@@ -94,9 +89,10 @@ const enginePort = 8000
 // quick are the arguments of an engine that runs whole requests.
 var quick = []string{"--regular", "1", "--load", "--prefill-time", "4ms", "--decode-step", "4ms"}
 
-// regular is a pod whose engine runs whole requests.
+// regular is a pod whose engine runs whole requests. SIGTERM ends that at once, so that it
+// has to wait until the router has seen that the pod is deleted.
 func regular(name string) pod {
-	return pod{name: name, labels: map[string]string{"app": "engine"}, args: quick}
+	return pod{name: name, labels: map[string]string{"app": "engine"}, args: quick, preStop: 1}
 }
 
 // inside makes it a pod whose engine needs no process of its own.

@@ -32,21 +32,35 @@ func (a *answer) String() string {
 	return fmt.Sprintf("request %s: status %d after %s, done %t, error %q (%v), text %q", a.id, a.status, a.took.Round(time.Millisecond), a.done, clip(a.failed), a.err, clip(a.text))
 }
 
-// ask sends a request for an answer of so many tokens, all of which carry the request's
-// id, and waits for its end. It checks what every answer must be: whole, with the text of
-// this request and no other, or an error that the client can see.
-func (r *router) ask(ctx context.Context, client *http.Client, tokens int, stream bool, headers ...string) (*answer, error) {
+// question is what a client asks for.
+type question struct {
+	tokens int // of the answer
+	stream bool
+	prompt string // "": one that names the request
+	model  string // "": sim-model
+}
+
+// ask sends a request and waits for its end. Every token of the answer carries the
+// request's id. It checks what every answer must be: whole, with the text of this request
+// and no other, or an error that the client can see.
+func (r *router) ask(ctx context.Context, client *http.Client, q question) (*answer, error) {
 	a := &answer{id: rand.Text()[:12]}
 	start := time.Now()
 	var want strings.Builder
-	fault := make([]string, tokens)
+	fault := make([]string, q.tokens)
 	for i := range fault {
 		token := fmt.Sprintf("%s-%d.", a.id, i)
 		want.WriteString(token)
 		fault[i] = "token=" + token
 	}
-	body, err := json.Marshal(object{"model": "sim-model", "stream": stream, "max_tokens": tokens, "sim": strings.Join(fault, ","),
-		"messages": []object{{"role": "user", "content": "Say " + a.id + "."}}})
+	if q.prompt == "" {
+		q.prompt = "Say " + a.id + "."
+	}
+	if q.model == "" {
+		q.model = "sim-model"
+	}
+	body, err := json.Marshal(object{"model": q.model, "stream": q.stream, "max_tokens": q.tokens, "sim": strings.Join(fault, ","),
+		"messages": []object{{"role": "user", "content": q.prompt}}})
 	if err != nil {
 		return a, err
 	}
@@ -56,9 +70,6 @@ func (r *router) ask(ctx context.Context, client *http.Client, tokens int, strea
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Request-Id", a.id)
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
 	defer func() { a.took = time.Since(start) }()
 	resp, err := client.Do(req)
 	if err != nil {
@@ -73,12 +84,13 @@ func (r *router) ask(ctx context.Context, client *http.Client, tokens int, strea
 		a.readWhole(resp.Body)
 	}
 	switch {
-	case a.err != nil:
-		return a, fmt.Errorf("the connection broke off: %w", a.err)
 	case a.failed != "":
+		// A stream that has begun is cut behind its error event.
 		if !strings.HasPrefix(want.String(), a.text) {
 			return a, errors.New("text of another request")
 		}
+	case a.err != nil:
+		return a, fmt.Errorf("the connection broke off: %w", a.err)
 	case a.status != http.StatusOK:
 		return a, errors.New("a failure that says nothing")
 	case !a.done:
@@ -151,6 +163,15 @@ func (a *answer) readStream(body io.Reader) {
 	}
 }
 
+// one sends a request and waits for its answer, which must be whole.
+func (r *router) one(q question) {
+	r.t.Helper()
+	a, err := r.ask(r.t.Context(), probeClient, q)
+	if err != nil || !a.whole() {
+		r.t.Errorf("no whole answer: %v: %s", err, a)
+	}
+}
+
 // load is a number of clients that send one request after another.
 type load struct {
 	r    *router
@@ -167,7 +188,7 @@ type load struct {
 const clients = 4
 
 // load starts clients, half of whose answers are streams.
-func (r *router) load(headers ...string) *load {
+func (r *router) load() *load {
 	ctx, stop := context.WithCancel(r.t.Context())
 	l := &load{r: r, stop: stop}
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
@@ -175,7 +196,7 @@ func (r *router) load(headers ...string) *load {
 		l.over.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
 				// Not ctx: what is under way comes to its end.
-				a, err := r.ask(context.Background(), client, 2+n%10, n%2 == 0, headers...)
+				a, err := r.ask(context.Background(), client, question{tokens: 2 + n%10, stream: n%2 == 0})
 				l.count(a, err)
 				select {
 				case <-ctx.Done():
@@ -230,6 +251,17 @@ func (l *load) good() {
 	}
 }
 
+// begun ends the load and checks that only streams that had begun have failed: what the
+// client was sent nothing of is tried again elsewhere.
+func (l *load) begun() {
+	l.r.t.Helper()
+	for _, a := range l.visible() {
+		if a.text == "" {
+			l.r.t.Errorf("a request that had not begun failed: %s", a)
+		}
+	}
+}
+
 // visible ends the load, checks that every answer was whole or a failure that the client
 // saw, and returns the latter.
 func (l *load) visible() []*answer {
@@ -254,13 +286,13 @@ type stream struct {
 }
 
 // stream starts a request for a stream of so many tokens.
-func (r *router) stream(tokens int, headers ...string) *stream {
+func (r *router) stream(tokens int) *stream {
 	s := &stream{t: r.t, done: make(chan struct{})}
 	client := &http.Client{Timeout: 2 * patience, Transport: &http.Transport{}}
 	go func() {
 		defer close(s.done)
 		defer client.CloseIdleConnections()
-		s.a, s.err = r.ask(context.Background(), client, tokens, true, headers...)
+		s.a, s.err = r.ask(context.Background(), client, question{tokens: tokens, stream: true})
 	}()
 	return s
 }

@@ -20,6 +20,8 @@ var (
 	admin   *Client // of the first API server, which the tests leave alone
 )
 
+var given = flag.String("sluice", "", "binary to test instead of one that is built")
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(runTests(m))
@@ -52,7 +54,8 @@ func runTests(m *testing.M) int {
 		return failed(err)
 	}
 	defer os.RemoveAll(dir)
-	if bin.Sluice, err = buildSluice(dir); err != nil {
+	if bin.Sluice = *given; bin.Sluice != "" {
+	} else if bin.Sluice, err = buildSluice(dir); err != nil {
 		return failed(err)
 	}
 	if cluster, err = StartCluster(context.Background(), bin, dir); err != nil {

@@ -154,20 +154,23 @@ func (n *Node) event(ctx context.Context, e Event) error {
 func (n *Node) seen(ctx context.Context, p *Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	r := n.pods[p.Metadata.UID]
+	r, begun := n.pods[p.Metadata.UID], true
 	if r == nil {
 		if p.Spec.NodeName != "" && p.Spec.NodeName != NodeName {
 			return
 		}
 		gone := make(chan struct{})
 		r = &podRun{node: n, uid: p.Metadata.UID, changed: make(chan struct{}, 1), gone: gone, leave: sync.OnceFunc(func() { close(gone) })}
-		n.pods[r.uid] = r
-		n.over.Go(func() { r.run(ctx) })
+		n.pods[r.uid], begun = r, false
 	}
 	r.mu.Lock()
 	r.pod = p
 	r.mu.Unlock()
-	r.wake()
+	if begun {
+		r.wake()
+		return
+	}
+	n.over.Go(func() { r.run(ctx) })
 }
 
 func (n *Node) forget(r *podRun) {
@@ -263,6 +266,12 @@ func (r *podRun) serve(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
+	if err := r.report(ctx, readyStatus(false, address)); err != nil {
+		return err
+	}
+	if secs, err := strconv.Atoi(p.Metadata.Annotations[annotationLoads]); err == nil {
+		r.wait(ctx, time.After(time.Duration(secs)*time.Second), nil)
+	}
 	e, err := r.node.startEngine(p, address, port)
 	if err != nil {
 		return err
@@ -270,9 +279,6 @@ func (r *podRun) serve(ctx context.Context, address string) error {
 	r.mu.Lock()
 	r.engine = e
 	r.mu.Unlock()
-	if err := r.report(ctx, readyStatus(false, address)); err != nil {
-		return err
-	}
 	health := "http://" + net.JoinHostPort(address, strconv.Itoa(port)) + "/health"
 	for ready := false; ; {
 		probe := time.After(time.Hour)

@@ -17,6 +17,8 @@ const (
 	annotationRole = "testbed/role"
 	// annotationAddress gives the pod that address instead of one of its own.
 	annotationAddress = "testbed/address"
+	// annotationLoads is for how many seconds the engine loads before it listens.
+	annotationLoads = "testbed/loads"
 	// annotationGhost lets the engine live on when its pod is gone: what still answers at
 	// the address is nobody's worker any more.
 	annotationGhost = "testbed/ghost"

@@ -26,7 +26,7 @@ type router struct {
 
 // selects are the flags of a router whose workers are the pods of regular().
 func (b *bed) selects(server *APIServer) []string {
-	return []string{"--kubeconfig", b.kubeconfig(server), "--service-discovery-namespace", b.namespace, "--selector", "app=engine"}
+	return []string{"--kubeconfig", b.kubeconfig(server), "--service-discovery-namespace", b.namespace, "--selector", "app in (engine, spare),!canary"}
 }
 
 // selectsPairs are the flags of a router whose workers are pods with a label role.
@@ -46,8 +46,7 @@ func startRouterAs(t testing.TB, prefix, env []string, flags ...string) *router 
 	t.Helper()
 	argv := append(append([]string{}, prefix...), cluster.bin.Sluice, "serve", "--pre-drain-wait", "0", "--host", cluster.address(0, 1), "--port", "0",
 		"--prometheus-host", cluster.address(0, 1), "--prometheus-port", "0", "--log-json",
-		"--health-check-interval-secs", "0.5", "--health-check-timeout-secs", "2",
-		"--service-discovery", "--service-discovery-port", strconv.Itoa(enginePort))
+		"--service-discovery", "--service-discovery-port", "http")
 	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
 	p, err := StartProcess(t.TempDir(), name, append(env, "PATH="+os.Getenv("PATH")), append(argv, flags...)...)
 	must(t, err)

@@ -1,0 +1,102 @@
+//go:build kubernetes
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+// revision is the label in which generations of a fleet differ.
+const revision = "revision"
+
+// pdPod is a pod of a generation.
+func (b *bed) pdPod(gen, role string, i int) pod {
+	p := regular(fmt.Sprintf("%s-%s-%d", gen, role, i)).inside("sglang", role)
+	p.labels = map[string]string{"app": "engine", "role": role, revision: gen}
+	if role == "prefill" {
+		p = p.with("sglang.ai/bootstrap-port", strconv.Itoa(9000+i))
+	}
+	return p
+}
+
+// A rollout under load, a pod of each role at a time: no request is ever split between
+// two generations, and none fails.
+func TestRolloutPairsWithinAGeneration(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	r := startRouter(t, append(b.selectsPairs(cluster.Server(0)), "--pair-label", revision)...)
+	generations := map[string]string{} // by address
+	start := func(gen string, i int) {
+		t.Helper()
+		for _, p := range b.start(b.pdPod(gen, "prefill", i), b.pdPod(gen, "decode", i)) {
+			generations[net.JoinHostPort(p.Status.PodIP, strconv.Itoa(enginePort))] = gen
+			r.becomes(p, "ready")
+		}
+	}
+	for i := range 2 {
+		start("r1", i)
+	}
+	l := r.load()
+	l.more(40)
+	old, deleted := "r1", []string(nil)
+	for _, gen := range []string{"r2", "r3"} {
+		for i := range 2 {
+			start(gen, i)
+			l.more(20)
+			for _, role := range []string{"prefill", "decode"} {
+				name := fmt.Sprintf("%s-%s-%d", old, role, i)
+				b.delete(name, -1)
+				deleted = append(deleted, name)
+			}
+		}
+		old = gen
+	}
+	for _, name := range deleted {
+		b.gone(name)
+	}
+	l.more(40)
+	l.good()
+	checkPairs(t, node.Fleet(b.namespace, "sglang"), generations, 3)
+}
+
+// checkPairs checks that both legs of each request were of one generation, of which that
+// many served.
+func checkPairs(t *testing.T, f *sim.Fleet, generations map[string]string, want int) {
+	t.Helper()
+	type legs struct{ prefill, decode string }
+	rooms := make(map[int64]legs)
+	for _, w := range f.Workers() {
+		gen := generations[w.Addr()]
+		if gen == "" {
+			t.Errorf("the worker at %s is of no generation", w.Addr())
+		}
+		for _, q := range w.Requests() {
+			leg := rooms[q.Room()]
+			if w.Role() == sim.Prefill {
+				leg.prefill = gen
+			} else {
+				leg.decode = gen
+			}
+			rooms[q.Room()] = leg
+		}
+	}
+	served := make(map[string]int)
+	for room, leg := range rooms {
+		if leg.prefill != leg.decode {
+			t.Errorf("room %d was of generation %q in prefill and %q in decode", room, leg.prefill, leg.decode)
+		}
+		served[leg.prefill]++
+	}
+	if len(served) != want {
+		t.Errorf("%d generations served, want %d: %v", len(served), want, served)
+	}
+	if n := f.Violated(); n > 0 {
+		t.Errorf("%d violations of the engines' contract, the first: %s", n, f.Violations()[0])
+	}
+	t.Logf("requests by generation: %v", served)
+}
