@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/http1/http1test"
 )
 
 const expecting = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
@@ -225,15 +227,8 @@ func TestTruncatedBodies(t *testing.T) {
 func TestBrokenChunksAreErrors(t *testing.T) {
 	t.Parallel()
 	r := start(t, echo)
-	for _, body := range []string{
-		"g\r\n", "\r\n", " 5\r\nabcde\r\n0\r\n\r\n", "-1\r\n", "+5\r\nabcde\r\n", "0x5\r\nabcde\r\n", "5 5\r\nabcde\r\n", "5\nabcde\n0\n\n",
-		"5\r\nabcdef\r\n", "5\r\nabcde\n0\r\n\r\n", "5\r\nabcde\r0\r\n\r\n", "5\r\nabcde0\r\n\r\n",
-		"5;a\x00\r\nabcde\r\n0\r\n\r\n", "5;a\rb\r\nabcde\r\n0\r\n\r\n", "5\r\r\nabcde\r\n0\r\n\r\n",
-		"8000000000000000\r\n", "10000000000000000\r\n", "00000000000000005\r\nabcde\r\n", "fffffffffffffffff\r\n",
-		"5;" + strings.Repeat("a", 2000) + "\r\nabcde\r\n0\r\n\r\n", strings.Repeat("0", 3000),
-		"0\r\nA b\r\n\r\n", "0\r\n A: b\r\n\r\n", "0\r\nA : b\r\n\r\n", "0\r\nA: b\n\r\n", "0\r\nA: \x00\r\n\r\n",
-		"0\r\nA: " + strings.Repeat("b", 3000) + "\r\n\r\n", "0\r\n" + strings.Repeat("A: b\r\n", 100) + "\r\n",
-	} {
+	for _, body := range append(http1test.BrokenChunks(), http1test.OddChunks()...) {
+
 		c := r.dial()
 		c.send("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + body + get("/smuggled"))
 		if a := c.read(""); a.StatusCode != 400 {

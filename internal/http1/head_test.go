@@ -12,161 +12,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/http1/http1test"
 	"github.com/sluice-router/sluice/internal/wire"
 )
 
-// A head's status: 200 where it reaches the handler. lines stands for what follows
-// the request line; it and the empty line are added.
+// A head's status: 200 where it reaches the handler.
 func TestHeads(t *testing.T) {
 	t.Parallel()
-	const line, host = "POST / HTTP/1.1", "Host: h\r\n"
-	many := func(n int) string { return strings.Repeat("A: b\r\n", n) }
-	for _, c := range []struct {
-		name, line, lines string
-		status            int
-	}{
-		{"plain", line, host, 200},
-		{"no headers in 1.0", "GET / HTTP/1.0", "", 200},
-		{"value without spaces, tabs, nothing", line, host + "A:b\r\nB: \t b \t\r\nC:\r\nD: \r\n", 200},
-		{"bytes beyond ASCII in a value", line, host + "A: \xff\xc3\xbc\r\n", 200},
-		{"lines with a bare LF", line, "Host: h\nA: b\n", 200},
-		{"unknown method", "BREW / HTTP/1.1", host, 200},
-		{"method with all signs", "!#$%&'*+-.^_`|~a0 / HTTP/1.1", host, 200},
-
-		// request line
-		{"empty method", " / HTTP/1.1", host, 400},
-		{"method with a bracket", "GE(T / HTTP/1.1", host, 400},
-		{"no version", "GET /", host, 400},
-		{"two spaces", "GET  / HTTP/1.1", host, 400},
-		{"two spaces before the version", "GET /  HTTP/1.1", host, 400},
-		{"space behind", "GET / HTTP/1.1 ", host, 400},
-		{"tabs", "GET\t/\tHTTP/1.1", host, 400},
-		{"bare CR", "GET /\rHTTP/1.1", host, 400},
-		{"CR CR LF", "GET / HTTP/1.1\r", host, 400},
-		{"NUL", "GET /\x00 HTTP/1.1", host, 400},
-		{"words in the target", "GET /a b HTTP/1.1", host, 400},
-		{"lower case", "GET / http/1.1", host, 400},
-		{"no digits", "GET / HTTP/one", host, 400},
-		{"more digits", "GET / HTTP/1.10", host, 400},
-		{"0.9", "GET / HTTP/0.9", host, 505},
-		{"1.2", "GET / HTTP/1.2", host, 200},
-		{"1.2 without a host", "GET / HTTP/1.2", "", 400},
-		{"2.0", "PRI * HTTP/2.0", "", 505},
-		{"TLS", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "", 400},
-
-		// target
-		{"empty target", "GET  HTTP/1.1", host, 400},
-		{"no slash", "GET a HTTP/1.1", host, 400},
-		{"query alone", "GET ?a HTTP/1.1", host, 400},
-		{"query of all kinds", "GET /?a=b&c=%zz'()*?? HTTP/1.1", host, 200},
-		{"two slashes", "GET //a/b HTTP/1.1", host, 200},
-		{"dots", "GET /../a HTTP/1.1", host, 200},
-		{"escape", "GET /%41 HTTP/1.1", host, 200},
-		{"broken escape", "GET /%4 HTTP/1.1", host, 400},
-		{"fragment", "GET /a#b HTTP/1.1", host, 400},
-		{"fragment in the query", "GET /?a#b HTTP/1.1", host, 400},
-		{"bytes beyond ASCII", "GET /\xc3\xbc HTTP/1.1", host, 400},
-		{"absolute", "GET http://a/b HTTP/1.1", host, 200},
-		{"absolute, https and a port", "GET HTTPS://a:1/b?c HTTP/1.1", host, 200},
-		{"absolute, no path", "GET http://a HTTP/1.1", host, 200},
-		{"absolute, no Host", "GET http://a/ HTTP/1.1", "", 400},
-		{"absolute, nobody", "GET http:///b HTTP/1.1", host, 400},
-		{"absolute, a user", "GET http://u@a/b HTTP/1.1", host, 400},
-		{"absolute, a host of other bytes", "GET http://%c3%bc/ HTTP/1.1", host, 400},
-		{"absolute, another scheme", "GET ftp://a/b HTTP/1.1", host, 400},
-		{"opaque", "GET a:b HTTP/1.1", host, 400},
-		{"asterisk", "OPTIONS * HTTP/1.1", host, 200},
-		{"asterisk of another method", "GET * HTTP/1.1", host, 400},
-		{"authority", "CONNECT a:1 HTTP/1.1", host, 400},
-		{"CONNECT with a path", "CONNECT / HTTP/1.1", host, 400},
-		{"authority of another method", "GET a:1 HTTP/1.1", host, 400},
-
-		// lines
-		{"space before the colon", line, host + "A : b\r\n", 400},
-		{"tab before the colon", line, host + "A\t: b\r\n", 400},
-		{"space before the first name", line, " " + host, 400},
-		{"folded", line, host + "A: b\r\n c\r\n", 400},
-		{"folded by a tab", line, host + "A: b\r\n\tc\r\n", 400},
-		{"line of a space", line, host + " \r\n", 400},
-		{"no colon", line, host + "A\r\n", 400},
-		{"no name", line, host + ": b\r\n", 400},
-		{"name with a bracket", line, host + "A(b): c\r\n", 400},
-		{"name beyond ASCII", line, host + "\xc3\xbc: c\r\n", 400},
-		{"NUL in a value", line, host + "A: b\x00c\r\n", 400},
-		{"NUL in a name", line, host + "A\x00: c\r\n", 400},
-		{"bare CR in a value", line, host + "A: b\rC: d\r\n", 400},
-		{"CR CR LF behind a value", line, host + "A: b\r\r\n", 400},
-		{"line of a CR", line, host + "\r\r\n", 400},
-		{"DEL", line, host + "A: \x7f\r\n", 400},
-		{"vertical tab", line, host + "A: \x0b\r\n", 400},
-		{"as many lines as may be", line, host + many(maxHeaderLines-1), 200},
-		{"too many lines", line, host + many(maxHeaderLines), 431},
-		{"too large", line, host + "A: " + strings.Repeat("b", 64<<10) + "\r\n", 431},
-
-		// Host
-		{"no Host", line, "", 400},
-		{"no Host in 1.0", "POST / HTTP/1.0", "", 200},
-		{"empty Host", line, "Host:\r\n", 200},
-		{"two Hosts", line, host + host, 400},
-		{"two Hosts in 1.0", "POST / HTTP/1.0", host + host, 400},
-		{"Host with a path", line, "Host: h/a\r\n", 400},
-		{"Host with a user", line, "Host: u@h\r\n", 400},
-		{"Host of two words", line, "Host: h h\r\n", 400},
-		{"Host in brackets", line, "Host: [::1]:80\r\n", 200},
-		{"Host in capitals", line, "HOST: h\r\n", 200},
-
-		// Content-Length
-		{"length", line, host + "Content-Length: 0\r\n", 200},
-		{"length with zeros", line, host + "Content-Length: 00\r\n", 200},
-		{"the same twice", line, host + "Content-Length: 0\r\nContent-Length: 0\r\n", 200},
-		{"two lengths", line, host + "Content-Length: 0\r\nContent-Length: 1\r\n", 400},
-		{"the same in other words", line, host + "Content-Length: 0\r\nContent-Length: 00\r\n", 400},
-		{"a list of lengths", line, host + "Content-Length: 0, 0\r\n", 400},
-		{"empty length", line, host + "Content-Length:\r\n", 400},
-		{"plus", line, host + "Content-Length: +0\r\n", 400},
-		{"minus", line, host + "Content-Length: -0\r\n", 400},
-		{"hexadecimal", line, host + "Content-Length: 0x0\r\n", 400},
-		{"space inside", line, host + "Content-Length: 0 0\r\n", 400},
-		{"underscore", line, host + "Content-Length: 0_0\r\n", 400},
-		{"more than 63 bits", line, host + "Content-Length: 9223372036854775808\r\n", 400},
-		{"more than 64 bits", line, host + "Content-Length: 18446744073709551616\r\n", 400},
-		{"length in front of another's", line, host + "Content-Length : 5\r\nContent-Length: 0\r\n", 400},
-
-		// Transfer-Encoding. A body that ends at once is sent behind each head.
-		{"chunked", line, host + "Transfer-Encoding: chunked\r\n", 200},
-		{"chunked in capitals", line, host + "TRANSFER-ENCODING: CHUNKED\r\n", 200},
-		{"Kelvin sign", line, host + "Transfer-Encoding: chun\u212aed\r\n", 501},
-		{"chunked twice", line, host + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 400},
-		{"chunked twice in a line", line, host + "Transfer-Encoding: chunked, chunked\r\n", 501},
-		{"identity", line, host + "Transfer-Encoding: identity\r\n", 501},
-		{"gzip", line, host + "Transfer-Encoding: gzip, chunked\r\n", 501},
-		{"gzip in a line of its own", line, host + "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", 501},
-		{"empty coding", line, host + "Transfer-Encoding:\r\n", 501},
-		{"vertical tab before chunked", line, host + "Transfer-Encoding: \x0bchunked\r\n", 400},
-		{"quoted", line, host + "Transfer-Encoding: \"chunked\"\r\n", 501},
-		{"coding and length", line, host + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", 400},
-		{"length and coding", line, host + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400},
-		{"coding in 1.0", "POST / HTTP/1.0", host + "Transfer-Encoding: chunked\r\n", 400},
-
-		// Expect
-		{"another expectation", line, host + "Expect: a miracle\r\n", 417},
-		{"100-continue, no body", line, host + "Expect: 100-Continue\r\n", 200},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	for _, c := range http1test.Heads(maxHeaderLines) {
+		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, echo)
 			s := r.dial()
-			body := ""
-			if strings.Contains(strings.ToLower(c.lines), "transfer-encoding: chunked\r\n") {
-				body = "0\r\n\r\n"
-			}
-			s.send(c.line + "\r\n" + c.lines + "\r\n" + body)
+			s.send(c.Text())
 			_ = s.CloseWrite() // the answer tells
 			a := s.read("")
-			if a.StatusCode != c.status {
-				t.Errorf("status %d %s, want %d", a.StatusCode, a.body, c.status)
+			if a.StatusCode != c.Status {
+				t.Errorf("status %d %s, want %d", a.StatusCode, a.body, c.Status)
 			}
-			if c.status != 200 && !a.Close {
+			if c.Status != 200 && !a.Close {
 				t.Error("the connection stays")
 			}
 			s.ended()

@@ -94,6 +94,11 @@ func problem(r *http.Request) *http1.Problem {
 	case strings.ContainsAny(r.Host, "\"#/<>?@\\^`{|} "):
 		return bad("the Host header is malformed")
 	}
+	for _, b := range []byte(r.Host) { // of an absolute target it is unescaped
+		if b >= 0x7f {
+			return bad("the host is malformed")
+		}
+	}
 	for _, b := range []byte(r.RequestURI) {
 		if b <= ' ' || b >= 0x7f || b == '#' {
 			return bad("the request's target is malformed")
@@ -183,6 +188,10 @@ func (b *body) discard(w *response) bool {
 	return b.ended && err == io.EOF
 }
 
+// trailerCutOff is what net/http says of a body that is cut off in its trailer; elsewhere
+// that is io.ErrUnexpectedEOF.
+const trailerCutOff = "http: unexpected EOF reading trailer"
+
 // Read implements io.Reader. While it waits, the connection can be evicted.
 func (b *body) Read(p []byte) (int, error) {
 	b.expects = false
@@ -190,6 +199,9 @@ func (b *body) Read(p []byte) (int, error) {
 	b.c.inBody.Store(true)
 	n, err := b.ReadCloser.Read(p)
 	b.c.inBody.Store(false)
+	if err != nil && err.Error() == trailerCutOff {
+		err = io.ErrUnexpectedEOF
+	}
 	b.broken = err != nil && err != io.EOF
 	if err == io.EOF && !b.ended {
 		b.ended = true
