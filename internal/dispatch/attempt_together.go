@@ -139,6 +139,9 @@ func (t *pairsTogether) runPrefill(k int) {
 	f := x.guarded(admission.PrefillLeg, func() *failure {
 		return x.runPrefill(&t.prefill, x.legRequest(p.bodies, admission.PrefillLeg), &p.prefill)
 	})
+	if f != nil && f.transfer && t.decode.lost() {
+		f.secondary = true // its engine noticed what the other one did
+	}
 	p.prefill.f = f
 	t.prefillFailure.note(f)
 	if t.prefillsRun.Add(-1) == 0 {
@@ -181,10 +184,13 @@ func (t *pairsTogether) failed(f *failure) *failure {
 	t.prefill.ctx.end(errAttemptOver)
 	t.prefill.ctx.unfollow()
 	<-t.prefillOver.wait()
-	x.verdicts.report(t.decode.rank, f)
+	told := f
 	if pf := t.prefillFailure.get(); pf != nil && (f.secondary || f.transfer && !f.reported && pf.own()) {
+		// That the hand-off broke was an echo of it, as an end would have been.
+		told = &failure{leg: f.leg, rank: f.rank, secondary: true}
 		f = pf
 	}
+	x.verdicts.report(t.decode.rank, told)
 	x.verdicts.reportLink(t.prefill.rank, t.decode.rank, f)
 	return f
 }

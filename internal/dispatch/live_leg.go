@@ -20,6 +20,12 @@ func (l *liveLeg) begin(request *legContext, rank *fleet.Rank, leg fleet.Leg) {
 	rank.Watch(&l.watch, &l.ctx, leg)
 }
 
+// lost tells whether the leg was ended because of its engine.
+func (l *liveLeg) lost() bool {
+	cause := l.ctx.ended()
+	return cause == errRankWedged || cause == errWorkerDead
+}
+
 // unwatch forgets the worker: the calls are over.
 func (l *liveLeg) unwatch() { l.watch.Stop() }
 

@@ -13,10 +13,15 @@ import (
 // at it, wedge_ask.go probes the scheduler.
 
 const (
-	// standStill is how long counters must stand still, and a probe be without an answer,
-	// to count as a sign of a hang. SGLang's health route takes a second when all is well.
-	standStill   = time.Second
-	healthyDelay = standStill + 200*time.Millisecond
+	// standStill is how long counters must stand still to count as a sign of a hang.
+	standStill = time.Second
+	// slowHealth and slowAnswer are how long a probe must be without an answer to count as
+	// one. SGLang's health route takes a second when all is well.
+	slowHealth = 1600 * time.Millisecond
+	slowAnswer = 1200 * time.Millisecond
+	// mostLead is how long before it may be suspect a silent rank is probed, half of the
+	// setting at most: so its engine has that much longer for its answer.
+	mostLead = time.Second
 	// leastConfirm and confirmOf, in parts of the setting, are how long a suspicion must
 	// last.
 	leastConfirm = 1250 * time.Millisecond
@@ -60,9 +65,9 @@ type hangState uint8
 
 const (
 	advancing hangState = iota
-	// silent: no progress for the setting's time, so that its counters are looked at.
+	// silent: no progress for nearly as long as the setting says, so that it is probed.
 	silent
-	// suspect: nor within the time that its prompts are given; its scheduler is probed.
+	// suspect: nor for as long as the setting says and its prompts are given.
 	suspect
 	wedged
 )
@@ -169,9 +174,9 @@ type probeSigns struct {
 	absent  bool // the engine has nothing to be asked so
 }
 
-// fails tells whether probes fail.
-func (p *probeSigns) fails(now admission.Instant) bool {
-	return !p.absent && (p.refused > 0 || p.flying && now.Sub(p.asked) >= healthyDelay)
+// fails tells whether probes fail, which must be answered within a time.
+func (p *probeSigns) fails(now admission.Instant, within time.Duration) bool {
+	return !p.absent && (p.refused > 0 || p.flying && now.Sub(p.asked) >= within)
 }
 
 // progress takes a sign of progress into account.
@@ -196,26 +201,35 @@ func (h *hangStatus) quiet(now admission.Instant) time.Duration {
 	return max(now.Sub(max(h.last, h.under.oldest)), 0)
 }
 
-// judge decides what becomes of a rank that made no progress since the last look. rate is
-// that of pace. It is not for one that is wedged.
-func (h *hangStatus) judge(now admission.Instant, setting time.Duration, rate float64, probed bool) {
+// judge decides what becomes of a rank that made no progress since the last look, and
+// when it may decide again, unless there is progress. rate is that of pace. It is not for
+// one that is wedged.
+func (h *hangStatus) judge(now admission.Instant, setting time.Duration, rate float64, probed bool) (next time.Duration) {
 	u := &h.under
 	quiet := h.quiet(now)
-	if quiet < setting {
+	if lead := min(setting/2, mostLead); quiet < setting-lead {
 		h.calm(now)
-		return
+		return setting - lead - quiet
 	}
 	if h.state == advancing {
 		h.state, h.since = silent, now
 	}
-	if h.state == silent && quiet >= setting+allowance(u.longest, u.rest, u.transfers, rate) {
+	patience := setting + allowance(u.longest, u.rest, u.transfers, rate)
+	if h.state == silent && quiet < patience {
+		return patience - quiet
+	}
+	if h.state == silent {
 		h.state, h.since = suspect, now
 		h.why = fmt.Sprintf("no progress for %s with %s", quiet.Round(10*time.Millisecond), u)
 	}
-	if h.state == suspect && now.Sub(h.since) >= confirmTime(setting) && h.proven(now, probed) {
+	if left := confirmTime(setting) - now.Sub(h.since); left > 0 {
+		return left
+	}
+	if h.proven(now, probed) {
 		h.state, h.since = wedged, now
 		h.why = fmt.Sprintf("no progress for %s with %s, and %s", quiet.Round(10*time.Millisecond), u, h.signs.String())
 	}
+	return 0
 }
 
 func (u *legsUnderWay) String() string {
@@ -233,7 +247,7 @@ func (h *hangStatus) proven(now admission.Instant, probed bool) bool {
 	s := &h.signs
 	speaks := false
 	if probed && !s.health.absent {
-		if !s.health.fails(now) {
+		if !s.health.fails(now, slowHealth) {
 			return false
 		}
 		speaks = true
@@ -253,7 +267,7 @@ func (h *hangStatus) proven(now admission.Instant, probed bool) bool {
 		if h.under.unbegun == 0 {
 			return false
 		}
-		return s.question.absent || s.question.fails(now)
+		return s.question.absent || s.question.fails(now, slowAnswer)
 	}
 	return true
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -30,6 +31,7 @@ type questions struct {
 	health   bool
 	question *engine.Question // nil: none
 	pause    time.Duration
+	at       admission.Instant
 }
 
 // askLocked has the scheduler of w probed if a rank of it makes no progress, at once if
@@ -74,10 +76,10 @@ func (f *Fleet) askScheduler(w *Worker) {
 		}
 		patience := max(2*f.cfg.Health.Wedge, schedulerTimeout)
 		if q.health {
-			flights.Go(func() { f.heardHealth(w, f.prober.scheduler(ctx, w, q.dialect, patience)) })
+			flights.Go(func() { f.heardHealth(w, q.at, f.prober.scheduler(ctx, w, q.dialect, patience)) })
 		}
 		if q.question != nil {
-			flights.Go(func() { f.heardAnswer(w, f.prober.answers(ctx, w, *q.question, patience)) })
+			flights.Go(func() { f.heardAnswer(w, q.at, f.prober.answers(ctx, w, *q.question, patience)) })
 		}
 		f.readCounters(ctx, w, q.dialect)
 		timer.Reset(q.pause)
@@ -100,7 +102,7 @@ func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
 		w.asking = false
 		return q, false
 	}
-	q.dialect, q.pause = w.Dialect(), mostAskPause
+	q.dialect, q.pause, q.at = w.Dialect(), mostAskPause, now
 	probed := q.dialect.SchedulerPath() != ""
 	health, question := false, false
 	for _, r := range w.looked {
@@ -111,10 +113,13 @@ func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
 		} else if h.state == wedged {
 			q.pause = min(q.pause, max(f.cfg.Health.Wedge, askPause))
 		}
-		if h.state < suspect {
+		if h.state == advancing {
 			continue
 		}
 		health = health || probed && !s.health.flying
+		if h.state == silent {
+			continue
+		}
 		idle := s.counted && s.before.Running+s.before.Waiting == 0
 		question = question || !probed && !s.question.flying && (h.state == wedged || idle)
 	}
@@ -124,11 +129,14 @@ func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
 	q.health = health
 	for _, r := range w.looked {
 		h := &r.hang
-		if h.state < suspect {
+		if h.state == advancing {
 			continue
 		}
-		if q.health {
+		if q.health && !h.signs.health.flying {
 			h.signs.health.flying, h.signs.health.asked = true, now
+		}
+		if h.state == silent {
+			continue
 		}
 		if q.question != nil {
 			h.signs.question.flying, h.signs.question.asked = true, now
@@ -180,8 +188,8 @@ func (f *Fleet) readCounters(ctx context.Context, w *Worker, d engine.Dialect) {
 }
 
 // heardHealth takes an answer of the route that needs the scheduler into account.
-func (f *Fleet) heardHealth(w *Worker, r probeResult) {
-	f.heard(w, r, func(s *signs) *probeSigns { return &s.health }, func(r *Rank) bool {
+func (f *Fleet) heardHealth(w *Worker, asked admission.Instant, r probeResult) {
+	f.heard(w, asked, r, func(s *signs) *probeSigns { return &s.health }, func(r *Rank) bool {
 		// It is one rank that has answered: of several it need not be this one.
 		s := &r.hang.signs
 		return r.dps == 1 || s.absent || !s.counted
@@ -189,21 +197,28 @@ func (f *Fleet) heardHealth(w *Worker, r probeResult) {
 }
 
 // heardAnswer takes the answer to the small piece of work into account.
-func (f *Fleet) heardAnswer(w *Worker, r probeResult) {
-	f.heard(w, r, func(s *signs) *probeSigns { return &s.question }, func(r *Rank) bool { return r.dps == 1 }, "its scheduler answers")
+func (f *Fleet) heardAnswer(w *Worker, asked admission.Instant, r probeResult) {
+	f.heard(w, asked, r, func(s *signs) *probeSigns { return &s.question }, func(r *Rank) bool { return r.dps == 1 }, "its scheduler answers")
 }
 
-// heard takes the outcome of a probe into account. proves tells whether a good one proves
+// heard takes the outcome of a probe into account, which was sent at asked. proves tells whether a good one proves
 // that the rank's scheduler runs.
-func (f *Fleet) heard(w *Worker, p probeResult, of func(*signs) *probeSigns, proves func(*Rank) bool, why string) {
+func (f *Fleet) heard(w *Worker, asked admission.Instant, p probeResult, of func(*signs) *probeSigns, proves func(*Rank) bool, why string) {
 	now := f.clock.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range w.looked {
 		h := &r.hang
 		s := of(&h.signs)
-		if h.state < suspect || !s.flying {
-			continue // the doubt is younger than the question
+		if h.state == advancing {
+			continue
+		}
+		if !s.flying || s.asked != asked {
+			// The doubt is younger than the question: only a good answer counts.
+			if p.outcome == outcomeOK && proves(r) {
+				f.progressLocked(r, now, why)
+			}
+			continue
 		}
 		s.flying = false
 		switch p.outcome {

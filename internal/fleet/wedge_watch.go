@@ -59,11 +59,13 @@ func (f *Fleet) watchDue(w *Worker, now admission.Instant) {
 			h.progress(now)
 		default:
 			before := h.state
-			h.judge(now, setting, r.paceRate(), w.Dialect().SchedulerPath() != "")
+			if soon := h.judge(now, setting, r.paceRate(), w.Dialect().SchedulerPath() != ""); soon > 0 && h.under.unbegun > 0 {
+				pause = min(pause, max(soon, leastLook))
+			}
 			suspects = suspects || h.state == suspect && before != suspect
 			if h.state == wedged && before != wedged {
 				f.wedgedLocked(r, now, &n)
-			} else if h.state == suspect && !h.told && now.Sub(h.since) >= healthyDelay {
+			} else if h.state == suspect && !h.told && now.Sub(h.since) >= slowAnswer {
 				h.told = true
 				f.log.Warn("rank is suspect: its scheduler may hang", "rank", r.id, "why", h.why)
 			}
