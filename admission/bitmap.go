@@ -47,6 +47,22 @@ func (b bitmap) intersects(c bitmap) bool {
 	return false
 }
 
+// shares tells whether b, c and d have a member in common; a nil one has all.
+func (b bitmap) shares(c, d bitmap) bool {
+	if c == nil {
+		c = b
+	}
+	if d == nil {
+		d = b
+	}
+	for i, w := range b {
+		if w&c[i]&d[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // intersect makes b what c and d share, and counts it.
 func (b bitmap) intersect(c, d bitmap) int {
 	c, d = c[:len(b)], d[:len(b)] // so that the loop checks no bounds

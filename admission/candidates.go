@@ -160,9 +160,15 @@ func (f *filter) servable(t *Target) bool {
 		}
 		return false
 	}
-	var s candidates
-	f.all(t, &s)
-	return f.allowed(t, nil, 0, &s)
+	if t.topology != TopologyRequired && m.soleGroup() {
+		return p.cand.shares(t.bits[PrefillLeg], nil) && d.cand.shares(t.bits[DecodeLeg], nil)
+	}
+	for _, g := range f.index.groupsOf(t) {
+		if g.shares(p.cand, t.bits[PrefillLeg]) && g.shares(d.cand, t.bits[DecodeLeg]) {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *filter) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool {
