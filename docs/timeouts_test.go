@@ -69,7 +69,7 @@ var packages = map[string]string{
 	"upstream": "../internal/upstream", "engine": "../internal/engine", "openai": "../internal/openai", "policy": "../internal/policy",
 	"translate": "../internal/translate", "tokens": "../internal/tokens", "classify": "../internal/classify", "wire": "../internal/wire",
 	"discovery": "../internal/discovery", "file": "../internal/discovery/file", "kubernetes": "../internal/discovery/kubernetes",
-	"dns": "../internal/discovery/dns",
+	"dns": "../internal/discovery/dns", "saved": "../internal/discovery/saved",
 }
 
 // unnoticed are the times of the code that nobody outside it notices.

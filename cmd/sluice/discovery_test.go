@@ -2,9 +2,12 @@ package main
 
 import (
 	"net"
+	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -79,4 +82,55 @@ func TestWorkersOfANameInDNS(t *testing.T) {
 	p.untilListed(map[string]string{worker.String(): "dns:" + name + " ready", "source configuration": "ok", "source dns:" + name: "ok"})
 	failing.Store(true)
 	p.untilListed(map[string]string{worker.String(): "dns:" + name + " ready", "source configuration": "ok", "source dns:" + name: "failing"})
+}
+
+func TestRegisteredWorkersSurviveARestart(t *testing.T) {
+	f := workers(t, sim.Options{Regular: 3})
+	a, b, c := f.Regular(0).URL(), f.Regular(1).URL(), f.Regular(2).URL()
+	file := t.TempDir() + "/workers.json"
+	start := func() *process { return serve(t, "--worker-urls", a, "--workers-state", file, "--pre-drain-wait", "0") }
+	end := func(p *process) {
+		p.signal(syscall.SIGTERM)
+		if code := p.ended(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	p := start()
+	for _, u := range []string{b, c} {
+		if status, body := p.post("/workers", `{"url":"`+u+`","labels":{"zone":"x"}}`); status/100 != 2 {
+			t.Fatalf("status %d: %s", status, body)
+		}
+	}
+	p.untilListed(map[string]string{a: "configuration ready", b: "requests ready", c: "requests ready", "source configuration": "ok"})
+	end(p)
+
+	p = start()
+	p.untilListed(map[string]string{a: "configuration ready", b: "requests ready", c: "requests ready", "source configuration": "ok"})
+	if status, body := p.get("/workers/" + url.PathEscape(b)); status != 200 || !strings.Contains(body, `"zone":"x"`) {
+		t.Errorf("status %d: %s", status, body)
+	}
+	{
+		req, err := http.NewRequest("DELETE", "http://"+p.address+"/workers/"+url.PathEscape(b), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil || resp.StatusCode/100 != 2 {
+			t.Fatalf("status %v, %v", resp, err)
+		}
+		_ = resp.Body.Close() // nothing of it is needed
+	}
+	end(p)
+
+	p = start()
+	p.untilListed(map[string]string{a: "configuration ready", c: "requests ready", "source configuration": "ok"})
+	end(p)
+
+	write(t, file, "{")
+	p = start()
+	p.untilListed(map[string]string{a: "configuration ready", "source configuration": "ok"})
+	if aside, err := os.ReadFile(file + ".bad"); err != nil || string(aside) != "{" {
+		t.Errorf("put aside: %q, %v", aside, err)
+	}
+	end(p)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-router/sluice/internal/discovery/dns"
 	"github.com/sluice-router/sluice/internal/discovery/file"
 	"github.com/sluice-router/sluice/internal/discovery/kubernetes"
+	"github.com/sluice-router/sluice/internal/discovery/saved"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -100,6 +101,11 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 		r.close()
 		return err
 	}
+	if cfg.Discovery.WorkersState != "" {
+		r.saved = saved.New(cfg, r.fleet, log.Logger)
+		r.saved.Restore(ctx)
+		r.saved.Start()
+	}
 	if err := r.startSources(cfg); err != nil {
 		r.close()
 		return err
@@ -151,6 +157,7 @@ type router struct {
 	gate       *admission.Gate
 	fleet      *fleet.Fleet
 	sources    *discovery.Manager
+	saved      *saved.File        // nil: registrations are not kept
 	kubernetes *kubernetes.Source // nil without --service-discovery
 	dispatcher *dispatch.Dispatcher
 	server     *server.Server
@@ -349,6 +356,9 @@ func withoutAdmission(pd bool) string {
 // close ends the parts that do not end with the server.
 func (r *router) close() {
 	r.sources.Close()
+	if r.saved != nil {
+		r.saved.Close()
+	}
 	r.fleet.Close()
 	r.gate.Close()
 }

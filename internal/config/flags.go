@@ -99,7 +99,7 @@ func (o *option) flagType() string {
 	switch {
 	case o.typ.Kind() == reflect.Bool:
 		return "bool"
-	case o.fileOf != "" || o.path == policyConfigPath:
+	case o.fileOf != "" || o.path == policyConfigPath || o.path == "discovery.discovery_file" || o.path == "discovery.workers_state":
 		return "FILE"
 	case o.unit != "":
 		return strings.ToUpper(o.unit)

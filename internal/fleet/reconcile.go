@@ -251,7 +251,7 @@ func (r *reconciliation) makeEndpoints(ctx context.Context) {
 func (r *reconciliation) putInForceLocked(now admission.Instant) {
 	f := r.f
 	var changes []admission.Change
-	var changed, registered, leaving, gone, closeIdle []*Worker
+	var changed, registered, leaving, gone, closeIdle, flipped []*Worker
 	for _, d := range r.declared {
 		if d.refused {
 			continue
@@ -309,7 +309,7 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 				w.health.attempts = 0
 				f.sched.advance(w.event, now)
 			}
-			f.log.Info("worker's source changed whether it may be chosen", "worker", w.url, "id", w.id, "source", r.source, "not_ready", w.notReady)
+			flipped = append(flipped, w)
 		}
 	}
 	for _, w := range f.workers {
@@ -326,19 +326,30 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 		}
 	}
 	r.applyLocked(now, changed, leaving, changes)
-	for i, w := range registered[:min(len(registered), maxLogged)] {
-		f.logRegistered(w, nil)
-		if more := len(registered) - maxLogged; i == maxLogged-1 && more > 0 {
-			f.log.Info("more workers registered", "workers", more, "source", r.source)
-		}
-	}
 	for _, w := range closeIdle {
 		w.endpoint.CloseIdle()
-		f.log.Info("worker is another engine now, as its source says: its facts are read again", "worker", w.url, "id", w.id, "source", r.source)
 	}
+	r.log(registered, func(w *Worker) { f.logRegistered(w, nil) })
+	log := f.log.With("source", r.source)
+	r.log(flipped, func(w *Worker) {
+		log.Info("worker's source changed whether it may be chosen", "worker", w.url, "id", w.id, "not_ready", w.notReady)
+	})
+	r.log(closeIdle, func(w *Worker) {
+		log.Info("worker is another engine now, as its source says: its facts are read again", "worker", w.url, "id", w.id)
+	})
 	f.logDrains("worker is leaving, as its source says: it gets no new requests, and those it has are waited for", leaving, []any{"source", r.source})
 	f.drainAllLocked(leaving, now)
 	f.removeAllLocked(gone, []any{"source", r.source})
+}
+
+// log logs what happened to workers, of many only their number.
+func (r *reconciliation) log(ws []*Worker, one func(*Worker)) {
+	for _, w := range ws[:min(len(ws), maxLogged)] {
+		one(w)
+	}
+	if more := len(ws) - maxLogged; more > 0 {
+		r.f.log.Info("more workers as the last one", "workers", more, "source", r.source)
+	}
 }
 
 // applyLocked passes all that has changed to the gate in one step.
