@@ -71,6 +71,9 @@ func TestPublicNames(t *testing.T) {
 		"retry-jitter-factor": "0.2", "disable-retries": "false",
 		"cb-failure-threshold": "10", "cb-success-threshold": "3", "cb-timeout-duration-secs": "60", "cb-window-duration-secs": "120",
 		"disable-circuit-breaker": "false", "stream-idle-timeout-secs": "300", "sse-keepalive-secs": "15", "max-buffered-bytes": "2GiB",
+		"service-discovery": "false", "selector": "", "prefill-selector": "", "decode-selector": "", "service-discovery-port": "80",
+		"service-discovery-namespace": "", "model-id-from": "", "kv-connector-annotation": "smg.ai/kv-connector",
+		"kv-engine-id-annotation": "smg.ai/kv-engine-id", "bootstrap-port-annotation": "sglang.ai/bootstrap-port",
 	}
 	got := map[string]string{}
 	schema().walk(func(o *option) {
