@@ -59,7 +59,11 @@ func (r *rules) translate(p *corev1.Pod) *object {
 	}
 	o := &object{uid: string(p.UID), created: p.CreationTimestamp.Time}
 	// A pod that has ended has no engine any more, whatever address is still written there.
-	if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" {
+	switch p.Status.Phase {
+	case corev1.PodPending, corev1.PodFailed, corev1.PodSucceeded:
+		return o
+	}
+	if p.Status.PodIP == "" {
 		return o
 	}
 	o.address = p.Status.PodIP

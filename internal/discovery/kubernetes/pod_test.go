@@ -84,6 +84,7 @@ func TestAPodBecomesItsWorkers(t *testing.T) {
 			want: []string{"regular http://10.0.0.1:8000 leaving by 1800000000"}},
 		{name: "being deleted and not ready", change: []func(*corev1.Pod){notReady, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1_800_000_000, 0)} }},
 			want: []string{"regular http://10.0.0.1:8000 leaving by 1800000000"}},
+		{name: "a phase that says nothing", change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.Phase = corev1.PodUnknown }}, want: []string{"regular http://10.0.0.1:8000"}},
 		{name: "pending", change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }}},
 		{name: "failed, its address still there", change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }}},
 		{name: "succeeded", change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }}},
