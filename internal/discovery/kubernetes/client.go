@@ -98,13 +98,10 @@ func newClients(cfg *rest.Config, userAgent string, ping time.Duration) (*client
 	return &clients{http: c, core: core, slices: slices, address: cfg.Host}, nil
 }
 
-const (
-	// pingAfter is how long an HTTP/2 connection may be silent before the server is asked
-	// for a sign of life, and pingTimeout how long that may take. A server that is frozen
-	// says nothing of what is deleted through another one meanwhile.
-	pingAfter   = 10 * time.Second
-	pingTimeout = 5 * time.Second
-)
+// pingAfter is how long an HTTP/2 connection may be silent before the server is asked for
+// a sign of life, which may take half as long. A server that is frozen says nothing of
+// what is deleted through another one meanwhile.
+const pingAfter = 10 * time.Second
 
 // askForSignsOfLife sets these times, which are 30 s and 15 s otherwise, on the transport
 // below the others. after is pingAfter.
@@ -113,7 +110,7 @@ func askForSignsOfLife(rt http.RoundTripper, after time.Duration) {
 		switch t := rt.(type) {
 		case *http.Transport:
 			if t != http.DefaultTransport {
-				t.HTTP2 = &http.HTTP2Config{SendPingTimeout: after, PingTimeout: pingTimeout}
+				t.HTTP2 = &http.HTTP2Config{SendPingTimeout: after, PingTimeout: after / 2}
 			}
 			return
 		case utilnet.RoundTripperWrapper:

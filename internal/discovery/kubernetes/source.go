@@ -30,15 +30,17 @@ type Options struct {
 	UserAgent string
 	Log       *slog.Logger
 
-	// client is nil for that of Config, and ping zero for pingAfter; tests have others.
-	client *rest.Config
-	ping   time.Duration
+	// Tests have others than the client of Config, pingAfter and maxObjects.
+	client     *rest.Config
+	ping       time.Duration
+	maxObjects int
 }
 
 // Source declares the pods that the configuration's selectors match.
 type Source struct {
 	rules   *rules
 	clients *clients
+	most    int // objects of one kind
 	pods    *watcher
 	slices  *watcher // nil where EndpointSlices are not watched
 	changed chan struct{}
@@ -63,7 +65,7 @@ func New(o Options) (*Source, error) {
 			return nil, fmt.Errorf("--service-discovery: cannot find the API server of Kubernetes: %w", err)
 		}
 	}
-	s := &Source{rules: rules, changed: make(chan struct{}, 1)}
+	s := &Source{rules: rules, most: cmp.Or(o.maxObjects, maxObjects), changed: make(chan struct{}, 1)}
 	if s.clients, err = newClients(client, o.UserAgent, cmp.Or(o.ping, pingAfter)); err != nil {
 		return nil, fmt.Errorf("--service-discovery: cannot use the credentials for the API server of Kubernetes: %w", err)
 	}
@@ -76,7 +78,7 @@ func New(o Options) (*Source, error) {
 
 func (s *Source) newWatcher(k kind, client rest.Interface, namespace string) *watcher {
 	return &watcher{
-		kind: k, rules: s.rules, client: client, namespace: namespace, selector: s.rules.roles.serverSelector(),
+		kind: k, rules: s.rules, client: client, namespace: namespace, selector: s.rules.roles.serverSelector(), most: s.most,
 		closeIdle: s.clients.closeIdle, changed: s.noteChange,
 	}
 }

@@ -31,6 +31,8 @@ type bed struct {
 	readings []discovery.Reading
 }
 
+const testMaxObjects = 2000
+
 func inBubble(t *testing.T, change func(*config.Config), prepare func(*apiServer), f func(b *bed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +48,8 @@ func inBubble(t *testing.T, change func(*config.Config), prepare func(*apiServer
 					change(c)
 				}
 			}),
-			client: &rest.Config{Host: "http://api.test", Transport: inProcess{b.apiServer}},
+			maxObjects: testMaxObjects,
+			client:     &rest.Config{Host: "http://api.test", Transport: inProcess{b.apiServer}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -436,13 +439,19 @@ func TestListsAreReadInPages(t *testing.T) {
 
 func TestMoreObjectsThanAreKeptAreAFailure(t *testing.T) {
 	inBubble(t, nil, func(s *apiServer) {
-		p := pod("p", "")
-		for i := range maxObjects + 1 {
-			p.Name = fmt.Sprintf("p%05d", i)
-			s.putPod(p)
+		for i := range testMaxObjects - 1 {
+			s.putPod(pod(fmt.Sprintf("p%05d", i), ""))
 		}
 	}, func(b *bed) {
-		b.wantError("there are more than 20000: the selector should match fewer")
+		b.putPod(pod("a", "10.0.0.1"))
+		b.pass(time.Second)
+		b.want("10.0.0.1:8000")
+		b.putPod(pod("b", "10.0.0.2"))
+		b.pass(time.Second)
+		b.wantError("there are more than 2000: the selector should match fewer")
+		b.remove("pods", "llm/a", true)
+		b.pass(maxPause + maxPause/2)
+		b.want("10.0.0.2:8000")
 	})
 }
 

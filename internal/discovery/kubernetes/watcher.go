@@ -106,6 +106,7 @@ type watcher struct {
 	client    rest.Interface
 	namespace string // "" for all
 	selector  string
+	most      int // objects that are kept
 	closeIdle func()
 	// changed is called after each list, each event that means something, and each
 	// failure, without the lock.
@@ -218,8 +219,8 @@ func (w *watcher) list(ctx context.Context) (version string, err error) {
 		}
 		unreadable = append(unreadable, page.unreadable...)
 		maps.Copy(objects, page.objects)
-		if len(objects) > maxObjects {
-			return "", fmt.Errorf("there are more than %d: the selector should match fewer", maxObjects)
+		if len(objects) > w.most {
+			return "", fmt.Errorf("there are more than %d: the selector should match fewer", w.most)
 		}
 		if next = page.next; next == "" {
 			version = page.version
@@ -255,7 +256,7 @@ func (w *watcher) departLocked(old, now *object, deleted bool) {
 			worker.Leaving = true // the engine runs on, and may finish what it has
 		}
 		worker.NotReady = ""
-		if len(w.departed) < maxObjects {
+		if len(w.departed) < w.most {
 			w.departed = append(w.departed, worker)
 		}
 	}
@@ -417,7 +418,7 @@ func (w *watcher) event(e watch.Event) error {
 	case e.Type == watch.Deleted:
 		o = nil
 	}
-	full := o != nil && old == nil && len(w.objects) >= maxObjects
+	full := o != nil && old == nil && len(w.objects) >= w.most
 	changed := (o == nil) != (old == nil) || o != nil && !o.equal(old)
 	if changed && old != nil && !full {
 		// A watch calls deleted what its selector does not match any more, too, and shows
@@ -434,7 +435,7 @@ func (w *watcher) event(e watch.Event) error {
 	}
 	w.mu.Unlock()
 	if full {
-		return fmt.Errorf("there are more than %d %s", maxObjects, w.kind.resource)
+		return fmt.Errorf("there are more than %d %s", w.most, w.kind.resource)
 	}
 	if changed {
 		w.changed()
