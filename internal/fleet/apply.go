@@ -3,6 +3,7 @@ package fleet
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/sluice-router/sluice/admission"
 )
@@ -16,6 +17,51 @@ func (f *Fleet) applyAllLocked(w *Worker, changes *[]admission.Change) (news []p
 // applyAllOfLocked is applyAllLocked for several workers that changed, none if
 // workers only went.
 func (f *Fleet) applyAllOfLocked(ws []*Worker, changes *[]admission.Change) (news []pairingNews) {
+	f.applyOwnLocked(ws, changes)
+	return f.applyOthersLocked(ws, changes)
+}
+
+// applySoonLocked is applyAllOfLocked for changes that come one by one from many workers:
+// in a large fleet the pass over all workers is made a moment later, once for all changes
+// until then. What concerns ws themselves is in force at once.
+func (f *Fleet) applySoonLocked(ws []*Worker, changes *[]admission.Change) (news []pairingNews) {
+	if len(f.workers) < largeFleet {
+		return f.applyAllOfLocked(ws, changes)
+	}
+	f.applyOwnLocked(ws, changes)
+	if !f.othersDue {
+		f.othersDue = true
+		f.sched.set(f.others, f.clock.Now().Add(othersPause))
+	}
+	return nil
+}
+
+const (
+	// largeFleet is from how many workers on a pass over all of them, some microseconds
+	// for each, is not made for every change of one.
+	largeFleet = 64
+	// othersPause is how much later it is made.
+	othersPause = 20 * time.Millisecond
+)
+
+// applyOthers makes the pass over all workers that applySoonLocked has put off.
+func (f *Fleet) applyOthers(admission.Instant) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.othersDue = false
+	if f.closed {
+		return
+	}
+	var changes []admission.Change
+	news := f.applyOthersLocked(nil, &changes)
+	if len(changes) > 0 {
+		f.gate.Apply(changes...)
+	}
+	f.logPairing(news)
+}
+
+// applyOwnLocked applies workers that changed.
+func (f *Fleet) applyOwnLocked(ws []*Worker, changes *[]admission.Change) {
 	alone := !f.anyNamedLocked()
 	var offers connectorsByModel
 	for _, w := range ws {
@@ -26,9 +72,17 @@ func (f *Fleet) applyAllOfLocked(ws []*Worker, changes *[]admission.Change) (new
 			w.inheritConnectorLocked(offers)
 		}
 		f.applyLocked(w, alone, changes)
+	}
+}
+
+// applyOthersLocked applies the workers but ws whose place depends on the others, and
+// brings in line what is known of all together.
+func (f *Fleet) applyOthersLocked(ws []*Worker, changes *[]admission.Change) (news []pairingNews) {
+	alone := !f.anyNamedLocked()
+	for _, w := range ws {
 		w.applied = true
 	}
-	offers = nil
+	var offers connectorsByModel
 	for _, o := range f.workers {
 		if o.draining || o.applied {
 			continue

@@ -265,10 +265,10 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 			f.applyFactsLocked(w, w.rankFacts(w.models), &changes)
 			f.applyStatesLocked(w, &changes)
 		} else {
-			news = f.applyAllLocked(w, &changes)
+			news = f.applySoonLocked([]*Worker{w}, &changes)
 		}
 	} else if after.everHealthy != before.everHealthy {
-		news = f.applyAllLocked(w, &changes)
+		news = f.applySoonLocked([]*Worker{w}, &changes)
 	} else {
 		f.applyStatesLocked(w, &changes)
 	}

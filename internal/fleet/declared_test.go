@@ -330,3 +330,42 @@ func BenchmarkReconcile(b *testing.B) {
 	bench("not_ready", specs, flipped)
 	bench("gone", specs, nil)
 }
+
+// In a large fleet what concerns all workers together follows a moment later: the names of
+// models, and workers of unknown models, which get nothing once others name theirs.
+func TestLargeFleetFollowsItsWorkers(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		var specs []Declared
+		for i := range 2 * largeFleet {
+			url := fmt.Sprintf("http://w%d:1", i)
+			specs = append(specs, regular(url))
+			b.prober.set(well, url)
+			if i > 0 {
+				b.prober.says(url, serves(fmt.Sprintf("m%d", i%3)))
+			}
+		}
+		b.declare(specs...)
+		b.pass(othersPause)
+		if n := len(b.Models()); n != 3 {
+			t.Errorf("%d models are listed", n)
+		}
+		if n := len(b.candidates()); n != len(specs)-1 {
+			t.Errorf("%d candidates of %d", n, len(specs))
+		}
+		if i := b.must("http://w0:1").Info(); i.Status != StatusPending {
+			t.Errorf("the worker that names no model is %s", i.Status)
+		}
+		// The workers of one model go: its name goes with them.
+		var rest []Declared
+		for i, s := range specs {
+			if i%3 != 1 {
+				rest = append(rest, s)
+			}
+		}
+		b.declare(rest...)
+		b.pass(othersPause)
+		if n := len(b.Models()); n != 2 {
+			t.Errorf("%d models are listed after those of one went", n)
+		}
+	})
+}

@@ -58,6 +58,8 @@ type Fleet struct {
 	generation uint64
 	rand       *rand.Rand
 	closed     bool
+	others     *event // the pass over all workers that was put off; see applySoonLocked
+	othersDue  bool   // it is scheduled
 
 	quarantine quarantine
 
@@ -87,6 +89,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{}, heldOut: map[string]heldOut{}, registrations: make(chan struct{}, 1),
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
+	f.others = newEvent(f.applyOthers)
 	f.aliases = cfg.Fleet.ModelAliases
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.publishModelsLocked()
@@ -401,7 +404,7 @@ func (f *Fleet) drainAllLocked(ws []*Worker, now admission.Instant) {
 		delete(f.byURL, w.url)
 	}
 	f.workers = slices.DeleteFunc(f.workers, func(o *Worker) bool { return o.removed })
-	f.logPairing(f.applyAllOfLocked(nil, &changes))
+	f.logPairing(f.applySoonLocked(nil, &changes))
 	f.gate.Apply(changes...)
 	for i, w := range over {
 		if w.drainHard && left[i] > 0 {

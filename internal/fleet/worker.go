@@ -98,7 +98,7 @@ type Worker struct {
 	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsReadAt        admission.Instant // when they were last read whole
 	checking           bool
-	applied            bool     // applyAllOfLocked has seen it; false outside of it
+	applied            bool     // applyOthersLocked leaves it out; false outside of it
 	maybeReplaced      bool     // it seems to be another engine than its facts are of
 	otherIdentity      bool     // its source says that it is one: what a running check reads may be the former's
 	factsAttempts      int      // times its facts were read and did not suffice for work
