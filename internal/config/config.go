@@ -252,7 +252,7 @@ const (
 
 // Health sets the active health checks.
 type Health struct {
-	Disabled         bool          `yaml:"disable_health_check" default:"false" help:"Disable health checks: every worker counts as healthy."`
+	Disabled         bool          `yaml:"disable_health_check" default:"false" help:"Disable health checks: every worker counts as healthy, and wedged schedulers are not looked for."`
 	Endpoint         string        `yaml:"health_check_endpoint" default:"/health" help:"Path of the health check request."`
 	Interval         time.Duration `yaml:"health_check_interval_secs" default:"5" unit:"secs" range:"0.01:" help:"Time between two health checks of a worker. The SGLang model gateway's default is 60, which leaves a dead worker in use for three minutes."`
 	Timeout          time.Duration `yaml:"health_check_timeout_secs" default:"5" unit:"secs" range:"0.01:" help:"Timeout of a health check."`

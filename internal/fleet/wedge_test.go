@@ -408,10 +408,15 @@ func TestIdleWorkersAreNotLookedAt(t *testing.T) {
 	})
 }
 
-// 0 turns it off.
+// 0 turns it off, and so does the option that turns health checks off.
 func TestWedgedSchedulersAreNotLookedForWithoutTheSetting(t *testing.T) {
+	t.Run("0", func(t *testing.T) { notLookedFor(t, func(o *config.Health) { o.Wedge = 0 }) })
+	t.Run("no health checks", func(t *testing.T) { notLookedFor(t, func(o *config.Health) { o.Disabled = true }) })
+}
+
+func notLookedFor(t *testing.T, set func(o *config.Health)) {
 	inBubble(t, settings{}, func(b *testbed) {
-		b.cfg.Health.Wedge = 0
+		set(&b.cfg.Health)
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
 		w := b.add(WorkerSpec{URL: urlA})

@@ -24,7 +24,8 @@ func (w *Worker) keepWatch(now admission.Instant) {
 	if w.watched.Load() {
 		return
 	}
-	if setting := w.fleet.cfg.Health.Wedge; setting > 0 && w.watched.CompareAndSwap(false, true) {
+	o := &w.fleet.cfg.Health
+	if setting := o.Wedge; setting > 0 && !o.Disabled && w.watched.CompareAndSwap(false, true) {
 		w.fleet.sched.set(w.watchEvent, now.Add(lookPause(setting)))
 	}
 }

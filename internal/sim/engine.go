@@ -72,7 +72,7 @@ func (w *Worker) runPrefill(parent context.Context, l *lifetime, s *sequence, em
 	}
 	defer w.giveBack(l, s.rank, w.pages(s.prompt))
 	w.move(s, transferring)
-	if err = w.sleep(ctx, w.Timing().Transfer); err != nil {
+	if err = w.work(ctx, w.Timing().Transfer); err != nil {
 		return err
 	}
 	if !w.fleet.broker.transferred(m) {
@@ -190,6 +190,10 @@ func (w *Worker) computeTokens(ctx context.Context, l *lifetime, s *sequence, to
 // several, after each of which the scheduler gives a sign of life.
 func (w *Worker) computeChunks(ctx context.Context, rank, tokens int, d time.Duration) error {
 	left := tokens
+	spend := w.sleep
+	if w.Timing().PrefillTime > 0 {
+		spend = w.work // whatever the prompt, it stands for one that takes that long
+	}
 	w.note(func() { w.counts[rank].uncomputed += tokens })
 	defer func() { w.note(func() { w.counts[rank].uncomputed -= left }) }()
 	for {
@@ -201,7 +205,7 @@ func (w *Worker) computeChunks(ctx context.Context, rank, tokens int, d time.Dur
 		if chunk < tokens {
 			part = time.Duration(float64(d) * float64(chunk) / float64(tokens))
 		}
-		if err := w.sleep(ctx, part); err != nil {
+		if err := spend(ctx, part); err != nil {
 			return err
 		}
 		w.noteProgress()
@@ -253,7 +257,7 @@ func (w *Worker) decode(ctx context.Context, s *sequence, emit func(*sequence) e
 				d = t.step(w.running(s.rank))
 			}
 		}
-		if err := w.sleep(ctx, d); err != nil {
+		if err := w.work(ctx, d); err != nil {
 			w.count(0, s.produced)
 			return err
 		}
@@ -277,7 +281,10 @@ func (w *Worker) count(prompt, out int) {
 }
 
 // noteProgress records that the scheduler makes progress, which /health checks.
-func (w *Worker) noteProgress() { w.lastProgress.Store(time.Now().UnixNano()) }
+func (w *Worker) noteProgress() {
+	w.lastProgress.Store(time.Now().UnixNano())
+	w.steps.Add(1)
+}
 
 // thawed waits while the worker is frozen or wedged, or its engine has ended.
 func (w *Worker) thawed(ctx context.Context) error {
@@ -288,6 +295,21 @@ func (w *Worker) thawed(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// mostStep is how long an engine at work is without a sign of life.
+const mostStep = 500 * time.Millisecond
+
+// work is sleep with something to do: the scheduler makes a step now and then.
+func (w *Worker) work(ctx context.Context, d time.Duration) error {
+	for d > mostStep {
+		if err := w.sleep(ctx, mostStep); err != nil {
+			return err
+		}
+		d -= mostStep
+		w.noteProgress()
+	}
+	return w.sleep(ctx, d)
 }
 
 // pause is sleep of the server, which goes on while its scheduler is wedged.

@@ -278,7 +278,7 @@ func (t *transferLeg) receive(ctx context.Context) error {
 		w.crash(t.l)
 		return errEngineDead
 	}
-	if err := w.sleep(ctx, w.Timing().Transfer); err != nil {
+	if err := w.work(ctx, w.Timing().Transfer); err != nil {
 		return err
 	}
 	if t.claimed {

@@ -115,7 +115,7 @@ func (w *Worker) runBatches(ctx context.Context, b *batcher, rank int) {
 		if t.PrefillRate > 0 {
 			d += time.Duration(float64(tokens) / t.PrefillRate * float64(time.Second))
 		}
-		if w.sleep(ctx, d) != nil {
+		if w.work(ctx, d) != nil {
 			return
 		}
 		w.note(func() {

@@ -129,6 +129,7 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(rw, "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.\n"+
 		"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %g\n", w.startedSeconds())
 	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, report.generated)
+	fmt.Fprintf(rw, "# TYPE vllm:iteration_tokens_total histogram\nvllm:iteration_tokens_total_count{engine=\"0\",model_name=%q} %d\n", w.opt.Model, report.steps)
 	fmt.Fprintf(rw, "# TYPE vllm:request_success_total counter\n")
 	for _, reason := range []string{"stop", "length", "abort"} {
 		n := 0

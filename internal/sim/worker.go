@@ -38,6 +38,7 @@ type Worker struct {
 	started        atomic.Int64
 	nextRank       atomic.Uint64
 	generated      atomic.Int64                       // output tokens so far
+	steps          atomic.Int64                       // of the scheduler
 	lastReport     atomic.Pointer[schedStats]         // while wedged: what the scheduler last reported
 	cancelStop     atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
 
@@ -451,6 +452,7 @@ type schedStats struct {
 	counts    []rankCounts
 	stats     Stats
 	generated int64
+	steps     int64
 }
 
 // Wedge stops the scheduler alone, which is how engines mostly hang: the server reads
@@ -475,5 +477,5 @@ func (w *Worker) scheduled() schedStats {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return schedStats{append([]rankCounts(nil), w.counts...), w.stats, w.generated.Load()}
+	return schedStats{append([]rankCounts(nil), w.counts...), w.stats, w.generated.Load(), w.steps.Load()}
 }
