@@ -99,7 +99,8 @@ func (o *option) flagType() string {
 	switch {
 	case o.typ.Kind() == reflect.Bool:
 		return "bool"
-	case o.fileOf != "" || o.path == policyConfigPath || o.path == "discovery.discovery_file" || o.path == "discovery.workers_state":
+	case o.fileOf != "" || o.path == policyConfigPath || o.path == "discovery.discovery_file" || o.path == "discovery.workers_state" ||
+		o.path == "kubernetes.kubeconfig":
 		return "FILE"
 	case o.unit != "":
 		return strings.ToUpper(o.unit)
@@ -184,10 +185,17 @@ func ExpandArgs(args []string) []string {
 			out = append(out, arg) // the parser says what is missing
 			continue
 		}
-		out = append(out, name+"="+strings.Join(words, " "))
+		separator := " "
+		if slices.Contains(selectorFlags, name) && areSelectors(words) {
+			separator = ","
+		}
+		out = append(out, name+"="+strings.Join(words, separator))
 	}
 	return out
 }
+
+// selectorFlags take requirements one by one.
+var selectorFlags = []string{"--selector", "--prefill-selector", "--decode-selector"}
 
 // extraWords is how many words a flag takes after its first.
 func extraWords(arg string) int {
@@ -197,7 +205,8 @@ func extraWords(arg string) int {
 		return 1
 	case "--worker-urls", "--decode":
 		return maxWorkers
-	case "--selector", "--prefill-selector", "--decode-selector":
+	}
+	if slices.Contains(selectorFlags, name) {
 		return maxSelectorWords
 	}
 	return 0

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,6 +34,14 @@ func joinSelectors(values []string) string {
 		values[i] = string(s)
 	}
 	return strings.Join(values, ",")
+}
+
+// areSelectors reports whether each word is a selector by itself.
+func areSelectors(words []string) bool {
+	return !slices.ContainsFunc(words, func(w string) bool {
+		_, err := labelselector.Parse(w)
+		return err != nil
+	})
 }
 
 // LabelKey is the name of a label or an annotation of Kubernetes.

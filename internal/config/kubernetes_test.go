@@ -27,6 +27,8 @@ func TestSelectorsOfKubernetes(t *testing.T) {
 	for _, tc := range []struct{ args, yaml, env, want string }{
 		{args: "--service-discovery~--selector~app=worker~env=prod", want: "app=worker,env=prod"},
 		{args: "--service-discovery~--selector~app=worker env=prod", want: "app=worker,env=prod"},
+		{args: "--service-discovery~--selector~app=worker~env in (a, b)~!canary", want: "app=worker,!canary,env in (a,b)"},
+		{args: "--service-discovery~--selector~app~=~worker", want: "app=worker"},
 		{args: "--service-discovery~--selector=app=worker~env=prod~--port~1", want: "app=worker,env=prod"},
 		{args: "--selector~app=worker~--service-discovery~--selector~env in (a, b)", want: "app=worker,env in (a,b)"},
 		{args: "--service-discovery", env: "SLUICE_SELECTOR=app in (x, y),!canary", want: "app in (x,y),!canary"},

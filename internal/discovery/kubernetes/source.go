@@ -18,9 +18,11 @@ import (
 const (
 	// reportPause is the least time between two readings, and reportShare how much longer
 	// than a reading itself took: events that come one after the other cost no more than a
-	// tenth of a core.
-	reportPause = 100 * time.Millisecond
-	reportShare = 10
+	// tenth of a core. It is maxReportPause at most, or a busy machine would hear of a
+	// deletion late.
+	reportPause    = 100 * time.Millisecond
+	maxReportPause = time.Second
+	reportShare    = 10
 )
 
 // Options of a [Source].
@@ -116,7 +118,7 @@ func (s *Source) Run(ctx context.Context, report func(discovery.Reading)) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(max(reportPause, reportShare*time.Since(began))):
+		case <-time.After(max(reportPause, min(reportShare*time.Since(began), maxReportPause))):
 		}
 	}
 }
