@@ -58,16 +58,18 @@ func (k *LabelKey) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// PodPort is a port of a pod: a number, or the name of a port of its containers.
+// PodPort is a port of a pod: a number, the name of a port of its containers, or a
+// PodMetadata that says it.
 type PodPort string
 
 var portName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?$`)
 
-// UnmarshalText reads a number from 1 to 65535, or a name.
+// UnmarshalText reads a number from 1 to 65535, a name, label:KEY or annotation:KEY.
 func (p *PodPort) UnmarshalText(text []byte) error {
 	_, isNumber := PodPort(text).Number()
-	if !isNumber && (!portName.Match(text) || !strings.ContainsAny(string(text), "abcdefghijklmnopqrstuvwxyz")) {
-		return errors.New("must be a port from 1 to 65535, or the name of a port of a container")
+	_, isMetadata := PodPort(text).Metadata()
+	if !isNumber && !isMetadata && (!portName.Match(text) || !strings.ContainsAny(string(text), "abcdefghijklmnopqrstuvwxyz")) {
+		return errors.New("must be a port from 1 to 65535, the name of a port of a container, label:KEY or annotation:KEY")
 	}
 	*p = PodPort(text)
 	return nil
@@ -77,6 +79,12 @@ func (p *PodPort) UnmarshalText(text []byte) error {
 func (p PodPort) Number() (port int, ok bool) {
 	n, err := strconv.ParseUint(string(p), 10, 16)
 	return int(n), err == nil && n > 0
+}
+
+// Metadata returns where a pod says its port; ok is false for a number or a name.
+func (p PodPort) Metadata() (m PodMetadata, ok bool) {
+	kind, key, _ := strings.Cut(string(p), ":")
+	return PodMetadata(p), (kind == "label" || kind == "annotation") && labelKey.MatchString(key)
 }
 
 // PodMetadata names what of a pod's metadata is meant. The zero value is nothing.

@@ -219,6 +219,12 @@ func TestPairLabelKeepsGenerationsApart(t *testing.T) {
 			if notes := e.Info().Pairing; tc.want == nil && (len(notes) != 1 || !strings.Contains(notes[0], "it uses vllm/unknown with gen=2, they use vllm/nixl with gen=1") || !strings.Contains(notes[0], "the same label gen")) {
 				t.Errorf("notes %q", notes)
 			}
+			// A label that changes takes effect at once.
+			b.add(generation(urlE, config.WorkerDecode, tc.p))
+			synctest.Wait()
+			if got := b.pairsOf(60); got["pe"] == 0 || got["qe"] > 0 && tc.label != "" && tc.q != tc.p {
+				t.Errorf("%+v: pairs %v after the label has changed", tc, got)
+			}
 		})
 	}
 }

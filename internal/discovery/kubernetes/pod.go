@@ -134,6 +134,13 @@ func (r *rules) ports(o *object, s *subject) []int {
 	if n, ok := r.port.Number(); ok {
 		return []int{n}
 	}
+	if m, ok := r.port.Metadata(); ok {
+		ports, err := parsePorts(m.Of(s.namespace, s.labels, s.annotations))
+		if err != nil {
+			o.warn(s, "%s (--service-discovery-port): %v; it is left out", r.port, err)
+		}
+		return ports
+	}
 	if n, ok := s.port(string(r.port)); ok {
 		return []int{n}
 	}
