@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/discovery/file"
 )
 
 func newCheckConfig(environ []string) *cobra.Command {
@@ -44,9 +45,19 @@ with the rest.`,
 		if missing := missingWorkers(cfg); missing != "" && (cfg.File != "" || len(cfg.Workers) > 0) {
 			printLines(cmd.ErrOrStderr(), "sluice: warning: ", missing)
 		}
+		printWarnings(cmd.ErrOrStderr(), checkList(cfg))
 		return cfg.WriteEffective(cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// checkList reads the file of workers, if there is one. What is wrong with it is a warning:
+// it may well be written later, and a worker that is wrong is left out.
+func checkList(cfg *config.Config) []config.Warning {
+	if cfg.Discovery.Provider != config.DiscoveryFile {
+		return nil
+	}
+	return file.Check(cfg)
 }
 
 func printWarnings(w io.Writer, warnings []config.Warning) {

@@ -117,13 +117,14 @@ type Kubernetes struct {
 
 // The values of Discovery.Provider.
 const (
-	DiscoveryNone = "none"
-	DiscoveryFile = "file"
+	DiscoveryNone       = "none"
+	DiscoveryFile       = "file"
+	DiscoveryKubernetes = "kubernetes" // Kubernetes.Enabled
 )
 
 // Discovery says where workers are declared, beside the configuration.
 type Discovery struct {
-	Provider      string        `yaml:"discovery_provider" choices:"none|file" default:"none" help:"file: workers are those of discovery_file too. none: no such source."`
+	Provider      string        `yaml:"discovery_provider" choices:"none|file|kubernetes" default:"none" help:"file: workers are those of discovery_file too. kubernetes: the same as service_discovery. none: neither, unless discovery_file or service_discovery is set. Names in DNS stand beside it."`
 	File          string        `yaml:"discovery_file" onlywith:"discovery_file" help:"File with a list of workers, YAML or JSON: as workers stand in the configuration, or a manifest of the SGLang model gateway. It is read again all the time."`
 	CheckInterval time.Duration `yaml:"discovery_check_interval_secs" default:"5" unit:"secs" range:"0.05:86400" onlywith:"discovery_file" help:"Time between two looks at discovery_file."`
 	WorkersState  string        `yaml:"workers_state" help:"File in which workers that were registered by request are kept over a restart, with their keys, readable by its owner only. Without it they are gone after a restart."`

@@ -271,6 +271,14 @@ func (l *loader) checkDiscovery() {
 	if !l.good(provider, file) {
 		return
 	}
+	if d.Provider == DiscoveryKubernetes {
+		const enabled = "kubernetes.service_discovery"
+		if l.good(enabled) && l.isSet(enabled) && !l.cfg.Kubernetes.Enabled {
+			l.blame(provider, "contradicts %s, which is false", l.named(enabled, l.cfg.origins[provider]))
+		} else if !l.cfg.Kubernetes.Enabled {
+			l.cfg.Kubernetes.Enabled, l.cfg.origins[enabled] = true, l.cfg.origins[provider]
+		}
+	}
 	switch {
 	case d.File != "" && !l.isSet(provider):
 		d.Provider, l.cfg.origins[provider] = DiscoveryFile, l.cfg.origins[file]

@@ -173,3 +173,78 @@ func FuzzWorkerList(f *testing.F) {
 		}
 	})
 }
+
+func TestDiscoveryProvider(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                   "none  ",
+		"--discovery-file f": "file f ",
+		"--discovery-provider file --discovery-file f":                           "file f ",
+		"--discovery-provider kubernetes --selector a=b":                         "kubernetes  true",
+		"--service-discovery --selector a=b --discovery-file f":                  "file f true",
+		"--discovery-provider file":                                              "needs --discovery-file",
+		"--discovery-provider none --discovery-file f":                           "is not used with --discovery-provider none",
+		"--discovery-provider kubernetes --selector a=b --discovery-file f":      "is not used with --discovery-provider kubernetes",
+		"--discovery-provider kubernetes --service-discovery=false --selector a": "contradicts --service-discovery",
+		"--discovery-provider kubernetes":                                        "needs --selector",
+	} {
+		cfg, _, err := Load(strings.Fields(args), nil, nil)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprintf("%s %s %t", cfg.Discovery.Provider, cfg.Discovery.File, cfg.Kubernetes.Enabled)
+			got = strings.TrimSuffix(got, "false")
+		}
+		if err == nil && got != want || !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+}
+
+func TestDNSNames(t *testing.T) {
+	for text, want := range map[string]string{
+		"e:1": "", "e.internal.:30000,worker_type=regular,labels.a/b=c,scheme=https,family=both,tls.server_name=x,max_running_requests=5": "",
+		"e":                         "must begin with NAME:PORT",
+		"http://e:1":                "must begin with NAME:PORT",
+		"10.0.0.1:1":                "must begin with a name",
+		"[::1]:1":                   "must begin with NAME:PORT",
+		"e:0":                       "has the port",
+		"e:70000":                   "has the port",
+		"-e:1":                      "must begin with NAME:PORT",
+		"e:1,":                      "must be KEY=VALUE",
+		"e:1,a":                     "must be KEY=VALUE",
+		"e:1,model_id=a,model_id=b": "each key once",
+		"e:1,url=http://x":          "none of scheme",
+		"e:1,adapters=x":            "none of scheme",
+		"e:1,labels=x":              "none of scheme",
+		"e:1,api_key=x":             "api_key_file",
+		"e:1,scheme=ftp":            "neither http nor https",
+		"e:1,family=ipv5":           "none of auto",
+		"e:1,block_size=x":          "block_size=x",
+		"e:1,labels.=x":             "which cannot be one",
+		"e:1,worker_type=prefill":   "needs --pd-disaggregation",
+		"e:1,api_key_file=/nowhere": "cannot read it",
+		"e:1,tls.ca_file=/nowhere":  "is only for https",
+	} {
+		_, _, err := Load([]string{"--discovery-dns-names", text}, nil, nil)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if _, _, err := Load([]string{"--discovery-dns-names", "e:1", "--discovery-dns-names", "E:1"}, nil, nil); err == nil {
+		t.Error("one name twice is taken")
+	}
+	cfg, _, err := Load(nil, []string{"SLUICE_DISCOVERY_DNS_NAMES=a:1 b:2,labels.x=y"}, nil)
+	if err != nil || len(cfg.Discovery.DNSNames) != 2 {
+		t.Errorf("names of the environment: %q, %v", cfg.Discovery.DNSNames, err)
+	}
+	w, err := DNSName("e.internal.:1,scheme=https,api_key_file=k").Parse()
+	if err != nil || w.Name != "e.internal." || w.Port != 1 {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	w.Worker.APIKeyFile = ""
+	worker, err := w.Complete(cfg)
+	if err != nil || worker.TLS.ServerName != "e.internal" || worker.URL != "" {
+		t.Errorf("%+v, %v", worker, err)
+	}
+}

@@ -10,7 +10,9 @@ import (
 
 var (
 	workersDesc = metric.Gauge("sluice_source_workers",
-		"Workers that a source has in force, those that it has dropped and that are held included.", "source")
+		"Registered workers of a source, those that it has dropped and that are held included.", "source")
+	declaredDesc = metric.Gauge("sluice_source_declared_workers",
+		"Workers that a source declares, held ones included: also those that cannot be registered, that another source owns, and that were removed by request.", "source")
 	heldDesc = metric.Gauge("sluice_source_held_workers",
 		"Workers that a source has dropped and that stay for now, because it dropped suspiciously many at once.", "source")
 	failingDesc = metric.Gauge("sluice_source_failing",
@@ -31,7 +33,7 @@ func NewCollector(m *Manager) prometheus.Collector { return collector{m} }
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{workersDesc, heldDesc, failingDesc, readingsDesc, ageDesc, warningsDesc}
+	return metric.Descs{workersDesc, declaredDesc, heldDesc, failingDesc, readingsDesc, ageDesc, warningsDesc}
 }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }
@@ -45,7 +47,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		s.statusMu.Lock()
 		st := s.status
 		s.statusMu.Unlock()
-		ch <- workersDesc.Of(float64(st.Workers), s.name)
+		ch <- workersDesc.Of(float64(c.m.opts.Fleet.Owned(s.name)), s.name)
+		ch <- declaredDesc.Of(float64(st.Declared), s.name)
 		ch <- heldDesc.Of(float64(st.HeldCount), s.name)
 		failing := 0.0
 		if st.err != nil {

@@ -21,6 +21,8 @@ type Fleet interface {
 	// Fails reports whether a worker does not get requests because its checks fail, or
 	// whether there is no such worker. url is canonical.
 	Fails(url string) bool
+	// Owned is the number of registered workers that a source owns.
+	Owned(source string) int
 	// HeldOut returns the workers that a source declares and that are kept out, because
 	// they were removed by request.
 	HeldOut(source string) []string

@@ -46,6 +46,12 @@ func (f *fakeFleet) Fails(url string) bool {
 	return f.fails[url]
 }
 
+func (f *fakeFleet) Owned(string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.urls)
+}
+
 func (f *fakeFleet) HeldOut(string) []string { return f.heldOut }
 
 func (f *fakeFleet) failing(url string) {

@@ -17,8 +17,10 @@ const (
 type Status struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
-	// Workers are those in force, held ones included.
-	Workers int `json:"workers"`
+	// Declared are the workers that it declares, held ones included, Workers those of them
+	// that are registered and its own.
+	Declared int `json:"declared"`
+	Workers  int `json:"workers"`
 	// LastSuccess is when it was last read, nil before that.
 	LastSuccess    *time.Time `json:"last_success,omitempty"`
 	LastSuccessAge float64    `json:"last_success_age_secs,omitempty"`
@@ -57,7 +59,7 @@ func (s *state) describe(held []entry, warnings []string) {
 	s.statusMu.Lock()
 	defer s.statusMu.Unlock()
 	st := &s.status
-	st.Workers, st.Warnings = len(s.current), warnings
+	st.Declared, st.Warnings = len(s.current), warnings
 	st.Held, st.HeldCount, st.HeldUntil = nil, len(held), nil
 	for _, e := range held[:min(len(held), maxHeldNames)] {
 		st.Held = append(st.Held, e.key)
@@ -84,6 +86,7 @@ func (s *state) snapshot(now time.Time) Status {
 	if st.err != nil {
 		st.State, st.Error = StateFailing, *st.err
 	}
+	st.Workers = s.m.opts.Fleet.Owned(s.name)
 	st.HeldOut = s.m.opts.Fleet.HeldOut(s.name)
 	st.HeldOut = st.HeldOut[:min(len(st.HeldOut), maxHeldNames)]
 	return st

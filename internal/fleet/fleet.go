@@ -198,7 +198,7 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 	old := f.byURL[spec.URL]
 	if old != nil && !old.draining && source != SourceRequests && old.source != source {
 		old.alsoOf = source
-		return nil, false, &otherOwnerError{spec.URL, old.source}
+		return nil, false, &otherOwnerError{old.source}
 	}
 	if source == SourceRequests {
 		delete(f.heldOut, spec.URL)

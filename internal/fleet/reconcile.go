@@ -81,6 +81,18 @@ func (f *Fleet) HeldOut(source string) (urls []string) {
 	return urls
 }
 
+// Owned is the number of registered workers that a source owns.
+func (f *Fleet) Owned(source string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.workers {
+		if w.source == source && (!w.draining || w.leaving) {
+			n++
+		}
+	}
+	return n
+}
+
 // holdOutLocked keeps the source that declares w from bringing it back.
 func (f *Fleet) holdOutLocked(w *Worker) {
 	source := w.source
@@ -406,10 +418,10 @@ func (f *Fleet) identityChangedLocked(w *Worker, now admission.Instant, changes 
 }
 
 // otherOwnerError is returned for a worker that another source brought.
-type otherOwnerError struct{ url, owner string }
+type otherOwnerError struct{ owner string }
 
 func (e *otherOwnerError) Error() string {
-	return fmt.Sprintf("%s is already registered by %s, which keeps it", e.url, e.owner)
+	return fmt.Sprintf("it is already registered by %s, which keeps it", e.owner)
 }
 
 // Fails reports whether a worker gets no requests because its checks fail or it was never

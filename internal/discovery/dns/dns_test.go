@@ -42,15 +42,8 @@ type nameServer struct {
 func newNameServer(t *testing.T) *nameServer {
 	t.Helper()
 	s := &nameServer{t: t, records: map[string][]dns.RR{}, rcodes: map[string]int{}}
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pc, l := listen(t)
 	s.address = pc.LocalAddr().String()
-	l, err := net.Listen("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, server := range []*dns.Server{{PacketConn: pc, Handler: s}, {Listener: l, Handler: s}} {
 		started := make(chan struct{})
 		server.NotifyStartedFunc = func() { close(started) }
@@ -66,6 +59,24 @@ func newNameServer(t *testing.T) *nameServer {
 		})
 	}
 	return s
+}
+
+// listen takes one port for UDP and TCP.
+func listen(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	for range 100 {
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", pc.LocalAddr().String())
+		if err == nil {
+			return pc, l
+		}
+		_ = pc.Close() // the port is another one's over TCP
+	}
+	t.Fatal("no port is free for UDP and TCP")
+	return nil, nil
 }
 
 // has gives a name records of a type.

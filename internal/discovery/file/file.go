@@ -67,6 +67,27 @@ func New(cfg *config.Config) *Source {
 	}
 }
 
+// Check reads the file once and says what is wrong with it.
+func Check(cfg *config.Config) []config.Warning {
+	s := New(cfg)
+	data, err := read(s.path)
+	if err == nil {
+		var warnings []config.Warning
+		if _, warnings, err = s.list.Read(s.path, data); err == nil {
+			return warnings
+		}
+	}
+	var wrong config.Errors
+	if !errors.As(err, &wrong) {
+		return []config.Warning{{Source: s.path, Message: err.Error()}}
+	}
+	var warnings []config.Warning
+	for _, e := range wrong {
+		warnings = append(warnings, config.Warning{Source: e.Source, Path: e.Path, Message: e.Message})
+	}
+	return warnings
+}
+
 // Name implements discovery.Source.
 func (s *Source) Name() string { return Name }
 
