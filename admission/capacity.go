@@ -41,6 +41,19 @@ type RankAttributes struct {
 	// Adapters are the LoRA adapters that the rank can serve.
 	Adapters []string
 	Capacity Capacity
+	Limits   RankLimits
+	// Priority: of the ranks with room for a request, those of the highest are used.
+	Priority int
+}
+
+// RankLimits bound what is booked on one rank. Zero is no limit of its own.
+type RankLimits struct {
+	// PrefillSlots is the most requests in prefill on a prefill rank, in place of
+	// [Limits.PrefillSlots].
+	PrefillSlots int
+	// Running is how many calls may be booked on the rank: it has room for a request,
+	// whatever its calls, while there are fewer.
+	Running int64
 }
 
 func (f RankAttributes) clone() RankAttributes {
@@ -51,7 +64,30 @@ func (f RankAttributes) clone() RankAttributes {
 	for _, v := range []*int64{&c.MaxBatchedTokens, &c.KVBlocks, &c.BlockSize, &c.MaxRunning} {
 		*v = min(max(*v, 0), maxAmount)
 	}
+	f.Limits.PrefillSlots, f.Limits.Running = max(f.Limits.PrefillSlots, 0), max(f.Limits.Running, 0)
 	return f
+}
+
+func (r *Rank) ownSlots() bool { return r.role == RolePrefill && r.bounds.PrefillSlots > 0 }
+
+// slotLimit is how many requests may be in prefill on a prefill rank; zero or less: any
+// number.
+func (l *Limits) slotLimit(r *Rank) int {
+	if n := r.bounds.PrefillSlots; n > 0 {
+		return n
+	}
+	return l.PrefillSlots
+}
+
+// full tells whether r has reached a limit of its own, or of its prefill slots, with
+// slots and calls more than it has.
+func (l *Limits) full(r *Rank, slots int, calls int64) bool {
+	if r.role == RolePrefill {
+		if n := l.slotLimit(r); n > 0 && r.slots+slots >= n {
+			return true
+		}
+	}
+	return r.bounds.Running > 0 && r.load()+calls >= r.bounds.Running
 }
 
 func (r *Rank) blockSize() int64 {

@@ -12,6 +12,9 @@ func checkIndexes(c *Core) error {
 	if err := checkRanks(c); err != nil {
 		return err
 	}
+	if err := checkPriorities(c); err != nil {
+		return err
+	}
 	for name, m := range c.models {
 		for _, p := range m.pools {
 			if err := checkPool(c, p); err != nil {
@@ -46,7 +49,8 @@ func checkRanks(c *Core) error {
 		s := r.state
 		cand := s.Healthy && !s.Draining && s.Breaker != BreakerOpen
 		room := cand && !(s.Breaker == BreakerHalfOpen && r.probes >= s.Probes) &&
-			!(r.role == RolePrefill && c.limits.PrefillSlots > 0 && r.slots >= c.limits.PrefillSlots) && !r.over
+			!(r.role == RolePrefill && c.limits.slotLimit(r) > 0 && r.slots >= c.limits.slotLimit(r)) &&
+			!(r.bounds.Running > 0 && r.load() >= r.bounds.Running) && !r.over
 		if r.index != i || !r.present || r.cand != cand || r.room != room {
 			return fmt.Errorf("rank %s: index %d of %d, present %t, candidate %t want %t, room %t want %t",
 				r.id, r.index, i, r.present, r.cand, cand, r.room, room)
@@ -78,6 +82,51 @@ func checkRanks(c *Core) error {
 				return fmt.Errorf("a group has the free index %d", i)
 			}
 		}
+	}
+	return nil
+}
+
+// checkWarmUp compares the ranks of a pool that warm up with a recount.
+func checkWarmUp(c *Core, p *pool) error {
+	n, shares := 0, int64(0)
+	for i, r := range c.ranks {
+		warms := r != nil && slices.Contains(r.pools, p) && r.cand && r.state.share() > 0
+		if warms {
+			n++
+			shares += int64(r.state.Share)
+		}
+		if has := p.warmUp.members != nil && p.warmUp.members.has(i); has != warms {
+			return fmt.Errorf("index %d warms up: %t, want %t", i, has, warms)
+		}
+	}
+	if p.warmUp.n != n || p.warmUp.shares != shares {
+		return fmt.Errorf("%d ranks warm up with %d shares, want %d with %d", p.warmUp.n, p.warmUp.shares, n, shares)
+	}
+	return nil
+}
+
+// checkPriorities compares the ranks by priority with a recount.
+func checkPriorities(c *Core) error {
+	ranks, own := 0, 0
+	for k, x := range c.priorities {
+		if x.n == 0 || k > 0 && c.priorities[k-1].priority <= x.priority {
+			return fmt.Errorf("priority %d: %d ranks, or out of order", x.priority, x.n)
+		}
+		for i, r := range c.ranks {
+			if x.members.has(i) != (r != nil && r.priority == x.priority) {
+				return fmt.Errorf("priority %d: index %d", x.priority, i)
+			}
+		}
+		ranks += x.n
+	}
+	for _, r := range c.ranks {
+		if r != nil {
+			ranks--
+			own += b2i(r.ownSlots())
+		}
+	}
+	if ranks != 0 || own != c.ownSlots {
+		return fmt.Errorf("priorities have %d ranks too many; %d have slots of their own, want %d", ranks, c.ownSlots, own)
 	}
 	return nil
 }
@@ -128,6 +177,9 @@ func checkPool(c *Core, p *pool) error {
 	if p.candN != cands || p.roomN != rooms || p.groupsN != groups || !slices.Equal(p.groupSize, size) || !slices.Equal(p.groupCand, cand) {
 		return fmt.Errorf("candidates %d want %d, with room %d want %d, groups %d want %d, sizes %v want %v, candidates by group %v want %v",
 			p.candN, cands, p.roomN, rooms, p.groupsN, groups, p.groupSize, size, p.groupCand, cand)
+	}
+	if err := checkWarmUp(c, p); err != nil {
+		return err
 	}
 	if p.sum != sum || p.overN != overs || !maps.Equal(p.workers, workers) {
 		return fmt.Errorf("sums %+v want %+v, overloaded %d want %d, workers %v want %v", p.sum, sum, p.overN, overs, p.workers, workers)

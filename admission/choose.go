@@ -323,6 +323,9 @@ func (ch *chooser) follow(t *Target, s *candidates, pr *Rank) {
 // all of them, or -1.
 func (ch *chooser) ask(s *candidates, l Leg, h Hint, group int) *Rank {
 	x, p, v := s.of(l), s.pool(l), &ch.views[l]
+	if ch.index.ranked(p) {
+		ch.preferRanks(s, l)
+	}
 	v.set, v.n, v.pool, v.whole, v.group, v.ranks = x.set, x.count(), p, x.is(p.room), group, nil
 	return ch.index.ranks[p.policy.Pick(v, h)]
 }

@@ -39,7 +39,7 @@ func NewCore(o Options) *Core {
 	c.ledger = ledger{index: &c.rankIndex, queues: &c.queues}
 	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, drainEnd: never}
 	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
-	c.decisions = decisions{queues: &c.queues, limits: &c.limits, healthInt: o.HealthInterval, early: defaultEvidence}
+	c.decisions = decisions{queues: &c.queues, limits: &c.limits, slotRanks: &c.ownSlots, healthInt: o.HealthInterval, early: defaultEvidence}
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes)
 	c.setThresholds(c.profiles)

@@ -66,7 +66,7 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 	c.dropDecode(t)
 	c.bookings++
 	c.bookDecode(t, next)
-	d.policy.Booked(next.index, t.Hints[DecodeLeg])
+	d.booked(next, t.Hints[DecodeLeg])
 	if c.overTurns != turns {
 		c.drainOver(now, next, out)
 	}

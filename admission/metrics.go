@@ -391,7 +391,7 @@ func mergeRanks(s Stats) []*rankGauges {
 		case RolePrefill:
 			g.prefill = true
 			g.slots += r.PrefillSlots
-			g.limit += max(s.Limits.PrefillSlots, 0)
+			g.limit += r.SlotLimit
 		case RoleDecode, RoleRegular:
 			g.decode = true
 			g.pending += r.PendingDecode

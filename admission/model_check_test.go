@@ -16,6 +16,9 @@ func (w *world) check(t *rapid.T) {
 	}
 	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
 		x := r.real
+		if x.present && !reflect.DeepEqual(attributesOf(x), r.attributes) {
+			t.Fatalf("%s: %+v, want %+v", x.id, attributesOf(x), r.attributes)
+		}
 		if x.slots != r.slots || x.prefill != r.legs || x.pending != r.pending || x.active != r.active ||
 			x.tokens != r.tokens || x.blocksPending != r.blocks[0] || x.blocksActive != r.blocks[1] {
 			t.Fatalf("%s: %+v, want %+v", x.id, x.stats(), *r)
@@ -80,6 +83,13 @@ func (w *world) check(t *rapid.T) {
 	}
 	if int64(closed) != w.ref.closed {
 		t.Fatalf("closed for %s, want %s", closed, time.Duration(w.ref.closed))
+	}
+}
+
+func attributesOf(r *Rank) RankAttributes {
+	return RankAttributes{
+		Models: r.models, PairGroup: r.group, Topology: r.topology, Labels: r.labels, Adapters: r.adapters,
+		Capacity: r.capacity, Limits: r.bounds, Priority: r.priority,
 	}
 }
 

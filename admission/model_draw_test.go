@@ -102,6 +102,11 @@ func drawAttributes(t *rapid.T) RankAttributes {
 			BlockSize:        rapid.SampledFrom([]int64{16, 16, 0, 1, 64}).Draw(t, "block size"),
 			MaxRunning:       rapid.SampledFrom([]int64{0, 2, 9}).Draw(t, "running"),
 		},
+		Limits: RankLimits{
+			PrefillSlots: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "own slots"),
+			Running:      rapid.SampledFrom([]int64{0, 0, 0, 1, 3, 8}).Draw(t, "running limit"),
+		},
+		Priority: rapid.SampledFrom([]int{0, 0, 0, 1, -1}).Draw(t, "priority"),
 	}
 	for _, k := range []string{"gpu", "zone"} {
 		if v := rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, k); v != "" {
@@ -136,6 +141,7 @@ func drawState(t *rapid.T) RankState {
 		Draining: rapid.IntRange(0, 9).Draw(t, "draining") == 9,
 		Breaker:  rapid.SampledFrom([]Breaker{BreakerClosed, BreakerClosed, BreakerClosed, BreakerClosed, BreakerHalfOpen, BreakerHalfOpen, BreakerOpen}).Draw(t, "breaker"),
 		Probes:   rapid.IntRange(0, 2).Draw(t, "probes"),
+		Share:    rapid.SampledFrom([]uint16{0, 0, 0, 250, 500, 1, 1000}).Draw(t, "share"),
 	}
 }
 
@@ -148,6 +154,7 @@ func (w *world) newRank(t *rapid.T) Change {
 	}
 	f := drawAttributes(t)
 	spec.Models, spec.PairGroup, spec.Topology, spec.Labels, spec.Adapters, spec.Capacity = f.Models, f.PairGroup, f.Topology, f.Labels, f.Adapters, f.Capacity
+	spec.Limits, spec.Priority = f.Limits, f.Priority
 	return Change{Op: AddRank, Rank: NewRank(spec), State: spec.State}
 }
 

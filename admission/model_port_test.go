@@ -104,6 +104,12 @@ func (w *world) rebuild(t *rapid.T) {
 			k.counter.rank = port.rank(k.counter.rank.ref())
 		}
 	}
+	w.ref.warmUps = map[*pool]*refWarmUp{}
+	fresh := map[*refRank]bool{}
+	for _, r := range w.ref.ranks {
+		fresh[r] = true
+	}
+	w.ref.beginWarmUps(fresh)
 	w.ref.rebuilt(w.now, w.tickets)
 	w.ref.rebuilds++
 	w.step(t, w.decided(t, answer, 0, false))

@@ -57,6 +57,7 @@ func TestModel(t *testing.T) {
 		sum.rebuilds += w.ref.rebuilds
 		sum.withoutBypass += w.ref.withoutBypass
 		sum.fenced += w.ref.fenced
+		sum.warmed += w.ref.warmed
 		steps += w.steps
 		histories++
 		for i, n := range w.ref.reasons {
@@ -64,11 +65,11 @@ func TestModel(t *testing.T) {
 		}
 	})
 	t.Logf("%d steps in %d histories", steps, histories)
-	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced)
+	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences, %d by ranks that warm up", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced, sum.warmed)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
-	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0) {
+	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0 || sum.warmed == 0) {
 		t.Error("the test tests nothing")
 	}
 }
@@ -104,7 +105,7 @@ func newWorld(t *rapid.T) *world {
 	w := &world{port: port, core: port.core, options: o, now: 1, calm: calm, ref: &reference{
 		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.QueueMode, o.Classes),
 		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
-		fences: map[*modelGroup]*refFence{}, groupGrants: map[*modelGroup]int{}, looked: map[*modelGroup]bool{},
+		fences: map[*modelGroup]*refFence{}, groupGrants: map[*modelGroup]int{}, warmUps: map[*pool]*refWarmUp{}, looked: map[*modelGroup]bool{},
 	}}
 	w.core.early = earlyEvidence{admissions: 2, stretch: 200 * time.Millisecond} // so little that it is come to
 	w.ref.evidence = w.core.early
@@ -316,7 +317,7 @@ func (w *world) fleet(t *rapid.T) {
 		}
 		again := NewRank(RankSpec{
 			ID: old.id, Generation: w.generation(), Worker: old.worker, Role: old.role, Models: old.models, PairGroup: old.group,
-			Topology: old.topology, Labels: old.labels, Capacity: old.capacity, State: RankState{Healthy: true},
+			Topology: old.topology, Labels: old.labels, Capacity: old.capacity, Limits: old.bounds, Priority: old.priority, State: RankState{Healthy: true},
 		})
 		add := Change{Op: AddRank, Rank: again, State: again.state}
 		if rapid.Bool().Draw(t, "new one first") {
@@ -340,8 +341,13 @@ func (w *world) states(t *rapid.T) {
 func (w *world) apply(t *rapid.T, changes []Change) {
 	_, out := w.do(t, Step{Op: StepApply, Changes: written(changes)})
 	for i := range changes {
-		if changes[i].Op == AddRank {
-			changes[i].Rank = w.port.rank(changes[i].Rank.ref())
+		ch := &changes[i]
+		switch ch.Op {
+		case AddRank:
+			ch.Attributes = attributesOf(ch.Rank)
+			ch.Rank = w.port.rank(ch.Rank.ref())
+		case SetAttributes:
+			ch.Attributes = ch.Attributes.clone()
 		}
 	}
 	w.ref.apply(w.now, changes)
@@ -435,11 +441,15 @@ func (w *world) moveDecode(t *rapid.T) {
 		if !slices.Contains(may, to) {
 			t.Fatalf("moved to %s", to.real.id)
 		}
+		if p := k.target.model.pools[RoleDecode]; !k.target.prefers {
+			w.ref.chosenAmong(w.ref.best(p, may), to)
+		}
 		w.ref.moved++
 		w.ref.lookFor(k.decode)
 		over := w.ref.lookIfOver(to)
 		w.ref.dropDecode(k)
 		w.ref.bookDecode(k, to)
+		w.ref.took(k.target.model.pools[RoleDecode], to)
 		over()
 		w.ref.drain(w.now)
 	}

@@ -66,12 +66,18 @@ func (ch *chooser) pass(t *Target, h Hint, exclude []*Rank) *Rank {
 	if t.prefers {
 		ch.preferSingle(t, &s)
 	}
+	if ch.index.ranked(p) {
+		ch.preferRanks(&s, DecodeLeg)
+	}
 	v := &ch.views[DecodeLeg]
 	*v = View{set: x.set, n: x.count(), pool: p, group: -1, ranks: ch.index.ranks}
 	policy := ch.index.passing(p)
 	i := policy.Pick(v, h)
 	policy.Booked(i, h)
 	r := ch.index.ranks[i]
+	if p.warmUp.n > 0 {
+		p.warmUp.take(p, r)
+	}
 	r.passed++
 	return r
 }

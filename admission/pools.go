@@ -18,6 +18,7 @@ type pool struct {
 	room     bitmap
 	candN    int
 	roomN    int
+	warmUp   warmUp
 	overN    int            // candidates over a reject threshold
 	workers  map[string]int // registered ranks by worker
 	sum      PoolLoad

@@ -363,6 +363,6 @@ func (t *Target) specification() TargetSpec {
 func specOf(r *Rank) RankSpec {
 	return RankSpec{
 		ID: r.id, Generation: r.generation, Worker: r.worker, Role: r.role, Models: r.models, PairGroup: r.group,
-		Topology: r.topology, Labels: r.labels, Adapters: r.adapters, Capacity: r.capacity, State: r.state,
+		Topology: r.topology, Labels: r.labels, Adapters: r.adapters, Capacity: r.capacity, Limits: r.bounds, Priority: r.priority, State: r.state,
 	}
 }

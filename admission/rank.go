@@ -24,6 +24,8 @@ type RankSpec struct {
 	Labels   map[string]string
 	Adapters []string
 	Capacity Capacity
+	Limits   RankLimits
+	Priority int
 	State    RankState
 	// Data is handed back to the caller, who finds the engine by it.
 	Data any `json:"-"`
@@ -43,6 +45,8 @@ type Rank struct {
 	cand    bool
 	room    bool
 	over    bool   // a reject threshold
+	limited bool   // bounds has any
+	share   uint16 // see RankState.Share; 0 while it is no candidate
 	epoch   uint32 // of the half-open state; probes belong to one
 	state   RankState
 	index   int
@@ -72,6 +76,8 @@ type Rank struct {
 	adapters    []string
 	domainID    int
 	sizeID      int
+	priority    int
+	bounds      RankLimits
 
 	// immutable
 	id         string
@@ -88,7 +94,7 @@ func NewRank(spec RankSpec) *Rank {
 	}
 	r.setAttributes(RankAttributes{
 		Models: spec.Models, PairGroup: spec.PairGroup, Topology: spec.Topology,
-		Labels: spec.Labels, Adapters: spec.Adapters, Capacity: spec.Capacity,
+		Labels: spec.Labels, Adapters: spec.Adapters, Capacity: spec.Capacity, Limits: spec.Limits, Priority: spec.Priority,
 	})
 	return r
 }

@@ -14,8 +14,9 @@ type rankIndex struct {
 	modelsByName []*model // the same, sorted: every step is deterministic
 	structure    int      // counts changes of models
 
-	ranks      []*Rank // by index
-	indexes    int     // indexes handed out so far
+	ranks      []*Rank         // by index
+	priorities []priorityLevel // of the ranks, by falling priority
+	indexes    int             // indexes handed out so far
 	indexCap   int
 	words      int // of each bitmap
 	freeIndex  []int
@@ -28,6 +29,7 @@ type rankIndex struct {
 	domains     []bitmap // members by pairing group and topology domain
 	sizes       []blockSize
 	quarantines []quarantinedPair
+	ownSlots    int // prefill ranks with slots of their own
 
 	fewRanks [maxParks]*Rank // memory
 
@@ -51,6 +53,7 @@ func (r *Rank) setAttributes(f RankAttributes) {
 	f = f.clone()
 	r.models, r.group, r.topology = f.Models, f.PairGroup, f.Topology
 	r.labels, r.adapters, r.capacity = f.Labels, f.Adapters, f.Capacity
+	r.bounds, r.limited, r.priority = f.Limits, f.Limits != RankLimits{}, f.Priority
 }
 
 func (ix *rankIndex) addRank(r *Rank) {
@@ -88,6 +91,8 @@ func (ix *rankIndex) indexRank(r *Rank) {
 	ix.groups[r.groupID].set(r.index)
 	ix.domains[r.domainID].set(r.index)
 	ix.joinSize(r)
+	ix.joinPriority(r)
+	ix.ownSlots += b2i(r.ownSlots())
 	ix.growBlockThresholds(r)
 	r.pools = nil
 	r.counted = rankLoad{}
@@ -159,6 +164,8 @@ func (ix *rankIndex) unindexRank(r *Rank) {
 	ix.groups[r.groupID].clear(r.index)
 	ix.domains[r.domainID].clear(r.index)
 	ix.leaveSize(r)
+	ix.leavePriority(r)
+	ix.ownSlots -= b2i(r.ownSlots())
 }
 
 func (ix *rankIndex) removeRank(r *Rank) {
@@ -199,6 +206,7 @@ func (p *pool) grow(words, indexes, groups int) {
 	p.members = p.members.grow(words)
 	p.cand = p.cand.grow(words)
 	p.room = p.room.grow(words)
+	p.warmUp.grow(words)
 	for len(p.roomIn)*roomBlock < words {
 		p.roomIn = append(p.roomIn, 0)
 	}
@@ -225,6 +233,9 @@ func (ix *rankIndex) growIndexes() {
 	}
 	for i := range ix.domains {
 		ix.domains[i] = ix.domains[i].grow(ix.words)
+	}
+	for i := range ix.priorities {
+		ix.priorities[i].members = ix.priorities[i].members.grow(ix.words)
 	}
 	for i := range ix.sizes {
 		ix.sizes[i].members = ix.sizes[i].members.grow(ix.words)
@@ -280,7 +291,9 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	}
 	cand := r.present && r.state.candidate()
 	room := cand
-	if r.role == RolePrefill && ix.limits.PrefillSlots > 0 && r.slots >= ix.limits.PrefillSlots {
+	if r.limited {
+		room = room && !ix.limits.full(r, 0, 0)
+	} else if r.role == RolePrefill && ix.limits.PrefillSlots > 0 && r.slots >= ix.limits.PrefillSlots {
 		room = false
 	}
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
@@ -298,6 +311,9 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	}
 	if len(ix.prefillThresholds)+len(ix.blockThresholds) > 0 {
 		ix.refreshThresholds(r)
+	}
+	if r.state.Share|r.share != 0 {
+		ix.refreshShare(r, cand)
 	}
 	load := r.load()
 	overDelta := b2i(cand && over) - b2i(r.cand && r.over)

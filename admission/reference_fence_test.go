@@ -47,8 +47,11 @@ func (m *reference) ownerFits(x *refFence, r *refRank) bool {
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		return false
 	}
+	if !m.withinLimits(r) {
+		return false
+	}
 	if r.real.role == RolePrefill {
-		return x.owner.calm(r) && (m.limits.PrefillSlots <= 0 || r.slots < m.limits.PrefillSlots)
+		return x.owner.calm(r)
 	}
 	return x.owner.fitsOn(r) && (!x.owner.single() || x.owner.calm(r))
 }
@@ -204,7 +207,10 @@ func (m *reference) shortage(t *refTicket, r *refRank) (sum float64) {
 	if n := r.real.capacity.MaxRunning; n > 0 {
 		assumed = float64(n)
 	}
-	if most := m.limits.PrefillSlots; r.real.role == RolePrefill && most > 0 {
+	if most := int(r.real.bounds.Running); most > 0 {
+		add(float64(r.load()+1-most), float64(most))
+	}
+	if most := m.slotLimit(r); r.real.role == RolePrefill && most > 0 {
 		add(float64(r.slots+1-most), float64(most))
 	}
 	if tokens, frac, batched := t.class.PrefillBusyTokens, t.class.PrefillBusyFrac, r.real.capacity.MaxBatchedTokens; r.real.role == RolePrefill || t.single() {

@@ -32,7 +32,22 @@ func (m *reference) room(r *refRank) bool {
 	if !r.candidate() || m.over(r) || r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		return false
 	}
-	return r.real.role != RolePrefill || m.limits.PrefillSlots <= 0 || r.slots < m.limits.PrefillSlots
+	return m.withinLimits(r)
+}
+
+// slotLimit is how many requests may be in prefill on r; zero or less: any number.
+func (m *reference) slotLimit(r *refRank) int {
+	if n := r.real.bounds.PrefillSlots; n > 0 {
+		return n
+	}
+	return m.limits.PrefillSlots
+}
+
+func (m *reference) withinLimits(r *refRank) bool {
+	if n := m.slotLimit(r); r.real.role == RolePrefill && n > 0 && r.slots >= n {
+		return false
+	}
+	return r.real.bounds.Running <= 0 || int64(r.load()) < r.real.bounds.Running
 }
 
 func (r *refRank) assumed() bool {

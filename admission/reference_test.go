@@ -36,6 +36,8 @@ type reference struct {
 	tooLate, earlyN    int
 	rebuilds           int
 	withoutBypass      int
+	warmed             int
+	warmUps            map[*pool]*refWarmUp
 
 	fences      map[*modelGroup]*refFence
 	fenced      int // fences set so far
@@ -50,16 +52,18 @@ type reference struct {
 }
 
 type refRank struct {
-	real    *Rank
-	state   RankState
-	slots   int
-	legs    int
-	pending int
-	active  int
-	tokens  int64
-	blocks  [2]int64 // pending, active
-	probes  int
-	epoch   int
+	real  *Rank
+	state RankState
+	// attributes are what was drawn for it; the real one has them, too
+	attributes RankAttributes
+	slots      int
+	legs       int
+	pending    int
+	active     int
+	tokens     int64
+	blocks     [2]int64 // pending, active
+	probes     int
+	epoch      int
 }
 
 type refBar struct{ prefill, decode *refRank }
@@ -173,26 +177,7 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 		m.complain("a request (granted: %t) was to be granted one of %d choices, and got another", t.real.state == stateGranted, len(open))
 		return
 	}
-	if len(m.quarantines) == 0 {
-		for _, c := range open {
-			if t.liking(c) > t.liking(chosen) {
-				m.complain("a pair is liked for %d, but the chosen one for %d", t.liking(c), t.liking(chosen))
-			}
-		}
-	}
-	if m.leastLoaded && len(m.quarantines) == 0 {
-		for _, c := range open {
-			if t.liking(c) < t.liking(chosen) {
-				continue
-			}
-			if c.prefill != nil && c.prefill.legs < chosen.prefill.legs {
-				m.complain("%s has load %d, but %s has %d", chosen.prefill.real.id, chosen.prefill.legs, c.prefill.real.id, c.prefill.legs)
-			}
-			if c.prefill == chosen.prefill && c.decode.load() < chosen.decode.load() {
-				m.complain("%s has load %d, but %s has %d", chosen.decode.real.id, chosen.decode.load(), c.decode.real.id, c.decode.load())
-			}
-		}
-	}
+	m.checkChoice(t, open, chosen)
 	t.tokens = max(t.real.PromptTokens-t.real.CachedTokens, 0)
 	if p := chosen.prefill; p != nil {
 		p.slots++
@@ -202,11 +187,13 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 			p.probes++
 			t.prefillEpoch = p.epoch
 		}
+		m.took(t.target.model.pools[RolePrefill], p)
 	} else {
 		chosen.decode.tokens += t.tokens
 	}
 	t.prefill, t.prefillWas = chosen.prefill, chosen.prefill
 	m.bookDecode(t, chosen.decode)
+	m.took(t.target.model.pools[t.target.role(DecodeLeg)], chosen.decode)
 	m.begin(t)
 }
 
@@ -382,11 +369,17 @@ func (m *reference) find(r *Rank) *refRank {
 }
 
 func (m *reference) apply(now Instant, changes []Change) {
+	fresh := map[*refRank]bool{}
 	for _, ch := range changes {
 		switch ch.Op {
 		case AddRank:
-			r := &refRank{real: ch.Rank, state: ch.State, epoch: 1}
+			r := &refRank{real: ch.Rank, state: ch.State, epoch: 1, attributes: ch.Attributes}
 			m.ranks = append(m.ranks, r)
+			fresh[r] = true
+		case SetAttributes:
+			r := m.find(ch.Rank)
+			r.attributes = ch.Attributes
+			fresh[r] = true
 		case RemoveRank:
 			r := m.find(ch.Rank)
 			m.ranks = slices.DeleteFunc(m.ranks, func(x *refRank) bool { return x == r })
@@ -398,7 +391,9 @@ func (m *reference) apply(now Instant, changes []Change) {
 				r.epoch++
 				r.probes = 0
 			}
+			fresh[r] = fresh[r] || r.share() == 0
 			r.state = ch.State
+			fresh[r] = fresh[r] || r.share() == 0
 		case QuarantinePair:
 			b := refBar{m.find(ch.Rank), m.find(ch.Other)}
 			if !slices.Contains(m.quarantines, b) {
@@ -409,6 +404,12 @@ func (m *reference) apply(now Instant, changes []Change) {
 			m.quarantines = slices.DeleteFunc(m.quarantines, func(o refBar) bool { return o == b })
 		}
 	}
+	for r, now := range fresh {
+		if !now {
+			delete(fresh, r)
+		}
+	}
+	m.beginWarmUps(fresh)
 	m.requeue()
 	lost := slices.Clone(m.waiters)
 	slices.SortFunc(lost, func(a, b *refTicket) int {

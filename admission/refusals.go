@@ -9,6 +9,7 @@ import (
 type decisions struct {
 	queues    *queues
 	limits    *Limits
+	slotRanks *int // prefill ranks with slots of their own
 	healthInt time.Duration
 	early     earlyEvidence
 	arriving  *Ticket // in the step under way: its caller sees what became of it
@@ -63,7 +64,7 @@ func (ds *decisions) refuse(now Instant, t *Ticket, why Reason, lack Resource, l
 	}
 	t.refusal = &Refusal{
 		Reason: why, Resource: lack, Class: t.class.Name, Limit: limit, Depth: depth, Waited: t.waited,
-		PrefillSlots: ds.limits.PrefillSlots > 0,
+		PrefillSlots: ds.limits.PrefillSlots > 0 || *ds.slotRanks > 0,
 		RetryAfter:   ds.retryAfter(now, t, why, lack, depth),
 	}
 	ds.decide(t, stateRefused, out)

@@ -91,8 +91,11 @@ func (s *Shortage) add(by Resource, short, of int64) {
 // shortage returns what t lacks on r in leg l.
 func (ch *chooser) shortage(t *Ticket, l Leg, r *Rank) (s Shortage) {
 	single := t.Target.shape != Disaggregated
-	if l == PrefillLeg && ch.limits.PrefillSlots > 0 {
-		s.add(ResourcePrefillSlot, int64(r.slots+1-ch.limits.PrefillSlots), int64(ch.limits.PrefillSlots))
+	if n := ch.limits.slotLimit(r); l == PrefillLeg && n > 0 {
+		s.add(ResourcePrefillSlot, int64(r.slots+1-n), int64(n))
+	}
+	if n := r.bounds.Running; n > 0 {
+		s.add(lackOfRoom(r.role), r.load()+1-n, n)
 	}
 	if i := t.class.prefillThreshold; i >= 0 && (single || l == PrefillLeg) {
 		if limit, counted := ch.index.prefillThresholds[i].limit(r); !counted {
@@ -127,7 +130,7 @@ func (f *filter) roomAfter(o, t *Ticket, r *Rank) bool {
 	if r.state.Breaker == BreakerHalfOpen && r.probes+1 >= r.state.Probes {
 		return false
 	}
-	if r.role == RolePrefill && f.limits.PrefillSlots > 0 && r.slots+1 >= f.limits.PrefillSlots {
+	if f.limits.full(r, 1, legs) {
 		return false
 	}
 	if i := o.class.prefillThreshold; i >= 0 && (r.role == RolePrefill || single) {

@@ -28,7 +28,12 @@ type RankStats struct {
 	// PendingBlocks and ActiveBlocks are KV blocks booked and dispatched.
 	PendingBlocks, ActiveBlocks int64
 	Capacity                    Capacity
-	Topology                    string
+	// SlotLimit is the most requests in prefill on a prefill rank, RunningLimit the most
+	// calls booked on a rank; 0: there is none.
+	SlotLimit    int
+	RunningLimit int64
+	Priority     int
+	Topology     string
 	// Overloaded: the rank is over a reject threshold.
 	Overloaded bool
 	// Fenced: the rank is kept for a large request.
@@ -95,13 +100,16 @@ func (r *Rank) stats() RankStats {
 		PendingDecode: r.pending, ActiveDecode: r.active,
 		Candidate: r.cand, Room: r.room,
 		PrefillTokens: r.tokens, PendingBlocks: r.blocksPending, ActiveBlocks: r.blocksActive,
-		Capacity: r.capacity, Topology: r.topology, Overloaded: r.over,
+		Capacity: r.capacity, RunningLimit: r.bounds.Running, Priority: r.priority, Topology: r.topology, Overloaded: r.over,
 	}
 }
 
 // rankStats adds to what the rank knows of itself what the core knows of it.
 func rankStats(c *Core, r *Rank) RankStats {
 	s := r.stats()
+	if r.role == RolePrefill {
+		s.SlotLimit = max(c.limits.slotLimit(r), 0)
+	}
 	s.MissingTokens = c.needsTokens && r.role != RoleDecode && r.capacity.MaxBatchedTokens == 0
 	s.MissingBlocks = c.needsBlocks && r.decodes() && r.capacity.KVBlocks == 0
 	for _, d := range r.quarantined {

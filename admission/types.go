@@ -372,6 +372,9 @@ type RankState struct {
 	Healthy  bool
 	Draining bool
 	Breaker  Breaker
+	// Share is how many requests the rank gets at most while it warms up, in thousandths of
+	// those that another rank gets. Zero, and a thousand or more: it does not warm up.
+	Share uint16
 	// Probes is the most requests at once while the breaker is half-open.
 	Probes int
 }

@@ -158,6 +158,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 		r.adm = admission.NewRank(admission.RankSpec{
 			ID: r.id, Worker: w.url, Role: w.role, Models: models, PairGroup: facts.PairGroup,
 			Topology: facts.Topology, Labels: facts.Labels, Adapters: facts.Adapters, Capacity: r.facts.Capacity,
+			Limits: facts.Limits, Priority: facts.Priority,
 			State: r.state, Data: r,
 		})
 		if in {
@@ -169,9 +170,11 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 // rankFacts are what the gate is to know of each rank of the worker, without its
 // capacity.
 func (w *Worker) rankFacts(models []string) admission.RankAttributes {
+	spec := w.spec.Load()
 	return admission.RankAttributes{
-		Models: models, PairGroup: w.pairGroup(), Topology: w.spec.Load().TopologyDomain,
-		Labels: w.spec.Load().Labels, Adapters: w.adapters(),
+		Models: models, PairGroup: w.pairGroup(), Topology: spec.TopologyDomain, Labels: spec.Labels, Adapters: w.adapters(),
+		Limits:   admission.RankLimits{PrefillSlots: int(spec.PrefillMaxInflight), Running: spec.MaxRunningRequests},
+		Priority: priorityOf(spec),
 	}
 }
 
@@ -180,6 +183,7 @@ func (f *Fleet) applyFactsLocked(w *Worker, facts admission.RankAttributes, chan
 	for _, r := range w.Ranks() {
 		facts.Capacity = r.Capacity()
 		if facts.Capacity == r.facts.Capacity && facts.PairGroup == r.facts.PairGroup && facts.Topology == r.facts.Topology &&
+			facts.Limits == r.facts.Limits && facts.Priority == r.facts.Priority &&
 			slices.Equal(facts.Adapters, r.facts.Adapters) && maps.Equal(facts.Labels, r.facts.Labels) {
 			continue // its models are those that it has
 		}

@@ -42,6 +42,8 @@ type Info struct {
 	// BreakerReason is how the rank of that breaker failed last, while it is not closed.
 	BreakerReason string            `json:"breaker_reason,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
+	// Priority is that among the workers with room; see config.Worker.
+	Priority int `json:"priority"`
 	// TopologyDomain is where it stands for the transfer of KV cache.
 	TopologyDomain string `json:"topology_domain,omitempty"`
 	Generation     uint64 `json:"generation"`
@@ -113,9 +115,12 @@ func (r *Rank) doubtInfo(now admission.Instant, in hangState) *SuspectInfo {
 
 // RankInfo is one rank of a worker in Info.
 type RankInfo struct {
-	ID            string `json:"id"`
-	Load          int    `json:"load"`
-	PrefillSlots  int    `json:"prefill_slots"`
+	ID           string `json:"id"`
+	Load         int    `json:"load"`
+	PrefillSlots int    `json:"prefill_slots"`
+	// SlotLimit and RunningLimit are the most of them and of its calls; absent: any number.
+	SlotLimit     int    `json:"prefill_slot_limit,omitempty"`
+	RunningLimit  int64  `json:"running_limit,omitempty"`
 	PendingDecode int    `json:"pending_decode"`
 	ActiveDecode  int    `json:"active_decode"`
 	Breaker       string `json:"breaker"`
@@ -241,7 +246,7 @@ func (w *Worker) infoLocked(place int) Info {
 		Reason: w.health.reason, Busy: w.health.forgiven, Dead: w.health.dead,
 		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.MaxModelLen(),
 		TopologyDomain: w.spec.Load().TopologyDomain, Adapters: w.adapters(), Source: w.source, Origin: w.origin, NotReady: w.notReady,
-		Drained: w.drained, Patched: w.overlay.names(),
+		Priority: priorityOf(w.spec.Load()), Drained: w.drained, Patched: w.overlay.names(),
 		MissingRoutes: facts.Missing, MissingCapacity: w.missingCapacity(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {
@@ -272,6 +277,7 @@ func (w *Worker) infoLocked(place int) Info {
 			s := w.fleet.gate.RankStats(r.adm)
 			ri.Load, ri.PrefillSlots, ri.PendingDecode, ri.ActiveDecode = s.Load(), s.PrefillSlots, s.PendingDecode, s.ActiveDecode
 			ri.Candidate, ri.Room = s.Candidate, s.Room
+			ri.SlotLimit, ri.RunningLimit = s.SlotLimit, s.RunningLimit
 		}
 		ri.Suspect, ri.Wedged = r.doubtInfo(now, suspect), r.doubtInfo(now, wedged)
 		ri.QuietSecs, ri.OldestPrefillSecs, ri.OldestDecodeSecs = r.ages(now)

@@ -1,0 +1,113 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// Under every policy a rank that warms up gets its share of what the others get, and no
+// more; all of it when no other has room; and its due when the warm-up is over.
+func TestWarmUpUnderEveryPolicy(t *testing.T) {
+	const others, share, rounds = 7, 250, 8000
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			newPolicy, err := New(name, 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gate := admission.NewGate(admission.Options{NewPolicy: newPolicy}, admission.NewSystemClock(), nil)
+			defer gate.Close()
+			spec := func(id string, share uint16) *admission.Rank {
+				return admission.NewRank(admission.RankSpec{ID: id, Role: admission.RoleRegular, Models: []string{"m"}, State: admission.RankState{Healthy: true, Share: share}})
+			}
+			cold := spec("cold", share)
+			warm := make([]*admission.Rank, others)
+			for i := range warm {
+				warm[i] = spec(fmt.Sprintf("warm%d", i), 0)
+				gate.Apply(admission.Change{Op: admission.AddRank, Rank: warm[i]})
+			}
+			gate.Apply(admission.Change{Op: admission.AddRank, Rank: cold})
+			n := 0
+			// run grants many requests, of which 40 run at a time, and counts those of the cold rank.
+			run := func() (got int) {
+				var running []*admission.Ticket
+				for range rounds {
+					n++
+					tk := &admission.Ticket{Target: gate.Resolve(admission.TargetSpec{Model: "m"})}
+					tk.Hints[admission.DecodeLeg] = admission.Hint{Key: HashKey(fmt.Sprint(n)), HasKey: true}
+					if err := gate.Acquire(context.Background(), tk); err != nil {
+						t.Fatal(err)
+					}
+					if tk.Decode == cold {
+						got++
+					}
+					if running = append(running, tk); len(running) > 40 {
+						running[0].Release()
+						running = running[1:]
+					}
+				}
+				for _, tk := range running {
+					tk.Release()
+				}
+				return got
+			}
+			due := rounds * share / (others*1000 + share)
+			if got := run(); got < due*8/10 || got > due+5 {
+				t.Errorf("it got %d requests of %d while it warmed up, want about %d", got, rounds, due)
+			}
+			var down []admission.Change
+			for _, r := range warm {
+				down = append(down, admission.Change{Op: admission.SetState, Rank: r})
+			}
+			gate.Apply(down...)
+			if got := run(); got != rounds {
+				t.Errorf("it got %d requests of %d with no other there", got, rounds)
+			}
+			for i := range down {
+				down[i].State.Healthy = true
+			}
+			gate.Apply(append(down, admission.Change{Op: admission.SetState, Rank: cold, State: admission.RankState{Healthy: true}})...)
+			if got, due := run(), rounds/(others+1); got < due/2 || got > due*2 {
+				t.Errorf("it got %d requests of %d after its warm-up, want about %d", got, rounds, due)
+			}
+		})
+	}
+}
+
+// When most of a fleet warms up, as in a rollout, the others do not get all of it.
+func TestWarmUpOfMostOfAFleet(t *testing.T) {
+	newPolicy, err := New(PowerOfTwo, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := admission.NewGate(admission.Options{NewPolicy: newPolicy}, admission.NewSystemClock(), nil)
+	defer gate.Close()
+	got := map[string]int{}
+	for i := range 10 {
+		state := admission.RankState{Healthy: true}
+		if i > 0 {
+			state.Share = 250
+		}
+		gate.Apply(admission.Change{Op: admission.AddRank, Rank: admission.NewRank(admission.RankSpec{ID: fmt.Sprint(i), Role: admission.RoleRegular, Models: []string{"m"}, State: state})})
+	}
+	for range 1300 {
+		tk := &admission.Ticket{Target: gate.Resolve(admission.TargetSpec{Model: "m"})}
+		if err := gate.Acquire(context.Background(), tk); err != nil {
+			t.Fatal(err)
+		}
+		got[tk.Decode.ID()]++
+		tk.Release()
+	}
+	// 1 + 9 × 0.25 shares: 400 for the one, 100 for each of the others.
+	if got["0"] < 350 || got["0"] > 450 {
+		t.Errorf("the one that is warm got %d of 1300, the others %v", got["0"], got)
+	}
+	for i := 1; i < 10; i++ {
+		if n := got[fmt.Sprint(i)]; n < 70 || n > 130 {
+			t.Errorf("%d got %d of 1300, want about 100", i, n)
+		}
+	}
+}
