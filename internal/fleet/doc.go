@@ -37,7 +37,7 @@
 //
 //	rank := ticket.Decode.Data().(*fleet.Rank)
 //	resp, err := rank.Endpoint().Do(ctx, …)
-//	rank.NoteProgress()              // bytes came: it is alive
+//	rank.NoteAdvance()               // bytes of the answer came: its scheduler runs
 //	rank.ReportSuccess()             // or ReportFailure: its breaker
 //	<-rank.Alive().Done()            // it died: cancel the request and retry it
 //
@@ -56,6 +56,19 @@
 //
 // What a worker is asked and what its answers mean is its dialect's business (package
 // engine). The fleet decides when to ask and how long to wait, and sends the questions.
+//
+// # Wedged
+//
+// A scheduler may stand still while its HTTP server answers. No health check finds that in
+// every engine, so that ranks are judged by their requests: legs register with Rank.Watch
+// and report their progress, and each rank with legs is looked at several times within
+// worker_wedge_secs. One without progress for that long, and for the time that its booked
+// prompts are given, is suspect. From shortly before that its worker is asked what only a
+// running scheduler can answer: the dialect's SchedulerPath, its counters
+// (engine.RankLoad.Mark), its SchedulerQuestion. What answers, or moves, is progress. A rank
+// that stays suspect for a while, with nothing that speaks for it, is wedged: it is no
+// candidate, legs that are not begun to be answered are told to leave (LegListener), and the
+// others a little later. It is asked on until there is a sign of progress.
 //
 // # Who can be paired
 //

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // leg is a leg of a test. It leaves its rank when it is told to.
@@ -475,4 +476,40 @@ func TestPaceIsOfTheRankAndNotOfWaiting(t *testing.T) {
 			t.Errorf("%g tokens a second", got)
 		}
 	})
+}
+
+// A look at a worker whose thousand legs are all silent: it happens a few times a second.
+func BenchmarkLook(b *testing.B) {
+	f := &Fleet{clock: admission.NewSystemClock(), cfg: settings{}.options().Config}
+	f.cfg.Health.Wedge = 0 // no event is set
+	w := &Worker{fleet: f}
+	w.state.Store(&workerState{facts: noFacts, dialect: engine.SGLang{}})
+	w.liveness.Store(newLiveness())
+	r := &Rank{worker: w}
+	w.ranks.Store(&[]*Rank{r})
+	legs := make([]testLeg, 1000)
+	for i := range legs {
+		r.Watch(&legs[i].Watch, &legs[i], Leg{Tokens: 1000})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		f.lookLocked(w)
+	}
+}
+
+// What each leg costs beside its request.
+func BenchmarkWatch(b *testing.B) {
+	f := &Fleet{clock: admission.NewSystemClock(), cfg: settings{}.options().Config}
+	w := &Worker{fleet: f}
+	w.liveness.Store(newLiveness())
+	w.watched.Store(true)
+	r := &Rank{worker: w}
+	var l testLeg
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Watch(&l.Watch, &l, Leg{Tokens: 1000})
+		r.NoteAdvance()
+		l.Begun()
+		l.Stop()
+	}
 }
