@@ -100,6 +100,9 @@ func (n *Node) startInside(p *Pod, backend sim.Backend, address string, port int
 	if err != nil {
 		return nil, err
 	}
+	n.mu.Lock()
+	n.inside[w] = p
+	n.mu.Unlock()
 	e := &insideEngine{worker: w, done: make(chan struct{})}
 	e.end = sync.OnceFunc(func() { close(e.done) })
 	return e, nil

@@ -17,6 +17,9 @@ import (
 // NodeName is the name of the one node.
 const NodeName = "node-a"
 
+// startPause is the pause after an engine that could not be started.
+const startPause = 500 * time.Millisecond
+
 // Node stands for the kubelet and the scheduler: it runs what the pods of all namespaces
 // ask for.
 type Node struct {
@@ -29,6 +32,7 @@ type Node struct {
 	mu       sync.Mutex
 	pods     map[string]*podRun    // by UID; guarded by mu
 	fleets   map[string]*sim.Fleet // by namespace and backend; guarded by mu
+	inside   map[*sim.Worker]*Pod  // as it was when the engine started; guarded by mu
 	next     int                   // of the next address; guarded by mu
 	adding   sync.Mutex            // held while an engine is added to a fleet
 	settings sim.WorkerOptions     // of that engine; guarded by adding
@@ -49,7 +53,7 @@ type podRun struct {
 
 // StartNode registers the node and runs pods until Close.
 func StartNode(ctx context.Context, c *Cluster, api *Client) (*Node, error) {
-	n := &Node{cluster: c, api: api, pods: make(map[string]*podRun), fleets: make(map[string]*sim.Fleet),
+	n := &Node{cluster: c, api: api, pods: make(map[string]*podRun), fleets: make(map[string]*sim.Fleet), inside: make(map[*sim.Worker]*Pod),
 		probe: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}}
 	err := api.Create(ctx, "/api/v1/nodes", object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": NodeName}})
 	if err != nil && !hasCode(err, http.StatusConflict) {
@@ -81,6 +85,13 @@ func (n *Node) Fleet(namespace, backend string) *sim.Fleet {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.fleets[namespace+"/"+backend]
+}
+
+// PodOf is the pod whose engine a worker inside this process is.
+func (n *Node) PodOf(w *sim.Worker) *Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.inside[w]
 }
 
 // watch follows the pods for as long as ctx lasts. What it misses while a watch is away
@@ -234,7 +245,12 @@ func (r *podRun) run(ctx context.Context) {
 		}
 		if err := r.serve(ctx, address); err != nil {
 			r.complain(ctx, err)
-			return
+			select {
+			case <-time.After(startPause):
+			case <-r.changed:
+			case <-r.gone:
+			case <-ctx.Done():
+			}
 		}
 	}
 }

@@ -281,7 +281,7 @@ func TestServerFallsSilent(t *testing.T) {
 	frozen := time.Now()
 	front.front.to(cluster.Server(0))
 	b.delete("a", 0)
-	within(t, 3*patience, "the deleted pod is no worker", func() string {
+	within(t, 40*time.Second, "the deleted pod is no worker", func() string {
 		if w := r.worker(pods[0].url()); w.Status != "gone" {
 			return w.String()
 		}
