@@ -50,6 +50,8 @@ const (
 	// holdLook is how often the workers that are held are looked at: one that fails its
 	// checks goes at once.
 	holdLook = 2 * time.Second
+	// closeWait is how long Close waits for sources.
+	closeWait = 5 * time.Second
 )
 
 // Manager runs sources and puts in force what they report. All methods are safe for
@@ -102,14 +104,24 @@ func (m *Manager) Run(s Source) {
 // force.
 func (m *Manager) Take(source string, r Reading) { m.state(source).take(r) }
 
-// Close ends all sources and waits for them. What is in force stays.
+// Close ends all sources and waits for them, but not for ever: one may hang in a file
+// system. What is in force stays.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	m.closed = true
 	sources := m.sources
 	m.mu.Unlock()
 	m.cancel()
-	m.wg.Wait()
+	ended := make(chan struct{})
+	go func() {
+		m.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeWait):
+		m.opts.Log.Warn("a source of workers does not end; it is left alone", "after", closeWait)
+	}
 	for _, s := range sources {
 		s.close()
 	}
@@ -246,6 +258,9 @@ func (s *state) failed(now time.Time, err error) {
 
 // putInForce brings the fleet in line with the last good reading. read: it is a new one.
 func (s *state) putInForce(now time.Time, read bool) {
+	if s.m.ctx.Err() != nil {
+		return // what is in force stays
+	}
 	next, held := s.last, s.dropped()
 	switch {
 	case len(held) == 0:

@@ -353,3 +353,29 @@ func TestCloseEndsSources(t *testing.T) {
 		b.Run(&runner{}) // does nothing
 	})
 }
+
+// A source that hangs, as in a file system that does not answer, does not keep the process.
+func TestCloseDoesNotWaitForEver(t *testing.T) {
+	inBubble(t, func(b *testbed) {
+		hang := hanging{release: make(chan struct{}), ended: make(chan struct{})}
+		b.Run(hang)
+		synctest.Wait()
+		began := time.Now()
+		b.Close()
+		if d := time.Since(began); d != closeWait || !strings.Contains(b.log.String(), "does not end") {
+			t.Errorf("closed after %s: %s", d, b.log.String())
+		}
+		close(hang.release)
+		<-hang.ended
+	})
+}
+
+type hanging struct{ release, ended chan struct{} }
+
+func (hanging) Name() string { return "hanging" }
+
+func (h hanging) Run(_ context.Context, report func(Reading)) {
+	defer close(h.ended)
+	<-h.release
+	report(declare(1)) // too late: it is not put in force
+}
