@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -108,6 +109,23 @@ func (w *Worker) stall(ctx context.Context, o *responseWriter, req *request, seq
 	return err
 }
 
+// noncePrefix begins a word that the output repeats.
+const noncePrefix = "nonce-"
+
+// nonceOf is the first word of a body that begins with noncePrefix, of letters and
+// digits behind it, nil if there is none.
+func nonceOf(body []byte) []byte {
+	i := bytes.Index(body, []byte(noncePrefix))
+	if i < 0 {
+		return nil
+	}
+	end := i + len(noncePrefix)
+	for end < len(body) && end < i+64 && (body[end] >= '0' && body[end] <= '9' || body[end] >= 'A' && body[end] <= 'Z' || body[end] >= 'a' && body[end] <= 'z') {
+		end++
+	}
+	return bytes.Clone(body[i:end])
+}
+
 // tokens appends the JSON of the text of output tokens from..to, without quotes: the
 // fault's tokens, else those that token appends.
 func (o *responseWriter) tokens(b []byte, from, to int, token func(b []byte, k int) []byte) []byte {
@@ -134,8 +152,17 @@ func numberedToken(b []byte, k int) []byte {
 	return strconv.AppendInt(append(b, " t"...), int64(k+1), 10)
 }
 
+// token appends output token k of an SGLang worker: a number, with the nonce of the request
+// before it if there is one.
+func (o *responseWriter) token(b []byte, k int) []byte {
+	if o.nonce == nil {
+		return numberedToken(b, k)
+	}
+	return strconv.AppendInt(append(append(append(b, ' '), o.nonce...), '.'), int64(k+1), 10)
+}
+
 // text appends the JSON of the text of tokens from..to, without quotes.
-func (a *writer) text(b []byte, from, to int) []byte { return a.o.tokens(b, from, to, numberedToken) }
+func (a *writer) text(b []byte, from, to int) []byte { return a.o.tokens(b, from, to, a.o.token) }
 
 // logs appends the logprobs of tokens from..to, if they were asked for.
 func (a *writer) logs(b []byte, from, to int) []byte {

@@ -94,6 +94,11 @@
 // keys. With keys for one role only, as in "on=prefill,status=500", the field
 // can be sent through a router that copies the body to both legs.
 //
+// A request with a word that begins with "nonce-" gets this word with the number of the
+// token as each token of its answer (" nonce-7f.1 nonce-7f.2"), so that a client can tell
+// its own answer from others, and a whole one from parts. A vLLM worker that has KV of
+// another prompt answers without it.
+//
 // # Admin API
 //
 // With Options.AdminAddr set the fleet can be driven from outside:

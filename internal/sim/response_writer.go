@@ -25,6 +25,7 @@ type responseWriter struct {
 	early  bool // headers are sent before the engine has run
 	named  bool // events have names, and no [DONE] follows them
 	api    api
+	nonce  []byte // the word of the body that the output repeats, nil: none
 
 	mu      sync.Mutex // guards the fields below and the order of writes
 	started bool

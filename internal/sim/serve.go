@@ -179,6 +179,7 @@ func (w *Worker) route(l *lifetime, o *responseWriter, r *http.Request, path str
 	if plain != nil {
 		return w.servePlain(o, r, plain, body)
 	}
+	o.nonce = nonceOf(body)
 	if a := w.runs[path]; w.opt.Backend == VLLM || a == responses || a == messages {
 		return w.vllmGeneration(l, o, r, a, body)
 	}

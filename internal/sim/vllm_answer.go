@@ -40,8 +40,9 @@ func newVWriter(w *Worker, o *responseWriter, req *vrequest, seqs []*sequence) *
 
 // text appends the JSON of tokens from..to, without quotes.
 func (v *vwriter) text(b []byte, s *sequence, from, to int) []byte {
-	if v.w.opt.Backend == SGLang {
-		return v.o.tokens(b, from, to, numberedToken)
+	// With KV of another prompt the text is different, and the nonce is not in it.
+	if v.w.opt.Backend == SGLang || v.o.nonce != nil && s.v.seed == s.v.prompt.hash {
+		return v.o.tokens(b, from, to, v.o.token)
 	}
 	return v.o.tokens(b, from, to, func(b []byte, k int) []byte { return append(b, word(s.v.seed, k)...) })
 }
