@@ -47,7 +47,8 @@ type Source interface {
 // Reading is the outcome of one look at a source.
 type Reading struct {
 	// Workers are all that the source declares, whole: what it does not name any more is
-	// to go. Two with one URL are refused by who takes the reading, with a warning.
+	// to go. Two with one URL are refused by who takes the reading, with a warning. The
+	// slice must not be changed any more; the same one again costs little.
 	Workers []fleet.Declared
 	// Warnings are about what was left out of Workers, each with its place, such as "pod
 	// default/x: annotation …". At most MaxWarnings; the last one then counts the others.

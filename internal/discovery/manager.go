@@ -50,6 +50,9 @@ const (
 	// holdLook is how often the workers that are held are looked at: one that fails its
 	// checks goes at once.
 	holdLook = 2 * time.Second
+	// reconcileEvery is how long a reading that comes again unchanged is not compared with
+	// the fleet.
+	reconcileEvery = 30 * time.Second
 	// closeWait is how long Close waits for sources.
 	closeWait = 5 * time.Second
 )
@@ -151,14 +154,17 @@ type state struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	closed   bool
-	current  []entry // in force, held ones included
-	last     []entry // of the last good reading
-	hold     *hold   // nil: nothing is held
-	failing  bool
-	logged   time.Time // when a failure was logged last
-	warnings []string  // of the last good reading
-	told     []string  // the warnings that were logged
+	closed     bool
+	current    []entry          // in force, held ones included
+	last       []entry          // of the last good reading
+	workers    []fleet.Declared // of that, as it came
+	whole      bool             // what is in force is that, without problems
+	reconciled time.Time        // when it was put in force last
+	hold       *hold            // nil: nothing is held
+	failing    bool
+	logged     time.Time // when a failure was logged last
+	warnings   []string  // of the last good reading
+	told       []string  // the warnings that were logged
 
 	statusMu sync.Mutex
 	// guarded by statusMu
@@ -213,12 +219,24 @@ func (s *state) take(r Reading) {
 		warnings = append(warnings, fmt.Sprintf("it declares %d workers; the last %d are left out", len(r.Workers), n))
 		r.Workers = r.Workers[:maxWorkers]
 	}
-	s.last = entries(r.Workers)
+	same := s.settled(now, r.Workers, warnings)
+	if !same {
+		s.last, s.workers = entries(r.Workers), r.Workers
+	}
 	s.statusMu.Lock()
 	s.status.lastSuccess, s.status.err, s.status.Readings = now, nil, s.status.Readings+1
 	s.statusMu.Unlock()
-	s.warnings = warnings
-	s.putInForce(now, true)
+	if !same {
+		s.warnings = warnings
+		s.putInForce(now, true)
+	}
+}
+
+// settled reports whether a reading is the one that is in force, whole. Now and then it is
+// put in force again in any case: the fleet changes by other hands too.
+func (s *state) settled(now time.Time, workers []fleet.Declared, warnings []string) bool {
+	return s.whole && now.Sub(s.reconciled) < reconcileEvery && len(workers) > 0 && len(workers) == len(s.workers) && &workers[0] == &s.workers[0] &&
+		slices.Equal(warnings, s.warnings)
 }
 
 func entries(workers []fleet.Declared) []entry {
@@ -278,7 +296,7 @@ func (s *state) putInForce(now time.Time, read bool) {
 		specs[i] = next[i].Declared
 	}
 	err := s.m.opts.Fleet.Reconcile(s.m.ctx, s.name, specs)
-	s.current = next
+	s.current, s.reconciled, s.whole = next, now, err == nil && len(held) == 0
 	s.describe(held, slices.Concat(s.warnings, problems(err)))
 }
 

@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeFleet struct {
 	mu      sync.Mutex
 	urls    []string
+	calls   int
 	fails   map[string]bool
 	heldOut []string
 	refuse  error
@@ -34,6 +35,7 @@ func (f *fakeFleet) Reconcile(_ context.Context, _ string, specs []fleet.Declare
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.urls = nil
+	f.calls++
 	for _, s := range specs {
 		f.urls = append(f.urls, s.URL)
 	}
@@ -378,4 +380,38 @@ func (h hanging) Run(_ context.Context, report func(Reading)) {
 	defer close(h.ended)
 	<-h.release
 	report(declare(1)) // too late: it is not put in force
+}
+
+// A reading that comes again as it is costs no comparison with the fleet, as long as all of
+// it is in force.
+func TestUnchangedReadingIsNotComparedEachTime(t *testing.T) {
+	inBubble(t, func(b *testbed) {
+		r := declare(1, 2)
+		for range 10 {
+			b.Take("pods", r)
+			b.pass(time.Second)
+		}
+		if b.fleet.calls != 1 || b.state().Readings != 10 {
+			t.Errorf("%d comparisons, %d readings", b.fleet.calls, b.state().Readings)
+		}
+		b.pass(reconcileEvery)
+		b.Take("pods", r)
+		if b.fleet.calls != 2 {
+			t.Errorf("%d comparisons after a while", b.fleet.calls)
+		}
+		r.Warnings = []string{"new"}
+		b.Take("pods", r)
+		if st := b.state(); b.fleet.calls != 3 || len(st.Warnings) != 1 {
+			t.Errorf("%d comparisons, warnings %q", b.fleet.calls, st.Warnings)
+		}
+		// What was refused is tried each time.
+		b.fleet.refuse = errors.New("worker a: certificate")
+		other := declare(1, 3)
+		for range 3 {
+			b.Take("pods", other)
+		}
+		if b.fleet.calls != 6 {
+			t.Errorf("%d comparisons with a problem", b.fleet.calls)
+		}
+	})
 }

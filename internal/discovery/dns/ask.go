@@ -37,6 +37,8 @@ type asker struct {
 type answer struct {
 	addresses []netip.Addr
 	ttl       time.Duration
+	// cut: there are more addresses, which did not fit into the answer.
+	cut bool
 }
 
 // ask returns the addresses of one family of a name. A name that does not exist, or has
@@ -116,7 +118,10 @@ func exchange(ctx context.Context, server, name string, qtype uint16) (answer, e
 		reply, err = send(ctx, "udp", server, question)
 	}
 	if err == nil && reply.Truncated {
-		reply, err = send(ctx, "tcp", server, question)
+		// Without TCP there is what the datagram holds.
+		if whole, err := send(ctx, "tcp", server, question); err == nil {
+			reply = whole
+		}
 	}
 	if err != nil {
 		return answer{}, err
@@ -130,22 +135,16 @@ func send(ctx context.Context, network, server string, question *dns.Msg) (*dns.
 	return reply, err
 }
 
-var errCut = errors.New("the answer is cut over TCP too: not all addresses are in it")
-
 // read takes the addresses out of a reply.
 func read(reply, question *dns.Msg) (answer, error) {
 	asked := question.Question[0]
 	if len(reply.Question) != 1 || reply.Question[0].Qtype != asked.Qtype || dns.CanonicalName(reply.Question[0].Name) != dns.CanonicalName(asked.Name) {
 		return answer{}, errors.New("the answer is to another question")
 	}
-	switch {
-	case reply.Truncated:
-		return answer{}, errCut
-	case reply.Rcode == dns.RcodeSuccess, reply.Rcode == dns.RcodeNameError:
-	default:
+	if reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
 		return answer{}, fmt.Errorf("the name server answers %s", dns.RcodeToString[reply.Rcode])
 	}
-	got, said := answer{ttl: unsaidTTL}, false
+	got, said := answer{ttl: unsaidTTL, cut: reply.Truncated}, false
 	lives := func(seconds uint32) {
 		d := time.Duration(seconds) * time.Second
 		if !said || d < got.ttl {
@@ -169,6 +168,9 @@ func read(reply, question *dns.Msg) (answer, error) {
 			got.addresses = append(got.addresses, address.Unmap())
 			lives(record.Header().Ttl)
 		}
+	}
+	if len(got.addresses) == 0 && got.cut {
+		return answer{}, errors.New("the answer is cut and has no address")
 	}
 	if len(got.addresses) == 0 {
 		for _, record := range reply.Ns {

@@ -120,6 +120,12 @@ func (s *Source) look(ctx context.Context) (r discovery.Reading, ttl time.Durati
 		switch {
 		case !wanted[i]:
 		case errs[i] == nil:
+			if answers[i].cut {
+				// Other addresses are in the next answer: none is missing because it is not
+				// in this one.
+				r.Warnings = append(r.Warnings, fmt.Sprintf("%s has more %s addresses than fit into an answer; those that were seen so far are used", s.names.Name, families[i]))
+				answers[i].addresses = join(s.good[i], answers[i].addresses)
+			}
 			s.good[i], s.answered[i] = answers[i].addresses, true
 			ttl = min(ttl, answers[i].ttl)
 		default:
@@ -178,6 +184,18 @@ func (s *Source) choose(errs [2]error) ([]netip.Addr, error) {
 		return v4, nil
 	}
 	return v6, errs[1]
+}
+
+// join adds addresses to those of before, up to the bound, in order.
+func join(before, now []netip.Addr) []netip.Addr {
+	all := slices.Clone(before)
+	for _, a := range now {
+		if _, known := slices.BinarySearchFunc(before, a, netip.Addr.Compare); !known && len(all) < maxAddresses {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
 }
 
 // trim is a name without the dot at its end.

@@ -36,7 +36,8 @@ type nameServer struct {
 	rcodes  map[string]int      // by name and type
 	silent  bool
 	noEDNS  bool
-	cutTCP  bool
+	cutTCP  bool // answers over TCP are marked as cut
+	cutUDP  bool
 }
 
 func newNameServer(t *testing.T) *nameServer {
@@ -135,7 +136,7 @@ func (s *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 	if !tcp && len(r.Answer) > 30 {
 		r.Answer, r.Truncated = r.Answer[:30], true
-	} else if tcp && s.cutTCP {
+	} else if tcp && s.cutTCP || !tcp && s.cutUDP {
 		r.Truncated = true
 	}
 	r.Compress = true
@@ -267,10 +268,32 @@ func TestLongAnswersComeOverTCP(t *testing.T) {
 	if r.Err != nil || len(r.Workers) != 1000 || s.overTCP.Load() == 0 {
 		t.Errorf("%d workers, %v, %d questions over TCP", len(r.Workers), r.Err, s.overTCP.Load())
 	}
-	// One that does not fit into an answer is no answer: some workers would be missing.
+}
+
+// Of a name that has more addresses than fit into an answer, those of all answers are
+// used: none is gone because it is not in the last one.
+func TestAnswersThatAreCut(t *testing.T) {
+	s := newNameServer(t)
 	s.set(func(s *nameServer) { s.cutTCP = true })
-	if r, _ := src.look(t.Context()); r.Err == nil || !strings.Contains(r.Err.Error(), "is cut") {
-		t.Errorf("%d workers, %v", len(r.Workers), r.Err)
+	src := s.source(t, "e.test:1,family=ipv4")
+	s.has("e.test.", "A", 10, "10.0.0.2", "10.0.0.3")
+	src.look(t.Context())
+	s.has("e.test.", "A", 10, "10.0.0.3", "10.0.0.1")
+	// The datagram is not cut; the test's server cuts it like the answer over TCP.
+	s.set(func(s *nameServer) { s.cutUDP = true })
+	r, _ := src.look(t.Context())
+	if r.Err != nil || urls(r) != "http://10.0.0.1:1 http://10.0.0.2:1 http://10.0.0.3:1" || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "than fit into an answer") {
+		t.Errorf("%s, warnings %q, %v", urls(r), r.Warnings, r.Err)
+	}
+	s.has("e.test.", "A", 10)
+	if r, _ := src.look(t.Context()); r.Err == nil {
+		t.Errorf("an answer that is cut and empty: %s", urls(r))
+	}
+	// It is whole again.
+	s.set(func(s *nameServer) { s.cutTCP, s.cutUDP = false, false })
+	s.has("e.test.", "A", 10, "10.0.0.4")
+	if r, _ := src.look(t.Context()); urls(r) != "http://10.0.0.4:1" {
+		t.Errorf("whole: %s, %v", urls(r), r.Err)
 	}
 }
 
