@@ -136,6 +136,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 	if len(ranks) != dps {
 		for _, r := range ranks {
 			f.sched.drop(r.event)
+			f.sched.drop(r.warmth.event)
 		}
 		f.forgetPairsLocked(ranks)
 		ranks = make([]*Rank, dps)
@@ -147,12 +148,13 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 			}
 		}
 		w.ranks.Store(&ranks)
+		f.inheritWarmthLocked(w)
 		f.inheritHangsLocked(w)
 	}
 	w.models, w.inGate = models, in
 	defer func() { f.restoreQuarantineLocked(ranks, changes) }()
 	for _, r := range ranks {
-		r.state = f.gateStateLocked(r)
+		r.state = f.nextStateLocked(r)
 		r.facts = facts
 		r.facts.Capacity = r.Capacity()
 		r.adm = admission.NewRank(admission.RankSpec{
@@ -251,16 +253,16 @@ func (f *Fleet) applyStatesLocked(w *Worker, changes *[]admission.Change) {
 		return
 	}
 	for _, r := range w.Ranks() {
-		if s := f.gateStateLocked(r); s != r.state {
+		if s := f.nextStateLocked(r); s != r.state {
 			r.state = s
 			*changes = append(*changes, admission.Change{Op: admission.SetState, Rank: r.adm, State: s})
 		}
 	}
 }
 
-// breakerChanged hands the state of a rank's breaker to the gate. An open one
-// turns by itself when its time has come: no request is needed for that. why is for the
-// log, keys and values.
+// breakerChanged hands the state of a rank's breaker to the gate. An open one is
+// probed when its time has come: no request is needed for that. why is for the log, keys
+// and values.
 func (f *Fleet) breakerChanged(r *Rank, why ...any) {
 	f.mu.Lock()
 	w := r.worker
@@ -271,11 +273,7 @@ func (f *Fleet) breakerChanged(r *Rank, why ...any) {
 	state, until := r.breaker.get()
 	if state == admission.BreakerOpen {
 		if r.event == nil {
-			r.event = newEvent(func(now admission.Instant) {
-				if r.breaker.elapse(now, false) {
-					f.breakerChanged(r)
-				}
-			})
+			r.event = newEvent(func(now admission.Instant) { f.openIsOver(r, now) })
 		}
 		f.sched.set(r.event, until)
 	} else {

@@ -169,6 +169,13 @@ func (b *breaker) elapse(now admission.Instant, early bool) bool {
 	return true
 }
 
+// isOver reports whether it is open and its time has come.
+func (b *breaker) isOver(now admission.Instant) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state == admission.BreakerOpen && now >= b.until
+}
+
 // set requires mu to be held.
 func (b *breaker) set(s admission.Breaker) {
 	b.state, b.alone = s, false
@@ -216,6 +223,37 @@ func (f *Fleet) tripBreaker(r *Rank, now admission.Instant) {
 	if changed {
 		f.breakerChanged(r, r.whyTripped()...)
 	}
+}
+
+// openIsOver is called when the time of a rank's open breaker has come. Before a client's
+// request is risked as a trial, the worker is checked; see halfOpenLocked. A worker that
+// is not checked gets the trial at once.
+func (f *Fleet) openIsOver(r *Rank, now admission.Instant) {
+	f.mu.Lock()
+	w := r.worker
+	checked := !f.cfg.Health.Disabled && !w.draining && !w.removed && !f.closed
+	if checked {
+		f.sched.advance(w.event, now)
+	}
+	f.mu.Unlock()
+	if !checked && r.breaker.elapse(now, false) {
+		f.breakerChanged(r)
+	}
+}
+
+// halfOpenLocked makes the open breakers of w half-open whose time has come, after a check
+// that did not fail. One that fails leaves them as they are, until the next.
+func (f *Fleet) halfOpenLocked(w *Worker, c checkResult, now admission.Instant) (turned []*Rank) {
+	if c.health != outcomeOK && c.health != outcomeUnknown && !w.health.forgiven {
+		return nil
+	}
+	for _, r := range w.Ranks() {
+		if r.breaker.isOver(now) && r.breaker.elapse(now, false) {
+			f.sched.drop(r.event)
+			turned = append(turned, r)
+		}
+	}
+	return turned
 }
 
 // whyTripped tells for the log why the rank's breaker opened.

@@ -247,6 +247,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 			}
 		}
 	}
+	halfOpen := f.halfOpenLocked(w, c, now)
 	var changes []admission.Change
 	var news []pairingNews
 	exchanged := false
@@ -285,6 +286,9 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 		f.log.Info("worker runs another engine process now: its facts are read again", "worker", w.url, "id", w.id)
 		w.endpoint.CloseIdle()
 	}
+	for _, r := range halfOpen {
+		f.log.Warn("circuit breaker changed state", "rank", r.id, "state", admission.BreakerHalfOpen.String(), "why", "its worker was checked")
+	}
 	f.logSuspect(w, before, after, now)
 	f.logCheck(w, before, after, facts != nil && (held || !before.healthy), warnings)
 	f.logPairing(news)
@@ -299,6 +303,9 @@ func (f *Fleet) engineReplacedLocked(w *Worker, now admission.Instant, changes *
 	for _, r := range w.Ranks() {
 		if r.breaker.elapse(now, true) {
 			f.sched.drop(r.event)
+		}
+		if r.warmth.inUse {
+			f.beginWarmUpLocked(r)
 		}
 	}
 	f.liftQuarantineLocked(w, changes)

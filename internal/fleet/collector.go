@@ -21,6 +21,8 @@ var (
 		"1 while a rank is wedged: its HTTP server may answer, but its scheduler makes no progress, and it receives no requests; else 0.", "rank", "role")
 	wedgesDesc = metric.Counter("sluice_rank_wedged_total",
 		"Times that a rank was found wedged.", "rank", "role")
+	warmingDesc = metric.Gauge("sluice_rank_warming",
+		"1 while a rank warms up: it receives only a share of the requests, if others have room (--worker-warmup-secs); else 0.", "rank", "role")
 	quietDesc = metric.Gauge("sluice_rank_quiet_seconds",
 		"How long a rank has made no progress, in seconds; 0 while it has no request that could make any.", "rank", "role")
 	oldestPrefillDesc = metric.Gauge("sluice_rank_oldest_prefill_seconds",
@@ -65,7 +67,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
+	return metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, warmingDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -155,6 +157,7 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		for _, r := range o.ranks {
 			ch <- wedgedDesc.Of(one01(r.wedged), label(r.id), role)
 			ch <- wedgesDesc.Of(float64(r.wedges), label(r.id), role)
+			ch <- warmingDesc.Of(one01(r.warming), label(r.id), role)
 			ch <- quietDesc.Of(r.quiet, label(r.id), role)
 			ch <- oldestPrefillDesc.Of(r.prefill, label(r.id), role)
 			ch <- oldestDecodeDesc.Of(r.decode, label(r.id), role)
@@ -178,6 +181,7 @@ type rankProgress struct {
 	id                     string
 	wedged                 bool
 	wedges                 int64
+	warming                bool
 	quiet, prefill, decode float64 // in seconds
 }
 
@@ -185,7 +189,7 @@ func (f *Fleet) progressOfLocked(w *Worker, now admission.Instant) []rankProgres
 	f.lookLocked(w)
 	list := make([]rankProgress, 0, len(w.Ranks()))
 	for _, r := range w.Ranks() {
-		p := rankProgress{id: r.id, wedged: r.hang.state == wedged, wedges: r.hang.total}
+		p := rankProgress{id: r.id, wedged: r.hang.state == wedged, wedges: r.hang.total, warming: r.warmth.until != 0}
 		p.quiet, p.prefill, p.decode = r.ages(now)
 		list = append(list, p)
 	}

@@ -291,6 +291,7 @@ type settings struct {
 	Health       config.Health
 	Breaker      config.CircuitBreaker
 	apiKey       config.Secret
+	config       func(c *config.Config)
 	Log          *slog.Logger
 	drainTimeout time.Duration
 	maxProbes    int
@@ -303,6 +304,9 @@ func (s settings) options() Options {
 			c.Fleet.PairLabel = s.PairLabel
 			configtest.Overlay(&c.Health, s.Health)
 			configtest.Overlay(&c.CircuitBreaker, s.Breaker)
+			if s.config != nil {
+				s.config(c)
+			}
 		}),
 		Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
 	}

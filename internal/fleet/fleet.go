@@ -51,6 +51,8 @@ type Fleet struct {
 	workers    []*Worker // in the order of registration; a replaced one keeps its place
 	aliases    config.ModelAliases
 	firstAdded admission.Instant // when the first worker was registered
+	firstInUse admission.Instant // when the first rank became a candidate
+	anyInUse   bool              // one did
 	byID       map[string]*Worker
 	byURL      map[string]*Worker
 	retired    map[*Worker]struct{} // replaced, with an endpoint of their own that still has requests
@@ -428,6 +430,7 @@ func (f *Fleet) stopLocked(w *Worker) {
 	f.sched.drop(w.event)
 	for _, r := range w.Ranks() {
 		f.sched.drop(r.event)
+		f.sched.drop(r.warmth.event)
 	}
 }
 

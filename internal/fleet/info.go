@@ -118,6 +118,8 @@ type RankInfo struct {
 	ID           string `json:"id"`
 	Load         int    `json:"load"`
 	PrefillSlots int    `json:"prefill_slots"`
+	// WarmingSecs is how long it still warms up, in seconds; see worker_warmup_secs.
+	WarmingSecs float64 `json:"warming_up_secs,omitempty"`
 	// SlotLimit and RunningLimit are the most of them and of its calls; absent: any number.
 	SlotLimit     int    `json:"prefill_slot_limit,omitempty"`
 	RunningLimit  int64  `json:"running_limit,omitempty"`
@@ -277,6 +279,9 @@ func (w *Worker) infoLocked(place int) Info {
 			s := w.fleet.gate.RankStats(r.adm)
 			ri.Load, ri.PrefillSlots, ri.PendingDecode, ri.ActiveDecode = s.Load(), s.PrefillSlots, s.PendingDecode, s.ActiveDecode
 			ri.Candidate, ri.Room = s.Candidate, s.Room
+			if until := r.warmth.until; until != 0 {
+				ri.WarmingSecs = max(until.Sub(now), time.Millisecond).Round(time.Millisecond).Seconds()
+			}
 			ri.SlotLimit, ri.RunningLimit = s.SlotLimit, s.RunningLimit
 		}
 		ri.Suspect, ri.Wedged = r.doubtInfo(now, suspect), r.doubtInfo(now, wedged)

@@ -188,11 +188,12 @@ type Rank struct {
 	wedged      atomic.Bool // as in hangStatus; changed with Fleet.mu held
 
 	// guarded by Fleet.mu
-	adm   *admission.Rank // its present registration at the gate, or a spare one
-	state admission.RankState
-	facts admission.RankAttributes // as the gate has them
-	event *event                   // the end of its open breaker
-	hang  hangStatus               // what is known of its progress
+	adm    *admission.Rank // its present registration at the gate, or a spare one
+	state  admission.RankState
+	facts  admission.RankAttributes // as the gate has them
+	event  *event                   // the end of its open breaker
+	warmth warmth
+	hang   hangStatus // what is known of its progress
 
 	pace     pace     // guarded by the mu of the liveness of its legs
 	partners partners // guarded by Fleet.quarantine.mu
