@@ -88,8 +88,8 @@ type Watch struct {
 	start   admission.Instant
 
 	// since is when the engine could begin with it: its start, or the end of the leg that
-	// it waited for; waiting: not yet. begun is when it was begun to be answered, 0: not
-	// yet.
+	// it waited for; waiting: not yet. begun is when it was begun to be answered, 1 where
+	// the time does not matter, 0: not yet.
 	since, begun atomic.Int64
 
 	node list.Node[*Watch] // guarded by watched.mu
@@ -148,10 +148,18 @@ func (w *Watch) Awaited() {
 // Begun tells that the engine has done with the leg's prompt: its answer has begun, or
 // the leg has ended well.
 func (w *Watch) Begun() {
-	if w.watched != nil && w.begun.Load() == 0 {
-		w.begun.Store(int64(max(w.rank.worker.fleet.clock.Now(), 1)))
+	if w.watched == nil || w.begun.Load() != 0 {
+		return
 	}
+	at := admission.Instant(1)
+	if w.leg.paced() {
+		at = max(at, w.rank.worker.fleet.clock.Now())
+	}
+	w.begun.Store(int64(at))
 }
+
+// paced tells whether the leg's time tells how fast its rank computes prompts.
+func (l *Leg) paced() bool { return l.Kind != LegDecode && l.Tokens >= leastPaced }
 
 // pace is how fast a rank computes prompts, learned from those that it has computed:
 // two sums, of which old parts count less and less. It is guarded by liveness.mu.
@@ -170,7 +178,7 @@ const (
 // take learns from a leg that is over.
 func (p *pace) take(w *Watch) {
 	begun := admission.Instant(w.begun.Load())
-	if begun == 0 || w.leg.Kind == LegDecode || w.leg.Tokens < leastPaced {
+	if begun == 0 || !w.leg.paced() {
 		return
 	}
 	// While others were computed before it, it waited for them.

@@ -116,7 +116,10 @@ func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
 		if h.state == advancing {
 			continue
 		}
-		health = health || probed && !s.health.flying
+		// What costs the engine a generation is asked of a rank that is merely silent only
+		// if its counters cannot tell, or if there is no time to look at them first.
+		soon := h.state >= suspect || s.absent || f.cfg.Health.Wedge < 2*mostLead
+		health = health || probed && soon && !s.health.flying
 		if h.state == silent {
 			continue
 		}
