@@ -189,3 +189,52 @@ func BenchmarkGateWake(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkGateReport is one report of an engine that changes what the rank has room for,
+// on a fleet of n prefill and n decode ranks with classes; waiting: while requests wait
+// for room on all of them.
+func BenchmarkGateReport(b *testing.B) {
+	for _, n := range gateSizes {
+		for _, waiting := range []int{0, 1000} {
+			b.Run(fmt.Sprintf("%d/waiting=%d", n, waiting), func(b *testing.B) {
+				frac := 0.9
+				g := NewGate(Options{
+					Limits:  Limits{QueueSize: waiting, OverloadWaiting: 100},
+					Classes: &Classes{Root: &Profile{DefaultFamily: "f", Buckets: []Bucket{{0, "all"}}, Classes: []Class{{Name: "c", Family: "f", Bucket: "all", Quantum: 512, DecodeBusyFrac: &frac}}}},
+				}, NewSystemClock(), nil)
+				defer g.Close()
+				var ch, full []Change
+				var ranks []*Rank
+				for i := range n {
+					for _, role := range []Role{RolePrefill, RoleDecode} {
+						r := NewRank(RankSpec{
+							ID: fmt.Sprintf("http://%s-%d", role, i), Role: role, Models: []string{"m"},
+							Capacity: Capacity{MaxBatchedTokens: 8192, KVBlocks: 1000, BlockSize: 16}, State: RankState{Healthy: true},
+						})
+						ch = append(ch, Change{Op: AddRank, Rank: r})
+						if role == RoleDecode {
+							ranks = append(ranks, r)
+							full = append(full, Change{Op: SetReport, Rank: r, Report: RankReport{Requests: 9, KVTokens: 15900}})
+						}
+					}
+				}
+				g.Apply(ch...)
+				g.Apply(full...)
+				target := g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+				var out []*Ticket
+				for range waiting {
+					g.core.Arrive(g.last, &Ticket{Target: target, PromptTokens: 4000}, &out)
+				}
+				if g.Waiting() != waiting {
+					b.Fatal("they do not wait")
+				}
+				report := []Change{{Op: SetReport}}
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					report[0].Rank, report[0].Report = ranks[i%n], RankReport{Requests: 9, KVTokens: 15900 - 16*int64(1+i/n%2)}
+					g.Apply(report...)
+				}
+			})
+		}
+	}
+}

@@ -38,17 +38,26 @@ func checkIndexes(c *Core) error {
 
 func checkRanks(c *Core) error {
 	var live []*Rank
+	if c.vetoed.count() != c.vetoedN {
+		return fmt.Errorf("%d ranks are counted as vetoed, want %d", c.vetoedN, c.vetoed.count())
+	}
 	for i, r := range c.ranks {
 		if r == nil {
 			if i < c.indexes && !slices.Contains(c.freeIndex, i) {
 				return fmt.Errorf("index %d is neither used nor free", i)
 			}
+			if i < c.indexes && c.vetoed.has(i) {
+				return fmt.Errorf("the free index %d is vetoed", i)
+			}
 			continue
+		}
+		if c.vetoed.has(i) != r.vetoed {
+			return fmt.Errorf("rank %s: in the set of vetoed ranks %t, want %t", r.id, c.vetoed.has(i), r.vetoed)
 		}
 		live = append(live, r)
 		s := r.state
 		cand := s.Healthy && !s.Draining && s.Breaker != BreakerOpen
-		room := cand && !(s.Breaker == BreakerHalfOpen && r.probes >= s.Probes) &&
+		room := cand && !(s.Breaker == BreakerHalfOpen && r.probes >= s.Probes) && !r.vetoed &&
 			!(r.role == RolePrefill && c.limits.slotLimit(r) > 0 && r.slots >= c.limits.slotLimit(r)) &&
 			!(r.bounds.Running > 0 && r.load() >= r.bounds.Running) && !r.over
 		if r.index != i || !r.present || r.cand != cand || r.room != room {
@@ -525,10 +534,10 @@ func plainNotBusy(c *Core, r *Rank, tokens *int64, frac *float64) bool {
 
 func plainFits(c *Core, r *Rank, frac float64, need int64) bool {
 	switch {
-	case r.pending+r.active == 0:
+	case r.pending+r.active == 0 && r.unbooked == 0:
 		return true
 	case r.capacity.KVBlocks == 0:
 		return assumedRoom(c, r)
 	}
-	return float64(r.blocksPending+r.blocksActive+need) <= frac*float64(r.capacity.KVBlocks)+1e-6
+	return float64(r.blocksPending+r.blocksActive+r.unbooked+need) <= frac*float64(r.capacity.KVBlocks)+1e-6
 }

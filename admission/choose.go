@@ -7,10 +7,35 @@ import "math/bits"
 func (ch *chooser) choose(t *Ticket) Resource {
 	var s candidates
 	lack := ch.find(t, &s)
-	if lack == ResourceNone {
+	switch {
+	case lack == ResourceNone:
 		ch.pick(t, &s)
+	case ch.index.vetoedN > 0:
+		lack = ch.unlessVetoed(t, lack)
 	}
 	return lack
+}
+
+// unlessVetoed is lack, unless t lacks room because all ranks that it could have run on are
+// vetoed by their reports.
+func (f *filter) unlessVetoed(t *Ticket, lack Resource) Resource {
+	leg := DecodeLeg
+	switch lack {
+	case ResourcePrefillSlot:
+		leg = PrefillLeg
+	case ResourceDecode, ResourceRegular:
+	default:
+		return lack
+	}
+	var s candidates
+	if !f.eligible(t, &s) {
+		return lack
+	}
+	f.andNot(&s, leg, f.index.vetoed)
+	if f.paired(t.Target, &s) {
+		return lack
+	}
+	return ResourceReportedLoad
 }
 
 // hasRoom tells whether choose would find ranks for t. It asks no policy and changes

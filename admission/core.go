@@ -17,6 +17,8 @@ type Core struct {
 	limits Limits
 	loaded Settings // of the last reload, or of the start
 
+	touched []*modelGroup // memory of applyReports
+
 	noArrivals bool
 	noWaits    bool
 	arrivals   uint64

@@ -6,6 +6,10 @@ import "slices"
 // a candidate are ended, those for whom there is room now are granted.
 func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	c.tick(now)
+	if onlyReports(changes) {
+		c.applyReports(now, changes, out)
+		return
+	}
 	structure := false
 	for _, ch := range changes {
 		switch ch.Op {
@@ -28,6 +32,10 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 			c.quarantine(ch.Rank, ch.Other)
 		case EndQuarantine:
 			c.endQuarantine(ch.Rank, ch.Other)
+		case SetReport:
+			if ch.Rank.present {
+				c.setReport(ch.Rank, ch.Report)
+			}
 		}
 	}
 	c.chooser.grow()
@@ -161,6 +169,7 @@ type Change struct {
 	State      RankState      // for SetState
 	Attributes RankAttributes // for SetAttributes
 	Other      *Rank          // for QuarantinePair and EndQuarantine
+	Report     RankReport     // for SetReport
 }
 
 // The changes. Those of one Apply take effect together: a worker is replaced by
@@ -178,4 +187,7 @@ const (
 	// one of them. At most 64 pairs are quarantined, the oldest is forgotten first.
 	QuarantinePair
 	EndQuarantine
+	// SetReport replaces what the rank's engine reports of its load. The zero report
+	// says that nothing is known any more.
+	SetReport
 )

@@ -371,8 +371,17 @@ func (t *Ticket) Refresh(cached int64) {
 func (g *Gate) Apply(changes ...Change) {
 	g.step(func(now Instant, out *[]*Ticket) {
 		g.core.Apply(now, changes, out)
-		g.publish()
+		if !onlyReports(changes) {
+			g.publish()
+		}
 	})
+}
+
+// UsesReports tells whether anything is decided by what engines report.
+func (g *Gate) UsesReports() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.needsBlocks || g.core.limits.OverloadWaiting > 0 || g.core.limits.OverloadUsage > 0
 }
 
 // SetLimits changes the bounds; see [Core.SetLimits].

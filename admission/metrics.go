@@ -256,6 +256,8 @@ var (
 	descBlocksCap  = metric.Gauge("sluice_admission_decode_blocks_capacity", "KV blocks that a rank has, to divide sluice_admission_decode_blocks by; absent where that is not known.", "rank")
 	descTokensCap  = metric.Gauge("sluice_admission_prefill_tokens_capacity", "Maximum number of prompt tokens that a rank computes in one step (max_num_batched_tokens), to divide sluice_admission_prefill_tokens by; absent where that is not known.", "rank")
 	descMissing    = metric.Gauge("sluice_admission_missing_capacity", "1: a class needs a capacity that the rank did not report; its number of requests is used instead.", "rank", "capacity")
+	descDrift      = metric.Gauge("sluice_admission_decode_blocks_drift", "KV blocks that the engine of a decode (or regular) rank reports to be in use, less those that were active by the bookings when it was asked: load that came past this router where it is positive. 0 without a report.", "rank")
+	descVetoed     = metric.Gauge("sluice_admission_rank_vetoed", "1: a rank has no room because of the load that its engine reports (worker_overload_waiting_requests, worker_overload_token_usage).", "rank")
 	descFences     = metric.Counter("sluice_admission_fences_total", "Fences set; each reserves ranks for a request that would otherwise starve.")
 	descFenced     = metric.Gauge("sluice_admission_fences", "Active fences.")
 	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
@@ -271,7 +273,7 @@ func (*ledgerCollector) Metrics() metric.Descs {
 	return metric.Descs{
 		descInflight, descQueued, descDepth, descOldest, descQueueLimit,
 		descSlots, descSlotLimit, descDecode, descClosed, descClosedBy, descMissed,
-		descTokens, descDeficit, descPrefill, descTokensCap, descBlocks, descBlocksCap, descMissing, descFences, descFenced, descUnknown,
+		descTokens, descDeficit, descPrefill, descTokensCap, descBlocks, descBlocksCap, descDrift, descVetoed, descMissing, descFences, descFenced, descUnknown,
 	}
 }
 
@@ -284,7 +286,8 @@ type rankGauges struct {
 	slots, limit, pending, activeN int
 	tokens, pendingB, activeB      int64
 	tokensCap, blocksCap           int64
-	noTokens, noBlocks             bool
+	drift                          int64
+	noTokens, noBlocks, vetoed     bool
 }
 
 // classGauges are the gauges of one class name, over all model groups and profiles.
@@ -358,6 +361,7 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 				send(descTokensCap, float64(r.tokensCap), r.id)
 			}
 		}
+		send(descVetoed, float64(b2i(r.vetoed)), r.id)
 		if r.noTokens {
 			send(descMissing, 1, r.id, "max_num_batched_tokens")
 		}
@@ -370,6 +374,7 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 			}
 			send(descBlocks, float64(r.pendingB), r.id, "pending")
 			send(descBlocks, float64(r.activeB), r.id, "active")
+			send(descDrift, float64(r.drift), r.id)
 			send(descDecode, float64(r.pending), r.id, "pending")
 			send(descDecode, float64(r.activeN), r.id, "active")
 		}
@@ -403,6 +408,8 @@ func mergeRanks(s Stats) []*rankGauges {
 		g.activeB += r.ActiveBlocks
 		g.tokensCap = max(g.tokensCap, r.Capacity.MaxBatchedTokens)
 		g.blocksCap = max(g.blocksCap, r.Capacity.KVBlocks)
+		g.drift += r.Drift()
+		g.vetoed = g.vetoed || r.Reported.Vetoed
 		g.noTokens = g.noTokens || r.MissingTokens
 		g.noBlocks = g.noBlocks || r.MissingBlocks
 	}

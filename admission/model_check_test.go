@@ -23,6 +23,9 @@ func (w *world) check(t *rapid.T) {
 			x.tokens != r.tokens || x.blocksPending != r.blocks[0] || x.blocksActive != r.blocks[1] {
 			t.Fatalf("%s: %+v, want %+v", x.id, x.stats(), *r)
 		}
+		if p := (ReportedLoad{r.report, r.unbooked, r.vetoed}); x.present && x.reported() != p {
+			t.Fatalf("%s: reported %+v, want %+v", x.id, x.reported(), p)
+		}
 		if x.slots < 0 || x.prefill < 0 || x.pending < 0 || x.active < 0 {
 			t.Fatalf("%s: a negative hold: %+v", x.id, x.stats())
 		}

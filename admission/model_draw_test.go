@@ -16,6 +16,8 @@ func drawLimits(t *rapid.T) Limits {
 
 		StarvationGuard: rapid.SampledFrom([]time.Duration{0, time.Second, 500 * time.Millisecond, 3 * time.Second}).Draw(t, "guard"),
 		RefuseEarly:     rapid.Bool().Draw(t, "early"),
+		OverloadWaiting: rapid.SampledFrom([]int64{0, 0, 0, 1, 5}).Draw(t, "overload waiting"),
+		OverloadUsage:   rapid.SampledFrom([]float64{0, 0, 0, 0.9, 0.5}).Draw(t, "overload usage"),
 		MaxWaitingBytes: rapid.SampledFrom([]int64{0, 0, 5}).Draw(t, "bytes"),
 	}
 }
@@ -88,6 +90,20 @@ func drawReject(t *rapid.T) (h RejectThresholds) {
 	h.ActivePrefillTokens = maybe[int64](t, "tokens over", 60, 300)
 	h.ActivePrefillTokensFrac = maybe(t, "part over", 0.6, 2)
 	return h
+}
+
+// drawReport is sometimes the end of all reports.
+func drawReport(t *rapid.T) (p RankReport) {
+	if rapid.IntRange(0, 4).Draw(t, "no report") == 4 {
+		return p
+	}
+	return RankReport{
+		Requests:     rapid.SampledFrom([]int64{1, 5, 0}).Draw(t, "requests"),
+		Waiting:      rapid.SampledFrom([]int64{0, 1, 3, 4, 5, 9}).Draw(t, "waiting"),
+		KVTokens:     rapid.SampledFrom([]int64{0, 1, 16, 100, 300, 1000, 20000}).Draw(t, "kv tokens"),
+		Usage:        rapid.SampledFrom([]float64{0, 0.3, 0.41, 0.5, 0.71, 0.73, 0.9, 1}).Draw(t, "usage"),
+		ActiveBlocks: rapid.SampledFrom([]int64{0, 0, 1, 6, 40}).Draw(t, "active blocks"),
+	}
 }
 
 func drawAttributes(t *rapid.T) RankAttributes {

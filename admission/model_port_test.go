@@ -57,7 +57,7 @@ func (w *world) decided(t *rapid.T, a Answer, but uint64, arrived bool) (decided
 // written writes fleet changes down.
 func written(changes []Change) (all []FleetChange) {
 	for _, ch := range changes {
-		x := FleetChange{Op: ch.Op, Rank: ch.Rank.ref(), State: ch.State, Attributes: ch.Attributes}
+		x := FleetChange{Op: ch.Op, Rank: ch.Rank.ref(), State: ch.State, Attributes: ch.Attributes, Report: ch.Report}
 		if ch.Op == AddRank {
 			spec := specOf(ch.Rank)
 			x.Add = &spec

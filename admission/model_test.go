@@ -39,6 +39,7 @@ func TestModel(t *testing.T) {
 			"move":       w.moveDecode,
 			"pairs":      w.quarantines,
 			"attributes": w.setAttributes,
+			"reports":    w.reports,
 			"pass":       w.pass,
 			"jump":       w.jump,
 			"rebuild":    w.rebuild,
@@ -58,6 +59,8 @@ func TestModel(t *testing.T) {
 		sum.withoutBypass += w.ref.withoutBypass
 		sum.fenced += w.ref.fenced
 		sum.warmed += w.ref.warmed
+		sum.vetoes += w.ref.vetoes
+		sum.unbooked += w.ref.unbooked
 		steps += w.steps
 		histories++
 		for i, n := range w.ref.reasons {
@@ -65,11 +68,11 @@ func TestModel(t *testing.T) {
 		}
 	})
 	t.Logf("%d steps in %d histories", steps, histories)
-	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences, %d by ranks that warm up", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced, sum.warmed)
+	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences, %d by ranks that warm up, %d vetoes, %d reports of unbooked blocks", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced, sum.warmed, sum.vetoes, sum.unbooked)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
-	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0 || sum.warmed == 0) {
+	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0 || sum.warmed == 0 || sum.vetoes == 0 || sum.unbooked == 0) {
 		t.Error("the test tests nothing")
 	}
 }
@@ -359,6 +362,9 @@ func (w *world) setLimits(t *rapid.T) {
 	l := drawLimits(t)
 	_, out := w.do(t, Step{Op: StepSetLimits, Settings: &Settings{Limits: l}})
 	w.ref.limits = l
+	for _, r := range w.ref.ranks {
+		w.ref.judge(r)
+	}
 	if l.StarvationGuard <= 0 {
 		clear(w.ref.fences)
 	}
@@ -480,6 +486,22 @@ func (w *world) setAttributes(t *rapid.T) {
 	}
 	r := rapid.SampledFrom(w.ref.ranks).Draw(t, "rank")
 	w.apply(t, []Change{{Op: SetAttributes, Rank: r.real, Attributes: drawAttributes(t)}})
+}
+
+// reports are what engines report, perhaps together with another change.
+func (w *world) reports(t *rapid.T) {
+	if len(w.ref.ranks) == 0 {
+		t.Skip("no ranks")
+	}
+	var changes []Change
+	for range rapid.IntRange(1, 4).Draw(t, "reports") {
+		r := rapid.SampledFrom(w.ref.ranks).Draw(t, "rank")
+		changes = append(changes, Change{Op: SetReport, Rank: r.real, Report: drawReport(t)})
+	}
+	if rapid.IntRange(0, 9).Draw(t, "and more") == 9 {
+		changes = append(changes, Change{Op: SetState, Rank: rapid.SampledFrom(w.ref.ranks).Draw(t, "rank").real, State: drawState(t)})
+	}
+	w.apply(t, changes)
 }
 
 func (w *world) moveTo(now Instant) {

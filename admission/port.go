@@ -43,6 +43,7 @@ type FleetChange struct {
 	State      RankState
 	Attributes RankAttributes
 	Other      RankRef
+	Report     RankReport
 }
 
 // StepOp is which step of a core is taken.
@@ -264,7 +265,7 @@ func (p *Port) rankList(refs []RankRef) (ranks []*Rank) {
 
 func (p *Port) changes(all []FleetChange) (changes []Change) {
 	for _, x := range all {
-		ch := Change{Op: x.Op, State: x.State, Attributes: x.Attributes}
+		ch := Change{Op: x.Op, State: x.State, Attributes: x.Attributes, Report: x.Report}
 		switch x.Op {
 		case AddRank:
 			r := NewRank(*x.Add)
@@ -364,5 +365,6 @@ func specOf(r *Rank) RankSpec {
 	return RankSpec{
 		ID: r.id, Generation: r.generation, Worker: r.worker, Role: r.role, Models: r.models, PairGroup: r.group,
 		Topology: r.topology, Labels: r.labels, Adapters: r.adapters, Capacity: r.capacity, Limits: r.bounds, Priority: r.priority, State: r.state,
+		Reported: r.reported(),
 	}
 }

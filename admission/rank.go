@@ -27,6 +27,8 @@ type RankSpec struct {
 	Limits   RankLimits
 	Priority int
 	State    RankState
+	// Reported is what its engine was last known to report.
+	Reported ReportedLoad `json:",omitzero"`
 	// Data is handed back to the caller, who finds the engine by it.
 	Data any `json:"-"`
 }
@@ -48,6 +50,7 @@ type Rank struct {
 	limited bool   // bounds has any
 	share   uint16 // see RankState.Share; 0 while it is no candidate
 	epoch   uint32 // of the half-open state; probes belong to one
+	vetoed  bool   // by its report
 	state   RankState
 	index   int
 	groupID int
@@ -62,11 +65,13 @@ type Rank struct {
 	tokens        int64 // prefill tokens active
 	blocksPending int64 // KV blocks booked but not dispatched
 	blocksActive  int64
+	unbooked      int64 // KV blocks in use beyond the active ones, by its report
 
 	capacity Capacity
 	counted  rankLoad     // what the pools' sums have of it
 	parked   []parkedLane // blocked lanes whose heads need this rank, or one of few
 
+	report      RankReport
 	passed      int     // requests that hold nothing
 	quarantined []*Rank // decode ranks that a prefill rank is not paired with
 	models      []string
@@ -91,6 +96,7 @@ func NewRank(spec RankSpec) *Rank {
 	r := &Rank{
 		id: spec.ID, generation: spec.Generation, worker: spec.Worker, role: spec.Role,
 		state: spec.State, data: spec.Data, index: -1,
+		report: spec.Reported.RankReport, unbooked: spec.Reported.Unbooked, vetoed: spec.Reported.Vetoed,
 	}
 	r.setAttributes(RankAttributes{
 		Models: spec.Models, PairGroup: spec.PairGroup, Topology: spec.Topology,

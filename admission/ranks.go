@@ -43,7 +43,8 @@ type rankIndex struct {
 	rejecting         bool
 	over              bitmap // ranks over a reject threshold
 	overTurns         uint64 // how often a rank came to be over one
-
+	vetoed            bitmap // ranks without room because of their reports
+	vetoedN           int
 }
 
 // quarantinedPair is a pair of ranks that is not granted, though both work with others.
@@ -81,6 +82,7 @@ func (ix *rankIndex) addRank(r *Rank) {
 	if r.state.Breaker == BreakerHalfOpen {
 		r.epoch++
 	}
+	ix.countVeto(r, r.vetoed)
 	ix.indexRank(r)
 }
 
@@ -174,6 +176,7 @@ func (ix *rankIndex) removeRank(r *Rank) {
 	}
 	r.present = false
 	ix.refresh(r, 0)
+	ix.countVeto(r, false)
 	ix.unindexRank(r)
 	ix.endQuarantines(r)
 	ix.forgetName(r.id, r)
@@ -188,7 +191,11 @@ func (ix *rankIndex) setAttributes(r *Rank, f RankAttributes) {
 	r.present = false
 	ix.refresh(r, 0)
 	ix.unindexRank(r)
+	size := r.blockSize()
 	r.setAttributes(f)
+	if r.blockSize() != size {
+		r.unbooked = 0 // counted in other blocks; the next report tells
+	}
 	r.present = true
 	ix.indexRank(r)
 }
@@ -247,6 +254,7 @@ func (ix *rankIndex) growIndexes() {
 		g.grow(ix.words)
 	}
 	ix.over = ix.over.grow(ix.words)
+	ix.vetoed = ix.vetoed.grow(ix.words)
 	for _, m := range ix.models {
 		for _, p := range m.pools {
 			p.grow(ix.words, ix.indexCap, len(ix.groupNames))
@@ -297,6 +305,9 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 		room = false
 	}
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+		room = false
+	}
+	if r.vetoed {
 		room = false
 	}
 	over := ix.rejecting && r.present && ix.overloaded(r)

@@ -228,14 +228,17 @@ func (m *reference) shortage(t *refTicket, r *refRank) (sum float64) {
 			add(float64(r.tokens)-limit, max(limit, float64(batched)))
 		}
 	}
-	if frac := t.class.DecodeBusyFrac; frac != nil && r.real.role != RolePrefill && r.pending+r.active > 0 {
+	if frac := t.class.DecodeBusyFrac; frac != nil && r.real.role != RolePrefill && (r.pending+r.active > 0 || r.unbooked > 0) {
 		if all := r.real.capacity.KVBlocks; all == 0 {
 			add(float64(r.load()+1)-assumed, assumed)
 		} else {
-			add(float64(t.need(r)+r.blocks[0]+r.blocks[1])-math.Floor(part(*frac, all)), float64(all))
+			add(float64(t.need(r)+r.blocks[0]+r.blocks[1]+r.unbooked)-math.Floor(part(*frac, all)), float64(all))
 		}
 	}
 	if m.over(r) {
+		sum++
+	}
+	if r.vetoed {
 		sum++
 	}
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {

@@ -29,7 +29,7 @@ func (m *reference) over(r *refRank) bool {
 }
 
 func (m *reference) room(r *refRank) bool {
-	if !r.candidate() || m.over(r) || r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+	if !r.candidate() || r.vetoed || m.over(r) || r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		return false
 	}
 	return m.withinLimits(r)
@@ -87,12 +87,12 @@ func (t *refTicket) need(r *refRank) int64 {
 func (t *refTicket) fitsOn(r *refRank) bool {
 	v := t.class.DecodeBusyFrac
 	switch {
-	case v == nil || r.pending+r.active == 0:
+	case v == nil || r.pending+r.active == 0 && r.unbooked == 0:
 		return true
 	case r.real.capacity.KVBlocks == 0:
 		return r.assumed()
 	}
-	return float64(r.blocks[0]+r.blocks[1]+t.need(r)) <= part(*v, r.real.capacity.KVBlocks)
+	return float64(r.blocks[0]+r.blocks[1]+r.unbooked+t.need(r)) <= part(*v, r.real.capacity.KVBlocks)
 }
 
 // refPair is a choice; prefill is nil for a request that needs one rank.

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -38,6 +39,7 @@ type reference struct {
 	withoutBypass      int
 	warmed             int
 	warmUps            map[*pool]*refWarmUp
+	vetoes, unbooked   int // reports that made a rank vetoed, or told of unbooked blocks
 
 	fences      map[*modelGroup]*refFence
 	fenced      int // fences set so far
@@ -64,6 +66,11 @@ type refRank struct {
 	blocks     [2]int64 // pending, active
 	probes     int
 	epoch      int
+
+	report    RankReport
+	blockSize int64 // tokens
+	unbooked  int64 // blocks that the engine had in use beyond ours when it was asked
+	vetoed    bool
 }
 
 type refBar struct{ prefill, decode *refRank }
@@ -369,17 +376,25 @@ func (m *reference) find(r *Rank) *refRank {
 }
 
 func (m *reference) apply(now Instant, changes []Change) {
+	if len(changes) > 0 && !slices.ContainsFunc(changes, func(ch Change) bool { return ch.Op != SetReport }) {
+		m.reported(now, changes)
+		return
+	}
 	fresh := map[*refRank]bool{}
 	for _, ch := range changes {
 		switch ch.Op {
 		case AddRank:
 			r := &refRank{real: ch.Rank, state: ch.State, epoch: 1, attributes: ch.Attributes}
+			r.blockSize = r.real.blockSize()
 			m.ranks = append(m.ranks, r)
 			fresh[r] = true
 		case SetAttributes:
 			r := m.find(ch.Rank)
 			r.attributes = ch.Attributes
 			fresh[r] = true
+			if size := cmp.Or(ch.Attributes.Capacity.BlockSize, 16); size != r.blockSize {
+				r.blockSize, r.unbooked = size, 0
+			}
 		case RemoveRank:
 			r := m.find(ch.Rank)
 			m.ranks = slices.DeleteFunc(m.ranks, func(x *refRank) bool { return x == r })
@@ -394,6 +409,8 @@ func (m *reference) apply(now Instant, changes []Change) {
 			fresh[r] = fresh[r] || r.share() == 0
 			r.state = ch.State
 			fresh[r] = fresh[r] || r.share() == 0
+		case SetReport:
+			m.report(m.find(ch.Rank), ch.Report)
 		case QuarantinePair:
 			b := refBar{m.find(ch.Rank), m.find(ch.Other)}
 			if !slices.Contains(m.quarantines, b) {

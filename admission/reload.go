@@ -49,6 +49,7 @@ func (ix *rankIndex) setReject(h RejectThresholds) {
 func (c *Core) refreshAll(now Instant, out *[]*Ticket) {
 	for _, r := range c.ranks {
 		if r != nil {
+			c.judgeReport(r)
 			c.refresh(r, 0)
 		}
 	}

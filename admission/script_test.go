@@ -20,11 +20,12 @@ import (
 //
 //	class c quantum=1 [family=f bucket=b order=wspt tokens=N frac=F dfrac=F ratio=F reqs=F raw=F cached=F wait=3s]
 //	bucket b 0 · default f · profile m (the next classes are model m's own) · order strict|lanes
-//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 [early] (the first one makes the core)
+//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 overwait=0 overuse=0 [early] (the first one makes the core)
 //	reload (the classes written since the last one) · reject blocks=F tokens=N frac=F
 //	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [ATTRIBUTES] [STATE]   STATE: down, draining, open, half=N
 //	    ATTRIBUTES: batched=N kv=N block=N running=N topology=t labels=k:v,k:v adapters=a,b
 //	remove p1 · set p1 STATE · attributes p1 [models=…] [group=g] [ATTRIBUTES] · begin … commit (one Apply)
+//	report d1 [reqs=N] [waiting=N] [kv=N] [usage=F] [active=N] (none of it: there is no report)
 //	quarantine p1 d1 · endQuarantine p1 d1
 //	arrive a [model=m] [agg] [legs=8] [pin=p1] [dpin=d1] [deadline=3s] [bypass]
 //	    [tokens=N] [uncached=N] [reserve=N] [bytes=N] [class=c] [prio=N] [jump=F] [cdeadline=3s]
@@ -173,6 +174,7 @@ func (s *storyteller) run(f []string) (string, error) {
 	}
 	duration := func(k string) time.Duration { d, _ := time.ParseDuration(opt[k]); return d }
 	number := func(k string) int { n, _ := strconv.Atoi(opt[k]); return n }
+	float := func(k string) float64 { n, _ := strconv.ParseFloat(opt[k], 64); return n }
 	attributes := func() RankAttributes {
 		f := RankAttributes{Models: []string{"m"}, PairGroup: opt["group"], Topology: opt["topology"], Labels: map[string]string{}}
 		if names, ok := opt["models"]; ok {
@@ -203,6 +205,11 @@ func (s *storyteller) run(f []string) (string, error) {
 		s.core.SetRejectThresholds(s.now, h, &out)
 	case "attributes":
 		s.batch = append(s.batch, Change{Op: SetAttributes, Rank: s.ranks[f[1]], Attributes: attributes()})
+	case "report":
+		s.batch = append(s.batch, Change{Op: SetReport, Rank: s.ranks[f[1]], Report: RankReport{
+			Requests: int64(number("reqs")), Waiting: int64(number("waiting")), KVTokens: int64(number("kv")), Usage: float("usage"),
+			ActiveBlocks: int64(number("active")),
+		}})
 	case "quarantine":
 		s.batch = append(s.batch, Change{Op: QuarantinePair, Rank: s.ranks[f[1]], Other: s.ranks[f[2]]})
 	case "endQuarantine":
@@ -210,6 +217,7 @@ func (s *storyteller) run(f []string) (string, error) {
 	case "limits":
 		l := Limits{
 			PrefillSlots: number("slots"), QueueSize: number("queue"), QueueTimeout: duration("timeout"), NoWorkerWait: duration("nowait"),
+			OverloadWaiting: int64(number("overwait")), OverloadUsage: float("overuse"),
 			StarvationGuard: duration("guard"), MaxWaitingBytes: int64(number("bytes")),
 			RefuseEarly: slices.Contains(f, "early"),
 		}

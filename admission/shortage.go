@@ -116,6 +116,9 @@ func (ch *chooser) shortage(t *Ticket, l Leg, r *Rank) (s Shortage) {
 	if r.over {
 		s.add(ResourceOverloaded, 1, 1)
 	}
+	if r.vetoed {
+		s.add(ResourceReportedLoad, 1, 1)
+	}
 	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
 		s.also++
 	}

@@ -36,6 +36,8 @@ type RankStats struct {
 	Topology     string
 	// Overloaded: the rank is over a reject threshold.
 	Overloaded bool
+	// Reported is what the engine reports.
+	Reported ReportedLoad
 	// Fenced: the rank is kept for a large request.
 	Fenced bool
 	// MissingTokens and MissingBlocks tell that a class needs to know
@@ -52,6 +54,16 @@ func (s RankStats) Load() int {
 		return s.PrefillLegs
 	}
 	return s.PendingDecode + s.ActiveDecode
+}
+
+// Drift is how many KV blocks the rank's engine reported to be in use, less those that
+// were active here when it was asked; zero without a report.
+func (s RankStats) Drift() int64 {
+	size := s.Capacity.BlockSize
+	if size <= 0 {
+		size = assumedBlockSize
+	}
+	return (s.Reported.KVTokens+size-1)/size - s.Reported.ActiveBlocks
 }
 
 // QueueStats is the state of one model group's queue.
@@ -100,7 +112,7 @@ func (r *Rank) stats() RankStats {
 		PendingDecode: r.pending, ActiveDecode: r.active,
 		Candidate: r.cand, Room: r.room,
 		PrefillTokens: r.tokens, PendingBlocks: r.blocksPending, ActiveBlocks: r.blocksActive,
-		Capacity: r.capacity, RunningLimit: r.bounds.Running, Priority: r.priority, Topology: r.topology, Overloaded: r.over,
+		Capacity: r.capacity, RunningLimit: r.bounds.Running, Priority: r.priority, Topology: r.topology, Overloaded: r.over, Reported: r.reported(),
 	}
 }
 

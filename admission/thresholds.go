@@ -187,7 +187,7 @@ func blockLimit(frac float64, r *Rank) (limit int64, ok bool) {
 // blocks are booked on it by a request of legs more legs; unlimited when
 // everything fits, negative when nothing does.
 func (ix *rankIndex) headroom(frac float64, r *Rank, more, legs int64) int64 {
-	used := r.blocksPending + r.blocksActive + more
+	used := r.blocksPending + r.blocksActive + r.unbooked + more
 	if r.pending+r.active == 0 && legs == 0 && used == 0 {
 		return unlimited // one request alone always fits
 	}

@@ -118,6 +118,11 @@ type Limits struct {
 	// model group are granted before a rank or pair is fenced for it; zero or less:
 	// there are no fences.
 	StarvationGuard time.Duration
+	// OverloadWaiting and OverloadUsage are how many waiting requests, and how large a
+	// part of its KV cache in use, an engine may not reach by its own report: its rank has no room then.
+	// Zero or less: no such limit.
+	OverloadWaiting int64
+	OverloadUsage   float64
 	// RefuseEarly refuses a request at its arrival that would wait far beyond
 	// its bounds, instead of when the first of them has passed.
 	RefuseEarly bool
@@ -220,6 +225,9 @@ const (
 	ResourceFence
 	// ResourceOverloaded: every candidate is over a reject threshold.
 	ResourceOverloaded
+	// ResourceReportedLoad: every eligible rank of a role has no room because of what
+	// its engine reports.
+	ResourceReportedLoad
 	numResources
 )
 
@@ -243,6 +251,8 @@ func (r Resource) String() string {
 		return "fence"
 	case ResourceOverloaded:
 		return "overloaded"
+	case ResourceReportedLoad:
+		return "reported_load"
 	}
 	return "none"
 }

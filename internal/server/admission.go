@@ -96,24 +96,28 @@ type (
 		AgeMS         int64 `json:"age_ms"`
 	}
 	rankDoc struct {
-		ID            string      `json:"id"`
-		WorkerID      string      `json:"worker_id"`
-		Role          string      `json:"role"`
-		Models        []string    `json:"models"`
-		Candidate     bool        `json:"candidate"`
-		Room          bool        `json:"room"` // without the thresholds of classes
-		Breaker       string      `json:"breaker"`
-		Slots         int         `json:"prefill_slots"`
-		PrefillTokens int64       `json:"prefill_tokens"`
-		Pending       int         `json:"decode_requests_pending"`
-		Active        int         `json:"decode_requests_active"`
-		PendingBlocks int64       `json:"decode_blocks_pending"`
-		ActiveBlocks  int64       `json:"decode_blocks_active"`
-		Capacity      capacityDoc `json:"capacity"`
-		Overloaded    bool        `json:"overloaded,omitempty"`
-		Fenced        bool        `json:"fenced,omitempty"`
-		Missing       []string    `json:"missing_capacity,omitempty"`
-		Quarantined   []string    `json:"barred_pairs,omitempty"`
+		ID            string   `json:"id"`
+		WorkerID      string   `json:"worker_id"`
+		Role          string   `json:"role"`
+		Models        []string `json:"models"`
+		Candidate     bool     `json:"candidate"`
+		Room          bool     `json:"room"` // without the thresholds of classes
+		Breaker       string   `json:"breaker"`
+		Slots         int      `json:"prefill_slots"`
+		PrefillTokens int64    `json:"prefill_tokens"`
+		Pending       int      `json:"decode_requests_pending"`
+		Active        int      `json:"decode_requests_active"`
+		PendingBlocks int64    `json:"decode_blocks_pending"`
+		ActiveBlocks  int64    `json:"decode_blocks_active"`
+		// Unbooked are the blocks that its engine reports beyond the active ones.
+		UnbookedBlocks int64       `json:"decode_blocks_unbooked"`
+		Capacity       capacityDoc `json:"capacity"`
+		// Vetoed: no room because of what its engine reports.
+		Vetoed      bool     `json:"vetoed,omitempty"`
+		Overloaded  bool     `json:"overloaded,omitempty"`
+		Fenced      bool     `json:"fenced,omitempty"`
+		Missing     []string `json:"missing_capacity,omitempty"`
+		Quarantined []string `json:"barred_pairs,omitempty"`
 		// Doubt is the engine's own report, if requests wait inside the engine
 		// although the rank has room by the gate's bookings.
 		Doubt *doubtDoc `json:"doubt,omitempty"`
@@ -225,6 +229,7 @@ func rankOf(r *admission.RankStats) rankDoc {
 		ID: r.ID, Role: r.Role.String(), Models: r.Models, Candidate: r.Candidate, Room: r.Room, Breaker: r.State.Breaker.String(),
 		Slots: r.PrefillSlots, PrefillTokens: r.PrefillTokens, Pending: r.PendingDecode, Active: r.ActiveDecode,
 		PendingBlocks: r.PendingBlocks, ActiveBlocks: r.ActiveBlocks, Capacity: capacityDoc(r.Capacity),
+		UnbookedBlocks: r.Reported.Unbooked, Vetoed: r.Reported.Vetoed,
 		Overloaded: r.Overloaded, Fenced: r.Fenced, Quarantined: r.Quarantined,
 	}
 	if r.MissingTokens {
