@@ -184,6 +184,7 @@ func gateLimits(cfg *config.Config) admission.Limits {
 	l := admission.Limits{
 		QueueSize: openQueueSize, QueueTimeout: openQueueTimeout,
 		NoWorkerWait: cfg.Fleet.NoWorkerWait, StarvationGuard: a.StarvationGuard,
+		OverloadWaiting: value(a.OverloadWaiting), OverloadUsage: value(a.OverloadUsage),
 		RefuseEarly: cfg.Classes != nil && a.RefuseEarly == config.RefuseEarlyAuto,
 	}
 	switch {
@@ -193,6 +194,14 @@ func gateLimits(cfg *config.Config) admission.Limits {
 		l.QueueSize, l.QueueTimeout, l.MaxWaitingBytes = a.MaxWaiting, a.MaxWait, a.MaxWaitingBytes
 	}
 	return l
+}
+
+// value is what p points to, zero for nothing.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 func queueMode(o config.QueueOrder) admission.QueueMode {

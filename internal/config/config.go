@@ -198,6 +198,10 @@ type Admission struct {
 	ActiveDecodeBlocks      *float64 `yaml:"active_decode_blocks_threshold" range:"0:1" reload:"true" help:"A decode worker that uses more than this fraction of its KV blocks gets no further requests; a request that no worker may take because of this is refused at once (all_workers_overloaded)."`
 	ActivePrefillTokens     *int64   `yaml:"active_prefill_tokens_threshold" range:"0:" reload:"true" help:"The same for prefill workers with more than this number of tokens in prefill."`
 	ActivePrefillTokensFrac *float64 `yaml:"active_prefill_tokens_threshold_frac" range:"0:" reload:"true" help:"The same for prefill workers with more than this fraction of their max_num_batched_tokens in prefill. It may exceed 1."`
+
+	// What an engine may not report to reach.
+	OverloadWaiting *int64   `yaml:"worker_overload_waiting_requests" range:"1:" reload:"true" help:"A worker (with dp_aware: a data-parallel rank of it) whose engine reports so many waiting requests or more gets no further requests until they are less than 80 % of that. Requests that no worker may take because of this wait. Needs load_monitor_interval."`
+	OverloadUsage   *float64 `yaml:"worker_overload_token_usage" range:"0.001:1" reload:"true" help:"The same for an engine that reports this fraction of its KV cache in use, or more."`
 }
 
 // Enabled reports whether requests in prefill are bounded by slots.
