@@ -21,6 +21,10 @@ type Fleet interface {
 	// Fails reports whether a worker does not get requests because its checks fail, or
 	// whether there is no such worker. url is canonical.
 	Fails(url string) bool
+	// Awaited returns those of urls, workers of a source that are about to go, that serve
+	// what nobody else can serve now, while a worker of the source that has not been seen
+	// yet may.
+	Awaited(source string, urls []string) []string
 	// Owned is the number of registered workers that a source owns.
 	Owned(source string) int
 	// HeldOut returns the workers that a source declares and that are kept out, because
@@ -42,14 +46,6 @@ const (
 	maxWorkers = 10_000
 	// maxText bounds each text of a source in log and status, in bytes.
 	maxText = 500
-	// holdReads is how often a suspicious drop must be read to be put in force before
-	// Options.Hold. Readings that follow each other faster than holdPause count as one: a
-	// source that reports several times while it restarts has said one thing.
-	holdReads = 3
-	holdPause = 500 * time.Millisecond
-	// holdLook is how often the workers that are held are looked at: one that fails its
-	// checks goes at once.
-	holdLook = 2 * time.Second
 	// reconcileEvery is how long a reading that comes again unchanged is not compared with
 	// the fleet.
 	reconcileEvery = 30 * time.Second
@@ -60,10 +56,7 @@ const (
 // Manager runs sources and puts in force what they report. All methods are safe for
 // concurrent use.
 //
-// A reading is suspicious if it is empty while the source had workers, or drops more than
-// half of more than three. What it drops is held back then: until the drop was read three
-// times, or for Options.Hold. A worker that fails its checks goes at once. While a drop is
-// held, other workers that go are held with it.
+// hold.go has the rules for what a reading drops.
 type Manager struct {
 	// immutable
 	opts   Options
@@ -139,7 +132,7 @@ func (m *Manager) state(name string) *state {
 			return s
 		}
 	}
-	s := &state{m: m, name: name, log: m.opts.Log.With("source", name)}
+	s := &state{m: m, name: name, log: m.opts.Log.With("source", name), awaited: map[string]time.Time{}}
 	s.status.Name, s.status.State = name, StateWaiting
 	m.sources = append(m.sources, s)
 	return s
@@ -155,12 +148,14 @@ type state struct {
 	mu sync.Mutex
 	// guarded by mu
 	closed     bool
-	current    []entry          // in force, held ones included
-	last       []entry          // of the last good reading
-	workers    []fleet.Declared // of that, as it came
-	whole      bool             // what is in force is that, without problems
-	reconciled time.Time        // when it was put in force last
-	hold       *hold            // nil: nothing is held
+	current    []entry              // in force, held ones included
+	last       []entry              // of the last good reading
+	workers    []fleet.Declared     // of that, as it came
+	whole      bool                 // what is in force is that, without problems
+	reconciled time.Time            // when it was put in force last
+	hold       *hold                // the suspicious drop that is held back; nil: none is
+	awaited    map[string]time.Time // workers that stay until others can take over, by key: since when
+	timer      *time.Timer          // to the next look at those that stay; nil at first
 	failing    bool
 	logged     time.Time // when a failure was logged last
 	warnings   []string  // of the last good reading
@@ -177,24 +172,12 @@ type entry struct {
 	fleet.Declared
 }
 
-// hold is a suspicious drop that is not in force yet.
-type hold struct {
-	since, counted time.Time
-	reads          int
-	timer          *time.Timer
-}
-
 func (s *state) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.endHold()
-}
-
-func (s *state) endHold() {
-	if s.hold != nil {
-		s.hold.timer.Stop()
-		s.hold = nil
+	if s.timer != nil {
+		s.timer.Stop()
 	}
 }
 
@@ -271,119 +254,6 @@ func (s *state) failed(now time.Time, err error) {
 	if news {
 		s.logged = now
 		s.log.Warn("source cannot be read; its last workers stay", "error", what, "workers", len(s.current))
-	}
-}
-
-// putInForce brings the fleet in line with the last good reading. read: it is a new one.
-func (s *state) putInForce(now time.Time, read bool) {
-	if s.m.ctx.Err() != nil {
-		return // what is in force stays
-	}
-	next, held := s.last, s.dropped()
-	switch {
-	case len(held) == 0:
-		s.release("the workers are declared again")
-	case s.hold == nil && !s.suspicious(len(held)):
-		held = nil
-	default:
-		held = s.holdBack(now, read, held)
-	}
-	if len(held) > 0 {
-		next = slices.Concat(next, held)
-	}
-	specs := make([]fleet.Declared, len(next))
-	for i := range next {
-		specs[i] = next[i].Declared
-	}
-	err := s.m.opts.Fleet.Reconcile(s.m.ctx, s.name, specs)
-	s.current, s.reconciled, s.whole = next, now, err == nil && len(held) == 0
-	s.describe(held, slices.Concat(s.warnings, problems(err)))
-}
-
-// dropped are the workers in force that the last reading does not declare. One that has
-// been declared as leaving is not expected any more.
-func (s *state) dropped() (list []entry) {
-	if len(s.current) == 0 {
-		return nil
-	}
-	declared := make(map[string]bool, len(s.last))
-	for _, e := range s.last {
-		declared[e.key] = true
-	}
-	for _, e := range s.current {
-		if !declared[e.key] && !e.Leaving {
-			list = append(list, e)
-			declared[e.key] = true
-		}
-	}
-	return list
-}
-
-// suspicious reports whether a reading that drops so many workers is held back.
-func (s *state) suspicious(dropped int) bool {
-	had := 0
-	for _, e := range s.current {
-		if !e.Leaving {
-			had++
-		}
-	}
-	return len(s.last) == 0 || had > 3 && 2*dropped > had
-}
-
-// holdBack decides which of the dropped workers stay for now.
-func (s *state) holdBack(now time.Time, read bool, dropped []entry) (held []entry) {
-	for _, e := range dropped {
-		if !s.m.opts.Fleet.Fails(e.key) {
-			held = append(held, e)
-		}
-	}
-	h := s.hold
-	switch {
-	case len(held) == 0 || s.m.opts.Hold <= 0:
-		s.release("they fail their checks")
-		return nil
-	case h == nil:
-		h = &hold{since: now, counted: now, reads: 1}
-		h.timer = time.AfterFunc(s.pause(h, now), s.look)
-		s.hold = h
-		s.log.Warn("source drops suspiciously many workers: the drop is held back, they stay for now",
-			"dropped", len(dropped), "held", len(held), "declared", len(s.last), "until", h.since.Add(s.m.opts.Hold).UTC().Format(time.RFC3339), "or_reads", holdReads)
-		return held
-	case read && now.Sub(h.counted) >= holdPause:
-		h.reads, h.counted = h.reads+1, now
-	}
-	if h.reads >= holdReads || now.Sub(h.since) >= s.m.opts.Hold {
-		s.endHold()
-		s.log.Warn("source's drop of workers is put in force", "workers", len(held), "after", now.Sub(h.since).Round(time.Millisecond), "reads", h.reads)
-		return nil
-	}
-	return held
-}
-
-// release ends the hold because nothing is left to be held.
-func (s *state) release(why string) {
-	if s.hold != nil {
-		s.endHold()
-		s.log.Info("source's drop of workers is not held back any more", "why", why)
-	}
-}
-
-// pause is the time to the next look at what is held.
-func (s *state) pause(h *hold, now time.Time) time.Duration {
-	return min(holdLook, max(0, h.since.Add(s.m.opts.Hold).Sub(now)))
-}
-
-// look decides again about what is held.
-func (s *state) look() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.hold == nil {
-		return
-	}
-	now := time.Now()
-	s.putInForce(now, false)
-	if s.hold != nil {
-		s.hold.timer.Reset(s.pause(s.hold, now))
 	}
 }
 

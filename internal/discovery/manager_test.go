@@ -27,6 +27,7 @@ type fakeFleet struct {
 	urls    []string
 	calls   int
 	fails   map[string]bool
+	awaited map[string]bool
 	heldOut []string
 	refuse  error
 }
@@ -46,6 +47,17 @@ func (f *fakeFleet) Fails(url string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fails[url]
+}
+
+func (f *fakeFleet) Awaited(_ string, urls []string) (list []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, u := range urls {
+		if f.awaited[u] {
+			list = append(list, u)
+		}
+	}
+	return list
 }
 
 func (f *fakeFleet) Owned(string) int {
@@ -406,12 +418,87 @@ func TestUnchangedReadingIsNotComparedEachTime(t *testing.T) {
 		}
 		// What was refused is tried each time.
 		b.fleet.refuse = errors.New("worker a: certificate")
-		other := declare(1, 3)
+		other := declare(1, 2, 3)
 		for range 3 {
 			b.Take("pods", other)
 		}
 		if b.fleet.calls != 6 {
 			t.Errorf("%d comparisons with a problem", b.fleet.calls)
 		}
+	})
+}
+
+func (f *fakeFleet) await(urls ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.awaited = map[string]bool{}
+	for _, u := range urls {
+		f.awaited[u] = true
+	}
+}
+
+// A source that replaces its workers drops the former ones when the new ones are not ready
+// yet.
+func TestFormerWorkersStayUntilTheNewOnesAreReady(t *testing.T) {
+	inBubble(t, func(b *testbed) {
+		b.read(1, 2)
+		b.fleet.await(url(1))
+		b.read(3)
+		b.want(1, 3) // 2 is not needed
+		if st := b.state(); st.State != StateHolding || st.HeldCount != 1 || st.HeldUntil == nil {
+			t.Errorf("status %+v", st)
+		}
+		b.pass(5 * time.Second)
+		for range 5 { // reads do not count
+			b.read(3)
+			b.pass(time.Second)
+		}
+		b.want(1, 3)
+		b.fleet.await()
+		b.pass(awaitLook)
+		b.want(3)
+		if st := b.state(); st.State != StateOK {
+			t.Errorf("state %s", st.State)
+		}
+
+		// New ones that never get ready are not waited for longer than the hold time.
+		b.fleet.await(url(3))
+		b.read(4)
+		b.pass(time.Minute - time.Millisecond)
+		b.want(3, 4)
+		b.pass(awaitLook)
+		b.want(4)
+	})
+}
+
+// Workers that are waited for count neither as dropped again nor as those there were.
+func TestAwaitedWorkersDoNotMakeADropSuspicious(t *testing.T) {
+	inBubble(t, func(b *testbed) {
+		b.read(1, 2, 3)
+		b.fleet.await(url(1), url(2), url(3))
+		b.read(4)
+		b.want(1, 2, 3, 4)
+		b.pass(time.Second)
+		if b.fleet.await(); strings.Contains(b.log.String(), "suspiciously") {
+			t.Error(b.log.String())
+		}
+		b.read(4)
+		b.want(4)
+	})
+}
+
+// A drop that was held back is one that waits for the new ones, too, when it is believed.
+func TestBelievedDropWaitsForTheNewOnes(t *testing.T) {
+	inBubble(t, func(b *testbed) {
+		b.read(1, 2, 3, 4)
+		b.fleet.await(url(1))
+		for range 3 {
+			b.read(5)
+			b.pass(time.Second)
+		}
+		b.want(1, 5)
+		b.fleet.await()
+		b.pass(awaitLook)
+		b.want(5)
 	})
 }

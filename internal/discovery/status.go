@@ -30,7 +30,7 @@ type Status struct {
 	// Error is why the last reading failed.
 	Error string `json:"error,omitempty"`
 	// Held are workers that it has dropped and that stay for now, the first maxHeldNames of
-	// them; HeldCount is their number.
+	// them; HeldCount is their number, HeldUntil when the last of them goes at the latest.
 	Held      []string   `json:"held,omitempty"`
 	HeldCount int        `json:"held_count"`
 	HeldUntil *time.Time `json:"held_until,omitempty"`
@@ -64,8 +64,19 @@ func (s *state) describe(held []entry, warnings []string) {
 	for _, e := range held[:min(len(held), maxHeldNames)] {
 		st.Held = append(st.Held, e.key)
 	}
+	var until time.Time
+	later := func(since time.Time) {
+		if at := since.Add(s.m.opts.Hold).UTC().Round(time.Second); at.After(until) {
+			until = at
+		}
+	}
 	if s.hold != nil {
-		until := s.hold.since.Add(s.m.opts.Hold).UTC().Round(time.Second)
+		later(s.hold.since)
+	}
+	for _, since := range s.awaited {
+		later(since)
+	}
+	if len(held) > 0 {
 		st.HeldUntil = &until
 	}
 }

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -367,5 +368,48 @@ func TestLargeFleetFollowsItsWorkers(t *testing.T) {
 		if n := len(b.Models()); n != 2 {
 			t.Errorf("%d models are listed after those of one went", n)
 		}
+	})
+}
+
+func TestAwaited(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		b.prober.says(urlA, serves("m"))
+		b.prober.says(urlB, serves("m"))
+		want := func(what string, going, stay []string) {
+			t.Helper()
+			if got := b.Awaited("pods", going); !slices.Equal(got, stay) {
+				t.Errorf("%s: %q stay of %q, want %q", what, got, going, stay)
+			}
+		}
+		both := []string{urlA, urlB}
+		b.declare(regular(urlA), regular(urlB))
+		want("nobody comes", both, nil)
+		want("the other one is ready", []string{urlA}, nil)
+
+		b.declare(regular(urlA), regular(urlB), regular(urlC))
+		want("one is coming", both, both)
+		want("the other one is ready", []string{urlA}, nil)
+		b.declare(regular(urlA), regular(urlB, notReady("no")), regular(urlC))
+		want("the other one is not ready", []string{urlA}, []string{urlA})
+		b.declare(regular(urlA), regular(urlB), regular(urlC, notReady("no")))
+		want("the one that comes must not be chosen", both, nil)
+
+		other := func(d *Declared) { d.ModelID = "other" }
+		b.declare(regular(urlA), regular(urlB), regular(urlC, other))
+		want("the one that comes serves another model", both, nil)
+		decode := func(d *Declared) { d.Type = config.WorkerDecode }
+		b.declare(regular(urlA), regular(urlB), regular(urlC, decode))
+		want("the one that comes has another role", both, nil)
+
+		b.prober.set(well, urlC)
+		b.prober.says(urlC, serves("m"))
+		b.declare(regular(urlA), regular(urlB), regular(urlC))
+		b.pass(time.Minute)
+		want("it has come", both, nil)
+
+		b.prober.set(vanished, urlA, urlB, urlC)
+		b.pass(time.Minute)
+		want("they are down", both, nil)
 	})
 }

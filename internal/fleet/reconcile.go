@@ -432,3 +432,53 @@ func (f *Fleet) Fails(url string) bool {
 	w := f.byURL[url]
 	return w == nil || !w.health.healthy
 }
+
+// Awaited returns those of urls, workers of a source that are about to go, that serve a
+// model in a role for which no other worker is ready, while a worker of the source that was
+// not seen yet may turn out to serve it.
+func (f *Fleet) Awaited(source string, urls []string) (list []string) {
+	type service struct {
+		role  admission.Role
+		model string
+	}
+	going := make(map[string]bool, len(urls))
+	for _, u := range urls {
+		going[u] = true
+	}
+	ready, coming := map[service]bool{}, map[service]bool{}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.workers {
+		if going[w.url] || w.draining || w.drained || w.notReady != "" {
+			continue
+		}
+		switch {
+		case w.statusLocked() == StatusReady:
+			for _, m := range w.pools() {
+				ready[service{w.role, m}] = true
+			}
+		case w.source == source && w.statusLocked() == StatusPending && w.modelProblem == "":
+			names := w.ownNames()
+			for _, m := range names {
+				coming[service{w.role, m}] = true
+			}
+			if len(names) == 0 {
+				coming[service{w.role, ""}] = true // it may serve anything
+			}
+		}
+	}
+	for _, u := range urls {
+		w := f.byURL[u]
+		if w == nil || w.statusLocked() != StatusReady {
+			continue
+		}
+		for _, m := range w.pools() {
+			of := service{w.role, m}
+			if !ready[of] && (coming[of] || coming[service{w.role, ""}]) {
+				list = append(list, u)
+				break
+			}
+		}
+	}
+	return list
+}
