@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // checkIndexes compares every index of the core with a recount that walks all
@@ -257,7 +258,10 @@ func checkPinned(c *Core, t *Target) error {
 
 // specAdmits tells whether a rank of the right role may be what a leg runs on.
 func specAdmits(s *TargetSpec, l Leg, r *Rank) bool {
-	named := func(n string) bool { return n == r.id || n == r.worker }
+	named := func(n string) bool {
+		byNumber := strings.HasPrefix(n, "@") && (strings.HasSuffix(r.id, n) || n == "@0" && !strings.Contains(r.id, "@"))
+		return n == r.id || n == r.worker || byNumber
+	}
 	if s.Pins[l] != "" && !named(s.Pins[l]) || s.Allowed[l] != nil && !slices.ContainsFunc(s.Allowed[l], named) {
 		return false
 	}

@@ -533,6 +533,50 @@ func TestMatches(t *testing.T) {
 	f("http://w", RolePrefill, false)
 }
 
+// A number without a worker is that data-parallel rank of any worker; one that comes
+// later serves who waits for it.
+func TestPinOnARankNumber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 10}}, NewSystemClock(), nil)
+		defer g.Close()
+		rank := func(id, worker string, role Role) *Rank {
+			r := NewRank(RankSpec{ID: id, Worker: worker, Role: role, Models: []string{"m"}, State: RankState{Healthy: true}})
+			g.Apply(Change{Op: AddRank, Rank: r})
+			return r
+		}
+		rank("d", "d", RoleDecode)
+		a1 := rank("a@1", "a", RolePrefill)
+		rank("a@0", "a", RolePrefill)
+		whole := rank("b", "b", RolePrefill)
+		take := func(pin string) *Ticket {
+			k := &Ticket{Target: g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{pin, ""}})}
+			if err := g.Acquire(t.Context(), k); err != nil {
+				t.Error(err)
+			}
+			return k
+		}
+		first := take("@1")
+		if first.Prefill != a1 {
+			t.Errorf("rank 1 is %s", first.Prefill.ID())
+		}
+		zero, other := take("@0"), take("@0") // the others of a, and b, which has one rank
+		if zero.Prefill == a1 || other.Prefill == a1 || zero.Prefill != whole && other.Prefill != whole {
+			t.Errorf("ranks 0 are %s and %s", zero.Prefill.ID(), other.Prefill.ID())
+		}
+		done := make(chan *Ticket)
+		go func() { done <- take("@1") }()
+		synctest.Wait()
+		c1 := rank("c@1", "c", RolePrefill)
+		second := <-done
+		if second.Prefill != c1 {
+			t.Errorf("who waited for a rank 1 is given %s", second.Prefill.ID())
+		}
+		for _, k := range []*Ticket{first, second, zero, other} {
+			k.Close()
+		}
+	})
+}
+
 // Shutting down while many wait: each gets its answer.
 func TestRefuseWaitersWakesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

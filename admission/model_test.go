@@ -156,7 +156,7 @@ func (w *world) arrive(t *rapid.T) {
 	}
 	for l := range numLegs {
 		if rapid.IntRange(0, 7).Draw(t, "pinned") == 2 {
-			spec.Pins[l] = rapid.SampledFrom([]string{"w0", "w1", "w2@0", "w2@1"}).Draw(t, "pin")
+			spec.Pins[l] = rapid.SampledFrom([]string{"w0", "w1", "w2@0", "w2@1", "@0", "@1"}).Draw(t, "pin")
 		}
 	}
 	target := w.core.resolve(spec)

@@ -1,5 +1,7 @@
 package admission
 
+import "strings"
+
 // RankSpec describes a rank to the gate.
 type RankSpec struct {
 	// ID is the rank's name, unique among registered ranks: the worker's URL,
@@ -88,6 +90,7 @@ type Rank struct {
 	id         string
 	generation uint64 // set when it is added, unless it came with one
 	worker     string
+	number     string // "@3" for a data-parallel rank; of a whole worker, which has one, "@0"
 	data       any
 }
 
@@ -95,8 +98,11 @@ type Rank struct {
 func NewRank(spec RankSpec) *Rank {
 	r := &Rank{
 		id: spec.ID, generation: spec.Generation, worker: spec.Worker, role: spec.Role,
-		state: spec.State, data: spec.Data, index: -1,
+		number: "@0", state: spec.State, data: spec.Data, index: -1,
 		report: spec.Reported.RankReport, unbooked: spec.Reported.Unbooked, vetoed: spec.Reported.Vetoed,
+	}
+	if _, _, ok := SplitRankID(r.id); ok && r.id != r.worker {
+		r.number = r.id[strings.LastIndexByte(r.id, '@'):]
 	}
 	r.setAttributes(RankAttributes{
 		Models: spec.Models, PairGroup: spec.PairGroup, Topology: spec.Topology,

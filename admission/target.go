@@ -55,8 +55,8 @@ const (
 type TargetSpec struct {
 	Model string
 	Shape Shape
-	// Pins name the rank or worker each leg must run on: a rank id, or a
-	// worker. The empty string leaves the choice free. A request that needs one
+	// Pins name the rank or worker each leg must run on: a rank id, a worker, or
+	// "@k", the data-parallel rank k of any worker. The empty string leaves the choice free. A request that needs one
 	// rank takes DecodeLeg's pin, and so for what follows.
 	Pins [numLegs]string
 	// Allowed are the ranks or workers each leg may run on, named as pins are.
@@ -160,9 +160,9 @@ func (t *Target) pairs(p, d *Rank) bool {
 }
 
 // matches tells whether a pin names the rank. A pin on a worker allows all its
-// ranks; a pin "worker@k" allows one.
+// ranks; a pin "worker@k" allows one, and "@k" the one of that number of each worker.
 func matches(pin string, r *Rank) bool {
-	return pin == r.id || pin == r.worker
+	return pin == r.id || pin == r.worker || pin == r.number
 }
 
 // narrows tells whether the target has a set of its own for a leg.
@@ -256,9 +256,9 @@ func (ix *rankIndex) intern(m *model, s TargetSpec) *Target {
 }
 
 // suspects are the ranks that a new target may match: for one that has only pins
-// those they name.
+// those they name. By their numbers alone ranks are not found.
 func (ix *rankIndex) suspects(t *Target) []*Rank {
-	if t.key.rest != "" {
+	if t.key.rest != "" || strings.HasPrefix(t.pins[PrefillLeg], "@") || strings.HasPrefix(t.pins[DecodeLeg], "@") {
 		return ix.ranks
 	}
 	return append(slices.Clone(ix.named[t.pins[PrefillLeg]]), ix.named[t.pins[DecodeLeg]]...)

@@ -20,6 +20,7 @@ func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 	b.begin(s, x.call.Peeked)
 	if !x.call.Passing {
 		rank.Dialect().EditWhole(s, engine.Whole{Request: x.call.Peeked, Attempt: x.attempts, Rank: rank})
+		b.plan.RankHeader, b.plan.DecodeRank = rank.Dialect().RankHeader(), rank.DPRank()
 	}
 	b.decode, _ = s.Segments()
 	run := &struct {

@@ -43,8 +43,16 @@ func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *upstream.Request 
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
 	r.Limits = x.d.legLimits
+	rank := b.plan.DecodeRank
 	if leg == admission.PrefillLeg {
-		r.Body = b.prefill
+		r.Body, rank = b.prefill, b.plan.PrefillRank
+	}
+	if b.plan.RankHeader != "" && rank >= 0 {
+		h := append(b.rankHeaders[leg][:0], b.header...)
+		h = append(h, upstream.Field{Name: b.plan.RankHeader, Value: itoa(rank)})
+		b.rankHeaders[leg], r.Header = h, h
+	}
+	if leg == admission.PrefillLeg {
 		// A prefill that streams sends its head at once and then computes; one
 		// that waits for a decode rank must not be the one to be blamed for it.
 		r.Limits.Header, r.Limits.FirstByte, r.Limits.StreamIdle = 0, 0, 0
@@ -78,7 +86,7 @@ func (x *attempt) legHeader(dst upstream.Header, engineID string) upstream.Heade
 	dst = append(dst, upstream.Field{Name: HeaderRequestID, Value: engineID})
 	named := connectionNamed(x.call.Header)
 	for name, values := range x.call.Header {
-		if !passRequest(name) || named != nil && named[name] {
+		if !passRequest(name) && (name != HeaderDPRank || !x.d.passDPRank) || named != nil && named[name] {
 			continue
 		}
 		for _, v := range values {

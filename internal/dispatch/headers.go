@@ -11,6 +11,7 @@ const (
 	HeaderTargetWorker  = "X-Smg-Target-Worker"
 	HeaderTargetDecode  = "X-Sluice-Target-Decode"
 	HeaderRoutingKey    = "X-Smg-Routing-Key"
+	HeaderDPRank        = "X-Data-Parallel-Rank"
 	HeaderRequestID     = "X-Request-Id"
 	headerRequestIDA    = "Request-Id" // Anthropic's name for it
 	headerAuthorization = "Authorization"
@@ -34,7 +35,7 @@ var requestDrop = headerSet(
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Real-Ip",
 	"Origin", "Referer",
 	// engines take these as orders
-	"X-Data-Parallel-Rank", "X-Data-Parallel-Host-Port",
+	HeaderDPRank, "X-Data-Parallel-Host-Port",
 )
 
 // requestDropPrefix are families of headers that are internal to routers or

@@ -16,6 +16,7 @@ import (
 type legBodies struct {
 	prefill, decode [][]byte
 	header          upstream.Header
+	rankHeaders     [2]upstream.Header  // by leg: header with the rank
 	requests        [2]upstream.Request // by leg
 	pair            engine.Pair
 	plan            engine.Plan

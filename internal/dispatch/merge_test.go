@@ -230,13 +230,40 @@ func TestRoomAndRankAgree(t *testing.T) {
 	}
 }
 
-// A rank named by a client that the worker does not have must not reach it.
+// A rank named by a client that the worker does not have must not reach it
+// (sgl-project/sglang#19762). Where workers are scheduled as a whole they place the
+// request themselves.
 func TestRanksFromClients(t *testing.T) {
 	t.Parallel()
+	whole := newRig(t, pd(rigOptions{sim: sim.Options{Worker: sim.WorkerOptions{DPSize: 2}}}))
 	r := newRig(t, pd(rigOptions{dpAware: true, sim: sim.Options{Worker: sim.WorkerOptions{DPSize: 2}}}))
-	for _, rank := range []string{"7", "-1", "abc", "99999999999999999999"} {
-		if a := r.chat("", "X-Data-Parallel-Rank", rank); a.status != 200 {
+	for _, rank := range []string{"7", "2", "-1", "+1", "1.0", "abc", "99999999999999999999", "1" + strings.Repeat("0", 30)} {
+		if a := whole.chat("", "X-Data-Parallel-Rank", rank); a.status != 200 {
 			t.Errorf("header %s: %d %s", rank, a.status, a.body)
+		}
+		if a := r.chat("", "X-Data-Parallel-Rank", rank); a.status != 400 || a.code() != "invalid_target" {
+			t.Errorf("header %s: %d %s", rank, a.status, a.body)
+		}
+	}
+	for _, rank := range []string{"0", "1"} {
+		for range 4 {
+			a := r.chat("", "X-Data-Parallel-Rank", rank)
+			if got := a.header.Get("X-Sluice-Prefill-Worker"); a.status != 200 || !strings.HasSuffix(got, "@"+rank) {
+				t.Errorf("rank %s: %d at %q", rank, a.status, got)
+			}
+		}
+	}
+	p := r.sim.Workers()[0].URL()
+	for _, c := range []struct {
+		pin, rank string
+		status    int
+	}{{p, "1", 200}, {p + "@1", "1", 200}, {p + "@0", "1", 400}, {p, "2", 400}, {p + "@2", "", 400}} {
+		h := []string{"X-Smg-Target-Worker", c.pin}
+		if c.rank != "" {
+			h = append(h, "X-Data-Parallel-Rank", c.rank)
+		}
+		if a := r.chat("", h...); a.status != c.status || a.status == 200 && !strings.HasSuffix(a.header.Get("X-Sluice-Prefill-Worker"), "@1") {
+			t.Errorf("pin %s, rank %s: %d at %q", c.pin, c.rank, a.status, a.header.Get("X-Sluice-Prefill-Worker"))
 		}
 	}
 	for _, rank := range []string{"7", "-1", `"abc"`, "99999999999999999999", "0"} {

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -18,7 +19,54 @@ func (x *placement) readPins() *failure {
 	if f := x.pin(HeaderTargetWorker, main, role); f != nil {
 		return f
 	}
-	return x.pin(HeaderTargetDecode, admission.DecodeLeg, kind)
+	if f := x.pin(HeaderTargetDecode, admission.DecodeLeg, kind); f != nil {
+		return f
+	}
+	return x.pinRank(main, role)
+}
+
+// pinRank binds a leg to the data-parallel rank that the client names by its number
+// alone, of the worker that it is bound to or of any. Where workers are scheduled as a
+// whole they place the request themselves, and the header does not count.
+func (x *placement) pinRank(leg admission.Leg, role admission.Role) *failure {
+	if !x.d.cfg.Fleet.DPAware {
+		return nil
+	}
+	want, f := x.wantedRank()
+	if want == "" || f != nil {
+		return f
+	}
+	worker, rank, numbered := admission.SplitRankID(x.spec.Pins[leg])
+	n, err := strconv.ParseUint(want, 10, 16)
+	switch {
+	case err != nil || !x.d.fleet.HasRank(x.spec.Model, worker, role, int(n)):
+		return &failure{reason: reasonBadRequest,
+			local: openai.InvalidTarget(want, "it is no number of a data-parallel rank that a "+role.String()+" worker of the model has; they are counted from 0")}
+	case numbered && rank != int(n):
+		return twoPins(x.spec.Pins[leg])
+	case !numbered && worker != "":
+		x.spec.Pins[leg], _, _ = x.d.fleet.ResolvePin(worker+"@"+itoa(int(n)), role)
+	case !numbered:
+		x.spec.Pins[leg] = "@" + itoa(int(n))
+	}
+	return nil
+}
+
+// wantedRank is the number of a data-parallel rank that the client names; empty if it
+// names none. A router in front, which has paired the engines, may name it in the body.
+func (x *placement) wantedRank() (string, *failure) {
+	want, f := x.steering(HeaderDPRank)
+	if want != "" || f != nil {
+		return want, f
+	}
+	for _, field := range []openai.Field{openai.FieldRoutedDPRank, openai.FieldDataParallelRank} {
+		switch x.call.Peeked.FieldKind(field) {
+		case openai.KindAbsent, openai.KindNull:
+		default:
+			return string(x.call.Peeked.Raw(field)), nil
+		}
+	}
+	return "", nil
 }
 
 func (x *placement) pin(header string, leg admission.Leg, role admission.Role) *failure {
@@ -53,7 +101,7 @@ func (x *placement) resolvePin(want, header string, role admission.Role, model, 
 
 func twoPins(want string) *failure {
 	return &failure{reason: reasonBadRequest,
-		local: openai.InvalidTarget(want, HeaderTargetDecode+" and "+HeaderTargetWorker+" name different workers for the one that serves the request")}
+		local: openai.InvalidTarget(want, HeaderTargetDecode+", "+HeaderTargetWorker+" and "+HeaderDPRank+" name different workers or ranks for the one that serves the request")}
 }
 
 // steering is the value of a header that says where a request goes, "" for none. One

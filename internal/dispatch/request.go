@@ -156,6 +156,8 @@ func (x *request) freeBodies() {
 		b.requests = [2]upstream.Request{}
 		b.pair, b.plan = engine.Pair{}, engine.Plan{}
 		clear(b.header)
+		clear(b.rankHeaders[0])
+		clear(b.rankHeaders[1])
 		for i := range b.splicers {
 			b.splicers[i].Reset(nil)
 		}

@@ -25,13 +25,16 @@ type services struct {
 	// passAuthorization hands the client's key to engines: sluice asks for none
 	// itself and has none for them.
 	passAuthorization bool
-	gate              *admission.Gate
-	clock             admission.Clock
-	fleet             *fleet.Fleet
-	log               *slog.Logger
-	metrics           *Metrics
-	rooms             *engine.Rooms
-	budget            *retryBudget
+	// passDPRank hands the data-parallel rank that the client names to engines: it is a
+	// router that has paired them, and sluice schedules workers as a whole.
+	passDPRank bool
+	gate       *admission.Gate
+	clock      admission.Clock
+	fleet      *fleet.Fleet
+	log        *slog.Logger
+	metrics    *Metrics
+	rooms      *engine.Rooms
+	budget     *retryBudget
 	// estimator counts prompts' tokens. It is the only one of its gate.
 	estimator *tokens.Estimator
 	// outputs learns how long answers are, for ReserveAuto.

@@ -95,14 +95,11 @@ func (HTTP) Abort(a openai.Abort) (status int, message string) {
 	return a.Status, a.Message
 }
 
-// EditWhole implements Dialect: the rank's number, and an id of the client's that is
-// marked as this attempt's.
-func (HTTP) EditWhole(s *openai.Splicer, w Whole) {
-	markRID(s, w.Request, w.Attempt)
-	if r := w.Rank.DPRank(); r >= 0 {
-		s.SetInt(openai.FieldRoutedDPRank, int64(r))
-	}
-}
+// EditWhole implements Dialect: an id of the client's is marked as this attempt's.
+func (HTTP) EditWhole(s *openai.Splicer, w Whole) { markRID(s, w.Request, w.Attempt) }
+
+// RankHeader implements Dialect.
+func (HTTP) RankHeader() string { return "" }
 
 // markRID marks the client's own rid of a further attempt as AttemptID does with the
 // request's id: an engine that still has the attempt before refuses a second one of

@@ -36,6 +36,9 @@ type Dialect interface {
 	Plan(p *Pair) (Plan, error)
 	// EditWhole edits the body of a request that runs whole on one rank.
 	EditWhole(s *openai.Splicer, w Whole)
+	// RankHeader is the name of the header that tells the engine which of its
+	// data-parallel ranks runs a leg; empty where the body says it.
+	RankHeader() string
 
 	// Call sends one leg's request and returns when the head of the answer is there.
 	// Its contract, errors included, is that of [upstream.Endpoint.Do]; the answer's
@@ -95,7 +98,7 @@ type Pair struct {
 	transferID string
 	connector  *connector
 	engineID   string    // of the prefill rank, with Mooncake
-	pushPeer   *PushPeer // with NIXL that pushes
+	pushPeer   *PushPeer // of the prefill rank, with NIXL that pushes
 }
 
 // Whole is one request that runs whole on one rank.
@@ -137,7 +140,12 @@ type Plan struct {
 	RequestID string
 	// SameBody: both legs are sent the same bytes, those of EditPrefill.
 	SameBody bool
-	Legs     Legs
+	// RankHeader is the header by which each leg names the data-parallel rank that is to
+	// run it, where the dialect has one; PrefillRank and DecodeRank are what it says, -1
+	// where the engine is left to choose.
+	RankHeader              string
+	PrefillRank, DecodeRank int
+	Legs                    Legs
 }
 
 // Legs edits the legs of a plan and reads what prefill answers.

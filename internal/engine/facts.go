@@ -53,6 +53,7 @@ type Facts struct {
 	Mode          string
 	BootstrapPort int
 	DPSize        int
+	FirstRank     int // as in Loads
 	Version       string
 
 	// Capacities, 0 when not reported (SGLang's server_args of the same names).

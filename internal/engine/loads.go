@@ -55,6 +55,10 @@ type Loads struct {
 	// at most MaxDPSize.
 	Ranks      []RankLoad
 	Capacities []RankCapacity
+	// FirstRank is the number that the engine itself gives the first of them: where
+	// several servers share the ranks of one model (vLLM's --data-parallel-start-rank),
+	// each reports its own by their place among all.
+	FirstRank int
 
 	// The following is not in every engine's answer: 0 and empty when not reported.
 

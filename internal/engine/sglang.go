@@ -22,6 +22,14 @@ func (SGLang) FansOut() bool { return true }
 // DecodesWhole implements Dialect: decode servers refuse requests without a room.
 func (SGLang) DecodesWhole() bool { return false }
 
+// EditWhole implements Dialect: the body says which rank runs the request.
+func (d SGLang) EditWhole(s *openai.Splicer, w Whole) {
+	d.HTTP.EditWhole(s, w)
+	if r := w.Rank.DPRank(); r >= 0 {
+		s.SetInt(openai.FieldRoutedDPRank, int64(r))
+	}
+}
+
 // Plan implements Dialect. It takes a room for each prompt.
 func (SGLang) Plan(p *Pair) (Plan, error) {
 	p.rooms = p.room[:0]

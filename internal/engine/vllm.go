@@ -28,9 +28,17 @@ func (VLLM) DecodesWhole() bool { return true }
 // blocks; which end is to blame it does not say.
 func (VLLM) HandOffLost(status int) bool { return status == http.StatusInternalServerError }
 
+// RankHeader implements Dialect. The number counts the ranks that this server sends
+// requests to, from 0: with a load balancer of the operator's own (--data-parallel-hybrid-lb,
+// --data-parallel-external-lb) those of its node, whatever their place among all.
+func (VLLM) RankHeader() string { return "X-Data-Parallel-Rank" }
+
 // Plan implements Dialect.
-func (VLLM) Plan(p *Pair) (Plan, error) {
-	plan := Plan{Shape: DecodeAlone, Why: AloneSamples, RequestID: p.RequestID, Legs: (*vllmLegs)(p)}
+func (d VLLM) Plan(p *Pair) (Plan, error) {
+	plan := Plan{
+		Shape: DecodeAlone, Why: AloneSamples, RequestID: p.RequestID, Legs: (*vllmLegs)(p),
+		RankHeader: d.RankHeader(), PrefillRank: p.Prefill.DPRank(), DecodeRank: p.Decode.DPRank(),
+	}
 	p.connector = connectorNamed(p.Prefill.Connector())
 	if !oneSequence(p.Request) {
 		return plan, nil

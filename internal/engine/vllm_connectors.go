@@ -2,7 +2,9 @@ package engine
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-router/sluice/internal/openai"
 )
@@ -70,9 +72,14 @@ func moriioPrefill(p *Pair) []byte {
 }
 
 // prepareMooncake: the legs are paired by a transfer id; without one nothing is
-// transferred, silently.
-func prepareMooncake(p *Pair, _ *Plan) error {
-	id, ok := mooncakeEngineID(p.Prefill)
+// transferred, silently. Decode is told beforehand which engine prefills, so that of
+// several ranks one is named even where the worker is scheduled as a whole.
+func prepareMooncake(p *Pair, plan *Plan) error {
+	m, _ := p.Prefill.Peer().(*MooncakePeer)
+	if plan.PrefillRank < 0 && m != nil && len(m.EngineIDs) > 1 {
+		plan.PrefillRank = m.anyRank()
+	}
+	id, ok := m.engineID(max(plan.PrefillRank, 0))
 	if !ok {
 		return errNoEngineID
 	}
@@ -105,7 +112,10 @@ func preparePush(p *Pair, plan *Plan) error {
 		plan.Shape, plan.Why, p.transferID = DecodeAlone, AloneNoConnector, ""
 		return nil
 	}
-	p.pushPeer = peer
+	if plan.PrefillRank < 0 && peer.Ranks > 1 {
+		plan.PrefillRank = rand.IntN(peer.Ranks) // decode is told beforehand which prefills
+	}
+	p.pushPeer = peer.of(plan.PrefillRank)
 	p.RequestID += "-" + p.transferID
 	plan.RequestID = p.RequestID
 	return nil
@@ -127,6 +137,41 @@ type PushPeer struct {
 	EngineID, Host string
 	Port           int64
 	TPSize, PPSize int64
+	// Rank is the data-parallel rank that this is of, Ranks how many the worker has; 0:
+	// it has no others.
+	Rank, Ranks int
+}
+
+// rankMark stands before the number of the data-parallel rank that ends an engine's id.
+const rankMark = "_dp"
+
+// ofSeveral says that the worker has n data-parallel ranks, of which the first is the
+// first-th of the model. Which of them p is of is the end of its id.
+func (p *PushPeer) ofSeveral(first, n int) {
+	at := strings.LastIndex(p.EngineID, rankMark)
+	if at < 0 {
+		return
+	}
+	if dp, err := strconv.Atoi(p.EngineID[at+len(rankMark):]); err == nil && dp >= first && dp-first < n {
+		p.Rank, p.Ranks = dp-first, n
+	}
+}
+
+// of is what decode must be told of another rank of the same worker. The engines of one
+// worker differ in the number at the end of their ids and, by as much, in their ports.
+func (p *PushPeer) of(rank int) *PushPeer {
+	at := strings.LastIndex(p.EngineID, rankMark)
+	if rank < 0 || rank == p.Rank || p.Ranks < 2 || at < 0 {
+		return p
+	}
+	n, err := strconv.Atoi(p.EngineID[at+len(rankMark):])
+	if err != nil {
+		return p
+	}
+	by := rank - p.Rank
+	o := *p
+	o.EngineID, o.Port, o.Rank = p.EngineID[:at+len(rankMark)]+strconv.Itoa(n+by), p.Port+int64(by), rank
+	return &o
 }
 
 // params are the decode leg's kv_transfer_params. requestID is the engine's name

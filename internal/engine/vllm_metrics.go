@@ -33,9 +33,10 @@ func (VLLM) LoadsIdentify() bool { return true }
 // the requests that run and wait, the size of its KV cache and how much of it is used,
 // and a mark of these and of its counters of tokens; and what came from other engines.
 // The counter of prompt tokens moves at the end of a prompt only, the use of the cache
-// with each chunk of it.
+// with each chunk of it. The label is the place of the rank among those of all servers of
+// the model, so that the first of this server's need not be 0.
 func (VLLM) ReadLoads(body []byte) (*Loads, error) {
-	l := &Loads{}
+	l := &Loads{FirstRank: MaxDPSize}
 	used := []float64{}
 	found := false
 	for len(body) > 0 {
@@ -77,7 +78,7 @@ func (VLLM) ReadLoads(body []byte) (*Loads, error) {
 			}
 			dp = n
 		}
-		found = true
+		found, l.FirstRank = true, min(l.FirstRank, dp)
 		l.Ranks, l.Capacities, used = grown(l.Ranks, dp), grown(l.Capacities, dp), grown(used, dp)
 		amount := int64(min(max(value, 0), MaxCapacity))
 		switch name {
@@ -111,6 +112,7 @@ func (VLLM) ReadLoads(body []byte) (*Loads, error) {
 	if !found {
 		return nil, errors.New("it contains none of vLLM's metrics")
 	}
+	l.Ranks, l.Capacities, used = l.Ranks[l.FirstRank:], l.Capacities[l.FirstRank:], used[l.FirstRank:]
 	for dp := range l.Ranks {
 		l.Ranks[dp].UsedTokens = int64(used[dp] * float64(l.Capacities[dp].KVTokens))
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 )
 
@@ -69,11 +70,19 @@ func readMooncake(body []byte) (*MooncakePeer, error) {
 	return m, nil
 }
 
-// mooncakeEngineID returns the engine id of a prefill rank, the first one's where the
-// worker is scheduled as a whole. ok is false while it is not known.
-func mooncakeEngineID(r Rank) (id string, ok bool) {
-	m, _ := r.Peer().(*MooncakePeer)
-	dp := max(r.DPRank(), 0)
+// anyRank returns some rank whose engine is known, another one each time.
+func (m *MooncakePeer) anyRank() int {
+	n := len(m.EngineIDs)
+	for i, from := 0, rand.IntN(n); i < n; i++ {
+		if r := (from + i) % n; m.EngineIDs[r] != "" {
+			return r
+		}
+	}
+	return 0
+}
+
+// engineID returns the engine id of a prefill rank. ok is false while it is not known.
+func (m *MooncakePeer) engineID(dp int) (id string, ok bool) {
 	if m == nil || dp >= len(m.EngineIDs) || m.EngineIDs[dp] == "" {
 		return "", false
 	}

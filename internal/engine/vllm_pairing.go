@@ -112,7 +112,11 @@ func (VLLM) FindConnector(ctx context.Context, w Probed, f *Facts) (Found, error
 	case status/100 != 2:
 		return unknownConnector("the probe is answered %d", status), nil
 	}
-	return readProbe(ctx, w, answer), nil
+	found := readProbe(ctx, w, answer)
+	if p, _ := found.Peer.(*PushPeer); p != nil && f.DPSize > 1 {
+		p.ofSeveral(f.FirstRank, f.DPSize)
+	}
+	return found, nil
 }
 
 func post(ctx context.Context, w Probed, path string, v any) (status int, body []byte, err error) {

@@ -3,7 +3,9 @@ package engine
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -142,5 +144,85 @@ func TestVLLMConnectors(t *testing.T) {
 	}
 	if _, _, err := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, testRank{connector: ConnectorMooncake}, testRank{}, nil); err == nil {
 		t.Error("a pair of Mooncake was planned without the id of the prefill engine")
+	}
+}
+
+// vLLM is told by a header which of its ranks runs a leg; by the body it is not.
+func TestVLLMRanks(t *testing.T) {
+	ids := &MooncakePeer{EngineIDs: []string{"e_dp0", "e_dp1", "", "e_dp3"}}
+	push := &PushPeer{EngineID: "e_dp5", Host: "h", Port: 5601, TPSize: 1, PPSize: 1}
+	push.ofSeveral(4, 4) // the four ranks of this server are numbers 4 to 7 of the model
+	if push.Rank != 1 || push.Ranks != 4 {
+		t.Fatalf("rank %d of %d, want 1 of 4", push.Rank, push.Ranks)
+	}
+	at := func(dp, size int, connector string, peer Peer) testRank {
+		return testRank{dp: dp, dpSize: size, host: "h", port: 8998, connector: connector, peer: peer}
+	}
+	for _, c := range []struct {
+		name            string
+		prefill, decode testRank
+		ranks           [2]int
+		id              string // of the prefill engine, as decode is told
+		port            float64
+	}{
+		{"nixl", at(3, 4, ConnectorNIXL, nil), at(1, 2, "", nil), [2]int{3, 1}, "", 0},
+		{"scheduled as a whole", at(-1, 1, ConnectorNIXL, nil), at(-1, 1, "", nil), [2]int{-1, -1}, "", 0},
+		{"one side only", at(-1, 1, ConnectorNIXL, nil), at(1, 2, "", nil), [2]int{-1, 1}, "", 0},
+		{"mooncake", at(3, 4, ConnectorMooncake, ids), at(0, 2, "", nil), [2]int{3, 0}, "e_dp3", 0},
+		{"push, the rank that was asked", at(1, 4, ConnectorNIXLPush, push), at(0, 2, "", nil), [2]int{1, 0}, "e_dp5", 5601},
+		{"push, another rank", at(3, 4, ConnectorNIXLPush, push), at(0, 2, "", nil), [2]int{3, 0}, "e_dp7", 5603},
+	} {
+		plan, legs, err := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, c.prefill, c.decode, nil)
+		if err != nil || plan.RankHeader != "X-Data-Parallel-Rank" || [2]int{plan.PrefillRank, plan.DecodeRank} != c.ranks {
+			t.Errorf("%s: %v %+v", c.name, err, plan)
+		}
+		for _, leg := range legs {
+			if leg["routed_dp_rank"] != nil {
+				t.Errorf("%s: the body names a rank: %v", c.name, leg)
+			}
+		}
+		params, _ := legs[1]["kv_transfer_params"].(map[string]any)
+		if c.id != "" && params["remote_engine_id"] != c.id || c.port != 0 && params["remote_port"] != c.port {
+			t.Errorf("%s: decode is told %v", c.name, params)
+		}
+	}
+	// A worker that is scheduled as a whole would choose a rank by itself, and decode
+	// must know which before.
+	used := map[int]int{}
+	for range 200 {
+		plan, legs, err := planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, at(-1, 1, ConnectorMooncake, ids), at(-1, 1, "", nil), nil)
+		params, _ := legs[1]["kv_transfer_params"].(map[string]any)
+		if err != nil || plan.PrefillRank < 0 || params["remote_engine_id"] != ids.EngineIDs[plan.PrefillRank] || plan.DecodeRank != -1 {
+			t.Fatalf("%v %+v %v", err, plan, params)
+		}
+		used[plan.PrefillRank]++
+		plan, legs, err = planned(t, VLLM{}, openai.RouteCompletions, `{"prompt":"x"}`, at(-1, 1, ConnectorNIXLPush, push), at(-1, 1, "", nil), nil)
+		params, _ = legs[1]["kv_transfer_params"].(map[string]any)
+		if want := fmt.Sprintf("e_dp%d", plan.PrefillRank+4); err != nil || params["remote_engine_id"] != want {
+			t.Fatalf("%v %+v %v", err, plan, params)
+		}
+	}
+	if len(used) != 3 {
+		t.Errorf("ranks used: %v", used)
+	}
+}
+
+// A server that has a part of a model's ranks reports them by their numbers among all;
+// the header that names a rank counts this server's alone.
+func TestVLLMRanksOfOneNodeOfSeveral(t *testing.T) {
+	l, err := VLLM{}.ReadLoads([]byte(`vllm:num_requests_running{engine="5"} 3
+vllm:num_requests_running{engine="4"} 1
+vllm:kv_cache_usage_perc{engine="5"} 0.5
+vllm:cache_config_info{engine="4",block_size="16",num_gpu_blocks="10"} 1
+vllm:cache_config_info{engine="5",block_size="16",num_gpu_blocks="20"} 1
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []RankCapacity{{KVTokens: 160}, {KVTokens: 320}}; l.FirstRank != 4 || !slices.Equal(l.Capacities, want) {
+		t.Errorf("first %d, %+v, want 4 and %+v", l.FirstRank, l.Capacities, want)
+	}
+	if len(l.Ranks) != 2 || l.Ranks[0].Running != 1 || l.Ranks[1].Running != 3 || l.Ranks[1].UsedTokens != 160 {
+		t.Errorf("loads %+v", l.Ranks)
 	}
 }

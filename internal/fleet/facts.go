@@ -51,7 +51,7 @@ func (f *Facts) otherEngine(old *Facts) bool {
 // loadsDiffer reports whether an answer about the load is another engine's than the
 // one that the facts are of.
 func (f *Facts) loadsDiffer(l *loads) bool {
-	if l.Started != f.started || len(l.Capacities) != len(f.loads) {
+	if l.Started != f.started || len(l.Capacities) != len(f.loads) || f.cacheOfLoads && l.FirstRank != f.FirstRank {
 		return true
 	}
 	for i, s := range l.Capacities {

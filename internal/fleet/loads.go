@@ -62,7 +62,7 @@ func (f *Facts) setLoads(l *loads) {
 	f.loads, f.started = l.Capacities, l.Started
 	if f.cacheOfLoads = l.BlockSize > 0; f.cacheOfLoads {
 		f.PageSize, f.CacheType = l.BlockSize, l.CacheType
-		f.DPSize = len(l.Capacities)
+		f.DPSize, f.FirstRank = len(l.Capacities), l.FirstRank
 	}
 }
 
@@ -70,7 +70,8 @@ func (f *Facts) setLoads(l *loads) {
 func (f *Facts) copyLoads(before *Facts) {
 	f.loads, f.started, f.cacheOfLoads = before.loads, before.started, before.cacheOfLoads
 	if f.cacheOfLoads {
-		f.PageSize, f.CacheType, f.DPSize = before.PageSize, before.CacheType, before.DPSize
+		f.PageSize, f.CacheType = before.PageSize, before.CacheType
+		f.DPSize, f.FirstRank = before.DPSize, before.FirstRank
 	}
 }
 

@@ -44,6 +44,23 @@ func (f *Fleet) servingLocked(serves func(*Worker) bool) (found []Serving) {
 	return found
 }
 
+// HasRank reports whether a worker of the role has the data-parallel rank n, counted
+// from 0: one that serves the pool, or the one at a URL. It is true as well while no
+// worker of the role is known to serve the pool.
+func (f *Fleet) HasRank(pool, url string, role admission.Role, n int) bool {
+	none := true
+	for _, s := range f.Serving(pool) {
+		w := s.Worker
+		if w.role != role || url != "" && w.url != url {
+			continue
+		}
+		if none = false; n < len(w.Ranks()) {
+			return true
+		}
+	}
+	return none
+}
+
 // Serves reports whether the worker is in the gate's pool of that name.
 func (w *Worker) Serves(pool string) bool {
 	w.fleet.mu.Lock()
