@@ -85,6 +85,33 @@ func TestWedgedSchedulerGivesItsRequestsBack(t *testing.T) {
 	}
 }
 
+// The same for what passes to a worker as it is.
+func TestWedgedSchedulerGivesPassingRequestsBack(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []sim.Backend{sim.SGLang, sim.VLLM} {
+		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, rigOptions{retries: 3, health: quickWedge,
+				sim: sim.Options{Regular: 2, Worker: sim.WorkerOptions{Backend: backend, Pooling: true, HealthDelay: 50 * time.Millisecond}}})
+			r.sim.Regular(0).Wedge()
+			moved := 0
+			for i := range 4 {
+				if got := r.do(t.Context(), "/v1/embeddings", `{"model":"sim-model","input":"x"}`); got.status != 200 {
+					t.Errorf("got %d %s", got.status, got.body)
+				}
+				if rec := r.waitRecord(i); rec.Attempts == 2 {
+					moved++
+				}
+			}
+			if moved != 1 {
+				t.Errorf("%d requests came to the wedged worker, want the first alone", moved)
+			}
+			r.sim.Regular(0).Unwedge()
+			r.settled()
+		})
+	}
+}
+
 // A stream that has begun ends with an error when its engine's scheduler hangs.
 func TestStreamOfAWedgedSchedulerEnds(t *testing.T) {
 	t.Parallel()

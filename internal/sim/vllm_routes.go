@@ -68,6 +68,11 @@ func (w *Worker) servePlain(o *responseWriter, r *http.Request, route plainRoute
 		return err
 	}
 	f, e := w.plainBody(body)
+	if e == nil && !strings.Contains(r.URL.Path, "token") { // which the server does by itself
+		if err := w.thawed(r.Context()); err != nil {
+			return err
+		}
+	}
 	var answer []byte
 	if e == nil {
 		answer, e = route(w, f, r.Header)
