@@ -121,6 +121,11 @@ func (b *bed) create(p pod) {
 }
 
 func (b *bed) tryCreate(ctx context.Context, p pod) error {
+	return admin.Create(ctx, "/api/v1/namespaces/"+b.namespace+"/pods", b.object(p))
+}
+
+// object is the pod as the API takes it.
+func (b *bed) object(p pod) object {
 	grace := p.grace
 	if grace == 0 {
 		grace = 10
@@ -130,11 +135,14 @@ func (b *bed) tryCreate(ctx context.Context, p pod) error {
 	if p.preStop > 0 {
 		container["lifecycle"] = object{"preStop": object{"sleep": object{"seconds": p.preStop}}}
 	}
-	return admin.Create(ctx, "/api/v1/namespaces/"+b.namespace+"/pods", object{
-		"apiVersion": "v1", "kind": "Pod",
-		"metadata": object{"name": p.name, "labels": p.labels, "annotations": p.annotations},
-		"spec":     object{"terminationGracePeriodSeconds": grace, "containers": []object{container}},
-	})
+	metadata := object{"labels": p.labels, "annotations": p.annotations}
+	if p.name != "" {
+		metadata["name"] = p.name
+	}
+	return object{
+		"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+		"spec": object{"terminationGracePeriodSeconds": grace, "containers": []object{container}},
+	}
 }
 
 // get reads a pod; ok is false if there is none of that name.

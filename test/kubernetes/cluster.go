@@ -30,15 +30,16 @@ const startLimit = 3 * time.Minute
 type Cluster struct {
 	Dir string // of data, certificates and logs
 
-	bin      Binaries
-	net      string // the first two numbers of all addresses: "127.90"
-	lock     net.Listener
-	certs    *certificates
-	etcd     *Process
-	etcdURL  string
-	mu       sync.Mutex
-	servers  []*APIServer // guarded by mu
-	finished bool         // guarded by mu
+	bin         Binaries
+	net         string // the first two numbers of all addresses: "127.90"
+	lock        net.Listener
+	certs       *certificates
+	etcd        *Process
+	etcdURL     string
+	mu          sync.Mutex
+	servers     []*APIServer // guarded by mu
+	finished    bool         // guarded by mu
+	controllers *Process     // nil without them; guarded by mu
 }
 
 // StartCluster starts etcd and one API server. All it writes is in dir.
@@ -95,9 +96,12 @@ func (c *Cluster) address(third, fourth int) string {
 // Close ends all processes.
 func (c *Cluster) Close() {
 	c.mu.Lock()
-	servers := c.servers
+	servers, controllers := c.servers, c.controllers
 	c.finished = true
 	c.mu.Unlock()
+	if controllers != nil {
+		controllers.Kill()
+	}
 	for _, s := range servers {
 		if s.process != nil {
 			s.process.Kill()

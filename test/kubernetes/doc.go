@@ -14,14 +14,13 @@
 // # Non-goals
 //
 // What a scripted server shows as well is tested beside the source, in less time. There
-// is no kubelet with its probes' timing, no network plugin, no Service that forwards,
-// and no controller: a Deployment is played by hand.
+// is no kubelet with its probes' timing, no network plugin, and no Service that forwards.
 //
 // # Parts
 //
-// A Cluster is an etcd and one or more API servers, processes that end with this one. A
-// Client speaks to an API server as one account. A Node stands for the kubelet: it binds
-// pods, gives each an address, runs its engine, reports when it is ready, and ends it
-// when the pod is deleted. All addresses are of one network 127.N.0.0/16, which no other
-// run of this package uses at the same time.
+// A Cluster is an etcd, one or more API servers, and the controllers of Deployments and
+// StatefulSets, processes that end with this one. A Client speaks to an API server as one
+// account. A Node stands for the kubelet: it binds pods, gives each an address, runs its
+// engine, reports when it is ready, and ends it when the pod is deleted. All addresses are
+// of one network 127.N.0.0/16, which no other run of this package uses at the same time.
 package main

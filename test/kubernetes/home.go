@@ -12,7 +12,7 @@ import (
 
 // Binaries are the programs that a cluster is made of.
 type Binaries struct {
-	APIServer, Etcd string
+	APIServer, Controllers, Etcd string
 	// Sluice is the binary that plays the engines. Without it pods that want a process
 	// of their own do not start.
 	Sluice string
@@ -42,7 +42,7 @@ func FindBinaries(dir string) (Binaries, error) {
 	if !ok {
 		return Binaries{}, fmt.Errorf("cannot read what install.sh --check says: %q", out)
 	}
-	return Binaries{APIServer: filepath.Join(bin, "kube-apiserver"), Etcd: etcd}, nil
+	return Binaries{APIServer: filepath.Join(bin, "kube-apiserver"), Controllers: filepath.Join(bin, "kube-controller-manager"), Etcd: etcd}, nil
 }
 
 // buildSluice builds the binary under test, and for the engines, into dir.

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs a real kube-apiserver and etcd for the tests beside this file.
+# Installs a real kube-apiserver, kube-controller-manager and etcd for the tests beside this
+# file.
 #
 #   install.sh            install what is missing; nothing to do is no error
 #   install.sh --check    exit code 0 if installed, 3 if not; changes nothing
 #
-# kube-apiserver is built from the Go module that apiserver/go.mod pins and kept under
-# KUBERNETES_TEST_HOME (default: sluice-kubernetes in the user's cache folder): 120 MB,
-# about 8 minutes of two cores once, and 4 GB of Go's build cache meanwhile. etcd is taken
+# Both are built from the Go module that apiserver/go.mod pins and kept under
+# KUBERNETES_TEST_HOME (default: sluice-kubernetes in the user's cache folder): 220 MB,
+# about 10 minutes of two cores once, and 4 GB of Go's build cache meanwhile. etcd is taken
 # from PATH (ETCD names another one); where there is none, it is installed from Debian's
 # package, which needs root.
 set -euo pipefail
@@ -20,7 +21,9 @@ bin=$home/$version-$(cat "$here"/apiserver/{go.mod,go.sum,tools.go} | sha256sum 
 fail() { echo "install.sh: $*" >&2; exit 1; }
 find_etcd() { type -P "${ETCD:-etcd}"; }
 
-if [ -x "$bin/kube-apiserver" ] && find_etcd >/dev/null; then
+built() { [ -x "$bin/kube-apiserver" ] && [ -x "$bin/kube-controller-manager" ]; }
+
+if built && find_etcd >/dev/null; then
 	echo "kube-apiserver $version is installed in $bin, etcd is $(find_etcd)"
 	exit 0
 fi
@@ -40,20 +43,20 @@ if ! find_etcd >/dev/null; then
 	find_etcd >/dev/null || fail "Debian's etcd-server brought no etcd"
 fi
 
-if [ ! -x "$bin/kube-apiserver" ]; then
+if ! built; then
 	mkdir -p "$home"
 	free_kib=$(df -Pk "$home" | awk 'NR == 2 { print $4 }')
 	[ "$free_kib" -gt $((6 << 20)) ] || fail "$home has $((free_kib >> 20)) GiB free; 6 GiB are needed"
-	echo "building kube-apiserver $version into $bin"
+	echo "building kube-apiserver and kube-controller-manager $version into $bin"
 	build=$(mktemp -d "$home/build-XXXXXX")
 	trap 'rm -rf "$build"' EXIT
 	# The version is what /version answers; without it the server calls itself v0.0.0.
 	(cd "$here/apiserver" && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false \
 		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$version" \
-		-o "$build/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver)
+		-o "$build/" k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-controller-manager)
 	rm -rf "$home"/v[0-9]*-????????????
 	chmod 755 "$build"
 	mv "$build" "$bin"
 	trap - EXIT
 fi
-echo "installed in ${SECONDS} s: $bin/kube-apiserver, $(find_etcd)"
+echo "installed in ${SECONDS} s: $bin, $(find_etcd)"

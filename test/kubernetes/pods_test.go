@@ -5,6 +5,8 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -326,46 +328,66 @@ func TestForeignNamespace(t *testing.T) {
 	own.sees(pods[0])
 }
 
-// Two hundred pods at once, and their end.
+// Two hundred pods at once (BURST_PODS sets another number), all of which turn NotReady and
+// back, and their end.
 func TestBurst(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	const pods = 200
-	r := startRouter(t, append(b.selects(cluster.Server(0)), "--health-check-interval-secs", "5")...)
-	begin := time.Now()
-	var creating sync.WaitGroup
-	for i := range 8 {
-		creating.Go(func() {
-			for n := i; n < pods; n += 8 {
-				if err := b.tryCreate(t.Context(), regular(fmt.Sprintf("p%d", n)).inside("sglang", "regular")); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+	pods := 200
+	if n, err := strconv.Atoi(os.Getenv("BURST_PODS")); err == nil {
+		pods = n
 	}
-	creating.Wait()
-	count := func(want int) {
+	b := newBed(t)
+	r := startRouter(t, b.selects(cluster.Server(0))...)
+	begin := time.Now()
+	each := func(do func(name string) error) {
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for n := i; n < pods; n += 8 {
+					if err := do(fmt.Sprintf("p%d", n)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	each(func(name string) error {
+		return b.tryCreate(t.Context(), regular(name).inside("sglang", "regular"))
+	})
+	count := func(status string, want int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d workers", want), func() string {
-			ready, all := 0, r.workers()
+		eventually(t, fmt.Sprintf("%d workers are %s", want, status), func() string {
+			n, all := 0, r.workers()
 			for _, w := range all {
-				if w.Status == "ready" {
-					ready++
+				if w.Status == status {
+					n++
 				}
 			}
-			if ready != want || len(all) != want {
-				return fmt.Sprintf("%d, %d of them ready", len(all), ready)
+			if n != want || len(all) != want {
+				return fmt.Sprintf("%d of %d are", n, len(all))
 			}
 			return ""
 		})
 	}
-	count(pods)
-	t.Logf("%d pods were created and are workers after %s", pods, time.Since(begin).Round(10*time.Millisecond))
+	took := func(what string) {
+		t.Helper()
+		t.Logf("%s: %s, and the router used %s of a processor and has %d MiB", what, time.Since(begin).Round(10*time.Millisecond), r.processorTime(t), r.memory(t)>>20)
+		begin = time.Now()
+	}
+	count("ready", pods)
+	took(fmt.Sprintf("%d pods were created and are workers", pods))
+	for _, ready := range []bool{false, true} {
+		each(func(name string) error {
+			return admin.Patch(t.Context(), podPath(b.namespace, name)+"/status", strategicPatch, readyStatus(ready, ""))
+		})
+		count(map[bool]string{false: "not_ready", true: "ready"}[ready], pods)
+		took(fmt.Sprintf("all of them were set to ready=%t", ready))
+	}
 	l := r.load()
 	l.more(20)
 	l.good()
 
-	begin = time.Now()
 	must(t, admin.do(t.Context(), http.MethodDelete, "/api/v1/namespaces/"+b.namespace+"/pods", "", nil, nil))
 	eventually(t, "no pod is left", func() string {
 		var list struct {
@@ -377,7 +399,7 @@ func TestBurst(t *testing.T) {
 		}
 		return ""
 	})
-	t.Logf("all of them were deleted and gone after %s", time.Since(begin).Round(10*time.Millisecond))
-	count(0)
-	t.Logf("no worker was left after %s", time.Since(begin).Round(10*time.Millisecond))
+	took("all of them were deleted and gone")
+	count("ready", 0)
+	took("no worker was left")
 }

@@ -222,3 +222,24 @@ func (r *router) held() string {
 	}
 	return ""
 }
+
+// processorTime is what the router has used of a processor so far.
+func (r *router) processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	return time.Duration(r.own(t, "process_cpu_seconds_total") * float64(time.Second)).Round(10 * time.Millisecond)
+}
+
+// memory is the router's, in bytes.
+func (r *router) memory(t testing.TB) int64 {
+	t.Helper()
+	return int64(r.own(t, "process_resident_memory_bytes"))
+}
+
+func (r *router) own(t testing.TB, name string) float64 {
+	t.Helper()
+	v := r.metric(name)
+	if math.IsNaN(v) {
+		t.Errorf("there is no metric %s", name)
+	}
+	return v
+}

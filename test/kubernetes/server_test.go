@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -288,6 +289,20 @@ func TestServerFallsSilent(t *testing.T) {
 		return ""
 	})
 	t.Logf("a silent server was left after %s", time.Since(frozen).Round(100*time.Millisecond))
+
+	// One that starts in front of the silent server serves what it knows otherwise, and ends
+	// when it is told to.
+	alone := startRouter(t, append(b.selects(server), "--worker-urls", pods[1].url())...)
+	alone.becomes(pods[1], "ready")
+	alone.one(question{tokens: 2})
+	must(t, alone.Signal(syscall.SIGTERM))
+	stopped := time.Now()
+	select {
+	case <-alone.Done():
+		t.Logf("a router in front of a silent server ended after %s", time.Since(stopped).Round(10*time.Millisecond))
+	case <-time.After(20 * time.Second):
+		t.Error("a router in front of a silent server does not end")
+	}
 	pods = append(pods[1:], b.start(regular("c"))...)
 	r.sees(pods...)
 	l.more(20)
