@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net"
 	"net/http/httptest"
 	"os"
@@ -265,4 +266,15 @@ func (f *freezer) freeze() {
 	defer f.mu.Unlock()
 	close(f.frozen)
 	f.frozen = make(chan struct{})
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	b := &limitedBody{ReadCloser: io.NopCloser(strings.NewReader("123456789")), left: 5}
+	if _, err := io.ReadAll(b); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("error %v", err)
+	}
+	b = &limitedBody{ReadCloser: io.NopCloser(strings.NewReader("12345")), left: 5}
+	if got, err := io.ReadAll(b); err != nil || string(got) != "12345" {
+		t.Errorf("%q, %v", got, err)
+	}
 }
