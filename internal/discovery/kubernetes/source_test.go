@@ -511,6 +511,21 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
+// An event can say it too.
+func TestTooManyRequestsInAWatch(t *testing.T) {
+	inBubble(t, nil, nil, func(b *bed) {
+		b.say(`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":7}}}`)
+		b.pass(6900 * time.Millisecond)
+		if lists, _ := b.counts(); lists != 1 {
+			t.Errorf("%d lists", lists)
+		}
+		b.pass(time.Second)
+		if lists, _ := b.counts(); lists != 2 {
+			t.Errorf("%d lists", lists)
+		}
+	})
+}
+
 func TestRightsThatAreMissing(t *testing.T) {
 	forbid := func(which string) func(w http.ResponseWriter, r *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
