@@ -110,6 +110,7 @@ type worker struct {
 	Healthy   bool   `json:"is_healthy"`
 	Load      int    `json:"load"`
 	Status    string `json:"status"`
+	Source    string `json:"source"`
 	Breaker   string `json:"breaker"`
 	Index     int    `json:"index"`
 	Bootstrap int    `json:"bootstrap_port"`
