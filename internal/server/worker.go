@@ -88,7 +88,7 @@ func (q *request) putWorker(id string) {
 	}
 	spec, e := q.s.readWorker(body, url)
 	switch {
-	case e != nil && !known && spec.URL == "":
+	case e != nil && !known && spec.URL == "" && e.Param == "url": // the body names no worker either
 		q.refuse(workerNotFound(id), reasonNoWorker)
 		return
 	case e != nil:

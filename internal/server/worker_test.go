@@ -61,6 +61,9 @@ func TestPutReplacesAllSettings(t *testing.T) {
 	}
 	r.do("PUT", "/workers/"+made.WorkerID, `{"colour":"red"}`).refused(t, 400, "invalid_request")
 	r.do("PUT", "/workers/w0", `{}`).refused(t, 404, "worker_not_found")
+	// What is wrong with a body is said also where it would register a worker.
+	other := r.sim.Regular(1).URL()
+	r.do("PUT", "/workers/"+other, fmt.Sprintf(`{"url":%q,"tls":{}}`, other)).refused(t, 400, "invalid_request")
 	r.do("PUT", "/workers/w0", fmt.Sprintf(`{"url":%q}`, w.URL())).refused(t, 404, "worker_not_found")
 	r.do("PUT", "/workers/"+made.WorkerID, strings.Repeat(" ", maxWorkerBody+1)).refused(t, 413, "request_too_large")
 	if i := r.info(made.WorkerID); i.ModelID != "other" {
