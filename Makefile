@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e e2e-real e2e-kubernetes fuzz docs tools clean
+.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e chaos e2e-real e2e-kubernetes fuzz docs tools clean
 
 all: build
 
@@ -46,6 +46,14 @@ noraw:
 N ?= 1000000
 model:
 	$(GO) test ./admission -count=1 -timeout 0 -v -run '^TestModel$$' -rapid.steps=50 -rapid.checks=$$(( ($(N) + 49) / 50 ))
+
+# Routers before engines that die, hang and come back, and sources that change what they
+# declare, under load: a schedule drawn from CHAOS_SEED, CHAOS_SECS long. What fails says
+# the seed and the schedule.
+CHAOS_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+CHAOS_SECS ?= 120
+chaos:
+	CHAOS_SEED=$(CHAOS_SEED) CHAOS_SECS=$(CHAOS_SECS) $(GO) test ./test/e2e -count=1 -timeout 0 -v -run '^TestChaos$$'
 
 race:
 	$(GO) test -race -timeout 20m ./...

@@ -25,7 +25,6 @@ type engine struct {
 	source     string // who declares it
 	said       said
 	faults     []deed // what may happen to it; none: it only ever behaves
-	upkeep     [][]deed
 
 	fleet *simFleet   // of the admin API
 	id    string      // there
@@ -281,19 +280,25 @@ func (f *chaosFleet) behaves(e *engine) bool {
 	return e.faults == nil
 }
 
+// ask asks the router to change a worker, which may be removed or about to be.
+func (c *chaos) ask(e *engine, method, path, body string) {
+	c.t.Helper()
+	switch status, answer := c.r.change(method, path, body); status {
+	case http.StatusOK, http.StatusNotFound, http.StatusConflict:
+	default:
+		c.t.Errorf("%s %s of %s: %d %s", method, path, e.name, status, clip(answer))
+	}
+}
+
 // keep does a deed of upkeep or sourceUpkeep.
 func (c *chaos) keep(e *engine, what string) {
 	c.t.Helper()
 	path := "/workers/" + url.PathEscape(e.url)
 	switch what {
 	case "drain", "undrain":
-		if status, body := c.r.change("POST", path+"/"+what, ""); status != http.StatusOK && status != http.StatusNotFound {
-			c.t.Errorf("%s of %s: %d %s", what, e.name, status, clip(body))
-		}
+		c.ask(e, "POST", path+"/"+what, "")
 	case "patch":
-		if status, body := c.r.change("PATCH", path, `{"max_running_requests":64}`); status != http.StatusOK && status != http.StatusNotFound {
-			c.t.Errorf("PATCH of %s: %d %s", e.name, status, clip(body))
-		}
+		c.ask(e, "PATCH", path, `{"max_running_requests":64}`)
 	case "remove":
 		e.said.listed = false
 	case "add":

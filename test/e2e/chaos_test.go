@@ -34,7 +34,7 @@ func TestChaos(t *testing.T) {
 	seed, secs := number(t, "CHAOS_SEED", 1), number(t, "CHAOS_SECS", 0)
 	if secs == 0 {
 		if secs = 4; full {
-			secs = 15
+			secs = 8
 		} else if raceEnabled {
 			t.Skip("the short run is made without the race detector, the long ones with it")
 		}

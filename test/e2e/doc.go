@@ -25,6 +25,9 @@
 // released, that no engine was misused, and that nothing panicked or raced:
 // see router.finish.
 //
+// TestChaos is another form: all faults, all sources of workers and clients at once, by a
+// schedule drawn from a seed (chaos_test.go, "make chaos").
+//
 // SLUICE_E2E_FULL=1 runs longer loads and more combinations of faults.
 // SLUICE_E2E_STACK=net runs all routers with --http-stack net.
 package e2e
