@@ -19,6 +19,9 @@ type ListedWorker struct {
 	Name string
 	// Line is where it stands.
 	Line int
+	// LeftOut: it cannot be used. Its URL is what the list says, perhaps nothing; the rest
+	// means nothing.
+	LeftOut bool
 }
 
 // WorkerList reads lists of workers for a router with one configuration.
@@ -40,7 +43,7 @@ const manifestVersion = "1"
 // the fields id, kv_role and kv_engine_id, URLs without a scheme and vLLM's names of
 // connectors. Both forms may be mixed.
 //
-// A worker that cannot be used is left out, with a warning that has its line. The error is
+// A worker that cannot be used is marked as left out, with a warning that has its line. The error is
 // an [Errors], for a text that is no list at all.
 func (r WorkerList) Read(name string, data []byte) ([]ListedWorker, []Warning, error) {
 	top := r.loader()
@@ -80,6 +83,7 @@ func (r WorkerList) Read(name string, data []byte) ([]ListedWorker, []Warning, e
 			}
 			warnings = append(warnings, Warning{Path: e.Path, Source: e.Source, Message: message + "; the worker is left out"})
 		}
+		list = append(list, ListedWorker{Worker: Worker{URL: w.URL}, Line: w.Line, LeftOut: true})
 	}
 	return list, warnings, nil
 }

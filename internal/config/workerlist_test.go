@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -11,9 +12,18 @@ import (
 func readList(pd bool, text string) ([]ListedWorker, []Warning, error) {
 	cfg := Default()
 	cfg.Fleet.PDDisaggregation = pd
-	return WorkerList{Config: cfg, Connector: func(class string) string {
+	list, warnings, err := WorkerList{Config: cfg, Connector: func(class string) string {
 		return map[string]string{"MooncakeConnector": "mooncake"}[class]
 	}}.Read("list", []byte(text))
+	return slices.DeleteFunc(list, func(w ListedWorker) bool { return w.LeftOut }), warnings, err
+}
+
+// Which worker was left out is known, so that one that was in force before can stay.
+func TestWhatIsLeftOutHasItsURL(t *testing.T) {
+	list, _, err := WorkerList{Config: Default()}.Read("list", []byte("- {url: 'http://a:1', bootstrap_port: x}\n- {worker_type: regular}\n- url: http://b:1\n"))
+	if err != nil || len(list) != 3 || !list[0].LeftOut || list[0].URL != "http://a:1" || !list[1].LeftOut || list[1].URL != "" || list[2].LeftOut {
+		t.Errorf("%+v, %v", list, err)
+	}
 }
 
 func TestWorkerListForms(t *testing.T) {

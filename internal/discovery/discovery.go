@@ -50,6 +50,10 @@ type Reading struct {
 	// to go. Two with one URL are refused by who takes the reading, with a warning. The
 	// slice must not be changed any more; the same one again costs little.
 	Workers []fleet.Declared
+	// LeftOut are the URLs of workers that the source declares in a way that cannot be
+	// used. One that is in force stays as it is: that its entry is wrong now is no order
+	// to remove it.
+	LeftOut []string
 	// Warnings are about what was left out of Workers, each with its place, such as "pod
 	// default/x: annotation …". At most MaxWarnings; the last one then counts the others.
 	Warnings []string

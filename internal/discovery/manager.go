@@ -204,7 +204,7 @@ func (s *state) take(r Reading) {
 	}
 	same := s.settled(now, r.Workers, warnings)
 	if !same {
-		s.last, s.workers = entries(r.Workers), r.Workers
+		s.last, s.workers = s.keepLeftOut(entries(r.Workers), r.LeftOut), r.Workers
 	}
 	s.statusMu.Lock()
 	s.status.lastSuccess, s.status.err, s.status.Readings = now, nil, s.status.Readings+1
@@ -222,14 +222,38 @@ func (s *state) settled(now time.Time, workers []fleet.Declared, warnings []stri
 		slices.Equal(warnings, s.warnings)
 }
 
+// keepLeftOut adds to what a reading declares the workers in force that it had to leave out.
+func (s *state) keepLeftOut(list []entry, leftOut []string) []entry {
+	if len(leftOut) == 0 {
+		return list
+	}
+	keep := make(map[string]bool, len(leftOut))
+	for _, u := range leftOut {
+		keep[canonical(u)] = true
+	}
+	for _, e := range list {
+		delete(keep, e.key)
+	}
+	for _, e := range s.current {
+		if keep[e.key] {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// canonical is a URL in the spelling that the fleet knows, or as it is if it is none.
+func canonical(url string) string {
+	if u, err := workerurl.Parse(url); err == nil {
+		return u.String()
+	}
+	return url
+}
+
 func entries(workers []fleet.Declared) []entry {
 	list := make([]entry, len(workers))
 	for i, w := range workers {
-		key := w.URL
-		if u, err := workerurl.Parse(w.URL); err == nil {
-			key = u.String()
-		}
-		list[i] = entry{key, w}
+		list[i] = entry{canonical(w.URL), w}
 	}
 	return list
 }

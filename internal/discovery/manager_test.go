@@ -502,3 +502,21 @@ func TestBelievedDropWaitsForTheNewOnes(t *testing.T) {
 		b.want(5)
 	})
 }
+
+// That the entry of a worker is wrong now is no order to remove it.
+func TestWorkerWhoseEntryBecameWrongStays(t *testing.T) {
+	inBubble(t, func(b *testbed) {
+		b.read(1, 2)
+		r := declare(2, 3)
+		r.LeftOut = []string{url(1) + "/", url(2), url(9), ""}
+		for range 3 {
+			b.Take("pods", r)
+			b.want(1, 2, 3)
+		}
+		if st := b.state(); st.State != StateOK {
+			t.Errorf("state %s", st.State)
+		}
+		b.read(2, 3) // now it is not named at all
+		b.want(2, 3)
+	})
+}

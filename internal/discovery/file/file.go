@@ -145,8 +145,12 @@ func (s *Source) look(ctx context.Context) (r discovery.Reading, ok bool) {
 
 // declare makes a reading of what the file says.
 func (s *Source) declare(listed []config.ListedWorker, warnings []config.Warning) discovery.Reading {
-	r := discovery.Reading{Workers: make([]fleet.Declared, len(listed))}
-	for i, l := range listed {
+	r := discovery.Reading{Workers: make([]fleet.Declared, 0, len(listed))}
+	for _, l := range listed {
+		if l.LeftOut {
+			r.LeftOut = append(r.LeftOut, l.URL)
+			continue
+		}
 		name := l.Name
 		if name == "" {
 			name = l.URL
@@ -159,7 +163,7 @@ func (s *Source) declare(listed []config.ListedWorker, warnings []config.Warning
 			labels[labelProvider], labels[labelID] = Name, name
 		}
 		l.Labels = labels
-		r.Workers[i] = fleet.Declared{Worker: l.Worker, Identity: l.Identity, Origin: s.path + ":" + strconv.Itoa(l.Line)}
+		r.Workers = append(r.Workers, fleet.Declared{Worker: l.Worker, Identity: l.Identity, Origin: s.path + ":" + strconv.Itoa(l.Line)})
 	}
 	for i, w := range warnings {
 		if i == discovery.MaxWarnings-1 && len(warnings) > discovery.MaxWarnings {

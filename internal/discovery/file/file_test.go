@@ -242,6 +242,9 @@ func TestWhatIsDeclared(t *testing.T) {
 		if two.Identity != "" || two.Labels[labelID] != "http://b:1" {
 			t.Errorf("the second: %+v", two)
 		}
+		if len(r.LeftOut) != 1 || r.LeftOut[0] != "ftp://c" {
+			t.Errorf("left out %q", r.LeftOut)
+		}
 		if len(r.Warnings) != 1 || !strings.HasPrefix(r.Warnings[0], b.path+":5: workers[2].url") {
 			t.Errorf("warnings %q", r.Warnings)
 		}
