@@ -380,6 +380,28 @@ func TestReplacementStaysWedged(t *testing.T) {
 	}
 }
 
+// Registrations that were replaced are not looked at for the legs of later ones.
+func TestReplacedRegistrationsAreNotLookedAt(t *testing.T) {
+	inHangBed(t, dialectSGLang, time.Second, func(b *hangBed) {
+		old, l := b.w, b.leg(Leg{})
+		b.pass(time.Second)
+		b.r = b.add(WorkerSpec{URL: urlA, Backend: dialectSGLang, APIKey: "another"}).Ranks()[0]
+		next := b.leg(Leg{})
+		b.pass(time.Second)
+		if !old.watched.Load() {
+			t.Error("a replaced registration is not looked at while it has a leg")
+		}
+		l.Stop()
+		b.pass(time.Second)
+		looks := old.looks
+		b.pass(time.Minute)
+		if old.watched.Load() || old.looks > looks {
+			t.Errorf("it is still looked at: %d looks in a minute", old.looks-looks)
+		}
+		next.Stop()
+	})
+}
+
 // A drained worker that hangs gives its requests back too.
 func TestDrainingWorkerThatHangs(t *testing.T) {
 	inHangBed(t, dialectSGLang, time.Second, func(b *hangBed) {

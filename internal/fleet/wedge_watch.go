@@ -97,11 +97,18 @@ func (f *Fleet) allAdvancedLocked(w *Worker) bool {
 	return len(w.looked) > 0 && len(w.looked) == len(w.Ranks())
 }
 
+// legsLeft tells whether w has legs, without those of registrations before and after it,
+// with which it shares its liveness.
 func (w *Worker) legsLeft() bool {
 	l := w.liveness.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.legs.Len() > 0
+	for n := l.legs.First(); n != nil; n = n.Next() {
+		if n.Value.rank.worker == w {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *Rank) paceRate() float64 {
