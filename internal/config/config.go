@@ -267,6 +267,7 @@ type Health struct {
 	SuccessThreshold int           `yaml:"health_success_threshold" default:"2" range:"1:1000" help:"Number of consecutive successful checks after which it is healthy again."`
 	BusyGrace        time.Duration `yaml:"worker_busy_grace_secs" default:"120" unit:"secs" range:"0:" help:"How long a worker that has requests but sends no bytes may fail its checks before it is unhealthy, as long as it answers a route that needs no scheduler. It is suspect meanwhile. 0: no grace period."`
 	Wedge            time.Duration `yaml:"worker_wedge_secs" default:"3" unit:"secs" range:"0:" help:"How long a rank with requests under way may be without any progress, beside the time that its booked prompts need, before it is suspect and its scheduler is probed. If that shows no progress either, the rank is wedged: it gets no requests, and those that it has not begun to answer move to other workers. 0: wedged schedulers are not looked for."`
+	LoadMonitor      time.Duration `yaml:"load_monitor_interval" default:"5" unit:"secs" range:"0:86400" help:"Seconds between two readings of the load that a worker's engine reports: requests that run and wait, KV cache in use. What it reports beyond the bookings counts against the decode fractions of classes; an answer older than three intervals counts no more. In large fleets idle workers are read less often, unless something is decided by it. 0: the load is only shown, as read with the health checks. The SGLang model gateway's default is 10."`
 }
 
 // Retry sets the further attempts after a failure.

@@ -193,6 +193,15 @@ func (o Fields) Num(name string) int64 {
 	return int64(f)
 }
 
+// part is a number from 0 to 1; 0 for everything else.
+func (o Fields) part(name string) float64 {
+	var v float64
+	if json.Unmarshal(o[name], &v) != nil || v < 0 {
+		return 0
+	}
+	return min(v, 1)
+}
+
 // Amount is a Num of at most MaxCapacity, with which sums do not overflow.
 func (o Fields) Amount(name string) int64 { return min(o.Num(name), MaxCapacity) }
 

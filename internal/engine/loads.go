@@ -1,6 +1,9 @@
 package engine
 
-import "math"
+import (
+	"math"
+	"strings"
+)
 
 // RankLoad is what an engine says about the work on one data-parallel rank, from
 // whomever it comes (SGLang's GET /v1/loads, vLLM's GET /metrics).
@@ -10,6 +13,8 @@ type RankLoad struct {
 	Running, Waiting, WaitingTokens int64
 	// UsedTokens are those in its KV cache that requests hold.
 	UsedTokens int64
+	// Usage is the part of the cache that they take, from 0 to 1.
+	Usage float64
 	// Mark stands for the counters that only the scheduler moves: tokens computed, steps
 	// made. Different marks of two answers prove that it ran between them. CacheMark
 	// stands for the use of the KV cache, which also grows with each chunk of a long
@@ -18,11 +23,17 @@ type RankLoad struct {
 	Mark, CacheMark uint64
 }
 
-// Plus is the load of two ranks together.
+// PathOnly is a path without its query.
+func PathOnly(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	return path
+}
+
+// Plus is the load of two ranks together, but for Usage, which is the sum of both.
 func (l RankLoad) Plus(o RankLoad) RankLoad {
 	return RankLoad{
 		Running: l.Running + o.Running, Waiting: l.Waiting + o.Waiting, WaitingTokens: l.WaitingTokens + o.WaitingTokens,
-		UsedTokens: l.UsedTokens + o.UsedTokens, Mark: both(l.Mark, o.Mark), CacheMark: both(l.CacheMark, o.CacheMark),
+		UsedTokens: l.UsedTokens + o.UsedTokens, Usage: l.Usage + o.Usage, Mark: both(l.Mark, o.Mark), CacheMark: both(l.CacheMark, o.CacheMark),
 	}
 }
 

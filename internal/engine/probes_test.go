@@ -42,7 +42,7 @@ vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="1",num_gpu_bl
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []RankLoad{{Running: 3, UsedTokens: 320}, {Running: 4, Waiting: 2}}; !slices.Equal(l.Ranks, want) {
+	if want := []RankLoad{{Running: 3, UsedTokens: 320, Usage: 0.25, CacheMark: l.Ranks[0].CacheMark}, {Running: 4, Waiting: 2}}; !slices.Equal(l.Ranks, want) {
 		t.Errorf("loads %+v, want %+v", l.Ranks, want)
 	}
 	if want := []RankCapacity{{KVTokens: 1280}, {}}; !slices.Equal(l.Capacities, want) {

@@ -247,7 +247,7 @@ func (SGLang) ReadLoads(answer []byte) (*Loads, error) {
 		l.Capacities[dp] = RankCapacity{KVTokens: o.Amount("max_total_num_tokens"), MaxRunning: o.Amount("max_running_requests")}
 		l.Ranks[dp] = RankLoad{
 			Running: o.Amount("num_running_reqs"), Waiting: o.Amount("num_waiting_reqs"),
-			WaitingTokens: o.Amount("num_waiting_uncached_tokens"), UsedTokens: o.Amount("num_used_tokens"), Mark: sglangMark(o), CacheMark: markOf(o, sglangCacheMarks),
+			WaitingTokens: o.Amount("num_waiting_uncached_tokens"), UsedTokens: o.Amount("num_used_tokens"), Usage: o.part("token_usage"), Mark: sglangMark(o), CacheMark: markOf(o, sglangCacheMarks),
 		}
 	}
 	if len(l.Ranks) == 0 {

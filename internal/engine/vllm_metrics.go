@@ -114,6 +114,7 @@ func (VLLM) ReadLoads(body []byte) (*Loads, error) {
 	}
 	l.Ranks, l.Capacities, used = l.Ranks[l.FirstRank:], l.Capacities[l.FirstRank:], used[l.FirstRank:]
 	for dp := range l.Ranks {
+		l.Ranks[dp].Usage = used[dp]
 		l.Ranks[dp].UsedTokens = int64(used[dp] * float64(l.Capacities[dp].KVTokens))
 	}
 	return l, nil

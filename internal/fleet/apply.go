@@ -165,6 +165,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 		})
 		if in {
 			*changes = append(*changes, admission.Change{Op: admission.AddRank, Rank: r.adm})
+			f.appendReport(r, changes)
 		}
 	}
 }

@@ -95,32 +95,19 @@ func (f *Fleet) check(w *Worker, l checkParams, stale, away bool) {
 	}
 }
 
-// checkLoad reads the load of a healthy worker and detects another engine at its
-// address. If there is one, the next check, which starts soon, reads all facts.
+// checkLoad reads the load of a healthy worker, if that is due, and detects another engine
+// at its address. If there is one, the next check, which starts soon, reads all facts.
 func (f *Fleet) checkLoad(w *Worker) {
-	facts := w.Facts()
-	stale := false
+	facts, now := w.Facts(), f.clock.Now()
 	f.mu.Lock()
-	paced := f.idlePauseLocked(w) > 0
+	due := f.loadDueLocked(w, now, true)
+	if due {
+		w.readsLoad, w.loadAskedAt = true, now
+	}
 	f.mu.Unlock()
-	// In a large fleet the load of a worker without requests from this router is not
-	// worth a request, unless it tells one process from the next.
-	if d := w.Dialect(); !facts.noLoads && (!paced || d.LoadsIdentify()) {
-		l, never := f.prober.loads(w.ctx, w, d)
-		f.storeLoads(w, l)
-		stale = never || l != nil && facts.loadsDiffer(l)
+	if due && f.readLoad(w, facts) || f.prober.changed(w.ctx, w, facts) {
+		f.seemsReplaced(w, facts)
 	}
-	if !stale && !f.prober.changed(w.ctx, w, facts) {
-		return
-	}
-	now := f.clock.Now()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w.Facts() != facts || w.removed || w.draining {
-		return
-	}
-	w.maybeReplaced = true
-	f.sched.advance(w.event, max(now, w.factsReadAt.Add(f.cfg.Health.Interval/2)))
 }
 
 // addConnector finds out the KV connector of a prefill worker whose dialect has several.

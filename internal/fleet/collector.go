@@ -46,6 +46,14 @@ var (
 		"Requests on a worker that produced a first token; the divisor of sluice_worker_first_token_seconds_total. One with separate prefill and decode workers counts for both.", "worker", "role")
 	firstTimeDesc = metric.Counter("sluice_worker_first_token_seconds_total",
 		"Total time, in seconds, from the start of the successful attempt to the first token; waiting in the queue is not included.", "worker", "role")
+	loadUnknownDesc = metric.Gauge("sluice_worker_load_unknown",
+		"1 while a worker that is healthy does not report its load: its engine has no route for it, answers in a form that cannot be read, or has not answered for three intervals. Only its bookings count then.", "worker", "worker_id", "role")
+	reportedRequestsDesc = metric.Gauge("sluice_rank_reported_requests",
+		"Requests that the engine of a rank reports, whoever sent them: running, and waiting inside the engine. Absent while there is no report that counts.", "rank", "role", "state")
+	reportedTokensDesc = metric.Gauge("sluice_rank_reported_kv_tokens",
+		"Tokens of its KV cache that the engine of a rank reports to be in use. Absent while there is no report that counts.", "rank", "role")
+	reportedUsageDesc = metric.Gauge("sluice_rank_reported_kv_usage_ratio",
+		"The part of its KV cache that the engine of a rank reports to be in use, from 0 to 1. Absent while there is no report that counts.", "rank", "role")
 	missingDesc = metric.Gauge("sluice_ranks_missing_capacity",
 		"Registered ranks with an unknown capacity that classes need; their number of requests is used instead.",
 		"role", "capacity")
@@ -67,7 +75,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, warmingDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
+	return metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, warmingDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, loadUnknownDesc, reportedRequestsDesc, reportedTokensDesc, reportedUsageDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -123,6 +131,7 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		status  Status
 		suspect bool
 		dead    bool
+		unknown bool // its load
 		ranks   []rankProgress
 	}
 	f := c.f
@@ -130,7 +139,7 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 	now := f.clock.Now()
 	workers := make([]one, 0, len(f.workers))
 	for _, w := range f.workers {
-		workers = append(workers, one{w, w.statusLocked(), w.suspectLocked(now) != nil, w.health.dead, f.progressOfLocked(w, now)})
+		workers = append(workers, one{w, w.statusLocked(), w.suspectLocked(now) != nil, w.health.dead, w.loadUnknownLocked() != "", f.progressOfLocked(w, now)})
 	}
 	f.mu.Unlock()
 
@@ -141,6 +150,17 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		ch <- upDesc.Of(one01(o.status == StatusReady), url, o.w.ID(), role)
 		ch <- suspectDesc.Of(one01(o.suspect), url, o.w.ID(), role)
 		ch <- deadDesc.Of(one01(o.dead), url, o.w.ID(), role)
+		ch <- loadUnknownDesc.Of(one01(o.unknown), url, o.w.ID(), role)
+		if l := o.w.loads.Load(); l != nil && c.f.counts(l, now) {
+			for _, r := range o.w.Ranks() {
+				if one, ok := rankLoad(&l.Loads, r.dp); ok {
+					ch <- reportedRequestsDesc.Of(float64(one.Running), label(r.id), role, "running")
+					ch <- reportedRequestsDesc.Of(float64(one.Waiting), label(r.id), role, "waiting")
+					ch <- reportedTokensDesc.Of(float64(one.UsedTokens), label(r.id), role)
+					ch <- reportedUsageDesc.Of(one.Usage, label(r.id), role)
+				}
+			}
+		}
 		for _, status := range allStatuses {
 			ch <- stateDesc.Of(one01(o.status == status), url, o.w.ID(), role, string(status))
 		}

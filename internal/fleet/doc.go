@@ -98,9 +98,10 @@
 // are. An unknown capacity is listed in Info and counted by a metric; the gate then
 // uses the number of requests instead.
 //
-// The load that engines report is read after each successful check (but not from
-// idle SGLang workers in fleets so large that these are checked less often) and kept
-// with its age. It is shown and decides nothing here.
+// The load that engines report is read at an interval of its own, once for all uses
+// (load_monitor.go): with a check where one is due, so that its connection serves both,
+// and not from idle workers of large fleets while nothing is decided by it. It is handed
+// to the gate and taken back there when it is too old; it decides nothing here.
 //
 // # Locks
 //

@@ -42,6 +42,9 @@ type fakeProber struct {
 	hangs map[string]*hang
 	// loadLost: no answer about it, for once.
 	loadLost bool
+	// loadReads counts the readings of the load, onLoad is called with each.
+	loadReads int
+	onLoad    func()
 	// schedulers are those of workers by URL; without one, the worker's answers, and it
 	// has no counters.
 	schedulers map[string]*fakeScheduler
@@ -239,6 +242,12 @@ func (p *fakeProber) changed(ctx context.Context, w *Worker, before *Facts) bool
 
 func (p *fakeProber) loads(_ context.Context, w *Worker, _ engine.Dialect) (*loads, bool) {
 	p.mu.Lock()
+	p.loadReads++
+	if f := p.onLoad; f != nil {
+		p.mu.Unlock()
+		f()
+		p.mu.Lock()
+	}
 	defer p.mu.Unlock()
 	l := p.load[w.URL()]
 	if l == nil {
@@ -302,6 +311,7 @@ func (s settings) options() Options {
 		Config: configtest.New(func(c *config.Config) {
 			c.Fleet.ModelID, c.Fleet.DPAware, c.Auth.WorkerAPIKey = s.ModelID, s.DPAware, s.apiKey
 			c.Fleet.PairLabel = s.PairLabel
+			c.Health.LoadMonitor = 0 // but in tests of it
 			configtest.Overlay(&c.Health, s.Health)
 			configtest.Overlay(&c.CircuitBreaker, s.Breaker)
 			if s.config != nil {

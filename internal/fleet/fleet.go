@@ -37,6 +37,7 @@ type Fleet struct {
 	sched     *schedule
 	limiter   checkLimiter
 	askers    checkLimiter // probes of schedulers
+	readers   checkLimiter // readings of the load
 	ctx       context.Context
 	cancel    context.CancelFunc
 
@@ -83,7 +84,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 	cfg := o.Config
 	f := &Fleet{
 		gate: gate, clock: clock, opts: o, cfg: cfg, log: o.Log, prober: p, sched: newSchedule(clock),
-		limiter: checkLimiter{max: o.maxProbes}, askers: checkLimiter{max: 2 * o.maxProbes},
+		limiter: checkLimiter{max: o.maxProbes}, askers: checkLimiter{max: 2 * o.maxProbes}, readers: checkLimiter{max: o.maxProbes},
 		transport: upstream.Config{
 			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
 			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet,
@@ -115,6 +116,7 @@ func (f *Fleet) Close() {
 	f.sched.close()
 	f.limiter.close()
 	f.askers.close()
+	f.readers.close()
 	for _, w := range workers {
 		w.cancel()
 		w.endpoint.Close()
@@ -223,6 +225,8 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
 	w.event = newEvent(func(now admission.Instant) { f.due(w, now) })
 	w.watchEvent = newEvent(func(now admission.Instant) { f.watchDue(w, now) })
+	w.loadEvent = newEvent(func(now admission.Instant) { f.loadTimeDue(w, now) })
+	w.reportEnd = newEvent(func(now admission.Instant) { f.reportEnds(w, now) })
 	w.updateState(noFacts)
 	w.ranks.Store(new([]*Rank))
 	if old == nil {
@@ -264,6 +268,12 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 	}
 	f.byID[w.id], f.byURL[spec.URL] = w, w
 	f.sched.set(w.event, now)
+	if f.cfg.Health.LoadMonitor > 0 {
+		f.sched.set(w.loadEvent, now.Add(f.jitterLocked(f.loadPause())))
+		if l := w.loads.Load(); l != nil {
+			f.sched.set(w.reportEnd, l.at.Add(reportCounts*f.cfg.Health.LoadMonitor))
+		}
+	}
 	return w, true, nil
 }
 
@@ -427,7 +437,9 @@ func (f *Fleet) stopLocked(w *Worker) {
 	w.removed = true
 	w.cancel()
 	f.forgetPairsLocked(w.Ranks())
-	f.sched.drop(w.event)
+	for _, e := range [...]*event{w.event, w.loadEvent, w.reportEnd} {
+		f.sched.drop(e)
+	}
 	for _, r := range w.Ranks() {
 		f.sched.drop(r.event)
 		f.sched.drop(r.warmth.event)

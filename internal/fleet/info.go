@@ -138,6 +138,11 @@ type RankInfo struct {
 	MaxRunningRequests int64 `json:"max_running_requests,omitempty"`
 	// Reported is what the engine itself says about its load.
 	Reported *ReportedInfo `json:"reported,omitempty"`
+	// DriftBlocks are the KV blocks that it reports in use, less those that were active by
+	// the bookings when it was asked; of decode and regular ranks whose report counts.
+	DriftBlocks *int64 `json:"decode_blocks_drift,omitempty"`
+	// Vetoed: no room because of what it reports.
+	Vetoed bool `json:"vetoed,omitempty"`
 	// Suspect: requests of it make no progress, and its scheduler is being probed.
 	// Wedged: nor does its scheduler, so that it gets no requests.
 	Suspect *SuspectInfo `json:"suspect,omitempty"`
@@ -170,7 +175,10 @@ type ReportedInfo struct {
 	Waiting       int64   `json:"waiting"`
 	WaitingTokens int64   `json:"waiting_tokens"`
 	UsedTokens    int64   `json:"used_tokens"`
+	TokenUsage    float64 `json:"token_usage"`
 	AgeSeconds    float64 `json:"age_secs"`
+	// Stale: it is so old that it does not count any more.
+	Stale bool `json:"stale,omitempty"`
 }
 
 func (r *Rank) reportedInfo(now admission.Instant) *ReportedInfo {
@@ -179,7 +187,8 @@ func (r *Rank) reportedInfo(now admission.Instant) *ReportedInfo {
 		return nil
 	}
 	age := now.Sub(at).Round(time.Millisecond).Seconds()
-	return &ReportedInfo{l.Running, l.Waiting, l.WaitingTokens, l.UsedTokens, age}
+	d := r.worker.fleet.cfg.Health.LoadMonitor
+	return &ReportedInfo{l.Running, l.Waiting, l.WaitingTokens, l.UsedTokens, l.Usage, age, d > 0 && now.Sub(at) >= reportCounts*d}
 }
 
 // Infos describes all workers in the order of registration.
@@ -278,7 +287,10 @@ func (w *Worker) infoLocked(place int) Info {
 		if w.inGate {
 			s := w.fleet.gate.RankStats(r.adm)
 			ri.Load, ri.PrefillSlots, ri.PendingDecode, ri.ActiveDecode = s.Load(), s.PrefillSlots, s.PendingDecode, s.ActiveDecode
-			ri.Candidate, ri.Room = s.Candidate, s.Room
+			ri.Candidate, ri.Room, ri.Vetoed = s.Candidate, s.Room, s.Reported.Vetoed
+			if ri.Reported != nil && !ri.Reported.Stale && w.role != admission.RolePrefill && w.fleet.cfg.Health.LoadMonitor > 0 {
+				ri.DriftBlocks = new(s.Drift())
+			}
 			if until := r.warmth.until; until != 0 {
 				ri.WarmingSecs = max(until.Sub(now), time.Millisecond).Round(time.Millisecond).Seconds()
 			}

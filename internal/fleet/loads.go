@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -78,28 +77,21 @@ func (f *Facts) copyLoads(before *Facts) {
 // readCapacities adds the capacities that are only reported with the load. A transient
 // failure leaves those from before.
 func (f *Fleet) readCapacities(ctx context.Context, w *Worker, facts *Facts) {
-	d := w.dialectBy(facts)
+	d, q := w.dialectBy(facts), f.askLoad(w)
 	l, never := f.prober.loads(ctx, w, d)
 	switch {
 	case l != nil:
 		facts.setLoads(l)
-		f.storeLoads(w, l)
+		f.storeLoads(w, l, q)
 	case never:
 		facts.noLoads = true
-		if path, _, _ := strings.Cut(d.LoadsPath(), "?"); path != "" {
+		if before := w.Facts(); before.read && !before.noLoads && f.cfg.Health.LoadMonitor > 0 {
+			f.log.Warn("worker does not report its load any more: its bookings alone count", "worker", w.url, "id", w.id, "path", d.LoadsPath())
+		}
+		if path := engine.PathOnly(d.LoadsPath()); path != "" {
 			facts.Missing = append(facts.Missing, path)
 		}
 	default:
 		facts.copyLoads(w.Facts())
-	}
-}
-
-func (f *Fleet) storeLoads(w *Worker, l *loads) {
-	if l != nil {
-		l.at = f.clock.Now()
-		w.loads.Store(l)
-		if l.CountsExternal && w.role == admission.RoleDecode && w.transfers.read(l.External) {
-			f.logTransfers(w)
-		}
 	}
 }

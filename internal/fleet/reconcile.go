@@ -410,6 +410,7 @@ func (f *Fleet) identityChangedLocked(w *Worker, now admission.Instant, changes 
 	ready := w.health.healthy
 	w.health = healthState{everHealthy: ready, healthy: ready}
 	w.loads.Store(nil)
+	f.dropReportsLocked(w, changes)
 	w.peer.Store(nil)
 	w.factsReadAt, w.factsAttempts = now.Add(-factsInterval), 0
 	w.maybeReplaced, w.otherIdentity = true, true

@@ -37,6 +37,9 @@ func (w *Worker) warnings() []string {
 		}
 		warn("all its routes answer 404: the path of its URL, %q, is probably wrong", path)
 	}
+	if why := w.loadUnknownLocked(); why != "" {
+		list = append(list, why)
+	}
 	list = append(list, w.dialectWarnings()...)
 	if f.connectorNote != "" && w.setConnector() == "" {
 		list = append(list, f.connectorNote)

@@ -164,9 +164,12 @@ func (h *hangStatus) untriedLocked(probed bool) bool {
 
 // readCounters reads the counters of w once.
 func (f *Fleet) readCounters(ctx context.Context, w *Worker, d engine.Dialect) {
-	sent := f.clock.Now()
+	sent, q := f.clock.Now(), f.askLoad(w)
 	l, how := f.prober.counters(ctx, w, d, countersTimeout)
 	now := f.clock.Now()
+	if how == outcomeOK {
+		f.storeLoads(w, &loads{Loads: *l}, q)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range w.looked {
@@ -250,6 +253,7 @@ func rankLoad(l *engine.Loads, dp int) (load RankLoad, told bool) {
 	for _, one := range l.Ranks {
 		load = load.Plus(one)
 	}
+	load.Usage /= float64(max(len(l.Ranks), 1))
 	return load, len(l.Ranks) > 0
 }
 

@@ -58,6 +58,8 @@ type Worker struct {
 	event  *event // the next check, or the next look at its drain
 
 	watchEvent *event        // the next look at the progress of its legs
+	loadEvent  *event        // the next reading of its load
+	reportEnd  *event        // when the last reading counts no more
 	askNow     chan struct{} // of one: a rank became suspect while the worker is being asked
 
 	// atomic
@@ -98,11 +100,14 @@ type Worker struct {
 	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsReadAt        admission.Instant // when they were last read whole
 	checking           bool
-	applied            bool     // applyOthersLocked leaves it out; false outside of it
-	maybeReplaced      bool     // it seems to be another engine than its facts are of
-	otherIdentity      bool     // its source says that it is one: what a running check reads may be the former's
-	factsAttempts      int      // times its facts were read and did not suffice for work
-	pairingNotes       []string // what keeps it from being paired, for the operator
+	applied            bool              // applyOthersLocked leaves it out; false outside of it
+	maybeReplaced      bool              // it seems to be another engine than its facts are of
+	readsLoad          bool              // its load is being read
+	loadAskedAt        admission.Instant // when that began last
+	loadLost           bool              // its engine has a route for it, but has not answered for long
+	otherIdentity      bool              // its source says that it is one: what a running check reads may be the former's
+	factsAttempts      int               // times its facts were read and did not suffice for work
+	pairingNotes       []string          // what keeps it from being paired, for the operator
 
 	// The progress of its legs; see wedge_watch.go.
 	asking bool              // its scheduler is being probed
@@ -188,12 +193,13 @@ type Rank struct {
 	wedged      atomic.Bool // as in hangStatus; changed with Fleet.mu held
 
 	// guarded by Fleet.mu
-	adm    *admission.Rank // its present registration at the gate, or a spare one
-	state  admission.RankState
-	facts  admission.RankAttributes // as the gate has them
-	event  *event                   // the end of its open breaker
-	warmth warmth
-	hang   hangStatus // what is known of its progress
+	adm      *admission.Rank // its present registration at the gate, or a spare one
+	state    admission.RankState
+	facts    admission.RankAttributes // as the gate has them
+	event    *event                   // the end of its open breaker
+	warmth   warmth
+	hang     hangStatus           // what is known of its progress
+	reported admission.RankReport // as the gate has it
 
 	pace     pace     // guarded by the mu of the liveness of its legs
 	partners partners // guarded by Fleet.quarantine.mu
