@@ -81,6 +81,7 @@ type pod struct {
 	args        []string // of the engine
 	grace       int      // seconds; 0: 10
 	preStop     int      // seconds of sleep before SIGTERM
+	finalizers  []string // keep it when it is deleted
 }
 
 // enginePort is the port of all pods' engines.
@@ -136,6 +137,9 @@ func (b *bed) object(p pod) object {
 		container["lifecycle"] = object{"preStop": object{"sleep": object{"seconds": p.preStop}}}
 	}
 	metadata := object{"labels": p.labels, "annotations": p.annotations}
+	if p.finalizers != nil {
+		metadata["finalizers"] = p.finalizers
+	}
 	if p.name != "" {
 		metadata["name"] = p.name
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/sim"
 )
 
 // churnTime is how long TestChurn makes changes, CHURN_SECS sets another time.
@@ -53,18 +55,18 @@ func TestChurnOfPairs(t *testing.T) {
 	c := newChurn(t)
 	var stable []*Pod
 	for _, role := range []string{"prefill", "decode"} {
-		stable = append(stable, c.start(c.pdPod("r1", role, 0), c.pdPod("r2", role, 0))...)
+		stable = append(stable, c.start(pdPod(sim.SGLang, "r1", role, 0), pdPod(sim.SGLang, "r2", role, 0))...)
 	}
 	c.next = func(old *Pod) pod {
 		if old != nil {
-			return c.pdPod(old.Metadata.Labels[revision], old.Metadata.Labels["role"], c.made)
+			return pdPod(sim.SGLang, old.Metadata.Labels[revision], old.Metadata.Labels["role"], c.made)
 		}
-		return c.pdPod([]string{"r1", "r2"}[c.rng.IntN(2)], []string{"prefill", "decode"}[c.rng.IntN(2)], c.made)
+		return pdPod(sim.SGLang, []string{"r1", "r2"}[c.rng.IntN(2)], []string{"prefill", "decode"}[c.rng.IntN(2)], c.made)
 	}
 	c.run(stable, func(server *APIServer) []string {
 		return append(c.selectsPairs(server), "--pair-label", revision)
 	})
-	checkPairs(t, c.namespace, 2)
+	checkPairs(t, node.Fleet(c.namespace, sim.SGLang), 2)
 }
 
 func newChurn(t testing.TB) *churn {

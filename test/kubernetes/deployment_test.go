@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+
+	"github.com/sluice-router/sluice/internal/sim"
 )
 
 // controllers starts them for the first test that needs them.
@@ -87,7 +89,7 @@ func TestDeploymentsRollOut(t *testing.T) {
 	r := startRouter(t, append(b.selectsPairs(cluster.Server(0)), "--pair-label", revision)...)
 	var both []workload
 	for _, role := range []string{"prefill", "decode"} {
-		w := workload{kind: "Deployment", name: role, replicas: 2, pod: b.pdPod("r1", role, 0)}
+		w := workload{kind: "Deployment", name: role, replicas: 2, pod: pdPod(sim.SGLang, "r1", role, 0)}
 		b.deploy(w)
 		both = append(both, w)
 	}
@@ -120,7 +122,7 @@ func TestDeploymentsRollOut(t *testing.T) {
 		l.more(20)
 	}
 	l.good()
-	checkPairs(t, b.namespace, 3)
+	checkPairs(t, node.Fleet(b.namespace, sim.SGLang), 3)
 }
 
 // A StatefulSet gives the new pods the names of the old ones.

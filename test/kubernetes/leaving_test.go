@@ -82,6 +82,37 @@ func TestGracePeriodIsABound(t *testing.T) {
 	r.sees()
 }
 
+// A pod that is deleted and does not go, because something keeps it or its node is lost,
+// is no worker after its grace period though its engine serves on; and a router that starts
+// meanwhile does not take it for one.
+func TestPodThatIsKept(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	kept := regular("kept").with(annotationGhost, "true")
+	kept.grace, kept.finalizers = 2, []string{"testbed/kept"}
+	pods := b.start(kept, regular("other"))
+	r := startRouter(t, b.selects(cluster.Server(0))...)
+	r.sees(pods...)
+	l := r.load()
+	l.more(10)
+	b.delete("kept", -1)
+	eventually(t, "the deleted pod is no candidate", func() string {
+		if w := r.worker(pods[0].url()); w.Status == "ready" {
+			return w.String()
+		}
+		return ""
+	})
+	pods[0].getsNothing(t, l)
+	r.sees(pods[1])
+	later := startRouter(t, b.selects(cluster.Server(0))...)
+	later.sees(pods[1])
+	if _, there := b.get("kept"); !there {
+		t.Error("the pod is gone: the test shows nothing")
+	}
+	l.good()
+	must(t, admin.Patch(t.Context(), podPath(b.namespace, "kept"), mergePatch, object{"metadata": object{"finalizers": nil}}))
+}
+
 // A pod that is deleted by force never shows when it is to go. What answers at its
 // address afterwards is nobody's worker.
 func TestForceDelete(t *testing.T) {

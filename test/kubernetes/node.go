@@ -81,10 +81,10 @@ func (n *Node) Close() {
 }
 
 // Fleet are the engines inside this process of a namespace, nil if there were none.
-func (n *Node) Fleet(namespace, backend string) *sim.Fleet {
+func (n *Node) Fleet(namespace string, backend sim.Backend) *sim.Fleet {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.fleets[namespace+"/"+backend]
+	return n.fleets[namespace+"/"+string(backend)]
 }
 
 // PodOf is the pod whose engine a worker inside this process is.

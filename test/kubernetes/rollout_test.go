@@ -14,10 +14,10 @@ import (
 const revision = "revision"
 
 // pdPod is a pod of a generation.
-func (b *bed) pdPod(gen, role string, i int) pod {
-	p := regular(fmt.Sprintf("%s-%s-%d", gen, role, i)).inside("sglang", role)
+func pdPod(backend sim.Backend, gen, role string, i int) pod {
+	p := regular(fmt.Sprintf("%s-%s-%d", gen, role, i)).inside(string(backend), role)
 	p.labels = map[string]string{"app": "engine", "role": role, revision: gen}
-	if role == "prefill" {
+	if role == "prefill" && backend == sim.SGLang {
 		p = p.with("sglang.ai/bootstrap-port", strconv.Itoa(9000+i))
 	}
 	return p
@@ -26,12 +26,20 @@ func (b *bed) pdPod(gen, role string, i int) pod {
 // A rollout under load, a pod of each role at a time: no request is ever split between
 // two generations, and none fails.
 func TestRolloutPairsWithinAGeneration(t *testing.T) {
-	t.Parallel()
+	for _, backend := range []sim.Backend{sim.SGLang, sim.VLLM} {
+		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel()
+			rollout(t, backend)
+		})
+	}
+}
+
+func rollout(t *testing.T, backend sim.Backend) {
 	b := newBed(t)
 	r := startRouter(t, append(b.selectsPairs(cluster.Server(0)), "--pair-label", revision)...)
 	start := func(gen string, i int) {
 		t.Helper()
-		for _, p := range b.start(b.pdPod(gen, "prefill", i), b.pdPod(gen, "decode", i)) {
+		for _, p := range b.start(pdPod(backend, gen, "prefill", i), pdPod(backend, gen, "decode", i)) {
 			r.becomes(p, "ready")
 		}
 	}
@@ -58,38 +66,43 @@ func TestRolloutPairsWithinAGeneration(t *testing.T) {
 	}
 	l.more(40)
 	l.good()
-	checkPairs(t, b.namespace, 3)
-	if f := node.Fleet(b.namespace, "sglang"); f.Violated() > 0 {
+	f := node.Fleet(b.namespace, backend)
+	checkPairs(t, f, 3)
+	if f.Violated() > 0 {
 		t.Errorf("%d violations of the engines' contract, the first: %s", f.Violated(), f.Violations()[0])
 	}
 }
 
-// checkPairs checks that both legs of each request of a namespace were of one generation, of
-// which that many served.
-func checkPairs(t *testing.T, namespace string, want int) {
+// checkPairs checks that both legs of each request were of one generation, of which that
+// many served.
+func checkPairs(t *testing.T, f *sim.Fleet, want int) {
 	t.Helper()
-	f := node.Fleet(namespace, "sglang")
 	type legs struct{ prefill, decode string }
-	rooms := make(map[int64]legs)
+	pairs := make(map[string]legs)
 	for _, w := range f.Workers() {
 		gen := node.PodOf(w).Metadata.Labels[revision]
 		for _, q := range w.Requests() {
-			leg := rooms[q.Room()]
+			// SGLang's legs have a room of their own for each attempt, vLLM's the id.
+			key := q.Header.Get("X-Request-Id")
+			if room := q.Room(); room != 0 {
+				key = strconv.FormatInt(room, 10)
+			}
+			leg := pairs[key]
 			if w.Role() == sim.Prefill {
 				leg.prefill = gen
 			} else {
 				leg.decode = gen
 			}
-			rooms[q.Room()] = leg
+			pairs[key] = leg
 		}
 	}
 	served := make(map[string]int)
-	for room, leg := range rooms {
+	for key, leg := range pairs {
 		if leg.prefill == "" || leg.decode == "" {
 			continue // the other leg never came to an engine
 		}
 		if leg.prefill != leg.decode {
-			t.Errorf("room %d was of generation %q in prefill and %q in decode", room, leg.prefill, leg.decode)
+			t.Errorf("request %s was of generation %q in prefill and %q in decode", key, leg.prefill, leg.decode)
 		}
 		served[leg.prefill]++
 	}
