@@ -304,6 +304,11 @@ func TestWhatIsSaidOfAPodIsNoDropOfAList(t *testing.T) {
 				pod("a", "", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), false)
 			b.cut()
 		}, []string{"10.0.0.1:8000 leaving by 946684801", ""}},
+		{"another pod of the name while the watch was away", func(b *bed) {
+			p := pod("a", "10.0.0.9", uid("2"))
+			b.store("pods", &p.ObjectMeta, p, false)
+			b.cut()
+		}, []string{"10.0.0.9:8000, 10.0.0.1:8000 leaving by 946684801", "10.0.0.9:8000"}},
 		{"deleted while the watch was away", func(b *bed) {
 			b.remove("pods", "llm/a", false)
 			b.cut()
@@ -435,6 +440,25 @@ func TestListsAreReadInPages(t *testing.T) {
 			}
 		})
 	})
+}
+
+// A server whose list never ends.
+func TestAListWithoutAnEndIsAFailure(t *testing.T) {
+	for pause, want := range map[time.Duration]string{0: "the list has more than 400 pages of 500 objects", time.Second: "context deadline exceeded"} {
+		inBubble(t, nil, func(s *apiServer) {
+			s.script = func(w http.ResponseWriter, r *http.Request) bool {
+				select {
+				case <-time.After(pause):
+				case <-r.Context().Done():
+				}
+				fmt.Fprint(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"more"},"items":[]}`)
+				return true
+			}
+		}, func(b *bed) {
+			b.pass(listTimeout)
+			b.wantError(want)
+		})
+	}
 }
 
 func TestMoreObjectsThanAreKeptAreAFailure(t *testing.T) {

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,60 +41,14 @@ const (
 	// maxRetryAfter bounds the pause that a server asks for.
 	maxRetryAfter = 60 * time.Second
 
-	pageSize = 500
+	// A list has pages of pageSize objects, maxPages of them at most, and takes no longer than
+	// listTimeout.
+	pageSize    = 500
+	maxPages    = 400
+	listTimeout = 2 * time.Minute
 	// maxObjects bounds how many objects of one kind are kept.
 	maxObjects = 20_000
 )
-
-// kind is one kind of objects that can be listed and watched.
-type kind struct {
-	resource string
-	newList  func() runtime.Object
-	newItem  func() runtime.Object
-	// items calls f for each item of a list.
-	items func(list runtime.Object, f func(runtime.Object))
-	// translate returns nil for an object that means nothing here. ok is false for
-	// another kind.
-	translate func(r *rules, o runtime.Object) (meta *metav1.ObjectMeta, translated *object, ok bool)
-}
-
-var pods = kind{
-	resource: "pods",
-	newList:  func() runtime.Object { return &corev1.PodList{} },
-	newItem:  func() runtime.Object { return &corev1.Pod{} },
-	items: func(list runtime.Object, f func(runtime.Object)) {
-		l := list.(*corev1.PodList)
-		for i := range l.Items {
-			f(&l.Items[i])
-		}
-	},
-	translate: func(r *rules, o runtime.Object) (*metav1.ObjectMeta, *object, bool) {
-		p, ok := o.(*corev1.Pod)
-		if !ok {
-			return nil, nil, false
-		}
-		return &p.ObjectMeta, r.translate(p), true
-	},
-}
-
-var endpointSlices = kind{
-	resource: "endpointslices",
-	newList:  func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
-	newItem:  func() runtime.Object { return &discoveryv1.EndpointSlice{} },
-	items: func(list runtime.Object, f func(runtime.Object)) {
-		l := list.(*discoveryv1.EndpointSliceList)
-		for i := range l.Items {
-			f(&l.Items[i])
-		}
-	},
-	translate: func(r *rules, o runtime.Object) (*metav1.ObjectMeta, *object, bool) {
-		s, ok := o.(*discoveryv1.EndpointSlice)
-		if !ok {
-			return nil, nil, false
-		}
-		return &s.ObjectMeta, r.translateSlice(s), true
-	},
-}
 
 // watcher keeps the objects of one kind as the API server has them.
 type watcher struct {
@@ -118,7 +70,7 @@ type watcher struct {
 	objects  map[string]*object // by namespace and name
 	departed []fleet.Declared   // workers that the server says are no more, not reported yet
 	err      error              // of the last list
-	// unwatched is why objects are only listed, unreadable how many of them could not be
+	// unwatched is why objects are only listed, unreadable says which of them could not be
 	// decoded.
 	unwatched  error
 	unreadable []string
@@ -204,9 +156,15 @@ func (w *watcher) request() *rest.Request {
 // list reads all objects, page by page, and returns their version. They are what the
 // server has now, not what a cache of it had: no version is asked for.
 func (w *watcher) list(ctx context.Context) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
 	var unreadable []string
 	objects := map[string]*object{}
-	for next, restarted := "", false; ; {
+	next, restarted := "", false
+	for n := 1; ; n++ {
+		if n > maxPages {
+			return "", fmt.Errorf("the list has more than %d pages of %d objects: the selector should match fewer", maxPages, pageSize)
+		}
 		page, err := w.page(ctx, next)
 		if next != "" && apierrors.IsResourceExpired(err) && !restarted {
 			// The list took longer than the server remembers its version.
@@ -229,7 +187,7 @@ func (w *watcher) list(ctx context.Context) (version string, err error) {
 	}
 	w.mu.Lock()
 	for key, o := range objects {
-		if old := w.objects[key]; old != nil && old.uid == o.uid {
+		if old := w.objects[key]; old != nil {
 			w.departLocked(old, o, false)
 		}
 	}
