@@ -110,8 +110,8 @@ func (f *Fleet) setInPlaceLocked(old *Worker, source string, set workerSettings,
 		old.transfers.forget()
 		f.liftQuarantineLocked(old, changes)
 		f.forgetPairsLocked(old.Ranks())
+		f.sched.set(old.event, now)
 	}
-	f.sched.set(old.event, now)
 	return old, true
 }
 

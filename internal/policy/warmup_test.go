@@ -111,3 +111,27 @@ func TestWarmUpOfMostOfAFleet(t *testing.T) {
 		}
 	}
 }
+
+// Neither a warm-up nor priorities make a choice allocate.
+func TestPreferredRanksAllocateNothing(t *testing.T) {
+	newPolicy, err := New(PowerOfTwo, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := admission.NewGate(admission.Options{NewPolicy: newPolicy}, admission.NewSystemClock(), nil)
+	defer gate.Close()
+	for i := range 100 {
+		gate.Apply(admission.Change{Op: admission.AddRank, Rank: admission.NewRank(admission.RankSpec{
+			ID: fmt.Sprint(i), Role: admission.RoleRegular, Models: []string{"m"}, Priority: i % 3, State: admission.RankState{Healthy: true, Share: uint16(i % 2 * 250)},
+		})})
+	}
+	tk := &admission.Ticket{Target: gate.Resolve(admission.TargetSpec{Model: "m"})}
+	if n := testing.AllocsPerRun(1000, func() {
+		if err := gate.Acquire(context.Background(), tk); err != nil {
+			t.Fatal(err)
+		}
+		tk.Release()
+	}); n > 0 {
+		t.Errorf("%g allocations for a request", n)
+	}
+}
