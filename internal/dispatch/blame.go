@@ -39,6 +39,8 @@ const (
 	blameWedged
 	// blameRoute: the worker does not have the route.
 	blameRoute
+	// blameModel: the worker serves another model now.
+	blameModel
 )
 
 // chargeRule is what a failure means for the rank's breaker.
@@ -60,11 +62,12 @@ const (
 type againRule int
 
 const (
-	againNever   againRule = iota
-	againPaused            // after a pause, as the budget allows
-	againOnce              // the same, once for a request
-	againAtOnce            // without a pause, whatever the budget
-	againByRoute           // at another worker that may have the route
+	againNever     againRule = iota
+	againPaused              // after a pause, as the budget allows
+	againOnce                // the same, once for a request
+	againAtOnce              // without a pause, whatever the budget
+	againElsewhere           // the same, but not where it has failed before
+	againByRoute             // at another worker that may have the route
 )
 
 // blames has the consequences of each.
@@ -84,6 +87,7 @@ var blames = [...]struct {
 	blameLost:      {chargeNone, againAtOnce},
 	blameWedged:    {chargeShown, againAtOnce},
 	blameRoute:     {chargeNone, againByRoute},
+	blameModel:     {chargeNone, againElsewhere},
 }
 
 // blame tells whose doing f is.
@@ -93,6 +97,8 @@ func (f *failure) blame() blame {
 		return blameRoute
 	case f.rank == nil, f.secondary, f.clientLeft, f.ours:
 		return blameNobody
+	case f.noModel:
+		return blameModel
 	case f.workerDead:
 		return blameLost
 	case f.wedged:

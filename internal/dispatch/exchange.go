@@ -3,6 +3,7 @@ package dispatch
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -173,8 +174,12 @@ func (x *exchange) retryable(f *failure) (again, atOnce bool) {
 	if rule == againNever || x.out.begun || x.attempts > x.d.maxRetries() {
 		return false, false
 	}
-	if rule == againAtOnce {
+	switch rule {
+	case againAtOnce:
 		return true, true
+	case againElsewhere:
+		// The gate grants a rank again that was left out if there is no other.
+		return !slices.ContainsFunc(x.ticket.Exclude[f.leg], func(r *admission.Rank) bool { return r.Data() == f.rank }), true
 	}
 	if rule == againOnce && f.status == http.StatusInternalServerError {
 		if x.retried500 {

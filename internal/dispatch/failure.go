@@ -95,6 +95,8 @@ type failure struct {
 	wedged bool
 	// noRoute: the worker does not have the route.
 	noRoute bool
+	// noModel: the worker does not serve the model, though it did when it was last asked.
+	noModel bool
 	// ours: the router itself ended it, by a limit of its own or because it cannot
 	// tell the client what the model said. Nobody is charged, nothing tried again.
 	ours bool

@@ -158,6 +158,7 @@ func (x *request) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.
 		reason:   reasonEngineStatus,
 		transfer: x.plan.pair && rank.Dialect().TransferFailure(resp.Status, body),
 	}
+	f.noModel = f.status == statusNotFound && modelMissing(body)
 	if err != nil {
 		why := "it broke off"
 		if errors.Is(err, errTooLarge) {

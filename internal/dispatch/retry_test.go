@@ -61,6 +61,47 @@ func TestRetriesOnAnotherWorker(t *testing.T) {
 	}
 }
 
+// An engine was started with another model since it was last asked. Its 404 is not the
+// client's fault, whose model others serve: nobody is told of it, and nobody is charged.
+// A 404 of another kind, and one that all give, pass.
+func TestEngineWithAnotherModelIsPassedBy(t *testing.T) {
+	t.Parallel()
+	const model = `{"error":{"message":"The model does not exist.","type":"NotFoundError","param":"model","code":404}}`
+	for _, body := range []string{model, `{"error":{"code":"model_not_found"}}`, `{"object":"error","type":"NotFoundError","param":"model"}`} {
+		for _, bad := range []sim.Role{sim.Prefill, sim.Decode} {
+			r := newRig(t, pd(rigOptions{retries: 3, health: rarely, breaker: firstFault, sim: sim.Options{Prefill: 2, Decode: 2}}))
+			r.sim.Worker(string(bad) + "-0").SetFault(sim.Fault{Status: 404, Body: body})
+			for _, extra := range []string{"", streamed, "", streamed} {
+				if a := r.chat(extra); a.status != 200 || a.err != nil {
+					t.Errorf("%s has another model: got %d %s %v", bad, a.status, a.body, a.err)
+				}
+			}
+			for _, i := range r.fleet.Infos() {
+				if i.Breaker != "closed" {
+					t.Errorf("%s is charged", i.URL)
+				}
+			}
+			r.settled()
+		}
+	}
+	r := newRig(t, rigOptions{retries: 3, health: rarely, sim: sim.Options{Regular: 2}})
+	for _, w := range r.sim.Workers() {
+		w.SetFault(sim.Fault{Status: 404, Body: model})
+	}
+	if a := r.chat(""); a.status != 404 || a.body != model || asked(r.sim.Workers()...) > 3 {
+		t.Errorf("nobody has the model: got %d %s after %d attempts", a.status, a.body, asked(r.sim.Workers()...))
+	}
+	before := asked(r.sim.Workers()...)
+	for _, w := range r.sim.Workers() {
+		w.ClearFaults()
+		w.SetFault(sim.Fault{Status: 404, Body: `{"error":{"message":"Response not found","param":"response_id"}}`})
+	}
+	if a := r.chat(""); a.status != 404 || asked(r.sim.Workers()...) != before+1 {
+		t.Errorf("another 404: got %d %s after %d attempts", a.status, a.body, asked(r.sim.Workers()...)-before)
+	}
+	r.settled()
+}
+
 // A worker that refuses connections costs a request nothing but a moment.
 func TestRetriesOnRefusal(t *testing.T) {
 	t.Parallel()

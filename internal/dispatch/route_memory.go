@@ -18,6 +18,26 @@ func routeMissing(body []byte) bool {
 	return len(body) <= 256 && unmarshal(body, &e) && len(e) == 1 && e["detail"] == "Not Found"
 }
 
+// modelMissing tells an engine's 404 that means the model. The router sends a request only
+// where its model is served, so such an engine has been started with another one since it
+// was last asked.
+func modelMissing(body []byte) bool {
+	type reason struct{ Param, Code, Type any }
+	var e struct {
+		Error reason
+		reason
+	}
+	if len(body) > 4096 || !unmarshal(body, &e) {
+		return false
+	}
+	for _, r := range [...]reason{e.Error, e.reason} {
+		if r.Param == "model" || r.Code == "model_not_found" || r.Type == "not_found_error" {
+			return true
+		}
+	}
+	return false
+}
+
 const (
 	// routeMemoryFor is how long it is remembered that a worker lacks a route; it
 	// may be replaced by a newer one at the same address.
