@@ -37,6 +37,8 @@ const (
 	// blameWedged: the rank's scheduler was found to make no progress. The fleet sends it
 	// nothing more, so that its breaker need not know.
 	blameWedged
+	// blameRank: the worker does not have the rank any more that it was asked for.
+	blameRank
 	// blameRoute: the worker does not have the route.
 	blameRoute
 	// blameModel: the worker serves another model now.
@@ -86,6 +88,7 @@ var blames = [...]struct {
 	blameLink:      {chargeNone, againOnce},
 	blameLost:      {chargeNone, againAtOnce},
 	blameWedged:    {chargeShown, againAtOnce},
+	blameRank:      {chargeNone, againPaused},
 	blameRoute:     {chargeNone, againByRoute},
 	blameModel:     {chargeNone, againElsewhere},
 }
@@ -105,6 +108,8 @@ func (f *failure) blame() blame {
 		return blameWedged
 	case f.transfer:
 		return blameLink
+	case f.rankMissing:
+		return blameRank
 	case f.unproven:
 		return blameLate
 	}

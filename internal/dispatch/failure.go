@@ -93,6 +93,8 @@ type failure struct {
 	workerDead bool
 	// wedged: the leg was taken back from a rank whose scheduler makes no progress.
 	wedged bool
+	// rankMissing: the worker does not have the data-parallel rank that it was asked for.
+	rankMissing bool
 	// noRoute: the worker does not have the route.
 	noRoute bool
 	// noModel: the worker does not serve the model, though it did when it was last asked.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
@@ -225,6 +227,41 @@ func TestRoomAndRankAgree(t *testing.T) {
 			}
 			if aware && (used[0] == 0 || used[1] == 0) {
 				t.Errorf("ranks used: %v", used)
+			}
+		})
+	}
+}
+
+// A worker may have fewer ranks than it had when the request was granted: another process
+// was started at its address. The engine's 400 is not the client's then.
+func TestRankThatIsGone(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []sim.Backend{sim.SGLang, sim.VLLM} {
+		t.Run(string(backend), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, pd(rigOptions{dpAware: true, retries: 6, sim: sim.Options{Worker: sim.WorkerOptions{DPSize: 2, Backend: backend}},
+				specs: func(_ *sim.Worker, s *fleet.WorkerSpec) { s.DPSize = 4 }}))
+			for range 24 {
+				if a := r.chat(""); a.status != 200 {
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+			}
+			refused := 0
+			for _, w := range r.sim.Workers() {
+				for _, q := range w.Requests() {
+					if q.Status == 400 {
+						refused++
+					}
+				}
+			}
+			if refused == 0 {
+				t.Error("no request was granted the rank that is gone")
+			}
+			r.settled()
+			for _, k := range r.gate.Stats().Ranks {
+				if k.State.Breaker != admission.BreakerClosed {
+					t.Errorf("%s is charged", k.ID)
+				}
 			}
 		})
 	}

@@ -137,9 +137,6 @@ func (x *request) clientEnd(cause error) *failure {
 // the rest of it comes: one whose body breaks off, or is larger than the router takes,
 // is passed on cut.
 func (x *request) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.Rank, resp *upstream.Response) *failure {
-	if resp.Status == statusNotFound && rank != nil {
-		rank.CheckSoon() // it may not serve any more what it was sent
-	}
 	limit := x.d.opts.MaxErrorBody
 	body, err := x.collect(resp.Body, limit)
 	if err == errNoRoom {
@@ -155,8 +152,12 @@ func (x *request) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.
 	f := &failure{
 		leg: leg, rank: rank, status: resp.Status, body: body,
 		contentType: resp.Get("Content-Type"), retryAfter: resp.Get("Retry-After"),
-		reason:   reasonEngineStatus,
-		transfer: x.plan.pair && rank.Dialect().TransferFailure(resp.Status, body),
+		reason:      reasonEngineStatus,
+		transfer:    x.plan.pair && rank.Dialect().TransferFailure(resp.Status, body),
+		rankMissing: rank != nil && rank.DPRank() >= 0 && rank.Dialect().RankMissing(resp.Status, body),
+	}
+	if rank != nil && (resp.Status == statusNotFound || f.rankMissing) {
+		rank.CheckSoon() // it may not serve any more what it was sent
 	}
 	f.noModel = f.status == statusNotFound && modelMissing(body)
 	if err != nil {

@@ -41,6 +41,17 @@ var transferWords = [][]byte{
 	[]byte("transfer"), []byte("bootstrap"), []byte("kvpoll"), []byte("disagg"), []byte("abort"),
 }
 
+// RankMissing implements Dialect. Engines say which number is out of which range, by the
+// name that the number has with them.
+func (HTTP) RankMissing(status int, body []byte) bool {
+	if status != http.StatusBadRequest {
+		return false
+	}
+	body = body[:min(len(body), 4096)]
+	return bytes.Contains(body, []byte("out of range")) &&
+		(bytes.Contains(body, []byte("dp_rank")) || bytes.Contains(body, []byte("data_parallel_rank")))
+}
+
 // HandOffLost implements Dialect: no status means it.
 func (HTTP) HandOffLost(int) bool { return false }
 

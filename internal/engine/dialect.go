@@ -49,6 +49,10 @@ type Dialect interface {
 	// hand-off between the legs broke. Either side may be the one to say so, and
 	// neither is proved guilty by it. body may be cut short.
 	TransferFailure(status int, body []byte) bool
+	// RankMissing tells whether an answer with an error reports that the server does not
+	// have the data-parallel rank that it was asked for: another process, with fewer, may
+	// have taken its place. body may be cut short.
+	RankMissing(status int, body []byte) bool
 	// HandOffLost tells whether this status of a decode leg means that it could not
 	// fetch what prefill had handed over.
 	HandOffLost(status int) bool

@@ -18,6 +18,9 @@ type CommandOptions struct {
 	// Load makes the workers cheap enough to be a load test's backend: no
 	// request log, health answered at once, long keep-alive.
 	Load bool
+	// PrefillDPSize and DecodeDPSize are the data-parallel ranks of the workers of these
+	// roles. Zero: as Worker says.
+	PrefillDPSize, DecodeDPSize int
 }
 
 // DefaultTiming is the command's: a mid-sized model on one GPU.
@@ -46,6 +49,14 @@ func Run(ctx context.Context, o CommandOptions, out io.Writer) error {
 	if o.Load {
 		o.Worker.LogRequests, o.Worker.LogBodyBytes, o.Worker.HealthDelay = -1, -1, -1
 		def(&o.Worker.MaxRunning, 1<<20)
+	}
+	o.Each = func(role Role, _ int, w *WorkerOptions) {
+		switch {
+		case role == Prefill && o.PrefillDPSize != 0:
+			w.DPSize = o.PrefillDPSize
+		case role == Decode && o.DecodeDPSize != 0:
+			w.DPSize = o.DecodeDPSize
+		}
 	}
 	f, err := Start(o.Options)
 	if err != nil {

@@ -156,8 +156,8 @@ func (x *exchange) register(w *Worker, l *lifetime) {
 	for rank := range w.opt.DPSize {
 		e := &engineRef{id: base, host: canonicalHost(w.opt.SideChannelHost), port: w.sidePort + rank, rank: rank,
 			worker: w, life: l, lost: make(chan struct{})}
-		if w.opt.DPSize > 1 {
-			e.id += "_dp" + strconv.Itoa(rank)
+		if w.opt.DPSize > 1 || w.opt.FirstRank > 0 {
+			e.id += "_dp" + strconv.Itoa(rank+w.opt.FirstRank)
 		}
 		l.engines = append(l.engines, e)
 		l.blocks = append(l.blocks, &blocks{})

@@ -62,6 +62,10 @@ type WorkerOptions struct {
 	Adapters []string
 	// DPSize is the number of data-parallel ranks. Default 1.
 	DPSize int
+	// FirstRank is the number that a vLLM server gives the first of them in its metrics
+	// and its engines' ids, as one that has a part of a model's ranks does
+	// (--data-parallel-start-rank). Requests name them from 0 all the same.
+	FirstRank int
 	// Timing is how long things take. SetTiming changes it later.
 	Timing Timing
 
@@ -283,6 +287,9 @@ func (o WorkerOptions) withDefaults(role Role) WorkerOptions {
 }
 
 func (o WorkerOptions) validate() error {
+	if o.FirstRank < 0 || o.FirstRank > 4096 {
+		return fmt.Errorf("cannot simulate a first rank of %d: want 0 to 4096", o.FirstRank)
+	}
 	if o.DPSize < 0 || o.DPSize > 4096 {
 		return fmt.Errorf("cannot simulate a worker of %d ranks: want 1 to 4096", o.DPSize)
 	}

@@ -120,16 +120,16 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 			last = m.name
 		}
 		for rank, c := range counts {
-			fmt.Fprintf(rw, "vllm:%s{engine=\"%d\",model_name=%q%s} %v\n", m.name, rank, w.opt.Model, m.labels, m.value(c))
+			fmt.Fprintf(rw, "vllm:%s{engine=\"%d\",model_name=%q%s} %v\n", m.name, rank+w.opt.FirstRank, w.opt.Model, m.labels, m.value(c))
 			if base, ok := strings.CutSuffix(m.name, "_total"); ok { // its twin, with a time as value
-				fmt.Fprintf(rw, "vllm:%s_created{engine=\"%d\",model_name=%q%s} %v\n", base, rank, w.opt.Model, m.labels, w.startedSeconds())
+				fmt.Fprintf(rw, "vllm:%s_created{engine=\"%d\",model_name=%q%s} %v\n", base, rank+w.opt.FirstRank, w.opt.Model, m.labels, w.startedSeconds())
 			}
 		}
 	}
 	fmt.Fprintf(rw, "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.\n"+
 		"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %g\n", w.startedSeconds())
-	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, report.generated)
-	fmt.Fprintf(rw, "# TYPE vllm:iteration_tokens_total histogram\nvllm:iteration_tokens_total_count{engine=\"0\",model_name=%q} %d\n", w.opt.Model, report.steps)
+	fmt.Fprintf(rw, "# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine=\"%d\",model_name=%q} %d\n", w.opt.FirstRank, w.opt.Model, report.generated)
+	fmt.Fprintf(rw, "# TYPE vllm:iteration_tokens_total histogram\nvllm:iteration_tokens_total_count{engine=\"%d\",model_name=%q} %d\n", w.opt.FirstRank, w.opt.Model, report.steps)
 	fmt.Fprintf(rw, "# TYPE vllm:request_success_total counter\n")
 	for _, reason := range []string{"stop", "length", "abort"} {
 		n := 0
@@ -138,22 +138,22 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		} else if reason == "abort" {
 			n = s.Gone
 		}
-		fmt.Fprintf(rw, "vllm:request_success_total{engine=\"0\",finished_reason=%q,model_name=%q} %d\n", reason, w.opt.Model, n)
+		fmt.Fprintf(rw, "vllm:request_success_total{engine=\"%d\",finished_reason=%q,model_name=%q} %d\n", w.opt.FirstRank, reason, w.opt.Model, n)
 	}
 	fmt.Fprintf(rw, "# TYPE vllm:cache_config_info gauge\n")
 	for rank := range counts {
 		fmt.Fprintf(rw, "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"%d\","+
 			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\",user_specified_block_size=\"True\"} 1.0\n",
-			w.opt.PageSize, rank, w.opt.KVTokens, w.opt.KVTokens/w.opt.PageSize)
+			w.opt.PageSize, rank+w.opt.FirstRank, w.opt.KVTokens, w.opt.KVTokens/w.opt.PageSize)
 	}
 	if c := w.opt.Connector; c == NIXL || c == NIXLPush {
 		for rank, c := range counts {
 			fmt.Fprintf(rw, "# TYPE vllm:nixl_bytes_transferred histogram\n"+
 				"vllm:nixl_bytes_transferred_count{engine=\"%d\",model_name=%q} %d\nvllm:nixl_bytes_transferred_sum{engine=\"%d\",model_name=%q} %d\n",
-				rank, w.opt.Model, c.pulled, rank, w.opt.Model, c.external*bytesOfKV)
+				rank+w.opt.FirstRank, w.opt.Model, c.pulled, rank+w.opt.FirstRank, w.opt.Model, c.external*bytesOfKV)
 		}
-		fmt.Fprintf(rw, "# TYPE vllm:nixl_num_failed_transfers_total counter\nvllm:nixl_num_failed_transfers_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.TransferFailed)
-		fmt.Fprintf(rw, "# TYPE vllm:nixl_num_kv_expired_reqs_total counter\nvllm:nixl_num_kv_expired_reqs_total{engine=\"0\",model_name=%q} %d\n", w.opt.Model, s.Expired)
+		fmt.Fprintf(rw, "# TYPE vllm:nixl_num_failed_transfers_total counter\nvllm:nixl_num_failed_transfers_total{engine=\"%d\",model_name=%q} %d\n", w.opt.FirstRank, w.opt.Model, s.TransferFailed)
+		fmt.Fprintf(rw, "# TYPE vllm:nixl_num_kv_expired_reqs_total counter\nvllm:nixl_num_kv_expired_reqs_total{engine=\"%d\",model_name=%q} %d\n", w.opt.FirstRank, w.opt.Model, s.Expired)
 	}
 }
 
