@@ -19,6 +19,9 @@ import (
 // churnTime is how long TestChurn makes changes, CHURN_SECS sets another time.
 const churnTime = 10 * time.Second
 
+// leeway is by how much the numbers of goroutines and of files vary at rest.
+const leeway = 8
+
 // churn makes changes at random.
 type churn struct {
 	*bed
@@ -98,6 +101,10 @@ func (c *churn) run(stable []*Pod, flags func(*APIServer) []string) {
 	r := startRouter(t, append(flags(server), "--source-hold-secs", "3")...)
 	r.sees(stable...)
 	l := r.load()
+	l.more(40)
+	l.good()
+	goroutines, files := r.own(t, "go_goroutines"), r.own(t, "process_open_fds")
+	l = r.load()
 
 	restarts := make(chan error, 1)
 	end := time.Now().Add(length)
@@ -126,6 +133,29 @@ func (c *churn) run(stable []*Pod, flags func(*APIServer) []string) {
 	l.more(20)
 	l.begun()
 	t.Logf("%d changes", len(c.log))
+
+	// What the changes have cost is given back.
+	for _, name := range slices.Clone(c.pods) {
+		c.remove(name, -1)
+	}
+	r.agrees(c.bed)
+	_, metrics := get("http://" + r.metrics + "/metrics")
+	if !strings.Contains(metrics, stable[0].url()) {
+		t.Errorf("no metric of %s", stable[0].url())
+	}
+	for line := range strings.Lines(metrics) {
+		if strings.Contains(line, "http://") && !slices.ContainsFunc(stable, func(p *Pod) bool { return strings.Contains(line, p.url()) }) {
+			t.Errorf("a metric of a worker that is gone: %s", line)
+			break
+		}
+	}
+	eventually(t, "goroutines and files are given back", func() string {
+		g, f := r.own(t, "go_goroutines"), r.own(t, "process_open_fds")
+		if g > goroutines+leeway || f > files+leeway {
+			return fmt.Sprintf("%v goroutines and %v files, and before the changes %v and %v", g, f, goroutines, files)
+		}
+		return ""
+	})
 }
 
 // change makes one change.
