@@ -193,11 +193,11 @@ func (f *chaosFleet) add(p *engineProcess, generation string, fates func(i int) 
 
 // startPairs starts prefill and decode engines of both kinds: for each kind a process whose
 // engines have faults one by one, but for the first prefill and decode engine, which only
-// ever behave, and one that is stopped and killed as a whole.
+// ever behave, with two data-parallel ranks each, and one that is stopped and killed as a whole.
 func startPairs(t testing.TB) *chaosFleet {
 	f := &chaosFleet{}
 	for _, kind := range []string{"sglang", "vllm"} {
-		f.add(startEngines(t, kind+"-a", "--backend", kind, "--prefill", "3", "--decode", "3"), kind+"-a", func(i int) []deed {
+		f.add(startEngines(t, kind+"-a", "--backend", kind, "--dp-size", "2", "--prefill", "3", "--decode", "3"), kind+"-a", func(i int) []deed {
 			if i%3 == 0 {
 				return nil
 			}
@@ -211,12 +211,12 @@ func startPairs(t testing.TB) *chaosFleet {
 }
 
 // startWhole starts engines that run whole requests: for each kind a process whose engines
-// have faults one by one, but for the first two, three processes of one engine each, and two
+// have faults one by one, but for the first two, with two data-parallel ranks each, three processes of one engine each, and two
 // engines behind TLS.
 func startWhole(t testing.TB) *chaosFleet {
 	f := &chaosFleet{}
 	for _, kind := range []string{"sglang", "vllm"} {
-		f.add(startEngines(t, kind+"-a", "--backend", kind, "--prefill", "0", "--decode", "0", "--regular", "5"), kind, func(i int) []deed {
+		f.add(startEngines(t, kind+"-a", "--backend", kind, "--dp-size", "2", "--prefill", "0", "--decode", "0", "--regular", "5"), kind, func(i int) []deed {
 			if i < 2 {
 				return nil
 			}
