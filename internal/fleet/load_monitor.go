@@ -174,8 +174,8 @@ func (f *Fleet) reportEnds(w *Worker, now admission.Instant) {
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}
-	// Not one that is away, or idle in a fleet so large that it is not asked.
-	if w.health.healthy && !w.draining && !w.loadLost && !w.Facts().noLoads && now.Sub(w.loadAskedAt) < reportCounts*f.loadPause() {
+	// Not one that fails its checks, or idle in a fleet so large that it is not asked.
+	if w.health.healthy && !w.health.failing() && !w.draining && !w.loadLost && !w.Facts().noLoads && now.Sub(w.loadAskedAt) < reportCounts*f.loadPause() {
 		w.loadLost = true
 		f.log.Warn("worker does not report its load any more: its bookings alone count", "worker", w.url, "id", w.id, "path", w.Dialect().LoadsPath())
 	}

@@ -51,6 +51,8 @@ type gateDoc struct {
 		Pending  int64  `json:"decode_blocks_pending"`
 		Active   int64  `json:"decode_blocks_active"`
 		Tokens   int64  `json:"prefill_tokens"`
+		Unbooked int64  `json:"decode_blocks_unbooked"`
+		Vetoed   bool   `json:"vetoed"`
 		Capacity struct {
 			Blocks int64 `json:"total_kv_blocks"`
 		} `json:"capacity"`
