@@ -22,7 +22,8 @@ func (r *rig) load(w *sim.Worker) int {
 // a worker that was started anew then looked idle and took all traffic.
 func TestAbortsLeakNoLoad(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}, policy: "power_of_two"})
+	r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}, policy: "power_of_two",
+		config: func(c *config.Config) { c.Fleet.WorkerWarmup = 0 }})
 	a, b := r.sim.Regular(0), r.sim.Regular(1)
 	a.SetFault(sim.Fault{Delay: forever})
 	b.SetFault(sim.Fault{Delay: forever})

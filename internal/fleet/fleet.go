@@ -53,7 +53,7 @@ type Fleet struct {
 	aliases    config.ModelAliases
 	firstAdded admission.Instant // when the first worker was registered
 	firstInUse admission.Instant // when the first rank became a candidate
-	anyInUse   bool              // one did
+	startRanks map[string]bool   // ids of those that did soon after; nil before the first
 	byID       map[string]*Worker
 	byURL      map[string]*Worker
 	retired    map[*Worker]struct{} // replaced, with an endpoint of their own that still has requests

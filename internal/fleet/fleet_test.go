@@ -239,7 +239,7 @@ func TestHealthChecksDoNotResetLoad(t *testing.T) {
 // TestRestartUnderTheSameAddressStartsCountsAnew guards against counts that outlive a
 // worker and make the new one at its address look idle or full.
 func TestRestartUnderTheSameAddressStartsCountsAnew(t *testing.T) {
-	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
+	inBubble(t, settings{ModelID: "m", config: func(c *config.Config) { c.Fleet.WorkerWarmup = 0 }}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)
 		b.add(WorkerSpec{URL: urlA})
 		wb := b.add(WorkerSpec{URL: urlB})

@@ -47,13 +47,10 @@ func (f *Fleet) nextStateLocked(r *Rank) admission.RankState {
 // beginWarmUpLocked begins the warm-up of r anew.
 func (f *Fleet) beginWarmUpLocked(r *Rank) {
 	m, now := &r.warmth, f.clock.Now()
-	if !f.anyInUse {
-		f.anyInUse, f.firstInUse = true, now
-	}
-	isNew := !m.came
+	cameFirst := !m.came && f.comesWithTheRouterLocked(r, now)
 	m.came = true
 	length := f.cfg.Fleet.WorkerWarmup
-	if length <= 0 || isNew && now.Sub(f.firstInUse) <= startTogether {
+	if length <= 0 || cameFirst {
 		return
 	}
 	m.until = now.Add(length)
@@ -61,6 +58,23 @@ func (f *Fleet) beginWarmUpLocked(r *Rank) {
 		m.event = newEvent(func(admission.Instant) { f.warm(r) })
 	}
 	f.sched.set(m.event, m.until)
+}
+
+// comesWithTheRouterLocked reports whether r, which is new, is one of the ranks that are
+// there because the router has started. One that was removed and came again is not.
+func (f *Fleet) comesWithTheRouterLocked(r *Rank, now admission.Instant) bool {
+	if f.startRanks == nil {
+		f.startRanks, f.firstInUse = map[string]bool{}, now
+	}
+	if now.Sub(f.firstInUse) > startTogether {
+		clear(f.startRanks)
+		return false
+	}
+	if f.startRanks[r.id] {
+		return false
+	}
+	f.startRanks[r.id] = true
+	return true
 }
 
 func (f *Fleet) endWarmUpLocked(r *Rank) {

@@ -156,6 +156,22 @@ func TestWhoStaysDoesNotWarmUp(t *testing.T) {
 	})
 }
 
+// A worker that is removed and registered again is another, however new the router is.
+func TestReAddedWorkerOfANewRouterWarmsUp(t *testing.T) {
+	inBubble(t, settings{ModelID: "m"}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		b.add(WorkerSpec{URL: urlA})
+		b.add(WorkerSpec{URL: urlB})
+		b.pass(time.Second)
+		b.wantWarming("at the start of the router")
+		b.Remove(urlB)
+		b.pass(time.Second)
+		b.add(WorkerSpec{URL: urlB})
+		b.pass(time.Second)
+		b.wantWarming("registered again", urlB)
+	})
+}
+
 func TestWarmUpCanBeTurnedOff(t *testing.T) {
 	inBubble(t, settings{ModelID: "m", config: func(c *config.Config) { c.Fleet.WorkerWarmup = 0 }}, func(b *testbed) {
 		b.prober.set(well, urlA, urlB)

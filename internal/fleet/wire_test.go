@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -487,7 +488,33 @@ func TestConcurrentUseOfAllMethods(t *testing.T) {
 				f.Remove(sw.URL())
 			}
 		})
+		run(func(i int) {
+			priority := i % 3
+			_, _ = f.Patch(t.Context(), sw.URL(), &Patch{
+				Values: WorkerSpec{Priority: &priority, APIKey: config.Secret(fmt.Sprint("k", i%5/4)), Labels: map[string]string{"p": fmt.Sprint(i)}},
+				Set:    []string{"priority", "api_key"},
+			})
+			_, _ = f.SetDrained(sw.URL(), i%2 == 0)
+			if i%11 == k {
+				f.RemoveWithin(sw.URL(), time.Duration(i%2)*time.Millisecond)
+			}
+			for _, r := range f.Registrations() {
+				if err := f.AddRegistration(t.Context(), r); err != nil && !errors.Is(err, ErrLeaving) && !errors.Is(err, ErrUnknownWorker) {
+					t.Error(err)
+				}
+			}
+		})
 	}
+	run(func(int) {
+		select {
+		case <-f.RegistrationsChanged():
+		default:
+		}
+		f.SetAliases(config.ModelAliases{"x": "sim-model"})
+		if err := f.Reconcile(t.Context(), "pods", []Declared{{Worker: WorkerSpec{URL: s.Workers()[0].URL(), Type: config.WorkerRegular}}}); err != nil && !strings.Contains(err.Error(), "already registered") {
+			t.Error(err)
+		}
+	})
 	for range 2 {
 		run(func(i int) {
 			for _, w := range f.List() {

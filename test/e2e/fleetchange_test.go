@@ -162,3 +162,78 @@ func TestPinFollowsAReaddedWorker(t *testing.T) {
 	}
 	r.ask(brief, "X-SMG-Target-Worker", "http://127.0.0.1:1").refused(t, 400, "invalid_target")
 }
+
+// An operator changes, replaces, drains and removes workers while clients ask: no request
+// fails, and nothing is left of it.
+func TestOperatorsChangeWorkersUnderLoad(t *testing.T) {
+	t.Parallel()
+	fleet := startSim(t, "--prefill", "2", "--decode", "2", "--prefill-time", "5ms")
+	r := startRouter(t, fleet, "--prefill-max-inflight-requests-per-worker", "4", "--model-alias", "gpt=sim-model")
+	client := clients(t)
+	stop, over := make(chan struct{}), make(chan int)
+	for range 4 {
+		go func() {
+			n := 0
+			defer func() { over <- n }()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				r.chat(client, brief).wait(t).good(t)
+				n++
+			}
+		}()
+	}
+	change := func(method, path, body string, want int) {
+		t.Helper()
+		if status, answer := r.change(method, path, body); status != want {
+			t.Errorf("%s %s %s: %d %s", method, path, body, status, clip(answer))
+		}
+	}
+	for i, id := range []string{"prefill-0", "decode-1", "prefill-1", "decode-0"} {
+		w := r.worker(id)
+		path := "/workers/" + w.ID
+		for n := range 5 {
+			change("PATCH", path, fmt.Sprintf(`{"priority":%d,"labels":{"n":"%d"},"max_running_requests":%d}`, 40+5*n, n, 1+n), 200)
+		}
+		change("PATCH", path, `{"priority":null,"labels":null,"max_running_requests":null}`, 200)
+		change("POST", path+"/drain", "", 200)
+		served := fleet.stats(id).Requests
+		eventually(t, "the drained worker has nothing left", func() string {
+			if l := r.worker(id).Load; l != 0 {
+				return fmt.Sprint(l)
+			}
+			return ""
+		})
+		if s := fleet.stats(id); s.Gone != 0 || s.Requests > served+8 { // some were on their way
+			t.Errorf("%s: %d requests were taken from it, %d came after its drain", id, s.Gone, s.Requests-served)
+		}
+		change("POST", path+"/undrain", "", 200)
+		settings := fmt.Sprintf(`{"worker_type":%q,"labels":{"put":"%d"}}`, w.Type, i)
+		if w.Type == "prefill" {
+			settings = fmt.Sprintf(`{"worker_type":"prefill","bootstrap_port":%d,"labels":{"put":"%d"}}`, w.Bootstrap, i)
+		}
+		change("PUT", path, settings, 200)
+	}
+	w := r.worker("prefill-1")
+	change("DELETE", "/workers/"+w.ID+"?timeout=20", "", 202)
+	r.waitGone(w.ID)
+	change("PUT", "/workers/"+w.ID, fmt.Sprintf(`{"url":%q,"worker_type":"prefill","bootstrap_port":%d}`, w.URL, w.Bootstrap), 201)
+	eventually(t, "it gets requests again", func() string {
+		if v := r.metric(fmt.Sprintf("sluice_rank_warming{rank=%q,role=\"prefill\"}", w.URL)); v != 1 {
+			return fmt.Sprint("warming up: ", v)
+		}
+		return moreThanZero(r.worker("prefill-1").Load + int(r.metric(fmt.Sprintf("sluice_worker_prefills_total{worker=%q}", w.URL))))
+	})
+	close(stop)
+	all := 0
+	for range 4 {
+		all += <-over
+	}
+	if all == 0 {
+		t.Error("nobody asked for anything")
+	}
+	r.idle()
+}
