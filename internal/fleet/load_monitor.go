@@ -27,7 +27,7 @@ func (f *Fleet) loadDueLocked(w *Worker, now admission.Instant, check bool) bool
 		return false
 	case interval > 0 && now.Sub(w.loadAskedAt) < interval*4/5:
 		return false
-	case f.idlePauseLocked(w) == 0, interval > 0 && f.gate.UsesReports():
+	case !f.readsSeldomLocked(w):
 		return true
 	}
 	return check && d.LoadsIdentify()
@@ -43,6 +43,12 @@ func (f *Fleet) loadPause() time.Duration {
 	return d
 }
 
+// readsSeldomLocked tells whether w is idle in a fleet so large that its load is not asked
+// for, as nothing is decided by it.
+func (f *Fleet) readsSeldomLocked(w *Worker) bool {
+	return f.idlePauseLocked(w) > 0 && (f.cfg.Health.LoadMonitor <= 0 || !f.gate.UsesReports())
+}
+
 // loadTimeDue reads the load of w, unless that was done with a check.
 func (f *Fleet) loadTimeDue(w *Worker, now admission.Instant) {
 	f.mu.Lock()
@@ -50,7 +56,11 @@ func (f *Fleet) loadTimeDue(w *Worker, now admission.Instant) {
 	if w.removed || f.closed {
 		return
 	}
-	f.sched.set(w.loadEvent, now.Add(f.jitterLocked(f.loadPause())))
+	pause := f.loadPause()
+	if f.watchesLegs() && f.readsSeldomLocked(w) {
+		pause = max(pause, f.idlePauseLocked(w)) // keepWatch brings it forward
+	}
+	f.sched.set(w.loadEvent, now.Add(f.jitterLocked(pause)))
 	if w.draining || !w.health.healthy || !w.Facts().read || !f.loadDueLocked(w, now, false) {
 		return
 	}
@@ -174,8 +184,9 @@ func (f *Fleet) reportEnds(w *Worker, now admission.Instant) {
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}
-	// Not one that fails its checks, or idle in a fleet so large that it is not asked.
-	if w.health.healthy && !w.health.failing() && !w.draining && !w.loadLost && !w.Facts().noLoads && now.Sub(w.loadAskedAt) < reportCounts*f.loadPause() {
+	// Not one that fails its checks, or is not asked.
+	if w.health.healthy && !w.health.failing() && !w.draining && !w.loadLost && !w.Facts().noLoads && !f.readsSeldomLocked(w) &&
+		now.Sub(w.loadAskedAt) < reportCounts*f.loadPause() {
 		w.loadLost = true
 		f.log.Warn("worker does not report its load any more: its bookings alone count", "worker", w.url, "id", w.id, "path", w.Dialect().LoadsPath())
 	}

@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -264,6 +266,37 @@ func TestIdleFleetIsReadWhereItCounts(t *testing.T) {
 		b.pass(time.Minute)
 		if got := b.prober.reads() - before; got < 9*n || got > 15*n {
 			t.Errorf("%d readings of %d workers in a minute", got, n)
+		}
+	})
+}
+
+// The load of an idle worker is not asked for in a large fleet, so that nobody may say that
+// it does not report it any more: a warning for each of them some seconds after the start.
+// One that gets a request is read within an interval.
+func TestIdleWorkersAreNotSaidToBeSilent(t *testing.T) {
+	var log bytes.Buffer
+	o := monitored
+	o.Health.LoadMonitor, o.Health.Wedge, o.ModelID = 5*time.Second, 3*time.Second, "m"
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	inBubble(t, o, func(b *testbed) {
+		for i := range 1000 {
+			u := fmt.Sprintf("http://w-%d:1", i)
+			b.prober.set(well, u)
+			b.prober.loaded(u, reading(RankLoad{}))
+			b.add(WorkerSpec{URL: u})
+		}
+		b.pass(2 * time.Minute)
+		if s := log.String(); strings.Contains(s, "does not report its load") {
+			t.Error("idle workers are said not to report their load")
+		}
+		w := b.acquire("m").Decode.Data().(*Rank).worker
+		asked := w.loadAskedAt
+		w.keepWatch(b.clock.Now())
+		b.pass(7 * time.Second)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if w.loadAskedAt == asked {
+			t.Error("a worker with a request was not read within an interval")
 		}
 	})
 }

@@ -24,11 +24,15 @@ func (w *Worker) keepWatch(now admission.Instant) {
 	if w.watched.Load() {
 		return
 	}
-	o := &w.fleet.cfg.Health
-	if setting := o.Wedge; setting > 0 && !o.Disabled && w.watched.CompareAndSwap(false, true) {
-		w.fleet.sched.set(w.watchEvent, now.Add(lookPause(setting)))
+	f := w.fleet
+	if f.watchesLegs() && w.watched.CompareAndSwap(false, true) {
+		f.sched.set(w.watchEvent, now.Add(lookPause(f.cfg.Health.Wedge)))
+		f.sched.advance(w.loadEvent, now.Add(f.loadPause()))
 	}
 }
+
+// watchesLegs tells whether the progress of legs is looked at.
+func (f *Fleet) watchesLegs() bool { return f.cfg.Health.Wedge > 0 && !f.cfg.Health.Disabled }
 
 // watchDue looks at the progress of w's legs.
 func (f *Fleet) watchDue(w *Worker, now admission.Instant) {
