@@ -127,9 +127,10 @@ workers:
 
 func TestLimitsAndPriorityOfWorkers(t *testing.T) {
 	f := files{"s.yaml": `
+fleet: {pd_disaggregation: true}
 workers:
-  - {url: http://a, priority: 0, max_running_requests: 4, prefill_max_inflight_requests: 2}
-  - {url: http://b}
+  - {url: http://a, worker_type: prefill, priority: 0, max_running_requests: 4, prefill_max_inflight_requests: 2}
+  - {url: http://b, worker_type: decode}
 `}
 	c := mustLoad(t, "--config s.yaml", nil, f)
 	if w := c.Workers[0]; w.Priority == nil || *w.Priority != 0 || w.MaxRunningRequests != 4 || w.PrefillMaxInflight != 2 || c.Workers[1].Priority != nil {
@@ -143,7 +144,7 @@ workers:
 	if d := cmp.Diff(c.Workers, again.Workers); d != "" {
 		t.Errorf("printed as\n%s%s", b.String(), d)
 	}
-	for _, wrong := range []string{"priority: 1001", "priority: -1", "priority: high", "prefill_max_inflight_requests: 0", "max_running_requests: 0"} {
+	for _, wrong := range []string{"priority: 1001", "priority: -1", "priority: high", "prefill_max_inflight_requests: 0", "prefill_max_inflight_requests: 1", "max_running_requests: 0"} {
 		f := files{"s.yaml": "workers:\n  - {url: http://a, " + wrong + "}\n"}
 		if _, _, err := Load(words("--config s.yaml"), nil, f.read); err == nil || !strings.Contains(err.Error(), "workers[0]."+wrong[:strings.IndexByte(wrong, ':')]) {
 			t.Errorf("%s: %v", wrong, err)

@@ -317,6 +317,9 @@ func (l *loader) checkWorkers() {
 		if w.BootstrapPort != BootstrapAuto && w.Type != WorkerPrefill && l.good(path+".worker_type") {
 			l.fail(path+".bootstrap_port", source, w.BootstrapPort.String(), "is only for prefill workers; this one is %s", w.Type)
 		}
+		if w.PrefillMaxInflight > 0 && w.Type != WorkerPrefill && l.good(path+".worker_type") {
+			l.fail(path+".prefill_max_inflight_requests", source, "", "is only for prefill workers; this one is %s: max_running_requests limits it", w.Type)
+		}
 		l.checkTLS(w, path, source)
 		l.checkNames(w, path, source)
 	}

@@ -302,6 +302,9 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 			"total_kv_blocks":        {TotalKVBlocks: maxCapacity + 1},
 			"block_size":             {BlockSize: maxBlockSize + 1},
 			"max_running_requests":   {MaxRunningRequests: -9},
+			"priority":               {Priority: new(1001)},
+
+			"prefill_max_inflight_requests": {PrefillMaxInflight: 1}, // it is no prefill worker
 		} {
 			spec.URL = urlA
 			_, _, err := b.Add(t.Context(), spec)

@@ -164,6 +164,9 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 			return s, base, &SpecError{c.field, fmt.Errorf("%d is not between 0 and %d", c.v, c.most)}
 		}
 	}
+	if s.PrefillMaxInflight > 0 && s.Type != config.WorkerPrefill {
+		return s, base, &SpecError{"prefill_max_inflight_requests", fmt.Errorf("it is for prefill workers, and this one is %s; max_running_requests limits it", s.Type.Role())}
+	}
 	if p := s.Priority; p != nil && (*p < 0 || *p > config.MaxPriority) {
 		return s, base, &SpecError{"priority", fmt.Errorf("%d is not between 0 and %d", *p, config.MaxPriority)}
 	}

@@ -99,18 +99,14 @@ func (f *Fleet) warm(r *Rank) {
 }
 
 // inheritWarmthLocked makes the ranks of w as warm as those of the registration that it
-// replaces, if that was of the same engine in the same role.
+// replaces: whoever is registered with other settings was there all the time.
 func (f *Fleet) inheritWarmthLocked(w *Worker) {
-	ranks, before := w.Ranks(), w.heirOf
-	if len(ranks) != len(before) {
+	before := w.heirOf
+	if len(before) == 0 {
 		return
 	}
-	for i, r := range ranks {
-		o := before[i]
-		if was := o.worker.spec.Load(); o.worker.role != w.role || was.ModelID != w.spec.Load().ModelID {
-			return
-		}
-		m := &r.warmth
+	for i, r := range w.Ranks() {
+		o, m := before[min(i, len(before)-1)], &r.warmth
 		m.inUse, m.came, m.until = o.warmth.inUse, o.warmth.came, o.warmth.until
 		if m.until != 0 {
 			m.event = newEvent(func(admission.Instant) { f.warm(r) })
