@@ -117,7 +117,7 @@ func (l *loader) fail(path, source, value, format string, args ...any) {
 	if len(l.errs) > maxErrors {
 		return
 	}
-	l.errs = append(l.errs, &Error{Path: path, Source: source, Value: redactURL(value), Message: fmt.Sprintf(format, args...)})
+	l.errs = append(l.errs, &Error{Path: path, Source: source, Value: redactWorker(value), Message: fmt.Sprintf(format, args...)})
 }
 
 func (l *loader) warn(path, source, format string, args ...any) {
@@ -322,9 +322,23 @@ func (l *loader) fillIn() {
 	}
 }
 
-var userinfo = regexp.MustCompile(`//[^/]*@`)
+var (
+	// userinfo reaches to the last @: a password may have a slash or an @ in it. The
+	// scheme may have been forgotten.
+	userinfo = regexp.MustCompile(`(?s)(//|^[^/@]+:).*@`)
+	keyGiven = regexp.MustCompile(`(^|,)(api_key=)[^,]*`)
+	urlQuery = regexp.MustCompile(`(?s)^([^?#]*://[^?#]*[?#]).+`)
+)
 
-// redactURL hides the password of a URL in a message.
-func redactURL(s string) string {
-	return userinfo.ReplaceAllString(s, "//"+hidden+"@")
+// redactWorker hides in a message what of a worker may be a secret: user and password of its
+// URL, the query, where some servers expect a token, and a key that stands where no key may.
+func redactWorker(s string) string {
+	s = userinfo.ReplaceAllStringFunc(s, func(found string) string {
+		if strings.Contains(found, "//") {
+			return found[:strings.Index(found, "//")] + "//" + hidden + "@"
+		}
+		return hidden + "@"
+	})
+	s = keyGiven.ReplaceAllString(s, "${1}${2}"+hidden)
+	return urlQuery.ReplaceAllString(s, "${1}"+hidden)
 }
