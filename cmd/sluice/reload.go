@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/server"
 )
 
@@ -17,6 +18,7 @@ import (
 // limits, thresholds and workers.
 type reload struct {
 	reader atomic.Pointer[config.Reloader] // nil until startReload
+	failed bool                            // the last one did; owned by reloaded
 }
 
 // startReload reads the files again on SIGHUP, when their contents change, and on
@@ -54,6 +56,18 @@ func (r *router) apply(c config.Change) error {
 		r.takeConfigured(c.New)
 	}
 	return nil
+}
+
+// reloaded tells of a reload that failed in the state of the source of workers too: what
+// the list says now is not in force.
+func (r *router) reloaded(err error) {
+	switch {
+	case err != nil:
+		r.sources.Take(sourceConfiguration, discovery.Reading{Err: err})
+	case r.reload.failed:
+		r.takeConfigured(r.reload.reader.Load().Current())
+	}
+	r.reload.failed = err != nil
 }
 
 // Reload implements server.Reloader.

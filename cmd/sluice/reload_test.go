@@ -381,5 +381,10 @@ func TestReloadOfWorkers(t *testing.T) {
 	if status, body := p.post("/admission/reload", ""); status == 200 || !strings.Contains(body, "nowhere.pem") {
 		t.Errorf("status %d: %s", status, body)
 	}
+	p.untilListed(map[string]string{urls[1]: "configuration ready", urls[2]: "configuration ready", "source configuration": "failing"})
+	list(urls[1], urls[2])
+	if status, body := p.post("/admission/reload", ""); status != 200 {
+		t.Fatalf("status %d: %s", status, body)
+	}
 	p.untilListed(map[string]string{urls[1]: "configuration ready", urls[2]: "configuration ready", "source configuration": "ok"})
 }

@@ -111,7 +111,7 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 		return err
 	}
 	r.announce(cfg)
-	stopReload := r.startReload(ctx, config.NewReloader(flags, environ, cfg, warnings, config.ReloadOptions{Apply: r.apply, Log: log.Logger}))
+	stopReload := r.startReload(ctx, config.NewReloader(flags, environ, cfg, warnings, config.ReloadOptions{Apply: r.apply, Done: r.reloaded, Log: log.Logger}))
 	defer stopReload()
 
 	running, stop := context.WithCancel(ctx)

@@ -38,6 +38,9 @@ type ReloadOptions struct {
 	// Apply puts c.New in force, whole or, with an error, not at all. One call at a
 	// time; it must not call Reload. It is not called for a change of nothing.
 	Apply func(Change) error
+	// Done is told what became of each reload after Apply: nil, or why nothing has
+	// changed. Like Apply, it must not call Reload. It may be nil itself.
+	Done func(error)
 	// ReadFile is nil for reading regular files only: a pipe has nothing to say
 	// the second time.
 	ReadFile ReadFile
@@ -259,7 +262,9 @@ func (r *Reloader) reloadLocked(trigger string) (Change, error) {
 		r.current = change.New
 	}
 	r.mu.Unlock()
-
+	if r.opts.Done != nil {
+		r.opts.Done(err)
+	}
 	if err != nil {
 		r.logErrors(trigger, err)
 		return Change{Old: r.current, New: r.current}, err
