@@ -12,7 +12,7 @@ import (
 // A drop is suspicious if the reading is empty while the source had workers, or if it drops
 // more than half of more than three. It is held back then: until it was read three times,
 // or for Options.Hold. A worker that fails its checks goes at once. While a drop is held,
-// other workers that go are held with it.
+// other workers that go are held with it, each for readings and a time of its own.
 //
 // A source that replaces its workers drops the former ones when it declares the new ones,
 // which have not been seen yet. The former ones stay until the new ones are ready, or for
@@ -30,8 +30,13 @@ const (
 	awaitLook = 250 * time.Millisecond
 )
 
-// hold is a suspicious drop that is not in force yet.
-type hold struct {
+// hold is a suspicious drop that is not in force yet: the workers that are held back, by
+// key. Each of them is judged by the readings that lacked it, so that a source that goes
+// back and forth between two sets loses neither.
+type hold map[string]*lack
+
+// lack is for how long, and in how many readings in a row, a worker has been missing.
+type lack struct {
 	since, counted time.Time
 	reads          int
 }
@@ -101,28 +106,39 @@ func (s *state) heldBack(now time.Time, read bool, dropped []entry) (held []entr
 	if s.m.opts.Hold <= 0 || s.hold == nil && !s.suspicious(len(dropped)) {
 		return nil
 	}
+	h, before := make(hold, len(dropped)), s.hold
+	var believed *lack
+	going := 0
 	for _, e := range dropped {
-		if !s.m.opts.Fleet.Fails(e.key) {
-			held = append(held, e)
+		if s.m.opts.Fleet.Fails(e.key) {
+			continue
 		}
+		l := before[e.key]
+		switch {
+		case l == nil:
+			l = &lack{since: now, counted: now, reads: 1}
+		case read && now.Sub(l.counted) >= holdPause:
+			l.reads, l.counted = l.reads+1, now
+		}
+		if l.reads >= holdReads || now.Sub(l.since) >= s.m.opts.Hold {
+			going, believed = going+1, l
+			continue
+		}
+		h[e.key] = l
+		held = append(held, e)
 	}
-	h := s.hold
+	if going > 0 {
+		s.log.Warn("source's drop of workers is put in force", "workers", going, "after", now.Sub(believed.since).Round(time.Millisecond), "reads", believed.reads)
+	}
 	switch {
-	case len(held) == 0:
-		s.release("they fail their checks")
-		return nil
-	case h == nil:
-		s.hold = &hold{since: now, counted: now, reads: 1}
+	case len(held) > 0 && before == nil:
 		s.log.Warn("source drops suspiciously many workers: the drop is held back, they stay for now",
 			"dropped", len(dropped), "held", len(held), "declared", len(s.last), "until", now.Add(s.m.opts.Hold).UTC().Format(time.RFC3339), "or_reads", holdReads)
-		return held
-	case read && now.Sub(h.counted) >= holdPause:
-		h.reads, h.counted = h.reads+1, now
+	case len(held) == 0 && going == 0:
+		s.release("they fail their checks")
 	}
-	if h.reads >= holdReads || now.Sub(h.since) >= s.m.opts.Hold {
+	if s.hold = h; len(held) == 0 {
 		s.hold = nil
-		s.log.Warn("source's drop of workers is put in force", "workers", len(held), "after", now.Sub(h.since).Round(time.Millisecond), "reads", h.reads)
-		return nil
 	}
 	return held
 }
@@ -197,7 +213,10 @@ func (s *state) declaresNew() bool {
 func (s *state) schedule(now time.Time) {
 	pause := time.Duration(-1)
 	if s.hold != nil {
-		pause = min(holdLook, max(0, s.hold.since.Add(s.m.opts.Hold).Sub(now)))
+		pause = holdLook
+		for _, l := range s.hold {
+			pause = min(pause, max(0, l.since.Add(s.m.opts.Hold).Sub(now)))
+		}
 	}
 	if len(s.awaited) > 0 && (pause < 0 || pause > awaitLook) {
 		pause = awaitLook

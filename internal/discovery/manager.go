@@ -153,7 +153,7 @@ type state struct {
 	workers    []fleet.Declared     // of that, as it came
 	whole      bool                 // what is in force is that, without problems
 	reconciled time.Time            // when it was put in force last
-	hold       *hold                // the suspicious drop that is held back; nil: none is
+	hold       hold                 // the suspicious drop that is held back; nil: none is
 	awaited    map[string]time.Time // workers that stay until others can take over, by key: since when
 	timer      *time.Timer          // to the next look at those that stay; nil at first
 	failing    bool

@@ -229,6 +229,29 @@ func TestHeldWorkersThatComeBack(t *testing.T) {
 	})
 }
 
+// A source that answers now with one set and then with another one, such as two name
+// servers that disagree, never lacks a worker three times in a row.
+func TestSourceThatGoesBackAndForthLosesNobody(t *testing.T) {
+	inBubble(t, func(b *testbed) {
+		b.read(1, 2, 3, 4, 5)
+		for range 40 {
+			b.read(6, 7, 8, 9, 10)
+			b.want(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+			b.pass(5 * time.Second)
+			b.read(1, 2, 3, 4, 5)
+			b.want(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+			b.pass(5 * time.Second)
+		}
+		// A worker that stays away is gone after three readings, as ever.
+		b.read(6, 7, 8, 9, 10)
+		b.pass(time.Second)
+		b.read(6, 7, 8, 9, 10)
+		b.pass(time.Second)
+		b.read(6, 7, 8, 9, 10)
+		b.want(6, 7, 8, 9, 10)
+	})
+}
+
 // A worker that its source declares as leaving has been announced: that it is gone then is
 // no surprise.
 func TestLeavingWorkersAreNotHeld(t *testing.T) {

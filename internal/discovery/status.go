@@ -70,8 +70,8 @@ func (s *state) describe(held []entry, warnings []string) {
 			until = at
 		}
 	}
-	if s.hold != nil {
-		later(s.hold.since)
+	for _, l := range s.hold {
+		later(l.since)
 	}
 	for _, since := range s.awaited {
 		later(since)
