@@ -30,6 +30,13 @@ const (
 	maxPause = 5 * time.Minute
 	// maxRetryPause is the longest time between two questions that fail.
 	maxRetryPause = time.Minute
+	// maxEmptyPause is the longest time between two questions for a name that has no
+	// addresses: how long that is good for is often said for names that nobody waits for.
+	maxEmptyPause = 30 * time.Second
+	// confirmations is how often a name is asked for again, soon, after an answer that
+	// lacks addresses: it is held back, and a mistake of the server must be over before it
+	// is believed.
+	confirmations = 2
 )
 
 // Source is the addresses of one name. It is to be run once.
@@ -39,11 +46,14 @@ type Source struct {
 	names config.DNSWorkers
 	name  string
 	floor time.Duration
+	hold  time.Duration // how long a drop is held back
 	asker asker
 
 	// owned by Run
 	good     [2][]netip.Addr // of the last good answers, by family
 	answered [2]bool         // there was one
+	reported []netip.Addr    // of the last good reading, in order
+	confirm  int             // how many questions are still to be asked soon
 }
 
 // New makes the sources of all names of a configuration.
@@ -55,7 +65,7 @@ func New(cfg *config.Config) ([]*Source, error) {
 			return nil, fmt.Errorf("%s %w", n, err)
 		}
 		list = append(list, &Source{
-			cfg: cfg, names: w, name: fmt.Sprintf("dns:%s:%d", w.Name, w.Port), floor: cfg.Discovery.DNSInterval,
+			cfg: cfg, names: w, name: fmt.Sprintf("dns:%s:%d", w.Name, w.Port), floor: cfg.Discovery.DNSInterval, hold: cfg.Discovery.SourceHold,
 			asker: asker{server: cfg.Discovery.DNSServer, conf: resolvConf},
 		})
 	}
@@ -93,7 +103,27 @@ func (s *Source) pause(failed bool, ttl, before time.Duration) time.Duration {
 	if failed {
 		return min(max(2*before, s.floor), max(maxRetryPause, s.floor))
 	}
-	return min(max(ttl, s.floor), max(maxPause, s.floor))
+	longest := maxPause
+	if len(s.reported) == 0 {
+		longest = maxEmptyPause
+	}
+	if s.confirm > 0 {
+		s.confirm--
+		longest = min(longest, s.hold/4)
+	}
+	return max(min(ttl, longest), s.floor)
+}
+
+// note keeps the addresses that are reported. If some of before are missing, the name is
+// to be asked for again soon.
+func (s *Source) note(addresses []netip.Addr) {
+	for _, a := range s.reported {
+		if _, there := slices.BinarySearchFunc(addresses, a, netip.Addr.Compare); !there {
+			s.confirm = confirmations
+			break
+		}
+	}
+	s.reported = addresses
 }
 
 // The families in the order of Source.good.
@@ -149,6 +179,7 @@ func (s *Source) look(ctx context.Context) (r discovery.Reading, ttl time.Durati
 	if err != nil {
 		return discovery.Reading{Err: err}, 0
 	}
+	s.note(addresses)
 	r.Workers = make([]fleet.Declared, len(addresses))
 	for i, a := range addresses {
 		worker.URL = s.names.Scheme + "://" + net.JoinHostPort(a.String(), strconv.Itoa(s.names.Port))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,12 +33,13 @@ type nameServer struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	records map[string][]dns.RR // by name and type, such as "e.test. A"
-	rcodes  map[string]int      // by name and type
-	silent  bool
-	noEDNS  bool
-	cutTCP  bool // answers over TCP are marked as cut
-	cutUDP  bool
+	records   map[string][]dns.RR // by name and type, such as "e.test. A"
+	rcodes    map[string]int      // by name and type
+	authority dns.RR              // of answers without records; may be nil
+	silent    bool
+	noEDNS    bool
+	cutTCP    bool // answers over TCP are marked as cut
+	cutUDP    bool
 }
 
 func newNameServer(t *testing.T) *nameServer {
@@ -128,6 +130,9 @@ func (s *nameServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	asked := q.Question[0]
 	key := strings.ToLower(asked.Name) + " " + dns.TypeToString[asked.Qtype]
 	r.Answer = s.records[key]
+	if len(r.Answer) == 0 && s.authority != nil {
+		r.Ns = []dns.RR{s.authority}
+	}
 	switch rcode, set := s.rcodes[key]; {
 	case s.noEDNS && q.IsEdns0() != nil:
 		r.Rcode = dns.RcodeFormatError
@@ -365,7 +370,7 @@ func TestResolvConf(t *testing.T) {
 }
 
 func TestPauses(t *testing.T) {
-	s := &Source{floor: 5 * time.Second}
+	s := &Source{floor: 5 * time.Second, reported: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	for _, c := range []struct {
 		failed            bool
 		ttl, before, want time.Duration
@@ -384,6 +389,42 @@ func TestPauses(t *testing.T) {
 }
 
 // A name is asked for again, and the source ends while a server is silent.
+// A name that does not exist for a moment is asked for again before the drop is believed,
+// however long the server says that it does not exist.
+func TestNameThatIsGoneForAMoment(t *testing.T) {
+	s := newNameServer(t)
+	s.has("e.test.", "A", 3600, "10.0.0.1", "10.0.0.2")
+	src := s.source(t, "e.test:8000,family=ipv4")
+	src.hold = time.Minute
+	look := func() (string, time.Duration) {
+		r, ttl := src.look(t.Context())
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		return urls(r), src.pause(false, ttl, 0)
+	}
+	if got, pause := look(); got != "http://10.0.0.1:8000 http://10.0.0.2:8000" || pause != maxPause {
+		t.Fatalf("%s for %s", got, pause)
+	}
+	s.answers("e.test.", "A", dns.RcodeNameError)
+	s.set(func(s *nameServer) {
+		s.records["e.test. A"] = nil
+		s.authority = s.record("test. 3600 IN SOA ns.test. root.test. 1 2 3 4 3600")
+	})
+	for i := range confirmations {
+		if got, pause := look(); got != "" || pause != src.hold/4 {
+			t.Errorf("question %d: %q for %s", i, got, pause)
+		}
+	}
+	if got, pause := look(); got != "" || pause != maxEmptyPause {
+		t.Errorf("at last %q for %s", got, pause)
+	}
+	s.has("e.test.", "A", 3600, "10.0.0.1", "10.0.0.2")
+	if got, pause := look(); got == "" || pause != maxPause {
+		t.Errorf("back: %q for %s", got, pause)
+	}
+}
+
 func TestRun(t *testing.T) {
 	s := newNameServer(t)
 	s.has("e.test.", "A", 0, "10.0.0.1")
