@@ -266,7 +266,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}
-	f.sched.set(w.event, now.Add(f.jitterLocked(f.pauseLocked(w))))
+	f.sched.set(w.event, f.gatheredLocked(w, now.Add(f.jitterLocked(f.pauseLocked(w)))))
 	warnings := w.warnings()
 	f.mu.Unlock()
 	if exchanged {
@@ -334,6 +334,16 @@ func (f *Fleet) idlePauseLocked(w *Worker) time.Duration {
 		return idle
 	}
 	return 0
+}
+
+// gatheredLocked is when something is done to w that is due at some time: in a large fleet
+// what is due of idle workers is done several at a time, since to wake for each of them
+// costs as much as the work itself.
+func (f *Fleet) gatheredLocked(w *Worker, at admission.Instant) admission.Instant {
+	if f.idlePauseLocked(w) == 0 {
+		return at
+	}
+	return (at/admission.Instant(gatherPause) + 1) * admission.Instant(gatherPause)
 }
 
 // jitterLocked changes d by up to a tenth, so that checks do not synchronise.

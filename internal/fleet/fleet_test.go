@@ -767,5 +767,16 @@ func TestLargeFleetIsIdleCheaply(t *testing.T) {
 		if busy < 50 {
 			t.Errorf("the worker with a request was checked %d times in a minute", busy)
 		}
+		// Idle workers are checked several at a time.
+		wakes, seen := 0, b.prober.total()
+		for range 1000 {
+			b.pass(10 * time.Millisecond)
+			if n := b.prober.total(); n != seen {
+				wakes, seen = wakes+1, n
+			}
+		}
+		if most := int(10*time.Second/gatherPause) + 15; wakes > most {
+			t.Errorf("checks began at %d times in 10 s, want %d at most", wakes, most)
+		}
 	})
 }

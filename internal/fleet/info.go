@@ -36,9 +36,12 @@ type Info struct {
 	// MaxModelLen is the context of its model in tokens.
 	MaxModelLen int64 `json:"max_model_len,omitempty"`
 	// BootstrapPort is nil when null is sent, and for workers other than prefill.
-	BootstrapPort *int   `json:"bootstrap_port,omitempty"`
-	DPSize        int    `json:"dp_size"`
-	Breaker       string `json:"breaker"` // the worst of its ranks'
+	BootstrapPort *int `json:"bootstrap_port,omitempty"`
+	DPSize        int  `json:"dp_size"`
+	// DPStartRank is the number that the engine gives the first of its data-parallel ranks
+	// in its own metrics and logs: not 0 where several servers share a model's ranks.
+	DPStartRank int    `json:"dp_start_rank,omitempty"`
+	Breaker     string `json:"breaker"` // the worst of its ranks'
 	// BreakerReason is how the rank of that breaker failed last, while it is not closed.
 	BreakerReason string            `json:"breaker_reason,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
@@ -253,7 +256,7 @@ func (w *Worker) infoLocked(place int) Info {
 	i := Info{
 		ID: w.id, URL: w.url, WorkerType: w.role.String(), IsHealthy: w.health.healthy,
 		Status: w.statusLocked(), Index: place, Models: append([]string{}, w.models...), Backend: w.Backend(),
-		DPSize: max(len(w.Ranks()), 1), Labels: w.spec.Load().Labels, Generation: w.Generation(), Version: facts.Version,
+		DPSize: max(len(w.Ranks()), 1), DPStartRank: facts.FirstRank, Labels: w.spec.Load().Labels, Generation: w.Generation(), Version: facts.Version,
 		Reason: w.health.reason, Busy: w.health.forgiven, Dead: w.health.dead,
 		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.MaxModelLen(),
 		TopologyDomain: w.spec.Load().TopologyDomain, Adapters: w.adapters(), Source: w.source, Origin: w.origin, NotReady: w.notReady,

@@ -60,7 +60,7 @@ func (f *Fleet) loadTimeDue(w *Worker, now admission.Instant) {
 	if f.watchesLegs() && f.readsSeldomLocked(w) {
 		pause = max(pause, f.idlePauseLocked(w)) // keepWatch brings it forward
 	}
-	f.sched.set(w.loadEvent, now.Add(f.jitterLocked(pause)))
+	f.sched.set(w.loadEvent, f.gatheredLocked(w, now.Add(f.jitterLocked(pause))))
 	if w.draining || !w.health.healthy || !w.Facts().read || !f.loadDueLocked(w, now, false) {
 		return
 	}

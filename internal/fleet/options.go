@@ -42,6 +42,8 @@ const (
 	// idle ones after 5 s. With more than interval × rate workers, 185 by default,
 	// those are checked less often: 1,000 are looked at within 30 s.
 	maxIdleCheckRate = 37
+	// gatherPause is how far apart the times are at which they are.
+	gatherPause = 250 * time.Millisecond
 	// checkSoonPause is the least time between two checks of a worker that fails
 	// requests.
 	checkSoonPause = time.Second

@@ -215,6 +215,9 @@ func TestDataParallelWhole(t *testing.T) {
 					}
 					return ""
 				})
+				if status, body := r.get("/workers"); backend == "vllm" && strings.Count(body, `"dp_start_rank":2`) != 2 {
+					t.Errorf("the first rank's number is not told: %d %s", status, clip(body))
+				}
 				for _, a := range r.askMany(12) {
 					a.good(t)
 					booked := rankOf(a.header.Get("X-Sluice-Decode-Worker"))
