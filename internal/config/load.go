@@ -334,8 +334,8 @@ var (
 // URL, the query, where some servers expect a token, and a key that stands where no key may.
 func redactWorker(s string) string {
 	s = userinfo.ReplaceAllStringFunc(s, func(found string) string {
-		if strings.Contains(found, "//") {
-			return found[:strings.Index(found, "//")] + "//" + hidden + "@"
+		if before, _, ok := strings.Cut(found, "//"); ok {
+			return before + "//" + hidden + "@"
 		}
 		return hidden + "@"
 	})

@@ -171,6 +171,10 @@ func (s *Source) look(ctx context.Context) (r discovery.Reading, ttl time.Durati
 			r.Warnings = append(r.Warnings, fmt.Sprintf("%s: its %s addresses cannot be read, the last ones stay: %s", s.names.Name, families[i], err))
 		}
 	}
+	if usable := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return !isHost(a) }); len(usable) < len(addresses) {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has %d addresses that are not those of one host, such as 0.0.0.0; they are left out", s.names.Name, len(addresses)-len(usable)))
+		addresses = usable
+	}
 	if n := len(addresses); n > maxAddresses {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%s has %d addresses; only the first %d in order are used", s.names.Name, n, maxAddresses))
 		addresses = addresses[:maxAddresses]
@@ -215,6 +219,12 @@ func (s *Source) choose(errs [2]error) ([]netip.Addr, error) {
 		return v4, nil
 	}
 	return v6, errs[1]
+}
+
+// isHost reports whether an address is that of one host. 0.0.0.0, the answer of servers
+// that block a name, would be this machine.
+func isHost(a netip.Addr) bool {
+	return !a.IsUnspecified() && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // join adds addresses to those of before, up to the bound, in order.

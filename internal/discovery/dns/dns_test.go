@@ -201,6 +201,16 @@ func TestOnlyIPv6Addresses(t *testing.T) {
 	}
 }
 
+func TestAddressesOfNoHostAreLeftOut(t *testing.T) {
+	s := newNameServer(t)
+	s.has("e.test.", "A", 20, "0.0.0.0", "10.0.0.1", "224.0.0.1", "255.255.255.255")
+	s.has("e.test.", "AAAA", 20, "::", "ff02::1", "fd00::1")
+	r, _ := s.source(t, "e.test:8000,family=both").look(t.Context())
+	if urls(r) != "http://10.0.0.1:8000 http://[fd00::1]:8000" || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "has 5 addresses that are not those of one host") {
+		t.Errorf("%s, %q, %v", urls(r), r.Warnings, r.Err)
+	}
+}
+
 func TestNamesThatLeadElsewhere(t *testing.T) {
 	s := newNameServer(t)
 	s.has("e.test.", "CNAME", 7, "f.test.")
