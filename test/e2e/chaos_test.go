@@ -29,7 +29,7 @@ type chaos struct {
 // that is over everything is as before: engines are used again, and nothing is held.
 //
 // CHAOS_SEED=N and CHAOS_SECS=N choose another schedule and its length ("make chaos"),
-// CHAOS_LOG=DIR keeps the routers' logs.
+// CHAOS_LOG=DIR keeps the routers' logs and the schedules.
 func TestChaos(t *testing.T) {
 	seed, secs := number(t, "CHAOS_SEED", 1), number(t, "CHAOS_SECS", 0)
 	if secs == 0 {
@@ -83,13 +83,6 @@ func runChaos(t *testing.T, pairs bool, seed uint64, length time.Duration) {
 		args = append(args, c.sources[name].flags(ofSource(c.engines, name))...)
 	}
 	c.r = launchRouter(t, nil, nil, nil, args...)
-	if dir := os.Getenv("CHAOS_LOG"); dir != "" {
-		t.Cleanup(func() {
-			if err := os.WriteFile(filepath.Join(dir, filepath.Base(t.Name())+".log"), []byte(c.r.stderr.String()), 0o600); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 	for _, e := range ofSource(c.engines, "requests") {
 		c.sources["requests"].declare(c.r, nil, e)
 	}
@@ -97,6 +90,12 @@ func runChaos(t *testing.T, pairs bool, seed uint64, length time.Duration) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("CHAOS_SEED=%d CHAOS_SECS=%d, schedule:\n%s", seed, int(length.Seconds()), listed(schedule))
+		}
+		if dir := os.Getenv("CHAOS_LOG"); dir != "" {
+			all := fmt.Sprintf("%s\n%s\n", c.r.stderr.String(), listed(schedule))
+			if err := os.WriteFile(filepath.Join(dir, filepath.Base(t.Name())+".log"), []byte(all), 0o600); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	phase := time.Now()
