@@ -183,25 +183,35 @@ func (c *chaos) allServe() {
 		return ""
 	})
 	for _, e := range c.engines {
-		header := "X-Smg-Target-Worker"
-		if e.role == "decode" {
-			header = "X-Sluice-Target-Decode"
-		}
 		eventually(c.t, e.name+" serves", func() string {
-			if a := c.r.ask(brief, header, e.url); !a.whole() {
+			if a := c.askPinned(e.role, e.url); !a.whole() {
 				return a.String()
 			}
 			return ""
 		})
 	}
+	// A half-open breaker closes when its rank has served.
 	eventually(c.t, "all breakers are closed", func() string {
+		open := ""
 		for _, w := range c.r.workers() {
-			if w.Breaker != "closed" {
-				return fmt.Sprintf("%+v", w)
+			for _, k := range w.Ranks {
+				if k.Breaker != "closed" {
+					open = fmt.Sprintf("%s is %s: %s", k.ID, k.Breaker, c.askPinned(w.Type, k.ID))
+				}
 			}
 		}
-		return ""
+		return open
 	})
+}
+
+// askPinned sends a request that names a worker or rank.
+func (c *chaos) askPinned(role, pin string) *answer {
+	c.t.Helper()
+	header := "X-Smg-Target-Worker"
+	if role == "decode" {
+		header = "X-Sluice-Target-Decode"
+	}
+	return c.r.ask(brief, header, pin)
 }
 
 // usage is what the router's process has.
