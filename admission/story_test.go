@@ -253,6 +253,39 @@ release a
 `)
 }
 
+// What fails one rank of a process often fails all of them: of the ranks with room, a retry
+// takes one of another worker, and waits for none.
+func TestRetryPrefersAnotherWorker(t *testing.T) {
+	story(t, `
+limits slots=1 queue=10 timeout=30s
+add a0 regular worker=a
+add a1 regular worker=a
+add b0 regular worker=b
+arrive x agg => x granted a0
+release x
+retry x dexclude=a0 => x granted b0
+release x
+set b0 down
+retry x => x granted a1
+`)
+	story(t, `
+limits slots=1 queue=10 timeout=30s
+add p0 prefill worker=p
+add p1 prefill worker=p
+add q0 prefill worker=q
+add d0 decode worker=d
+add d1 decode worker=d
+add e0 decode worker=e
+arrive x => x granted p0 d0
+release x
+retry x exclude=p0 => x granted q0 d0
+release x
+retry x exclude=q0 dexclude=d0 => x granted p1 e0
+release x
+retry x exclude=p1 => x granted p0 e0
+`)
+}
+
 // The failed rank is avoided while another candidate is left, room or not, on
 // each leg by itself.
 func TestRetryExclusion(t *testing.T) {
