@@ -35,10 +35,11 @@ type Prober interface {
 	// of 2xx, however busy it is; empty for none. An engine whose scheduler is idle may
 	// take a second for it.
 	SchedulerPath() string
-	// SchedulerQuestion is the smallest piece of work for the scheduler of an engine
-	// that serves the model; nil for none. Only an answer of status 200 proves that the
-	// scheduler runs: another may be of the engine's front alone.
-	SchedulerQuestion(model string) *Question
+	// SchedulerQuestions are the smallest pieces of work for the scheduler of an engine
+	// that serves the model, of which the next is asked where one is refused; nil for
+	// none. Only an answer of status 200 proves that the scheduler runs: another may be of
+	// the engine's front alone.
+	SchedulerQuestions(model string) []Question
 
 	// LoadsPath is the route with the engine's load, empty for none; ReadLoads reads
 	// its answer.
@@ -257,8 +258,8 @@ func (HTTP) AlivePath() string { return "/health" }
 // SchedulerPath implements Prober.
 func (HTTP) SchedulerPath() string { return "" }
 
-// SchedulerQuestion implements Prober.
-func (HTTP) SchedulerQuestion(string) *Question { return nil }
+// SchedulerQuestions implements Prober.
+func (HTTP) SchedulerQuestions(string) []Question { return nil }
 
 // LoadsPath implements Prober.
 func (HTTP) LoadsPath() string { return "" }

@@ -13,17 +13,24 @@ import (
 // LoadsPath implements Prober.
 func (VLLM) LoadsPath() string { return "/metrics" }
 
-// SchedulerQuestion implements Prober: a completion of one token. vLLM's health route
-// does not ask the scheduler.
-func (VLLM) SchedulerQuestion(model string) *Question {
+// SchedulerQuestions implements Prober: a completion of one token, or an embedding of one
+// where the model generates nothing. vLLM's health route does not ask the scheduler.
+func (VLLM) SchedulerQuestions(model string) []Question {
 	if model == "" {
 		return nil
 	}
-	body, err := json.Marshal(map[string]any{"model": model, "prompt": []int{3}, "max_tokens": 1, "stream": false, "temperature": 0})
+	completion, err := json.Marshal(map[string]any{"model": model, "prompt": []int{3}, "max_tokens": 1, "stream": false, "temperature": 0})
 	if err != nil {
 		return nil
 	}
-	return &Question{Method: http.MethodPost, Path: "/v1/completions", Body: body}
+	embedding, err := json.Marshal(map[string]any{"model": model, "input": []int{3}})
+	if err != nil {
+		return nil
+	}
+	return []Question{
+		{Method: http.MethodPost, Path: "/v1/completions", Body: completion},
+		{Method: http.MethodPost, Path: "/v1/embeddings", Body: embedding},
+	}
 }
 
 // LoadsIdentify implements Prober: the metrics have the start time of the process.

@@ -65,7 +65,7 @@
 // worker_wedge_secs. One without progress for that long, and for the time that its booked
 // prompts are given, is suspect. From shortly before that its worker is asked what only a
 // running scheduler can answer: the dialect's SchedulerPath, its counters
-// (engine.RankLoad.Mark), its SchedulerQuestion. What answers, or moves, is progress. A rank
+// (engine.RankLoad.Mark), its SchedulerQuestions. What answers, or moves, is progress. A rank
 // that stays suspect for a while, with nothing that speaks for it, is wedged: it is no
 // candidate, legs that are not begun to be answered are told to leave (LegListener), and the
 // others a little later. It is asked on until there is a sign of progress.

@@ -52,8 +52,11 @@ type fakeProber struct {
 
 // fakeScheduler is what the probes of a worker's scheduler find.
 type fakeScheduler struct {
-	hangs    bool // health route and small work are not answered
-	mute     bool // nor are the counters
+	hangs    bool     // health route and small work are not answered
+	mute     bool     // nor are the counters
+	noHealth bool     // there is no health route
+	unread   bool     // the counters cannot be read, though the front answers
+	refuses  []string // paths of small pieces of work that it has not
 	load     RankLoad
 	ranks    int  // with such counters; 0: one
 	noLoads  bool // there are no counters
@@ -206,18 +209,29 @@ func fakeAnswer(ctx context.Context, hangs bool, within, delay time.Duration) pr
 }
 
 func (p *fakeProber) scheduler(ctx context.Context, w *Worker, _ engine.Dialect, within time.Duration) probeResult {
-	return fakeAnswer(ctx, p.scheduling(w, "health").hangs, within, time.Second)
+	s := p.scheduling(w, "health")
+	if s.noHealth {
+		return probeResult{outcome: outcomeDenied}
+	}
+	return fakeAnswer(ctx, s.hangs, within, time.Second)
 }
 
-func (p *fakeProber) answers(ctx context.Context, w *Worker, _ engine.Question, within time.Duration) probeResult {
-	return fakeAnswer(ctx, p.scheduling(w, "work").hangs, within, 100*time.Millisecond)
+func (p *fakeProber) answers(ctx context.Context, w *Worker, q engine.Question, within time.Duration) probeResult {
+	s := p.scheduling(w, "work")
+	if slices.Contains(s.refuses, q.Path) {
+		return probeResult{outcome: outcomeDenied}
+	}
+	return fakeAnswer(ctx, s.hangs, within, 100*time.Millisecond)
 }
 
 func (p *fakeProber) counters(ctx context.Context, w *Worker, _ engine.Dialect, within time.Duration) (*engine.Loads, outcome) {
 	s := p.scheduling(w, "counters")
 	r := fakeAnswer(ctx, s.mute, within, 0)
-	if s.noLoads {
+	switch {
+	case s.noLoads:
 		r.outcome = outcomeDenied
+	case s.unread:
+		r.outcome = outcomeBusy
 	}
 	return &engine.Loads{Ranks: slices.Repeat([]RankLoad{s.load}, max(s.ranks, 1))}, r.outcome
 }

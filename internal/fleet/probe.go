@@ -104,13 +104,17 @@ func (p *httpProber) alive(ctx context.Context, w *Worker) probeResult {
 	case err != nil:
 		var e *upstream.Error
 		return probeResult{outcome: outcomeUnreachable, timedOut: errors.As(err, &e) && e.Timeout(), reason: err.Error(), misconfigured: trouble(err)}
-	case status == 502, status == 503, status == 504: // something in front of it
+	case behindAProxy(status):
 		return probeResult{outcome: outcomeBusy, reason: fmt.Sprintf("%s answers %d", path, status)}
 	case status == 401, status == 403:
 		return probeResult{outcome: outcomeDenied}
 	}
 	return probeResult{outcome: outcomeOK}
 }
+
+// behindAProxy tells whether a status is that of something in front of an engine that does
+// not answer.
+func behindAProxy(status int) bool { return status == 502 || status == 503 || status == 504 }
 
 var probeHeader = upstream.Header{{Name: "Accept", Value: "*/*"}, {Name: "User-Agent", Value: "sluice-check"}}
 

@@ -158,12 +158,14 @@ type signs struct {
 	health, question probeSigns
 
 	// The counters. counted: they were read; before is what was read. lost: the last
-	// read had no answer. still is when the first of the reads was done that found them
-	// so, looked when the last was begun. absent: there are none.
-	counted, lost, absent bool
-	before                engine.RankLoad
-	still, looked         admission.Instant
-	reads                 int
+	// read had no answer, and nor had the engine's front. still is when the first of the
+	// reads was done that found them so, looked when the last was begun. absent: there are
+	// none. unread: the engine's front answers, but does not tell them now, which proves
+	// nothing.
+	counted, lost, absent, unread bool
+	before                        engine.RankLoad
+	still, looked                 admission.Instant
+	reads                         int
 }
 
 // probeSigns are what the probes of one kind found.
@@ -171,6 +173,7 @@ type probeSigns struct {
 	flying  bool // one has no answer yet
 	asked   admission.Instant
 	refused int  // that failed
+	denied  int  // that the engine does not take
 	absent  bool // the engine has nothing to be asked so
 }
 
@@ -252,7 +255,7 @@ func (h *hangStatus) proven(now admission.Instant, probed bool) bool {
 		}
 		speaks = true
 	}
-	if !s.absent {
+	if !s.absent && !s.unread {
 		if s.reads == 0 || s.looked.Sub(s.still) < standStill {
 			return false
 		}
@@ -261,16 +264,17 @@ func (h *hangStatus) proven(now admission.Instant, probed bool) bool {
 	if !speaks {
 		return false
 	}
-	// An engine that says it has nothing to do may be right: a stream whose client reads
-	// slowly is long over there, and a picture is still being fetched for a prompt.
-	if idle := s.counted && !s.lost && s.before.Running+s.before.Waiting == 0; idle && !probed {
-		if h.under.unbegun == 0 {
-			return false
-		}
-		return s.question.absent || s.question.fails(now, slowAnswer)
+	// An engine that says that nothing runs may be right: a stream whose client reads
+	// slowly is long over there, a picture is still being fetched for a prompt, a grammar
+	// is compiled, or another engine has not sent its KV cache.
+	if s.idle() && (!probed || s.health.absent) {
+		return h.under.unbegun > 0 && s.question.fails(now, slowAnswer)
 	}
 	return true
 }
+
+// idle tells whether the engine says that nothing runs.
+func (s *signs) idle() bool { return s.counted && !s.lost && s.before.Running == 0 }
 
 // String tells what the probes found.
 func (s *signs) String() string {
@@ -288,15 +292,15 @@ func (s *signs) String() string {
 }
 
 // counters takes a read of the counters into account, and tells whether they moved. sent
-// and now are when it was begun and done.
-func (h *hangStatus) counters(sent, now admission.Instant, l engine.RankLoad) (moved bool) {
+// and now are when it was begun and done. The use of the cache alone is not enough for an
+// engine that cannot be probed: many a decode step leaves it as it was.
+func (h *hangStatus) counters(sent, now admission.Instant, l engine.RankLoad, probed bool) (moved bool) {
 	s := &h.signs
-	if l.Mark == 0 && l.CacheMark == 0 {
-		s.absent = true
-		return false
-	}
-	s.absent = false
+	s.absent, s.unread = l.Mark == 0 && (l.CacheMark == 0 || !probed), false
 	first := !s.counted
+	if first {
+		s.reads = 0 // a read that was lost is no second look at what is read now
+	}
 	if !first {
 		same := l.Running == s.before.Running && l.Waiting == s.before.Waiting
 		moved = l.Mark != s.before.Mark || same && l.CacheMark != s.before.CacheMark
@@ -312,9 +316,16 @@ func (h *hangStatus) counters(sent, now admission.Instant, l engine.RankLoad) (m
 // countersLost takes a read into account that had no answer.
 func (h *hangStatus) countersLost(sent, now admission.Instant) {
 	s := &h.signs
-	if s.lost = true; s.reads == 0 {
+	if s.lost, s.unread = true, false; s.reads == 0 {
 		s.still = sent
 	}
 	s.reads++
 	s.looked = now
+}
+
+// countersUnread takes a read into account that the engine's front answered with an
+// error, or did not answer while it answered something else.
+func (h *hangStatus) countersUnread() {
+	s := &h.signs
+	s.counted, s.lost, s.unread, s.reads = false, false, true, 0
 }

@@ -30,6 +30,7 @@ type questions struct {
 	dialect  engine.Dialect
 	health   bool
 	question *engine.Question // nil: none
+	kinds    int              // of such questions that there are
 	pause    time.Duration
 	at       admission.Instant
 }
@@ -79,7 +80,7 @@ func (f *Fleet) askScheduler(w *Worker) {
 			flights.Go(func() { f.heardHealth(w, q.at, f.prober.scheduler(ctx, w, q.dialect, patience)) })
 		}
 		if q.question != nil {
-			flights.Go(func() { f.heardAnswer(w, q.at, f.prober.answers(ctx, w, *q.question, patience)) })
+			flights.Go(func() { f.heardAnswer(w, q, f.prober.answers(ctx, w, *q.question, patience)) })
 		}
 		f.readCounters(ctx, w, q.dialect)
 		timer.Reset(q.pause)
@@ -118,16 +119,17 @@ func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
 		}
 		// What costs the engine a generation is asked of a rank that is merely silent only
 		// if its counters cannot tell, or if there is no time to look at them first.
-		soon := h.state >= suspect || s.absent || f.cfg.Health.Wedge < 2*mostLead
+		soon := h.state >= suspect || s.absent || s.unread || f.cfg.Health.Wedge < 2*mostLead
 		health = health || probed && soon && !s.health.flying
 		if h.state == silent {
 			continue
 		}
-		idle := s.counted && s.before.Running+s.before.Waiting == 0
-		question = question || !probed && !s.question.flying && (h.state == wedged || idle)
+		question = question || !probed && !s.question.flying && (h.state == wedged || s.idle())
 	}
 	if question && len(w.models) > 0 {
-		q.question = q.dialect.SchedulerQuestion(w.models[0])
+		if all := q.dialect.SchedulerQuestions(w.models[0]); len(all) > 0 {
+			q.question, q.kinds = &all[w.question%len(all)], len(all)
+		}
 	}
 	q.health = health
 	for _, r := range w.looked {
@@ -182,11 +184,13 @@ func (f *Fleet) readCounters(ctx context.Context, w *Worker, d engine.Dialect) {
 		case outcomeOK:
 			if one, told := rankLoad(l, r.dp); !told {
 				h.signs.absent = true
-			} else if h.counters(sent, now, one) {
+			} else if h.counters(sent, now, one, d.SchedulerPath() != "") {
 				f.progressLocked(r, now, "its counters move")
 			}
 		case outcomeDenied:
 			h.signs.absent = true
+		case outcomeBusy:
+			h.countersUnread()
 		default:
 			h.countersLost(sent, now)
 		}
@@ -195,7 +199,7 @@ func (f *Fleet) readCounters(ctx context.Context, w *Worker, d engine.Dialect) {
 
 // heardHealth takes an answer of the route that needs the scheduler into account.
 func (f *Fleet) heardHealth(w *Worker, asked admission.Instant, r probeResult) {
-	f.heard(w, asked, r, func(s *signs) *probeSigns { return &s.health }, func(r *Rank) bool {
+	f.heard(w, asked, 1, r, func(s *signs) *probeSigns { return &s.health }, func(r *Rank) bool {
 		// It is one rank that has answered: of several it need not be this one.
 		s := &r.hang.signs
 		return r.dps == 1 || s.absent || !s.counted
@@ -203,13 +207,19 @@ func (f *Fleet) heardHealth(w *Worker, asked admission.Instant, r probeResult) {
 }
 
 // heardAnswer takes the answer to the small piece of work into account.
-func (f *Fleet) heardAnswer(w *Worker, asked admission.Instant, r probeResult) {
-	f.heard(w, asked, r, func(s *signs) *probeSigns { return &s.question }, func(r *Rank) bool { return r.dps == 1 }, "its scheduler answers")
+func (f *Fleet) heardAnswer(w *Worker, q questions, r probeResult) {
+	if r.outcome == outcomeDenied {
+		f.mu.Lock()
+		w.question++
+		f.mu.Unlock()
+	}
+	f.heard(w, q.at, q.kinds, r, func(s *signs) *probeSigns { return &s.question }, func(r *Rank) bool { return r.dps == 1 }, "its scheduler answers")
 }
 
-// heard takes the outcome of a probe into account, which was sent at asked. proves tells whether a good one proves
-// that the rank's scheduler runs.
-func (f *Fleet) heard(w *Worker, asked admission.Instant, p probeResult, of func(*signs) *probeSigns, proves func(*Rank) bool, why string) {
+// heard takes the outcome of a probe into account, which was sent at asked and of which
+// there are some kinds. proves tells whether a good one proves that the rank's scheduler
+// runs.
+func (f *Fleet) heard(w *Worker, asked admission.Instant, kinds int, p probeResult, of func(*signs) *probeSigns, proves func(*Rank) bool, why string) {
 	now := f.clock.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +243,8 @@ func (f *Fleet) heard(w *Worker, asked admission.Instant, p probeResult, of func
 				f.progressLocked(r, now, why)
 			}
 		case outcomeDenied:
-			s.absent = true
+			s.denied++
+			s.absent = s.denied >= kinds
 		case outcomeUnknown:
 		default:
 			s.refused++
@@ -266,6 +277,9 @@ func (p *httpProber) scheduler(ctx context.Context, w *Worker, d engine.Dialect,
 // answers asks for a small piece of work.
 func (p *httpProber) answers(ctx context.Context, w *Worker, q engine.Question, within time.Duration) probeResult {
 	status, _, err := p.askWithin(ctx, w, q, within, maxProbeBody)
+	if err == nil && status >= 500 && !behindAProxy(status) {
+		return probeResult{outcome: outcomeDenied} // an engine that hangs answers nothing
+	}
 	return schedulerResult(status, err, status == http.StatusOK)
 }
 
@@ -279,23 +293,41 @@ func schedulerResult(status int, err error, good bool) probeResult {
 		return probeResult{outcome: outcomeUnreachable}
 	case good:
 		return probeResult{outcome: outcomeOK}
-	case status/100 == 4 && status != http.StatusTooManyRequests, status == http.StatusNotImplemented:
+	case status == http.StatusTooManyRequests: // by its front
+		return probeResult{outcome: outcomeUnknown}
+	case status/100 == 4, status == http.StatusNotImplemented:
 		return probeResult{outcome: outcomeDenied}
 	}
 	return probeResult{outcome: outcomeBusy}
 }
 
-// counters reads the load of w. outcomeDenied: it does not tell any.
+// counters reads the load of w. outcomeDenied: it does not tell any. outcomeBusy: it does
+// not tell them now, but its front answers.
 func (p *httpProber) counters(ctx context.Context, w *Worker, d engine.Dialect, within time.Duration) (*engine.Loads, outcome) {
 	path := d.LoadsPath()
 	if path == "" {
 		return nil, outcomeDenied
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	failed, front := make(chan struct{}), make(chan bool, 1)
+	go func() { front <- p.frontAnswers(ctx, w, d, within, failed) }()
+	defer func() {
+		if cancel(); front != nil {
+			<-front
+		}
+	}()
 	status, body, err := p.askWithin(ctx, w, engine.Question{Path: path}, within, maxFactsBody)
 	if tooLarge(err) {
 		return nil, outcomeDenied
 	}
 	if r := schedulerResult(status, err, status/100 == 2); r.outcome != outcomeOK {
+		if r.outcome == outcomeUnreachable {
+			close(failed)
+			lives := <-front
+			if front = nil; lives {
+				return nil, outcomeBusy
+			}
+		}
 		return nil, r.outcome
 	}
 	l, err := d.ReadLoads(body)
@@ -303,6 +335,21 @@ func (p *httpProber) counters(ctx context.Context, w *Worker, d engine.Dialect, 
 		return nil, outcomeDenied
 	}
 	return l, outcomeOK
+}
+
+// frontAnswers tells whether the engine's front answers, which needs no scheduler. It is
+// asked when the other question has failed, or has been without an answer for a while.
+func (p *httpProber) frontAnswers(ctx context.Context, w *Worker, d engine.Dialect, within time.Duration, failed <-chan struct{}) bool {
+	timer := time.NewTimer(within / 4)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-failed:
+	case <-ctx.Done():
+		return false
+	}
+	status, _, err := p.askWithin(ctx, w, engine.Question{Path: d.AlivePath()}, within, -maxHealthBody)
+	return err == nil && !behindAProxy(status)
 }
 
 // askWithin asks a question with a limit of its own in time; limit is that of send.

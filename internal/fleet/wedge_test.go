@@ -114,6 +114,17 @@ func TestSilenceOfAWorkerThatComputesIsNoHang(t *testing.T) {
 		{"counters that move", dialectVLLM, func(s *fakeScheduler) { s.computes, s.hangs = true, true }},
 		{"no counters", dialectVLLM, func(s *fakeScheduler) { s.noLoads, s.hangs = true, true }},
 		{"an idle engine that answers", dialectVLLM, func(s *fakeScheduler) { s.load.Running = 0 }},
+		{"a grammar that is compiled", dialectVLLM, func(s *fakeScheduler) { s.load.Running, s.load.Waiting = 0, 1 }},
+		{"an idle engine that can be asked for nothing", dialectVLLM, func(s *fakeScheduler) {
+			s.load.Running, s.refuses = 0, []string{"/v1/completions", "/v1/embeddings"}
+		}},
+		{"an idle engine of embeddings", dialectVLLM, func(s *fakeScheduler) { s.load.Running, s.refuses = 0, []string{"/v1/completions"} }},
+		{"counters that cannot be read", dialectVLLM, func(s *fakeScheduler) { s.unread, s.hangs = true, true }},
+		{"counters that cannot be read", dialectSGLang, func(s *fakeScheduler) { s.unread = true }},
+		{"the use of its cache alone, which stands still", dialectVLLM, func(s *fakeScheduler) {
+			s.load.Mark, s.load.CacheMark, s.hangs = 0, 7, true
+		}},
+		{"an idle engine without a health route", dialectSGLang, func(s *fakeScheduler) { s.load.Running, s.noHealth = 0, true }},
 	} {
 		t.Run(c.backend+": "+c.name, func(t *testing.T) {
 			inHangBed(t, c.backend, time.Second, func(b *hangBed) {
@@ -533,5 +544,70 @@ func BenchmarkWatch(b *testing.B) {
 		r.NoteAdvance()
 		l.Begun()
 		l.Stop()
+	}
+}
+
+// What hangs is found at an engine, too, that has nothing to be asked for but embeddings,
+// and at one whose counters cannot be read while its front answers.
+func TestHangOfAnEngineThatTellsLittle(t *testing.T) {
+	for _, c := range []struct {
+		name, backend string
+		set           func(s *fakeScheduler)
+	}{
+		{"embeddings", dialectVLLM, func(s *fakeScheduler) { s.load.Running, s.refuses = 0, []string{"/v1/completions"} }},
+		{"counters that cannot be read", dialectSGLang, func(s *fakeScheduler) { s.unread = true }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inHangBed(t, c.backend, 3*time.Second, func(b *hangBed) {
+				b.prober.schedule(urlA, c.set)
+				l := b.leg(Leg{})
+				b.hangs()
+				b.left(l, 10*time.Second)
+				l.Stop()
+			})
+		})
+	}
+}
+
+// Counters that were read once after they could not be read have not stood still.
+func TestCountersThatAreReadOnceHaveNotStoodStill(t *testing.T) {
+	h := &hangStatus{}
+	second := admission.Instant(time.Second)
+	h.countersLost(second, 2*second)
+	h.counters(3*second, 3*second, RankLoad{Running: 1, Mark: 7}, false)
+	if h.proven(4*second, false) {
+		t.Error("they are taken for counters that stand still")
+	}
+	h.counters(5*second, 5*second, RankLoad{Running: 1, Mark: 7}, false)
+	if !h.proven(6*second, false) {
+		t.Error("counters that stand still are not seen")
+	}
+}
+
+// A router that stood still itself, stopped or on a machine that was, has seen no bytes in
+// that time, nor answers to its probes: that proves nothing.
+func TestRouterThatStoodStillBlamesNobody(t *testing.T) {
+	for _, backend := range []string{dialectSGLang, dialectVLLM} {
+		inHangBed(t, backend, time.Second, func(b *hangBed) {
+			b.prober.schedule(urlA, func(s *fakeScheduler) { s.computes = true })
+			l := b.leg(Leg{})
+			answers := func(does bool) {
+				b.prober.schedule(urlA, func(s *fakeScheduler) { s.hangs, s.mute = !does, !does })
+			}
+			for range 5 {
+				b.pass(1700 * time.Millisecond) // silent, and probed
+				answers(false)
+				b.pass(500 * time.Millisecond)
+				b.sched.set(newEvent(func(admission.Instant) {
+					time.Sleep(30 * time.Second)
+					answers(true)
+				}), 1)
+				b.pass(31 * time.Second)
+			}
+			if l.wedged.Load() {
+				t.Errorf("%s: its worker is taken for wedged", backend)
+			}
+			l.Stop()
+		})
 	}
 }

@@ -110,11 +110,12 @@ type Worker struct {
 	pairingNotes       []string          // what keeps it from being paired, for the operator
 
 	// The progress of its legs; see wedge_watch.go.
-	asking bool              // its scheduler is being probed
-	lookAt admission.Instant // the last look; 0: it had none to look at
-	looks  uint64
-	looked []*Rank // the ranks of the last look
-	heirOf []*Rank // of the registration that it replaces, until it has ranks itself
+	asking   bool              // its scheduler is being probed
+	question int               // number of the question that is asked next, of the dialect's SchedulerQuestions
+	lookAt   admission.Instant // the last look; 0: it had none to look at
+	looks    uint64
+	looked   []*Rank // the ranks of the last look
+	heirOf   []*Rank // of the registration that it replaces, until it has ranks itself
 }
 
 // ID returns the worker's id: "w" and the first ten hexadecimal digits of the
