@@ -175,6 +175,46 @@ func TestServerIsKilled(t *testing.T) {
 	}
 }
 
+// A list in which most pods are missing, with no event that said so, is not believed at
+// once: they serve on for as long as it is held back.
+func TestListThatLacksMostPods(t *testing.T) {
+	t.Parallel()
+	server, err := cluster.AddServer(t.Context())
+	must(t, err)
+	t.Cleanup(server.Kill)
+	b := newBed(t)
+	var names []string
+	for i := range 5 {
+		names = append(names, fmt.Sprintf("p%d", i))
+		b.create(regular(names[i]).with(annotationGhost, "true"))
+	}
+	pods := b.ready(names...)
+	r := startRouter(t, append(b.selects(server), "--source-hold-secs", "8")...)
+	r.sees(pods...)
+	l := r.load()
+	server.Kill()
+	for _, name := range names[1:] {
+		b.delete(name, 0)
+	}
+	must(t, server.Start(t.Context()))
+	eventually(t, "the drop is held back", func() string {
+		if len(r.lines("is held back")) == 0 {
+			return "no line says so"
+		}
+		return ""
+	})
+	began := time.Now()
+	for _, p := range pods {
+		if w := r.worker(p.url()); w.Status != "ready" {
+			t.Errorf("while the drop is held back: %s", w)
+		}
+	}
+	r.sees(pods[0])
+	t.Logf("the drop took effect after %s", time.Since(began).Round(100*time.Millisecond))
+	l.more(20)
+	l.good()
+}
+
 // A server that has no room for the account's requests and says so (429): it is not
 // stormed, what is known stays in force, and the source goes on when there is room.
 func TestServerIsBusy(t *testing.T) {
