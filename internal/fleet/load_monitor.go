@@ -22,10 +22,14 @@ type loadReading struct {
 // it tells one process from the next.
 func (f *Fleet) loadDueLocked(w *Worker, now admission.Instant, check bool) bool {
 	d, interval := w.Dialect(), f.cfg.Health.LoadMonitor
+	pause := interval
+	if check && d.LoadsIdentify() {
+		pause = min(pause, f.cfg.Health.Interval)
+	}
 	switch {
 	case w.readsLoad, w.Facts().noLoads, d.LoadsPath() == "":
 		return false
-	case interval > 0 && now.Sub(w.loadAskedAt) < interval*4/5:
+	case interval > 0 && now.Sub(w.loadAskedAt) < pause*4/5:
 		return false
 	case !f.readsSeldomLocked(w):
 		return true
@@ -176,7 +180,8 @@ func (f *Fleet) counts(l *loads, now admission.Instant) bool {
 func (f *Fleet) reportEnds(w *Worker, now admission.Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if l := w.loads.Load(); w.removed || f.closed || l != nil && f.counts(l, now) {
+	l := w.loads.Load()
+	if w.removed || f.closed || l != nil && f.counts(l, now) {
 		return
 	}
 	var changes []admission.Change
@@ -184,9 +189,8 @@ func (f *Fleet) reportEnds(w *Worker, now admission.Instant) {
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}
-	// Not one that fails its checks, or is not asked.
-	if w.health.healthy && !w.health.failing() && !w.draining && !w.loadLost && !w.Facts().noLoads && !f.readsSeldomLocked(w) &&
-		now.Sub(w.loadAskedAt) < reportCounts*f.loadPause() {
+	// Not one that fails its checks, or that was not asked since: idle, in a large fleet.
+	if w.health.healthy && !w.health.failing() && !w.draining && !w.loadLost && !w.Facts().noLoads && l != nil && w.loadAskedAt > l.at {
 		w.loadLost = true
 		f.log.Warn("worker does not report its load any more: its bookings alone count", "worker", w.url, "id", w.id, "path", w.Dialect().LoadsPath())
 	}

@@ -260,6 +260,11 @@ func TestIdleFleetIsReadWhereItCounts(t *testing.T) {
 		if got := b.prober.reads() - before; got > 0 {
 			t.Errorf("%d readings of idle workers in a minute", got)
 		}
+		for _, i := range b.Infos() {
+			if len(i.Warnings) > 0 {
+				t.Fatalf("a worker that is not asked is told of: %q", i.Warnings)
+			}
+		}
 		b.gate.SetLimits(admission.Limits{OverloadWaiting: 5})
 		b.pass(10 * time.Second)
 		before = b.prober.reads()
