@@ -377,11 +377,11 @@ func (g *Gate) Apply(changes ...Change) {
 	})
 }
 
-// UsesReports tells whether anything is decided by what engines report.
-func (g *Gate) UsesReports() bool {
+// UsesReports tells whether anything is decided by what engines report of ranks of the role.
+func (g *Gate) UsesReports(role Role) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.needsBlocks || g.core.limits.OverloadWaiting > 0 || g.core.limits.OverloadUsage > 0
+	return g.core.needsBlocks && role != RolePrefill || g.core.limits.OverloadWaiting > 0 || g.core.limits.OverloadUsage > 0
 }
 
 // SetLimits changes the bounds; see [Core.SetLimits].

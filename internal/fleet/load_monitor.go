@@ -50,7 +50,7 @@ func (f *Fleet) loadPause() time.Duration {
 // readsSeldomLocked tells whether w is idle in a fleet so large that its load is not asked
 // for, as nothing is decided by it.
 func (f *Fleet) readsSeldomLocked(w *Worker) bool {
-	return f.idlePauseLocked(w) > 0 && (f.cfg.Health.LoadMonitor <= 0 || !f.gate.UsesReports())
+	return f.idlePauseLocked(w) > 0 && (f.cfg.Health.LoadMonitor <= 0 || !f.gate.UsesReports(w.role))
 }
 
 // loadTimeDue reads the load of w, unless that was done with a check.
