@@ -36,8 +36,8 @@ type chaosClients struct {
 // requestBound is within how much time every request ends, and endBound what the clients
 // allow it, on a machine that is busy with all these processes.
 const (
-	requestBound = 10 * time.Second
-	endBound     = 4 * requestBound
+	requestBound = 6 * time.Second
+	endBound     = 6 * requestBound
 )
 
 // startChaosClients starts n clients.

@@ -31,10 +31,10 @@ type chaos struct {
 // CHAOS_SEED=N and CHAOS_SECS=N choose another schedule and its length ("make chaos"),
 // CHAOS_LOG=DIR keeps the routers' logs and the schedules.
 func TestChaos(t *testing.T) {
-	seed, secs := number(t, "CHAOS_SEED", 1), number(t, "CHAOS_SECS", 0)
+	seed, secs := number(t, "CHAOS_SEED", 12), number(t, "CHAOS_SECS", 0)
 	if secs == 0 {
-		if secs = 4; full {
-			secs = 8
+		if secs = 3; full {
+			secs = 6
 		} else if raceEnabled {
 			t.Skip("the short run is made without the race detector, the long ones with it")
 		}
@@ -72,7 +72,7 @@ func runChaos(t *testing.T, pairs bool, seed uint64, length time.Duration) {
 	args := []string{"--health-check-endpoint", "/health", "--health-check-interval-secs", "0.3", "--health-check-timeout-secs", "2",
 		"--health-failure-threshold", "2", "--worker-wedge-secs", "1", "--source-hold-secs", "3", "--no-worker-wait-secs", "3",
 		"--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "1", "--cb-success-threshold", "1", "--retry-initial-backoff-ms", "20", "--worker-idle-timeout-secs", "1",
-		"--request-timeout-secs", fmt.Sprint(requestBound.Seconds()), "--stream-idle-timeout-secs", "8", "--access-log", "failures", "--dp-aware"}
+		"--request-timeout-secs", fmt.Sprint(requestBound.Seconds()), "--stream-idle-timeout-secs", "5", "--access-log", "failures", "--dp-aware"}
 	if pairs {
 		c.chaosFleet = startPairs(t)
 		args = append(args, "--pair-label", "generation", "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-timeout-secs", "10")
@@ -115,6 +115,7 @@ func runChaos(t *testing.T, pairs bool, seed uint64, length time.Duration) {
 	crowd.end()
 	crowd.report()
 	took("the load")
+	c.removeOneEach()
 	c.allServe()
 	c.r.idle()
 	took("recovery")
@@ -149,6 +150,32 @@ func (c *chaos) do(h happening) {
 		}
 	}
 	e.do(c.t, h.what)
+}
+
+// removeOneEach removes an engine of each source, waits until the router knows, and adds
+// them again.
+func (c *chaos) removeOneEach() {
+	c.t.Helper()
+	var gone []*engine
+	for _, name := range chaosSources {
+		gone = append(gone, ofSource(c.engines, name)[0])
+	}
+	for _, e := range gone {
+		c.keep(e, "remove")
+	}
+	eventually(c.t, "engines that were removed are gone", func() string {
+		for _, w := range c.r.workers() {
+			for _, e := range gone {
+				if w.URL == e.url {
+					return fmt.Sprintf("%s of %s: %+v", e.name, e.source, w)
+				}
+			}
+		}
+		return ""
+	})
+	for _, e := range gone {
+		c.keep(e, "add")
+	}
 }
 
 // allServe waits until each engine is ready, as its own source's, and serves a request that
