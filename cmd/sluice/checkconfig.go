@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,8 @@ func newCheckConfig(environ []string) *cobra.Command {
 		Short: "Print all mistakes of a configuration, or what would be in force",
 		Long: `Print all mistakes of a configuration and exit with 1, or print the configuration
 that would be in force, with the source of each setting and with secrets hidden,
-and exit with 0.
+and exit with 0. Warnings, and faults of the file that --discovery-file names, do not
+change the exit code.
 
 The environment and the flags of "sluice serve" count as they do there. A class
 file is checked where --router-policy-config names it; the classes are printed
@@ -42,22 +44,26 @@ with the rest.`,
 			return err
 		}
 		// A class file may well be checked by itself.
-		if missing := missingWorkers(cfg); missing != "" && (cfg.File != "" || len(cfg.Workers) > 0) {
+		if missing := missingWorkers(cfg, rolesOf(cfg.Workers)); missing != "" && (cfg.File != "" || len(cfg.Workers) > 0) {
 			printLines(cmd.ErrOrStderr(), "sluice: warning: ", missing)
 		}
-		printWarnings(cmd.ErrOrStderr(), checkList(cfg))
+		checkList(cmd.ErrOrStderr(), cfg)
 		return cfg.WriteEffective(cmd.OutOrStdout())
 	}
 	return cmd
 }
 
-// checkList reads the file of workers, if there is one. What is wrong with it is a warning:
-// it may well be written later, and a worker that is wrong is left out.
-func checkList(cfg *config.Config) []config.Warning {
+// checkList reads the file of workers, if there is one, and says what it has. What is wrong
+// with it is a warning: it may well be written later, and a worker that is wrong is left out.
+func checkList(w io.Writer, cfg *config.Config) {
 	if cfg.Discovery.Provider != config.DiscoveryFile {
-		return nil
+		return
 	}
-	return file.Check(cfg)
+	n, warnings, ok := file.Check(cfg)
+	printWarnings(w, warnings)
+	if ok {
+		printLines(w, "sluice: ", fmt.Sprintf("%s: workers that can be used: %d", cfg.Discovery.File, n))
+	}
 }
 
 func printWarnings(w io.Writer, warnings []config.Warning) {

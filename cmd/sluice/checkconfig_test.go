@@ -42,3 +42,19 @@ func TestCheckConfigOfClasses(t *testing.T) {
 		t.Errorf("exit %d, %q\n got %s\nwant %s", code, stdout, stderr, want)
 	}
 }
+
+func TestCheckConfigReadsTheFileOfWorkers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "workers.yaml")
+	for content, want := range map[string]string{
+		"workers: [{url: \"http://a\"}, {url: \"http://b\"}]": "sluice: " + file + ": workers that can be used: 2\n",
+		"workers: [{url: \"http://a\"}, {url: \"ftp://b\"}]":  "sluice: " + file + ": workers that can be used: 1\n",
+		"workers: [{url: \"http://a\", worker_type: prefil}]": "did you mean prefill?",
+		"workers: [{url: \"http://a\"":                        "cannot read it as YAML",
+	} {
+		write(t, file, content)
+		code, _, stderr := sluice(t, nil, "check-config", "--discovery-file", file)
+		if code != exitOK || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, %s", content, code, stderr)
+		}
+	}
+}

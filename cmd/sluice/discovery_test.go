@@ -134,3 +134,27 @@ func TestRegisteredWorkersSurviveARestart(t *testing.T) {
 	}
 	end(p)
 }
+
+// A router whose workers were all registered by request does not ask for workers after a restart.
+func TestRestoredWorkersAreNotMissed(t *testing.T) {
+	f := workers(t, sim.Options{Regular: 1})
+	file := t.TempDir() + "/workers.json"
+	p := serve(t, "--workers-state", file)
+	p.line("no worker is known yet")
+	if status, body := p.post("/workers", `{"url":"`+f.Regular(0).URL()+`"}`); status/100 != 2 {
+		t.Fatalf("status %d: %s", status, body)
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.ended(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	p = serve(t, "--workers-state", file)
+	for {
+		// The line about admission is the one behind it.
+		if line := p.line("msg="); strings.Contains(line, "admission: off") {
+			return
+		} else if strings.Contains(line, "no worker is known yet") {
+			t.Fatal(line)
+		}
+	}
+}

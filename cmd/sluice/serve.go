@@ -305,17 +305,13 @@ func (r *router) takeConfigured(cfg *config.Config) {
 const sourceConfiguration = "configuration"
 
 // missingWorkers returns a message if no request can be served for lack of workers, else
-// "".
-func missingWorkers(cfg *config.Config) string {
-	known := map[config.WorkerType]bool{}
-	for _, w := range cfg.Workers {
-		known[w.Type] = true
-	}
+// "". Known are the roles of the workers that there are.
+func missingWorkers(cfg *config.Config, known map[config.WorkerType]bool) string {
 	prefill, decode := known[config.WorkerPrefill], known[config.WorkerDecode]
 	switch {
 	case cfg.Kubernetes.Enabled, cfg.Discovery.Provider != config.DiscoveryNone, len(cfg.Discovery.DNSNames) > 0:
 		return "" // they come with the first reading
-	case !cfg.Fleet.PDDisaggregation && len(cfg.Workers) == 0:
+	case !cfg.Fleet.PDDisaggregation && len(known) == 0:
 		return "no worker is known yet: add some with POST /workers, or name them with --worker-urls"
 	case !cfg.Fleet.PDDisaggregation || prefill && decode:
 		return ""
@@ -327,15 +323,30 @@ func missingWorkers(cfg *config.Config) string {
 	return "no worker is known yet: add some with POST /workers, or name them with --prefill and --decode"
 }
 
-// announce logs what is served and how.
+// rolesOf are the roles that occur among workers of the configuration.
+func rolesOf(workers []config.Worker) map[config.WorkerType]bool {
+	known := map[config.WorkerType]bool{}
+	for _, w := range workers {
+		known[w.Type] = true
+	}
+	return known
+}
+
+// announce logs what is served and how. Workers that were registered by request before a
+// restart are there already.
 func (r *router) announce(cfg *config.Config) {
 	mode := "aggregated"
 	if cfg.Fleet.PDDisaggregation {
 		mode = "prefill/decode"
 	}
+	workers := r.fleet.List()
+	known := map[config.WorkerType]bool{}
+	for _, w := range workers {
+		known[w.Spec().Type] = true
+	}
 	r.log.Info("serving", "version", versionLine(), "address", r.server.Addr().String(), "metrics", r.server.MetricsAddr().String(),
-		"mode", mode, "workers", len(cfg.Workers))
-	if missing := missingWorkers(cfg); missing != "" {
+		"mode", mode, "workers", len(workers))
+	if missing := missingWorkers(cfg, known); missing != "" {
 		r.log.Warn(missing)
 	}
 	if a := cfg.Admission; a.Enabled() {

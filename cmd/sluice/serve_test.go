@@ -300,7 +300,7 @@ func TestMissingWorkersAreReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := missingWorkers(cfg); (got == "") != (want == "") || !strings.Contains(got, want) {
+		if got := missingWorkers(cfg, rolesOf(cfg.Workers)); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", args, got, want)
 		}
 	}

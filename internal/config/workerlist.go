@@ -81,7 +81,7 @@ func (r WorkerList) Read(name string, data []byte) ([]ListedWorker, []Warning, e
 			if e.Value != "" {
 				message = fmt.Sprintf("%q %s", clip(e.Value), message)
 			}
-			warnings = append(warnings, Warning{Path: e.Path, Source: e.Source, Message: message + "; the worker is left out"})
+			warnings = append(warnings, Warning{Path: e.Path, Source: e.Source, Message: message + "; the entry is left out, and its worker stays as it was if it is in force"})
 		}
 		list = append(list, ListedWorker{Worker: Worker{URL: w.URL}, Line: w.Line, LeftOut: true})
 	}

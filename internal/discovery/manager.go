@@ -83,6 +83,7 @@ func NewManager(o Options) *Manager {
 // Run starts a source. It returns at once; the source runs until Close.
 func (m *Manager) Run(s Source) {
 	st := m.state(s.Name())
+	st.runs = true
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -144,6 +145,7 @@ type state struct {
 	m    *Manager
 	name string
 	log  *slog.Logger
+	runs bool // it is a Source, not the configuration; set before the first reading
 
 	mu sync.Mutex
 	// guarded by mu
@@ -208,7 +210,12 @@ func (s *state) take(r Reading) {
 	}
 	s.statusMu.Lock()
 	s.status.lastSuccess, s.status.err, s.status.Readings = now, nil, s.status.Readings+1
+	first := s.status.Readings == 1
 	s.statusMu.Unlock()
+	if first && s.runs && len(r.Workers) == 0 {
+		// A selector or a name with a typo is no failure: nothing else would tell.
+		s.log.Warn("source was read and declares no workers: if there should be some, look at its file, names or selectors")
+	}
 	if !same {
 		s.warnings = warnings
 		s.putInForce(now, true)

@@ -543,3 +543,34 @@ func TestWorkerWhoseEntryBecameWrongStays(t *testing.T) {
 		b.want(2, 3)
 	})
 }
+
+// A selector or a name with a typo declares nothing and is no failure: the log says so, once.
+func TestSourceThatDeclaresNothingAtFirstIsLogged(t *testing.T) {
+	const says = "declares no workers"
+	inBubble(t, func(b *testbed) {
+		b.Run(fakeSource{declare(), declare()})
+		b.pass(time.Second)
+		if n := strings.Count(b.log.String(), says); n != 1 {
+			t.Errorf("said %d times:\n%s", n, b.log.String())
+		}
+	})
+	inBubble(t, func(b *testbed) {
+		b.Run(fakeSource{declare(1), declare()})
+		b.Take("configuration", declare())
+		b.pass(time.Second)
+		if strings.Contains(b.log.String(), says) {
+			t.Error(b.log.String())
+		}
+	})
+}
+
+// fakeSource reports its readings one after the other.
+type fakeSource []Reading
+
+func (fakeSource) Name() string { return "pods" }
+
+func (s fakeSource) Run(_ context.Context, report func(Reading)) {
+	for _, r := range s {
+		report(r)
+	}
+}

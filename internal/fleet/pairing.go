@@ -173,19 +173,29 @@ func (w *Worker) findPairingNotes(others map[string]map[string]bool) (notes []st
 	list := strings.Join(slices.Sorted(maps.Keys(theirs)), ", ")
 	switch {
 	case len(theirs) > 0 && !theirs[own]:
-		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it uses %s, they use %s; set the same backend and kv_connector for both%s", other, own, list, w.pairLabelHint()))
+		notes = append(notes, fmt.Sprintf("no %s worker of its model can be paired with it: it uses %s, they use %s; %s", other, own, list, w.pairingAdvice(theirs)))
 	case w.inheritsConnector() && len(theirs) > 1:
 		notes = append(notes, fmt.Sprintf("prefill workers of its model use %s; it is assumed to use %s: set its kv_connector", list, own))
 	}
 	return notes
 }
 
-// pairLabelHint completes the advice of a note where there is a pair label.
-func (w *Worker) pairLabelHint() string {
-	if key := w.fleet.cfg.Fleet.PairLabel; key != "" {
-		return ", and workers are paired only with the same label " + string(key)
+// pairingAdvice says what must become the same so that w can be paired with a worker of one
+// of the other side's groups.
+func (w *Worker) pairingAdvice(theirs map[string]bool) string {
+	const engines = "set the same backend and kv_connector for both"
+	key := string(w.fleet.cfg.Fleet.PairLabel)
+	if key == "" {
+		return engines
 	}
-	return ""
+	label := "workers are paired only with the same label " + key
+	form, _, _ := strings.Cut(w.pairGroup(), " with "+key+"=")
+	for group := range theirs {
+		if other, _, _ := strings.Cut(group, " with "+key+"="); other == form {
+			return label
+		}
+	}
+	return engines + ", and " + label
 }
 
 // withheldLocked reports whether w is healthy but gets no requests, because what a

@@ -229,6 +229,21 @@ func TestPairLabelKeepsGenerationsApart(t *testing.T) {
 	}
 }
 
+// Where nothing but the pair label differs, the note asks for nothing else.
+func TestPairingNoteNamesWhatDiffers(t *testing.T) {
+	inBubble(t, settings{PairLabel: "gen"}, func(b *testbed) {
+		b.prober.set(well, urlP, urlD)
+		b.prober.says(urlP, serves("m"))
+		b.prober.says(urlD, serves("m"))
+		b.add(WorkerSpec{URL: urlP, Type: config.WorkerPrefill, BootstrapPort: 7, Labels: map[string]string{"gen": "1"}})
+		d := b.add(WorkerSpec{URL: urlD, Type: config.WorkerDecode})
+		synctest.Wait()
+		if notes := d.Info().Pairing; len(notes) != 1 || !strings.HasSuffix(notes[0], "they use sglang with gen=1; workers are paired only with the same label gen") {
+			t.Errorf("notes %q", notes)
+		}
+	})
+}
+
 // A prefill worker whose bootstrap port is to be found out gets no work through
 // the default one while its /server_info is slow.
 func TestPrefillWaitsForItsBootstrapPort(t *testing.T) {

@@ -67,25 +67,31 @@ func New(cfg *config.Config) *Source {
 	}
 }
 
-// Check reads the file once and says what is wrong with it.
-func Check(cfg *config.Config) []config.Warning {
+// Check reads the file once and says how many of its workers can be used, and what is wrong
+// with it. ok is false if it cannot be read as a whole.
+func Check(cfg *config.Config) (usable int, warnings []config.Warning, ok bool) {
 	s := New(cfg)
 	data, err := read(s.path)
 	if err == nil {
-		var warnings []config.Warning
-		if _, warnings, err = s.list.Read(s.path, data); err == nil {
-			return warnings
+		var listed []config.ListedWorker
+		if listed, warnings, err = s.list.Read(s.path, data); err == nil {
+			for _, l := range listed {
+				if !l.LeftOut {
+					usable++
+				}
+			}
+			return usable, warnings, true
 		}
 	}
 	var wrong config.Errors
 	if !errors.As(err, &wrong) {
-		return []config.Warning{{Source: s.path, Message: err.Error()}}
+		return 0, []config.Warning{{Source: s.path, Message: err.Error()}}, false
 	}
-	var warnings []config.Warning
+	warnings = nil
 	for _, e := range wrong {
 		warnings = append(warnings, config.Warning{Source: e.Source, Path: e.Path, Message: e.Message})
 	}
-	return warnings
+	return 0, warnings, false
 }
 
 // Name implements discovery.Source.
