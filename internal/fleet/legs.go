@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/list"
@@ -166,6 +167,7 @@ func (l *Leg) paced() bool { return l.Kind != LegDecode && l.Tokens >= leastPace
 type pace struct {
 	last            admission.Instant // when a prompt was last done
 	tokens, seconds float64
+	assumed         bool // nothing was computed yet: they are of a prompt that was taken away
 }
 
 const (
@@ -184,8 +186,21 @@ func (p *pace) take(w *Watch) {
 	// While others were computed before it, it waited for them.
 	from := max(w.start, p.last)
 	if took := begun.Sub(from).Seconds(); took > 0 {
+		if p.assumed {
+			*p = pace{last: p.last}
+		}
 		p.tokens, p.seconds = paceMemory*p.tokens+float64(w.leg.Tokens), paceMemory*p.seconds+took
 		p.last = begun
+	}
+}
+
+// assume takes into account that a rank which was taken for wedged, and came back by itself
+// after so long, may have been computing a prompt all that time. It counts until the rank
+// is seen to compute one: without it a slow engine would be taken for wedged with each
+// long prompt, and never be seen to finish one.
+func (p *pace) assume(tokens int64, took time.Duration) {
+	if tokens >= leastPaced && took > 0 && (p.seconds == 0 || p.assumed) {
+		p.tokens, p.seconds, p.assumed = float64(tokens), took.Seconds(), true
 	}
 }
 

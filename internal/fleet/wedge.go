@@ -149,6 +149,10 @@ type hangStatus struct {
 	// ended.
 	told, streamsEnded bool
 	total              int64 // times that it was found wedged
+	// heldTokens are those of the longest prompt that it was computing when it was found
+	// wedged, heldSince is since when it had made no progress then.
+	heldTokens int64
+	heldSince  admission.Instant
 
 	signs signs
 }

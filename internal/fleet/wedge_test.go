@@ -611,3 +611,48 @@ func TestRouterThatStoodStillBlamesNobody(t *testing.T) {
 		})
 	}
 }
+
+// An engine that computes prompts more slowly than is assumed is taken for wedged once, and
+// given the time that it needs from then on, until it is seen how fast it is.
+func TestSlowEngineIsWedgedOnce(t *testing.T) {
+	inHangBed(t, dialectVLLM, 3*time.Second, func(b *hangBed) {
+		computes := func(n int64, took time.Duration) (wedged bool) {
+			l := b.leg(Leg{Tokens: n})
+			b.pass(took)
+			b.prober.schedule(urlA, func(s *fakeScheduler) { s.load.Mark++ })
+			if wedged = l.wedged.Load(); !wedged {
+				l.Begun()
+			}
+			l.Stop()
+			b.pass(10 * time.Second)
+			return wedged
+		}
+		b.prober.schedule(urlA, func(s *fakeScheduler) { s.hangs = true })
+		if !computes(8000, 20*time.Second) {
+			t.Fatal("it was not taken for wedged: this tests nothing")
+		}
+		b.wantCandidates(urlA, urlB)
+		for range 3 {
+			if computes(8000, 20*time.Second) {
+				t.Fatal("it was taken for wedged again")
+			}
+		}
+	})
+	inHangBed(t, dialectVLLM, 3*time.Second, func(b *hangBed) {
+		l := b.leg(Leg{Tokens: 1000})
+		b.hangs()
+		b.left(l, 10*time.Second)
+		l.Stop()
+		b.pass(time.Minute)
+		b.prober.schedule(urlA, func(s *fakeScheduler) { s.hangs = false })
+		b.pass(10 * time.Second)
+		l = b.leg(Leg{Tokens: 1000})
+		b.pass(100 * time.Millisecond)
+		l.Begun()
+		l.Stop()
+		l = b.leg(Leg{Tokens: 1000})
+		b.hangs()
+		b.left(l, 10*time.Second)
+		l.Stop()
+	})
+}

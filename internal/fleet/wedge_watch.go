@@ -122,6 +122,14 @@ func (r *Rank) paceRate() float64 {
 	return r.pace.rate()
 }
 
+// paceAssume has a rank that came back taken for one that computes as slowly as that.
+func (r *Rank) paceAssume(tokens int64, took time.Duration) {
+	l := r.worker.liveness.Load()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.pace.assume(tokens, took)
+}
+
 // lookLocked works out what each rank of w has to do: its own, and earlier ones that still
 // have legs.
 func (f *Fleet) lookLocked(w *Worker) {
@@ -187,6 +195,7 @@ func (f *Fleet) wedgedLocked(r *Rank, now admission.Instant, n *notices) {
 	h := &r.hang
 	h.streamsEnded = false
 	h.total++
+	h.heldTokens, h.heldSince = h.under.longest, max(h.last, h.under.oldest)
 	r.wedged.Store(true)
 	moved := n.addLegsLocked(r, false)
 	f.applyWedgeLocked(r, now)
@@ -229,6 +238,7 @@ func (f *Fleet) progressLocked(r *Rank, now admission.Instant, why string) {
 	h.progress(now)
 	switch {
 	case was == wedged:
+		r.paceAssume(h.heldTokens, now.Sub(h.heldSince))
 		r.wedged.Store(false)
 		f.applyWedgeLocked(r, now)
 		f.log.Info("rank is no longer wedged", "rank", r.id, "why", why, "after", now.Sub(since).Round(time.Millisecond))
@@ -240,6 +250,7 @@ func (f *Fleet) progressLocked(r *Rank, now admission.Instant, why string) {
 // forgetHangsLocked ends all suspicions against w: another process is there now.
 func (f *Fleet) forgetHangsLocked(w *Worker, now admission.Instant) {
 	for _, r := range w.Ranks() {
+		r.hang.heldTokens = 0
 		if r.hang.state != advancing {
 			f.progressLocked(r, now, "the engine is another process")
 		}
