@@ -54,6 +54,9 @@ type File struct {
 	stop  chan struct{}
 	done  chan struct{}
 
+	// unusable: there is something else at path. Set by Restore.
+	unusable bool
+
 	// owned by the goroutine that saves
 	written []byte // what the file holds, as far as is known
 	failed  bool   // the last write did
@@ -87,6 +90,11 @@ func (s *File) Restore(ctx context.Context) {
 	data, err := read(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		return
+	case errors.Is(err, errNoFile):
+		// A directory or a device is not ours to move or to replace.
+		s.unusable = true
+		s.log.Error("workers that are registered by request are not kept: they would be gone after a restart", "error", err.Error())
 		return
 	case err != nil:
 		s.putAside(nil, err)
@@ -143,6 +151,8 @@ func (s *File) restore(ctx context.Context, raw json.RawMessage) error {
 	return s.fleet.AddRegistration(ctx, fleet.Registration{Worker: w.Worker, Drained: w.Drained})
 }
 
+var errNoFile = errors.New("is not a regular file")
+
 // read reads the file. It warns nobody of what it may hold.
 func read(path string) ([]byte, error) {
 	info, err := os.Stat(path)
@@ -150,7 +160,7 @@ func read(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, fmt.Errorf("%s %w", path, errNoFile)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -225,6 +235,9 @@ func (s *File) run() {
 // save writes the file if what it holds has changed. It reports whether the file is right
 // now.
 func (s *File) save() bool {
+	if s.unusable {
+		return true
+	}
 	data, err := marshal(s.fleet.Registrations())
 	if err == nil {
 		if bytes.Equal(data, s.written) {

@@ -202,6 +202,13 @@ func TestFileThatCannotBeUsed(t *testing.T) {
 		if !strings.Contains(b.log.String(), "not a regular file") {
 			t.Errorf("log %s", b.log)
 		}
+		// It may be a device too: it is neither moved nor replaced.
+		b.set(registration("http://a:1"))
+		b.Start()
+		b.Close()
+		if info, err := os.Stat(path); err != nil || !info.IsDir() {
+			t.Errorf("the directory is gone: %v, %v", info, err)
+		}
 	})
 }
 
