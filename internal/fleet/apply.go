@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -114,7 +115,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 	}
 	models := w.ownNames()
 	w.modelUnknown = len(models) == 0
-	w.modelProblem = w.modelProblemLocked(alone)
+	w.modelProblem = cmp.Or(w.roleProblem(), w.modelProblemLocked(alone))
 	dps := 1
 	if f.cfg.Fleet.DPAware {
 		if dps = w.spec.Load().DPSize; dps == 0 {
@@ -122,9 +123,8 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 		}
 	}
 	ranks := w.Ranks()
-	// Two kinds of workers are not registered at the gate: those that were never
-	// healthy and whose model is unknown, and those whose model may be another one than
-	// requests would expect.
+	// Not registered at the gate are workers that were never healthy and whose model is
+	// unknown, and those whose model or role may be another one than requests would expect.
 	in := w.modelProblem == "" && (!w.modelUnknown || w.health.everHealthy)
 	facts := w.rankFacts(models)
 	if len(ranks) == dps && w.inGate == in && slices.Equal(models, w.models) {

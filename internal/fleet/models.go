@@ -186,6 +186,17 @@ func (w *Worker) modelProblemLocked(alone bool) string {
 	return fmt.Sprintf("its model_id is %q, which the engine does not serve; it lists %q: it gets no requests. Set one of these, or start it with --served-model-name", id, facts.Models[0].ID)
 }
 
+// roleProblem says why w gets no requests because of its role; empty if it does. An
+// engine that was started for one half of the requests never answers the other half, nor
+// whole requests: they would wait for a peer until they time out.
+func (w *Worker) roleProblem() string {
+	mode := w.Facts().Mode
+	if mode == w.role.String() || mode != admission.RolePrefill.String() && mode != admission.RoleDecode.String() {
+		return ""
+	}
+	return fmt.Sprintf("it is registered as %s, but reports disaggregation_mode %q: it gets no requests", w.role, mode)
+}
+
 // setModel is the model that the operator named for w, empty for none.
 func (w *Worker) setModel() string { return cmp.Or(w.spec.Load().ModelID, w.fleet.cfg.Fleet.ModelID) }
 

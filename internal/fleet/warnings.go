@@ -21,7 +21,7 @@ func (w *Worker) warnings() []string {
 	want := map[admission.Role]string{
 		admission.RoleRegular: "null", admission.RolePrefill: "prefill", admission.RoleDecode: "decode",
 	}[w.role]
-	if f.Mode != "" && f.Mode != want {
+	if f.Mode != "" && f.Mode != want && w.roleProblem() == "" {
 		warn("it is registered as %s, but reports disaggregation_mode %q", w.role, f.Mode)
 	}
 	switch {

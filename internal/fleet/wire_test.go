@@ -131,10 +131,10 @@ func TestRoleOfAnotherModeIsSaid(t *testing.T) {
 	s := simFleet(t, sim.Options{Decode: 1, Worker: sim.WorkerOptions{HealthDelay: -1}})
 	f := live(t, settings{Health: quick})
 	w := mustAdd(t, f, WorkerSpec{URL: s.Decode(0).URL(), Type: config.WorkerPrefill})
-	ready(t, w)
-	if got := w.Info().Warnings; len(got) != 1 || !strings.Contains(got[0], `"decode"`) {
-		t.Errorf("warnings %q", got)
-	}
+	until(t, "the warning", func() bool {
+		got := w.Info().Warnings
+		return len(got) == 1 && strings.Contains(got[0], `"decode"`)
+	})
 }
 
 func TestMissingRoutesDoNotMatter(t *testing.T) {
@@ -577,4 +577,26 @@ func FuzzFacts(f *testing.F) {
 			t.Errorf("facts out of bounds: %+v", facts)
 		}
 	})
+}
+
+// An engine that was started for one half of the requests gets none of the other half, and
+// no whole ones: they would wait for a peer until they time out. Registered by its right
+// role it serves at once.
+func TestEngineOfAnotherRoleGetsNoRequests(t *testing.T) {
+	e := newStand(t, routes(map[string]string{
+		"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+		"/server_info": `{"disaggregation_mode":"prefill","disaggregation_bootstrap_port":9000,"internal_states":[{}]}`,
+	}))
+	f := live(t, settings{Health: quick})
+	for _, role := range []config.WorkerType{config.WorkerDecode, config.WorkerRegular, config.WorkerPrefill} {
+		w := mustAdd(t, f, WorkerSpec{URL: e.url, Type: role})
+		right := role == config.WorkerPrefill
+		until(t, string(role), func() bool {
+			i := w.Info()
+			return right == (i.Status == StatusReady) && right != strings.Contains(i.Reason, `reports disaggregation_mode "prefill": it gets no requests`)
+		})
+		if n := f.gate.Candidates(role.Role()); (n > 0) != right {
+			t.Errorf("%s: %d candidates", role, n)
+		}
+	}
 }

@@ -95,7 +95,7 @@ type Worker struct {
 	addedAt            admission.Instant
 	models             []string          // of its ranks at the gate
 	modelUnknown       bool              // it has reported no model
-	modelProblem       string            // why it gets no requests because of its model
+	modelProblem       string            // why it gets no requests because of its model or role
 	inGate             bool              // its ranks are registered there
 	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsReadAt        admission.Instant // when they were last read whole
