@@ -31,6 +31,7 @@ type engine struct {
 	tls   *sim.Worker // behind TLS, in this process
 	certs *certificates
 	ca    string
+	http2 bool
 }
 
 // do does a deed of engineFaults or tlsFaults.
@@ -211,8 +212,8 @@ func startPairs(t testing.TB) *chaosFleet {
 }
 
 // startWhole starts engines that run whole requests: for each kind a process whose engines
-// have faults one by one, but for the first two, with two data-parallel ranks each, three processes of one engine each, and two
-// engines behind TLS.
+// have faults one by one, but for the first two, with two data-parallel ranks each, three
+// processes of one engine each, and two engines behind TLS, one of them with HTTP/2.
 func startWhole(t testing.TB) *chaosFleet {
 	f := &chaosFleet{}
 	for _, kind := range []string{"sglang", "vllm"} {
@@ -232,7 +233,7 @@ func startWhole(t testing.TB) *chaosFleet {
 	for i, source := range []string{"configuration", "file", "configuration", "file"} {
 		kind := []sim.Backend{sim.SGLang, sim.VLLM}[i%2]
 		certs := newCertificates(t, good, bad)
-		fleet, err := sim.Start(sim.Options{Regular: 1, Worker: sim.WorkerOptions{Backend: kind, TLS: certs.config(), HealthDelay: -1, LogRequests: -1, LogBodyBytes: -1,
+		fleet, err := sim.Start(sim.Options{Regular: 1, Worker: sim.WorkerOptions{Backend: kind, TLS: certs.config(), HTTP2: i >= 2, HealthDelay: -1, LogRequests: -1, LogBodyBytes: -1,
 			Timing: sim.Timing{PrefillTime: 30e6, DecodeStep: 12e6}}})
 		if err != nil {
 			t.Fatal(err)
@@ -240,7 +241,7 @@ func startWhole(t testing.TB) *chaosFleet {
 		t.Cleanup(fleet.Close)
 		w := fleet.Regular(0)
 		f.engines = append(f.engines, &engine{name: fmt.Sprint("tls-", i, "/regular-0"), url: w.URL(), role: "regular", generation: string(kind), source: source,
-			said: said{listed: true}, faults: tlsFaults, tls: w, certs: certs, ca: good.file("ca.pem")})
+			said: said{listed: true}, faults: tlsFaults, tls: w, certs: certs, ca: good.file("ca.pem"), http2: i >= 2})
 	}
 	return f
 }

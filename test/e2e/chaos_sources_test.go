@@ -46,6 +46,7 @@ func (e *engine) entry() map[string]any {
 	}
 	if e.ca != "" {
 		m["tls"] = map[string]string{"ca_file": e.ca}
+		m["http2"] = e.http2
 	}
 	return m
 }

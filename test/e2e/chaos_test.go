@@ -33,7 +33,7 @@ type chaos struct {
 func TestChaos(t *testing.T) {
 	seed, secs := number(t, "CHAOS_SEED", 12), number(t, "CHAOS_SECS", 0)
 	if secs == 0 {
-		if secs = 3; full {
+		if secs = 2; full {
 			secs = 6
 		} else if raceEnabled {
 			t.Skip("the short run is made without the race detector, the long ones with it")
