@@ -62,7 +62,7 @@ var (
 	quarantinedDesc = metric.Gauge("sluice_pairs_barred",
 		"Pairs of a prefill and a decode rank that are not used together for a while because KV transfers between them kept failing.")
 	quarantinesDesc = metric.Counter("sluice_pairs_barred_total",
-		"Times that a pair of a prefill and a decode rank was quarantined (barred) because KV transfers between them kept failing.")
+		"Times that a pair of a prefill and a decode rank was quarantined because KV transfers between them kept failing.")
 )
 
 // collector reads the fleet when it is scraped.

@@ -62,7 +62,7 @@ func TestPairThatKeepsFailing(t *testing.T) {
 		want := "# TYPE sluice_pairs_barred gauge\nsluice_pairs_barred 1\n# TYPE sluice_pairs_barred_total counter\nsluice_pairs_barred_total 1\n"
 		if err := testutil.CollectAndCompare(NewCollector(b.Fleet), strings.NewReader(
 			"# HELP sluice_pairs_barred Pairs of a prefill and a decode rank that are not used together for a while because KV transfers between them kept failing.\n"+
-				"# HELP sluice_pairs_barred_total Times that a pair of a prefill and a decode rank was quarantined (barred) because KV transfers between them kept failing.\n"+want), "sluice_pairs_barred", "sluice_pairs_barred_total"); err != nil {
+				"# HELP sluice_pairs_barred_total Times that a pair of a prefill and a decode rank was quarantined because KV transfers between them kept failing.\n"+want), "sluice_pairs_barred", "sluice_pairs_barred_total"); err != nil {
 			t.Error(err)
 		}
 		// What ends now began before.
