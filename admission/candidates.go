@@ -98,36 +98,68 @@ func (f *filter) drop(s *candidates, l Leg, r *Rank) {
 	x.set.clear(r.index)
 }
 
-// dropExcluded takes the ranks of x from the candidates of the legs. It tells whether any
-// are left.
+// dropExcluded takes the ranks of x from the candidates of the legs, and the other ranks
+// of their workers. It tells whether any are left.
 func (f *filter) dropExcluded(x *Exclusions, s *candidates) bool {
 	for l := s.gating(); l < numLegs; l++ {
 		for _, r := range x[l] {
-			f.drop(s, l, r)
+			f.dropWorker(s, l, r)
 		}
 	}
 	return !s.empty()
 }
 
-// legSet says on which legs a ticket's exclusions hold, and whether pairs in
-// quarantine are avoided.
+// dropWorker takes all ranks of the worker of r from the candidates of a leg.
+func (f *filter) dropWorker(s *candidates, l Leg, r *Rank) {
+	f.drop(s, l, r)
+	for _, o := range f.index.ofWorker(r) {
+		f.drop(s, l, o)
+	}
+}
+
+// legSet says on which legs a ticket's exclusions hold, on which of them for all ranks of
+// the failed ranks' workers, and whether pairs in quarantine are avoided.
 type legSet uint8
 
 const (
 	onPrefill legSet = 1 << PrefillLeg
 	onDecode  legSet = 1 << DecodeLeg
 	onPairs   legSet = 1 << numLegs
+
+	// With these the exclusions of the leg hold for whole workers.
+	prefillWorkers = onPrefill << wholeWorkers
+	decodeWorkers  = onDecode << wholeWorkers
+	wholeWorkers   = numLegs + 1
 )
 
 // avoidOrder is in which combinations a request's exclusions and the pairs in
-// quarantine hold, as long as something is left; the failed rank of this very request
-// is the last to serve again.
-var avoidOrder = [...]legSet{
-	onPrefill | onDecode | onPairs, onPrefill | onDecode,
-	onPrefill | onPairs, onPrefill,
-	onDecode | onPairs, onDecode,
-	onPairs,
-	0,
+// quarantine hold, as long as something is left. The failed rank of this very request
+// is the last to serve again, and before it the other ranks of its worker: they share a
+// process, so that what failed on one is likely to fail on them.
+var avoidOrder = func() (order []legSet) {
+	for _, ranks := range [...]legSet{onPrefill | onDecode, onPrefill, onDecode, 0} {
+		for _, pairs := range [...]legSet{onPairs, 0} {
+			for _, workers := range [...]legSet{prefillWorkers | decodeWorkers, prefillWorkers, decodeWorkers, 0} {
+				if workers>>wholeWorkers&^ranks == 0 {
+					order = append(order, ranks|pairs|workers)
+				}
+			}
+		}
+	}
+	return order
+}()
+
+// sharing returns the legs on which ranks of x share their worker with others, as
+// prefillWorkers and decodeWorkers.
+func (f *filter) sharing(x *Exclusions) (workers legSet) {
+	for l, ranks := range x {
+		for _, r := range ranks {
+			if len(f.index.ofWorker(r)) > 1 {
+				workers |= 1 << l << wholeWorkers
+			}
+		}
+	}
+	return workers
 }
 
 // eligible leaves in s the candidates that t may run on, room or not: what its target
@@ -172,8 +204,10 @@ func (f *filter) servable(t *Target) bool {
 }
 
 func (f *filter) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool {
+	sharing := f.sharing(x)
 	for _, legs := range avoidOrder {
 		switch {
+		case legs&(prefillWorkers|decodeWorkers)&^sharing != 0:
 		case (t.shape != Disaggregated || len(f.index.quarantines) == 0) && legs&onPairs != 0:
 		case t.shape != Disaggregated && legs&onPrefill != 0:
 		case x.empty() && legs&(onPrefill|onDecode) != 0:
@@ -188,14 +222,17 @@ func (f *filter) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool {
 }
 
 // allowed takes from all candidates those that the target does not allow, the ranks of
-// x on some legs, and those that cannot be paired. It tells whether any are left.
+// x on some legs or all of their workers, and those that cannot be paired. It tells whether any are left.
 func (f *filter) allowed(t *Target, x *Exclusions, without legSet, s *candidates) bool {
 	for l := s.gating(); l < numLegs; l++ {
 		if b := t.bits[l]; b != nil && !f.and(s, l, b) {
 			return false
 		}
-		if without&(1<<l) != 0 {
-			for _, r := range x[l] {
+		for _, r := range x[l] {
+			switch {
+			case without&(1<<l<<wholeWorkers) != 0:
+				f.dropWorker(s, l, r)
+			case without&(1<<l) != 0:
 				f.drop(s, l, r)
 			}
 		}

@@ -314,7 +314,6 @@ func (ch *chooser) pick(t *Ticket, s *candidates) {
 		if target.prefers {
 			ch.preferPrefill(target, s)
 		}
-		ch.preferOtherWorkers(s, PrefillLeg, &t.Exclude)
 		t.Prefill = ch.ask(s, PrefillLeg, t.Hints[PrefillLeg], group)
 		if s.pairing {
 			ch.follow(target, s, t.Prefill)
@@ -328,33 +327,7 @@ func (ch *chooser) pick(t *Ticket, s *candidates) {
 	} else if target.prefers {
 		ch.preferSingle(target, s)
 	}
-	ch.preferOtherWorkers(s, DecodeLeg, &t.Exclude)
 	t.Decode = ch.ask(s, DecodeLeg, t.Hints[DecodeLeg], group)
-}
-
-// preferOtherWorkers takes the ranks from the candidates of a leg whose worker has another
-// one that failed the request, if others are left: what fails one rank of a process often
-// fails all of them.
-func (ch *chooser) preferOtherWorkers(s *candidates, l Leg, x *Exclusions) {
-	if len(x[l]) == 0 {
-		return
-	}
-	set, siblings := s.of(l).set, 0
-	for r := range x.workers(l) {
-		for _, o := range ch.index.named[r.worker] {
-			if set.has(o.index) {
-				siblings++
-			}
-		}
-	}
-	if siblings == 0 || siblings == s.of(l).count() {
-		return
-	}
-	for r := range x.workers(l) {
-		for _, o := range ch.index.named[r.worker] {
-			ch.drop(s, l, o)
-		}
-	}
 }
 
 // follow keeps the candidates for decode that may follow the prefill rank pr.

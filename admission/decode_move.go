@@ -76,10 +76,11 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 
 // nextDecode returns another rank for the decode leg of t, whose prefill is running or
 // done, or nil: one with room that may follow its prefill rank, which may be gone. Pairs
-// in quarantine are avoided while others are left.
+// in quarantine, and then the other ranks of the workers that it leaves, are avoided while
+// others are left.
 func (ch *chooser) nextDecode(t *Ticket, exclude []*Rank) *Rank {
-	for _, apart := range [...]bool{true, false} {
-		s := ch.decodeAfter(t, exclude, apart)
+	for _, avoid := range [...]legSet{onPairs | decodeWorkers, onPairs, decodeWorkers, 0} {
+		s := ch.decodeAfter(t, exclude, avoid)
 		if s.of(DecodeLeg).set.empty() {
 			continue
 		}
@@ -91,7 +92,7 @@ func (ch *chooser) nextDecode(t *Ticket, exclude []*Rank) *Rank {
 	return nil
 }
 
-func (ch *chooser) decodeAfter(t *Ticket, exclude []*Rank, apart bool) (s candidates) {
+func (ch *chooser) decodeAfter(t *Ticket, exclude []*Rank, avoid legSet) (s candidates) {
 	target, pr := t.Target, t.Prefill
 	p := target.model.pools[RoleDecode]
 	s.pools[DecodeLeg] = p
@@ -111,7 +112,13 @@ func (ch *chooser) decodeAfter(t *Ticket, exclude []*Rank, apart bool) (s candid
 	for _, r := range exclude {
 		ch.drop(&s, DecodeLeg, r)
 	}
-	if apart {
+	if avoid&decodeWorkers != 0 {
+		ch.dropWorker(&s, DecodeLeg, t.Decode)
+		for _, r := range exclude {
+			ch.dropWorker(&s, DecodeLeg, r)
+		}
+	}
+	if avoid&onPairs != 0 {
 		for _, r := range pr.quarantined {
 			ch.drop(&s, DecodeLeg, r)
 		}

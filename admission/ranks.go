@@ -136,6 +136,14 @@ func (r *Rank) workerName() string {
 	return r.id
 }
 
+// ofWorker returns the ranks of the worker of r, where r is registered and one of several.
+func (ix *rankIndex) ofWorker(r *Rank) []*Rank {
+	if r.index < 0 || r.worker == "" || r.worker == r.id {
+		return nil
+	}
+	return ix.named[r.worker]
+}
+
 // unindexRank takes a rank out of all that indexRank entered it into. It must not be a
 // candidate any more.
 func (ix *rankIndex) unindexRank(r *Rank) {

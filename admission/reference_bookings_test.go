@@ -111,13 +111,21 @@ func (m *reference) staged(t *refTicket, exclude []*Rank) []*refRank {
 	if t.state != stateGranted || t.decode == nil || t.prefillWas == nil {
 		return nil
 	}
-	for _, quarantines := range []bool{true, false} {
+	left := func(d *refRank) bool {
+		for _, x := range m.ranks {
+			if (x == t.decode || slices.Contains(exclude, x.real)) && m.sameWorker(d, x) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, avoid := range []legSet{onPairs | decodeWorkers, onPairs, decodeWorkers, 0} {
 		var all []*refRank
 		for _, d := range m.ranks {
 			p := t.prefillWas
 			if m.fits(t, DecodeLeg, d) && m.room(d) && d != t.decode && !slices.Contains(exclude, d.real) &&
 				d.real.group == p.real.group && (t.target.spec.Topology != TopologyRequired || d.real.topology == p.real.topology) &&
-				!(quarantines && slices.Contains(m.quarantines, refBar{p, d})) {
+				!(avoid&onPairs != 0 && slices.Contains(m.quarantines, refBar{p, d})) && !(avoid&decodeWorkers != 0 && left(d)) {
 				all = append(all, d)
 			}
 		}

@@ -98,22 +98,13 @@ func (m *reference) checkChoice(t *refTicket, open []refPair, chosen refPair) {
 		return
 	}
 	open = slices.DeleteFunc(slices.Clone(open), func(c refPair) bool { return t.liking(c) < most })
-	others := func(l Leg, some []*refRank) []*refRank {
-		left := slices.DeleteFunc(slices.Clone(some), func(r *refRank) bool {
-			return r.real.worker != "" && slices.ContainsFunc(t.exclude[l], func(o *refRank) bool { return o.real.worker == r.real.worker })
-		})
-		if len(left) == 0 {
-			return some
-		}
-		return left
-	}
 	pools := &t.target.model.pools
 	if chosen.prefill != nil {
 		var prefills []*refRank
 		for _, c := range open {
 			prefills = append(prefills, c.prefill)
 		}
-		if m.chosenAmong(m.best(pools[RolePrefill], others(PrefillLeg, prefills)), chosen.prefill) {
+		if m.chosenAmong(m.best(pools[RolePrefill], prefills), chosen.prefill) {
 			open = slices.DeleteFunc(open, func(c refPair) bool { return c.prefill != chosen.prefill })
 		}
 	}
@@ -121,7 +112,7 @@ func (m *reference) checkChoice(t *refTicket, open []refPair, chosen refPair) {
 	for _, c := range open {
 		decodes = append(decodes, c.decode)
 	}
-	m.chosenAmong(m.best(pools[t.target.role(DecodeLeg)], others(DecodeLeg, decodes)), chosen.decode)
+	m.chosenAmong(m.best(pools[t.target.role(DecodeLeg)], decodes), chosen.decode)
 }
 
 // chosenAmong checks that r is one of best, and one that the policy under test may choose

@@ -117,7 +117,8 @@ func (m *reference) fits(t *refTicket, l Leg, r *refRank) bool {
 func (m *reference) choices(t *refTicket, ok func(*refRank) bool, avoid legSet) (all []refPair) {
 	side := func(l Leg) (rs []*refRank) {
 		for _, r := range m.ranks {
-			if m.fits(t, l, r) && ok(r) && !(avoid&(1<<l) != 0 && slices.Contains(t.exclude[l], r)) {
+			if m.fits(t, l, r) && ok(r) && !(avoid&(1<<l) != 0 && slices.Contains(t.exclude[l], r)) &&
+				!(avoid&(1<<l<<wholeWorkers) != 0 && slices.ContainsFunc(t.exclude[l], func(x *refRank) bool { return m.sameWorker(r, x) })) {
 				rs = append(rs, r)
 			}
 		}
@@ -143,10 +144,19 @@ func (m *reference) hasCandidate(t *refTicket) bool {
 	return len(m.choices(t, (*refRank).candidate, 0)) > 0
 }
 
+// sameWorker tells whether a and x, which must be registered still, are ranks of one worker.
+func (m *reference) sameWorker(a, x *refRank) bool {
+	return x.real.worker == a.real.worker && slices.Contains(m.ranks, x)
+}
+
 func (m *reference) avoid(t *refTicket) legSet {
+	const both = prefillWorkers | decodeWorkers
 	for _, legs := range []legSet{
-		onPrefill | onDecode | onPairs, onPrefill | onDecode, onPrefill | onPairs, onPrefill,
-		onDecode | onPairs, onDecode, onPairs,
+		onPrefill | onDecode | onPairs | both, onPrefill | onDecode | onPairs | prefillWorkers, onPrefill | onDecode | onPairs | decodeWorkers, onPrefill | onDecode | onPairs,
+		onPrefill | onDecode | both, onPrefill | onDecode | prefillWorkers, onPrefill | onDecode | decodeWorkers, onPrefill | onDecode,
+		onPrefill | onPairs | prefillWorkers, onPrefill | onPairs, onPrefill | prefillWorkers, onPrefill,
+		onDecode | onPairs | decodeWorkers, onDecode | onPairs, onDecode | decodeWorkers, onDecode,
+		onPairs,
 	} {
 		if len(m.choices(t, (*refRank).candidate, legs)) > 0 {
 			return legs

@@ -253,8 +253,8 @@ release a
 `)
 }
 
-// What fails one rank of a process often fails all of them: of the ranks with room, a retry
-// takes one of another worker, and waits for none.
+// What fails one rank of a process often fails all of them: a retry takes one of another
+// worker.
 func TestRetryPrefersAnotherWorker(t *testing.T) {
 	story(t, `
 limits slots=1 queue=10 timeout=30s
@@ -323,6 +323,74 @@ release a
 set r2 half=0
 retry a => a queued
 remove r2 => a granted r1
+`)
+}
+
+// The ranks of one worker share its process: a retry goes to another worker while one is
+// left, room or not, then to another rank of the worker that failed, and last to the rank.
+func TestRetryAvoidsTheWorker(t *testing.T) {
+	story(t, `
+limits slots=1 queue=10 timeout=30s
+add p@0 prefill worker=p
+add p@1 prefill worker=p
+add q@0 prefill worker=q
+add d@0 decode worker=d
+add d@1 decode worker=d
+add e@0 decode worker=e
+arrive a => a granted p@0 d@0
+release a
+retry a exclude=p@0 => a granted q@0 d@0
+release a
+# The decode worker is avoided for itself.
+retry a dexclude=d@0 => a granted q@0 e@0
+release a
+arrive b pin=q dpin=d@1 => b granted q@0 d@1
+retry a => a queued
+set q@0 down => a granted p@1 e@0
+release a
+# Of the decode workers only the failed one is left: its other rank serves.
+set e@0 down
+retry a => a granted p@1 d@1
+release a
+set d@1 down
+set p@1 down
+retry a => a granted p@0 d@0
+release a
+`)
+	story(t, `
+limits queue=10 timeout=30s
+add a@0 regular worker=a
+add a@1 regular worker=a
+add b@0 regular worker=b
+arrive x agg => x granted a@0
+release x
+retry x dexclude=a@0 => x granted b@0
+release x
+# A worker that was removed and comes again is another one.
+remove a@0
+remove b@0
+add a@0 regular worker=a
+retry x => x granted a@1
+release x
+`)
+}
+
+// A decode leg that moves does not go to the process that it leaves, while there is room
+// at another.
+func TestMoveDecodeAvoidsTheWorker(t *testing.T) {
+	story(t, `
+limits slots=1 queue=10 timeout=30s
+add p prefill
+add d@0 decode worker=d
+add d@1 decode worker=d
+add e@0 decode worker=e
+arrive a => a granted p d@0
+move a => a moved to e@0
+release a
+arrive b => b granted p d@0
+set e@0 down
+move b => b moved to d@1
+release b
 `)
 }
 

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"iter"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -324,21 +323,6 @@ func (x *Exclusions) Add(l Leg, r *Rank) {
 		x[l] = append(x[l][:0], x[l][1:]...)
 	}
 	x[l] = append(x[l], r)
-}
-
-// workers yields one of the ranks that are excluded from leg l for each worker that has
-// several.
-func (x *Exclusions) workers(l Leg) iter.Seq[*Rank] {
-	return func(yield func(*Rank) bool) {
-		for i, r := range x[l] {
-			if r.worker == "" || r.worker == r.id || slices.ContainsFunc(x[l][:i], func(o *Rank) bool { return o.worker == r.worker }) {
-				continue
-			}
-			if !yield(r) {
-				return
-			}
-		}
-	}
 }
 
 func (x *Exclusions) empty() bool { return len(x[PrefillLeg]) == 0 && len(x[DecodeLeg]) == 0 }
