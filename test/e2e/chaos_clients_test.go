@@ -206,3 +206,33 @@ func (c *chaosClients) report() {
 		c.t.Error("no request was served")
 	}
 }
+
+// What the clients of the chaos run must see is seen.
+func TestJudgeOfAnswers(t *testing.T) {
+	t.Parallel()
+	const one, two = `data: {"choices":[{"delta":{"content":" nonce-a.1"}}]}` + "\n\n", `data: {"choices":[{"delta":{"content":" nonce-a.2"}}]}` + "\n\n"
+	const done, failed = "data: [DONE]\n\n", `data: {"error":{"message":"cut"}}` + "\n\n"
+	f := func(want, body string, status int, streams bool) {
+		t.Helper()
+		a := &answer{status: status, streams: streams, header: http.Header{}}
+		a.read(strings.NewReader(body), func() {})
+		outcome, wrong := judge(a, "nonce-a", 2, streams, false, "sim-model")
+		if (wrong != "") != strings.HasPrefix(want, "!") || outcome != strings.TrimPrefix(want, "!") {
+			t.Errorf("%q: %s (%s), want %s", body, outcome, wrong, want)
+		}
+	}
+	f("good", one+two+done, 200, true)
+	f("broken", one+failed, 200, true)
+	f("!cut", one+two, 200, true)
+	f("!short", one+done, 200, true)
+	f("!foreign", one+one+two+done, 200, true)
+	f("!foreign", one+two+two+done, 200, true)
+	f("!foreign", two+one+done, 200, true)
+	f("!foreign", strings.ReplaceAll(one+two+done, "nonce-a", "nonce-b"), 200, true)
+	f("good", `{"choices":[{"message":{"content":" nonce-a.1 nonce-a.2"}}]}`, 200, false)
+	f("!short", `{"choices":[{"message":{"content":" nonce-a.1"}}]}`, 200, false)
+	f("!unreadable", `{"choices":[{"message":{"content":" nonce-a.1 nonc`, 200, false)
+	f("503 ", `{"error":{"message":"no"}}`, 503, false)
+	f("!503 ", `no`, 503, false)
+	f("!400 ", `{"error":{"message":"no"}}`, 400, false)
+}
