@@ -230,11 +230,12 @@ func (b *netHTTPBody) arm(op Op) {
 			b.timer.Stop()
 		}
 	case b.timer == nil:
+		cancel := b.cancel // release may end the exchange just when the timer fires
 		b.timer = time.AfterFunc(at.Sub(now), func() {
 			b.mu.Lock()
 			b.fired = true
 			b.mu.Unlock()
-			b.cancel(errLimit)
+			cancel(errLimit)
 		})
 	default:
 		b.timer.Reset(at.Sub(now))
