@@ -47,6 +47,16 @@ func (b bitmap) intersects(c bitmap) bool {
 	return false
 }
 
+// within tells whether all members of b are in c.
+func (b bitmap) within(c bitmap) bool {
+	for i, w := range b {
+		if w&^c[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // shares tells whether b, c and d have a member in common; a nil one has all.
 func (b bitmap) shares(c, d bitmap) bool {
 	if c == nil {

@@ -96,21 +96,36 @@ func checkRanks(c *Core) error {
 	return nil
 }
 
-// checkWarmUp compares the ranks of a pool that warm up with a recount.
+// checkWarmUp compares the ranks of a pool that warm up, and the levels of its priorities,
+// with a recount.
 func checkWarmUp(c *Core, p *pool) error {
-	n, shares := 0, int64(0)
+	n := 0
+	levels := map[int]level{}
 	for i, r := range c.ranks {
 		warms := r != nil && slices.Contains(r.pools, p) && r.cand && r.state.share() > 0
-		if warms {
-			n++
-			shares += int64(r.state.Share)
+		if r != nil && slices.Contains(r.pools, p) {
+			v := levels[r.priority]
+			v.priority = r.priority
+			v.members++
+			v.cand += b2i(r.cand)
+			if warms {
+				n++
+				v.warm++
+				v.shares += int64(r.state.Share)
+			}
+			levels[r.priority] = v
 		}
 		if has := p.warmUp.members != nil && p.warmUp.members.has(i); has != warms {
 			return fmt.Errorf("index %d warms up: %t, want %t", i, has, warms)
 		}
 	}
-	if p.warmUp.n != n || p.warmUp.shares != shares {
-		return fmt.Errorf("%d ranks warm up with %d shares, want %d with %d", p.warmUp.n, p.warmUp.shares, n, shares)
+	if p.warmUp.n != n || len(p.levels) != len(levels) {
+		return fmt.Errorf("%d ranks warm up in %d levels, want %d in %d", p.warmUp.n, len(p.levels), n, len(levels))
+	}
+	for i, v := range p.levels {
+		if v.turn = 0; v != levels[v.priority] || i > 0 && v.priority >= p.levels[i-1].priority {
+			return fmt.Errorf("level %d is %+v, want %+v", i, v, levels[v.priority])
+		}
 	}
 	return nil
 }

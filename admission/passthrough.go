@@ -7,7 +7,8 @@ package admission
 // Pass chooses a rank of the role for a request that holds nothing, and counts it
 // there until EndPass. It is nil when no candidate is eligible. s names the target
 // as for a request that needs one rank, by DecodeLeg; its shape means nothing here.
-// exclude are ranks that failed it before.
+// exclude are ranks that failed it before; the other ranks of their workers are avoided
+// while those of others are left.
 //
 // The policy is one of its own for the pool: if it shared the turns of admitted
 // requests, two sorts of requests that come by turns would each stay on one half of
@@ -63,6 +64,15 @@ func (ch *chooser) pass(t *Target, h Hint, exclude []*Rank) *Rank {
 	if x.set.empty() {
 		return nil
 	}
+	if len(exclude) > 0 {
+		ch.spare.copyFrom(x.set)
+		for _, r := range exclude {
+			ch.dropWorker(&s, DecodeLeg, r)
+		}
+		if x.set.empty() { // only other ranks of the workers that failed are left
+			ch.keepSpare(&s, DecodeLeg)
+		}
+	}
 	if t.prefers {
 		ch.preferSingle(t, &s)
 	}
@@ -76,7 +86,7 @@ func (ch *chooser) pass(t *Target, h Hint, exclude []*Rank) *Rank {
 	policy.Booked(i, h)
 	r := ch.index.ranks[i]
 	if p.warmUp.n > 0 {
-		p.warmUp.take(p, r)
+		p.countTurns(r)
 	}
 	r.passed++
 	return r

@@ -150,3 +150,35 @@ func TestPassedRequestsAreNoLoadForOthers(t *testing.T) {
 		t.Errorf("state %d, on %s; want a, on which nothing is booked", k.state, k.Decode.id)
 	}
 }
+
+// A further attempt of a passed request leaves the process that failed it, too, while
+// another one is there.
+func TestPassAvoidsTheWorker(t *testing.T) {
+	c := NewCore(Options{NewPolicy: func(string, Role) Policy { return &turns{last: -1} }})
+	ranks := map[string]*Rank{}
+	for _, id := range []string{"a@0", "a@1", "b@0"} {
+		worker, _, _ := SplitRankID(id)
+		ranks[id] = NewRank(RankSpec{ID: id, Worker: worker, Role: RoleRegular, Models: []string{"m"}, State: RankState{Healthy: true}})
+		var out []*Ticket
+		c.Apply(0, []Change{{Op: AddRank, Rank: ranks[id]}}, &out)
+	}
+	for _, tc := range []struct {
+		exclude []*Rank
+		want    string
+	}{
+		{[]*Rank{ranks["a@0"]}, "b@0"},
+		{[]*Rank{ranks["b@0"], ranks["a@0"]}, "a@1"},
+	} {
+		for range 3 {
+			r := c.chooser.Pass(TargetSpec{Model: "m"}, RoleRegular, Hint{}, tc.exclude)
+			if r == nil || r.id != tc.want {
+				t.Errorf("%v was chosen, want %s", r, tc.want)
+				continue
+			}
+			r.endPass()
+		}
+	}
+	if r := c.chooser.Pass(TargetSpec{Model: "m"}, RoleRegular, Hint{}, []*Rank{ranks["a@0"], ranks["a@1"], ranks["b@0"]}); r != nil {
+		t.Errorf("%s was chosen, but failed", r.id)
+	}
+}

@@ -19,6 +19,7 @@ type pool struct {
 	candN    int
 	roomN    int
 	warmUp   warmUp
+	levels   []level        // by falling priority
 	overN    int            // candidates over a reject threshold
 	workers  map[string]int // registered ranks by worker
 	sum      PoolLoad

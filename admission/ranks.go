@@ -118,6 +118,7 @@ func (ix *rankIndex) indexRank(r *Rank) {
 			p.load.join(r.groupID, ix.indexCap)
 		}
 		r.pools = append(r.pools, p)
+		p.joinLevel(r.priority)
 		p.policy.RankAdded(r.index, r.id)
 		if p.passing != nil {
 			p.passing.RankAdded(r.index, r.id)
@@ -149,6 +150,7 @@ func (ix *rankIndex) ofWorker(r *Rank) []*Rank {
 func (ix *rankIndex) unindexRank(r *Rank) {
 	for _, p := range r.pools {
 		p.members.clear(r.index)
+		p.leaveLevel(r.priority)
 		p.sum.Ranks--
 		p.sum.BatchedTokens -= r.capacity.MaxBatchedTokens
 		p.sum.KVBlocks -= r.capacity.KVBlocks
@@ -348,6 +350,7 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 				d = -1
 			}
 			p.candN += d
+			p.level(r.priority).cand += d
 			p.groupCand[r.groupID] += d
 		}
 		if room != r.room {

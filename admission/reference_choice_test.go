@@ -2,10 +2,10 @@ package admission
 
 import "slices"
 
-// refWarmUp is the turns of one pool: each full rank of it gets one request in a turn, on
-// average.
+// refWarmUp is the turns of one pool by priority: each full rank of the priority gets one
+// request in a turn, on average.
 type refWarmUp struct {
-	turn int64
+	turn map[int]int64
 	next map[*refRank]int64 // when a rank that warms up is due
 }
 
@@ -13,7 +13,7 @@ const refTurn = 1 << 20
 
 func (m *reference) warmUpOf(p *pool) *refWarmUp {
 	if m.warmUps[p] == nil {
-		m.warmUps[p] = &refWarmUp{next: map[*refRank]int64{}}
+		m.warmUps[p] = &refWarmUp{turn: map[int]int64{}, next: map[*refRank]int64{}}
 	}
 	return m.warmUps[p]
 }
@@ -33,7 +33,7 @@ func (m *reference) beginWarmUps(fresh map[*refRank]bool) {
 		if r.share() > 0 && r.real.present {
 			for _, p := range r.real.pools {
 				u := m.warmUpOf(p)
-				u.next[r] = u.turn
+				u.next[r] = u.turn[r.real.priority]
 			}
 		}
 	}
@@ -41,31 +41,54 @@ func (m *reference) beginWarmUps(fresh map[*refRank]bool) {
 
 // took counts a request that r got in a pool.
 func (m *reference) took(p *pool, r *refRank) {
-	full, shares := int64(0), int64(0)
+	type counts struct{ full, warm, shares int64 }
+	at := map[int]*counts{}
+	all := counts{}
 	for _, o := range m.ranks {
-		if o.real.role == p.role && o.serves(p.model.name) && o.candidate() {
-			if s := o.share(); s > 0 {
-				shares += s
-			} else {
-				full++
-			}
+		if o.real.role != p.role || !o.serves(p.model.name) || !o.candidate() {
+			continue
+		}
+		c := at[o.real.priority]
+		if c == nil {
+			c = &counts{}
+			at[o.real.priority] = c
+		}
+		if s := o.share(); s > 0 {
+			c.warm++
+			c.shares += s
+			all.warm++
+		} else {
+			c.full++
+			all.full++
 		}
 	}
-	if shares == 0 {
+	if all.warm == 0 {
 		return
 	}
 	u := m.warmUpOf(p)
-	u.turn += refTurn * 1000 / (full*1000 + shares)
+	for priority, c := range at {
+		switch {
+		case priority < r.real.priority:
+		case c.full > 0 || all.full == 0:
+			u.turn[priority] += refTurn * 1000 / (c.full*1000 + c.shares)
+		default:
+			u.turn[priority] += refTurn / c.warm
+		}
+	}
 	if s := r.share(); s > 0 {
 		m.warmed++
-		u.next[r] = max(u.next[r], u.turn-4*(refTurn*1000/s)) + refTurn*1000/s
+		u.next[r] = max(u.next[r], u.turn[r.real.priority]-4*(refTurn*1000/s)) + refTurn*1000/s
 	}
 }
 
-// best are those of some ranks of a pool that a policy is shown: of the highest priority,
-// and without those that had their share of their warm-up, if one is left that does not
-// warm up.
+// best are those of some ranks of a pool that a policy is shown: of the highest priority
+// of which some are left without those that had their share of their warm-up. Where all
+// warm up these are not left out.
 func (m *reference) best(p *pool, some []*refRank) (best []*refRank) {
+	u := m.warmUpOf(p)
+	if slices.ContainsFunc(some, func(r *refRank) bool { return r.share() == 0 }) {
+		some = slices.DeleteFunc(slices.Clone(some), func(r *refRank) bool { return r.share() > 0 && u.next[r] > u.turn[r.real.priority] })
+	}
 	for _, r := range some {
 		switch {
 		case len(best) > 0 && r.real.priority < best[0].real.priority:
@@ -74,10 +97,6 @@ func (m *reference) best(p *pool, some []*refRank) (best []*refRank) {
 		case !slices.Contains(best, r):
 			best = append(best, r)
 		}
-	}
-	if slices.ContainsFunc(best, func(r *refRank) bool { return r.share() == 0 }) {
-		u := m.warmUpOf(p)
-		best = slices.DeleteFunc(best, func(r *refRank) bool { return r.share() > 0 && u.next[r] > u.turn })
 	}
 	return best
 }

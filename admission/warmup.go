@@ -3,17 +3,26 @@ package admission
 import "math/bits"
 
 // A rank that has just come, or come back, is given less than the others for a while:
-// its caches are cold, and nobody knows yet whether it holds. Each pool counts turns, in
-// which every full rank of it gets one request on average; a rank that warms up gets one
-// in as many turns as its share says.
+// its caches are cold, and nobody knows yet whether it holds. Turns are counted for each
+// priority of a pool: in a turn every rank of the priority would get one request on
+// average. A rank that warms up gets one in as many turns as its share says; the rest go
+// to the full ranks of its priority, or to lower ones.
 
 // warmUp is the ranks of a pool that warm up.
 type warmUp struct {
 	n       int    // of them
-	shares  int64  // of all of them
 	members bitmap // empty before the first
 	next    []int64
-	turn    int64
+}
+
+// level is the candidates of a pool that have one priority, and its turns.
+type level struct {
+	priority int
+	members  int // registered
+	cand     int
+	warm     int   // candidates that warm up
+	shares   int64 // of all of them
+	turn     int64
 }
 
 const (
@@ -53,18 +62,20 @@ func (ix *rankIndex) refreshShare(r *Rank, cand bool) {
 		return
 	}
 	for _, p := range r.pools {
-		u := &p.warmUp
+		u, v := &p.warmUp, p.level(r.priority)
 		if u.members == nil {
 			u.members, u.next = make(bitmap, ix.words), make([]int64, ix.words*64)
 		}
-		u.shares += int64(share) - int64(r.share)
+		v.shares += int64(share) - int64(r.share)
 		switch {
 		case r.share == 0:
 			u.n++
+			v.warm++
 			u.members.set(r.index)
-			u.next[r.index] = u.turn
+			u.next[r.index] = v.turn
 		case share == 0:
 			u.n--
+			v.warm--
 			u.members.clear(r.index)
 		}
 	}
@@ -75,34 +86,57 @@ func (ix *rankIndex) refreshShare(r *Rank, cand bool) {
 func (p *pool) booked(r *Rank, h Hint) {
 	p.policy.Booked(r.index, h)
 	if p.warmUp.n > 0 {
-		p.warmUp.take(p, r)
+		p.countTurns(r)
 	}
 }
 
-// take counts a request that r got. Some ranks of p warm up.
-func (u *warmUp) take(p *pool, r *Rank) {
-	u.turn += oneTurn * fullShare / (int64(p.candN-u.n)*fullShare + u.shares)
+// countTurns counts a request that r got. Some ranks of p warm up. The request would have
+// gone to a rank of a higher priority if there had been one that was not held back, but
+// not to one of a lower priority.
+func (p *pool) countTurns(r *Rank) {
+	anyFull := p.warmUp.n < p.candN
+	for i := range p.levels {
+		v := &p.levels[i]
+		if v.priority < r.priority {
+			break
+		}
+		switch full := v.cand - v.warm; {
+		case full > 0 || !anyFull && v.warm > 0: // what is held back goes to the others
+			v.turn += oneTurn * fullShare / (int64(full)*fullShare + v.shares)
+		case v.warm > 0:
+			v.turn += oneTurn / int64(v.warm)
+		}
+	}
 	if r.share > 0 {
+		u, turn := &p.warmUp, p.level(r.priority).turn
 		one := oneTurn * fullShare / int64(r.share)
-		u.next[r.index] = max(u.next[r.index], u.turn-maxSaved*one) + one
+		u.next[r.index] = max(u.next[r.index], turn-maxSaved*one) + one
 	}
 }
 
-// leaveWarm takes the ranks from the candidates of a leg that have had their share, if
-// others are left.
-func (ch *chooser) leaveWarm(s *candidates, l Leg) {
-	u, set := &s.pool(l).warmUp, s.of(l).set
-	some, others := uint64(0), uint64(0)
+// due tells whether a rank of set and one priority is not held back by its warm-up.
+func (u *warmUp) due(set bitmap, x *priorityLevel, turn int64) bool {
 	for w, word := range set {
-		some |= word & u.members[w]
-		others |= word &^ u.members[w]
+		word &= x.members[w]
+		if word&^u.members[w] != 0 {
+			return true
+		}
+		for ; word != 0; word &= word - 1 {
+			if u.next[w<<6+bits.TrailingZeros64(word)] <= turn {
+				return true
+			}
+		}
 	}
-	if some == 0 || others == 0 {
-		return
-	}
+	return false
+}
+
+// dropHeldBack takes the ranks from the candidates of a leg, all of one priority, that
+// have had their share.
+func (ch *chooser) dropHeldBack(s *candidates, l Leg, turn int64) {
+	u, set := &s.pool(l).warmUp, s.of(l).set
 	for w, warm := range u.members {
 		for word := warm & set[w]; word != 0; word &= word - 1 {
-			if i := w<<6 + bits.TrailingZeros64(word); u.next[i] > u.turn {
+			if i := w<<6 + bits.TrailingZeros64(word); u.next[i] > turn {
 				ch.drop(s, l, ch.index.ranks[i])
 			}
 		}

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/sluice-router/sluice/admission"
@@ -108,6 +109,69 @@ func TestWarmUpOfMostOfAFleet(t *testing.T) {
 	for i := 1; i < 10; i++ {
 		if n := got[fmt.Sprint(i)]; n < 70 || n > 130 {
 			t.Errorf("%d got %d of 1300, want about 100", i, n)
+		}
+	}
+}
+
+// A rank of a higher priority gets the share of what its priority would give it, and those
+// of lower ones the rest: it does not take all at once because no other has its priority.
+func TestWarmUpWithPriorities(t *testing.T) {
+	type rank struct {
+		priority int
+		share    uint16
+		want     int // of 1600
+	}
+	for _, tc := range []struct {
+		name  string
+		ranks []rank
+	}{
+		{"one of the highest priority", []rank{{1, 250, 400}, {0, 0, 600}, {0, 0, 600}}},
+		{"two of it share what one would get", []rank{{1, 250, 200}, {1, 250, 200}, {0, 0, 1200}}},
+		{"a full one of the same priority takes the rest", []rank{{1, 250, 320}, {1, 0, 1280}, {0, 0, 0}, {0, 250, 0}}},
+		{"on each priority", []rank{{2, 250, 400}, {1, 500, 600}, {0, 0, 480}, {0, 250, 120}}},
+		{"a lower one gets nothing", []rank{{1, 0, 1600}, {0, 250, 0}}},
+		{"no other rank is full", []rank{{1, 250, 1600}, {0, 250, 0}}},
+	} {
+		for _, name := range Names() {
+			t.Run(tc.name+"/"+name, func(t *testing.T) {
+				newPolicy, err := New(name, 7)
+				if err != nil {
+					t.Fatal(err)
+				}
+				gate := admission.NewGate(admission.Options{NewPolicy: newPolicy}, admission.NewSystemClock(), nil)
+				defer gate.Close()
+				for i, r := range tc.ranks {
+					gate.Apply(admission.Change{Op: admission.AddRank, Rank: admission.NewRank(admission.RankSpec{
+						ID: fmt.Sprint(i), Role: admission.RoleRegular, Models: []string{"m"}, Priority: r.priority, State: admission.RankState{Healthy: true, Share: r.share},
+					})})
+				}
+				got, want := map[string]int{}, map[string]int{}
+				// With round_robin the turn of each rank depends on what was chosen before among
+				// other ranks: the shares of the priorities are kept, not those within them.
+				share := func(id string) string {
+					if i, _ := strconv.Atoi(id); name == RoundRobin {
+						return fmt.Sprint("priority ", tc.ranks[i].priority)
+					}
+					return id
+				}
+				for i, r := range tc.ranks {
+					want[share(fmt.Sprint(i))] += r.want
+				}
+				for n := range 1600 {
+					tk := &admission.Ticket{Target: gate.Resolve(admission.TargetSpec{Model: "m"})}
+					tk.Hints[admission.DecodeLeg] = admission.Hint{Key: HashKey(fmt.Sprint(n)), HasKey: true}
+					if err := gate.Acquire(context.Background(), tk); err != nil {
+						t.Fatal(err)
+					}
+					got[share(tk.Decode.ID())]++
+					tk.Release()
+				}
+				for who, want := range want {
+					if n := got[who]; n < want*85/100-4 || n > want*115/100+4 || want == 0 && n > 0 {
+						t.Errorf("%s got %d of 1600, want about %d", who, n, want)
+					}
+				}
+			})
 		}
 	}
 }
