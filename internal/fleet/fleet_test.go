@@ -364,6 +364,9 @@ func TestSameSettingsAreTheSameWorker(t *testing.T) {
 		if _, _, err := b.Add(t.Context(), WorkerSpec{URL: "ftp://a"}); !errors.As(err, &bad) || bad.Field != "url" {
 			t.Errorf("a bad URL: %v", err)
 		}
+		if _, _, err := b.Add(t.Context(), WorkerSpec{URL: "http://b", APIKey: "a\nb"}); !errors.As(err, &bad) || bad.Field != "api_key" {
+			t.Errorf("a bad key: %v", err)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/upstream"
+	"github.com/sluice-router/sluice/internal/wire"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
@@ -125,6 +127,9 @@ func checkSpec(s WorkerSpec, dialects *engine.Registry) (WorkerSpec, workerurl.U
 	}
 	if s.DPSize < 0 || s.DPSize > maxDPSize {
 		return s, base, &SpecError{"dp_size", fmt.Errorf("%d is not between 0 and %d", s.DPSize, maxDPSize)}
+	}
+	if !wire.ValidValue(s.APIKey.Reveal()) {
+		return s, base, &SpecError{fieldAPIKey, errors.New("it holds a control character")}
 	}
 	if s.ModelID != "" && !engine.ValidName(s.ModelID) {
 		return s, base, &SpecError{"model_id", fmt.Errorf("it is longer than %d bytes or holds a control character", maxNameLen)}
