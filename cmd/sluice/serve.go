@@ -295,6 +295,11 @@ func (r *router) startSources(cfg *config.Config) error {
 	return nil
 }
 
+// hasSources reports whether startSources starts any.
+func hasSources(cfg *config.Config) bool {
+	return cfg.Kubernetes.Enabled || cfg.Discovery.Provider != config.DiscoveryNone || len(cfg.Discovery.DNSNames) > 0
+}
+
 // takeConfigured puts the list of workers of the configuration in force, as a reading of
 // a source.
 func (r *router) takeConfigured(cfg *config.Config) {
@@ -309,7 +314,7 @@ const sourceConfiguration = "configuration"
 func missingWorkers(cfg *config.Config, known map[config.WorkerType]bool) string {
 	prefill, decode := known[config.WorkerPrefill], known[config.WorkerDecode]
 	switch {
-	case cfg.Kubernetes.Enabled, cfg.Discovery.Provider != config.DiscoveryNone, len(cfg.Discovery.DNSNames) > 0:
+	case hasSources(cfg):
 		return "" // they come with the first reading
 	case !cfg.Fleet.PDDisaggregation && len(known) == 0:
 		return "no worker is known yet: add some with POST /workers, or name them with --worker-urls"

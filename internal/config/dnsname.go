@@ -149,7 +149,7 @@ func (l *loader) checkDNS() {
 		}
 		seen[key] = true
 		for _, e := range w.check(l, from) {
-			message := strings.TrimPrefix(e.Path+" "+e.Message, "workers[0].")
+			message := strings.TrimPrefix(e.Path, "workers[0].") + ": " + e.Message
 			l.fail(at, from.String(), string(n), "%s", message)
 		}
 	}

@@ -93,7 +93,7 @@ type SpecError struct {
 }
 
 func (e *SpecError) Error() string {
-	return fmt.Sprintf("cannot register the worker: %s: %s", e.Field, e.Err)
+	return fmt.Sprintf("the settings of the worker cannot be used: %s: %s", e.Field, e.Err)
 }
 
 func (e *SpecError) Unwrap() error { return e.Err }
