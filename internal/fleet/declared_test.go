@@ -215,6 +215,30 @@ func TestOtherIdentityIsAnotherEngine(t *testing.T) {
 	})
 }
 
+// An engine was replaced and the one after it is deleted before the source could be read
+// again: the worker is not kept for the sake of the former, which is gone.
+func TestOtherIdentityThatLeaves(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA, urlB)
+		b.prober.says(urlA, serves("m"))
+		b.prober.says(urlB, serves("m"))
+		b.declare(regular(urlA, identity("uid-1")))
+		alive := b.must(urlA).Alive()
+		b.acquire("m")
+		b.declare(regular(urlA, identity("uid-2"), leaving(time.Now().Add(time.Hour))), regular(urlB))
+		b.wantCandidates(urlB)
+		b.pass(time.Millisecond)
+		if alive.Err() == nil {
+			t.Error("a request on the former engine was not ended")
+		}
+		if _, ok := b.Get(urlA); ok {
+			t.Error("the worker is still registered")
+		}
+		b.declare(regular(urlA, identity("uid-3")), regular(urlB))
+		b.wantCandidates(urlA, urlB)
+	})
+}
+
 // What a check reads that began at the former engine does not count.
 func TestOtherIdentityDuringACheck(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {

@@ -277,12 +277,16 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 		}
 		old := f.byURL[d.URL]
 		if d.Leaving {
-			if old != nil && old.source == r.source && (!old.draining || old.leaving) && old.sameIdentity(d.Identity) {
+			if old != nil && old.source == r.source && (!old.draining || old.leaving) {
 				if !old.draining {
 					leaving = append(leaving, old)
 				}
+				by := d.LeaveBy
+				if !old.sameIdentity(d.Identity) {
+					by = time.Now() // the engine that was known there is gone, and the one after it leaves
+				}
 				r.describeLocked(old, d)
-				f.setLeavingLocked(old, now, d.LeaveBy)
+				f.setLeavingLocked(old, now, by)
 			}
 			continue
 		}
