@@ -87,12 +87,17 @@ func TestWorkersComeAndGo(t *testing.T) {
 	_ = c.Close()
 	r.waitFor("its end", func() bool { return status(did) == "gone" })
 	// One line says who ordered it and how many requests it had, one that it is gone.
+	// The log is written by a goroutine of its own.
 	var said []string
-	for line := range strings.Lines(r.log.String()) {
-		if strings.Contains(line, "remove") && strings.Contains(line, d.URL()) {
-			said = append(said, line)
+	r.waitFor("two lines of its removal", func() bool {
+		said = said[:0]
+		for line := range strings.Lines(r.log.String()) {
+			if strings.Contains(line, "remove") && strings.Contains(line, d.URL()) && strings.HasSuffix(line, "\n") {
+				said = append(said, line)
+			}
 		}
-	}
+		return len(said) >= 2
+	})
 	if len(said) != 2 || !strings.Contains(said[0], " client=127.0.0.1 ") || !strings.Contains(said[0], " requests=1\n") ||
 		!strings.Contains(said[0], " request="+a.header.Get("X-Request-Id")+" ") || !strings.Contains(said[1], " requests=0\n") {
 		t.Errorf("the log says of the removal:\n%s", strings.Join(said, ""))

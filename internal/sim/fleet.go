@@ -175,4 +175,7 @@ func (f *Fleet) Close() {
 	}
 	wg.Wait()
 	f.crashes.Wait()
+	for _, w := range f.Workers() {
+		w.giveBackPorts()
+	}
 }

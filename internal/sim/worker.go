@@ -43,6 +43,8 @@ type Worker struct {
 	cancelStop     atomic.Pointer[context.CancelFunc] // ends a Stop that still waits
 
 	lifeMu sync.Mutex // held around start, kill and stop
+	// reserved gives back the ports that are kept for the worker; guarded by lifeMu
+	reserved []func()
 
 	sidePort int // of the first rank's side channel, 0 before the first start; guarded by exchange.mu
 
@@ -172,6 +174,24 @@ func (w *Worker) SetTiming(t Timing) {
 // Timing is the current speed.
 func (w *Worker) Timing() Timing { return *w.timing.Load() }
 
+// listen binds *port of the worker's host, a free one that it keeps for itself to the end
+// of the fleet when that is 0. lifeMu is held.
+func (w *Worker) listen(port *atomic.Int64) (net.Listener, error) {
+	if port.Load() == 0 {
+		n, release, err := reserve(w.opt.Host)
+		if err != nil {
+			return nil, err
+		}
+		w.reserved = append(w.reserved, release)
+		port.Store(int64(n))
+	}
+	ln, err := listen(w.opt.Host, int(port.Load()))
+	if err == nil {
+		port.Store(int64(ln.Addr().(*net.TCPAddr).Port))
+	}
+	return ln, err
+}
+
 // listen binds host:port. It retries for a second if the port is still in use.
 func listen(host string, port int) (net.Listener, error) {
 	addr := net.JoinHostPort(host, strconv.Itoa(port))
@@ -186,7 +206,7 @@ func listen(host string, port int) (net.Listener, error) {
 
 // start brings the process up. lifeMu is held.
 func (w *Worker) start() error {
-	ln, err := listen(w.opt.Host, int(w.port.Load()))
+	ln, err := w.listen(&w.port)
 	if err != nil {
 		return fmt.Errorf("cannot start simulated worker %s: %w", w.id, err)
 	}
@@ -201,17 +221,15 @@ func (w *Worker) start() error {
 		l.compute = append(l.compute, newPool(w.Timing().parallel(), 0))
 	}
 	if w.hasBootstrap() && !w.opt.NoBootstrapServer {
-		bln, err := listen(w.opt.Host, int(w.bootPort.Load()))
+		bln, err := w.listen(&w.bootPort)
 		if err != nil {
 			_ = ln.Close()
 			l.cancel(errKilled)
 			return fmt.Errorf("cannot start bootstrap server of simulated worker %s: %w", w.id, err)
 		}
-		w.bootPort.Store(int64(bln.Addr().(*net.TCPAddr).Port))
 		l.boot = &http.Server{Handler: w.bootstrapHandler(), ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
 		l.serving.Go(func() { _ = l.boot.Serve(bln) })
 	}
-	w.port.Store(int64(ln.Addr().(*net.TCPAddr).Port))
 	idle := w.opt.IdleTimeout
 	if idle < 0 {
 		idle = 0
@@ -313,7 +331,7 @@ func (w *Worker) Admit() error {
 	if open {
 		return nil
 	}
-	ln, err := listen(w.opt.Host, int(w.port.Load()))
+	ln, err := w.listen(&w.port)
 	if err != nil {
 		return fmt.Errorf("cannot open simulated worker %s: %w", w.id, err)
 	}
@@ -386,6 +404,16 @@ func (w *Worker) crash(l *lifetime) {
 		_ = l.srv.Shutdown(ctx)
 		w.end(l)
 	})
+}
+
+// giveBackPorts ends what listen has reserved. The fleet is closed.
+func (w *Worker) giveBackPorts() {
+	w.lifeMu.Lock()
+	defer w.lifeMu.Unlock()
+	for _, release := range w.reserved {
+		release()
+	}
+	w.reserved = nil
 }
 
 // Running reports whether the process is up, frozen or not.
