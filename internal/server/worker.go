@@ -196,9 +196,9 @@ const maxDrainSecs = 24 * 60 * 60
 
 // removeWorker removes a worker. The query may bound the time for its requests.
 func (q *request) removeWorker(id string) {
-	query, err := url.ParseQuery(q.r.URL.RawQuery)
-	if err != nil {
-		q.refuse(openai.InvalidRequest("", "the query cannot be read"), reasonBadRequest)
+	query, e := readQuery(q.r.URL.RawQuery, "timeout")
+	if e != nil {
+		q.refuse(e, reasonBadRequest)
 		return
 	}
 	var w *fleet.Worker
@@ -220,8 +220,33 @@ func (q *request) removeWorker(id string) {
 	q.accepted(w)
 }
 
+// readQuery reads the query of a change of a worker, which may have the named parameters,
+// each once. Another one is refused: with one that is misspelt, more would happen than was
+// asked for.
+func readQuery(raw string, may ...string) (url.Values, *openai.Error) {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, openai.InvalidRequest("", "the query cannot be read")
+	}
+	for name, values := range query {
+		switch {
+		case len(may) == 0:
+			return nil, openai.InvalidRequest(text.Line(name), "this takes no query parameters")
+		case !slices.Contains(may, name):
+			return nil, openai.InvalidRequest(text.Line(name), "there is no query parameter of this name here; there is %s", strings.Join(may, ", "))
+		case len(values) > 1:
+			return nil, openai.InvalidRequest(name, "%s is there twice", name)
+		}
+	}
+	return query, nil
+}
+
 // drainWorker drains a worker by hand, or ends that.
 func (q *request) drainWorker() {
+	if _, e := readQuery(q.r.URL.RawQuery); e != nil {
+		q.refuse(e, reasonBadRequest)
+		return
+	}
 	path := strings.TrimPrefix(q.r.URL.Path, pathWorkers+"/")
 	id, undrain := strings.CutSuffix(path, suffixUndrain)
 	if !undrain {

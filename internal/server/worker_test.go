@@ -200,6 +200,9 @@ func TestRemovalWithATimeout(t *testing.T) {
 			t.Errorf("%q: %+v", bad, e)
 		}
 	}
+	r.do("DELETE", "/workers/"+id+"?timeout_secs=3", "").refused(t, 400, "invalid_request")
+	r.do("DELETE", "/workers/"+id+"?timeout=3&timeout=4", "").refused(t, 400, "invalid_request")
+	r.do("POST", "/workers/"+id+"/drain?timeout=3", "").refused(t, 400, "invalid_request")
 	if a := r.do("DELETE", "/workers/"+id+"?timeout=3600", ""); a.status != 202 {
 		t.Errorf("%d %s", a.status, a.body)
 	}
