@@ -57,8 +57,8 @@ type quarantine struct {
 // another pair then served the request, and unproven if nobody could tell. A pair that
 // fails several times in a row, while another pair could serve, is quarantined at the
 // gate for a minute or more; unproven failures do that only while no other pair fails,
-// because else it is the requests. A rank that fails with several partners, and with
-// none succeeds, is at fault itself: its breaker is charged.
+// because else it is the requests. A rank that fails with several partners, of more than
+// one worker, and with none succeeds, is at fault itself: its breaker is charged.
 func (f *Fleet) ReportTransferFailure(p, d *Rank, how Charge) {
 	if f.cfg.CircuitBreaker.Disabled || p == nil || d == nil {
 		return
@@ -142,11 +142,10 @@ type partners struct {
 // rank itself.
 func (l *partners) failed(with *Rank) (charges int) {
 	l.pending++
-	switch l.first {
-	case nil:
+	switch {
+	case l.first == nil:
 		l.first = with
-	case with:
-	default:
+	case l.first.worker != with.worker: // what fails one rank of a process often fails all of them
 		l.several = true
 	}
 	if !l.several {

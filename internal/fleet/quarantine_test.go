@@ -287,3 +287,27 @@ func TestARankThatFailsWithEverybodyIsCharged(t *testing.T) {
 		}
 	})
 }
+
+// Two data-parallel ranks of one worker that fails are one partner: who fails with both of
+// them is not at fault for that.
+func TestRanksOfOneWorkerAreOnePartner(t *testing.T) {
+	inBubble(t, settings{DPAware: true, Breaker: config.CircuitBreaker{FailureThreshold: 2}}, func(b *testbed) {
+		two := serves("m")
+		two.DPSize = 2
+		p, e := b.worker(urlP, config.WorkerPrefill, serves("m")).Ranks()[0], b.worker(urlE, config.WorkerDecode, serves("m")).Ranks()[0]
+		d := b.worker(urlD, config.WorkerDecode, two).Ranks()
+		if len(d) != 2 {
+			t.Fatalf("%d ranks", len(d))
+		}
+		for n := range 6 {
+			b.ReportTransferFailure(p, d[n%2], Proven)
+		}
+		if s := p.breaker.state; s != admission.BreakerClosed {
+			t.Errorf("the breaker of the one that works is %v", s)
+		}
+		b.ReportTransferFailure(p, e, Proven)
+		if s := p.breaker.state; s != admission.BreakerHalfOpen { // it is the last of its role
+			t.Errorf("the breaker of the one that fails with everybody is %v", s)
+		}
+	})
+}
