@@ -656,3 +656,19 @@ func TestSlowEngineIsWedgedOnce(t *testing.T) {
 		l.Stop()
 	})
 }
+
+// A worker of which nothing proves what engine it runs may answer its health route late
+// because it is busy, and may have no counters.
+func TestUnknownEngineThatIsBusyIsNotWedged(t *testing.T) {
+	for backend, want := range map[string]bool{"": false, dialectSGLang: true} {
+		inHangBed(t, backend, 3*time.Second, func(b *hangBed) {
+			b.prober.schedule(urlA, func(s *fakeScheduler) { s.noLoads, s.hangs = true, true })
+			l := b.leg(Leg{})
+			b.pass(time.Minute)
+			if l.wedged.Load() != want {
+				t.Errorf("backend %q: wedged %v", backend, !want)
+			}
+			l.Stop()
+		})
+	}
+}

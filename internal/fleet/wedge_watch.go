@@ -46,7 +46,7 @@ func (f *Fleet) watchDue(w *Worker, now admission.Instant) {
 	// A router that stood still itself, with its machine perhaps, has seen no progress for
 	// its own sake.
 	stalled := w.lookAt != 0 && now.Sub(w.lookAt) > pause+setting/2
-	suspects := false
+	suspects, unknown := false, w.unknownEngine()
 	var n notices
 	if !f.allAdvancedLocked(w) {
 		f.lookLocked(w)
@@ -58,7 +58,7 @@ func (f *Fleet) watchDue(w *Worker, now admission.Instant) {
 			f.progressLocked(r, now, "bytes come")
 		case h.state == wedged:
 			f.endStreamsLocked(r, now, setting, &n)
-		case h.under.legs == 0:
+		case h.under.legs == 0, unknown:
 			h.calm(now)
 		case stalled:
 			h.progress(now)
@@ -89,6 +89,12 @@ func (f *Fleet) watchDue(w *Worker, now admission.Instant) {
 	}
 	f.mu.Unlock()
 	n.send()
+}
+
+// unknownEngine tells whether nothing proves what engine a worker for whole requests runs.
+// What a slow health route means there is not known; it is the health checks' business.
+func (w *Worker) unknownEngine() bool {
+	return w.role == admission.RoleRegular && w.setBackend() == "" && w.Facts().Backend == ""
 }
 
 // allAdvancedLocked tells whether there is nothing to look at closely.
