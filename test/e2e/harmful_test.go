@@ -24,7 +24,8 @@ var killers = []struct {
 func TestHarmfulRequestsOpenNoBreaker(t *testing.T) {
 	t.Parallel()
 	fleet := startSim(t, "--prefill", "2", "--decode", "2")
-	r := startRouter(t, fleet, "--retry-initial-backoff-ms", "1", "--retry-max-backoff-ms", "5")
+	// Without a warm-up, in which a worker that comes back gets too few requests to be judged.
+	r := startRouter(t, fleet, "--retry-initial-backoff-ms", "1", "--retry-max-backoff-ms", "5", "--worker-warmup-secs", "0")
 	client := clients(t)
 	harm, plain := 200, 1000
 
