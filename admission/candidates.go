@@ -112,7 +112,7 @@ func (f *filter) dropExcluded(x *Exclusions, s *candidates) bool {
 // dropWorker takes all ranks of the worker of r from the candidates of a leg.
 func (f *filter) dropWorker(s *candidates, l Leg, r *Rank) {
 	f.drop(s, l, r)
-	for _, o := range f.index.ofWorker(r) {
+	for _, o := range f.index.named.ofWorker(r) {
 		f.drop(s, l, o)
 	}
 }
@@ -154,7 +154,7 @@ var avoidOrder = func() (order []legSet) {
 func (f *filter) sharing(x *Exclusions) (workers legSet) {
 	for l, ranks := range x {
 		for _, r := range ranks {
-			if len(f.index.ofWorker(r)) > 1 {
+			if len(f.index.named.ofWorker(r)) > 1 {
 				workers |= 1 << l << wholeWorkers
 			}
 		}

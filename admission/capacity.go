@@ -106,10 +106,13 @@ type blockSize struct {
 	need    uint32 // memory: blocks of the request that is being placed, encoded
 }
 
-func (ix *rankIndex) joinSize(r *Rank) {
+// blockSizes are those that some rank has, or had.
+type blockSizes []blockSize
+
+func (x *blockSizes) join(r *Rank, words int) {
 	at := -1
-	for i := range ix.sizes {
-		switch s := &ix.sizes[i]; {
+	for i := range *x {
+		switch s := &(*x)[i]; {
 		case s.tokens == r.blockSize():
 			at = i
 		case s.n == 0 && at < 0:
@@ -117,18 +120,18 @@ func (ix *rankIndex) joinSize(r *Rank) {
 		}
 	}
 	if at < 0 {
-		at = len(ix.sizes)
-		ix.sizes = append(ix.sizes, blockSize{members: make(bitmap, ix.words)})
+		at = len(*x)
+		*x = append(*x, blockSize{members: make(bitmap, words)})
 	}
-	s := &ix.sizes[at]
+	s := &(*x)[at]
 	s.tokens = r.blockSize()
 	s.members.set(r.index)
 	s.n++
 	r.sizeID = at
 }
 
-func (ix *rankIndex) leaveSize(r *Rank) {
-	s := &ix.sizes[r.sizeID]
+func (x blockSizes) leave(r *Rank) {
+	s := &x[r.sizeID]
 	s.members.clear(r.index)
 	s.n--
 }

@@ -13,15 +13,14 @@ type Core struct {
 	queues    // who waits, and in which order
 	chooser   // which ranks a request can start on
 	decisions // what callers are told
+	stopping  // whether the router stops
 
 	limits Limits
 	loaded Settings // of the last reload, or of the start
 
 	touched []*modelGroup // memory of applyReports
 
-	noArrivals bool
-	noWaits    bool
-	arrivals   uint64
+	arrivals uint64
 
 	// counters
 	missed uint64
@@ -36,7 +35,7 @@ func NewCore(o Options) *Core {
 	c := &Core{limits: o.Limits, loaded: Settings{o.Limits, o.Classes, o.Reject}}
 	c.rankIndex = rankIndex{
 		limits: &c.limits, newPolicy: o.NewPolicy, assumedMax: o.AssumedMaxRequests,
-		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: map[string][]*Rank{},
+		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: rankNames{},
 	}
 	c.ledger = ledger{index: &c.rankIndex, queues: &c.queues}
 	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, drainEnd: never}

@@ -29,9 +29,9 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 				c.setAttributes(ch.Rank, ch.Attributes)
 			}
 		case QuarantinePair:
-			c.quarantine(ch.Rank, ch.Other)
+			c.quarantines.add(ch.Rank, ch.Other)
 		case EndQuarantine:
-			c.endQuarantine(ch.Rank, ch.Other)
+			c.quarantines.end(ch.Rank, ch.Other)
 		case SetReport:
 			if ch.Rank.present {
 				c.setReport(ch.Rank, ch.Report)

@@ -12,21 +12,24 @@ type priorityLevel struct {
 	n        int
 }
 
-func (ix *rankIndex) joinPriority(r *Rank) {
-	at, found := slices.BinarySearchFunc(ix.priorities, r.priority, func(x priorityLevel, p int) int { return cmp.Compare(p, x.priority) })
+// priorityLevels are those of all ranks, by falling priority.
+type priorityLevels []priorityLevel
+
+func (x *priorityLevels) join(r *Rank, words int) {
+	at, found := slices.BinarySearchFunc(*x, r.priority, func(v priorityLevel, p int) int { return cmp.Compare(p, v.priority) })
 	if !found {
-		ix.priorities = slices.Insert(ix.priorities, at, priorityLevel{priority: r.priority, members: make(bitmap, ix.words)})
+		*x = slices.Insert(*x, at, priorityLevel{priority: r.priority, members: make(bitmap, words)})
 	}
-	ix.priorities[at].members.set(r.index)
-	ix.priorities[at].n++
+	(*x)[at].members.set(r.index)
+	(*x)[at].n++
 }
 
-func (ix *rankIndex) leavePriority(r *Rank) {
-	at := slices.IndexFunc(ix.priorities, func(x priorityLevel) bool { return x.priority == r.priority })
-	x := &ix.priorities[at]
-	x.members.clear(r.index)
-	if x.n--; x.n == 0 {
-		ix.priorities = slices.Delete(ix.priorities, at, at+1)
+func (x *priorityLevels) leave(r *Rank) {
+	at := slices.IndexFunc(*x, func(v priorityLevel) bool { return v.priority == r.priority })
+	v := &(*x)[at]
+	v.members.clear(r.index)
+	if v.n--; v.n == 0 {
+		*x = slices.Delete(*x, at, at+1)
 	}
 }
 

@@ -5,35 +5,42 @@ import "slices"
 // maxQuarantines bounds the quarantined pairs; the oldest makes place for a new one.
 const maxQuarantines = 64
 
-// quarantine keeps a pair from new grants, until endQuarantine or until one of the ranks is
+// quarantines are the pairs that are not granted, though both ranks work with others; the
+// oldest come first.
+type quarantines []quarantinedPair
+
+// quarantinedPair is one of them.
+type quarantinedPair struct{ prefill, decode *Rank }
+
+// add keeps a pair from new grants, until end or until one of the ranks is
 // removed. What runs on it goes on. A request for which no other pair of
 // candidates is left has it all the same.
-func (ix *rankIndex) quarantine(p, d *Rank) {
+func (q *quarantines) add(p, d *Rank) {
 	b := quarantinedPair{p, d}
-	if p == nil || d == nil || !p.present || !d.present || p.role != RolePrefill || d.role != RoleDecode || slices.Contains(ix.quarantines, b) {
+	if p == nil || d == nil || !p.present || !d.present || p.role != RolePrefill || d.role != RoleDecode || slices.Contains(*q, b) {
 		return
 	}
-	if len(ix.quarantines) == maxQuarantines {
-		ix.endQuarantine(ix.quarantines[0].prefill, ix.quarantines[0].decode)
+	if len(*q) == maxQuarantines {
+		q.end((*q)[0].prefill, (*q)[0].decode)
 	}
-	ix.quarantines = append(ix.quarantines, b)
+	*q = append(*q, b)
 	p.quarantined = append(p.quarantined, d)
 }
 
-func (ix *rankIndex) endQuarantine(p, d *Rank) {
-	at := slices.Index(ix.quarantines, quarantinedPair{p, d})
+func (q *quarantines) end(p, d *Rank) {
+	at := slices.Index(*q, quarantinedPair{p, d})
 	if at < 0 {
 		return
 	}
-	ix.quarantines = slices.Delete(ix.quarantines, at, at+1)
+	*q = slices.Delete(*q, at, at+1)
 	p.quarantined = slices.DeleteFunc(p.quarantined, func(r *Rank) bool { return r == d })
 }
 
-// endQuarantines forgets the quarantines of a rank that is removed.
-func (ix *rankIndex) endQuarantines(r *Rank) {
-	for i := len(ix.quarantines) - 1; i >= 0; i-- {
-		if b := ix.quarantines[i]; b.prefill == r || b.decode == r {
-			ix.endQuarantine(b.prefill, b.decode)
+// endAll forgets the quarantines of a rank that is removed.
+func (q *quarantines) endAll(r *Rank) {
+	for i := len(*q) - 1; i >= 0; i-- {
+		if b := (*q)[i]; b.prefill == r || b.decode == r {
+			q.end(b.prefill, b.decode)
 		}
 	}
 }

@@ -1,7 +1,5 @@
 package admission
 
-import "slices"
-
 // rankIndex is what is known of the ranks, arranged for choosing: which may be what a
 // request runs on, which have room, and which keep to the thresholds of a class. It
 // also has the pools of the models, and the targets that requests have resolved. It
@@ -14,21 +12,21 @@ type rankIndex struct {
 	modelsByName []*model // the same, sorted: every step is deterministic
 	structure    int      // counts changes of models
 
-	ranks      []*Rank         // by index
-	priorities []priorityLevel // of the ranks, by falling priority
-	indexes    int             // indexes handed out so far
+	ranks      []*Rank        // by index
+	priorities priorityLevels // of the ranks, by falling priority
+	indexes    int            // indexes handed out so far
 	indexCap   int
 	words      int // of each bitmap
 	freeIndex  []int
-	generation uint64             // the highest so far
-	named      map[string][]*Rank // by what a pin may say: id and worker
+	generation uint64    // the highest so far
+	named      rankNames // by what a pin may say: id and worker
 
 	groupNames  []string
 	groups      []bitmap // members by group id, over all pools
 	domainKeys  []domainKey
 	domains     []bitmap // members by pairing group and topology domain
-	sizes       []blockSize
-	quarantines []quarantinedPair
+	sizes       blockSizes
+	quarantines quarantines
 	ownSlots    int // prefill ranks with slots of their own
 
 	fewRanks [maxParks]*Rank // memory
@@ -46,9 +44,6 @@ type rankIndex struct {
 	vetoed            bitmap // ranks without room because of their reports
 	vetoedN           int
 }
-
-// quarantinedPair is a pair of ranks that is not granted, though both work with others.
-type quarantinedPair struct{ prefill, decode *Rank }
 
 func (r *Rank) setAttributes(f RankAttributes) {
 	f = f.clone()
@@ -75,10 +70,7 @@ func (ix *rankIndex) addRank(r *Rank) {
 	ix.generation = max(ix.generation, r.generation)
 	r.present = true
 	ix.ranks[r.index] = r
-	ix.named[r.id] = append(ix.named[r.id], r)
-	if r.worker != "" && r.worker != r.id {
-		ix.named[r.worker] = append(ix.named[r.worker], r)
-	}
+	ix.named.add(r)
 	if r.state.Breaker == BreakerHalfOpen {
 		r.epoch++
 	}
@@ -92,8 +84,8 @@ func (ix *rankIndex) indexRank(r *Rank) {
 	r.domainID = ix.domain(domainKey{r.group, r.topology})
 	ix.groups[r.groupID].set(r.index)
 	ix.domains[r.domainID].set(r.index)
-	ix.joinSize(r)
-	ix.joinPriority(r)
+	ix.sizes.join(r, ix.words)
+	ix.priorities.join(r, ix.words)
 	ix.ownSlots += b2i(r.ownSlots())
 	ix.growBlockThresholds(r)
 	r.pools = nil
@@ -137,14 +129,6 @@ func (r *Rank) workerName() string {
 	return r.id
 }
 
-// ofWorker returns the ranks of the worker of r, where r is registered and one of several.
-func (ix *rankIndex) ofWorker(r *Rank) []*Rank {
-	if r.index < 0 || r.worker == "" || r.worker == r.id {
-		return nil
-	}
-	return ix.named[r.worker]
-}
-
 // unindexRank takes a rank out of all that indexRank entered it into. It must not be a
 // candidate any more.
 func (ix *rankIndex) unindexRank(r *Rank) {
@@ -175,8 +159,8 @@ func (ix *rankIndex) unindexRank(r *Rank) {
 	}
 	ix.groups[r.groupID].clear(r.index)
 	ix.domains[r.domainID].clear(r.index)
-	ix.leaveSize(r)
-	ix.leavePriority(r)
+	ix.sizes.leave(r)
+	ix.priorities.leave(r)
 	ix.ownSlots -= b2i(r.ownSlots())
 }
 
@@ -188,9 +172,8 @@ func (ix *rankIndex) removeRank(r *Rank) {
 	ix.refresh(r, 0)
 	ix.countVeto(r, false)
 	ix.unindexRank(r)
-	ix.endQuarantines(r)
-	ix.forgetName(r.id, r)
-	ix.forgetName(r.worker, r)
+	ix.quarantines.endAll(r)
+	ix.named.remove(r)
 	ix.ranks[r.index] = nil
 	ix.freeIndex = append(ix.freeIndex, r.index)
 	r.index = -1
@@ -208,15 +191,6 @@ func (ix *rankIndex) setAttributes(r *Rank, f RankAttributes) {
 	}
 	r.present = true
 	ix.indexRank(r)
-}
-
-func (ix *rankIndex) forgetName(name string, r *Rank) {
-	left := slices.DeleteFunc(ix.named[name], func(o *Rank) bool { return o == r })
-	if len(left) == 0 {
-		delete(ix.named, name)
-	} else {
-		ix.named[name] = left
-	}
 }
 
 func (p *pool) grow(words, indexes, groups int) {

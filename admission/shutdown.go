@@ -2,9 +2,12 @@ package admission
 
 import "time"
 
+// stopping is how far a router that stops has come.
+type stopping struct{ noArrivals, noWaits bool }
+
 // StopArrivals refuses new requests from now on. Those who wait are served, and
 // requests that were admitted before may still be retried.
-func (c *Core) StopArrivals() { c.noArrivals = true }
+func (x *stopping) StopArrivals() { x.noArrivals = true }
 
 // DrainWithin tells that waiting ends in d, because the router stops. Those who
 // cannot start before that, at the pace of their queue, are refused now, and so is

@@ -20,7 +20,7 @@ func TestRemovedWorkerEndsItsRequestsInTime(t *testing.T) {
 	}
 	s := r.open("/v1/chat/completions", bodyFor("", 100, streamed))
 	s.event()
-	victim.SetTiming(sim.Timing{FirstToken: forever})
+	victim.SetTiming(sim.Timing{FirstToken: forever, DecodeStep: forever}) // the stream may be about to look how long its next step is
 	unstarted, _ := r.begin("/v1/chat/completions", chatBody(""))
 	r.working(victim, 2)
 	other.SetTiming(sim.Timing{})

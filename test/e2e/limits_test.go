@@ -98,10 +98,11 @@ func TestMoreStreamsThanFiles(t *testing.T) {
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
-			if status, _ := r.get("/livez"); status == 200 {
+			if status, said := r.get("/livez"); status == 200 {
 				alive.Add(1)
 			} else {
 				dead.Add(1)
+				t.Logf("livez: %d %s", status, said)
 			}
 		}
 	}()
