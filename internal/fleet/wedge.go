@@ -179,6 +179,7 @@ type probeSigns struct {
 	refused int  // that failed
 	denied  int  // that the engine does not take
 	absent  bool // the engine has nothing to be asked so
+	other   bool // one was answered, perhaps by another rank
 }
 
 // fails tells whether probes fail, which must be answered within a time.

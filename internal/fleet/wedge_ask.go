@@ -156,12 +156,14 @@ func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
 }
 
 // untriedLocked tells whether nothing can prove that the scheduler of a wedged rank runs
-// again, but a request.
+// again, but a request: nothing can be asked, or what answers may be another rank of its
+// worker.
 func (h *hangStatus) untriedLocked(probed bool) bool {
+	s := &h.signs.question
 	if probed {
-		return h.signs.health.absent
+		s = &h.signs.health
 	}
-	return h.signs.question.absent
+	return s.absent || s.other
 }
 
 // readCounters reads the counters of w once.
@@ -223,15 +225,19 @@ func (f *Fleet) heard(w *Worker, asked admission.Instant, kinds int, p probeResu
 	now := f.clock.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	all := w.wedgedLocked() // what answers after all ranks were wedged is taken for all
 	for _, r := range w.looked {
 		h := &r.hang
 		s := of(&h.signs)
 		if h.state == advancing {
 			continue
 		}
+		if p.outcome == outcomeOK && !proves(r) {
+			s.other = true
+		}
 		if !s.flying || s.asked != asked {
 			// The doubt is younger than the question: only a good answer counts.
-			if p.outcome == outcomeOK && proves(r) {
+			if p.outcome == outcomeOK && (all || proves(r)) {
 				f.progressLocked(r, now, why)
 			}
 			continue
@@ -239,7 +245,7 @@ func (f *Fleet) heard(w *Worker, asked admission.Instant, kinds int, p probeResu
 		s.flying = false
 		switch p.outcome {
 		case outcomeOK:
-			if proves(r) {
+			if all || proves(r) {
 				f.progressLocked(r, now, why)
 			}
 		case outcomeDenied:

@@ -672,3 +672,41 @@ func TestUnknownEngineThatIsBusyIsNotWedged(t *testing.T) {
 		})
 	}
 }
+
+// A wedged rank of several comes back though its counters stand still, since nothing is
+// sent to it, and what answers its worker's probes may be another rank: all of them at
+// once if all were wedged, else it is tried after a while.
+func TestWedgedRankOfSeveralComesBack(t *testing.T) {
+	for _, backend := range []string{dialectSGLang, dialectVLLM} {
+		for _, hung := range []int{1, 2} {
+			inBubble(t, settings{DPAware: true, Health: config.Health{Wedge: time.Second}}, func(b *testbed) {
+				b.prober.set(well, urlA)
+				f := serves("m")
+				f.DPSize = 2
+				b.prober.says(urlA, f)
+				b.prober.schedule(urlA, func(s *fakeScheduler) { s.load, s.ranks, s.hangs = RankLoad{Running: 1, Mark: 7}, 2, true })
+				w := b.add(WorkerSpec{URL: urlA, Backend: backend})
+				b.pass(100 * time.Millisecond)
+				legs := make([]testLeg, hung)
+				for i := range legs {
+					w.Ranks()[i].Watch(&legs[i].Watch, &legs[i], Leg{})
+				}
+				b.pass(5 * time.Second)
+				for i := range legs {
+					if !legs[i].wedged.Load() {
+						t.Fatalf("%s: rank %d of %d is not wedged", backend, i, hung)
+					}
+					legs[i].Stop()
+				}
+				b.prober.schedule(urlA, func(s *fakeScheduler) { s.hangs = false })
+				if b.pass(5 * time.Second); hung == 2 {
+					b.wantCandidates(urlA+"@0", urlA+"@1")
+					return
+				}
+				b.wantCandidates(urlA + "@1")
+				b.pass(30 * time.Second)
+				b.wantCandidates(urlA+"@0", urlA+"@1")
+			})
+		}
+	}
+}
