@@ -40,6 +40,8 @@ type pair struct {
 	until         admission.Instant // end of the quarantine, or of being tracked
 	duration      time.Duration     // of the last quarantine; 0: there was none
 	event         *event            // at until
+
+	prefill, decode suspicion // what is held against its ranks
 }
 
 // quarantine is the table of pairs with recent failures.
@@ -57,8 +59,8 @@ type quarantine struct {
 // another pair then served the request, and unproven if nobody could tell. A pair that
 // fails several times in a row, while another pair could serve, is quarantined at the
 // gate for a minute or more; unproven failures do that only while no other pair fails,
-// because else it is the requests. A rank that fails with several partners, of more than
-// one worker, and with none succeeds, is at fault itself: its breaker is charged.
+// because else it is the requests. A rank may also be charged for it later; see
+// ReportPairSuccess.
 func (f *Fleet) ReportTransferFailure(p, d *Rank, how Charge) {
 	if f.cfg.CircuitBreaker.Disabled || p == nil || d == nil {
 		return
@@ -69,31 +71,33 @@ func (f *Fleet) ReportTransferFailure(p, d *Rank, how Charge) {
 		f.mu.Unlock()
 		return
 	}
-	x, atFault := f.countFailureLocked(now, p, d, how)
+	x := f.countFailureLocked(now, p, d, how)
 	f.mu.Unlock()
-	for _, r := range atFault {
-		r.ReportFailure(Proven, 0)
-	}
 	if x != nil {
 		f.log.Warn("pair is quarantined: KV transfers between its workers keep failing", "prefill", p.id, "decode", d.id,
 			"failures", x.failures, "for", x.duration)
 	}
 }
 
-// ReportPairSuccess records that a KV transfer from p to d succeeded. It costs an
-// atomic load as long as no pair is tracked.
+// ReportPairSuccess records that a KV transfer from p to d succeeded. Failures of others with
+// them are those others' then: a rank that fails with partners of more than one worker
+// which succeed with others, and itself succeeds with none, is at fault, and its
+// breaker is charged. It costs an atomic load as long as no pair is tracked.
 func (f *Fleet) ReportPairSuccess(p, d *Rank) {
 	q := &f.quarantine
 	if q.tracked.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	p.partners, d.partners = partners{}, partners{}
+	atFault := q.clearLocked(p, d)
 	// A quarantine is not ended early: the request that succeeded began before it.
 	if x := q.pairs[pairKey{p, d}]; x != nil && !x.quarantined {
 		f.sched.drop(x.event)
 		q.dropLocked(x)
+	}
+	q.mu.Unlock()
+	for _, r := range atFault {
+		r.ReportFailure(Proven, 0)
 	}
 }
 
@@ -130,41 +134,16 @@ func canPair(p, d *Rank) bool {
 	})
 }
 
-// partners are the ranks with which a rank has failed to transfer KV cache since it last
-// succeeded with any.
-type partners struct {
-	first   *Rank
-	several bool
-	pending int // failures that were not charged
-}
-
-// failed counts a failure with a partner and returns how many failures to charge to the
-// rank itself.
-func (l *partners) failed(with *Rank) (charges int) {
-	l.pending++
-	switch {
-	case l.first == nil:
-		l.first = with
-	case l.first.worker != with.worker: // what fails one rank of a process often fails all of them
-		l.several = true
-	}
-	if !l.several {
-		return 0
-	}
-	charges, l.pending = l.pending, 0
-	return charges
-}
-
 // countFailureLocked counts a failure. It returns a copy of the pair if it is
-// quarantined now, and the ranks that are at fault themselves, once for each failure.
-func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge) (quarantined *pair, atFault []*Rank) {
+// quarantined now.
+func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge) (quarantined *pair) {
 	q := &f.quarantine
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	x := q.pairs[pairKey{p, d}]
 	if x == nil {
 		if len(q.pairs) >= maxPairs {
-			return nil, nil
+			return nil
 		}
 		x = &pair{key: pairKey{p, d}, first: now}
 		x.event = newEvent(func(now admission.Instant) { f.pairDue(x, now) })
@@ -175,15 +154,10 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge
 		q.tracked.Store(int32(len(q.pairs)))
 	}
 	if how == Proven {
-		for range p.partners.failed(d) {
-			atFault = append(atFault, p)
-		}
-		for range d.partners.failed(p) {
-			atFault = append(atFault, d)
-		}
+		x.suspectLocked(now)
 	}
 	if x.quarantined {
-		return nil, atFault // the request began before the quarantine
+		return nil // the request began before the quarantine
 	}
 	if now.Sub(x.first) >= pairWindow && x.duration == 0 {
 		x.failures, x.first = 0, now
@@ -196,7 +170,7 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge
 	if !enough || q.quarantined >= maxQuarantined {
 		x.until = now.Add(pairWindow)
 		f.sched.set(x.event, x.until)
-		return nil, atFault
+		return nil
 	}
 	x.duration = min(max(2*x.duration, firstQuarantine), maxQuarantine)
 	x.quarantined, x.quarantinedAt, x.until = true, now, now.Add(x.duration)
@@ -205,7 +179,7 @@ func (f *Fleet) countFailureLocked(now admission.Instant, p, d *Rank, how Charge
 	f.gate.Apply(admission.Change{Op: admission.QuarantinePair, Rank: p.adm, Other: d.adm})
 	f.sched.set(x.event, x.until)
 	pairCopy := *x
-	return &pairCopy, atFault
+	return &pairCopy
 }
 
 // dropLocked forgets a pair. The caller must hold q.mu.
@@ -217,7 +191,7 @@ func (q *quarantine) dropLocked(x *pair) {
 		q.quarantined--
 	}
 	delete(q.pairs, x.key)
-	x.key.p.partners, x.key.d.partners = partners{}, partners{}
+	x.forgetLocked()
 	q.tracked.Store(int32(len(q.pairs)))
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
 )
@@ -262,52 +261,6 @@ func TestUnprovenReportsQuarantineOnlyWhereNoOtherPairFails(t *testing.T) {
 		}
 		if b.quarantine.quarantined != 1 {
 			t.Error("a pair that alone fails again and again is not quarantined")
-		}
-	})
-}
-
-// A rank that fails with several partners, and succeeds with none, is at fault itself.
-func TestARankThatFailsWithEverybodyIsCharged(t *testing.T) {
-	inBubble(t, settings{Breaker: config.CircuitBreaker{FailureThreshold: 4}}, func(b *testbed) {
-		p, q, d, e := b.square()
-		for n := range 4 {
-			if s := d.breaker.state; s != admission.BreakerClosed {
-				t.Fatalf("%v after %d failures", s, n)
-			}
-			b.ReportTransferFailure([]*Rank{p, q}[n%2], d, Proven)
-			b.ReportPairSuccess([]*Rank{p, q}[n%2], e) // the other attempt
-		}
-		if s := d.breaker.state; s != admission.BreakerOpen {
-			t.Errorf("the breaker of the one that fails with everybody is %v", s)
-		}
-		for _, r := range []*Rank{p, q, e} {
-			if s := r.breaker.state; s != admission.BreakerClosed || r.breaker.marked.Load() {
-				t.Errorf("%s is charged: %v", r.id, s)
-			}
-		}
-	})
-}
-
-// Two data-parallel ranks of one worker that fails are one partner: who fails with both of
-// them is not at fault for that.
-func TestRanksOfOneWorkerAreOnePartner(t *testing.T) {
-	inBubble(t, settings{DPAware: true, Breaker: config.CircuitBreaker{FailureThreshold: 2}}, func(b *testbed) {
-		two := serves("m")
-		two.DPSize = 2
-		p, e := b.worker(urlP, config.WorkerPrefill, serves("m")).Ranks()[0], b.worker(urlE, config.WorkerDecode, serves("m")).Ranks()[0]
-		d := b.worker(urlD, config.WorkerDecode, two).Ranks()
-		if len(d) != 2 {
-			t.Fatalf("%d ranks", len(d))
-		}
-		for n := range 6 {
-			b.ReportTransferFailure(p, d[n%2], Proven)
-		}
-		if s := p.breaker.state; s != admission.BreakerClosed {
-			t.Errorf("the breaker of the one that works is %v", s)
-		}
-		b.ReportTransferFailure(p, e, Proven)
-		if s := p.breaker.state; s != admission.BreakerHalfOpen { // it is the last of its role
-			t.Errorf("the breaker of the one that fails with everybody is %v", s)
 		}
 	})
 }

@@ -202,8 +202,10 @@ type Rank struct {
 	hang     hangStatus           // what is known of its progress
 	reported admission.RankReport // as the gate has it
 
-	pace     pace     // guarded by the mu of the liveness of its legs
-	partners partners // guarded by Fleet.quarantine.mu
+	pace pace // guarded by the mu of the liveness of its legs
+	// guarded by Fleet.quarantine.mu
+	partners partners
+	failing  []*pair // those in which it has failed since it last succeeded with any partner
 }
 
 func newRank(w *Worker, dp, dps int) *Rank {
