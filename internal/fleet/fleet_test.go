@@ -697,8 +697,9 @@ func TestBootstrap(t *testing.T) {
 			{"http://[fe80::1%25eth0]:30000", 7000, 0, "[fe80::1]", 7000, true},
 		} {
 			w := b.add(WorkerSpec{URL: tc.url, Type: config.WorkerPrefill, BootstrapPort: tc.port})
-			b.prober.set(well, w.URL())
+			// A check may come at any moment: before the worker is well it reads no facts.
 			b.prober.says(w.URL(), &Facts{Facts: engine.Facts{BootstrapPort: tc.told}})
+			b.prober.set(well, w.URL())
 			b.pass(10 * time.Second)
 			host, port, ok := w.Ranks()[0].Bootstrap()
 			if host != tc.host || port != tc.wantPort || ok != tc.ok {

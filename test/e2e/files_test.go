@@ -25,13 +25,34 @@ func fewFiles(t *testing.T) *router {
 // served checks that probes, scrapes and a request on new connections are answered.
 func (r *router) served(t *testing.T) {
 	t.Helper()
+	r.probed(t)
+	r.ask(brief).good(t)
+}
+
+// probed checks that probes and scrapes on new connections are answered.
+func (r *router) probed(t *testing.T) {
+	t.Helper()
 	for _, url := range []string{r.url() + "/livez", r.url() + "/readyz", "http://" + r.metrics + "/metrics"} {
 		start := time.Now()
 		if status, body := get(url); status != 200 || time.Since(start) > soon {
 			t.Errorf("%s: %d %s after %s", url, status, clip(body), time.Since(start))
 		}
 	}
-	r.ask(brief).good(t)
+}
+
+// servedAgain is served for clients that try again when they are told to: on a busy machine
+// a flood may look like a burst of clients for some time.
+func (r *router) servedAgain(t *testing.T) {
+	t.Helper()
+	for try := 1; ; try++ {
+		a := r.ask(brief)
+		if a.status != 503 || a.header.Get("Retry-After") == "" || try == 5 {
+			a.good(t)
+			break
+		}
+		time.Sleep(time.Second)
+	}
+	r.probed(t)
 }
 
 // Connections on which no request runs must not keep probes, scrapes and requests from being
@@ -120,7 +141,7 @@ func TestFloodOfSilentConnectionsAndFewFiles(t *testing.T) {
 		return ""
 	})
 	for range 10 {
-		r.served(t)
+		r.servedAgain(t)
 	}
 	running.wait(t).good(t)
 	close(stop)
