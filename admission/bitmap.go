@@ -173,3 +173,10 @@ func (b bitmap) grow(words int) bitmap {
 	copy(nb, b)
 	return nb
 }
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

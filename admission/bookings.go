@@ -1,7 +1,5 @@
 package admission
 
-import "fmt"
-
 // ledger books what requests hold on their ranks.
 type ledger struct {
 	index    *rankIndex
@@ -48,24 +46,11 @@ func (lg *ledger) probe(t *Ticket, r *Rank, l Leg) {
 	}
 }
 
-// holdsProbe tells whether the booking of t on r counts as a probe of its breaker.
-func (t *Ticket) holdsProbe(r *Rank, l Leg) bool {
-	return t.probes[l] && t.epochs[l] == r.epoch && r.state.Breaker == BreakerHalfOpen
-}
-
 func (lg *ledger) unprobe(t *Ticket, r *Rank, l Leg) {
 	if t.holdsProbe(r, l) {
 		r.probes--
 	}
 	t.probes[l] = false
-}
-
-// prefillRank is the rank that holds the prefill tokens of t.
-func (t *Ticket) prefillRank() *Rank {
-	if t.Prefill != nil {
-		return t.Prefill
-	}
-	return t.Decode
 }
 
 // endTokens ends the prefill tokens of t, if it still has them.
@@ -162,23 +147,6 @@ func (lg *ledger) growDecode(t *Ticket, blocks int64) {
 		r.blocksPending += blocks
 	}
 	lg.index.refresh(r, 0)
-}
-
-// meter counts the end of a hold, for those who are told when to come again.
-func (r *Rank) meter(now Instant) {
-	for _, p := range r.pools {
-		p.released.add(now)
-	}
-}
-
-// check stops the process when the ledger has gone wrong: a negative hold means
-// that a later request would be admitted into room that is not there.
-func (r *Rank) check() {
-	if r.slots < 0 || r.prefill < 0 || r.pending < 0 || r.active < 0 || r.probes < 0 ||
-		r.tokens < 0 || r.blocksPending < 0 || r.blocksActive < 0 {
-		panic(fmt.Sprintf("BUG: negative hold on %s: slots %d, prefill %d, pending %d, active %d, probes %d, tokens %d, blocks %d and %d",
-			r.id, r.slots, r.prefill, r.pending, r.active, r.probes, r.tokens, r.blocksPending, r.blocksActive))
-	}
 }
 
 // restoreHolds books what t holds, as another ledger had it.

@@ -1,23 +1,5 @@
 package admission
 
-import (
-	"maps"
-	"slices"
-)
-
-// Capacity is what an engine said, or the operator, a rank can take. Zero is
-// unknown.
-type Capacity struct {
-	// MaxBatchedTokens is the most prompt tokens of one prefill batch: vLLM's
-	// max_num_batched_tokens, SGLang's chunked_prefill_size or else
-	// max_prefill_tokens.
-	MaxBatchedTokens int64
-	// KVBlocks is all KV blocks of the rank, BlockSize the tokens of one.
-	KVBlocks, BlockSize int64
-	// MaxRunning is the most sequences that run at once.
-	MaxRunning int64
-}
-
 const (
 	// assumedBlockSize counts the blocks of ranks that did not tell the size
 	// of theirs.
@@ -28,45 +10,6 @@ const (
 	// maxAmount bounds every amount of one request, so that no sum overflows.
 	maxAmount = 1 << 40
 )
-
-// RankAttributes are what is known of a rank and that may change while requests hold it; see
-// [SetAttributes].
-type RankAttributes struct {
-	Models    []string
-	PairGroup string
-	// Topology is the KV-transfer domain of the rank, for requests that want
-	// both of their ranks in one.
-	Topology string
-	Labels   map[string]string
-	// Adapters are the LoRA adapters that the rank can serve.
-	Adapters []string
-	Capacity Capacity
-	Limits   RankLimits
-	// Priority: of the ranks with room for a request, those of the highest are used.
-	Priority int
-}
-
-// RankLimits bound what is booked on one rank. Zero is no limit of its own.
-type RankLimits struct {
-	// PrefillSlots is the most requests in prefill on a prefill rank, in place of
-	// [Limits.PrefillSlots].
-	PrefillSlots int
-	// Running is how many calls may be booked on the rank: it has room for a request,
-	// whatever its calls, while there are fewer.
-	Running int64
-}
-
-func (f RankAttributes) clone() RankAttributes {
-	f.Models = slices.Clone(f.Models)
-	f.Labels = maps.Clone(f.Labels)
-	f.Adapters = slices.Clone(f.Adapters)
-	c := &f.Capacity
-	for _, v := range []*int64{&c.MaxBatchedTokens, &c.KVBlocks, &c.BlockSize, &c.MaxRunning} {
-		*v = min(max(*v, 0), maxAmount)
-	}
-	f.Limits.PrefillSlots, f.Limits.Running = max(f.Limits.PrefillSlots, 0), max(f.Limits.Running, 0)
-	return f
-}
 
 func (r *Rank) ownSlots() bool { return r.role == RolePrefill && r.bounds.PrefillSlots > 0 }
 
@@ -134,20 +77,6 @@ func (x blockSizes) leave(r *Rank) {
 	s := &x[r.sizeID]
 	s.members.clear(r.index)
 	s.n--
-}
-
-// blocks returns the KV blocks that the legs of t need on a rank with blocks of
-// size tokens: each leg has its own prompt, all alike, and its reserve.
-func (t *Ticket) blocks(size int64) int64 {
-	legs := int64(t.legs())
-	prompt := min(max(t.PromptTokens, 0), maxAmount)
-	leg := (prompt+legs-1)/legs + min(max(t.ReserveTokens, 0), maxAmount)
-	return legs * ((leg + size - 1) / size)
-}
-
-// uncached returns the prompt tokens that prefill has to compute.
-func (t *Ticket) uncached() int64 {
-	return min(max(t.PromptTokens-max(t.CachedTokens, 0), 0), maxAmount)
 }
 
 // domain interns a pairing group and topology domain, the pairing of requests

@@ -2,37 +2,7 @@ package admission
 
 import (
 	"slices"
-
-	"github.com/sluice-router/sluice/internal/heap"
 )
-
-// classQueue is the waiters of one class in one model group.
-type classQueue struct {
-	class      *class
-	modelGroup *modelGroup
-
-	all       heap.Heap[laneByHead] // every lane with waiters
-	ready     heap.Heap[readyLane]  // those whose head is not known to be blocked
-	lanes     map[*Target]*lane
-	excluding []*lane
-	shared    *lane   // of strict order, or of those beyond maxLanes
-	wide      []*lane // blocked, and not parked at the few ranks they need
-
-	n           int
-	raw, cached int64 // prompt tokens that wait
-	deficit     int64
-	pace        pace
-	closed      closedClock
-}
-
-// profileQueue is the queues of one profile in one model group, and the round robin
-// between them.
-type profileQueue struct {
-	profile *profile
-	classes []*classQueue
-	cursor  int // the class whose turn it is
-	waiting int
-}
 
 func (qs *queues) newProfileQueue(f *modelGroup, p *profile) *profileQueue {
 	q := &profileQueue{profile: p, cursor: len(p.classes) - 1}
@@ -301,4 +271,18 @@ func (t *Ticket) classWait(now Instant) (until Instant, limit int64) {
 		}
 	}
 	return until, limit
+}
+
+// wakeFor lets the heads be looked at again that may use r, from which a hold
+// was taken, and returns the model group to drain, or nil.
+func (qs *queues) wakeFor(r *Rank) *modelGroup {
+	if qs.waiting == 0 || r.index < 0 {
+		return nil
+	}
+	f := r.pools[0].model.modelGroup
+	if f.waiting == 0 {
+		return nil
+	}
+	qs.wake(f, r)
+	return f
 }

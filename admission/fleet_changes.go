@@ -61,6 +61,35 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	}
 }
 
+// onlyReports tells whether no change is of anything but what engines report.
+func onlyReports(changes []Change) bool {
+	for i := range changes {
+		if changes[i].Op != SetReport {
+			return false
+		}
+	}
+	return len(changes) > 0
+}
+
+// applyReports is Apply for reports alone. It looks at the ranks that are named and at the
+// waiters they may have room for, and at nothing else.
+func (c *Core) applyReports(now Instant, changes []Change, out *[]*Ticket) {
+	for i := range changes {
+		r := changes[i].Rank
+		if !r.present || !c.setReport(r, changes[i].Report) {
+			continue
+		}
+		if f := c.wakeFor(r); f != nil && !slices.Contains(c.touched, f) {
+			c.touched = append(c.touched, f)
+		}
+	}
+	for _, f := range c.touched {
+		c.drain(now, f, out)
+	}
+	clear(c.touched)
+	c.touched = c.touched[:0]
+}
+
 // recheckTarget finds the waiters of a target that has no candidate any more,
 // for refuseUnservable, or starts the time they still have. pair: it has one.
 func (qs *queues) recheckTarget(now Instant, t *Target, pair bool) {
@@ -158,36 +187,3 @@ func (qs *queues) dropUnusedModels(ix *rankIndex) {
 		}
 	}
 }
-
-// ChangeOp is what a [Change] does.
-type ChangeOp uint8
-
-// Change is one fleet event.
-type Change struct {
-	Op         ChangeOp
-	Rank       *Rank
-	State      RankState      // for SetState
-	Attributes RankAttributes // for SetAttributes
-	Other      *Rank          // for QuarantinePair and EndQuarantine
-	Report     RankReport     // for SetReport
-}
-
-// The changes. Those of one Apply take effect together: a worker is replaced by
-// removing its old ranks and adding the new ones in one call.
-const (
-	AddRank ChangeOp = iota
-	RemoveRank
-	SetState
-	// SetAttributes replaces what is known of a rank: models, pairing, labels,
-	// adapters, capacity. Its holds stay.
-	SetAttributes
-	// QuarantinePair keeps the pair of the prefill rank Rank and the decode rank Other
-	// from new grants while another pair is left to a request: both work with
-	// others, but not together. EndQuarantine ends that, and so does the removal of
-	// one of them. At most 64 pairs are quarantined, the oldest is forgotten first.
-	QuarantinePair
-	EndQuarantine
-	// SetReport replaces what the rank's engine reports of its load. The zero report
-	// says that nothing is known any more.
-	SetReport
-)

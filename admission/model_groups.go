@@ -89,17 +89,6 @@ func (qs *queues) takeOut(now Instant, leaves func(*Ticket) bool) []*Ticket {
 	return all
 }
 
-// model group is the models whose requests compete for the same ranks.
-type modelGroup struct {
-	profiles   []*profileQueue
-	waiting    int
-	grants     uint64
-	fence      fence
-	fenceAt    Instant // when the next fence may be due
-	fenceWaits bool    // it is due with the next grant
-	fenceEnded bool    // in the round under way, or since
-}
-
 // fence keeps a large request from starving: one rank, or one pair, is kept for
 // the head of a queue that was blocked for the guard time while others were
 // granted. Others may use it only as far as the owner would still have room

@@ -37,25 +37,33 @@ type pool struct {
 	load      loadTree
 }
 
-// model returns the pools of a name, making them when they are new.
-func (ix *rankIndex) model(name string) *model {
-	if m := ix.models[name]; m != nil {
-		return m
-	}
-	m := &model{name: name}
-	for role := range numRoles {
-		p := &pool{model: m, role: role, policy: ix.newPolicy(name, role), groups: &ix.groups, workers: map[string]int{}}
-		p.grow(ix.words, ix.indexCap, len(ix.groupNames))
-		m.pools[role] = p
-	}
-	for s := range onPrefillOnly + 1 {
-		m.targets[s] = &Target{model: m, shape: s, free: true}
-	}
-	ix.models[name] = m
-	at, _ := slices.BinarySearchFunc(ix.modelsByName, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
-	ix.modelsByName = slices.Insert(ix.modelsByName, at, m)
-	ix.structure++
-	return m
+// model is the pools of one base model.
+type model struct {
+	name       string
+	pools      [numRoles]*pool
+	modelGroup *modelGroup
+	queues     *profileQueue // of the model's profile, in the model group
+	// free targets; they live as long as the model
+	targets [onPrefillOnly + 1]*Target
+	ranks   int
+	dead    bool
+}
+
+// level is the candidates of a pool that have one priority, and its turns.
+type level struct {
+	priority int
+	members  int // registered
+	cand     int
+	warm     int   // candidates that warm up
+	shares   int64 // of all of them
+	turn     int64
+}
+
+// warmUp is the ranks of a pool that warm up.
+type warmUp struct {
+	n       int    // of them
+	members bitmap // empty before the first
+	next    []int64
 }
 
 // soleGroup tells whether prefill and decode ranks of m all may be paired, and
@@ -108,14 +116,6 @@ func (p *pool) loads() PoolLoad {
 	return l
 }
 
-// rankLoad is what a rank holds, as the loads of its pools count it. It is apart from
-// PoolLoad, of which it is the part that bookings change, because they are frequent.
-type rankLoad struct{ requests, tokens, blocks int64 }
-
-func (r *Rank) holds() rankLoad {
-	return rankLoad{requests: r.load(), tokens: r.tokens, blocks: r.blocksPending + r.blocksActive}
-}
-
 // add counts more of what a rank of the pool holds.
 func (l *PoolLoad) add(more rankLoad) {
 	l.Requests += more.requests
@@ -125,4 +125,46 @@ func (l *PoolLoad) add(more rankLoad) {
 
 func (a rankLoad) minus(b rankLoad) rankLoad {
 	return rankLoad{requests: a.requests - b.requests, tokens: a.tokens - b.tokens, blocks: a.blocks - b.blocks}
+}
+
+// joinLevel enters a rank of p into the level of its priority.
+func (p *pool) joinLevel(priority int) {
+	at, found := p.findLevel(priority)
+	if !found {
+		p.levels = slices.Insert(p.levels, at, level{priority: priority})
+	}
+	p.levels[at].members++
+}
+
+func (p *pool) leaveLevel(priority int) {
+	at, _ := p.findLevel(priority)
+	if p.levels[at].members--; p.levels[at].members == 0 {
+		p.levels = slices.Delete(p.levels, at, at+1)
+	}
+}
+
+func (p *pool) findLevel(priority int) (at int, found bool) {
+	return slices.BinarySearchFunc(p.levels, priority, func(x level, v int) int { return cmp.Compare(v, x.priority) })
+}
+
+// level returns that of a priority. REQUIRES: a rank of the pool has it.
+func (p *pool) level(priority int) *level {
+	at, _ := p.findLevel(priority)
+	return &p.levels[at]
+}
+
+// Allows tells whether the request may now, by what the pools hold.
+func (b *BypassRule) Allows(prefill, decode PoolLoad) bool {
+	if most := b.DecodeBusy; most != nil && (decode.KVBlocks == 0 || float64(decode.Blocks+b.Blocks) > *most*float64(decode.KVBlocks)) {
+		return false
+	}
+	return b.Short || b.PrefillBusy != nil && prefill.BatchedTokens > 0 &&
+		float64(prefill.PrefillTokens) > *b.PrefillBusy*float64(prefill.BatchedTokens)
+}
+
+// meter counts the end of a hold, for those who are told when to come again.
+func (r *Rank) meter(now Instant) {
+	for _, p := range r.pools {
+		p.released.add(now)
+	}
 }

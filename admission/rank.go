@@ -1,6 +1,11 @@
 package admission
 
-import "strings"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
 
 // RankSpec describes a rank to the gate.
 type RankSpec struct {
@@ -33,6 +38,58 @@ type RankSpec struct {
 	Reported ReportedLoad `json:",omitzero"`
 	// Data is handed back to the caller, who finds the engine by it.
 	Data any `json:"-"`
+}
+
+// Capacity is what an engine said, or the operator, a rank can take. Zero is
+// unknown.
+type Capacity struct {
+	// MaxBatchedTokens is the most prompt tokens of one prefill batch: vLLM's
+	// max_num_batched_tokens, SGLang's chunked_prefill_size or else
+	// max_prefill_tokens.
+	MaxBatchedTokens int64
+	// KVBlocks is all KV blocks of the rank, BlockSize the tokens of one.
+	KVBlocks, BlockSize int64
+	// MaxRunning is the most sequences that run at once.
+	MaxRunning int64
+}
+
+// RankLimits bound what is booked on one rank. Zero is no limit of its own.
+type RankLimits struct {
+	// PrefillSlots is the most requests in prefill on a prefill rank, in place of
+	// [Limits.PrefillSlots].
+	PrefillSlots int
+	// Running is how many calls may be booked on the rank: it has room for a request,
+	// whatever its calls, while there are fewer.
+	Running int64
+}
+
+// RankAttributes are what is known of a rank and that may change while requests hold it; see
+// [SetAttributes].
+type RankAttributes struct {
+	Models    []string
+	PairGroup string
+	// Topology is the KV-transfer domain of the rank, for requests that want
+	// both of their ranks in one.
+	Topology string
+	Labels   map[string]string
+	// Adapters are the LoRA adapters that the rank can serve.
+	Adapters []string
+	Capacity Capacity
+	Limits   RankLimits
+	// Priority: of the ranks with room for a request, those of the highest are used.
+	Priority int
+}
+
+func (f RankAttributes) clone() RankAttributes {
+	f.Models = slices.Clone(f.Models)
+	f.Labels = maps.Clone(f.Labels)
+	f.Adapters = slices.Clone(f.Adapters)
+	c := &f.Capacity
+	for _, v := range []*int64{&c.MaxBatchedTokens, &c.KVBlocks, &c.BlockSize, &c.MaxRunning} {
+		*v = min(max(*v, 0), maxAmount)
+	}
+	f.Limits.PrefillSlots, f.Limits.Running = max(f.Limits.PrefillSlots, 0), max(f.Limits.Running, 0)
+	return f
 }
 
 // Rank is one registered rank and the ledger of the holds on it. The pointer is
@@ -111,6 +168,13 @@ func NewRank(spec RankSpec) *Rank {
 	return r
 }
 
+func (r *Rank) setAttributes(f RankAttributes) {
+	f = f.clone()
+	r.models, r.group, r.topology = f.Models, f.PairGroup, f.Topology
+	r.labels, r.adapters, r.capacity = f.Labels, f.Adapters, f.Capacity
+	r.bounds, r.limited, r.priority = f.Limits, f.Limits != RankLimits{}, f.Priority
+}
+
 // ID returns the rank's name.
 func (r *Rank) ID() string { return r.id }
 
@@ -131,19 +195,25 @@ func (r *Rank) load() int64 {
 	return int64(r.pending + r.active)
 }
 
+// rankLoad is what a rank holds, as the loads of its pools count it. It is apart from
+// PoolLoad, of which it is the part that bookings change, because they are frequent.
+type rankLoad struct{ requests, tokens, blocks int64 }
+
+func (r *Rank) holds() rankLoad {
+	return rankLoad{requests: r.load(), tokens: r.tokens, blocks: r.blocksPending + r.blocksActive}
+}
+
 func (r *Rank) idle() bool {
 	return r.slots == 0 && r.prefill == 0 && r.pending == 0 && r.active == 0 &&
 		r.tokens == 0 && r.blocksPending == 0 && r.blocksActive == 0
 }
 
-// model is the pools of one base model.
-type model struct {
-	name       string
-	pools      [numRoles]*pool
-	modelGroup *modelGroup
-	queues     *profileQueue // of the model's profile, in the model group
-	// free targets; they live as long as the model
-	targets [onPrefillOnly + 1]*Target
-	ranks   int
-	dead    bool
+// check stops the process when the ledger has gone wrong: a negative hold means
+// that a later request would be admitted into room that is not there.
+func (r *Rank) check() {
+	if r.slots < 0 || r.prefill < 0 || r.pending < 0 || r.active < 0 || r.probes < 0 ||
+		r.tokens < 0 || r.blocksPending < 0 || r.blocksActive < 0 {
+		panic(fmt.Sprintf("BUG: negative hold on %s: slots %d, prefill %d, pending %d, active %d, probes %d, tokens %d, blocks %d and %d",
+			r.id, r.slots, r.prefill, r.pending, r.active, r.probes, r.tokens, r.blocksPending, r.blocksActive))
+	}
 }

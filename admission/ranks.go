@@ -1,5 +1,10 @@
 package admission
 
+import (
+	"cmp"
+	"slices"
+)
+
 // rankIndex is what is known of the ranks, arranged for choosing: which may be what a
 // request runs on, which have room, and which keep to the thresholds of a class. It
 // also has the pools of the models, and the targets that requests have resolved. It
@@ -45,305 +50,26 @@ type rankIndex struct {
 	vetoedN           int
 }
 
-func (r *Rank) setAttributes(f RankAttributes) {
-	f = f.clone()
-	r.models, r.group, r.topology = f.Models, f.PairGroup, f.Topology
-	r.labels, r.adapters, r.capacity = f.Labels, f.Adapters, f.Capacity
-	r.bounds, r.limited, r.priority = f.Limits, f.Limits != RankLimits{}, f.Priority
-}
+// ranked tells whether some ranks of a pool may go before others.
+func (ix *rankIndex) ranked(p *pool) bool { return len(ix.priorities) > 1 || p.warmUp.n > 0 }
 
-func (ix *rankIndex) addRank(r *Rank) {
-	if r.present {
-		panic("BUG: rank " + r.id + " added twice")
+// model returns the pools of a name, making them when they are new.
+func (ix *rankIndex) model(name string) *model {
+	if m := ix.models[name]; m != nil {
+		return m
 	}
-	if len(ix.freeIndex) > 0 {
-		r.index = ix.freeIndex[len(ix.freeIndex)-1]
-		ix.freeIndex = ix.freeIndex[:len(ix.freeIndex)-1]
-	} else {
-		r.index = ix.indexes
-		ix.indexes++
-		ix.growIndexes()
+	m := &model{name: name}
+	for role := range numRoles {
+		p := &pool{model: m, role: role, policy: ix.newPolicy(name, role), groups: &ix.groups, workers: map[string]int{}}
+		p.grow(ix.words, ix.indexCap, len(ix.groupNames))
+		m.pools[role] = p
 	}
-	if r.generation == 0 {
-		r.generation = ix.generation + 1
+	for s := range onPrefillOnly + 1 {
+		m.targets[s] = &Target{model: m, shape: s, free: true}
 	}
-	ix.generation = max(ix.generation, r.generation)
-	r.present = true
-	ix.ranks[r.index] = r
-	ix.named.add(r)
-	if r.state.Breaker == BreakerHalfOpen {
-		r.epoch++
-	}
-	ix.countVeto(r, r.vetoed)
-	ix.indexRank(r)
-}
-
-// indexRank enters a rank with an index into what its attributes make it part of.
-func (ix *rankIndex) indexRank(r *Rank) {
-	r.groupID = ix.group(r.group)
-	r.domainID = ix.domain(domainKey{r.group, r.topology})
-	ix.groups[r.groupID].set(r.index)
-	ix.domains[r.domainID].set(r.index)
-	ix.sizes.join(r, ix.words)
-	ix.priorities.join(r, ix.words)
-	ix.ownSlots += b2i(r.ownSlots())
-	ix.growBlockThresholds(r)
-	r.pools = nil
-	r.counted = rankLoad{}
-	names := r.models
-	if len(names) == 0 {
-		names = []string{""}
-	}
-	for _, name := range names {
-		p := ix.model(name).pools[r.role]
-		if p.members.has(r.index) {
-			continue
-		}
-		p.members.set(r.index)
-		p.sum.Ranks++
-		p.sum.BatchedTokens += r.capacity.MaxBatchedTokens
-		p.sum.KVBlocks += r.capacity.KVBlocks
-		p.workers[r.workerName()]++
-		p.model.ranks++
-		if p.groupSize[r.groupID]++; p.groupSize[r.groupID] == 1 {
-			p.groupsN++
-			p.load.join(r.groupID, ix.indexCap)
-		}
-		r.pools = append(r.pools, p)
-		p.joinLevel(r.priority)
-		p.policy.RankAdded(r.index, r.id)
-		if p.passing != nil {
-			p.passing.RankAdded(r.index, r.id)
-		}
-	}
-	for _, t := range ix.pinned {
-		t.matchRank(r, true)
-	}
-	ix.refresh(r, 0)
-}
-
-func (r *Rank) workerName() string {
-	if r.worker != "" {
-		return r.worker
-	}
-	return r.id
-}
-
-// unindexRank takes a rank out of all that indexRank entered it into. It must not be a
-// candidate any more.
-func (ix *rankIndex) unindexRank(r *Rank) {
-	for _, p := range r.pools {
-		p.members.clear(r.index)
-		p.leaveLevel(r.priority)
-		p.sum.Ranks--
-		p.sum.BatchedTokens -= r.capacity.MaxBatchedTokens
-		p.sum.KVBlocks -= r.capacity.KVBlocks
-		p.sum.add(rankLoad{}.minus(r.counted))
-		if w := r.workerName(); p.workers[w] == 1 {
-			delete(p.workers, w)
-		} else {
-			p.workers[w]--
-		}
-		p.model.ranks--
-		if p.groupSize[r.groupID]--; p.groupSize[r.groupID] == 0 {
-			p.groupsN--
-			p.load.leave(r.groupID)
-		}
-		p.policy.RankRemoved(r.index)
-		if p.passing != nil {
-			p.passing.RankRemoved(r.index)
-		}
-	}
-	for _, t := range ix.pinned {
-		t.matchRank(r, false)
-	}
-	ix.groups[r.groupID].clear(r.index)
-	ix.domains[r.domainID].clear(r.index)
-	ix.sizes.leave(r)
-	ix.priorities.leave(r)
-	ix.ownSlots -= b2i(r.ownSlots())
-}
-
-func (ix *rankIndex) removeRank(r *Rank) {
-	if !r.present {
-		return
-	}
-	r.present = false
-	ix.refresh(r, 0)
-	ix.countVeto(r, false)
-	ix.unindexRank(r)
-	ix.quarantines.endAll(r)
-	ix.named.remove(r)
-	ix.ranks[r.index] = nil
-	ix.freeIndex = append(ix.freeIndex, r.index)
-	r.index = -1
-}
-
-// setAttributes gives a registered rank new attributes, in place, so that its holds stay.
-func (ix *rankIndex) setAttributes(r *Rank, f RankAttributes) {
-	r.present = false
-	ix.refresh(r, 0)
-	ix.unindexRank(r)
-	size := r.blockSize()
-	r.setAttributes(f)
-	if r.blockSize() != size {
-		r.unbooked = 0 // counted in other blocks; the next report tells
-	}
-	r.present = true
-	ix.indexRank(r)
-}
-
-func (p *pool) grow(words, indexes, groups int) {
-	p.members = p.members.grow(words)
-	p.cand = p.cand.grow(words)
-	p.room = p.room.grow(words)
-	p.warmUp.grow(words)
-	for len(p.roomIn)*roomBlock < words {
-		p.roomIn = append(p.roomIn, 0)
-	}
-	if p.load.leaves > 0 {
-		p.load.grow(indexes)
-	}
-	for len(p.groupCand) < groups {
-		p.groupCand = append(p.groupCand, 0)
-		p.groupSize = append(p.groupSize, 0)
-	}
-}
-
-func (ix *rankIndex) growIndexes() {
-	if ix.indexes <= ix.indexCap {
-		return
-	}
-	ix.indexCap = max(64, 2*ix.indexCap)
-	ix.words = ix.indexCap / 64
-	ranks := make([]*Rank, ix.indexCap)
-	copy(ranks, ix.ranks)
-	ix.ranks = ranks
-	for i := range ix.groups {
-		ix.groups[i] = ix.groups[i].grow(ix.words)
-	}
-	for i := range ix.domains {
-		ix.domains[i] = ix.domains[i].grow(ix.words)
-	}
-	for i := range ix.priorities {
-		ix.priorities[i].members = ix.priorities[i].members.grow(ix.words)
-	}
-	for i := range ix.sizes {
-		ix.sizes[i].members = ix.sizes[i].members.grow(ix.words)
-	}
-	for _, g := range ix.prefillThresholds {
-		g.ok = g.ok.grow(ix.words)
-	}
-	for _, g := range ix.blockThresholds {
-		g.grow(ix.words)
-	}
-	ix.over = ix.over.grow(ix.words)
-	ix.vetoed = ix.vetoed.grow(ix.words)
-	for _, m := range ix.models {
-		for _, p := range m.pools {
-			p.grow(ix.words, ix.indexCap, len(ix.groupNames))
-		}
-	}
-	for _, t := range ix.pinned {
-		t.grow(ix.words)
-	}
-}
-
-// group interns a pairing group.
-func (ix *rankIndex) group(name string) int {
-	for i, n := range ix.groupNames {
-		if n == name {
-			return i
-		}
-	}
-	ix.groupNames = append(ix.groupNames, name)
-	ix.groups = append(ix.groups, make(bitmap, ix.words))
-	for _, m := range ix.models {
-		for _, p := range m.pools {
-			p.grow(ix.words, ix.indexCap, len(ix.groupNames))
-		}
-	}
-	return len(ix.groupNames) - 1
-}
-
-func (ix *rankIndex) setState(r *Rank, s RankState) {
-	if s.Breaker == BreakerHalfOpen && r.state.Breaker != BreakerHalfOpen {
-		r.epoch++
-		r.probes = 0
-	}
-	r.state = s
-	ix.refresh(r, 0)
-}
-
-// refresh brings the indexes in line with the rank's state and holds. seq is
-// not zero when the rank was just booked.
-func (ix *rankIndex) refresh(r *Rank, seq uint64) {
-	if r.index < 0 {
-		return // gone: its holds end without a trace in the indexes
-	}
-	cand := r.present && r.state.candidate()
-	room := cand
-	if r.limited {
-		room = room && !ix.limits.full(r, 0, 0)
-	} else if r.role == RolePrefill && ix.limits.PrefillSlots > 0 && r.slots >= ix.limits.PrefillSlots {
-		room = false
-	}
-	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
-		room = false
-	}
-	if r.vetoed {
-		room = false
-	}
-	over := ix.rejecting && r.present && ix.overloaded(r)
-	if over {
-		room = false
-		if !r.over {
-			ix.overTurns++
-		}
-	}
-	if over != r.over {
-		ix.over.put(r.index, over)
-	}
-	if len(ix.prefillThresholds)+len(ix.blockThresholds) > 0 {
-		ix.refreshThresholds(r)
-	}
-	if r.state.Share|r.share != 0 {
-		ix.refreshShare(r, cand)
-	}
-	load := r.load()
-	overDelta := b2i(cand && over) - b2i(r.cand && r.over)
-	holds := r.holds()
-	more := holds.minus(r.counted)
-	for _, p := range r.pools {
-		p.sum.add(more)
-		p.overN += overDelta
-		if cand != r.cand {
-			p.cand.put(r.index, cand)
-			d := 1
-			if !cand {
-				d = -1
-			}
-			p.candN += d
-			p.level(r.priority).cand += d
-			p.groupCand[r.groupID] += d
-		}
-		if room != r.room {
-			p.room.put(r.index, room)
-			d := 1
-			if !room {
-				d = -1
-			}
-			p.roomN += d
-			p.roomIn[r.index/(64*roomBlock)] += int32(d)
-		}
-		p.load.put(r.index, r.groupID, load, seq, room)
-	}
-	r.cand, r.room, r.over, r.counted = cand, room, over, holds
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	ix.models[name] = m
+	at, _ := slices.BinarySearchFunc(ix.modelsByName, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })
+	ix.modelsByName = slices.Insert(ix.modelsByName, at, m)
+	ix.structure++
+	return m
 }

@@ -40,11 +40,6 @@ func (c *Core) SetRejectThresholds(now Instant, h RejectThresholds, out *[]*Tick
 	c.refreshAll(now, out)
 }
 
-func (ix *rankIndex) setReject(h RejectThresholds) {
-	ix.reject = h
-	ix.rejecting = h.ActiveDecodeBlocks != nil || h.ActivePrefillTokens != nil || h.ActivePrefillTokensFrac != nil
-}
-
 // refreshAll looks at every rank and every head again.
 func (c *Core) refreshAll(now Instant, out *[]*Ticket) {
 	for _, r := range c.ranks {

@@ -298,3 +298,8 @@ func (ix *rankIndex) overloaded(r *Rank) bool {
 	}
 	return false
 }
+
+func (ix *rankIndex) setReject(h RejectThresholds) {
+	ix.reject = h
+	ix.rejecting = h.ActiveDecodeBlocks != nil || h.ActivePrefillTokens != nil || h.ActivePrefillTokensFrac != nil
+}

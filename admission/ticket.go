@@ -134,3 +134,33 @@ func (t *Ticket) ClassName() string {
 	}
 	return t.class.Name
 }
+
+// blocks returns the KV blocks that the legs of t need on a rank with blocks of
+// size tokens: each leg has its own prompt, all alike, and its reserve.
+func (t *Ticket) blocks(size int64) int64 {
+	legs := int64(t.legs())
+	prompt := min(max(t.PromptTokens, 0), maxAmount)
+	leg := (prompt+legs-1)/legs + min(max(t.ReserveTokens, 0), maxAmount)
+	return legs * ((leg + size - 1) / size)
+}
+
+// uncached returns the prompt tokens that prefill has to compute.
+func (t *Ticket) uncached() int64 {
+	return min(max(t.PromptTokens-max(t.CachedTokens, 0), 0), maxAmount)
+}
+
+// size is what t counts for in the bytes that wait.
+func (t *Ticket) size() int64 { return min(max(t.Bytes, 0), maxAmount) }
+
+// holdsProbe tells whether the booking of t on r counts as a probe of its breaker.
+func (t *Ticket) holdsProbe(r *Rank, l Leg) bool {
+	return t.probes[l] && t.epochs[l] == r.epoch && r.state.Breaker == BreakerHalfOpen
+}
+
+// prefillRank is the rank that holds the prefill tokens of t.
+func (t *Ticket) prefillRank() *Rank {
+	if t.Prefill != nil {
+		return t.Prefill
+	}
+	return t.Decode
+}

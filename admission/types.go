@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -393,4 +394,53 @@ type RankState struct {
 // half-open rank whose probes are taken still is one; it merely has no room.
 func (s RankState) candidate() bool {
 	return s.Healthy && !s.Draining && s.Breaker != BreakerOpen
+}
+
+// RankReport is what an engine says of the load of a rank, whoever sent the requests; see
+// [SetReport]. The zero value is no report.
+type RankReport struct {
+	// Requests are all that the engine has, Waiting those that it has not begun.
+	Requests, Waiting int64
+	// KVTokens are the tokens of its KV cache that requests hold, Usage the part of the
+	// cache that they take, from 0 to 1.
+	KVTokens int64
+	Usage    float64
+	// ActiveBlocks are the active blocks of the rank when the engine was asked:
+	// requests that have ended since may still be in what it answered.
+	ActiveBlocks int64
+}
+
+// ReportedLoad is the last report of a rank and what follows from it.
+type ReportedLoad struct {
+	RankReport
+	// Unbooked are KV blocks that the engine has in use beyond what is booked.
+	Unbooked int64
+	// Vetoed: the rank has no room because of Limits.OverloadWaiting or
+	// Limits.OverloadUsage.
+	Vetoed bool
+}
+
+func (p RankReport) clean() RankReport {
+	for _, v := range []*int64{&p.Requests, &p.Waiting, &p.KVTokens, &p.ActiveBlocks} {
+		*v = min(max(*v, 0), maxAmount)
+	}
+	if !(p.Usage >= 0) || math.IsInf(p.Usage, 0) {
+		p.Usage = 0
+	}
+	return p
+}
+
+// BypassRule tells by what the pools hold whether a request may be prefilled where it
+// decodes, although prefill and decode are apart.
+type BypassRule struct {
+	// Short: the request may, however little prefill has to do.
+	Short bool
+	// PrefillBusy: it may when the prefill tokens of the prefill pool are more than this
+	// part of the MaxBatchedTokens of its ranks; nil: that is no reason.
+	PrefillBusy *float64
+	// DecodeBusy: it may not when the KV blocks booked in the decode pool, with Blocks
+	// for the request, are more than this part of all, or these are not known; nil: it
+	// does not matter.
+	DecodeBusy *float64
+	Blocks     int64
 }

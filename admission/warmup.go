@@ -8,23 +8,6 @@ import "math/bits"
 // average. A rank that warms up gets one in as many turns as its share says; the rest go
 // to the full ranks of its priority, or to lower ones.
 
-// warmUp is the ranks of a pool that warm up.
-type warmUp struct {
-	n       int    // of them
-	members bitmap // empty before the first
-	next    []int64
-}
-
-// level is the candidates of a pool that have one priority, and its turns.
-type level struct {
-	priority int
-	members  int // registered
-	cand     int
-	warm     int   // candidates that warm up
-	shares   int64 // of all of them
-	turn     int64
-}
-
 const (
 	// oneTurn is a turn, and fullShare the share of a rank that does not warm up.
 	oneTurn   = 1 << 20
@@ -50,36 +33,6 @@ func (u *warmUp) grow(words int) {
 	next := make([]int64, words*64)
 	copy(next, u.next)
 	u.next = next
-}
-
-// refreshShare begins, changes or ends the warm-up of a rank in its pools.
-func (ix *rankIndex) refreshShare(r *Rank, cand bool) {
-	share := uint16(0)
-	if cand {
-		share = r.state.share()
-	}
-	if share == r.share {
-		return
-	}
-	for _, p := range r.pools {
-		u, v := &p.warmUp, p.level(r.priority)
-		if u.members == nil {
-			u.members, u.next = make(bitmap, ix.words), make([]int64, ix.words*64)
-		}
-		v.shares += int64(share) - int64(r.share)
-		switch {
-		case r.share == 0:
-			u.n++
-			v.warm++
-			u.members.set(r.index)
-			u.next[r.index] = v.turn
-		case share == 0:
-			u.n--
-			v.warm--
-			u.members.clear(r.index)
-		}
-	}
-	r.share = share
 }
 
 // booked tells the pool that a choice of its policy was booked.
@@ -128,17 +81,4 @@ func (u *warmUp) due(set bitmap, x *priorityLevel, turn int64) bool {
 		}
 	}
 	return false
-}
-
-// dropHeldBack takes the ranks from the candidates of a leg, all of one priority, that
-// have had their share.
-func (ch *chooser) dropHeldBack(s *candidates, l Leg, turn int64) {
-	u, set := &s.pool(l).warmUp, s.of(l).set
-	for w, warm := range u.members {
-		for word := warm & set[w]; word != 0; word &= word - 1 {
-			if i := w<<6 + bits.TrailingZeros64(word); u.next[i] > turn {
-				ch.drop(s, l, ch.index.ranks[i])
-			}
-		}
-	}
 }

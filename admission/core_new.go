@@ -1,0 +1,21 @@
+package admission
+
+// NewCore makes a core without ranks.
+func NewCore(o Options) *Core {
+	if o.NewPolicy == nil {
+		o.NewPolicy = func(string, Role) Policy { return firstFit{} }
+	}
+	c := &Core{limits: o.Limits, loaded: Settings{o.Limits, o.Classes, o.Reject}}
+	c.rankIndex = rankIndex{
+		limits: &c.limits, newPolicy: o.NewPolicy, assumedMax: o.AssumedMaxRequests,
+		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: rankNames{},
+	}
+	c.ledger = ledger{index: &c.rankIndex, queues: &c.queues}
+	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, drainEnd: never}
+	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
+	c.decisions = decisions{queues: &c.queues, limits: &c.limits, slotRanks: &c.ownSlots, healthInt: o.HealthInterval, early: defaultEvidence}
+	c.setReject(o.Reject)
+	c.setClasses(o.Classes)
+	c.setThresholds(c.profiles)
+	return c
+}
