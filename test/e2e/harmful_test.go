@@ -146,8 +146,11 @@ func TestDecodeErrorsAreNotBrokenHandOffs(t *testing.T) {
 	for range 60 {
 		r.ask(brief).good(t)
 	}
-	if n := fleet.stats(bad).Requests - before; n == 0 || n > 12 {
-		t.Errorf("the decode worker that fails everybody got %d requests, want 1 to 12", n)
+	// Ten failures open its breaker. One counts once its prefill worker has succeeded with the
+	// other decode worker; until then that may be the bad one, so that one for each of the six
+	// may still be open.
+	if n := fleet.stats(bad).Requests - before; n == 0 || n > 10+6 {
+		t.Errorf("the decode worker that fails everybody got %d requests, want 1 to 16", n)
 	}
 	if w := r.worker(bad); w.Breaker != "open" {
 		t.Errorf("%+v", w)
