@@ -12,8 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"time"
 
@@ -71,7 +69,7 @@ func New(cfg *config.Config) *Source {
 // with it. ok is false if it cannot be read as a whole.
 func Check(cfg *config.Config) (usable int, warnings []config.Warning, ok bool) {
 	s := New(cfg)
-	data, err := read(s.path)
+	data, err := discovery.ReadFile(s.path, maxBytes)
 	if err == nil {
 		var listed []config.ListedWorker
 		if listed, warnings, err = s.list.Read(s.path, data); err == nil {
@@ -116,7 +114,7 @@ func (s *Source) Run(ctx context.Context, report func(discovery.Reading)) {
 
 // look reads the file. ok is false when ctx has ended meanwhile.
 func (s *Source) look(ctx context.Context) (r discovery.Reading, ok bool) {
-	data, err := read(s.path)
+	data, err := discovery.ReadFile(s.path, maxBytes)
 	for n := 0; err == nil && !bytes.Equal(data, s.data); n++ {
 		if n == settleLooks {
 			err = fmt.Errorf("cannot read %s: %w", s.path, errUnsettled)
@@ -128,7 +126,7 @@ func (s *Source) look(ctx context.Context) (r discovery.Reading, ok bool) {
 		case <-time.After(settlePause):
 		}
 		before := data
-		if data, err = read(s.path); err == nil && bytes.Equal(data, before) {
+		if data, err = discovery.ReadFile(s.path, maxBytes); err == nil && bytes.Equal(data, before) {
 			break
 		}
 	}
@@ -179,25 +177,4 @@ func (s *Source) declare(listed []config.ListedWorker, warnings []config.Warning
 		r.Warnings = append(r.Warnings, w.String())
 	}
 	return r
-}
-
-// read reads a regular file that is not absurdly large.
-func read(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
-	if err == nil && len(data) > maxBytes {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxBytes)
-	}
-	return data, err
 }

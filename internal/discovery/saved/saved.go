@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/text"
 )
@@ -87,11 +87,11 @@ type worker struct {
 // Restore registers the workers that the file holds. What cannot be read is put aside as
 // FILE.bad, with a warning: the router starts in any case.
 func (s *File) Restore(ctx context.Context) {
-	data, err := read(s.path)
+	data, err := discovery.ReadFile(s.path, maxBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return
-	case errors.Is(err, errNoFile):
+	case errors.Is(err, discovery.ErrNotRegular):
 		// A directory or a device is not ours to move or to replace.
 		s.unusable = true
 		s.log.Error("workers that are registered by request are not kept: they would be gone after a restart", "error", err.Error())
@@ -149,29 +149,6 @@ func (s *File) restore(ctx context.Context, raw json.RawMessage) error {
 		return fmt.Errorf("%s is %s, for which this router's mode has no use", w.URL, w.Type)
 	}
 	return s.fleet.AddRegistration(ctx, fleet.Registration{Worker: w.Worker, Drained: w.Drained})
-}
-
-var errNoFile = errors.New("is not a regular file")
-
-// read reads the file. It warns nobody of what it may hold.
-func read(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s %w", path, errNoFile)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
-	if err == nil && len(data) > maxBytes {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxBytes)
-	}
-	return data, err
 }
 
 // putAside keeps what cannot be used as FILE.bad: a copy of data, or where that is nil the
