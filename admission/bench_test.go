@@ -15,7 +15,7 @@ func (p *p2c) next(n int) int {
 	return int((p.state >> 33) % uint64(n))
 }
 
-func (p *p2c) Pick(v *View, _ Hint) int {
+func (p *p2c) Pick(v *View, _ *Hint) int {
 	a := v.Nth(p.next(v.Len()))
 	b := v.Nth(p.next(v.Len()))
 	if v.Load(b) < v.Load(a) {
@@ -23,7 +23,7 @@ func (p *p2c) Pick(v *View, _ Hint) int {
 	}
 	return a
 }
-func (*p2c) Booked(int, Hint)      {}
+func (*p2c) Booked(int, *Hint)     {}
 func (*p2c) RankAdded(int, string) {}
 func (*p2c) RankRemoved(int)       {}
 

@@ -314,7 +314,7 @@ func (ch *chooser) pick(t *Ticket, s *candidates) {
 		if target.prefers {
 			ch.preferPrefill(target, s)
 		}
-		t.Prefill = ch.ask(s, PrefillLeg, t.Hints[PrefillLeg], group)
+		t.Prefill = ch.ask(s, PrefillLeg, &t.Hints[PrefillLeg], group)
 		if s.pairing {
 			ch.follow(target, s, t.Prefill)
 			if !target.model.soleGroup() {
@@ -327,7 +327,7 @@ func (ch *chooser) pick(t *Ticket, s *candidates) {
 	} else if target.prefers {
 		ch.preferSingle(target, s)
 	}
-	t.Decode = ch.ask(s, DecodeLeg, t.Hints[DecodeLeg], group)
+	t.Decode = ch.ask(s, DecodeLeg, &t.Hints[DecodeLeg], group)
 }
 
 // follow keeps the candidates for decode that may follow the prefill rank pr.
@@ -346,11 +346,11 @@ func (ch *chooser) follow(t *Target, s *candidates, pr *Rank) {
 
 // ask has the policy of a leg choose from its candidates. group is the pairing group of
 // all of them, or -1.
-func (ch *chooser) ask(s *candidates, l Leg, h Hint, group int) *Rank {
+func (ch *chooser) ask(s *candidates, l Leg, h *Hint, group int) *Rank {
 	x, p, v := s.of(l), s.pool(l), &ch.views[l]
 	if ch.index.ranked(p) {
 		ch.preferRanks(s, l)
 	}
-	v.set, v.n, v.pool, v.whole, v.group, v.ranks = x.set, x.count(), p, x.is(p.room), group, nil
+	v.set, v.n, v.pool, v.whole, v.group, v.ranks, v.passing = x.set, x.count(), p, x.is(p.room), group, ch.index.ranks, false
 	return ch.index.ranks[p.policy.Pick(v, h)]
 }

@@ -66,7 +66,7 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 	c.dropDecode(t)
 	c.bookings++
 	c.bookDecode(t, next)
-	d.booked(next, t.Hints[DecodeLeg])
+	d.booked(next, &t.Hints[DecodeLeg])
 	if c.overTurns != turns {
 		c.drainOver(now, next, out)
 	}
@@ -87,7 +87,7 @@ func (ch *chooser) nextDecode(t *Ticket, exclude []*Rank) *Rank {
 		if t.Target.prefers {
 			ch.preferDecode(t.Target, &s, t.Prefill)
 		}
-		return ch.ask(&s, DecodeLeg, t.Hints[DecodeLeg], -1)
+		return ch.ask(&s, DecodeLeg, &t.Hints[DecodeLeg], -1)
 	}
 	return nil
 }

@@ -149,9 +149,9 @@ func (c *Core) grant(now Instant, t *Ticket, f *modelGroup, out *[]*Ticket) bool
 	c.book(t)
 	m := t.Target.model
 	if t.Prefill != nil {
-		m.pools[RolePrefill].booked(t.Prefill, t.Hints[PrefillLeg])
+		m.pools[RolePrefill].booked(t.Prefill, &t.Hints[PrefillLeg])
 	}
-	m.pools[t.Target.role(DecodeLeg)].booked(t.Decode, t.Hints[DecodeLeg])
+	m.pools[t.Target.role(DecodeLeg)].booked(t.Decode, &t.Hints[DecodeLeg])
 	c.beginRuns(now, t)
 	f.grants++
 	if f.fenceWaits {

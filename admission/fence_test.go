@@ -223,7 +223,7 @@ type fencePolicy struct {
 	w *fenceWorld
 }
 
-func (p *fencePolicy) Booked(i int, _ Hint) {
+func (p *fencePolicy) Booked(i int, _ *Hint) {
 	c := p.w.core
 	r := c.ranks[i]
 	for _, f := range c.modelGroups {

@@ -340,7 +340,7 @@ func TestStress(t *testing.T) {
 
 type leastLoaded struct{ firstFit }
 
-func (leastLoaded) Pick(v *View, _ Hint) int { return v.Min() }
+func (leastLoaded) Pick(v *View, _ *Hint) int { return v.Min() }
 
 // manualClock has its hands moved by the test. Timers do not fire by
 // themselves, so that late and stale ones can be made.

@@ -11,7 +11,7 @@ type countingPolicy struct {
 	asked *int
 }
 
-func (p countingPolicy) Pick(v *View, h Hint) int { *p.asked++; return p.firstFit.Pick(v, h) }
+func (p countingPolicy) Pick(v *View, h *Hint) int { *p.asked++; return p.firstFit.Pick(v, h) }
 
 // A head that waits for one rank holds up, in strict order, those behind it that
 // could start on another. That is told with its time, and asks no policy; lanes

@@ -13,7 +13,7 @@ package admission
 // The policy is one of its own for the pool: if it shared the turns of admitted
 // requests, two sorts of requests that come by turns would each stay on one half of
 // the ranks. The loads it sees are those of admitted and passed requests together.
-func (g *Gate) Pass(s TargetSpec, role Role, h Hint, exclude ...*Rank) *Rank {
+func (g *Gate) Pass(s TargetSpec, role Role, h *Hint, exclude ...*Rank) *Rank {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.core.chooser.Pass(s, role, h, exclude)
@@ -36,7 +36,7 @@ func (g *Gate) Serves(model string, role Role) bool {
 }
 
 // Pass is [Gate.Pass].
-func (ch *chooser) Pass(s TargetSpec, role Role, h Hint, exclude []*Rank) *Rank {
+func (ch *chooser) Pass(s TargetSpec, role Role, h *Hint, exclude []*Rank) *Rank {
 	s.Shape = passShape(role)
 	s.Topology = TopologyAny // of two ranks
 	t := ch.index.resolve(s)
@@ -49,7 +49,7 @@ func (ch *chooser) Pass(s TargetSpec, role Role, h Hint, exclude []*Rank) *Rank 
 
 // pass chooses a candidate for a request that holds nothing, and counts it there. nil:
 // none is eligible.
-func (ch *chooser) pass(t *Target, h Hint, exclude []*Rank) *Rank {
+func (ch *chooser) pass(t *Target, h *Hint, exclude []*Rank) *Rank {
 	p := t.model.pools[t.role(DecodeLeg)]
 	var s candidates
 	s.pools[DecodeLeg] = p
@@ -80,7 +80,7 @@ func (ch *chooser) pass(t *Target, h Hint, exclude []*Rank) *Rank {
 		ch.preferRanks(&s, DecodeLeg)
 	}
 	v := &ch.views[DecodeLeg]
-	*v = View{set: x.set, n: x.count(), pool: p, group: -1, ranks: ch.index.ranks}
+	*v = View{set: x.set, n: x.count(), pool: p, group: -1, ranks: ch.index.ranks, passing: true}
 	policy := ch.index.passing(p)
 	i := policy.Pick(v, h)
 	policy.Booked(i, h)

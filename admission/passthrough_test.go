@@ -8,15 +8,15 @@ import (
 // turns takes ranks in turn, as policies do that keep state.
 type turns struct{ last int }
 
-func (p *turns) Pick(v *View, _ Hint) int { return v.Next(p.last) }
-func (p *turns) Booked(i int, _ Hint)     { p.last = i }
-func (*turns) RankAdded(int, string)      {}
-func (*turns) RankRemoved(int)            {}
+func (p *turns) Pick(v *View, _ *Hint) int { return v.Next(p.last) }
+func (p *turns) Booked(i int, _ *Hint)     { p.last = i }
+func (*turns) RankAdded(int, string)       {}
+func (*turns) RankRemoved(int)             {}
 
 // loads takes the rank with the least load, by the loads that policies see.
 type loads struct{ known map[int]string }
 
-func (p *loads) Pick(v *View, _ Hint) int {
+func (p *loads) Pick(v *View, _ *Hint) int {
 	best := v.Nth(0)
 	for k := range v.Len() {
 		if i := v.Nth(k); v.Load(i) < v.Load(best) {
@@ -28,7 +28,7 @@ func (p *loads) Pick(v *View, _ Hint) int {
 	}
 	return best
 }
-func (p *loads) Booked(int, Hint)           {}
+func (p *loads) Booked(int, *Hint)          {}
 func (p *loads) RankAdded(i int, id string) { p.known[i] = id }
 func (p *loads) RankRemoved(i int)          { delete(p.known, i) }
 
@@ -54,7 +54,7 @@ func TestPass(t *testing.T) {
 		s.Model = "m"
 		var got []string
 		for range 4 {
-			r := c.chooser.Pass(s, role, Hint{}, exclude)
+			r := c.chooser.Pass(s, role, &Hint{}, exclude)
 			if r == nil {
 				got = append(got, "-")
 				continue
@@ -115,7 +115,7 @@ func TestPassCountsAsLoad(t *testing.T) {
 		return r
 	}
 	a, b := add("a"), add("b")
-	pass := func() string { return c.chooser.Pass(TargetSpec{Model: "m"}, RoleDecode, Hint{}, nil).id }
+	pass := func() string { return c.chooser.Pass(TargetSpec{Model: "m"}, RoleDecode, &Hint{}, nil).id }
 	if got := pass() + pass() + pass(); got != "aba" {
 		t.Errorf("%s", got)
 	}
@@ -141,7 +141,7 @@ func TestPassedRequestsAreNoLoadForOthers(t *testing.T) {
 		c.Apply(0, []Change{{Op: AddRank, Rank: r}}, &out)
 	}
 	spec := TargetSpec{Model: "m", Shape: Bypass}
-	if r := c.chooser.Pass(spec, RoleDecode, Hint{}, nil); r.id != "a" {
+	if r := c.chooser.Pass(spec, RoleDecode, &Hint{}, nil); r.id != "a" {
 		t.Fatalf("passed to %s", r.id)
 	}
 	k := &Ticket{Target: c.resolve(spec)}
@@ -170,7 +170,7 @@ func TestPassAvoidsTheWorker(t *testing.T) {
 		{[]*Rank{ranks["b@0"], ranks["a@0"]}, "a@1"},
 	} {
 		for range 3 {
-			r := c.chooser.Pass(TargetSpec{Model: "m"}, RoleRegular, Hint{}, tc.exclude)
+			r := c.chooser.Pass(TargetSpec{Model: "m"}, RoleRegular, &Hint{}, tc.exclude)
 			if r == nil || r.id != tc.want {
 				t.Errorf("%v was chosen, want %s", r, tc.want)
 				continue
@@ -178,7 +178,7 @@ func TestPassAvoidsTheWorker(t *testing.T) {
 			r.endPass()
 		}
 	}
-	if r := c.chooser.Pass(TargetSpec{Model: "m"}, RoleRegular, Hint{}, []*Rank{ranks["a@0"], ranks["a@1"], ranks["b@0"]}); r != nil {
+	if r := c.chooser.Pass(TargetSpec{Model: "m"}, RoleRegular, &Hint{}, []*Rank{ranks["a@0"], ranks["a@1"], ranks["b@0"]}); r != nil {
 		t.Errorf("%s was chosen, but failed", r.id)
 	}
 }

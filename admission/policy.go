@@ -7,6 +7,34 @@ type Hint struct {
 	// session); valid when HasKey is set.
 	Key    uint64
 	HasKey bool
+	// Holders are ranks that are believed to have cached the beginning of the prompt,
+	// the most tokens first. A nil rank ends them.
+	Holders [MaxHolders]Holder
+	// PromptTokens are those of the leg that Holders' tokens are a part of.
+	PromptTokens int64
+}
+
+// MaxHolders is how many ranks a [Hint] names at most.
+const MaxHolders = 4
+
+// Holder is a rank that is believed to have cached so many of the first tokens of a
+// prompt.
+type Holder struct {
+	Rank   *Rank
+	Tokens int64
+}
+
+// Cached returns how many of the first tokens of the prompt r is believed to hold.
+func (h *Hint) Cached(r *Rank) int64 {
+	for i := range h.Holders {
+		switch h.Holders[i].Rank {
+		case r:
+			return h.Holders[i].Tokens
+		case nil:
+			return 0
+		}
+	}
+	return 0
 }
 
 // Policy chooses one rank of one pool. There is one instance a pool and role.
@@ -17,9 +45,9 @@ type Hint struct {
 // that succeeded.
 type Policy interface {
 	// Pick returns a member of v, which has at least one.
-	Pick(v *View, h Hint) int
+	Pick(v *View, h *Hint) int
 	// Booked tells that the choice of rank index i was booked.
-	Booked(i int, h Hint)
+	Booked(i int, h *Hint)
 	// RankAdded and RankRemoved follow the pool's members. An index may be
 	// used again for another rank after its removal.
 	RankAdded(i int, id string)
@@ -33,10 +61,11 @@ type View struct {
 	set   bitmap
 	n     int
 	pool  *pool
-	whole bool // set is all of the pool's ranks with room
-	group int  // all ranks are of this pairing group; -1: of any
-	// ranks are the core's, of choices in which passed requests count.
-	ranks []*Rank
+	whole bool    // set is all of the pool's ranks with room
+	group int     // all ranks are of this pairing group; -1: of any
+	ranks []*Rank // the core's, by index
+	// passing: passed requests count
+	passing bool
 }
 
 // Len returns the number of ranks to choose from.
@@ -62,7 +91,7 @@ func (v *View) Next(i int) int { return v.set.next(i) }
 // Choices for passed requests count those, too.
 func (v *View) Load(i int) int64 {
 	l := v.pool.load.load(i)
-	if v.ranks != nil {
+	if v.passing {
 		l += int64(v.ranks[i].passed)
 	}
 	return l
@@ -73,9 +102,21 @@ func (v *View) Load(i int) int64 {
 // Passing is true.
 func (v *View) Min() int { return v.pool.load.min(v.set, v.n, v.group, v.pool.groups) }
 
+// Tokens returns the uncached prompt tokens that are booked on rank index i and not
+// computed yet.
+func (v *View) Tokens(i int) int64 { return v.ranks[i].tokens }
+
+// Index returns the rank index of r, if it may be chosen; else -1.
+func (v *View) Index(r *Rank) int {
+	if r == nil || !v.Has(r.index) || v.ranks[r.index] != r {
+		return -1
+	}
+	return r.index
+}
+
 // Passing tells whether the choice is for a request that holds nothing (see
 // [Gate.Pass]): the ranks may have no room, and Load counts such requests too.
-func (v *View) Passing() bool { return v.ranks != nil }
+func (v *View) Passing() bool { return v.passing }
 
 // PolicyFactory makes the policy of one pool.
 type PolicyFactory func(model string, role Role) Policy
@@ -84,7 +125,7 @@ type PolicyFactory func(model string, role Role) Policy
 // that were given none.
 type firstFit struct{}
 
-func (firstFit) Pick(v *View, _ Hint) int { return v.Next(-1) }
-func (firstFit) Booked(int, Hint)         {}
-func (firstFit) RankAdded(int, string)    {}
-func (firstFit) RankRemoved(int)          {}
+func (firstFit) Pick(v *View, _ *Hint) int { return v.Next(-1) }
+func (firstFit) Booked(int, *Hint)         {}
+func (firstFit) RankAdded(int, string)     {}
+func (firstFit) RankRemoved(int)           {}

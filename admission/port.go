@@ -16,7 +16,7 @@ type RankRef struct {
 type Request struct {
 	Target         TargetSpec
 	Legs           int
-	Hints          [numLegs]Hint
+	Hints          [numLegs]RequestHint
 	Deadline       Instant
 	NoWorkerWaited time.Duration
 	Retry          bool
@@ -32,6 +32,20 @@ type Request struct {
 
 	Bypass  *BypassRule
 	Instead *TargetSpec
+}
+
+// RequestHint is a [Hint].
+type RequestHint struct {
+	Key          uint64
+	HasKey       bool
+	Holders      []RequestHolder `json:",omitempty"`
+	PromptTokens int64           `json:",omitempty"`
+}
+
+// RequestHolder is a [Holder].
+type RequestHolder struct {
+	Rank   RankRef
+	Tokens int64
 }
 
 // FleetChange is a [Change]. A rank that is added is described by Add, its generation
@@ -220,10 +234,13 @@ func (p *Port) arriving(s Step) (t *Ticket, ok bool) {
 
 // set gives t what a request says, but for its targets.
 func (p *Port) set(t *Ticket, r *Request) {
-	t.Legs, t.Hints, t.Deadline, t.NoWorkerWaited, t.Retry = r.Legs, r.Hints, r.Deadline, r.NoWorkerWaited, r.Retry
+	t.Legs, t.Deadline, t.NoWorkerWaited, t.Retry = r.Legs, r.Deadline, r.NoWorkerWaited, r.Retry
 	t.PromptTokens, t.CachedTokens, t.ReserveTokens, t.Bytes = r.PromptTokens, r.CachedTokens, r.ReserveTokens, r.Bytes
 	t.Class, t.StrictPriority, t.PriorityJump, t.ClassDeadline = r.Class, r.StrictPriority, r.PriorityJump, r.ClassDeadline
 	t.Bypass = r.Bypass
+	for l := range r.Hints {
+		t.Hints[l] = p.hint(&r.Hints[l])
+	}
 	for l, refs := range r.Exclude {
 		t.Exclude[l] = p.rankList(refs)
 	}
@@ -252,6 +269,27 @@ func (p *Port) rank(ref RankRef) *Rank {
 		r = NewRank(RankSpec{ID: ref.ID, Generation: ref.Generation})
 		p.ranks[ref] = r
 		p.gone++
+	}
+	return r
+}
+
+// hint reads a written hint.
+func (p *Port) hint(r *RequestHint) Hint {
+	h := Hint{Key: r.Key, HasKey: r.HasKey, PromptTokens: r.PromptTokens}
+	for i, holder := range r.Holders[:min(len(r.Holders), MaxHolders)] {
+		h.Holders[i] = Holder{p.rank(holder.Rank), holder.Tokens}
+	}
+	return h
+}
+
+// hintOf writes a hint down.
+func hintOf(h *Hint) RequestHint {
+	r := RequestHint{Key: h.Key, HasKey: h.HasKey, PromptTokens: h.PromptTokens}
+	for _, holder := range h.Holders {
+		if holder.Rank == nil {
+			break
+		}
+		r.Holders = append(r.Holders, RequestHolder{holder.Rank.ref(), holder.Tokens})
 	}
 	return r
 }
@@ -299,9 +337,12 @@ func (p *Port) sweep() {
 	mentioned := map[*Rank]bool{}
 	for t := range p.numbers {
 		mentioned[t.Prefill], mentioned[t.Decode] = true, true
-		for _, ranks := range t.Exclude {
+		for l, ranks := range t.Exclude {
 			for _, r := range ranks {
 				mentioned[r] = true
+			}
+			for _, h := range t.Hints[l].Holders {
+				mentioned[h.Rank] = true
 			}
 		}
 	}
@@ -337,7 +378,7 @@ func refsOf(ranks []*Rank) (refs []RankRef) {
 // requestOf writes down what t asks for.
 func requestOf(t *Ticket) Request {
 	r := Request{
-		Target: t.Target.specification(), Legs: t.Legs, Hints: t.Hints, Deadline: t.Deadline,
+		Target: t.Target.specification(), Legs: t.Legs, Deadline: t.Deadline,
 		NoWorkerWaited: t.NoWorkerWaited, Retry: t.Retry,
 		PromptTokens: t.PromptTokens, CachedTokens: t.CachedTokens, ReserveTokens: t.ReserveTokens, Bytes: t.Bytes,
 		Class: t.Class, StrictPriority: t.StrictPriority, PriorityJump: t.jump(), ClassDeadline: t.ClassDeadline,
@@ -345,6 +386,7 @@ func requestOf(t *Ticket) Request {
 	}
 	for l, ranks := range t.Exclude {
 		r.Exclude[l] = refsOf(ranks)
+		r.Hints[l] = hintOf(&t.Hints[l])
 	}
 	if t.Instead != nil {
 		s := t.Instead.specification()

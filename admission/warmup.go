@@ -36,7 +36,7 @@ func (u *warmUp) grow(words int) {
 }
 
 // booked tells the pool that a choice of its policy was booked.
-func (p *pool) booked(r *Rank, h Hint) {
+func (p *pool) booked(r *Rank, h *Hint) {
 	p.policy.Booked(r.index, h)
 	if p.warmUp.n > 0 {
 		p.countTurns(r)

@@ -99,7 +99,7 @@ func (x serving) choose() (*admission.Rank, *failure) {
 				spec.Allowed[admission.DecodeLeg] = able
 			}
 		}
-		if r := x.d.gate.Pass(spec, role, x.ticket.Hints[admission.DecodeLeg], b.tried...); r != nil {
+		if r := x.d.gate.Pass(spec, role, &x.ticket.Hints[admission.DecodeLeg], b.tried...); r != nil {
 			return r, nil
 		}
 	}

@@ -20,7 +20,7 @@ type consistentHashing struct {
 
 func newConsistentHashing(r rng) *consistentHashing { return &consistentHashing{rng: r} }
 
-func (p *consistentHashing) Pick(v *admission.View, h admission.Hint) int {
+func (p *consistentHashing) Pick(v *admission.View, h *admission.Hint) int {
 	if !h.HasKey {
 		return v.Nth(p.rng.below(v.Len()))
 	}
@@ -36,7 +36,7 @@ func (p *consistentHashing) Pick(v *admission.View, h admission.Hint) int {
 	return v.Next(start.below(len(p.ids)) - 1)
 }
 
-func (*consistentHashing) Booked(int, admission.Hint) {}
+func (*consistentHashing) Booked(int, *admission.Hint) {}
 
 func (p *consistentHashing) RankAdded(i int, id string) {
 	for len(p.ids) <= i {

@@ -10,13 +10,13 @@ import "github.com/sluice-router/sluice/admission"
 // slot. They are placed by power of two.
 type leastLoad struct{ passing powerOfTwo }
 
-func (p *leastLoad) Pick(v *admission.View, h admission.Hint) int {
+func (p *leastLoad) Pick(v *admission.View, h *admission.Hint) int {
 	if v.Passing() {
 		return p.passing.Pick(v, h)
 	}
 	return v.Min()
 }
 
-func (*leastLoad) Booked(int, admission.Hint) {}
-func (*leastLoad) RankAdded(int, string)      {}
-func (*leastLoad) RankRemoved(int)            {}
+func (*leastLoad) Booked(int, *admission.Hint) {}
+func (*leastLoad) RankAdded(int, string)       {}
+func (*leastLoad) RankRemoved(int)             {}

@@ -21,10 +21,10 @@ type fleet struct {
 // spy lets a test look at the view that a policy is handed.
 type spy struct {
 	admission.Policy
-	onPick func(v *admission.View, h admission.Hint)
+	onPick func(v *admission.View, h *admission.Hint)
 }
 
-func (s *spy) Pick(v *admission.View, h admission.Hint) int {
+func (s *spy) Pick(v *admission.View, h *admission.Hint) int {
 	if s.onPick != nil {
 		s.onPick(v, h)
 	}
@@ -216,7 +216,7 @@ func TestPassedRequestsAreSpreadUnderEachPolicy(t *testing.T) {
 			f := newFleet(t, name, 20)
 			got := map[*admission.Rank]int{}
 			for i := range 100 {
-				r := f.gate.Pass(admission.TargetSpec{Model: "m"}, admission.RoleRegular, key(i))
+				r := f.gate.Pass(admission.TargetSpec{Model: "m"}, admission.RoleRegular, new(key(i)))
 				if r == nil {
 					t.Fatal("no rank was chosen")
 				}
@@ -357,10 +357,11 @@ func TestPickDoesNotAllocate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, name, 100)
 			h := key(1)
-			f.inner.onPick = func(v *admission.View, _ admission.Hint) {
+			var none admission.Hint
+			f.inner.onPick = func(v *admission.View, _ *admission.Hint) {
 				if n := testing.AllocsPerRun(100, func() {
-					f.inner.Booked(f.inner.Policy.Pick(v, h), h)
-					f.inner.Policy.Pick(v, admission.Hint{})
+					f.inner.Booked(f.inner.Policy.Pick(v, &h), &h)
+					f.inner.Policy.Pick(v, &none)
 				}); n != 0 {
 					t.Errorf("%v allocations a choice", n)
 				}
@@ -416,11 +417,11 @@ func BenchmarkPick(b *testing.B) {
 		for _, n := range []int{64, 4096} {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				f := newFleet(b, name, n)
-				f.inner.onPick = func(v *admission.View, _ admission.Hint) {
+				f.inner.onPick = func(v *admission.View, _ *admission.Hint) {
 					i := uint64(0)
 					for b.Loop() {
 						i++
-						f.inner.Policy.Pick(v, admission.Hint{Key: mix(i), HasKey: true})
+						f.inner.Policy.Pick(v, &admission.Hint{Key: mix(i), HasKey: true})
 					}
 				}
 				f.once(admission.Hint{})

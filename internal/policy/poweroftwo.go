@@ -8,7 +8,7 @@ import "github.com/sluice-router/sluice/admission"
 // ranks share what comes in.
 type powerOfTwo struct{ rng rng }
 
-func (p *powerOfTwo) Pick(v *admission.View, _ admission.Hint) int {
+func (p *powerOfTwo) Pick(v *admission.View, _ *admission.Hint) int {
 	n := v.Len()
 	if n == 1 {
 		return v.Nth(0)
@@ -25,6 +25,6 @@ func (p *powerOfTwo) Pick(v *admission.View, _ admission.Hint) int {
 	return first
 }
 
-func (*powerOfTwo) Booked(int, admission.Hint) {}
-func (*powerOfTwo) RankAdded(int, string)      {}
-func (*powerOfTwo) RankRemoved(int)            {}
+func (*powerOfTwo) Booked(int, *admission.Hint) {}
+func (*powerOfTwo) RankAdded(int, string)       {}
+func (*powerOfTwo) RankRemoved(int)             {}

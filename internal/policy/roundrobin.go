@@ -7,7 +7,7 @@ import "github.com/sluice-router/sluice/admission"
 // turn.
 type roundRobin struct{ last int }
 
-func (p *roundRobin) Pick(v *admission.View, _ admission.Hint) int { return v.Next(p.last) }
-func (p *roundRobin) Booked(i int, _ admission.Hint)               { p.last = i }
-func (*roundRobin) RankAdded(int, string)                          {}
-func (*roundRobin) RankRemoved(int)                                {}
+func (p *roundRobin) Pick(v *admission.View, _ *admission.Hint) int { return v.Next(p.last) }
+func (p *roundRobin) Booked(i int, _ *admission.Hint)               { p.last = i }
+func (*roundRobin) RankAdded(int, string)                           {}
+func (*roundRobin) RankRemoved(int)                                 {}

@@ -1,0 +1,60 @@
+// Package events reads what engines tell of their KV caches: the event streams of vLLM and
+// SGLang over ZMQ.
+//
+// It follows the stream of one rank: connects, decodes, notices gaps, asks for what was
+// missed, and says when the stream cannot be relied on. What the events mean for a request
+// is not its business.
+package events
+
+// Stored tells that an engine has blocks in its cache: consecutive blocks after Parent.
+type Stored struct {
+	// Hashes name the blocks, as the engine does; Parent the block before them.
+	Hashes    []uint64
+	Parent    uint64
+	HasParent bool // else the blocks begin a prompt
+	// Tokens are the ids of all blocks, BlockSize for each; none if the engine did not tell
+	// them.
+	Tokens    []uint32
+	BlockSize int
+	// Adapter is the LoRA adapter's name, or "#" and its number if no name is told.
+	Adapter string
+	// Extra is what else the hashes of each block depend on (cache salt, hashes of images),
+	// one a block; nil: nothing.
+	Extra [][]string
+	// Medium is where the blocks are: "GPU" or empty for the cache that prefill uses.
+	Medium string
+	// Group is the KV cache group, Kind its kind; 0 and "" where there is only one.
+	Group int
+	Kind  string
+	// Session is the tag of the request that stored them, if the engine tells it.
+	Session string
+}
+
+// Removed tells that an engine has dropped blocks.
+type Removed struct {
+	Hashes []uint64
+	Medium string
+	Group  int
+}
+
+// Sink is told what a stream says, in order, by one goroutine. What it is handed is valid
+// during the call only.
+type Sink interface {
+	Stored(*Stored)
+	Removed(*Removed)
+	// Cleared: the cache is empty, by an event or because it is not known any more what is in
+	// it (a gap that could not be filled, a restart).
+	Cleared()
+	// State tells whether the stream can be relied on from now on.
+	State(State)
+}
+
+// State is whether a stream tells all.
+type State uint8
+
+// The states.
+const (
+	// Degraded: the stream is silent, broken, or not connected.
+	Degraded State = iota
+	Live
+)
