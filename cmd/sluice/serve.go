@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-router/sluice/internal/discovery/saved"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/policy"
 	"github.com/sluice-router/sluice/internal/server"
 	"github.com/sluice-router/sluice/internal/telemetry"
@@ -251,11 +252,12 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	gateMetrics.Watch(gate)
 	r.gate = gate
 	engines := new(upstream.Sockets)
-	r.fleet = fleet.New(gate, fleet.Options{Config: cfg, Sockets: engines, Log: log.Logger}, clock)
+	index := kv.New(kv.Options{MaxBytes: cfg.KV.IndexMemory})
+	r.fleet = fleet.New(gate, fleet.Options{Config: cfg, Sockets: engines, Index: index, Log: log.Logger}, clock)
 	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})
 	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
 	requests := dispatch.NewMetrics(reg)
-	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg}, requests, log.Logger)
+	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg, Index: index}, requests, log.Logger)
 	r.server, err = server.New(server.Options{
 		Config: cfg, Engines: engines,
 		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload, Sources: r.sources,

@@ -23,6 +23,7 @@ type Config struct {
 	Discovery         Discovery         `yaml:"discovery" help:"Workers that are declared elsewhere, and what is kept of those that were registered by request. docs/discovery.md explains it."`
 	Kubernetes        Kubernetes        `yaml:"kubernetes" help:"Workers that are pods of a Kubernetes cluster. docs/kubernetes.md has the rights that it needs, and examples."`
 	Routing           Routing           `yaml:"routing" help:"How a rank is chosen among those that have room."`
+	KV                KV                `yaml:"kv" help:"What is known of the engines' KV caches."`
 	Admission         Admission         `yaml:"admission" help:"The gate in front of prefill: bounded requests in prefill, policy classes, and what is refused at once."`
 	ConditionalDisagg ConditionalDisagg `yaml:"conditional_disagg" help:"Conditional disaggregation: some requests bypass the prefill workers and run whole on a vLLM decode worker. They wait in their class like others, with decode workers as candidates only."`
 	Health            Health            `yaml:"health" help:"Active health checks."`
@@ -51,7 +52,7 @@ type Server struct {
 	PrometheusHost      string        `yaml:"prometheus_host" default:"0.0.0.0" help:"Address or host name on which to serve /metrics."`
 	PrometheusPort      int           `yaml:"prometheus_port" default:"29000" range:"0:65535" help:"Port on which to serve /metrics; 0: any free port."`
 	MaxPayloadSize      int64         `yaml:"max_payload_size" default:"512MiB" unit:"bytes" range:"1:" help:"Maximum size of a request body; larger ones are answered with 413. The default leaves room for prompts with images; max_buffered_bytes limits all bodies together."`
-	MaxBufferedBytes    int64         `yaml:"max_buffered_bytes" default:"2GiB" unit:"bytes" range:"1:" help:"Most bytes of memory that requests hold at one time, all together; more is answered with 503 (buffer_full). The process holds that, 64 MiB, and 32 KiB for each open connection."`
+	MaxBufferedBytes    int64         `yaml:"max_buffered_bytes" default:"2GiB" unit:"bytes" range:"1:" help:"Most bytes of memory that requests hold at one time, all together; more is answered with 503 (buffer_full). The process holds that, kv_index_memory, 64 MiB, and 32 KiB for each open connection."`
 	SSEKeepalive        time.Duration `yaml:"sse_keepalive_secs" default:"15" unit:"secs" help:"An event stream that has been silent for this long gets a comment line (on /v1/messages a ping event), so that proxies in between do not close it; 0: never."`
 	HTTPStack           string        `yaml:"http_stack" choices:"own|net" default:"own" help:"Implementation of HTTP for clients and engines. own: sluice's own. net: that of Go's net/http, which costs more CPU, as a way out if the own one has a fault. docs/http.md lists the differences."`
 	UntranslatableTools string        `yaml:"untranslatable_tools" choices:"drop|refuse" default:"drop" help:"What to do with tools on /v1/messages and /v1/responses that cannot be translated for SGLang pairs (everything but the client's own functions): drop leaves them out and says so in X-Sluice-Note and in the access log; refuse answers 400."`
@@ -154,6 +155,11 @@ type Routing struct {
 	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
 	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for prefill workers."`
 	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for decode workers."`
+}
+
+// KV says what is kept of the engines' KV caches.
+type KV struct {
+	IndexMemory int64 `yaml:"kv_index_memory" default:"512MiB" unit:"bytes" range:"1048576:" help:"Most bytes of memory for the index of which worker holds the beginnings of which prompts in its KV cache; what was used least recently goes first."`
 }
 
 // Admission sets the gate. The names, the defaults and what is refused are those

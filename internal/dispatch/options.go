@@ -4,12 +4,15 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/kv"
 )
 
 // Options are what a dispatcher is told.
 type Options struct {
 	// Config is the whole configuration, complete.
 	Config *config.Config
+	// Index knows which ranks hold which prompts in their caches. Nil: nothing is known.
+	Index *kv.Index
 
 	// Bounds that are no settings. Zero: the constants below.
 

@@ -139,6 +139,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 			f.sched.drop(r.warmth.event)
 		}
 		f.forgetPairsLocked(ranks)
+		f.dropFromIndex(ranks)
 		ranks = make([]*Rank, dps)
 		for i := range ranks {
 			if dps == 1 {
@@ -165,6 +166,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 		})
 		if in {
 			*changes = append(*changes, admission.Change{Op: admission.AddRank, Rank: r.adm})
+			r.caches.registered.Store(r.adm)
 			f.appendReport(r, changes)
 		}
 	}
@@ -207,6 +209,7 @@ func (f *Fleet) unregisterLocked(w *Worker, changes *[]admission.Change) {
 	w.inGate = false
 	for _, r := range w.Ranks() {
 		*changes = append(*changes, admission.Change{Op: admission.RemoveRank, Rank: r.adm})
+		r.caches.registered.Store(nil)
 		// A grant may come before the change is applied, so that a rank which has
 		// no hold now is kept as well.
 		w.oldRanks = append(w.oldRanks, r.adm)

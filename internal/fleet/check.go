@@ -222,6 +222,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	switch {
 	case after.dead && !before.dead:
 		life.end(ErrDead)
+		f.emptyCaches(w)
 	case before.dead && !after.dead:
 		w.liveness.Store(newLiveness())
 		f.forgetHangsLocked(w, now)
@@ -282,11 +283,12 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 }
 
 // engineReplacedLocked drops what was learned of the engine that was at w's address
-// before: its breakers' and pairs' failures, and which routes it lacks.
+// before: what it had cached, its breakers' and pairs' failures, and which routes it lacks.
 func (f *Fleet) engineReplacedLocked(w *Worker, now admission.Instant, changes *[]admission.Change) {
 	f.generation++
 	w.generation.Store(f.generation)
 	w.transfers.forget()
+	f.emptyCaches(w)
 	for _, r := range w.Ranks() {
 		if r.breaker.elapse(now, true) {
 			f.sched.drop(r.event)

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/policy"
 )
 
@@ -332,7 +333,7 @@ func (s settings) options() Options {
 				s.config(c)
 			}
 		}),
-		Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
+		Index: kv.New(kv.Options{}), Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
 	}
 }
 

@@ -437,6 +437,7 @@ func (f *Fleet) stopLocked(w *Worker) {
 	w.removed = true
 	w.cancel()
 	f.forgetPairsLocked(w.Ranks())
+	f.dropFromIndex(w.Ranks())
 	for _, e := range [...]*event{w.event, w.loadEvent, w.reportEnd} {
 		f.sched.drop(e)
 	}

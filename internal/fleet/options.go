@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/wire"
 	"github.com/sluice-router/sluice/internal/workerurl"
@@ -26,6 +27,9 @@ type Options struct {
 	Sockets *upstream.Sockets
 	// Dialects are the engines that workers may be. Nil: those of package engine.
 	Dialects *engine.Registry
+	// Index is told which ranks there are, and when their caches are empty. Nil: there is
+	// none.
+	Index *kv.Index
 	// Log takes state changes of workers. Nil: none.
 	Log *slog.Logger
 

@@ -192,6 +192,7 @@ type Rank struct {
 	lastFailure atomic.Pointer[legFailure]
 	advanced    atomic.Bool // bytes of an answer came since it was last looked at
 	wedged      atomic.Bool // as in hangStatus; changed with Fleet.mu held
+	caches      cacheRanks
 
 	// guarded by Fleet.mu
 	adm      *admission.Rank // its present registration at the gate, or a spare one
@@ -214,6 +215,7 @@ func newRank(w *Worker, dp, dps int) *Rank {
 		r.id += "@" + strconv.Itoa(dp)
 		r.name += "@" + strconv.Itoa(dp)
 	}
+	r.addToIndex()
 	return r
 }
 

@@ -343,7 +343,7 @@ const (
 // MemoryBound is the most memory that this process holds with all files in use, in
 // bytes.
 func (s *Server) MemoryBound() int64 {
-	return s.cfg.Server.MaxBufferedBytes + baseBytes + connBytes*int64(s.opts.MaxFiles)
+	return s.cfg.Server.MaxBufferedBytes + s.cfg.KV.IndexMemory + baseBytes + connBytes*int64(s.opts.MaxFiles)
 }
 
 // ReserveMemory counts n bytes of the heap until ReleaseMemory. It returns false and

@@ -1,0 +1,64 @@
+package fleet
+
+import (
+	"sync/atomic"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/kv"
+)
+
+// cacheRanks are what the index of KV caches knows a rank by: one rank there for what the
+// router sent it, which is always kept, and one for what its engine tells in events, while
+// that can be relied on.
+type cacheRanks struct {
+	approx *kv.Rank                // immutable; nil without an index
+	exact  atomic.Pointer[kv.Rank] // nil: no live stream of events
+
+	// registered is the rank's present registration at the gate, nil when it has none. It is
+	// replaced with Fleet.mu held.
+	registered atomic.Pointer[admission.Rank]
+}
+
+// Approx returns the rank by which the index keeps the prompts that this one was sent. It is
+// never nil while the fleet has an index; once the rank is gone, what is stored there is
+// ignored.
+func (r *Rank) Approx() *kv.Rank { return r.caches.approx }
+
+// Exact returns the rank by which the index keeps the blocks that the engine's events name;
+// nil while there are no events to rely on.
+func (r *Rank) Exact() *kv.Rank { return r.caches.exact.Load() }
+
+// Admission returns the rank's present registration at the gate; nil when it has none. It
+// takes no lock.
+func (r *Rank) Admission() *admission.Rank { return r.caches.registered.Load() }
+
+// cacheGroup is the group of ranks of a role in the index.
+func cacheGroup(role admission.Role) kv.Group { return kv.Group(role) }
+
+// addToIndex makes the rank known to the index, if the fleet has one.
+func (r *Rank) addToIndex() {
+	if x := r.worker.fleet.opts.Index; x != nil {
+		r.caches.approx = x.Add(kv.RankSpec{Group: cacheGroup(r.worker.role), Data: r})
+	}
+}
+
+// dropFromIndex takes ranks that are gone for good out of the index.
+func (f *Fleet) dropFromIndex(ranks []*Rank) {
+	if f.opts.Index == nil {
+		return
+	}
+	for _, r := range ranks {
+		f.opts.Index.Drop(r.caches.approx)
+	}
+}
+
+// emptyCaches has the index forget what the worker's ranks held: its engine is another
+// process now, or is dead.
+func (f *Fleet) emptyCaches(w *Worker) {
+	if f.opts.Index == nil {
+		return
+	}
+	for _, r := range w.Ranks() {
+		f.opts.Index.Clear(r.caches.approx)
+	}
+}

@@ -1,0 +1,157 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/kv"
+)
+
+// chainOf stands for the beginning of one prompt.
+var chainOf = []kv.Key{1, 2, 3}
+
+// holders are the ranks of a role that hold the beginning of chainOf.
+func (b *testbed) holders(role admission.Role) (list []*Rank) {
+	for _, h := range b.opts.Index.Match(chainOf, cacheGroup(role), nil, nil) {
+		list = append(list, h.Rank.Data().(*Rank))
+	}
+	return list
+}
+
+// hold has the index believe that all ranks of w hold chainOf.
+func (b *testbed) hold(w *Worker) {
+	b.t.Helper()
+	for _, r := range w.Ranks() {
+		b.opts.Index.Store(r.Approx(), chainOf)
+	}
+	if got := len(b.holders(w.role)); got != len(w.Ranks()) {
+		b.t.Fatalf("%d ranks hold the chain, want %d", got, len(w.Ranks()))
+	}
+}
+
+func (b *testbed) wantHolders(role admission.Role, n int, when string) {
+	b.t.Helper()
+	if got := len(b.holders(role)); got != n {
+		b.t.Errorf("%s: %d ranks hold the chain, want %d", when, got, n)
+	}
+}
+
+// TestRanksInTheIndex shows how long the index knows what a rank was sent: as long as the
+// same engine may have it.
+func TestRanksInTheIndex(t *testing.T) {
+	started := func(at float64) *loads { return &loads{Loads: engine.Loads{Started: at}} }
+	for _, tc := range []struct {
+		name  string
+		do    func(b *testbed, w *Worker)
+		stays bool
+	}{
+		{"checks", func(b *testbed, _ *Worker) { b.pass(time.Hour) }, true},
+		{"drained and back", func(b *testbed, w *Worker) {
+			for _, drained := range []bool{true, false} {
+				if _, err := b.SetDrained(w.id, drained); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}, true},
+		{"patched", func(b *testbed, w *Worker) {
+			if _, err := b.Patch(b.t.Context(), w.id, &Patch{Values: WorkerSpec{Labels: map[string]string{"a": "b"}}}); err != nil {
+				b.t.Fatal(err)
+			}
+		}, true},
+		{"busy and back", func(b *testbed, w *Worker) {
+			b.prober.set(checkResult{health: outcomeUnreachable, alive: outcomeOK}, w.url)
+			b.pass(10 * time.Minute)
+			b.prober.set(well, w.url)
+			b.pass(time.Minute)
+		}, true},
+		{"dead", func(b *testbed, w *Worker) {
+			b.prober.set(vanished, w.url)
+			b.pass(10 * time.Minute)
+		}, false},
+		{"restarted, by its start time", func(b *testbed, w *Worker) {
+			b.prober.loaded(w.url, started(2))
+			b.pass(10 * time.Minute)
+		}, false},
+		{"restarted, by its arguments", func(b *testbed, w *Worker) {
+			f := serves("m")
+			f.Fingerprint = 7
+			b.prober.says(w.url, f)
+			b.pass(10 * time.Minute)
+		}, false},
+		{"removed", func(b *testbed, w *Worker) { b.Remove(w.id) }, false},
+		{"another model", func(b *testbed, w *Worker) { b.add(WorkerSpec{URL: w.url, ModelID: "n"}) }, false},
+		{"another number of ranks", func(b *testbed, w *Worker) {
+			f := serves("m")
+			f.DPSize = 2
+			b.prober.says(w.url, f)
+			b.pass(10 * time.Minute)
+		}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, settings{DPAware: true}, func(b *testbed) {
+				b.prober.set(well, urlA)
+				b.prober.says(urlA, serves("m"))
+				b.prober.loaded(urlA, started(1))
+				w := b.add(WorkerSpec{URL: urlA})
+				b.pass(time.Minute)
+				r := w.Ranks()[0]
+				b.hold(w)
+				tc.do(b, w)
+				want := 0
+				if tc.stays {
+					want = 1
+				}
+				b.wantHolders(admission.RoleRegular, want, "then")
+				b.opts.Index.Store(r.Approx(), chainOf) // as a request that ends late does
+				if now, ok := b.Get(urlA); ok && now == w && w.Ranks()[0] == r {
+					want = 1
+				}
+				b.wantHolders(admission.RoleRegular, want, "after a late request")
+			})
+		})
+	}
+}
+
+// TestRolesInTheIndex shows that ranks of each role are a group of their own, and each
+// data-parallel rank is one of its own.
+func TestRolesInTheIndex(t *testing.T) {
+	inBubble(t, settings{DPAware: true, ModelID: "m"}, func(b *testbed) {
+		p := b.add(WorkerSpec{URL: urlA, Type: config.WorkerPrefill, DPSize: 3})
+		b.pass(time.Second)
+		b.hold(p)
+		b.wantHolders(admission.RoleDecode, 0, "decode")
+		b.opts.Index.Clear(p.Ranks()[1].Approx())
+		b.wantHolders(admission.RolePrefill, 2, "without one rank")
+	})
+}
+
+// TestRegistrationOfARank shows that a rank leads to its registration at the gate while it
+// has one.
+func TestRegistrationOfARank(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		w := b.add(WorkerSpec{URL: urlA})
+		if len(w.Ranks()) != 1 || w.Ranks()[0].Admission() != nil {
+			t.Errorf("before its model is known: %v", w.Ranks())
+		}
+		b.prober.says(urlA, serves("m"))
+		b.pass(time.Minute)
+		r := w.Ranks()[0]
+		adm := r.Admission()
+		if adm == nil || adm.Data() != r {
+			t.Fatalf("registration %v", adm)
+		}
+		b.prober.says(urlA, serves("m", "n"))
+		b.pass(10 * time.Minute)
+		if now := r.Admission(); now == nil || now == adm {
+			t.Errorf("registration with another model: %p, was %p", now, adm)
+		}
+		b.Remove(w.id)
+		if r.Admission() != nil {
+			t.Error("a removed rank has a registration")
+		}
+	})
+}
