@@ -92,7 +92,7 @@ func fillHalf(b *testing.B, g *Gate) {
 		}
 		i := r.index / 2
 		k := &Ticket{
-			Target:       g.core.resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{fmt.Sprint("http://prefill-", i), r.id}}),
+			Target:       g.core.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{fmt.Sprint("http://prefill-", i), r.id}}),
 			PromptTokens: 100 * 16,
 		}
 		if i%3 == 0 {
@@ -162,7 +162,7 @@ func BenchmarkGateWake(b *testing.B) {
 			var out []*Ticket
 			var holders []*Ticket
 			for i := range 1024 {
-				k := &Ticket{Target: c.resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{fmt.Sprint("http://prefill-", i), ""}}), PromptTokens: 256}
+				k := &Ticket{Target: c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{fmt.Sprint("http://prefill-", i), ""}}), PromptTokens: 256}
 				c.Arrive(1, k, &out)
 				holders = append(holders, k)
 			}
@@ -171,7 +171,7 @@ func BenchmarkGateWake(b *testing.B) {
 				if lanes > 1 {
 					spec.Pins[PrefillLeg] = fmt.Sprint("http://prefill-", i)
 				}
-				c.Arrive(Instant(2+i), &Ticket{Target: c.resolve(spec), PromptTokens: 256}, &out)
+				c.Arrive(Instant(2+i), &Ticket{Target: c.Resolve(spec), PromptTokens: 256}, &out)
 			}
 			b.ReportAllocs()
 			i := 0

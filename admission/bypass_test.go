@@ -47,7 +47,7 @@ func TestBypassReconsiders(t *testing.T) {
 	p := NewRank(RankSpec{ID: "p", Role: RolePrefill, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{MaxBatchedTokens: 1000}})
 	d := NewRank(RankSpec{ID: "d", Role: RoleDecode, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{KVBlocks: 100, BlockSize: 16}})
 	c.Apply(0, []Change{{Op: AddRank, Rank: p}, {Op: AddRank, Rank: d}}, &out)
-	target := func(s Shape) *Target { return c.resolve(TargetSpec{Model: "m", Shape: s}) }
+	target := func(s Shape) *Target { return c.Resolve(TargetSpec{Model: "m", Shape: s}) }
 	send := func(now Instant, rule BypassRule) *Ticket {
 		k := &Ticket{Target: target(Bypass), Instead: target(Disaggregated), PromptTokens: 20 * 16, Bypass: &rule}
 		c.Arrive(now, k, &out)
@@ -107,7 +107,7 @@ func TestBypassReconsidersWithinItsTurn(t *testing.T) {
 	var out []*Ticket
 	d := NewRank(RankSpec{ID: "d", Role: RoleDecode, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{KVBlocks: 100, BlockSize: 16}})
 	c.Apply(0, []Change{{Op: AddRank, Rank: rank("p", RolePrefill, "m")}, {Op: AddRank, Rank: d}}, &out)
-	target := func(s Shape) *Target { return c.resolve(TargetSpec{Model: "m", Shape: s}) }
+	target := func(s Shape) *Target { return c.Resolve(TargetSpec{Model: "m", Shape: s}) }
 	send := func(now Instant, tokens int64) *Ticket {
 		k := &Ticket{Target: target(Bypass), Instead: target(Disaggregated), PromptTokens: tokens, Bypass: &BypassRule{}}
 		c.Arrive(now, k, &out)
@@ -139,7 +139,7 @@ func TestBypassReconsidersAfterItsRanksLeft(t *testing.T) {
 		c.Apply(now, []Change{{Op: AddRank, Rank: ranks[0]}, {Op: AddRank, Rank: d}}, &out)
 	}
 	come(0)
-	target := func(s Shape) *Target { return c.resolve(TargetSpec{Model: "m", Shape: s}) }
+	target := func(s Shape) *Target { return c.Resolve(TargetSpec{Model: "m", Shape: s}) }
 	old := &Ticket{Target: target(Bypass), Instead: target(Disaggregated), PromptTokens: 10 * 16, Bypass: &BypassRule{}}
 	c.Arrive(1, old, &out)
 	c.Apply(2, []Change{{Op: RemoveRank, Rank: ranks[0]}, {Op: RemoveRank, Rank: ranks[1]}}, &out)

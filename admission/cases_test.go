@@ -118,7 +118,7 @@ func TestAbortsLeaveNoLoad(t *testing.T) {
 		return Change{Op: AddRank, Rank: ranks[id]}
 	}
 	c.Apply(0, []Change{add("pa", RolePrefill), add("pb", RolePrefill), add("da", RoleDecode), add("db", RoleDecode)}, &out)
-	target := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	target := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 	var all []*Ticket
 	for i := range 300 {
 		k := &Ticket{Target: target, Legs: 1 + i%3}

@@ -26,7 +26,7 @@ func TestSnapshotTellsWhy(t *testing.T) {
 	p := NewRank(RankSpec{ID: "p", Role: RolePrefill, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{MaxBatchedTokens: 1000}})
 	d := NewRank(RankSpec{ID: "d", Role: RoleDecode, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{KVBlocks: 100, BlockSize: 10}})
 	c.Apply(0, []Change{{Op: AddRank, Rank: p}, {Op: AddRank, Rank: d}}, &out)
-	target := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	target := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 	send := func(now Instant, class string, prompt, cached int64) *Ticket {
 		k := &Ticket{Target: target, Class: class, PromptTokens: prompt, CachedTokens: cached, Bytes: 3}
 		c.Arrive(now, k, &out)

@@ -23,7 +23,7 @@ func TestFenceServesALargeHead(t *testing.T) {
 	p := rank("p", RolePrefill, "m")
 	d := NewRank(RankSpec{ID: "d", Role: RoleDecode, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{KVBlocks: 800, BlockSize: 16}})
 	c.Apply(0, []Change{{Op: AddRank, Rank: p}, {Op: AddRank, Rank: d}}, &out)
-	target := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	target := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 
 	// Each small request takes 10 blocks for 2 s; one comes every 20 ms, so that
 	// up to 100 would run: 1000 blocks.
@@ -380,7 +380,7 @@ func TestFenceModel(t *testing.T) {
 		arrive := func(rt *rapid.T) {
 			spec := TargetSpec{Model: "m", Shape: rapid.SampledFrom([]Shape{Disaggregated, Disaggregated, Disaggregated, Aggregated, Bypass}).Draw(rt, "shape")}
 			spec.Topology = rapid.SampledFrom([]Topology{TopologyAny, TopologyAny, TopologyRequired}).Draw(rt, "domain")
-			target := w.core.resolve(spec)
+			target := w.core.Resolve(spec)
 			if target == nil {
 				rt.Skip("no rank")
 			}

@@ -167,7 +167,7 @@ func (g *Gate) Resolve(s TargetSpec) *Target {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t := g.core.resolve(s)
+	t := g.core.Resolve(s)
 	if t != nil && t.gate == nil { // not again: others read it without the lock
 		t.gate = g
 	}

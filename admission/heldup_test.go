@@ -30,8 +30,8 @@ func TestHeldUp(t *testing.T) {
 		p2 := NewRank(RankSpec{ID: "p2", Role: RolePrefill, Models: []string{"m"}, State: healthy})
 		d := NewRank(RankSpec{ID: "d", Role: RoleDecode, Models: []string{"m"}, State: healthy})
 		c.Apply(0, []Change{{Op: AddRank, Rank: p1}, {Op: AddRank, Rank: p2}, {Op: AddRank, Rank: d}}, &out)
-		free := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})
-		pinned := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{"p1"}})
+		free := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+		pinned := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{"p1"}})
 		send := func(now Instant, target *Target) *Ticket {
 			k := &Ticket{Target: target}
 			c.Arrive(now, k, &out)
@@ -99,12 +99,12 @@ func TestHeldUpIsBounded(t *testing.T) {
 		add = append(add, Change{Op: AddRank, Rank: NewRank(RankSpec{ID: r.id, Role: r.role, Models: []string{"m"}, State: RankState{Healthy: true}})})
 	}
 	c.Apply(0, add, &out)
-	pinned := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{"p1"}})
+	pinned := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{"p1"}})
 	for range 2 {
 		c.Arrive(1, &Ticket{Target: pinned}, &out)
 	}
 	for range 600 {
-		c.Arrive(2, &Ticket{Target: c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})}, &out)
+		c.Arrive(2, &Ticket{Target: c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})}, &out)
 	}
 	if k := c.Snapshot(3).Queues[0].Classes[0]; k.Depth != 601 || k.HeldUp != heldUpLooks {
 		t.Errorf("%d of %d are held up, want %d", k.HeldUp, k.Depth, heldUpLooks)

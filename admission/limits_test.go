@@ -24,7 +24,7 @@ func newLimitsBed(t *testing.T, slots int, ranks ...RankSpec) *limitsBed {
 func (b *limitsBed) rank(id string) *Rank { return b.core.named[id][0] }
 
 func (b *limitsBed) arrive(shape Shape, legs int) *Ticket {
-	k := &Ticket{Target: b.core.resolve(TargetSpec{Model: "m", Shape: shape}), Legs: legs}
+	k := &Ticket{Target: b.core.Resolve(TargetSpec{Model: "m", Shape: shape}), Legs: legs}
 	b.core.Arrive(2, k, &b.out)
 	return k
 }
@@ -118,7 +118,7 @@ func TestPriorityGoesByRoom(t *testing.T) {
 	spec := TargetSpec{Model: "m"}
 	spec.Prefer[DecodeLeg] = []Preference{{Label{"gpu", "x"}, 1}}
 	b.core.EndDecode(5, all[0], &b.out)
-	k := &Ticket{Target: b.core.resolve(spec)}
+	k := &Ticket{Target: b.core.Resolve(spec)}
 	if b.core.Arrive(5, k, &b.out); k.Decode.id != "low" {
 		t.Errorf("%s was chosen, and the request prefers another", k.Decode.id)
 	}

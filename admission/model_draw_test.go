@@ -235,7 +235,7 @@ func (w *world) drawBypass(t *rapid.T, k *Ticket, spec TargetSpec) *TargetSpec {
 }
 
 func (w *world) instead(k *Ticket, spec TargetSpec) *TargetSpec {
-	if k.Instead = w.core.resolve(spec); k.Instead == nil {
+	if k.Instead = w.core.Resolve(spec); k.Instead == nil {
 		return nil
 	}
 	return &spec

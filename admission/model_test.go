@@ -159,7 +159,7 @@ func (w *world) arrive(t *rapid.T) {
 			spec.Pins[l] = rapid.SampledFrom([]string{"w0", "w1", "w2@0", "w2@1", "@0", "@1"}).Draw(t, "pin")
 		}
 	}
-	target := w.core.resolve(spec)
+	target := w.core.Resolve(spec)
 	model := spec.Model
 	if !slices.ContainsFunc(w.ref.ranks, func(r *refRank) bool { return r.serves(model) }) {
 		model = ""

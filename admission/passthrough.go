@@ -39,7 +39,7 @@ func (g *Gate) Serves(model string, role Role) bool {
 func (ch *chooser) Pass(s TargetSpec, role Role, h *Hint, exclude []*Rank) *Rank {
 	s.Shape = passShape(role)
 	s.Topology = TopologyAny // of two ranks
-	t := ch.index.resolve(s)
+	t := ch.index.Resolve(s)
 	if t == nil {
 		return nil
 	}

@@ -85,7 +85,7 @@ func TestPass(t *testing.T) {
 	f("d1 d2 d1 d2", TargetSpec{}, RoleDecode, d[0])
 
 	// Full ranks serve them as well, those that are away do not.
-	tk := &Ticket{Target: c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})}
+	tk := &Ticket{Target: c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})}
 	var out []*Ticket
 	c.Arrive(0, tk, &out)
 	f("p0 p0 p0 p0", TargetSpec{}, RolePrefill)
@@ -144,7 +144,7 @@ func TestPassedRequestsAreNoLoadForOthers(t *testing.T) {
 	if r := c.chooser.Pass(spec, RoleDecode, &Hint{}, nil); r.id != "a" {
 		t.Fatalf("passed to %s", r.id)
 	}
-	k := &Ticket{Target: c.resolve(spec)}
+	k := &Ticket{Target: c.Resolve(spec)}
 	c.Arrive(0, k, &out)
 	if k.state != stateGranted || k.Decode.id != "a" {
 		t.Errorf("state %d, on %s; want a, on which nothing is booked", k.state, k.Decode.id)

@@ -220,11 +220,11 @@ func (p *Port) arriving(s Step) (t *Ticket, ok bool) {
 	t = p.tickets[s.Ticket]
 	if t == nil {
 		t = &Ticket{}
-		if t.Target = p.core.resolve(s.Request.Target); t.Target == nil {
+		if t.Target = p.core.Resolve(s.Request.Target); t.Target == nil {
 			return nil, false
 		}
 		if s.Request.Instead != nil {
-			t.Instead = p.core.resolve(*s.Request.Instead)
+			t.Instead = p.core.Resolve(*s.Request.Instead)
 		}
 		p.tickets[s.Ticket], p.numbers[t] = t, s.Ticket
 	}

@@ -271,7 +271,7 @@ func (s *storyteller) run(f []string) (string, error) {
 			spec.Shape = Bypass
 		}
 		wishes(&spec, opt)
-		target := s.core.resolve(spec)
+		target := s.core.Resolve(spec)
 		if target == nil {
 			return f[1] + " unknown model", nil
 		}

@@ -90,7 +90,7 @@ release a => d granted p1 d1
 		t.Errorf("missing capacity: %+v", s)
 	}
 	for i, want := range []ticketState{stateGranted, stateQueued} {
-		k := &Ticket{Target: c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})}
+		k := &Ticket{Target: c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})}
 		if c.Arrive(1, k, &out); k.state != want {
 			t.Errorf("request %d: state %d", i, k.state)
 		}
@@ -326,7 +326,7 @@ func TestLanesAreBounded(t *testing.T) {
 	c.Apply(0, changes, &out)
 	var waiters, holders []*Ticket
 	for i := range 2 * n {
-		k := &Ticket{Target: c.resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{fmt.Sprint("p", i%n), ""}})}
+		k := &Ticket{Target: c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated, Pins: [numLegs]string{fmt.Sprint("p", i%n), ""}})}
 		c.Arrive(Instant(i+1), k, &out)
 		if i < n {
 			holders = append(holders, k)

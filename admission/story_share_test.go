@@ -14,7 +14,7 @@ func shares(t *testing.T, n int, cost map[string]int64, classes ...Class) map[st
 	c := NewCore(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 10000}, Classes: &Classes{Root: &Profile{Classes: classes}}})
 	var out []*Ticket
 	c.Apply(0, []Change{{Op: AddRank, Rank: rank("p", RolePrefill, "m")}, {Op: AddRank, Rank: rank("d", RoleDecode, "m")}}, &out)
-	target := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	target := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 	now := Instant(1)
 	running := &Ticket{Target: target, Class: classes[0].Name}
 	c.Arrive(now, running, &out)
@@ -108,7 +108,7 @@ func TestBlockedClassGainsNothing(t *testing.T) {
 	var out []*Ticket
 	d := NewRank(RankSpec{ID: "d", Role: RoleDecode, Models: []string{"m"}, State: RankState{Healthy: true}, Capacity: Capacity{KVBlocks: 100, BlockSize: 16}})
 	c.Apply(0, []Change{{Op: AddRank, Rank: rank("p", RolePrefill, "m")}, {Op: AddRank, Rank: d}}, &out)
-	target := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	target := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 	send := func(class string, tokens int64) *Ticket {
 		k := &Ticket{Target: target, Class: class, PromptTokens: tokens}
 		c.Arrive(1, k, &out)
@@ -300,7 +300,7 @@ func TestReloadKeepsDeficits(t *testing.T) {
 	c := NewCore(Options{Limits: Limits{PrefillSlots: 1, QueueSize: 100, QueueTimeout: time.Minute}, Classes: cs})
 	var out []*Ticket
 	c.Apply(0, []Change{{Op: AddRank, Rank: rank("p", RolePrefill, "m")}, {Op: AddRank, Rank: rank("d", RoleDecode, "m")}}, &out)
-	target := c.resolve(TargetSpec{Model: "m", Shape: Disaggregated})
+	target := c.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})
 	var all []*Ticket
 	for i := range 5 {
 		k := &Ticket{Target: target, Class: []string{"a", "b"}[i%2], PromptTokens: 300}

@@ -214,9 +214,9 @@ func (t *Target) grow(words int) {
 // that labels, adapters and allowed sets make come again with every request.
 const maxIdleTargets = 256
 
-// resolve finds the target of a spec; nil when no rank serves the model. A
-// target that is not free must be given back with unref.
-func (ix *rankIndex) resolve(s TargetSpec) *Target {
+// Resolve finds the target of a spec; nil when no rank serves the model. One that says
+// more than model and shape is kept for as long as the gate, or until unref.
+func (ix *rankIndex) Resolve(s TargetSpec) *Target {
 	m := ix.modelOf(s.Model)
 	if m == nil {
 		return nil
