@@ -21,6 +21,9 @@ type Stored struct {
 	// Extra is what else the hashes of each block depend on (cache salt, hashes of images),
 	// one a block; nil: nothing.
 	Extra [][]string
+	// Salt is the cache salt, where the engine tells it apart; vLLM tells it in Extra of a
+	// prompt's first block.
+	Salt string
 	// Medium is where the blocks are: "GPU" or empty for the cache that prefill uses.
 	Medium string
 	// Group is the KV cache group, Kind its kind; 0 and "" where there is only one.
