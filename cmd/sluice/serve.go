@@ -253,7 +253,10 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	r.gate = gate
 	engines := new(upstream.Sockets)
 	index := kv.New(kv.Options{MaxBytes: cfg.KV.IndexMemory})
-	r.fleet = fleet.New(gate, fleet.Options{Config: cfg, Sockets: engines, Index: index, Log: log.Logger}, clock)
+	r.fleet = fleet.New(gate, fleet.Options{
+		Config: cfg, Sockets: engines, Index: index, Log: log.Logger,
+		TokensPerByte: func(model string) float64 { return r.dispatcher.TokensPerByte(model) }, // there is one before the first worker
+	}, clock)
 	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})
 	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
 	requests := dispatch.NewMetrics(reg)

@@ -46,6 +46,10 @@ func (d *Dispatcher) Wait(ctx context.Context) error {
 	}
 }
 
+// TokensPerByte is how many tokens of a model a byte of a prompt is, as far as engines'
+// answers have taught. It takes no lock.
+func (d *Dispatcher) TokensPerByte(pool string) float64 { return d.estimator.TokensPerByte(pool) }
+
 // Serve runs one request and writes the answer to w, whatever becomes of it. It
 // panics with http.ErrAbortHandler when an answer that has begun cannot be
 // finished, so that the client sees that it is broken; call.Record is whole then

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+
+	"github.com/sluice-router/sluice/internal/kv/events"
 )
 
 // Prober is how the workers of a dialect are probed and what their answers mean. The
@@ -40,6 +42,12 @@ type Prober interface {
 	// none. Only an answer of status 200 proves that the scheduler runs: another may be of
 	// the engine's front alone.
 	SchedulerQuestions(model string) []Question
+
+	// KVEventsPath is the route by which an engine with these facts says where it publishes
+	// the events of its KV cache; empty for none. ReadKVEvents reads its answer for the
+	// worker at a host; the error is events.ErrNoSources if it publishes none.
+	KVEventsPath(f *Facts) string
+	ReadKVEvents(host string, answer []byte) ([]events.Source, error)
 
 	// LoadsPath is the route with the engine's load, empty for none; ReadLoads reads
 	// its answer.

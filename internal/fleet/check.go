@@ -267,6 +267,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}
+	f.boundCachesLocked(w)
 	f.sched.set(w.event, f.gatheredLocked(w, now.Add(f.jitterLocked(f.pauseLocked(w)))))
 	warnings := w.warnings()
 	f.mu.Unlock()

@@ -319,6 +319,8 @@ type settings struct {
 	Log          *slog.Logger
 	drainTimeout time.Duration
 	maxProbes    int
+
+	tokensPerByte func(model string) float64
 }
 
 func (s settings) options() Options {
@@ -333,7 +335,7 @@ func (s settings) options() Options {
 				s.config(c)
 			}
 		}),
-		Index: kv.New(kv.Options{}), Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
+		Index: kv.New(kv.Options{}), TokensPerByte: s.tokensPerByte, Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
 	}
 }
 

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"sync/atomic"
 
 	"github.com/sluice-router/sluice/admission"
@@ -12,6 +13,7 @@ import (
 // that can be relied on.
 type cacheRanks struct {
 	approx *kv.Rank                // immutable; nil without an index
+	bound  int64                   // blocks that approx holds at most, 0: not known; guarded by Fleet.mu
 	exact  atomic.Pointer[kv.Rank] // nil: no live stream of events
 
 	// registered is the rank's present registration at the gate, nil when it has none. It is
@@ -50,6 +52,50 @@ func (f *Fleet) dropFromIndex(ranks []*Rank) {
 	for _, r := range ranks {
 		f.opts.Index.Drop(r.caches.approx)
 	}
+}
+
+// byteBlock is how many bytes of a prompt a block of the approximate feed stands for.
+const byteBlock = 256
+
+// startTokensPerByte is assumed of models of which nothing is learned yet.
+const startTokensPerByte = 0.25
+
+// boundCachesLocked tells the index how much the worker's ranks hold at most: what is known
+// of their KV caches, in bytes of prompts. It follows the capacities, and what is learned of
+// the model, of which small changes are left out.
+func (f *Fleet) boundCachesLocked(w *Worker) {
+	x := f.opts.Index
+	if x == nil {
+		return
+	}
+	perByte := 0.0
+	for _, r := range w.Ranks() {
+		c := r.Capacity()
+		cached := c.KVBlocks * cmp.Or(c.BlockSize, unitBlock)
+		if cached > 0 && perByte == 0 {
+			perByte = f.tokensPerByte(w)
+		}
+		bound := int64(0)
+		if cached > 0 {
+			bound = int64(min(max(float64(cached)/perByte/byteBlock, 1), maxCapacity))
+		}
+		if was := r.caches.bound; (was == 0) != (bound == 0) || max(bound-was, was-bound) > was/16 {
+			r.caches.bound = bound
+			x.SetBlocks(r.caches.approx, int(bound))
+		}
+	}
+}
+
+// tokensPerByte is how many tokens of w's model a byte of a prompt is.
+func (f *Fleet) tokensPerByte(w *Worker) float64 {
+	learned := 0.0
+	if f.opts.TokensPerByte != nil && len(w.models) > 0 {
+		learned = f.opts.TokensPerByte(w.models[0])
+	}
+	if !(learned > 0) {
+		return startTokensPerByte
+	}
+	return learned
 }
 
 // emptyCaches has the index forget what the worker's ranks held: its engine is another

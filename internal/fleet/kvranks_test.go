@@ -155,3 +155,57 @@ func TestRegistrationOfARank(t *testing.T) {
 		}
 	})
 }
+
+// TestBoundOfARankInTheIndex shows that a rank holds as much in the index as its engine's
+// cache takes, by the bytes that a token of its model has, and that this follows both.
+func TestBoundOfARankInTheIndex(t *testing.T) {
+	perByte := 0.0
+	o := settings{tokensPerByte: func(model string) float64 {
+		if model != "m" {
+			t.Errorf("asked for the model %q", model)
+		}
+		return perByte
+	}}
+	inBubble(t, o, func(b *testbed) {
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		w := b.add(WorkerSpec{URL: urlA})
+		b.pass(time.Minute)
+		held := func() int {
+			var keys []kv.Key
+			for k := range 1000 {
+				keys = append(keys, kv.Key(k+1))
+			}
+			r := w.Ranks()[0].Approx()
+			b.opts.Index.Store(r, keys)
+			h := b.opts.Index.Match(keys, cacheGroup(admission.RoleRegular), nil, nil)
+			b.opts.Index.Clear(r)
+			if len(h) == 0 {
+				return 0
+			}
+			return h[0].Blocks
+		}
+		for _, step := range []struct {
+			tokens  int64
+			perByte float64
+			want    int
+		}{
+			{0, 0, 1000},          // not known
+			{64 * 100, 0, 100},    // a token of 4 bytes: 64 of them are a block
+			{64 * 100, 0.5, 50},   // one of 2 bytes
+			{64 * 100, 0.505, 50}, // nearly the same
+			{64 * 300, 0.5, 150},
+			{1, 0.5, 1},
+			{0, 0.5, 1000},
+		} {
+			perByte = step.perByte
+			f := serves("m")
+			f.MaxTotalTokens, f.PageSize = step.tokens, 1
+			b.prober.says(urlA, f)
+			b.pass(10 * time.Minute)
+			if got := held(); got != step.want {
+				t.Errorf("%d tokens, %g a byte: %d blocks, want %d", step.tokens, step.perByte, got, step.want)
+			}
+		}
+	})
+}

@@ -30,6 +30,9 @@ type Options struct {
 	// Index is told which ranks there are, and when their caches are empty. Nil: there is
 	// none.
 	Index *kv.Index
+	// TokensPerByte is how many tokens of a model a byte of a prompt is, as far as that is
+	// learned; 0: it is not known. It is called under a lock. Nil: nothing is learned.
+	TokensPerByte func(model string) float64
 	// Log takes state changes of workers. Nil: none.
 	Log *slog.Logger
 

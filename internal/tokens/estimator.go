@@ -120,6 +120,16 @@ func (e *Estimator) Estimate(name string, p *Prompt) int64 {
 	return int64(min(float64(max(p.IDs, 0))+sum+0.5, MaxTokens))
 }
 
+// TokensPerByte is how many tokens a byte of text is in the model; of names without any
+// report, where that starts.
+func (e *Estimator) TokensPerByte(name string) float64 {
+	m := (*e.models.Load())[name]
+	if m == nil {
+		m = fresh
+	}
+	return math.Float64frombits(m.coefs[perASCII].Load())
+}
+
 // parts returns what each coefficient adds to the estimate, and the sum.
 func (m *model) parts(p *Prompt) (parts [numCoefs]float64, sum float64) {
 	amounts := [numCoefs]int64{p.ASCII, p.Other, p.ToolBytes, p.Messages, 0, p.Media}
