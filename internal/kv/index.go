@@ -91,6 +91,10 @@ func (x *Index) SetBlocks(r *Rank, blocks int) {
 func (x *Index) Store(r *Rank, keys []Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.storeLocked(r, keys)
+}
+
+func (x *Index) storeLocked(r *Rank, keys []Key) {
 	if r.gone {
 		return
 	}
