@@ -158,6 +158,7 @@ func checkPriorities(c *Core) error {
 
 func checkPool(c *Core, p *pool) error {
 	cands, rooms, groups, overs := 0, 0, 0, 0
+	total := int64(0)
 	var sum PoolLoad
 	workers := map[string]int{}
 	size, cand := make([]int, len(c.groupNames)), make([]int, len(c.groupNames))
@@ -177,9 +178,10 @@ func checkPool(c *Core, p *pool) error {
 		if size[r.groupID]++; size[r.groupID] == 1 {
 			groups++
 		}
-		if p.load.load(i) != r.load() {
-			return fmt.Errorf("rank %s: load %d, want %d", r.id, p.load.load(i), r.load())
+		if p.load.load(i) != r.amount(p.measure) {
+			return fmt.Errorf("rank %s: load %d, want %d", r.id, p.load.load(i), r.amount(p.measure))
 		}
+		total += r.amount(p.measure)
 		sum.add(r.holds())
 		sum.BatchedTokens += r.capacity.MaxBatchedTokens
 		sum.KVBlocks += r.capacity.KVBlocks
@@ -194,7 +196,7 @@ func checkPool(c *Core, p *pool) error {
 		}
 		if r.room {
 			rooms++
-			if b := best[r.groupID]; b == nil || p.load.keys[i] < p.load.keys[b.index] {
+			if b := best[r.groupID]; b == nil || p.load.keys[i].less(p.load.keys[b.index]) {
 				best[r.groupID] = r
 			}
 		}
@@ -202,6 +204,9 @@ func checkPool(c *Core, p *pool) error {
 	if p.candN != cands || p.roomN != rooms || p.groupsN != groups || !slices.Equal(p.groupSize, size) || !slices.Equal(p.groupCand, cand) {
 		return fmt.Errorf("candidates %d want %d, with room %d want %d, groups %d want %d, sizes %v want %v, candidates by group %v want %v",
 			p.candN, cands, p.roomN, rooms, p.groupsN, groups, p.groupSize, size, p.groupCand, cand)
+	}
+	if p.load.total != total {
+		return fmt.Errorf("load of all %d, want %d", p.load.total, total)
 	}
 	if err := checkWarmUp(c, p); err != nil {
 		return err
@@ -226,7 +231,7 @@ func checkPool(c *Core, p *pool) error {
 		if (b == nil) != (root < 0) || b != nil && p.load.keys[root] != p.load.keys[b.index] {
 			return fmt.Errorf("the root of group %d is %d", g, root)
 		}
-		if b != nil && (least == nil || p.load.keys[b.index] < p.load.keys[least.index]) {
+		if b != nil && (least == nil || p.load.keys[b.index].less(p.load.keys[least.index])) {
 			least = b
 		}
 	}

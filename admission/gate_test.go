@@ -338,8 +338,13 @@ func TestStress(t *testing.T) {
 	wantIdle(t, g, every...)
 }
 
-type leastLoaded struct{ firstFit }
+// leastLoaded takes the rank with the least booked, by a measure.
+type leastLoaded struct {
+	firstFit
+	measure Measure
+}
 
+func (p leastLoaded) Measure() Measure        { return p.measure }
 func (leastLoaded) Pick(v *View, _ *Hint) int { return v.Min() }
 
 // manualClock has its hands moved by the test. Timers do not fire by

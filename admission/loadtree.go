@@ -8,19 +8,27 @@ import "math/bits"
 // its groups; a booking moves one leaf in O(log n).
 type loadTree struct {
 	leaves int       // a power of two; 0: the pool has no ranks
-	keys   []uint64  // by rank index: load<<seqBits | order of the last booking
+	keys   []loadKey // by rank index
+	total  int64     // load of all
 	wins   [][]int32 // by group id; nil: the pool has no rank of the group
+}
+
+// loadKey orders ranks: by load, which is in what the pool's policy goes by, and then by
+// the order of their last bookings.
+type loadKey struct {
+	load int64
+	seq  uint64
+}
+
+func (k loadKey) less(o loadKey) bool {
+	return k.load < o.load || k.load == o.load && k.seq < o.seq
 }
 
 // In a tournament win, win[1] is the root and leaf i is win[leaves+i]; nobody
 // is -1.
 
-const (
-	seqBits = 40
-	seqMask = 1<<seqBits - 1
-	// fewRanks is up to how many ranks looking at each is cheaper than a tree.
-	fewRanks = 16
-)
+// fewRanks is up to how many ranks looking at each is cheaper than a tree.
+const fewRanks = 16
 
 // join makes place for ranks of a group, with indexes below n.
 func (t *loadTree) join(group, n int) {
@@ -31,6 +39,12 @@ func (t *loadTree) join(group, n int) {
 	if t.wins[group] == nil {
 		t.wins[group] = newTournament(t.leaves)
 	}
+}
+
+// forget takes the load of rank i, which does not take part any more, out of the total.
+func (t *loadTree) forget(i int) {
+	t.total -= t.keys[i].load
+	t.keys[i].load = 0
 }
 
 // leave forgets a group that has no rank left in the pool.
@@ -53,7 +67,7 @@ func (t *loadTree) grow(n int) {
 	if leaves <= t.leaves {
 		return
 	}
-	keys := make([]uint64, leaves)
+	keys := make([]loadKey, leaves)
 	copy(keys, t.keys)
 	old := t.leaves
 	t.keys, t.leaves = keys, leaves
@@ -84,21 +98,22 @@ func (t *loadTree) better(a, b int32) int32 {
 		return b
 	case b < 0:
 		return a
-	case t.keys[b] < t.keys[a]:
+	case t.keys[b].less(t.keys[a]):
 		return b
 	}
 	return a
 }
 
-func (t *loadTree) load(i int) int64 { return int64(t.keys[i] >> seqBits) }
+func (t *loadTree) load(i int) int64 { return t.keys[i].load }
 
 // put sets the load of rank i of a group and whether it takes part. seq orders
 // bookings; zero keeps the order the rank has.
 func (t *loadTree) put(i, group int, load int64, seq uint64, in bool) {
 	if seq == 0 {
-		seq = t.keys[i]
+		seq = t.keys[i].seq
 	}
-	t.keys[i] = uint64(load)<<seqBits | seq&seqMask
+	t.total += load - t.keys[i].load
+	t.keys[i] = loadKey{load, seq}
 	leaf := int32(-1)
 	if in {
 		leaf = int32(i)
@@ -149,7 +164,7 @@ func (t *loadTree) min(set bitmap, n, only int, groups *[]bitmap) int {
 // does not go into a subtree whose winner is no better.
 func (t *loadTree) search(win []int32, p int, set bitmap, best int32) int32 {
 	w := win[p]
-	if w < 0 || best >= 0 && t.keys[best] <= t.keys[w] {
+	if w < 0 || best >= 0 && !t.keys[w].less(t.keys[best]) {
 		return best
 	}
 	if set.has(int(w)) {

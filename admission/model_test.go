@@ -101,12 +101,13 @@ func newWorld(t *rapid.T) *world {
 	calm, least := rapid.Bool().Draw(t, "calm"), rapid.Bool().Draw(t, "least loaded")
 	o := Options{Limits: drawLimits(t), HealthInterval: 3 * time.Second, Classes: drawClasses(t), Reject: drawReject(t)}
 	o.QueueMode = rapid.SampledFrom([]QueueMode{QueueAuto, QueueAuto, QueueStrict, QueueLanes}).Draw(t, "lanes")
+	measure := rapid.SampledFrom([]Measure{ByRequests, ByTokens, ByKV, ByTokensAndKV}).Draw(t, "measure")
 	if least {
-		o.NewPolicy = func(string, Role) Policy { return leastLoaded{} }
+		o.NewPolicy = func(string, Role) Policy { return leastLoaded{measure: measure} }
 	}
 	port := NewPort(o)
 	w := &world{port: port, core: port.core, options: o, now: 1, calm: calm, ref: &reference{
-		limits: o.Limits, leastLoaded: least, classes: o.Classes, reject: o.Reject, strict: isStrict(o.QueueMode, o.Classes),
+		limits: o.Limits, leastLoaded: least, measure: measure, classes: o.Classes, reject: o.Reject, strict: isStrict(o.QueueMode, o.Classes),
 		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
 		fences: map[*modelGroup]*refFence{}, groupGrants: map[*modelGroup]int{}, warmUps: map[*pool]*refWarmUp{}, looked: map[*modelGroup]bool{},
 	}}

@@ -1,5 +1,7 @@
 package admission
 
+import "math"
+
 // Hint is what a policy may know of the request it places. Everything in it
 // was computed before the gate's lock was taken.
 type Hint struct {
@@ -12,6 +14,9 @@ type Hint struct {
 	Holders [MaxHolders]Holder
 	// PromptTokens are those of the leg that Holders' tokens are a part of.
 	PromptTokens int64
+	// PrefixKey is the hash of the beginning of the prompt; valid when HasPrefix is set.
+	PrefixKey uint64
+	HasPrefix bool
 }
 
 // MaxHolders is how many ranks a [Hint] names at most.
@@ -91,16 +96,39 @@ func (v *View) Next(i int) int { return v.set.next(i) }
 // Choices for passed requests count those, too.
 func (v *View) Load(i int) int64 {
 	l := v.pool.load.load(i)
+	if v.pool.measure != ByRequests {
+		l = v.ranks[i].load()
+	}
 	if v.passing {
 		l += int64(v.ranks[i].passed)
 	}
 	return l
 }
 
-// Min returns the rank with the least booked load; among equals the one that
-// was booked least recently. It is for ranks with room, and not for choices where
-// Passing is true.
+// Min returns the rank with the least booked, by the measure of the pool's policy (see
+// [Measured]); among equals the one that was booked least recently. It is for ranks with
+// room, and not for choices where Passing is true.
 func (v *View) Min() int { return v.pool.load.min(v.set, v.n, v.group, v.pool.groups) }
+
+// Amount returns what is booked on rank index i, by the measure of the pool's policy.
+func (v *View) Amount(i int) int64 { return v.pool.load.load(i) }
+
+// MeanAmount returns the mean of Amount over the candidates of the pool, whether they have
+// room and may be chosen or not.
+func (v *View) MeanAmount() float64 {
+	return float64(v.pool.load.total) / float64(max(v.pool.candN, 1))
+}
+
+// MeanLoad returns the mean of Load over the same ranks, without passed requests.
+func (v *View) MeanLoad() float64 {
+	return float64(v.pool.sum.Requests) / float64(max(v.pool.candN, 1))
+}
+
+// BookedBefore tells whether the last booking of rank index i is longer ago than that of
+// j.
+func (v *View) BookedBefore(i, j int) bool {
+	return v.pool.load.keys[i].seq < v.pool.load.keys[j].seq
+}
 
 // Tokens returns the uncached prompt tokens that are booked on rank index i and not
 // computed yet.
@@ -117,6 +145,63 @@ func (v *View) Index(r *Rank) int {
 // Passing tells whether the choice is for a request that holds nothing (see
 // [Gate.Pass]): the ranks may have no room, and Load counts such requests too.
 func (v *View) Passing() bool { return v.passing }
+
+// Measured is a policy that has the ranks of its pool ordered by another measure than
+// ByRequests.
+type Measured interface {
+	Policy
+	// Measure is called once, before the pool has any rank.
+	Measure() Measure
+}
+
+// Measure is what of the bookings of a rank [View.Min] and [View.Amount] go by.
+type Measure uint8
+
+// The measures.
+const (
+	// ByRequests is what [View.Load] returns, without passed requests.
+	ByRequests Measure = iota
+	// ByTokens is what [View.Tokens] returns.
+	ByTokens
+	// ByKV is the tokens for which KV blocks are booked.
+	ByKV
+	// ByTokensAndKV is TokenWeight times the one and the other together, for ranks that
+	// both prefill and decode.
+	ByTokensAndKV
+)
+
+// TokenWeight is how many tokens that a rank keeps while it generates are as much work
+// for it as one token of a prompt that it has yet to compute. A step of decode reads the
+// KV blocks of all requests: an answer of some hundred tokens reads a token that is kept
+// some hundred times, which takes a tenth to a half of the time to compute one.
+const TokenWeight = 4
+
+func measureOf(p Policy) Measure {
+	if m, ok := p.(Measured); ok {
+		return m.Measure()
+	}
+	return ByRequests
+}
+
+// amount is what is booked on r.
+func (r *Rank) amount(m Measure) int64 {
+	switch m {
+	case ByTokens:
+		return r.tokens
+	case ByKV:
+		return r.kvTokens()
+	case ByTokensAndKV:
+		return TokenWeight*r.tokens + r.kvTokens()
+	}
+	return r.load()
+}
+
+// kvTokens is the tokens for which KV blocks of r are booked, up to a bound that keeps sums
+// from overflow.
+func (r *Rank) kvTokens() int64 {
+	size := r.blockSize()
+	return min(r.blocksPending+r.blocksActive, math.MaxInt64/4/size) * size
+}
 
 // PolicyFactory makes the policy of one pool.
 type PolicyFactory func(model string, role Role) Policy

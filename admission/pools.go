@@ -34,6 +34,7 @@ type pool struct {
 	// ordinary case and needs no intersection
 	groupSize []int
 	groupsN   int
+	measure   Measure // of the policy
 	load      loadTree
 }
 

@@ -40,6 +40,8 @@ type RequestHint struct {
 	HasKey       bool
 	Holders      []RequestHolder `json:",omitempty"`
 	PromptTokens int64           `json:",omitempty"`
+	PrefixKey    uint64          `json:",omitempty"`
+	HasPrefix    bool            `json:",omitempty"`
 }
 
 // RequestHolder is a [Holder].
@@ -275,7 +277,7 @@ func (p *Port) rank(ref RankRef) *Rank {
 
 // hint reads a written hint.
 func (p *Port) hint(r *RequestHint) Hint {
-	h := Hint{Key: r.Key, HasKey: r.HasKey, PromptTokens: r.PromptTokens}
+	h := Hint{Key: r.Key, HasKey: r.HasKey, PromptTokens: r.PromptTokens, PrefixKey: r.PrefixKey, HasPrefix: r.HasPrefix}
 	for i, holder := range r.Holders[:min(len(r.Holders), MaxHolders)] {
 		h.Holders[i] = Holder{p.rank(holder.Rank), holder.Tokens}
 	}
@@ -284,7 +286,7 @@ func (p *Port) hint(r *RequestHint) Hint {
 
 // hintOf writes a hint down.
 func hintOf(h *Hint) RequestHint {
-	r := RequestHint{Key: h.Key, HasKey: h.HasKey, PromptTokens: h.PromptTokens}
+	r := RequestHint{Key: h.Key, HasKey: h.HasKey, PromptTokens: h.PromptTokens, PrefixKey: h.PrefixKey, HasPrefix: h.HasPrefix}
 	for _, holder := range h.Holders {
 		if holder.Rank == nil {
 			break

@@ -93,6 +93,7 @@ func (ix *rankIndex) unindexRank(r *Rank) {
 			p.workers[w]--
 		}
 		p.model.ranks--
+		p.load.forget(r.index)
 		if p.groupSize[r.groupID]--; p.groupSize[r.groupID] == 0 {
 			p.groupsN--
 			p.load.leave(r.groupID)

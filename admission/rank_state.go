@@ -44,7 +44,6 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	if r.state.Share|r.share != 0 {
 		ix.refreshShare(r, cand)
 	}
-	load := r.load()
 	overDelta := b2i(cand && over) - b2i(r.cand && r.over)
 	holds := r.holds()
 	more := holds.minus(r.counted)
@@ -70,7 +69,7 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 			p.roomN += d
 			p.roomIn[r.index/(64*roomBlock)] += int32(d)
 		}
-		p.load.put(r.index, r.groupID, load, seq, room)
+		p.load.put(r.index, r.groupID, r.amount(p.measure), seq, room)
 	}
 	r.cand, r.room, r.over, r.counted = cand, room, over, holds
 }

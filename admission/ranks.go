@@ -61,6 +61,7 @@ func (ix *rankIndex) model(name string) *model {
 	m := &model{name: name}
 	for role := range numRoles {
 		p := &pool{model: m, role: role, policy: ix.newPolicy(name, role), groups: &ix.groups, workers: map[string]int{}}
+		p.measure = measureOf(p.policy)
 		p.grow(ix.words, ix.indexCap, len(ix.groupNames))
 		m.pools[role] = p
 	}

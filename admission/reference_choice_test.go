@@ -142,8 +142,8 @@ func (m *reference) chosenAmong(best []*refRank, r *refRank) bool {
 		return false
 	}
 	for _, o := range best {
-		if m.leastLoaded && o.load() < r.load() {
-			m.complain("%s has load %d, but %s has %d", r.real.id, r.load(), o.real.id, o.load())
+		if mine, others := r.amount(m.measure), o.amount(m.measure); m.leastLoaded && others < mine {
+			m.complain("%s has load %d, but %s has %d", r.real.id, mine, o.real.id, others)
 		}
 	}
 	return true

@@ -230,3 +230,17 @@ func (r *refRank) load() int {
 	}
 	return r.pending + r.active
 }
+
+// amount is what is booked on r, by a measure.
+func (r *refRank) amount(by Measure) int64 {
+	kv := (r.blocks[0] + r.blocks[1]) * r.real.blockSize()
+	switch by {
+	case ByTokens:
+		return r.tokens
+	case ByKV:
+		return kv
+	case ByTokensAndKV:
+		return 4*r.tokens + kv
+	}
+	return int64(r.load())
+}

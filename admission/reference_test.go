@@ -24,6 +24,7 @@ type reference struct {
 	stopped, noWaits   bool
 	drainEnd           Instant
 	leastLoaded        bool // the policy under test
+	measure            Measure
 	decided            []*refTicket
 	arriving           *refTicket
 	deficit            map[refQueue]int64

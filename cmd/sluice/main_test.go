@@ -84,7 +84,7 @@ func TestConfigurationErrorsAreOneLineEach(t *testing.T) {
 			command, "--prefill", "http://a", "http://b", "--pd-disaggregation", "--policy", "bucket")
 		want := `sluice: warning: environment SLUICE_PORT: ignored: its value "tcp://10.0.0.1:1" is one that Kubernetes sets for a service of that name (enableServiceLinks: false in the pod keeps it away)
 sluice: environment SLUICE_LOG_LEVEL: log.log_level: "loud": must be one of debug, info, warn, error
-sluice: flag --policy: routing.policy: "bucket": is not available yet; use one of random, round_robin, power_of_two, least_load, consistent_hashing
+sluice: flag --policy: routing.policy: "bucket": is not available yet; use one of random, round_robin, power_of_two, least_load, consistent_hashing, cache_aware, prefix_hash
 sluice: flag --prefill: workers[0].bootstrap_port: "http://b": must be a bootstrap port or none; for another worker repeat --prefill
 `
 		if code != exitFailure || stdout != "" || stderr != want {
@@ -156,7 +156,7 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	_, stdout, _ := sluice(t, nil, "__complete", "serve", "--policy", "")
-	if !strings.HasPrefix(stdout, "random\nround_robin\npower_of_two\nleast_load\nconsistent_hashing\n:4\n") {
+	if !strings.HasPrefix(stdout, "random\nround_robin\npower_of_two\nleast_load\nconsistent_hashing\ncache_aware\nprefix_hash\n:4\n") {
 		t.Errorf("completions of --policy: %s", stdout)
 	}
 	_, stdout, _ = sluice(t, nil, "__complete", "serve", "--prefill-q")

@@ -218,9 +218,13 @@ func queueMode(o config.QueueOrder) admission.QueueMode {
 func policies(r config.Routing) (admission.PolicyFactory, error) {
 	var made [3]admission.PolicyFactory
 	seed := rand.Uint64()
+	options := policy.Options{
+		CacheWeight: r.CacheWeight, CacheMinMatch: r.CacheMinMatch,
+		PrefixTokens: r.PrefixTokenCount, PrefixLoadFactor: r.PrefixHashLoadFactor, PrefixLoadSlack: int64(r.PrefixHashBalanceAbs),
+	}
 	for i, name := range []config.Policy{r.Policy, r.PrefillPolicy, r.DecodePolicy} {
 		var err error
-		if made[i], err = policy.New(string(name), seed); err != nil {
+		if made[i], err = policy.NewWith(string(name), seed, options); err != nil {
 			return nil, err
 		}
 	}

@@ -147,14 +147,23 @@ const (
 	PolicyPowerOfTwo        Policy = "power_of_two"
 	PolicyLeastLoad         Policy = "least_load"
 	PolicyConsistentHashing Policy = "consistent_hashing"
+	PolicyCacheAware        Policy = "cache_aware"
+	PolicyPrefixHash        Policy = "prefix_hash"
 )
 
 // Routing says how ranks are chosen. PrefillPolicy and DecodePolicy are filled
 // in from Policy when they are not set, so readers need no fallback.
 type Routing struct {
-	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
-	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for prefill workers."`
-	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for decode workers."`
+	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|least_load|consistent_hashing|cache_aware|prefix_hash" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
+	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing|cache_aware|prefix_hash" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for prefill workers."`
+	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing|cache_aware|prefix_hash" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for decode workers."`
+
+	CacheWeight   float64 `yaml:"cache_weight" default:"8" range:"0:1000" help:"cache_aware: how many tokens that wait for a worker count as much as one token of the prompt that the worker has in its KV cache. 0: the caches do not count. 1: the least time to the first token of this request, at the expense of later ones."`
+	CacheMinMatch float64 `yaml:"cache_min_match" default:"0.1" range:"0:1" alias:"cache-threshold" help:"cache_aware: a worker that has less than this fraction of the prompt in its KV cache counts as one that has nothing of it."`
+
+	PrefixTokenCount     int     `yaml:"prefix_token_count" default:"256" range:"1:131072" help:"prefix_hash: how many tokens of the beginning of a prompt make its key, at 4 bytes a token."`
+	PrefixHashLoadFactor float64 `yaml:"prefix_hash_load_factor" default:"1.25" range:"0:1000" help:"prefix_hash: a worker is passed over while the tokens booked on it are more than this many times the mean, and its requests above the mean more than prefix_hash_balance_abs_threshold."`
+	PrefixHashBalanceAbs int     `yaml:"prefix_hash_balance_abs_threshold" default:"10" range:"0:1000000" help:"prefix_hash: see prefix_hash_load_factor."`
 }
 
 // KV says what is kept of the engines' KV caches.

@@ -258,7 +258,10 @@ func TestValuesInForce(t *testing.T) {
 		{"--prefill-max-inflight-requests-per-worker -7", nil, func(c *Config) any { return c.Admission.PrefillMaxInflight }, -1},
 		{"--prefill-max-inflight-requests-per-worker 0", nil, func(c *Config) any { return c.Admission.Enabled() }, false},
 		{pd + "--prefill-max-inflight-requests-per-worker 1 --prefill-queue-size 0 --prefill-queue-timeout-secs 0", nil, func(c *Config) any { return c.Admission.PrefillQueueSize }, 0},
-		{pd + "--policy random --decode-policy round_robin", nil, func(c *Config) any { return c.Routing }, Routing{PolicyRandom, PolicyRandom, PolicyRoundRobin}},
+		{pd + "--policy random --decode-policy round_robin", nil, func(c *Config) any {
+			return [...]Policy{c.Routing.Policy, c.Routing.PrefillPolicy, c.Routing.DecodePolicy}
+		}, [...]Policy{PolicyRandom, PolicyRandom, PolicyRoundRobin}},
+		{"--cache-threshold 0.3", nil, func(c *Config) any { return c.Routing.CacheMinMatch }, 0.3},
 		{"--log-json=false", []string{"SLUICE_LOG_JSON=true"}, func(c *Config) any { return c.Log.JSON }, false},
 		{"", []string{"SLUICE_CONFIG=s.yaml"}, func(c *Config) any { return c.File }, "s.yaml"},
 		// Keys: the stronger source wins over the weaker, whichever of the two forms it has.

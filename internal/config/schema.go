@@ -361,7 +361,7 @@ func (o *option) parseString(v reflect.Value, text string) error {
 }
 
 // notYet are policies of the SGLang model gateway that users may expect here.
-var notYet = map[string]bool{"cache_aware": true, "bucket": true, "manual": true, "prefix_hash": true, "passthrough": true}
+var notYet = map[string]bool{"bucket": true, "manual": true, "passthrough": true}
 
 func choiceError(o *option, text string) error {
 	list := strings.Join(o.choices, ", ")

@@ -14,8 +14,7 @@ const maxWalk = 64
 // without a key are spread at random.
 type consistentHashing struct {
 	rng  rng
-	ring ring
-	ids  []string // by rank index
+	ring namedRing
 }
 
 func newConsistentHashing(r rng) *consistentHashing { return &consistentHashing{rng: r} }
@@ -29,27 +28,15 @@ func (p *consistentHashing) Pick(v *admission.View, h *admission.Hint) int {
 	}
 	// Almost nobody has room. Going on from an index that the key gives is still
 	// the same choice for the same key, and changes only with its neighbours.
-	if len(p.ids) == 0 {
+	if len(p.ring.ids) == 0 {
 		return v.Next(-1)
 	}
 	start := rng{state: h.Key}
-	return v.Next(start.below(len(p.ids)) - 1)
+	return v.Next(start.below(len(p.ring.ids)) - 1)
 }
 
 func (*consistentHashing) Booked(int, *admission.Hint) {}
 
-func (p *consistentHashing) RankAdded(i int, id string) {
-	for len(p.ids) <= i {
-		p.ids = append(p.ids, "")
-	}
-	p.ids[i] = id
-	p.ring.add(i, id)
-}
+func (p *consistentHashing) RankAdded(i int, id string) { p.ring.add(i, id) }
 
-func (p *consistentHashing) RankRemoved(i int) {
-	if i >= len(p.ids) {
-		return
-	}
-	p.ring.remove(i, p.ids[i])
-	p.ids[i] = ""
-}
+func (p *consistentHashing) RankRemoved(i int) { p.ring.remove(i) }

@@ -31,6 +31,13 @@ func (s *spy) Pick(v *admission.View, h *admission.Hint) int {
 	return s.Policy.Pick(v, h)
 }
 
+func (s *spy) Measure() admission.Measure {
+	if m, ok := s.Policy.(admission.Measured); ok {
+		return m.Measure()
+	}
+	return admission.ByRequests
+}
+
 func newFleet(t testing.TB, policy string, n int) *fleet {
 	t.Helper()
 	factory, err := New(policy, 1)

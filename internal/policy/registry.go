@@ -15,17 +15,29 @@ const (
 	PowerOfTwo        = "power_of_two"
 	LeastLoad         = "least_load"
 	ConsistentHashing = "consistent_hashing"
+	CacheAware        = "cache_aware"
+	PrefixHash        = "prefix_hash"
 )
 
 // Default is the policy of a role for which none was named.
 const Default = PowerOfTwo
 
-var makers = map[string]func(rng) admission.Policy{
-	Random:            func(r rng) admission.Policy { return &random{rng: r} },
-	RoundRobin:        func(rng) admission.Policy { return &roundRobin{last: -1} },
-	PowerOfTwo:        func(r rng) admission.Policy { return &powerOfTwo{rng: r} },
-	LeastLoad:         func(r rng) admission.Policy { return &leastLoad{passing: powerOfTwo{rng: r}} },
-	ConsistentHashing: func(r rng) admission.Policy { return newConsistentHashing(r) },
+// pool is what a policy is made for.
+type pool struct {
+	rng   rng
+	model string
+	role  admission.Role
+	opts  *Options
+}
+
+var makers = map[string]func(pool) admission.Policy{
+	Random:            func(p pool) admission.Policy { return &random{rng: p.rng} },
+	RoundRobin:        func(pool) admission.Policy { return &roundRobin{last: -1} },
+	PowerOfTwo:        func(p pool) admission.Policy { return &powerOfTwo{rng: p.rng} },
+	LeastLoad:         func(p pool) admission.Policy { return &leastLoad{passing: powerOfTwo{rng: p.rng}} },
+	ConsistentHashing: func(p pool) admission.Policy { return newConsistentHashing(p.rng) },
+	CacheAware:        func(p pool) admission.Policy { return newCacheAware(p) },
+	PrefixHash:        func(p pool) admission.Policy { return newPrefixHash(p) },
 }
 
 // Names returns the names that New knows, sorted.
@@ -38,15 +50,20 @@ func Names() []string {
 	return names
 }
 
-// New returns a factory of the policy called name. The choices of two factories
-// with the same seed are the same for the same history of a pool.
+// New returns a factory of the policy called name, with [DefaultOptions].
 func New(name string, seed uint64) (admission.PolicyFactory, error) {
+	return NewWith(name, seed, DefaultOptions())
+}
+
+// NewWith returns a factory of the policy called name. The choices of two factories
+// with the same seed are the same for the same history of a pool.
+func NewWith(name string, seed uint64, o Options) (admission.PolicyFactory, error) {
 	mk, ok := makers[name]
 	if !ok {
 		return nil, fmt.Errorf("unknown policy %q: known are %s", name, strings.Join(Names(), ", "))
 	}
 	return func(model string, role admission.Role) admission.Policy {
-		return mk(rng{state: seed ^ HashKey(model) ^ mix(uint64(role)+1)})
+		return mk(pool{rng: rng{state: seed ^ HashKey(model) ^ mix(uint64(role)+1)}, model: model, role: role, opts: &o})
 	}, nil
 }
 

@@ -114,3 +114,25 @@ func (r *ring) walk(key uint64, steps int, v *admission.View) int {
 		at = 0
 	}
 }
+
+// namedRing is a ring that remembers the ids of its ranks.
+type namedRing struct {
+	ring
+	ids []string // by rank index
+}
+
+func (r *namedRing) add(i int, id string) {
+	for len(r.ids) <= i {
+		r.ids = append(r.ids, "")
+	}
+	r.ids[i] = id
+	r.ring.add(i, id)
+}
+
+func (r *namedRing) remove(i int) {
+	if i >= len(r.ids) {
+		return
+	}
+	r.ring.remove(i, r.ids[i])
+	r.ids[i] = ""
+}
