@@ -29,6 +29,12 @@ const (
 	FieldInput
 	FieldInputIDs
 	FieldInputEmbeds
+	FieldSystem
+	FieldInstructions
+	FieldChatTemplate
+	FieldChatTemplateArgs
+	FieldDocuments
+	FieldReasoningEffort
 
 	FieldMaxTokens
 	FieldMaxCompletionTokens
@@ -44,6 +50,7 @@ const (
 	FieldPriority
 	FieldLoRAPath
 	FieldCacheSalt
+	FieldExtraKey
 	FieldNVExt
 
 	FieldRID
@@ -85,6 +92,12 @@ var fieldNames = [numFields]string{
 	FieldInput:               "input",
 	FieldInputIDs:            "input_ids",
 	FieldInputEmbeds:         "input_embeds",
+	FieldSystem:              "system",
+	FieldInstructions:        "instructions",
+	FieldChatTemplate:        "chat_template",
+	FieldChatTemplateArgs:    "chat_template_kwargs",
+	FieldDocuments:           "documents",
+	FieldReasoningEffort:     "reasoning_effort",
 	FieldMaxTokens:           "max_tokens",
 	FieldMaxCompletionTokens: "max_completion_tokens",
 	FieldMinTokens:           "min_tokens",
@@ -98,6 +111,7 @@ var fieldNames = [numFields]string{
 	FieldPriority:            "priority",
 	FieldLoRAPath:            "lora_path",
 	FieldCacheSalt:           "cache_salt",
+	FieldExtraKey:            "extra_key",
 	FieldNVExt:               "nvext",
 	FieldRID:                 "rid",
 	FieldRequestID:           "request_id",
