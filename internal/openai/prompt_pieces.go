@@ -315,12 +315,20 @@ func (w *PromptWalk) text(raw []byte) {
 		if raw = raw[n:]; len(raw) == 0 {
 			break
 		}
+		if len(raw) > 1 && raw[1] != 'u' {
+			buf = append(buf, unescaped[raw[1]])
+			raw = raw[2:]
+			continue
+		}
 		n = escapeLen(raw)
 		buf = appendUnescaped(buf, raw[:n], nil)
 		raw = raw[n:]
 	}
 	flush()
 }
+
+// unescaped are the bytes that a backslash and another byte stand for.
+var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escapeLen is the length of the escape at the start of b, of both halves of a pair.
 func escapeLen(b []byte) int {
