@@ -310,6 +310,11 @@ func (f *filter) notFenced(x *fence, t *Ticket, s *candidates) bool {
 func (ch *chooser) pick(t *Ticket, s *candidates) {
 	target := t.Target
 	group := -1
+	var best holding
+	gating := s.gating()
+	if t.Hints[gating].Holders[0].Rank != nil {
+		best = ch.bestHolding(t, gating, s.of(gating).set)
+	}
 	if !s.single() {
 		if target.prefers {
 			ch.preferPrefill(target, s)
@@ -328,6 +333,7 @@ func (ch *chooser) pick(t *Ticket, s *candidates) {
 		ch.preferSingle(target, s)
 	}
 	t.Decode = ch.ask(s, DecodeLeg, &t.Hints[DecodeLeg], group)
+	t.explain(gating, t.prefillRank(), best)
 }
 
 // follow keeps the candidates for decode that may follow the prefill rank pr.

@@ -23,4 +23,5 @@ type Core struct {
 	// counters
 	missed uint64
 	fences uint64
+	lost   lostTokens
 }

@@ -153,6 +153,7 @@ func (c *Core) grant(now Instant, t *Ticket, f *modelGroup, out *[]*Ticket) bool
 	}
 	m.pools[t.Target.role(DecodeLeg)].booked(t.Decode, &t.Hints[DecodeLeg])
 	c.beginRuns(now, t)
+	c.lost.count(now, &t.choice)
 	f.grants++
 	if f.fenceWaits {
 		f.fenceWaits, f.fenceAt = false, now

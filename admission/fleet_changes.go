@@ -10,8 +10,9 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 		c.applyReports(now, changes, out)
 		return
 	}
-	structure := false
+	structure, described := false, false // which models share ranks; what ranks are
 	for _, ch := range changes {
+		described = described || ch.Op == AddRank || ch.Op == RemoveRank || ch.Op == SetAttributes
 		switch ch.Op {
 		case AddRank:
 			structure = structure || len(ch.Rank.models) > 1
@@ -39,6 +40,9 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 		}
 	}
 	c.chooser.grow()
+	if described {
+		c.publishAllPartners()
+	}
 	c.restructure(now, &c.rankIndex, structure)
 	for _, m := range c.modelsByName {
 		for _, t := range m.targets {

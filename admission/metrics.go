@@ -263,6 +263,7 @@ var (
 	descUnknown    = metric.Counter("sluice_admission_unknown_classes_total", "Requests that named a class or family that is not configured.")
 	descClosed     = metric.Counter("sluice_admission_closed_seconds_total", "Seconds during which the request at the head of a queue could not start, by the resource it lacked; all queues together.", "resource")
 	descClosedBy   = metric.Counter("sluice_admission_class_closed_seconds_total", "Seconds during which the request at the head of a class's queue could not start, by the resource it lacked.", "class", "resource")
+	descLost       = metric.Counter("sluice_admission_cache_tokens_lost_total", "Prompt tokens that admitted requests would have found in the KV cache of a rank that had no room, beyond those of the rank that they were given; --affinity-lookahead makes them fewer.")
 	descMissed     = metric.Counter("sluice_admission_missed_events_total", "Requests that were admitted only by the periodic recheck (a missed wake-up); each is a bug in the router.")
 )
 
@@ -273,7 +274,7 @@ func (*ledgerCollector) Metrics() metric.Descs {
 	return metric.Descs{
 		descInflight, descQueued, descDepth, descOldest, descQueueLimit,
 		descSlots, descSlotLimit, descDecode, descClosed, descClosedBy, descMissed,
-		descTokens, descDeficit, descPrefill, descTokensCap, descBlocks, descBlocksCap, descDrift, descVetoed, descMissing, descFences, descFenced, descUnknown,
+		descTokens, descDeficit, descPrefill, descTokensCap, descBlocks, descBlocksCap, descDrift, descVetoed, descMissing, descFences, descFenced, descUnknown, descLost,
 	}
 }
 
@@ -348,6 +349,7 @@ func (c *ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	send(descMissed, float64(s.MissedEvents))
+	send(descLost, float64(s.CacheTokensLost))
 
 	for _, r := range mergeRanks(s) {
 		if r.prefill {

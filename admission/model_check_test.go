@@ -58,6 +58,9 @@ func (w *world) check(t *rapid.T) {
 		if k.class != nil && (r.class == nil || r.class.Name != k.class.Name || r.orderBy != k.orderBy) {
 			t.Fatalf("a request is of class %v, want %s; or has another deadline", r.class, k.class.Name)
 		}
+		if k.queued {
+			w.checkMayUse(t, k)
+		}
 		// No lost wake-up: nobody waits while its head has room.
 		if h := w.ref.laneHead(k); k.queued && (h == nil || k.ahead(h)) && len(w.ref.open(k)) > 0 {
 			t.Fatal("a head waits though it has room")
@@ -86,6 +89,21 @@ func (w *world) check(t *rapid.T) {
 	}
 	if int64(closed) != w.ref.closed {
 		t.Fatalf("closed for %s, want %s", closed, time.Duration(w.ref.closed))
+	}
+}
+
+// checkMayUse compares what k may ever run on with what its target allows in pairs.
+func (w *world) checkMayUse(t *rapid.T, k *refTicket) {
+	may := map[*refRank]bool{}
+	for _, c := range w.ref.choices(k, func(*refRank) bool { return true }, 0) {
+		may[c.prefill], may[c.decode] = true, true
+	}
+	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
+		for l := range numLegs {
+			if want := may[r] && r.real.role == k.role(l) && (l == DecodeLeg || !k.single()); k.target.MayUse(l, r.real) != want {
+				t.Fatalf("a request may run its %s leg on %s: %t, want %t", l, r.real.id, !want, want)
+			}
+		}
 	}
 }
 

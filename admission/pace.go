@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// paceEvidence is how many admissions of the last half minute are enough to go
@@ -205,6 +208,15 @@ func (m *rateMeter) add(now Instant) {
 	m.advance(now)
 	m.counts[m.last%rateWindow]++
 	m.sum++
+}
+
+// addMany counts n at once; rateMeter then counts something else than admissions.
+func (m *rateMeter) addMany(now Instant, n int64) {
+	m.advance(now)
+	c := &m.counts[m.last%rateWindow]
+	fits := min(uint64(max(n, 0)), uint64(math.MaxUint32-*c))
+	*c += uint32(fits)
+	m.sum += fits
 }
 
 // perSecond returns the admissions a second over the window, or over the time

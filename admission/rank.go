@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // RankSpec describes a rank to the gate.
@@ -149,6 +150,8 @@ type Rank struct {
 	worker     string
 	number     string // "@3" for a data-parallel rank; of a whole worker, which has one, "@0"
 	data       any
+
+	facts atomic.Pointer[rankFacts] // while it is registered; what it has is never changed
 }
 
 // NewRank makes a rank that [Change] can add.

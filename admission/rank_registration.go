@@ -32,6 +32,7 @@ func (ix *rankIndex) indexRank(r *Rank) {
 	r.domainID = ix.domain(domainKey{r.group, r.topology})
 	ix.groups[r.groupID].set(r.index)
 	ix.domains[r.domainID].set(r.index)
+	r.facts.Store(&rankFacts{models: r.models, labels: r.labels, adapters: r.adapters, group: r.groupID, domain: r.domainID})
 	ix.sizes.join(r, ix.words)
 	ix.priorities.join(r, ix.words)
 	ix.ownSlots += b2i(r.ownSlots())
@@ -118,6 +119,7 @@ func (ix *rankIndex) removeRank(r *Rank) {
 		return
 	}
 	r.present = false
+	r.facts.Store(nil)
 	ix.refresh(r, 0)
 	ix.countVeto(r, false)
 	ix.unindexRank(r)

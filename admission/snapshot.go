@@ -103,6 +103,11 @@ type Stats struct {
 	// named a class or family that is not configured.
 	Fences, UnknownClasses uint64
 	Reject                 RejectThresholds
+	// CacheTokensLost counts the prompt tokens that granted requests would have found
+	// cached on a rank that had no room, beyond those of the rank that they were given;
+	// CacheTokensLostPerMinute is by the last half minute.
+	CacheTokensLost          uint64
+	CacheTokensLostPerMinute int64
 }
 
 func (r *Rank) stats() RankStats {
@@ -154,6 +159,7 @@ func newReport(c *Core, now Instant, lacks bool) *report {
 	s := &report{core: c, now: now, lacks: lacks, Stats: Stats{
 		Limits: c.limits, Waiting: c.waiting, MissedEvents: c.missed, WaitingBytes: c.waitingSize,
 		Fences: c.fences, UnknownClasses: c.unknownClass, Reject: c.reject,
+		CacheTokensLost: c.lost.total, CacheTokensLostPerMinute: c.lost.perMinute(now, c.start),
 	}}
 	s.WaitingBy = map[Shape]int{}
 	for shape, n := range c.waitingBy {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // Target is what a request may be placed on: a model, a shape, and the ranks
@@ -22,6 +23,10 @@ type Target struct {
 	gate     *Gate // of targets that are not free and that a gate resolved
 	topology Topology
 	prefers  bool
+
+	// partners are the pairing groups, or with TopologyRequired the domains, of the ranks
+	// that may run each leg; see MayUse. Each set is replaced, never changed.
+	partners [numLegs]atomic.Pointer[bitmap]
 
 	// guarded by the gate's lock
 	refs    int // of targets that are not free: tickets that use it
@@ -172,19 +177,28 @@ func (t *Target) narrows(l Leg) bool {
 
 // admits tells whether rank r, of the right role, may be what leg l runs on.
 func (t *Target) admits(l Leg, r *Rank) bool {
+	return t.names(l, r) && t.accepts(l, r.labels, r.adapters)
+}
+
+// accepts tells whether a rank of these labels and adapters has what the target requires of
+// leg l.
+func (t *Target) accepts(l Leg, labels map[string]string, adapters []string) bool {
 	s := &t.spec
-	if t.pins[l] != "" && !matches(t.pins[l], r) {
-		return false
-	}
-	if s.Allowed[l] != nil && !slices.ContainsFunc(s.Allowed[l], func(n string) bool { return matches(n, r) }) {
-		return false
-	}
 	for _, want := range s.Require[l] {
-		if v, ok := r.labels[want.Key]; !ok || v != want.Value {
+		if v, ok := labels[want.Key]; !ok || v != want.Value {
 			return false
 		}
 	}
-	return s.Adapter == "" || slices.Contains(r.adapters, s.Adapter)
+	return s.Adapter == "" || slices.Contains(adapters, s.Adapter)
+}
+
+// names tells whether leg l may run on r by the pin and the allowed set of the target.
+func (t *Target) names(l Leg, r *Rank) bool {
+	if t.pins[l] != "" && !matches(t.pins[l], r) {
+		return false
+	}
+	allowed := t.spec.Allowed[l]
+	return allowed == nil || slices.ContainsFunc(allowed, func(n string) bool { return matches(n, r) })
 }
 
 // matchRank keeps the target's sets in line with a rank that came, changed or
@@ -247,6 +261,7 @@ func (ix *rankIndex) intern(m *model, s TargetSpec) *Target {
 			}
 		}
 		ix.pinned[key] = t
+		ix.publishPartners(t)
 	}
 	if t.refs == 0 && key.rest != "" {
 		ix.idle = slices.DeleteFunc(ix.idle, func(o *Target) bool { return o == t })

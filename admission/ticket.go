@@ -16,6 +16,8 @@ type Ticket struct {
 	Legs int
 	// Hints are what the policies of the two legs may go by.
 	Hints [numLegs]Hint
+	// Matcher renews Hints while the ticket waits; nil: they stay.
+	Matcher Matcher
 	// Deadline bounds the wait beside the limits' own timeout: the client's
 	// patience. Zero: none.
 	Deadline Instant
@@ -84,7 +86,9 @@ type Ticket struct {
 	deadlinePos int
 	prev, next  *Ticket     // of the target's waiters
 	modelGroup  *modelGroup // while queued
+	matched     *Target     // by the last call of Matcher
 
+	choice     Choice
 	tokens     int64 // prefill tokens held
 	heldBlocks int64
 	granted    Instant // when the holds began
@@ -110,6 +114,21 @@ const (
 	stateGranted
 	stateRefused
 )
+
+// Matcher knows which ranks hold the beginning of a waiting request's prompt.
+type Matcher interface {
+	// Match renews the hints of t. It is handed those that t has, and tells whether it
+	// changed them.
+	//
+	// It is called outside the gate's lock, by the goroutine that waits in Acquire, when t
+	// comes among those that are looked at next, and then every half second. The gate may
+	// decide t meanwhile, and of a Bypass request exchange Target and Instead: Match goes by
+	// [Ticket.Matched] instead of these, and by nothing else that the gate sets.
+	Match(t *Ticket, hints *[2]Hint) (changed bool)
+}
+
+// Matched returns the target that Match is to find hints for. It is for Match only.
+func (t *Ticket) Matched() *Target { return t.matched }
 
 // patience is the time from the first arrival to the request's own deadline.
 func (t *Ticket) patience() int64 { return max(int64(t.Deadline.Sub(t.arrival)), 0) }
