@@ -61,6 +61,10 @@ func newSim() *cobra.Command {
 	f.IntVar(&o.Worker.FirstRank, "dp-start-rank", 0, "number of a vLLM server's first rank among those of all servers of the model")
 	f.IntVar(&o.Worker.MaxRunning, "max-running", 0, "most requests that run at once on a rank; 0: 2048, with vllm 256")
 	f.IntVar(&o.Worker.KVTokens, "kv-tokens", 0, "KV capacity of a rank in tokens; 0: practically unlimited")
+	f.IntVar(&o.Worker.CacheBlocks, "cache-blocks", 0, "blocks in a rank's prefix cache; 0: as many as --kv-tokens holds, at most 131072, with --load none; -1: no prefix cache")
+	f.IntVar(&o.Worker.CacheBlock, "cache-block-size", 0, "tokens of these blocks; 0: --page-size, and 16 where that is 1")
+	f.BoolVar(&o.Worker.CacheReport, "cache-report", false, "tell cached tokens in the usage of answers, as SGLang with --enable-cache-report and vLLM with --enable-prompt-tokens-details")
+	f.BoolVar(&o.Worker.DevMode, "dev-mode", false, "serve vLLM's routes of its development mode: /server_info, /reset_prefix_cache")
 	f.StringVar(&o.Worker.APIKey, "worker-api-key", "", "key the workers ask for")
 	t := &o.Worker.Timing
 	f.DurationVar(&t.PrefillTime, "prefill-time", t.PrefillTime, "time of one prefill, whatever the prompt; 0: by --prefill-rate")

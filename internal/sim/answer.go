@@ -34,6 +34,7 @@ func (w *Worker) answer(ctx context.Context, l *lifetime, o *responseWriter, req
 		emit = a.event
 	}
 	err := w.runAll(ctx, l, seqs, emit)
+	w.note(func() { o.rec.Cached = cachedOf(seqs, req.n) })
 	if errors.Is(err, errAborted) && context.Cause(ctx) == errAborted {
 		// Not a failure: the output so far is sent, with finish_reason "abort".
 		for _, s := range seqs {
@@ -256,8 +257,13 @@ func (a *writer) usage(b []byte, seqs []*sequence) []byte {
 		}
 		out += s.produced
 	}
-	return fmt.Appendf(b, `"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null,"reasoning_tokens":0}`,
-		prompt, prompt+out, out)
+	b = fmt.Appendf(b, `"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":`, prompt, prompt+out, out)
+	if cached := cachedOf(seqs, a.req.n); cached > 0 && a.w.opt.CacheReport {
+		b = cacheDetails(b, cached)
+	} else {
+		b = append(b, "null"...)
+	}
+	return append(b, `,"reasoning_tokens":0}`...)
 }
 
 func (a *writer) usageEvent(b []byte, seqs []*sequence) []byte {
@@ -332,8 +338,8 @@ func (a *writer) generated(b []byte, s *sequence, over bool) []byte {
 	default:
 		b = append(b, `{"type":"stop","matched":2}`...)
 	}
-	b = fmt.Appendf(b, `,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":0,"weight_version":"default","num_retractions":0,"dp_rank":%d`,
-		s.prompt, s.produced, s.rank)
+	b = fmt.Appendf(b, `,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d,"weight_version":"default","num_retractions":0,"dp_rank":%d`,
+		s.prompt, s.produced, s.cached, s.rank)
 	if a.req.logprob {
 		b = a.logprobs(b, s)
 	}

@@ -83,6 +83,7 @@ type meeting struct {
 	anyPort             bool
 	prefillRank         int // of prefill, or wanted by decode (-1: follows the room)
 	prompt              int
+	cached              int // prompt tokens that prefill did not compute; set before done
 	failed, transferred bool
 	lost                bool
 	err                 error
@@ -270,13 +271,13 @@ func (b *broker) joinLocked(m *meeting, w *Worker, wanted, have, decodePrompt, p
 
 // transferred tells both sides that decode now holds the KV. It returns false if the
 // meeting has failed before.
-func (b *broker) transferred(m *meeting) bool {
+func (b *broker) transferred(m *meeting, cached int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m.failed || m.lost {
 		return false
 	}
-	m.transferred = true
+	m.transferred, m.cached = true, cached
 	b.forgetLocked(m)
 	close(m.done)
 	return true

@@ -171,10 +171,10 @@ func TestPromptsAreComputedInBatches(t *testing.T) {
 			err   error
 		}
 		results := make(chan result, 10)
-		add := func(ctx context.Context, name string, tokens int) {
+		add := func(ctx context.Context, name string, tokens tokens) {
 			go func() {
-				s := &sequence{prompt: tokens}
-				err := w.join(ctx, b, s, tokens)
+				s := &sequence{prompt: int(tokens)}
+				_, err := w.join(ctx, b, s, tokens)
 				w.move(s, none)
 				results <- result{name, time.Since(began), err}
 			}()

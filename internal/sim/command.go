@@ -49,6 +49,7 @@ func Run(ctx context.Context, o CommandOptions, out io.Writer) error {
 	if o.Load {
 		o.Worker.LogRequests, o.Worker.LogBodyBytes, o.Worker.HealthDelay = -1, -1, -1
 		def(&o.Worker.MaxRunning, 1<<20)
+		def(&o.Worker.CacheBlocks, -1)
 	}
 	o.Each = func(role Role, _ int, w *WorkerOptions) {
 		switch {

@@ -16,7 +16,7 @@
 //
 // No real tokenizer, no sampling, no meaningful text. SGLang: a prompt's token
 // count is its size divided by four, output token k is " t<k>". vLLM: see below.
-// No retraction of running requests, and no prefix cache within a worker. The
+// No retraction of running requests. The
 // package imports nothing else of this module, so that it cannot share a mistake
 // about the protocol with the router.
 //
@@ -86,6 +86,18 @@
 // computed in batches of bounded tokens; DecodePerRequest and DecodePerKTokens make
 // decode slower the more requests and tokens a rank has.
 //
+// # Prefix cache
+//
+// Each rank has an LRU of the blocks it has computed or received (CacheBlocks), keyed by
+// the tokens from the prompt's beginning, the adapter and the cache salt. A prompt is
+// looked up when it begins to compute; what is found is not computed, but for its last
+// token, and cached_tokens tells of it in each engine's form. Output is cached too, as
+// the tokens that its text will be in the next turn's prompt. The cache's blocks do not
+// count as used KV: running requests never evict them. In a pair both engines cache the
+// prompt; SGLang's decode tells the number of its prefill, vLLM's counts what came
+// over the connector as cached. It is emptied by /flush_cache, /reset_prefix_cache,
+// ClearCache and a restart.
+//
 // # Per-request control
 //
 // A request can ask for a fault or an answer of its own, in the header
@@ -124,7 +136,8 @@
 // # Lock order
 //
 // broker.mu, exchange.mu, Worker.mu, life.mu, pool.mu, batcher.mu, blocks.mu,
-// gate.mu, Fleet.mu are leaves: none is held while another is taken, except
-// Worker.lifeMu, which is held during a whole start or kill. A meeting that fails
+// gate.mu, prefixCache.mu, Fleet.mu are leaves: none is held while another is taken,
+// except Worker.lifeMu, which is held during a whole start or kill, and batcher.mu,
+// under which a prompt is looked up in the prefix cache and counted. A meeting that fails
 // cancels the contexts of its legs under broker.mu.
 package sim

@@ -22,9 +22,16 @@ type sequence struct {
 	prefillRank int        // decode: the rank that has the KV, -1: the one that the room implies
 	v           *vsequence // of vLLM only
 
+	// Of the prefix cache; content is nil without one.
+	content *prompt
+	scope   *cacheScope
+	text    func(b []byte, k int) []byte // appends output token k, nil: the output is not cached
+
 	// Owned by the goroutine that runs it.
 	phase    phase
 	produced int
+	cached   int // prompt tokens that were not computed, as the answer tells
+	growth   *growth
 }
 
 // run takes a sequence through the engine and calls emit after each token. Its
@@ -75,7 +82,7 @@ func (w *Worker) runPrefill(parent context.Context, l *lifetime, s *sequence, em
 	if err = w.work(ctx, w.Timing().Transfer); err != nil {
 		return err
 	}
-	if !w.fleet.broker.transferred(m) {
+	if !w.fleet.broker.transferred(m, s.cached) {
 		if err = w.await(ctx, m, nil); err != nil {
 			return err
 		}
@@ -105,6 +112,8 @@ func (w *Worker) runDecode(parent context.Context, l *lifetime, s *sequence, emi
 		w.endLeg(m, &err)
 		return err
 	}
+	s.cached = m.cached // the prefill's number comes with the KV
+	cachedPrompt{w, l, s, s.prompt}.received()
 	// From here on a failure of the prefill does not affect this leg.
 	return w.decode(parent, s, emit)
 }
@@ -164,25 +173,33 @@ func (w *Worker) compute(ctx context.Context, l *lifetime, s *sequence, held boo
 			}
 		}()
 	}
-	return w.computeTokens(ctx, l, s, s.prompt)
+	return w.computeTokens(ctx, l, s, 0)
 }
 
-// computeTokens computes that many tokens of a prompt whose memory is held.
-func (w *Worker) computeTokens(ctx context.Context, l *lifetime, s *sequence, tokens int) error {
+// computeTokens computes a prompt whose memory is held, but for the tokens that came
+// from elsewhere and those that the prefix cache has.
+func (w *Worker) computeTokens(ctx context.Context, l *lifetime, s *sequence, external int) error {
+	p := cachedPrompt{w, l, s, external}
 	if l.batches != nil {
-		if err := w.join(ctx, l.batches[s.rank], s, tokens); err != nil {
+		tokens, err := w.join(ctx, l.batches[s.rank], s, p)
+		if err != nil {
 			return err
 		}
-	} else {
-		if err := l.compute[s.rank].acquire(ctx, 0); err != nil {
-			return err
-		}
-		defer l.compute[s.rank].release(0)
-		w.move(s, prefilling)
-		return w.computeChunks(ctx, s.rank, tokens, w.Timing().prefill(tokens))
+		w.noteProgress()
+		w.note(func() { w.computed(s.rank, tokens) })
+		return nil
 	}
-	w.noteProgress()
-	w.note(func() { w.computed(s.rank, tokens) })
+	if err := l.compute[s.rank].acquire(ctx, 0); err != nil {
+		return err
+	}
+	defer l.compute[s.rank].release(0)
+	w.move(s, prefilling)
+	tokens := p.size()
+	if err := w.computeChunks(ctx, s.rank, tokens, w.Timing().prefill(tokens)); err != nil {
+		return err
+	}
+	p.planned()
+	p.computed()
 	return nil
 }
 
@@ -264,6 +281,9 @@ func (w *Worker) decode(ctx context.Context, s *sequence, emit func(*sequence) e
 		s.produced++
 		w.generated.Add(1)
 		w.noteProgress()
+		if s.growth != nil {
+			s.growth.add(s.produced - 1)
+		}
 		if err := emit(s); err != nil {
 			w.count(0, s.produced)
 			return err

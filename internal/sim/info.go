@@ -140,7 +140,7 @@ func (w *Worker) load(rank int, sections func(string) bool) object {
 		"num_running_reqs": running, "num_waiting_reqs": waiting, "num_waiting_uncached_tokens": waitingTokens,
 		"num_used_tokens": c.used, "num_total_tokens": c.used + waitingTokens, "num_active_tokens": c.used,
 		"max_total_num_tokens": w.opt.KVTokens, "max_running_requests": w.opt.MaxRunning,
-		"token_usage": usage, "gen_throughput": 0.0, "cache_hit_rate": 0.0, "utilization": usage,
+		"token_usage": usage, "gen_throughput": 0.0, "cache_hit_rate": c.hitRate(), "utilization": usage,
 		"total_prefill_uncached_tokens": c.done, "total_prefill_busy_us": c.busy.Microseconds(), "decode_moments": nil,
 	}
 	if sections("memory") {
@@ -240,6 +240,7 @@ func (w *Worker) flushCache(rw http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(rw, "Flush cache failed.")
 		return
 	}
+	w.ClearCache()
 	fmt.Fprintln(rw, "Cache flushed.")
 }
 
@@ -267,7 +268,7 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 		{"utilization", "gauge", func(c rankCounts) float64 { return float64(c.used) / float64(max(1, w.opt.KVTokens)) }},
 		{"pending_prealloc_token_usage", "gauge", func(c rankCounts) float64 { return float64(c.tokens[prealloc]) / float64(max(1, w.opt.KVTokens)) }},
 		{"num_retracted_reqs", "gauge", func(rankCounts) float64 { return 0 }},
-		{"cache_hit_rate", "gauge", func(rankCounts) float64 { return 0 }},
+		{"cache_hit_rate", "gauge", rankCounts.hitRate},
 		{"gen_throughput", "gauge", func(rankCounts) float64 { return 0 }},
 		{"num_prefill_bootstrap_queue_reqs", "gauge", func(c rankCounts) float64 { return float64(c.n[bootstrap]) }},
 		{"num_prefill_inflight_queue_reqs", "gauge", func(c rankCounts) float64 { return float64(c.n[transferring]) }},
@@ -290,7 +291,7 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 		value int64
 	}{
 		{"num_requests_total", int64(s.Ended)}, {"num_aborted_requests_total", int64(s.Gone)},
-		{"prompt_tokens_total", s.PromptTokens}, {"generation_tokens_total", s.OutputTokens}, {"cached_tokens_total", 0},
+		{"prompt_tokens_total", s.PromptTokens}, {"generation_tokens_total", s.OutputTokens}, {"cached_tokens_total", s.CachedTokens},
 	} {
 		fmt.Fprintf(rw, "# TYPE sglang:%s counter\nsglang:%s{engine_type=%q,model_name=%q} %d\n", m.name, m.name, engine, w.opt.Model, m.value)
 	}

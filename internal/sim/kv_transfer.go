@@ -421,7 +421,7 @@ func (t *transferLeg) params(ids []int) []byte {
 	b = appendQuoted(append(b, `,"remote_request_id":`...), t.s.v.id)
 	b = appendQuoted(append(b, `,"remote_host":`...), t.w.opt.SideChannelHost)
 	b = fmt.Appendf(b, `,"remote_port":%d,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":%d`+
-		`,"remote_blocks_expiry_time":null,"transfer_mode":%q,"remote_prefill_cached_tokens":0`, t.at.port, t.s.prompt+t.s.produced-1, mode)
+		`,"remote_blocks_expiry_time":null,"transfer_mode":%q,"remote_prefill_cached_tokens":%d`, t.at.port, t.s.prompt+t.s.produced-1, mode, t.s.cached)
 	if t.w.opt.Connector == MoRIIO {
 		b = appendQuoted(append(b, `,"transfer_id":`...), t.s.v.kv.transferID)
 		b = fmt.Appendf(b, `,"remote_handshake_port":%d,"remote_notify_port":%d,"remote_dp_rank":%d,"remote_dp_size":%d,"remote_dp_size_local":%d`,

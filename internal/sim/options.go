@@ -88,6 +88,19 @@ type WorkerOptions struct {
 	// PageSize is the KV block size in tokens. Default 1, as SGLang's; on vLLM
 	// 16.
 	PageSize int
+	// CacheBlocks is how many blocks a rank keeps in its prefix cache of what it
+	// computed and received. Default what KVTokens holds, at most 128 Ki; negative:
+	// it has no prefix cache.
+	CacheBlocks int
+	// CacheBlock is the size of these blocks in tokens. Default PageSize, and 16
+	// where that is 1.
+	CacheBlock int
+	// CacheReport tells in the usage of answers how many tokens of the prompt were
+	// cached, as vLLM with --enable-prompt-tokens-details and SGLang with
+	// --enable-cache-report. SGLang's /generate always does.
+	CacheReport bool
+	// KVEvents, if set, publishes what the prefix cache stores and removes.
+	KVEvents *KVEvents
 	// Pooling makes a worker serve embeddings, rerank, score, classify and
 	// pooling, which answer 404 otherwise; a regular SGLang worker always serves
 	// rerank.
@@ -267,6 +280,9 @@ func (o WorkerOptions) withDefaults(role Role) WorkerOptions {
 	def(&o.ContextLength, 4<<20)
 	def(&o.ChunkedPrefillSize, 8192)
 	def(&o.MaxPrefillTokens, 16384)
+	if o.KVEvents != nil {
+		def(&o.PageSize, 16)
+	}
 	def(&o.PageSize, 1)
 	def(&o.DefaultBootstrapPort, 8998)
 	def(&o.BootstrapTimeout, 300*time.Second)
@@ -282,6 +298,11 @@ func (o WorkerOptions) withDefaults(role Role) WorkerOptions {
 	def(&o.Timing.OutputTokens, 16)
 	if o.PageSize > 0 {
 		o.KVTokens -= o.KVTokens % o.PageSize
+		def(&o.CacheBlock, o.PageSize)
+		if o.CacheBlock == 1 && o.Backend == SGLang {
+			o.CacheBlock = 16
+		}
+		def(&o.CacheBlocks, max(1, min(o.KVTokens/max(1, o.CacheBlock), 128<<10)))
 	}
 	return o
 }
@@ -298,6 +319,9 @@ func (o WorkerOptions) validate() error {
 	}
 	if o.PageSize < 0 || (o.KVTokens == 0 && o.PageSize > 0) {
 		return fmt.Errorf("cannot simulate a KV cache of less than one page of %d tokens", o.PageSize)
+	}
+	if o.CacheBlock < 0 || o.Backend == VLLM && o.CacheBlock != o.PageSize {
+		return fmt.Errorf("cannot simulate a prefix cache of blocks of %d tokens: want a positive number, with vllm the page size of %d", o.CacheBlock, o.PageSize)
 	}
 	if o.Backend != SGLang && o.Backend != VLLM {
 		return fmt.Errorf("cannot simulate backend %q: want sglang or vllm", o.Backend)

@@ -49,6 +49,14 @@ type request struct {
 	routedRank  *int64
 	prefillRank *int64
 	simField    jsontext.Value
+
+	// For the prefix cache.
+	at       [2]int // where the prompt is in the body
+	tools    [2]int // and the tools, if there are any
+	inputIDs bool   // the prompt is token ids
+	salt     string
+	session  string
+	adapter  string // lora_path
 }
 
 var jsonOptions = []jsontext.Options{
@@ -63,7 +71,6 @@ func parseRequest(a api, body []byte) (*request, error) {
 		return nil, invalidf("", "cannot decode the body: invalid utf-8")
 	}
 	var prompt, maxCompletion, samplingMax bool
-	var inputIDs bool
 	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsonOptions...) // reads a Buffer in place
 	if d.PeekKind() != '{' {
 		return nil, invalidf("", "the body is not a JSON object")
@@ -83,6 +90,8 @@ func parseRequest(a api, body []byte) (*request, error) {
 			return nil, invalidf("", "the body is not JSON: %v", err)
 		}
 		null := v.Kind() == 'n'
+		end := int(d.InputOffset())
+		here := [2]int{end - len(v), end}
 		switch name {
 		case "model":
 			if r.model, err = str(name, v); err != nil {
@@ -154,8 +163,8 @@ func parseRequest(a api, body []byte) (*request, error) {
 				return nil, invalidf(name, "messages must be a list")
 			}
 			prompt = true
-			if !inputIDs {
-				r.prompts = []int{tokensOf(v)}
+			if !r.inputIDs {
+				r.prompts, r.at = []int{tokensOf(v)}, here
 			}
 		case "prompt":
 			if a != completions {
@@ -164,7 +173,7 @@ func parseRequest(a api, body []byte) (*request, error) {
 			if r.prompts, r.batched, err = promptOf(name, v); err != nil {
 				return nil, err
 			}
-			prompt = true
+			prompt, r.at = true, here
 		case "text":
 			if a != generate || null {
 				continue
@@ -175,7 +184,7 @@ func parseRequest(a api, body []byte) (*request, error) {
 			if r.prompts, r.batched, err = promptOf(name, v); err != nil {
 				return nil, err
 			}
-			prompt = true
+			prompt, r.at = true, here
 		case "input_ids":
 			if a == completions || null {
 				continue
@@ -186,10 +195,10 @@ func parseRequest(a api, body []byte) (*request, error) {
 			if r.prompts, r.batched, err = promptOf(name, v); err != nil {
 				return nil, err
 			}
-			prompt, inputIDs = true, true
+			prompt, r.inputIDs, r.at = true, true, here
 		case "input_embeds":
 			if a == generate && !null {
-				prompt, r.prompts = true, []int{max(1, len(elements(v)))}
+				prompt, r.prompts, r.at = true, []int{max(1, len(elements(v)))}, [2]int{}
 			}
 		case "rid":
 			if v.Kind() == '"' {
@@ -253,6 +262,20 @@ func parseRequest(a api, body []byte) (*request, error) {
 			default:
 				deprecatedRank = &x
 			}
+		case "tools":
+			if r.tools = here; null {
+				r.tools = [2]int{}
+			}
+		case "cache_salt", "extra_key", "session_id", "lora_path":
+			text, _ := str(name, v) // a list has one for each prompt, which the cache does not tell apart
+			switch name {
+			case "session_id":
+				r.session = text
+			case "lora_path":
+				r.adapter = text
+			default:
+				r.salt += text
+			}
 		case "sim":
 			r.simField = v.Clone()
 		}
@@ -268,6 +291,9 @@ func parseRequest(a api, body []byte) (*request, error) {
 	}
 	if r.routedRank == nil {
 		r.routedRank = deprecatedRank
+	}
+	if a == chat && !r.inputIDs && len(r.prompts) == 1 {
+		r.prompts[0] += (r.tools[1] - r.tools[0]) / 4
 	}
 	if !prompt || len(r.prompts) == 0 {
 		return nil, r.refuse(map[api]string{chat: "messages", completions: "prompt", generate: "text"}[a])

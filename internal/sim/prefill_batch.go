@@ -19,16 +19,34 @@ type batcher struct {
 // batched is a prompt in the queue.
 type batched struct {
 	left    int // guarded by batcher.mu
+	work    batchedWork
+	tokens  int // what size returned
 	started bool
 	start   chan struct{} // closed when the computing of its first token begins
 	done    chan struct{} // closed when its last token is computed
 }
 
+// batchedWork is asked and told of a prompt in the batches. Its methods are called
+// once each, in this order, planned and size with batcher.mu held.
+type batchedWork interface {
+	size() int // tokens to compute, asked when the first of them are scheduled
+	planned()  // its last tokens are scheduled
+	computed() // they are computed
+}
+
+// tokens is work of which nothing but the size is known.
+type tokens int
+
+func (n tokens) size() int { return int(n) }
+func (tokens) planned()    {}
+func (tokens) computed()   {}
+
 func newBatcher() *batcher { return &batcher{wake: make(chan struct{}, 1)} }
 
-// join takes a sequence through the rank's batches.
-func (w *Worker) join(ctx context.Context, b *batcher, s *sequence, tokens int) error {
-	x := &batched{left: max(1, tokens), start: make(chan struct{}), done: make(chan struct{})}
+// join takes a sequence through the rank's batches, and returns how many tokens were
+// computed.
+func (w *Worker) join(ctx context.Context, b *batcher, s *sequence, work batchedWork) (int, error) {
+	x := &batched{work: work, start: make(chan struct{}), done: make(chan struct{})}
 	b.mu.Lock()
 	b.queue = append(b.queue, x)
 	b.mu.Unlock()
@@ -36,13 +54,13 @@ func (w *Worker) join(ctx context.Context, b *batcher, s *sequence, tokens int) 
 	case b.wake <- struct{}{}:
 	default:
 	}
-	leave := func() error {
+	leave := func() (int, error) {
 		b.mu.Lock()
 		if i := slices.Index(b.queue, x); i >= 0 {
 			b.queue = slices.Delete(b.queue, i, i+1)
 		}
 		b.mu.Unlock()
-		return context.Cause(ctx)
+		return 0, context.Cause(ctx)
 	}
 	select {
 	case <-x.start:
@@ -52,7 +70,7 @@ func (w *Worker) join(ctx context.Context, b *batcher, s *sequence, tokens int) 
 	w.move(s, prefilling)
 	select {
 	case <-x.done:
-		return w.thawed(ctx)
+		return x.tokens, w.thawed(ctx)
 	case <-ctx.Done():
 		return leave()
 	}
@@ -70,13 +88,18 @@ func (b *batcher) fill(budget int) (batch []share, tokens int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, x := range b.queue {
-		n := min(x.left, budget-tokens)
-		if n == 0 {
+		if tokens == budget {
 			break
 		}
 		if !x.started {
 			x.started = true
+			x.tokens = x.work.size()
+			x.left = max(1, x.tokens)
 			close(x.start)
+		}
+		n := min(x.left, budget-tokens)
+		if n == x.left {
+			x.work.planned()
 		}
 		batch = append(batch, share{x, n})
 		tokens += n
@@ -90,6 +113,7 @@ func (b *batcher) settle(batch []share) {
 	defer b.mu.Unlock()
 	for _, s := range batch {
 		if s.of.left -= s.tokens; s.of.left == 0 {
+			s.of.work.computed()
 			close(s.of.done)
 			if i := slices.Index(b.queue, s.of); i >= 0 {
 				b.queue = slices.Delete(b.queue, i, i+1)

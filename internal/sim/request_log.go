@@ -49,6 +49,7 @@ type Request struct {
 	// prompt tokens came over the connector.
 	RequestID string `json:"request_id,omitempty"`
 	External  int    `json:"external_tokens"`
+	Cached    int    `json:"cached_tokens"` // of all prompts, as the answer tells
 
 	Arrived     time.Time `json:"arrived"`
 	BodyRead    time.Time `json:"body_read"`
@@ -143,7 +144,11 @@ type rankCounts struct {
 	done                      int // prompt tokens computed
 	uncomputed                int // of prompts that are being computed
 	batches, external, pulled int
+	queried, hit              int // prompt tokens looked up in the prefix cache, and found
 }
+
+// hitRate is the share of prompt tokens that were cached.
+func (c rankCounts) hitRate() float64 { return float64(c.hit) / float64(max(1, c.queried)) }
 
 // Stats are a worker's counters. The groups named Peak are the highest values
 // since the start or ResetStats. All ranks together.
@@ -174,6 +179,7 @@ type Stats struct {
 
 	KVTokens     int   `json:"kv_tokens"`     // held now, in whole pages
 	PromptTokens int64 `json:"prompt_tokens"` // computed here
+	CachedTokens int64 `json:"cached_tokens"` // of prompts, found in the prefix cache
 	OutputTokens int64 `json:"output_tokens"`
 
 	// vLLM only. ExternalTokens are prompt tokens whose KV came over the

@@ -311,6 +311,7 @@ func (w *Worker) generation(l *lifetime, o *responseWriter, r *http.Request, a a
 	if err != nil {
 		return o.fail(err, a == generate)
 	}
+	w.attach(o, req, body, r.Header, seqs)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	if err := w.register(req, o, cancel); err != nil {

@@ -67,6 +67,9 @@ func (w *Worker) vllmGeneration(l *lifetime, o *responseWriter, r *http.Request,
 		}
 	}
 	v := newVWriter(w, o, req, seqs)
+	for _, s := range seqs {
+		s.text = func(b []byte, k int) []byte { return append(b, unescaped(v.text(nil, s, k, k+1))...) }
+	}
 	emit := func(*sequence) error { return nil }
 	if o.stream && len(o.fault.Events) == 0 {
 		if err := v.open(); err != nil {
@@ -79,7 +82,7 @@ func (w *Worker) vllmGeneration(l *lifetime, o *responseWriter, r *http.Request,
 	for _, s := range seqs {
 		external += s.v.external
 	}
-	w.note(func() { o.rec.External = external })
+	w.note(func() { o.rec.External, o.rec.Cached = external, cachedOf(seqs, req.n) })
 	if err != nil {
 		var wire *wireError
 		if !errors.As(err, &wire) {

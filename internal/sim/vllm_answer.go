@@ -62,6 +62,9 @@ func (v *vwriter) counts() (prompt, out int) {
 	return prompt, out
 }
 
+// cached is how many tokens of the prompts were not computed.
+func (v *vwriter) cached() int { return cachedOf(v.seqs, v.req.n) }
+
 func (v *vwriter) usage(b []byte) []byte {
 	prompt, out := v.counts()
 	return fmt.Appendf(b, `"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d`, prompt, prompt+out, out)
@@ -166,7 +169,11 @@ func (v *vwriter) close() error {
 	default:
 		if v.req.usage {
 			err = v.o.event(func(b []byte) []byte {
-				return append(v.appendFingerprint(append(v.usage(append(append(b, v.head...), "],"...)), '}'), true), '}')
+				b = v.usage(append(append(b, v.head...), "],"...))
+				if v.w.opt.CacheReport {
+					b = cacheDetails(append(b, `,"prompt_tokens_details":`...), v.cached())
+				}
+				return append(v.appendFingerprint(append(b, '}'), true), '}')
 			})
 		}
 	}
@@ -203,7 +210,13 @@ func (v *vwriter) whole() []byte {
 		b = append(b, `,"routed_experts":null}`...)
 	}
 	b = append(v.appendFingerprint(append(b, `],"service_tier":null`...), true), ',')
-	b = append(v.usage(b), `,"prompt_tokens_details":null,"completion_tokens_details":null},`...)
+	b = append(v.usage(b), `,"prompt_tokens_details":`...)
+	if v.w.opt.CacheReport {
+		b = fmt.Appendf(b, `{"cached_tokens":%d,"created_cache_tokens":null,"multimodal_tokens":null}`, v.cached())
+	} else {
+		b = append(b, "null"...)
+	}
+	b = append(b, `,"completion_tokens_details":null},`...)
 	if v.req.api == chat {
 		b = append(b, `"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,`...)
 	}

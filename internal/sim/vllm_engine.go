@@ -74,6 +74,9 @@ func (w *Worker) vsequences(o *responseWriter, r *vrequest, h http.Header) ([]*s
 			s := &sequence{index: p*r.n + k, prompt: c.tokens, out: out, finish: finish, prefillRank: -1,
 				v: &vsequence{id: id + "-" + newRequestID()[:8], base: r.base, prompt: c, sample: k, stream: r.stream,
 					long: r.maxTokens != 1, many: len(r.contents)*r.n > 1, kv: r.kv}}
+			if w.caches() {
+				s.content, s.scope = &s.v.prompt, r.scope
+			}
 			if rank != nil {
 				s.rank = *rank
 			} else {
@@ -134,11 +137,14 @@ func (w *Worker) runVLLM(ctx context.Context, l *lifetime, s *sequence, emit fun
 	if v.sample > 0 {
 		v.seed = mix(v.seed, uint64(v.sample))
 	}
-	if rest := s.prompt - v.external; rest > 0 {
+	s.cached = v.external // as if it had been cached here
+	if s.prompt > v.external {
 		w.move(s, queued)
-		if err := w.computeTokens(ctx, l, s, rest); err != nil {
+		if err := w.computeTokens(ctx, l, s, v.external); err != nil {
 			return err
 		}
+	} else if !t.wrongKV {
+		cachedPrompt{w, l, s, v.external}.received()
 	}
 	if w.opt.Connector.shared() && w.opt.KVRole != "kv_consumer" {
 		w.fleet.kv.keep(w.opt.Connector, v.prompt.blocks)

@@ -26,6 +26,11 @@ func (w *Worker) vllmRoutes() map[string]http.HandlerFunc {
 	if w.opt.DevMode {
 		routes["/server_info"] = w.vllmServerInfo
 		routes["/reset_prefix_cache"] = func(rw http.ResponseWriter, _ *http.Request) {
+			if w.Stats().Inflight > 0 { // some blocks are in use
+				writeJSON(rw, http.StatusOK, object{"success": false})
+				return
+			}
+			w.ClearCache()
 			writeJSON(rw, http.StatusOK, object{"success": true})
 		}
 	}
@@ -96,7 +101,8 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	}
 	none := func(rankCounts) float64 { return 0 }
 	external := num(func(c rankCounts) int { return c.external })
-	prompts := num(func(c rankCounts) int { return c.done + c.external })
+	hits := num(func(c rankCounts) int { return c.hit })
+	prompts := num(func(c rankCounts) int { return c.done + c.hit + c.external })
 	last := ""
 	for _, m := range []sample{
 		{"num_requests_running", "gauge", "", num(func(c rankCounts) int { return c.n[prefilling] + c.n[decoding] })},
@@ -104,16 +110,16 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		{"num_requests_waiting_by_reason", "gauge", `,reason="capacity"`, num(waiting)},
 		{"num_requests_waiting_by_reason", "gauge", `,reason="deferred"`, num(deferred)},
 		{"kv_cache_usage_perc", "gauge", "", func(c rankCounts) float64 { return float64(max(c.used-c.uncomputed, 0)) / float64(w.opt.KVTokens) }},
-		{"prefix_cache_queries_total", "counter", "", prompts},
-		{"prefix_cache_hits_total", "counter", "", none},
+		{"prefix_cache_queries_total", "counter", "", num(func(c rankCounts) int { return c.queried })},
+		{"prefix_cache_hits_total", "counter", "", hits},
 		{"external_prefix_cache_queries_total", "counter", "", prompts},
 		{"external_prefix_cache_hits_total", "counter", "", external},
 		{"num_preemptions_total", "counter", "", none},
 		{"prompt_tokens_total", "counter", "", prompts},
 		{"prompt_tokens_by_source_total", "counter", `,source="local_compute"`, num(func(c rankCounts) int { return c.done })},
-		{"prompt_tokens_by_source_total", "counter", `,source="local_cache_hit"`, none},
+		{"prompt_tokens_by_source_total", "counter", `,source="local_cache_hit"`, hits},
 		{"prompt_tokens_by_source_total", "counter", `,source="external_kv_transfer"`, external},
-		{"prompt_tokens_cached_total", "counter", "", external},
+		{"prompt_tokens_cached_total", "counter", "", num(func(c rankCounts) int { return c.hit + c.external })},
 	} {
 		if m.name != last {
 			fmt.Fprintf(rw, "# TYPE vllm:%s %s\n", m.name, m.kind)
@@ -142,9 +148,9 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	}
 	fmt.Fprintf(rw, "# TYPE vllm:cache_config_info gauge\n")
 	for rank := range counts {
-		fmt.Fprintf(rw, "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"%d\","+
+		fmt.Fprintf(rw, "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"%s\",engine=\"%d\","+
 			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\",user_specified_block_size=\"True\"} 1.0\n",
-			w.opt.PageSize, rank+w.opt.FirstRank, w.opt.KVTokens, w.opt.KVTokens/w.opt.PageSize)
+			w.opt.PageSize, map[bool]string{true: "True", false: "False"}[w.caches()], rank+w.opt.FirstRank, w.opt.KVTokens, w.opt.KVTokens/w.opt.PageSize)
 	}
 	if c := w.opt.Connector; c == NIXL || c == NIXLPush {
 		for rank, c := range counts {

@@ -23,6 +23,7 @@ type vrequest struct {
 	temperature string // as the responses API repeats it
 	kv          *transferParams
 	adapter     string
+	scope       *cacheScope
 }
 
 // transferParams is the kv_transfer_params object: the fields the connectors
@@ -54,7 +55,7 @@ func vfield(name string) string { return "body." + name }
 
 // parseVLLM reads a body of the API a. Its errors are *wireError.
 func (w *Worker) parseVLLM(a api, body []byte, h http.Header) (*vrequest, error) {
-	r := &vrequest{request: request{api: a, n: 1, maxTokens: -1}, response: newRequestID()[:16], temperature: "1.0"}
+	r := &vrequest{request: request{api: a, n: 1, maxTokens: -1}, response: newRequestID()[:16], temperature: "1.0", scope: &cacheScope{}}
 	if t, _, _ := strings.Cut(h.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(t), "application/json") {
 		return r, badRequestf("", "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed")
 	}
@@ -74,7 +75,7 @@ func (w *Worker) parseVLLM(a api, body []byte, h http.Header) (*vrequest, error)
 	if _, err := d.ReadToken(); err != nil {
 		return r, broken(err)
 	}
-	p := vparser{w: w, r: r, completion: -1}
+	p := vparser{w: w, r: r, header: h, completion: -1}
 	var invalid error // reported only if the whole body is valid JSON
 	for d.PeekKind() != '}' {
 		tok, err := d.ReadToken()
@@ -111,6 +112,8 @@ func (w *Worker) parseVLLM(a api, body []byte, h http.Header) (*vrequest, error)
 type vparser struct {
 	w          *Worker
 	r          *vrequest
+	header     http.Header
+	full       bool // kv_cache_report_mode
 	transcript transcript
 	hasPrompt  bool // messages, prompt or input was there
 	texts      []jsontext.Value
@@ -200,6 +203,17 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 			return wrongType(name, "dictionary")
 		}
 		r.kv = parseTransfer(v)
+	case "cache_salt":
+		if r.scope.salt, err = str(name, v); err != nil {
+			return wrongType(name, "string")
+		}
+	case "session_id":
+		if v.Kind() == '"' {
+			r.scope.session, _ = str(name, v)
+		}
+	case "vllm_xargs":
+		mode, _ := str(name, field(v, "kv_cache_report_mode"))
+		p.full = mode == "full"
 	case "sim":
 		r.simField = v.Clone()
 	case "messages":
@@ -320,25 +334,23 @@ func (p *vparser) tokenize() error {
 			}
 		}
 	}
+	r.scope = p.w.scopeOf(r.adapter, r.scope.salt, r.scope.session, p.header)
+	r.scope.full = p.full
 	if r.api != completions {
-		r.contents = []prompt{p.w.tokenized(p.transcript.prompt(), r.adapter)}
+		r.contents = []prompt{p.w.tokenized(p.transcript.prompt(), r.scope)}
 		return nil
 	}
 	for _, x := range p.texts {
 		if x.Kind() == '"' {
 			text, _ := contentOf(x)
-			r.contents = append(r.contents, p.w.tokenized(text, r.adapter))
+			r.contents = append(r.contents, p.w.tokenized(text, r.scope))
 			continue
 		}
-		h := p.w.hasher(r.adapter)
-		for _, e := range elements(x) {
-			id, err := integer("prompt", e)
-			if err != nil {
-				return wrongType("prompt", "integer")
-			}
-			h.add(id)
+		c, err := p.w.ofIDs("prompt", x, r.scope)
+		if err != nil {
+			return wrongType("prompt", "integer")
 		}
-		r.contents = append(r.contents, h.prompt)
+		r.contents = append(r.contents, c)
 	}
 	if len(r.contents) == 0 {
 		return invalidf("", "You must pass at least one prompt")
@@ -385,23 +397,6 @@ func (w *Worker) noModel(model string) *wireError {
 	e := invalidf("model", "The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(append([]string{w.opt.Model}, w.opt.Adapters...), ", "))
 	e.kind, e.status = "NotFoundError", 404
 	return e
-}
-
-func (w *Worker) hasher(adapter string) hasher {
-	var h hasher
-	if w.opt.Connector.shared() {
-		h.size = w.opt.PageSize
-	}
-	for _, c := range []byte(adapter) { // an adapter's KV is its own
-		h.hash = mix(h.hash, uint64(c))
-	}
-	return h
-}
-
-func (w *Worker) tokenized(text []byte, adapter string) prompt {
-	h := w.hasher(adapter)
-	tokenize(text, h.add)
-	return h.prompt
 }
 
 // parseTransfer reads kv_transfer_params, leaving out what has another type.

@@ -181,7 +181,7 @@ func (w *Worker) countTokens(f fields, _ http.Header) ([]byte, *wireError) {
 	if e != nil {
 		return nil, e
 	}
-	return fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, w.tokenized(text, "").tokens), nil
+	return fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, w.bare(text).tokens), nil
 }
 
 // inputs are the texts of a field that holds one text or a list of them.
@@ -280,7 +280,7 @@ func (w *Worker) embeddings(f fields, h http.Header) ([]byte, *wireError) {
 		}
 	}
 	return w.pooledList("embd", h, len(texts), func(b []byte, i int) ([]byte, int) {
-		p := w.tokenized(texts[i], "")
+		p := w.bare(texts[i])
 		b = fmt.Appendf(b, `{"index":%d,"object":"embedding","embedding":`, i)
 		return append(vector(b, p.hash, packed), '}'), p.tokens
 	}), nil
@@ -292,7 +292,7 @@ func (w *Worker) classify(f fields, h http.Header) ([]byte, *wireError) {
 		return nil, badRequestf("body.input", "Field required")
 	}
 	return w.pooledList("classify", h, len(texts), func(b []byte, i int) ([]byte, int) {
-		p := w.tokenized(texts[i], "")
+		p := w.bare(texts[i])
 		x := share01(p.hash)
 		label := "LABEL_0"
 		if x > 0.5 {
@@ -312,10 +312,10 @@ func (w *Worker) rerank(f fields, h http.Header) ([]byte, *wireError) {
 		index int
 		score float64
 	}
-	tokens, q := 0, w.tokenized(query[0], "")
+	tokens, q := 0, w.bare(query[0])
 	list := make([]ranked, len(docs))
 	for i, d := range docs {
-		p := w.tokenized(d, "")
+		p := w.bare(d)
 		tokens += p.tokens + q.tokens
 		list[i] = ranked{i, share01(mix(q.hash, p.hash))}
 	}
@@ -350,7 +350,7 @@ func (w *Worker) score(f fields, h http.Header) ([]byte, *wireError) {
 		return nil, badRequestf("body."+names[1], "Field required")
 	}
 	pair := func(i int) (score float64, tokens int) {
-		a, b := w.tokenized(left[min(i, len(left)-1)], ""), w.tokenized(right[i], "")
+		a, b := w.bare(left[min(i, len(left)-1)]), w.bare(right[i])
 		return share01(mix(a.hash, b.hash)), a.tokens + b.tokens
 	}
 	if w.opt.Backend == SGLang {

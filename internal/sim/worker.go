@@ -70,8 +70,9 @@ type lifetime struct {
 	memory   []*pool // per rank: running slots and KV tokens
 	compute  []*pool // per rank: prefills at once
 	batches  []*batcher
-	blocks   []*blocks    // per rank: ids of the blocks handed on, vLLM only
-	engines  []*engineRef // per rank, vLLM only
+	caches   []*prefixCache // per rank, nil without
+	blocks   []*blocks      // per rank: ids of the blocks handed on, vLLM only
+	engines  []*engineRef   // per rank, vLLM only
 
 	mu       sync.Mutex // guards the fields below
 	ended    bool
@@ -219,6 +220,9 @@ func (w *Worker) start() error {
 		}
 		l.memory = append(l.memory, newPool(slots, w.opt.KVTokens))
 		l.compute = append(l.compute, newPool(w.Timing().parallel(), 0))
+		if w.caches() {
+			l.caches = append(l.caches, newPrefixCache(w.opt.CacheBlocks, w.opt.CacheBlock, nil))
+		}
 	}
 	if w.hasBootstrap() && !w.opt.NoBootstrapServer {
 		bln, err := w.listen(&w.bootPort)
