@@ -363,6 +363,9 @@ func (r *router) announce(cfg *config.Config) {
 	if missing := missingWorkers(cfg, known); missing != "" {
 		r.log.Warn(missing)
 	}
+	if note := newDefaultPolicy(cfg); note != "" {
+		r.log.Info(note)
+	}
 	if a := cfg.Admission; a.Enabled() {
 		r.log.Info("admission: on", "prefill_max_inflight_requests_per_worker", a.PrefillMaxInflight,
 			"prefill_queue_size", a.PrefillQueueSize, "prefill_queue_timeout", a.PrefillQueueTimeout)
@@ -376,6 +379,25 @@ func (r *router) announce(cfg *config.Config) {
 	if cfg.Classes == nil {
 		r.log.Info(withoutAdmission(cfg.Fleet.PDDisaggregation))
 	}
+}
+
+// newDefaultPolicy is the log message that workers are chosen by another policy than in
+// earlier versions, where no policy was set; else "".
+func newDefaultPolicy(cfg *config.Config) string {
+	unset := func(path string) bool { return cfg.Origin(path).Kind == config.FromDefault }
+	switch {
+	case !unset("routing.policy"):
+		return ""
+	case !cfg.Fleet.PDDisaggregation:
+		return "policy: cache_aware, by default; it was power_of_two in earlier versions (--policy)"
+	case unset("routing.prefill_policy") && unset("routing.decode_policy"):
+		return "policy: cache_aware, by default: prefill by caches and load, decode by load; it was power_of_two in earlier versions (--policy)"
+	case unset("routing.prefill_policy"):
+		return "policy of prefill: cache_aware, by default; it was power_of_two in earlier versions (--prefill-policy)"
+	case unset("routing.decode_policy"):
+		return "policy of decode: cache_aware, by default, which is by load; it was power_of_two in earlier versions (--decode-policy)"
+	}
+	return ""
 }
 
 // withoutAdmission is the log message that requests are not limited, with the option

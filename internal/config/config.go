@@ -154,7 +154,7 @@ const (
 // Routing says how ranks are chosen. PrefillPolicy and DecodePolicy are filled
 // in from Policy when they are not set, so readers need no fallback.
 type Routing struct {
-	Policy        Policy `yaml:"policy" default:"power_of_two" choices:"random|round_robin|power_of_two|least_load|consistent_hashing|cache_aware|prefix_hash" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
+	Policy        Policy `yaml:"policy" default:"cache_aware" choices:"random|round_robin|power_of_two|least_load|consistent_hashing|cache_aware|prefix_hash" help:"Load-balancing policy for both phases, and for workers that run whole requests."`
 	PrefillPolicy Policy `yaml:"prefill_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing|cache_aware|prefix_hash" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for prefill workers."`
 	DecodePolicy  Policy `yaml:"decode_policy" choices:"random|round_robin|power_of_two|least_load|consistent_hashing|cache_aware|prefix_hash" defaultdoc:"policy" onlywith:"pd" help:"Load-balancing policy for decode workers."`
 
@@ -216,7 +216,7 @@ type Admission struct {
 
 	// What an engine may not report to reach.
 	OverloadWaiting *int64   `yaml:"worker_overload_waiting_requests" range:"1:" reload:"true" help:"A worker (with dp_aware: a data-parallel rank of it) whose engine reports so many waiting requests or more gets no further requests until they are less than 80 % of that. Requests that no worker may take because of this wait. Needs load_monitor_interval."`
-	OverloadUsage   *float64 `yaml:"worker_overload_token_usage" range:"0.001:1" reload:"true" help:"The same for an engine that reports this fraction of its KV cache in use, or more."`
+	OverloadUsage   *float64 `yaml:"worker_overload_token_usage" range:"0.001:1" reload:"true" alias:"overload-token-usage-threshold" help:"The same for an engine that reports this fraction of its KV cache in use, or more."`
 }
 
 // Enabled reports whether requests in prefill are bounded by slots.

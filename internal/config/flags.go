@@ -30,6 +30,7 @@ var workerFlags = []struct {
 type Flags struct {
 	config  *rawFlag
 	options map[string]*rawFlag // by path
+	foreign []*rawFlag          // as in foreignFlags
 	workers []workerWord        // in the order of the command line
 }
 
@@ -69,6 +70,7 @@ func AddFlags(fs *pflag.FlagSet) *Flags {
 			f.workers = append(f.workers, workerWord{i, s})
 		}}, w.name, w.help)
 	}
+	f.addForeignFlags(fs)
 	schema().walk(func(o *option) {
 		if o.flag == "" {
 			return
@@ -206,7 +208,7 @@ func extraWords(arg string) int {
 	case "--worker-urls", "--decode":
 		return maxWorkers
 	}
-	if slices.Contains(selectorFlags, name) {
+	if name == "--cache-boundaries" || slices.Contains(selectorFlags, name) {
 		return maxSelectorWords
 	}
 	return 0

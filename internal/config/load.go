@@ -68,6 +68,7 @@ func LoadFlags(flags *Flags, environ []string, readFile ReadFile) (*Config, []Wa
 	}
 	l.applyEnv(env)
 	l.applyFlags(flags)
+	l.warnForeign(flags)
 
 	l.resolveSecretFiles()
 	l.resolveClasses()

@@ -48,7 +48,7 @@ func TestDefaults(t *testing.T) {
 	got := fmt.Sprint(c.Server.Addr(), " ", c.Server.PrometheusAddr(), " ", c.Server.MaxPayloadSize, " ", c.Timeouts.Request, " ",
 		c.Routing.Policy, " ", c.Routing.PrefillPolicy, " ", c.Routing.DecodePolicy, " ", c.Admission.PrefillMaxInflight, " ", c.Admission.Enabled(), " ",
 		c.Health.Interval, " ", c.Retry.MaxRetries, " ", c.Retry.MaxBackoff, " ", c.Retry.BackoffMultiplier, " ", c.CircuitBreaker.FailureThreshold, " ", len(c.Workers))
-	want := "0.0.0.0:30000 0.0.0.0:29000 536870912 30m0s power_of_two power_of_two power_of_two -1 false 5s 5 30s 1.5 10 0"
+	want := "0.0.0.0:30000 0.0.0.0:29000 536870912 30m0s cache_aware cache_aware cache_aware -1 false 5s 5 30s 1.5 10 0"
 	if got != want {
 		t.Errorf("defaults\n got %s\nwant %s", got, want)
 	}

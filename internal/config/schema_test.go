@@ -61,7 +61,7 @@ func TestEverySettingIsDeclaredWell(t *testing.T) {
 func TestPublicNames(t *testing.T) {
 	want := map[string]string{
 		"prefill-max-inflight-requests-per-worker": "-1", "prefill-queue-size": "100", "prefill-queue-timeout-secs": "60",
-		"priority-scheduler-enabled": "false", "pd-disaggregation": "false", "policy": "power_of_two", "prefill-policy": "", "decode-policy": "",
+		"priority-scheduler-enabled": "false", "pd-disaggregation": "false", "policy": "cache_aware", "prefill-policy": "", "decode-policy": "",
 		"prefix-token-count": "256", "prefix-hash-load-factor": "1.25", "prefix-hash-balance-abs-threshold": "10",
 		"host": "0.0.0.0", "port": "30000", "prometheus-host": "0.0.0.0", "prometheus-port": "29000", "request-timeout-secs": "1800",
 		"max-payload-size": "512MiB", "log-level": "info", "log-json": "false", "api-key": "", "worker-api-key": "", "admin-api-key": "",

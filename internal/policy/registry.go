@@ -19,9 +19,6 @@ const (
 	PrefixHash        = "prefix_hash"
 )
 
-// Default is the policy of a role for which none was named.
-const Default = PowerOfTwo
-
 // pool is what a policy is made for.
 type pool struct {
 	rng   rng
