@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"syscall"
@@ -117,6 +116,7 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()
+	go tellHotPrefixes(running, r.hotPrefixes, log.Logger)
 	done := make(chan error, 1)
 	go func() {
 		err := r.server.Run(running)
@@ -164,6 +164,8 @@ type router struct {
 	server     *server.Server
 	reload     reload
 	registry   *telemetry.Registry
+
+	hotPrefixes chan policy.HotPrefix
 }
 
 // Bounds of the queue while admission is off: requests then wait only for a
@@ -215,30 +217,15 @@ func queueMode(o config.QueueOrder) admission.QueueMode {
 	return admission.QueueAuto
 }
 
-func policies(r config.Routing) (admission.PolicyFactory, error) {
-	var made [3]admission.PolicyFactory
-	seed := rand.Uint64()
-	options := policy.Options{
-		CacheWeight: r.CacheWeight, CacheMinMatch: r.CacheMinMatch,
-		PrefixTokens: r.PrefixTokenCount, PrefixLoadFactor: r.PrefixHashLoadFactor, PrefixLoadSlack: int64(r.PrefixHashBalanceAbs),
-	}
-	for i, name := range []config.Policy{r.Policy, r.PrefillPolicy, r.DecodePolicy} {
-		var err error
-		if made[i], err = policy.NewWith(string(name), seed, options); err != nil {
-			return nil, err
-		}
-	}
-	return policy.PerRole(made[0], made[1], made[2]), nil
-}
-
 // newRouter creates the parts and connects them. No port is open yet.
 func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
-	newPolicy, err := policies(cfg.Routing)
+	hot := make(chan policy.HotPrefix, maxHotPrefixes)
+	newPolicy, err := policies(cfg.Routing, hot)
 	if err != nil {
 		return nil, err
 	}
 	reg := telemetry.NewRegistry()
-	r := &router{log: log, registry: reg}
+	r := &router{log: log, registry: reg, hotPrefixes: hot}
 	reg.MustRegister(log, &r.reload)
 	if cfg.Kubernetes.Enabled {
 		v, _ := built()
@@ -379,25 +366,6 @@ func (r *router) announce(cfg *config.Config) {
 	if cfg.Classes == nil {
 		r.log.Info(withoutAdmission(cfg.Fleet.PDDisaggregation))
 	}
-}
-
-// newDefaultPolicy is the log message that workers are chosen by another policy than in
-// earlier versions, where no policy was set; else "".
-func newDefaultPolicy(cfg *config.Config) string {
-	unset := func(path string) bool { return cfg.Origin(path).Kind == config.FromDefault }
-	switch {
-	case !unset("routing.policy"):
-		return ""
-	case !cfg.Fleet.PDDisaggregation:
-		return "policy: cache_aware, by default; it was power_of_two in earlier versions (--policy)"
-	case unset("routing.prefill_policy") && unset("routing.decode_policy"):
-		return "policy: cache_aware, by default: prefill by caches and load, decode by load; it was power_of_two in earlier versions (--policy)"
-	case unset("routing.prefill_policy"):
-		return "policy of prefill: cache_aware, by default; it was power_of_two in earlier versions (--prefill-policy)"
-	case unset("routing.decode_policy"):
-		return "policy of decode: cache_aware, by default, which is by load; it was power_of_two in earlier versions (--decode-policy)"
-	}
-	return ""
 }
 
 // withoutAdmission is the log message that requests are not limited, with the option

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -34,5 +35,18 @@ func TestForeignFlagsAreToldInOneLine(t *testing.T) {
 	_, warnings, err = Load(words("--worker-urls http://a"), nil, nil)
 	if err != nil || len(warnings) != 0 {
 		t.Errorf("without them: %v, %v", warnings, err)
+	}
+}
+
+// What a line says to use instead is there.
+func TestForeignFlagsNameOptionsThatExist(t *testing.T) {
+	known := map[string]bool{}
+	schema().walk(func(o *option) { known[o.flag] = true })
+	for _, x := range foreignFlags {
+		for _, name := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(x.why, -1) {
+			if !known[name[1]] {
+				t.Errorf("--%s is explained by --%s, which does not exist", x.name, name[1])
+			}
+		}
 	}
 }
