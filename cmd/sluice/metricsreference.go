@@ -77,6 +77,10 @@ var metricGroups = []metricGroup{
 		[]string{"sluice_worker", "sluice_rank", "sluice_pairs_"},
 	},
 	{
+		"KV caches", "What is known of the engines' KV caches. [operations.md](operations.md#kv-caches-and-their-events) explains it.",
+		[]string{"sluice_kv_", "sluice_rank_kv_"},
+	},
+	{
 		"Sources of workers", "What the sources that declare workers say; [discovery.md](discovery.md) explains them. `source` is configuration, file, dns or kubernetes.",
 		[]string{"sluice_source_"},
 	},

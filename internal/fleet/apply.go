@@ -139,7 +139,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 			f.sched.drop(r.warmth.event)
 		}
 		f.forgetPairsLocked(ranks)
-		f.dropFromIndex(ranks)
+		f.dropFromIndexLocked(ranks)
 		ranks = make([]*Rank, dps)
 		for i := range ranks {
 			if dps == 1 {

@@ -15,6 +15,8 @@ type prober interface {
 	check(ctx context.Context, w *Worker, l checkParams) checkResult
 	// facts reads the information routes of w.
 	facts(ctx context.Context, w *Worker) *Facts
+	// kvEvents asks where w publishes the events of its KV cache.
+	kvEvents(ctx context.Context, w *Worker, f *Facts) kvEventSources
 	// loads reads the load of w, which is of the dialect; nil if it did not report it.
 	// never: it has no such route.
 	loads(ctx context.Context, w *Worker, d engine.Dialect) (l *loads, never bool)
@@ -222,7 +224,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	switch {
 	case after.dead && !before.dead:
 		life.end(ErrDead)
-		f.emptyCaches(w)
+		f.emptyCachesLocked(w, "its worker is dead")
 	case before.dead && !after.dead:
 		w.liveness.Store(newLiveness())
 		f.forgetHangsLocked(w, now)
@@ -268,6 +270,8 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 		f.gate.Apply(changes...)
 	}
 	f.boundCachesLocked(w)
+	f.streams.followLocked(w)
+	askEvents := f.streams.due(w, facts != nil)
 	f.sched.set(w.event, f.gatheredLocked(w, now.Add(f.jitterLocked(f.pauseLocked(w)))))
 	warnings := w.warnings()
 	f.mu.Unlock()
@@ -281,6 +285,9 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	f.logSuspect(w, before, after, now)
 	f.logCheck(w, before, after, facts != nil && (held || !before.healthy), warnings)
 	f.logPairing(news)
+	if askEvents {
+		f.streams.ask(w)
+	}
 }
 
 // engineReplacedLocked drops what was learned of the engine that was at w's address
@@ -289,7 +296,7 @@ func (f *Fleet) engineReplacedLocked(w *Worker, now admission.Instant, changes *
 	f.generation++
 	w.generation.Store(f.generation)
 	w.transfers.forget()
-	f.emptyCaches(w)
+	f.emptyCachesLocked(w, whyNotAsked)
 	for _, r := range w.Ranks() {
 		if r.breaker.elapse(now, true) {
 			f.sched.drop(r.event)

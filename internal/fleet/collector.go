@@ -75,7 +75,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, warmingDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, loadUnknownDesc, reportedRequestsDesc, reportedTokensDesc, reportedUsageDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}
+	return append(metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, warmingDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, loadUnknownDesc, reportedRequestsDesc, reportedTokensDesc, reportedUsageDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}, kvDescs...)
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -100,6 +100,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	c.states(ch)
+	c.kvCaches(ch)
 	for _, s := range all {
 		ch <- missingDesc.Of(float64(n[s]), s.role.String(), s.capacity)
 	}

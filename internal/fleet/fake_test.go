@@ -39,6 +39,9 @@ type fakeProber struct {
 	probed   map[string]int
 	moon     map[string]*engine.MooncakePeer
 	looks    int // for changes, at all workers
+	// events is what workers say of their KV events, askedEvents how often they were asked.
+	events      map[string]kvEventSources
+	askedEvents int
 	// hangs are workers that do not answer some of what they are asked.
 	hangs map[string]*hang
 	// loadLost: no answer about it, for once.
@@ -245,6 +248,15 @@ func (p *fakeProber) facts(_ context.Context, w *Worker) *Facts {
 		return &c
 	}
 	return &Facts{}
+}
+
+func (p *fakeProber) kvEvents(_ context.Context, w *Worker, _ *Facts) kvEventSources {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.askedEvents++
+	k := p.events[w.URL()]
+	k.asked = true
+	return k
 }
 
 func (p *fakeProber) changed(ctx context.Context, w *Worker, before *Facts) bool {

@@ -34,6 +34,7 @@ type Fleet struct {
 	transport upstream.Config
 	log       *slog.Logger
 	prober    prober
+	streams   *cacheStreams
 	sched     *schedule
 	limiter   checkLimiter
 	askers    checkLimiter // probes of schedulers
@@ -95,6 +96,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 	f.others = newEvent(f.applyOthers)
 	f.aliases = cfg.Fleet.ModelAliases
 	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.streams = newCacheStreams(f)
 	f.publishModelsLocked()
 	return f
 }
@@ -121,6 +123,7 @@ func (f *Fleet) Close() {
 		w.cancel()
 		w.endpoint.Close()
 	}
+	f.streams.close()
 }
 
 // Add registers a worker and returns at once; the worker may be down. The same
@@ -437,7 +440,7 @@ func (f *Fleet) stopLocked(w *Worker) {
 	w.removed = true
 	w.cancel()
 	f.forgetPairsLocked(w.Ranks())
-	f.dropFromIndex(w.Ranks())
+	f.dropFromIndexLocked(w.Ranks())
 	for _, e := range [...]*event{w.event, w.loadEvent, w.reportEnd} {
 		f.sched.drop(e)
 	}

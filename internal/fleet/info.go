@@ -141,6 +141,8 @@ type RankInfo struct {
 	MaxRunningRequests int64 `json:"max_running_requests,omitempty"`
 	// Reported is what the engine itself says about its load.
 	Reported *ReportedInfo `json:"reported,omitempty"`
+	// KVCache is how it is known what its KV cache holds.
+	KVCache *KVCacheInfo `json:"kv_cache,omitempty"`
 	// DriftBlocks are the KV blocks that it reports in use, less those that were active by
 	// the bookings when it was asked; of decode and regular ranks whose report counts.
 	DriftBlocks *int64 `json:"decode_blocks_drift,omitempty"`
@@ -284,7 +286,7 @@ func (w *Worker) infoLocked(place int) Info {
 		}
 		c := r.Capacity()
 		ri := RankInfo{
-			ID: r.id, Breaker: b.String(), LastFailure: r.failureInfo(now), Reported: r.reportedInfo(now),
+			ID: r.id, Breaker: b.String(), LastFailure: r.failureInfo(now), Reported: r.reportedInfo(now), KVCache: r.cacheInfoLocked(),
 			MaxBatchedTokens: c.MaxBatchedTokens, TotalKVBlocks: c.KVBlocks, BlockSize: c.BlockSize, MaxRunningRequests: c.MaxRunning,
 		}
 		if w.inGate {

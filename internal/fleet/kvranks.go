@@ -12,9 +12,13 @@ import (
 // router sent it, which is always kept, and one for what its engine tells in events, while
 // that can be relied on.
 type cacheRanks struct {
-	approx *kv.Rank                // immutable; nil without an index
-	bound  int64                   // blocks that approx holds at most, 0: not known; guarded by Fleet.mu
-	exact  atomic.Pointer[kv.Rank] // nil: no live stream of events
+	approx *kv.Rank                 // immutable; nil without an index
+	bound  int64                    // blocks that approx holds at most, 0: not known; guarded by Fleet.mu
+	exact  atomic.Pointer[kv.Exact] // nil: no live stream of events
+
+	stream      atomic.Pointer[rankStream] // replaced with Fleet.mu held; nil: none
+	tellsCached atomic.Bool                // its engine reports cached tokens
+	whyNone     string                     // why there is no stream; guarded by Fleet.mu
 
 	// registered is the rank's present registration at the gate, nil when it has none. It is
 	// replaced with Fleet.mu held.
@@ -28,7 +32,24 @@ func (r *Rank) Approx() *kv.Rank { return r.caches.approx }
 
 // Exact returns the rank by which the index keeps the blocks that the engine's events name;
 // nil while there are no events to rely on.
-func (r *Rank) Exact() *kv.Rank { return r.caches.exact.Load() }
+func (r *Rank) Exact() *kv.Rank {
+	if e := r.caches.exact.Load(); e != nil {
+		return e.Rank()
+	}
+	return nil
+}
+
+// ExactBlock is how many tokens a block of Exact has; 0 while that is not known.
+func (r *Rank) ExactBlock() int {
+	if e := r.caches.exact.Load(); e != nil {
+		return e.BlockSize()
+	}
+	return 0
+}
+
+// Believes reports whether what the index says of k, one of the rank's two ranks there, is to
+// be believed now. It takes no lock.
+func (r *Rank) Believes(k *kv.Rank) bool { return k == r.caches.approx || k != nil && k == r.Exact() }
 
 // Admission returns the rank's present registration at the gate; nil when it has none. It
 // takes no lock.
@@ -44,12 +65,13 @@ func (r *Rank) addToIndex() {
 	}
 }
 
-// dropFromIndex takes ranks that are gone for good out of the index.
-func (f *Fleet) dropFromIndex(ranks []*Rank) {
+// dropFromIndexLocked takes ranks that are gone for good out of the index.
+func (f *Fleet) dropFromIndexLocked(ranks []*Rank) {
 	if f.opts.Index == nil {
 		return
 	}
 	for _, r := range ranks {
+		f.streams.stopLocked(r)
 		f.opts.Index.Drop(r.caches.approx)
 	}
 }
@@ -71,6 +93,10 @@ func (f *Fleet) boundCachesLocked(w *Worker) {
 	perByte := 0.0
 	for _, r := range w.Ranks() {
 		c := r.Capacity()
+		if s := r.caches.stream.Load(); s != nil && s.blocks != c.KVBlocks {
+			s.blocks = c.KVBlocks
+			x.SetBlocks(s.exact.Rank(), int(c.KVBlocks))
+		}
 		cached := c.KVBlocks * cmp.Or(c.BlockSize, unitBlock)
 		if cached > 0 && perByte == 0 {
 			perByte = f.tokensPerByte(w)
@@ -98,12 +124,13 @@ func (f *Fleet) tokensPerByte(w *Worker) float64 {
 	return learned
 }
 
-// emptyCaches has the index forget what the worker's ranks held: its engine is another
+// emptyCachesLocked has the index forget what the worker's ranks held: its engine is another
 // process now, or is dead.
-func (f *Fleet) emptyCaches(w *Worker) {
+func (f *Fleet) emptyCachesLocked(w *Worker, why string) {
 	if f.opts.Index == nil {
 		return
 	}
+	f.streams.forgetLocked(w, why)
 	for _, r := range w.Ranks() {
 		f.opts.Index.Clear(r.caches.approx)
 	}

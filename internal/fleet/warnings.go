@@ -41,6 +41,7 @@ func (w *Worker) warnings() []string {
 		list = append(list, why)
 	}
 	list = append(list, w.dialectWarnings()...)
+	list = append(list, w.kvEventWarnings()...)
 	if f.connectorNote != "" && w.setConnector() == "" {
 		list = append(list, f.connectorNote)
 	}

@@ -100,6 +100,7 @@ type Worker struct {
 	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsReadAt        admission.Instant // when they were last read whole
 	checking           bool
+	kvSources          kvEventSources
 	applied            bool              // applyOthersLocked leaves it out; false outside of it
 	maybeReplaced      bool              // it seems to be another engine than its facts are of
 	readsLoad          bool              // its load is being read

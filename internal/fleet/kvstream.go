@@ -1,0 +1,136 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/kv"
+	"github.com/sluice-router/sluice/internal/kv/events"
+)
+
+// rankStream is the event stream of one rank. It is the stream's sink: what the events say of
+// blocks goes on to the index, and what they say of the stream decides whether the index is
+// believed.
+type rankStream struct {
+	// immutable
+	rank   *Rank
+	source events.Source
+	model  string
+	exact  *kv.Exact
+	stream eventStream
+	cancel context.CancelFunc
+	log    *slog.Logger
+	lines  *logBudget
+
+	blocks int64 // that exact holds at most; guarded by Fleet.mu
+
+	mu sync.Mutex
+	// guarded by mu
+	stopped bool
+	state   events.State
+	since   time.Time // of the state
+	told    bool      // that the state is Degraded, in the log
+}
+
+// Stored implements events.Sink.
+func (s *rankStream) Stored(e *events.Stored) { s.exact.Stored(e) }
+
+// Removed implements events.Sink.
+func (s *rankStream) Removed(e *events.Removed) { s.exact.Removed(e) }
+
+// Cleared implements events.Sink.
+func (s *rankStream) Cleared() { s.exact.Cleared() }
+
+// State implements events.Sink. A rank is exact while its stream is live.
+func (s *rankStream) State(state events.State) {
+	s.exact.State(state)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || state == s.state {
+		return
+	}
+	now := time.Now()
+	lasted := now.Sub(s.since).Round(time.Millisecond)
+	s.state, s.since = state, now
+	if state == events.Live {
+		s.rank.caches.exact.Store(s.exact)
+		s.told = false
+		s.line(slog.LevelInfo, "KV events of a rank are followed: it is known what its cache holds", "endpoint", s.source.Endpoint, "degraded", lasted)
+		return
+	}
+	s.rank.caches.exact.Store(nil)
+	s.tellDegraded(now)
+}
+
+// startGrace is how long a new stream may take to be live before the log says that it is not.
+const startGrace = 10 * time.Second
+
+// watch is called from time to time while the stream is followed: it tells of one that never
+// became live.
+func (s *rankStream) watch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); !s.stopped && s.state == events.Degraded && !s.told && now.Sub(s.since) >= startGrace {
+		s.tellDegraded(now)
+	}
+}
+
+// tellDegraded logs that the stream is degraded. The caller holds mu.
+func (s *rankStream) tellDegraded(now time.Time) {
+	s.told = s.line(slog.LevelWarn, "KV events of a rank cannot be relied on: its cache is known by what it was sent",
+		"endpoint", s.source.Endpoint, "why", s.why(s.stream.Snapshot()))
+}
+
+func (s *rankStream) line(level slog.Level, text string, args ...any) bool {
+	omitted, ok := s.lines.take(time.Now())
+	if !ok {
+		return false
+	}
+	if omitted > 0 {
+		args = append(args, "lines_left_out", omitted)
+	}
+	s.log.Log(context.Background(), level, text, append([]any{"rank", s.rank.id}, args...)...)
+	return true
+}
+
+// why is why the stream is degraded.
+func (s *rankStream) why(n events.Snapshot) string {
+	switch {
+	case n.LastError != "":
+		return n.LastError
+	case n.Connects == 0:
+		return "it is not connected"
+	}
+	return "no event has come yet"
+}
+
+// stop has the rank be believed no more by what this stream tells.
+func (s *rankStream) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	s.rank.caches.exact.Store(nil)
+}
+
+// NoteComputed tells that the engine has computed a prompt here, and how many of its tokens it
+// says to have found in its cache. Its events must tell of the blocks that it computed; a
+// stream that stays silent is degraded. It costs one read of a pointer for ranks without
+// events.
+func (r *Rank) NoteComputed(prompt, cached int64) {
+	s := r.caches.stream.Load()
+	if s == nil {
+		return
+	}
+	if cached > 0 && !r.caches.tellsCached.Load() {
+		r.caches.tellsCached.Store(true)
+	}
+	// An engine that never reports cached tokens may have found all of the prompt, and then
+	// it has no event to send.
+	block := cmp.Or(r.worker.Facts().PageSize, unitBlock)
+	if r.caches.tellsCached.Load() && prompt-cached >= 2*block {
+		s.stream.Expect(time.Now())
+	}
+}
