@@ -141,6 +141,10 @@ func (t *Ticket) Waited() time.Duration { return t.waited }
 // Queued tells whether the last Acquire had to wait.
 func (t *Ticket) Queued() bool { return t.wasQueue }
 
+// Granted tells whether the ticket has what it was granted last and has not been released
+// since. It is for those who drive a [Core] themselves.
+func (t *Ticket) Granted() bool { return t.state == stateGranted }
+
 // Lacked returns what the request, or the head of its queue, lacked when it last
 // began to wait; ResourceNone if it never did.
 func (t *Ticket) Lacked() Resource { return t.lacked }

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+const someTrace = `{"timestamp": 0, "input_length": 1024, "output_length": 10, "hash_ids": [1, 2]}
+{"timestamp": 3000, "input_length": 1536, "output_length": 10, "hash_ids": [1, 2, 3]}
+`
+
+func TestReplay(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/trace", someTrace)
+	code, stdout, stderr := sluice(t, nil, "replay", dir+"/trace", "--csv", dir+"/rows", "--arms", "round_robin,gate_strict")
+	if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "2 requests in 3s, 2560 prompt tokens, 5 blocks of 512 tokens\n\n") ||
+		!strings.Contains(stdout, "\ngate_strict    40.0    40.0 ") {
+		t.Errorf("exit %d, %q\n%s", code, stderr, stdout)
+	}
+	if rows, err := os.ReadFile(dir + "/rows"); err != nil || strings.Count(string(rows), "\n") != 5 {
+		t.Errorf("%v: %s", err, rows)
+	}
+	code, stdout, stderr = sluice(t, nil, "replay", dir+"/trace", "--json")
+	if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, `{"arm":"round_robin","hit_rate":0,"ideal":0.4,`) {
+		t.Errorf("exit %d, %q\n%s", code, stderr, stdout)
+	}
+}
+
+func TestReplayThatCannot(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/trace", someTrace)
+	write(t, dir+"/bad", someTrace+"{}")
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{}, exitUsage, "accepts 1 arg(s), received 0"},
+		{[]string{"no-such-file"}, exitFailure, "open no-such-file: "},
+		{[]string{dir + "/bad"}, exitFailure, "trace " + dir + "/bad: line 3: there is no timestamp\n"},
+		{[]string{dir + "/trace", "--workers=0"}, exitFailure, "--workers: 0 is not between"},
+		{[]string{dir + "/trace", "--arms=x"}, exitFailure, `unknown arm "x": known are round_robin, `},
+		{[]string{dir + "/trace", "--affinity-wait-secs=x"}, exitFailure, `flag --affinity-wait-secs: "x": must be a number of seconds`},
+		{[]string{dir + "/trace", "--arm=x"}, exitUsage, "unknown flag: --arm; did you mean --arms?"},
+		{[]string{dir + "/trace", "--csv=" + dir + "/none/rows"}, exitFailure, "open " + dir},
+	} {
+		code, _, stderr := sluice(t, nil, append([]string{"replay"}, tc.args...)...)
+		if code != tc.code || !strings.HasPrefix(stderr, "sluice: "+tc.want) {
+			t.Errorf("%v: exit %d, %q", tc.args, code, stderr)
+		}
+	}
+}
