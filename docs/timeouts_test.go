@@ -69,7 +69,7 @@ var packages = map[string]string{
 	"upstream": "../internal/upstream", "engine": "../internal/engine", "openai": "../internal/openai", "policy": "../internal/policy",
 	"translate": "../internal/translate", "tokens": "../internal/tokens", "classify": "../internal/classify", "wire": "../internal/wire",
 	"discovery": "../internal/discovery", "file": "../internal/discovery/file", "kubernetes": "../internal/discovery/kubernetes",
-	"dns": "../internal/discovery/dns", "saved": "../internal/discovery/saved",
+	"dns": "../internal/discovery/dns", "saved": "../internal/discovery/saved", "events": "../internal/kv/events",
 }
 
 // unnoticed are the times of the code that nobody outside it notices.
@@ -77,6 +77,7 @@ var unnoticed = map[string]string{
 	"fleet.leastLook":                "bounds how often a rank is looked at with tiny settings",
 	"admission.recheckEvery":         "a safety net: what it finds is a fault",
 	"admission.leastHold":            "keeps a division finite",
+	"events.replayRetry":             "between the two attempts of one replay",
 	"kubernetes.reportPause":         "events of that time are one reading",
 	"kubernetes.steadyRound":         "when the pauses begin anew",
 	"http1.pollInterval":             "how often the accepting goroutine polls",

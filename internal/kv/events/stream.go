@@ -1,9 +1,16 @@
 package events
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"math/rand/v2"
 	"net"
-	"sync/atomic"
+	"strconv"
 	"time"
 )
 
@@ -38,52 +45,346 @@ const (
 	DefaultReplayTimeout = 5 * time.Second
 )
 
+// Pauses between two connections, which are drawn at random up to them.
+const (
+	minPause  = 100 * time.Millisecond
+	maxPause  = 5 * time.Second
+	steadyFor = 30 * time.Second // a connection that lasted so long is followed by minPause
+)
+
+// maxTopic is how long a topic may be, so that a subscription is one short frame.
+const maxTopic = 250 // bytes
+
+// endMark is the sequence number that ends a replay, and that a publisher may send when it
+// ends. No batch has it.
+const endMark = math.MaxUint64
+
+// remembered is how many of the last batches are known by their contents.
+const remembered = 1 << 10
+
+var errSilent = errors.New("the engine served requests, but no event came")
+
 // Stream follows the events of one rank.
+//
+// One goroutine, that of Run, does all of it. While it reads a replay, live events wait in the
+// socket, which the engine's own queue stands behind: what does not fit is dropped there, and
+// found as the next gap.
 type Stream struct {
-	opts     Options
-	expected atomic.Int64
+	opts             Options
+	endpoint, replay string // host:port
+
+	// owned by Run
+	sink  Sink
+	dec   decoder
+	state State
+	// known: next is the sequence number of the batch that comes next. Else the first that
+	// comes is taken, and nothing is held.
+	known bool
+	next  uint64
+	// seen has a hash of each of the last batches, at its sequence number modulo the length.
+	seen []uint64
+	seed maphash.Seed
+	// held: the sink may hold something.
+	held bool
+	// silent: the stream was Degraded for its silence, and only an event ends that.
+	silent bool
+	// nextReplay is when the engine may be asked for a replay again.
+	nextReplay time.Time
+
+	counters
 }
 
 // New makes a stream. It fails if an endpoint cannot be used, such as one of ipc.
-func New(o Options) (*Stream, error) { return &Stream{opts: o}, nil }
+func New(o Options) (*Stream, error) {
+	s := &Stream{opts: o, seed: maphash.MakeSeed()}
+	var err error
+	if s.endpoint, err = address(o.Endpoint); err != nil {
+		return nil, err
+	}
+	if o.Replay != "" {
+		if s.replay, err = address(o.Replay); err != nil {
+			return nil, err
+		}
+	}
+	if len(o.Topic) > maxTopic {
+		return nil, fmt.Errorf("topic of %d bytes: at most %d are allowed", len(o.Topic), maxTopic)
+	}
+	if s.opts.Silent <= 0 {
+		s.opts.Silent = DefaultSilent
+	}
+	if s.opts.ReplayTimeout <= 0 {
+		s.opts.ReplayTimeout = DefaultReplayTimeout
+	}
+	if s.opts.Emptied == nil {
+		s.opts.Emptied = func() {}
+	}
+	if s.opts.Dial == nil {
+		// A peer whose host is gone is noticed in half a minute.
+		d := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+		s.opts.Dial = d.DialContext
+	}
+	s.dec.rank = o.Rank
+	return s, nil
+}
+
+// address is the "host:port" of an endpoint.
+func address(endpoint string) (string, error) {
+	host, port, err := splitEndpoint(endpoint)
+	if err != nil {
+		return "", err
+	}
+	if anyHost(host) {
+		return "", fmt.Errorf("endpoint %.100q: %q is no host to connect to", endpoint, host)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+}
 
 // Run follows the stream until ctx ends, and tells sink, which holds nothing at first and is
 // Degraded. It connects again whenever it must. When it returns, nothing of it is left, and
 // the sink was told that it is Degraded. It may be called once.
-func (s *Stream) Run(ctx context.Context, _ Sink) { <-ctx.Done() }
-
-// Expect tells that by now the engine must have stored a block, such as after a prefill of
-// more than its cache held. If no event comes within Options.Silent after that, the rank is
-// Degraded until one comes. It is safe for concurrent use and cheap.
-func (s *Stream) Expect(now time.Time) { s.expected.CompareAndSwap(0, now.UnixNano()) }
-
-// Snapshot is what a stream has seen so far. Counters never go back.
-type Snapshot struct {
-	State State
-	// Partial: what was stored before the first event that was seen is not known, so that less
-	// may be known than the engine holds.
-	Partial bool
-	// Lag is how old the last live batch was when it came, by the two clocks.
-	Lag time.Duration
-	// LastEvent is when the last batch came; zero: none did.
-	LastEvent time.Time
-	// LastError is why the stream was last Degraded or a replay failed.
-	LastError string
-
-	Batches, Events uint64
-	// BadEvents could not be used, or only in part; SkippedEvents are of an unknown type, of
-	// another rank or of a cache elsewhere; BadMessages are no batches at all.
-	BadEvents, SkippedEvents, BadMessages uint64
-	Duplicates                            uint64
-	// Gaps are jumps of the sequence; Unfilled are those that cleared the rank.
-	Gaps, Unfilled uint64
-	// Replays are those asked for, Replayed the batches they brought.
-	Replays, Replayed uint64
-	Connects          uint64
-	// Clears are those told to the sink, for whatever reason; Restarts are restarts of the
-	// engine.
-	Clears, Restarts uint64
+func (s *Stream) Run(ctx context.Context, sink Sink) {
+	s.sink = sink
+	s.seen = make([]uint64, remembered)
+	defer s.become(Degraded)
+	pause := minPause
+	for {
+		began := time.Now()
+		err := s.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.failed(err)
+		s.become(Degraded)
+		if time.Since(began) > steadyFor {
+			pause = minPause
+		}
+		if !sleep(ctx, pause/2+rand.N(pause/2)) {
+			return
+		}
+		pause = min(2*pause, maxPause)
+	}
 }
 
-// Snapshot returns what the stream has seen. It is safe for concurrent use.
-func (s *Stream) Snapshot() Snapshot { return Snapshot{} }
+// sleep reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// become tells the sink of a state if it is another one.
+func (s *Stream) become(st State) {
+	if s.state != st {
+		s.state = st
+		s.live.Store(st == Live)
+		s.sink.State(st)
+	}
+}
+
+// connect makes a ZMTP connection. end must be called when it is not needed any more.
+func (s *Stream) connect(ctx context.Context, address, self string, peers ...string) (z *zconn, end func(), err error) {
+	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	c, err := s.opts.Dial(dialing, "tcp", address)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	end = func() {
+		stop()
+		c.Close()
+	}
+	c.SetDeadline(time.Now().Add(connectTimeout))
+	if z, err = handshake(c, self, peers...); err != nil {
+		end()
+		return nil, nil, fmt.Errorf("%s: %w", address, err)
+	}
+	return z, end, nil
+}
+
+// follow connects and reads until that fails.
+func (s *Stream) follow(ctx context.Context) error {
+	z, end, err := s.connect(ctx, s.endpoint, "SUB", "PUB", "XPUB")
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := z.subscribe(s.opts.Topic); err != nil {
+		return err
+	}
+	s.connects.Add(1)
+	s.resync(ctx)
+	s.expected.Store(0)
+	if !s.silent && ctx.Err() == nil {
+		s.become(Live)
+	}
+	for {
+		parts, err := z.next(s.opts.Silent / 4)
+		switch {
+		case err == nil:
+			s.message(ctx, parts)
+		case !errors.Is(err, errIdle):
+			return fmt.Errorf("%s: %w", s.endpoint, err)
+		}
+		if t := s.expected.Load(); t != 0 && time.Now().UnixNano()-t > int64(s.opts.Silent) {
+			s.silent = true
+			return errSilent
+		}
+	}
+}
+
+// message takes a live message: topic, sequence number, batch.
+func (s *Stream) message(ctx context.Context, parts [][]byte) {
+	if len(parts) != 3 || len(parts[1]) != 8 || !bytes.HasPrefix(parts[0], []byte(s.opts.Topic)) {
+		s.badMessages.Add(1)
+		return
+	}
+	seq, payload := binary.BigEndian.Uint64(parts[1]), parts[2]
+	switch {
+	case seq == endMark: // the publisher ends
+		s.restarted()
+		return
+	case !s.known:
+		s.known, s.next = true, seq
+		s.partial.Store(seq > 0)
+	case seq < s.next && s.saw(seq, payload):
+		s.duplicates.Add(1)
+		return
+	case seq < s.next: // it counts anew
+		s.restarted()
+		s.catchUp(ctx, seq)
+	case seq > s.next:
+		s.gaps.Add(1)
+		s.catchUp(ctx, seq)
+	}
+	if seq < s.next { // the replay went on past it
+		s.duplicates.Add(1)
+		return
+	}
+	s.apply(seq, payload, true)
+}
+
+// resync finds out, on a new connection, what was missed before it.
+func (s *Stream) resync(ctx context.Context) {
+	err := errNoReplay
+	switch {
+	case s.replay == "":
+		if !s.known {
+			return // the first connection: nothing is held
+		}
+	case !s.known || s.next == 0:
+		s.known, s.next = true, 0
+		err = s.ask(ctx, replay{until: endMark})
+	default:
+		// The last batch that was seen is asked for as well: another engine, or none, has it
+		// if the engine has restarted.
+		err = s.ask(ctx, replay{until: endMark, verify: true})
+		if errors.Is(err, errRestarted) {
+			s.restarted()
+			err = s.ask(ctx, replay{until: endMark})
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.lose()
+		s.known = false
+	}
+}
+
+// catchUp asks for the batches before seq. If it does not get them all, the rank is cleared,
+// and seq is the next.
+func (s *Stream) catchUp(ctx context.Context, seq uint64) {
+	if s.next < seq {
+		_ = s.ask(ctx, replay{until: seq}) // s.next says what it brought
+	}
+	if s.next < seq {
+		s.lose()
+		s.next = seq
+	}
+}
+
+// lose tells that what the sink holds cannot be relied on.
+func (s *Stream) lose() {
+	s.unfilled.Add(1)
+	s.partial.Store(true)
+	if s.held {
+		s.held = false
+		s.clears.Add(1)
+		s.sink.Cleared()
+	}
+}
+
+// restarted tells that the engine has restarted, so that its next batch is number 0.
+func (s *Stream) restarted() {
+	s.restarts.Add(1)
+	s.next = 0
+	s.emptied()
+}
+
+// saw reports whether a batch is one of the last that were applied.
+func (s *Stream) saw(seq uint64, payload []byte) bool {
+	return s.next-seq <= remembered && s.seen[seq%remembered] == s.hash(seq, payload)
+}
+
+func (s *Stream) hash(seq uint64, payload []byte) uint64 {
+	return maphash.Bytes(s.seed, payload) ^ seq*0x9e3779b97f4a7c15
+}
+
+// apply takes the batch that is next.
+func (s *Stream) apply(seq uint64, payload []byte, live bool) {
+	s.next = seq + 1
+	s.seen[seq%remembered] = s.hash(seq, payload)
+	got := s.dec.decode(payload, s)
+	s.batches.Add(1)
+	s.events.Add(uint64(got.events))
+	s.badEvents.Add(uint64(got.bad))
+	s.skippedEvents.Add(uint64(got.skipped))
+	if got.broken {
+		// What was in its lost part may have been removals.
+		s.badMessages.Add(1)
+		s.lose()
+		return
+	}
+	if !live || got.foreign {
+		return
+	}
+	now := time.Now()
+	s.lastEvent.Store(now.UnixNano())
+	s.expected.Store(0)
+	if got.time > 0 {
+		s.lag.Store(int64(max(0, float64(now.UnixNano())-got.time*1e9)))
+	}
+	s.silent = false
+	s.become(Live)
+}
+
+// stored, removed and emptied are told by the decoder.
+
+func (s *Stream) stored(e *Stored) {
+	s.held = true
+	s.sink.Stored(e)
+}
+
+func (s *Stream) removed(e *Removed) { s.sink.Removed(e) }
+
+func (s *Stream) emptied() {
+	s.held = false
+	s.partial.Store(false)
+	s.clears.Add(1)
+	s.opts.Emptied()
+	s.sink.Cleared()
+}
+
+// Expect tells that a prefill that began then has ended, and that the engine must have stored
+// a block in it: its prompt was longer than what the cache held of it. If no event came since
+// it began, and none comes within Options.Silent, the rank is Degraded until one does. It is
+// safe for concurrent use and cheap.
+func (s *Stream) Expect(began time.Time) {
+	if s.lastEvent.Load() < began.UnixNano() {
+		s.expected.CompareAndSwap(0, time.Now().UnixNano())
+	}
+}

@@ -1,0 +1,697 @@
+package events
+
+import (
+	"context"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAStreamIsFollowed(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.run()
+		s.told("live") // an engine that does nothing says nothing
+		s.engine.publish(storedEvent(1, 2))
+		s.engine.publish(removedEvent(2), storedEvent(3))
+		s.told("stored [1 2] of 2: [1 2 3 4]\nremoved [2]\nstored [3] of 2: [1 2]")
+		time.Sleep(24 * time.Hour)
+		s.engine.publish(list{"AllBlocksCleared"})
+		s.told("cleared")
+		if s.emptied != 1 {
+			t.Error("it was not told that the engine's cache is empty")
+		}
+		snap := s.stream.Snapshot()
+		if snap.State != Live || snap.Partial || snap.Batches != 3 || snap.Events != 4 || snap.Connects != 1 || snap.Gaps != 0 || snap.LastError != "" {
+			t.Errorf("%+v", snap)
+		}
+	})
+}
+
+func TestTheLagIsMeasured(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.run()
+		send := func(clock float64) time.Duration {
+			seq, _ := s.engine.make()
+			s.engine.send(seq, pack(list{clock, list{}, 0}))
+			return s.stream.Snapshot().Lag.Round(time.Millisecond)
+		}
+		now := float64(time.Now().UnixNano()) / 1e9
+		if lag := send(now - 2); lag != 2*time.Second {
+			t.Errorf("lag %v, want 2 s", lag)
+		}
+		if lag := send(now + 2); lag != 0 { // its clock is ahead
+			t.Errorf("lag %v, want 0", lag)
+		}
+	})
+}
+
+func TestARouterThatComesLaterLearnsByReplay(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		story(t, true, func(s *setup) {
+			s.engine.old = old
+			s.engine.make(storedEvent(1))
+			s.engine.make(storedEvent(2))
+			s.run()
+			s.told("stored [1] of 2: [1 2]\nstored [2] of 2: [1 2]\nlive")
+			s.engine.publish(removedEvent(1))
+			s.told("removed [1]")
+			if snap := s.stream.Snapshot(); snap.Partial || snap.Replays != 1 || snap.Replayed != 2 {
+				t.Errorf("%+v", snap)
+			}
+		})
+	}
+}
+
+func TestWithoutWhatWasBeforeTheRankIsPartial(t *testing.T) {
+	t.Run("no replay", func(t *testing.T) {
+		story(t, false, func(s *setup) {
+			for range 5000 {
+				s.engine.make(storedEvent(1))
+			}
+			s.run()
+			s.engine.publish(storedEvent(2))
+			s.told("live\nstored [2] of 2: [1 2]")
+			if !s.stream.Snapshot().Partial {
+				t.Error("not said to be partial")
+			}
+			s.engine.publish(list{"AllBlocksCleared"}) // from now on all is known
+			if s.stream.Snapshot().Partial {
+				t.Error("said to be partial")
+			}
+		})
+	})
+	t.Run("the engine has forgotten the first ones", func(t *testing.T) {
+		story(t, true, func(s *setup) {
+			for i := range 10 {
+				s.engine.make(storedEvent(i))
+			}
+			s.engine.first = 8
+			s.run()
+			s.told("stored [8] of 2: [1 2]\nstored [9] of 2: [1 2]\nlive")
+			if !s.stream.Snapshot().Partial {
+				t.Error("not said to be partial")
+			}
+		})
+	})
+}
+
+func TestAGapIsFilledBeforeTheBatchThatShowsIt(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		story(t, true, func(s *setup) {
+			s.engine.old = old
+			s.run()
+			s.engine.publish(storedEvent(0))
+			for i := 1; i < 4; i++ {
+				s.engine.make(storedEvent(i))
+			}
+			s.engine.asked()
+			s.sink.take()
+			s.engine.publish(storedEvent(4))
+			s.told("stored [1] of 2: [1 2]\nstored [2] of 2: [1 2]\nstored [3] of 2: [1 2]\nstored [4] of 2: [1 2]")
+			if asked := s.engine.asked(); !reflect.DeepEqual(asked, []uint64{1}) {
+				t.Errorf("asked for %d", asked)
+			}
+			s.counted(func(n Snapshot) []uint64 {
+				return []uint64{n.Gaps, n.Unfilled, n.Replays, n.Replayed, n.Clears, n.Duplicates}
+			},
+				1, 0, 2, 3, 0, 0)
+		})
+	}
+}
+
+func TestAGapThatCannotBeFilledClears(t *testing.T) {
+	const unfilled = "cleared\nstored [3] of 2: [1 2]"
+	for _, c := range []struct {
+		name   string
+		none   bool // no replay endpoint
+		answer func(e *engine, p peer, start uint64)
+		want   string
+	}{
+		{"no replay", true, nil, unfilled},
+		{"only the end mark", false, func(e *engine, p peer, _ uint64) { e.reply(p, endMark, nil) }, unfilled},
+		{"no answer", false, func(_ *engine, p peer, _ uint64) { _, _ = p.read() }, unfilled},
+		{"closed at once", false, func(*engine, peer, uint64) {}, unfilled},
+		{"it stops half-way", false, func(e *engine, p peer, start uint64) {
+			if start == 1 {
+				e.reply(p, 1, batchOf(storedEvent(1)))
+			}
+			_, _ = p.read()
+		}, "stored [1] of 2: [1 2]\n" + unfilled},
+		{"it closes half-way, both times", false, func(e *engine, p peer, start uint64) {
+			e.reply(p, 0, batchOf(storedEvent(0)))
+			if start == 1 {
+				e.reply(p, 1, batchOf(storedEvent(1)))
+			}
+		}, "stored [1] of 2: [1 2]\n" + unfilled},
+		{"it closes half-way, and the second attempt brings the rest", false, func(e *engine, p peer, start uint64) {
+			e.reply(p, start, batchOf(storedEvent(int(start))))
+		}, "stored [1] of 2: [1 2]\nstored [2] of 2: [1 2]\nstored [3] of 2: [1 2]"},
+		{"malformed", false, func(_ *engine, p peer, _ uint64) { p.message(nil, []byte("x")) }, unfilled},
+		{"a reply of one frame", false, func(_ *engine, p peer, _ uint64) { p.message(number(1)) }, unfilled},
+		{"nine frames", false, func(_ *engine, p peer, _ uint64) { p.message(make([][]byte, 9)...) }, unfilled},
+		{"a short sequence number", false, func(_ *engine, p peer, _ uint64) { p.message(nil, []byte("123"), nil) }, unfilled},
+		{"the older ones for ever", false, func(e *engine, p peer, _ uint64) {
+			for n := 0; n < 2*maxReplayBatches; n++ {
+				e.reply(p, 0, nil)
+			}
+		}, unfilled},
+		{"a hole in it", false, func(e *engine, p peer, _ uint64) {
+			e.reply(p, 2, batchOf(storedEvent(2)))
+			_, _ = p.read()
+		}, "cleared\nstored [2] of 2: [1 2]\nstored [3] of 2: [1 2]"},
+		{"a broken batch in it", false, func(e *engine, p peer, _ uint64) {
+			e.reply(p, 1, []byte("\x93"))
+			e.reply(p, 2, batchOf(storedEvent(2)))
+		}, "cleared\nstored [2] of 2: [1 2]\nstored [3] of 2: [1 2]"},
+		{"it goes on past the gap", false, func(e *engine, p peer, _ uint64) {
+			for i := 1; i < 10; i++ {
+				e.reply(p, uint64(i), batchOf(storedEvent(i)))
+			}
+		}, "stored [1] of 2: [1 2]\nstored [2] of 2: [1 2]\nstored [3] of 2: [1 2]"},
+		{"it goes on past the gap after a hole", false, func(e *engine, p peer, _ uint64) {
+			e.reply(p, 3, batchOf(storedEvent(3)))
+		}, "cleared\nstored [3] of 2: [1 2]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			story(t, !c.none, func(s *setup) {
+				s.run()
+				s.engine.publish(storedEvent(0))
+				s.told("live\nstored [0] of 2: [1 2]")
+				if c.answer != nil {
+					s.engine.onReplay = func(p peer, start uint64) { c.answer(&s.engine, p, start) }
+				}
+				s.engine.make(storedEvent(1))
+				s.engine.make(storedEvent(2))
+				began := time.Now()
+				s.engine.publish(storedEvent(3))
+				time.Sleep(DefaultReplayTimeout - time.Since(began)) // the longest that it may take
+				s.told(c.want)
+				s.engine.publish(storedEvent(4))
+				s.told("stored [4] of 2: [1 2]") // without a gap, and once
+			})
+		})
+	}
+}
+
+func TestAPublisherWithManyGapsIsNotKeptBusyByReplays(t *testing.T) {
+	story(t, true, func(s *setup) {
+		s.run()
+		s.engine.publish(storedEvent(0))
+		s.engine.asked()
+		s.engine.onReplay = func(p peer, _ uint64) { _, _ = p.read() } // never answers
+		for range 100 {
+			s.engine.make()
+			s.engine.publish(storedEvent(1))
+			time.Sleep(200 * time.Millisecond)
+		}
+		if n := len(s.engine.asked()); n > 1 {
+			t.Errorf("asked for %d replays in 25 seconds", n)
+		}
+		time.Sleep(time.Minute)
+		s.engine.onReplay = nil
+		s.engine.make()
+		s.engine.publish(storedEvent(2))
+		if n := len(s.engine.asked()); n != 1 {
+			t.Error("not asked again")
+		}
+	})
+}
+
+func TestDuplicatesAreIgnored(t *testing.T) {
+	story(t, true, func(s *setup) {
+		s.run()
+		for i := range 5 {
+			s.engine.publish(storedEvent(i))
+		}
+		s.sink.take()
+		for i := range 5 {
+			s.engine.send(uint64(i), s.engine.log[i])
+		}
+		s.told("")
+		s.counted(func(n Snapshot) []uint64 { return []uint64{n.Duplicates, n.Restarts} }, 5, 0)
+	})
+}
+
+func TestARestartedEngineIsAnEmptyCache(t *testing.T) {
+	restarts := func(n Snapshot) []uint64 { return []uint64{n.Restarts, n.Clears} }
+	t.Run("the sequence begins anew on the same connection", func(t *testing.T) {
+		story(t, false, func(s *setup) {
+			s.run()
+			s.engine.publish(storedEvent(1))
+			s.engine.publish(storedEvent(2))
+			s.sink.take()
+			s.engine.start()
+			s.engine.publish(storedEvent(3))
+			s.told("cleared\nstored [3] of 2: [1 2]")
+			s.counted(restarts, 1, 1)
+			if s.emptied != 1 {
+				t.Error("it was not told that the engine's cache is empty")
+			}
+		})
+	})
+	t.Run("the sequence goes back", func(t *testing.T) {
+		story(t, true, func(s *setup) {
+			s.run()
+			for range 5 {
+				s.engine.publish(storedEvent(1))
+			}
+			s.sink.take()
+			s.engine.start()
+			s.engine.make(storedEvent(10))
+			s.engine.make(storedEvent(11))
+			s.engine.publish(storedEvent(12))
+			s.told("cleared\nstored [10] of 2: [1 2]\nstored [11] of 2: [1 2]\nstored [12] of 2: [1 2]")
+			s.counted(restarts, 1, 1)
+		})
+	})
+	for _, c := range []struct {
+		name   string
+		before int
+		want   string
+	}{
+		{"it has done less than the one before", 5, "live\ncleared"},
+		{"it has done more than the one before", 1, "live\ncleared"},
+		{"the one before had done nothing", 0, "live"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			story(t, true, func(s *setup) {
+				s.run()
+				want := ""
+				for range c.before {
+					s.engine.publish(storedEvent(1))
+				}
+				s.sink.take()
+				s.engine.stop()
+				s.told("degraded")
+				s.engine.start()
+				s.engine.make(storedEvent(7))
+				s.engine.make(storedEvent(8))
+				time.Sleep(maxPause)
+				if c.before > 0 {
+					want = "cleared\n"
+				}
+				s.told(want + "stored [7] of 2: [1 2]\nstored [8] of 2: [1 2]\nlive")
+			})
+		})
+	}
+	t.Run("the publisher says that it ends", func(t *testing.T) {
+		story(t, false, func(s *setup) {
+			s.run()
+			s.engine.publish(storedEvent(1))
+			s.engine.sendAll([]byte(s.engine.topic), number(endMark), nil)
+			s.told("live\nstored [1] of 2: [1 2]\ncleared")
+		})
+	})
+}
+
+func TestAfterALostConnection(t *testing.T) {
+	t.Run("what was missed is replayed", func(t *testing.T) {
+		story(t, true, func(s *setup) {
+			s.run()
+			s.engine.publish(storedEvent(0))
+			s.engine.publish(storedEvent(1))
+			s.engine.asked()
+			s.engine.disconnect()
+			s.engine.make(removedEvent(0))
+			time.Sleep(maxPause)
+			s.told("live\nstored [0] of 2: [1 2]\nstored [1] of 2: [1 2]\ndegraded\nremoved [0]\nlive")
+			if asked := s.engine.asked(); !reflect.DeepEqual(asked, []uint64{1}) {
+				t.Errorf("asked for %d", asked)
+			}
+			s.engine.publish(storedEvent(3))
+			s.told("stored [3] of 2: [1 2]")
+			s.counted(func(n Snapshot) []uint64 { return []uint64{n.Connects, n.Clears, n.Restarts, n.Gaps} }, 2, 0, 0, 0)
+		})
+	})
+	t.Run("nothing was missed", func(t *testing.T) {
+		story(t, true, func(s *setup) {
+			s.run()
+			s.engine.publish(storedEvent(0))
+			s.engine.disconnect()
+			time.Sleep(maxPause)
+			s.told("live\nstored [0] of 2: [1 2]\ndegraded\nlive")
+		})
+	})
+	t.Run("the engine has forgotten what was missed", func(t *testing.T) {
+		story(t, true, func(s *setup) {
+			s.run()
+			s.engine.publish(storedEvent(0))
+			s.engine.disconnect()
+			for i := 1; i < 10; i++ {
+				s.engine.make(storedEvent(i))
+			}
+			s.engine.first = 9
+			s.sink.take()
+			time.Sleep(maxPause)
+			s.told("degraded\ncleared\nstored [9] of 2: [1 2]\nlive")
+		})
+	})
+	t.Run("without replay nothing is known", func(t *testing.T) {
+		story(t, false, func(s *setup) {
+			s.run()
+			s.engine.publish(storedEvent(0))
+			s.sink.take()
+			s.engine.disconnect()
+			time.Sleep(maxPause)
+			s.told("degraded\ncleared\nlive")
+			s.engine.publish(storedEvent(1))
+			s.told("stored [1] of 2: [1 2]")
+			if s.emptied != 0 {
+				t.Error("the engine's cache is not empty")
+			}
+		})
+	})
+	t.Run("the replay does not answer", func(t *testing.T) {
+		story(t, true, func(s *setup) {
+			s.run()
+			s.engine.publish(storedEvent(0))
+			s.sink.take()
+			s.engine.onReplay = func(p peer, _ uint64) { _, _ = p.read() }
+			s.engine.disconnect()
+			time.Sleep(maxPause + DefaultReplayTimeout)
+			s.told("degraded\ncleared\nlive")
+			if e := s.stream.Snapshot().LastError; !strings.Contains(e, "replay from worker:6557: not done in 5s") {
+				t.Error(e)
+			}
+		})
+	})
+}
+
+// Sequence numbers that no engine sends clear the rank and are then forgotten.
+func TestSequenceNumbersOfALiar(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.run()
+		ev := batchOf(storedEvent(1))
+		s.engine.send(0, ev)
+		s.engine.send(1<<63+5, ev)
+		s.engine.send(1<<63+6, ev)
+		s.told("live\nstored [1] of 2: [1 2]\ncleared\nstored [1] of 2: [1 2]\nstored [1] of 2: [1 2]")
+		s.engine.send(2, ev)
+		s.told("cleared\nstored [1] of 2: [1 2]")
+		s.engine.send(endMark-1, ev)
+		s.engine.send(0, ev)
+		s.told("cleared\nstored [1] of 2: [1 2]\ncleared\nstored [1] of 2: [1 2]")
+	})
+}
+
+func TestMessagesThatAreNoBatches(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.run()
+		topic, ev := []byte(s.engine.topic), batchOf(storedEvent(1))
+		s.engine.publish(storedEvent(1))
+		s.sink.take()
+		s.engine.sendAll(topic)
+		s.engine.sendAll(topic, number(1))
+		s.engine.sendAll(topic, number(1), ev, ev)
+		s.engine.sendAll(topic, []byte("123"), ev)
+		s.engine.sendAll([]byte("another"), number(1), ev)
+		s.told("")
+		s.counted(func(n Snapshot) []uint64 { return []uint64{n.BadMessages, n.Batches, n.Connects} }, 5, 1, 1)
+		s.engine.publish(storedEvent(2)) // none of them counted
+		s.told("stored [2] of 2: [1 2]")
+
+		// A batch that ends too early may have lost removals.
+		seq, payload := s.engine.make(storedEvent(3), removedEvent(1))
+		s.engine.send(seq, payload[:len(payload)-8])
+		s.told("stored [3] of 2: [1 2]\ncleared")
+		s.engine.publish(storedEvent(4))
+		s.told("stored [4] of 2: [1 2]")
+	})
+}
+
+func TestBatchesOfOtherRanksAreIgnored(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.opts.Rank = 2
+		s.run()
+		s.engine.publish(storedEvent(1))
+		s.engine.publish(storedEvent(1))
+		s.told("live")
+		s.counted(func(n Snapshot) []uint64 { return []uint64{n.Batches, n.SkippedEvents, n.Gaps} }, 2, 2, 0)
+	})
+}
+
+func TestASilentStreamIsDegraded(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.run()
+		s.engine.publish(storedEvent(1))
+		s.sink.take()
+		s.stream.Expect(time.Now().Add(-time.Second)) // its event has come
+		time.Sleep(time.Hour)
+		s.told("")
+
+		s.stream.Expect(time.Now())
+		time.Sleep(DefaultSilent - time.Second)
+		s.told("")
+		time.Sleep(DefaultSilent)
+		if !strings.HasPrefix(s.sink.take(), "degraded") {
+			t.Fatal("not degraded")
+		}
+		if e := s.stream.Snapshot().LastError; e != errSilent.Error() {
+			t.Error(e)
+		}
+		time.Sleep(time.Hour) // a new connection alone proves nothing
+		s.told("")
+		s.engine.publish(storedEvent(2))
+		s.told("stored [2] of 2: [1 2]\nlive")
+	})
+}
+
+// An engine that sends heartbeats only is silent as well.
+func TestHeartbeatsAreNoEvents(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.run()
+		s.stream.Expect(time.Now())
+		for range 60 {
+			for _, p := range s.engine.peers() {
+				p.frame(flagCommand, []byte("\x04HINT"))
+			}
+			time.Sleep(DefaultSilent / 20)
+		}
+		s.told("live\ndegraded")
+	})
+}
+
+func TestConnectionsAreTriedAgain(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.engine.down = true
+		s.run()
+		time.Sleep(10 * time.Minute)
+		s.told("")
+		s.engine.mu.Lock()
+		dials := s.engine.dials
+		s.engine.down = false
+		s.engine.mu.Unlock()
+		if dials < 120 || dials > 300 {
+			t.Errorf("%d attempts in ten minutes", dials)
+		}
+		if e := s.stream.Snapshot().LastError; !strings.Contains(e, "refused") {
+			t.Error(e)
+		}
+		time.Sleep(maxPause)
+		s.told("live")
+	})
+}
+
+// Peers that never let a connection come to something. None of them holds the stream up for
+// longer than the time limits, and none ends it.
+func TestPeersThatAreNoPublishers(t *testing.T) {
+	ready := appendProperty([]byte("\x05READY"), "Socket-Type", "PUB")
+	for _, c := range []struct {
+		name string
+		talk func(p peer)
+		want string
+	}{
+		{"says nothing and reads nothing", func(p peer) { time.Sleep(time.Hour) }, "i/o timeout"},
+		{"closes at once", func(peer) {}, "closed pipe"},
+		{"HTTP", func(p peer) {
+			go func() { _, _ = io64(p) }()
+			_, _ = p.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		}, "does not speak ZMTP"},
+		{"ZMTP 2", func(p peer) {
+			_, _ = io64(p)
+			g := greeting
+			g[10] = 1
+			_, _ = p.Write(g[:])
+		}, "does not speak ZMTP 3"},
+		{"wants a password", func(p peer) {
+			_, _ = io64(p)
+			g := greeting
+			copy(g[12:], "CURVE")
+			_, _ = p.Write(g[:])
+		}, `"CURVE"`},
+		{"a byte a second", func(p peer) {
+			_, _ = io64(p)
+			for _, b := range greeting {
+				_, _ = p.Write([]byte{b})
+				time.Sleep(time.Second)
+			}
+		}, "i/o timeout"},
+		{"another socket", func(p peer) { _ = p.handshake("PUSH") }, `socket of type "PUSH"`},
+		{"no socket type", func(p peer) { _ = p.greet(); _, _ = p.read(); p.frame(flagCommand, []byte("\x05READY")) }, `socket of type ""`},
+		{"a message in place of READY", func(p peer) { _ = p.greet(); _, _ = p.read(); p.frame(0, ready) }, "a message before it"},
+		{"an error", func(p peer) { _ = p.greet(); _, _ = p.read(); p.frame(flagCommand, []byte("\x05ERROR\x04busy")) }, "busy"},
+		{"properties cut short", func(p peer) { _ = p.greet(); _, _ = p.read(); p.frame(flagCommand, ready[:len(ready)-2]) }, "unexpected EOF"},
+		{"a large command", func(p peer) { _ = p.greet(); _, _ = p.read(); p.frame(flagCommand, make([]byte, maxCommand+1)) }, "a command of"},
+		{"a command without a name", func(p peer) { _ = p.greet(); _, _ = p.read(); p.frame(flagCommand, []byte{9, 'R'}) }, "without a name"},
+		{"does not read the subscription", func(p peer) { _ = p.handshake("PUB"); time.Sleep(time.Hour) }, "i/o timeout"},
+		{"flags that do not exist", subscribed(func(p peer) { p.frame(0x80, nil) }), "flags 0x80"},
+		{"a command with more to come", subscribed(func(p peer) { p.frame(flagCommand|flagMore, nil) }), "flags 0x5"},
+		{"a command within a message", subscribed(func(p peer) { p.frame(flagMore, nil); p.frame(flagCommand, ready) }), "within a message"},
+		{"nine frames", subscribed(func(p peer) { p.message(make([][]byte, 9)...) }), "more than 8 frames"},
+		{"frames without end", subscribed(func(p peer) {
+			for {
+				p.frame(flagMore, nil)
+				if _, err := p.Write([]byte{flagMore, 0}); err != nil {
+					return
+				}
+			}
+		}), "more than 8 frames"},
+		{"a frame of 8 EiB", subscribed(func(p peer) { _, _ = p.Write([]byte{flagLong, 0x7f, 255, 255, 255, 255, 255, 255, 255}) }), "at most"},
+		{"a frame of 16 EiB", subscribed(func(p peer) { _, _ = p.Write([]byte{flagLong, 255, 255, 255, 255, 255, 255, 255, 255}) }), "at most"},
+		{"a message over the bound", subscribed(func(p peer) {
+			part := make([]byte, maxFrame)
+			p.message(part, part, part)
+		}), "after 33554432 of its message"},
+		{"closed in a frame", subscribed(func(p peer) { _, _ = p.Write([]byte{0, 100, 1, 2}) }), "unexpected EOF"},
+		{"closed between frames", subscribed(func(p peer) { p.frame(flagMore, nil) }), "unexpected EOF"},
+		{"a message of a byte a second", subscribed(func(p peer) {
+			_, _ = p.Write([]byte{0, 100})
+			for {
+				if _, err := p.Write([]byte{0}); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		}), "i/o timeout"},
+		{"pings, and reads no answer", subscribed(func(p peer) {
+			p.frame(flagCommand, []byte("\x04PING\x00\x00context"))
+			time.Sleep(time.Hour)
+		}), "i/o timeout"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var s *Stream
+				failed := make(chan string, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				dials := 0
+				s, err := New(Options{Endpoint: atEvents, Dial: func(context.Context, string, string) (net.Conn, error) {
+					if dials++; dials == 2 {
+						failed <- s.Snapshot().LastError
+						cancel()
+					}
+					ours, theirs := net.Pipe()
+					go func() {
+						defer ours.Close()
+						c.talk(peer{ours})
+					}()
+					return theirs, nil
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				go s.Run(ctx, &recorder{})
+				if e := <-failed; !strings.Contains(e, c.want) {
+					t.Errorf("%q, want %q", e, c.want)
+				}
+				if d := time.Since(began); d > messageTimeout+connectTimeout {
+					t.Errorf("held up for %v", d)
+				}
+				time.Sleep(2 * time.Hour) // the peers end
+			})
+		})
+	}
+}
+
+func io64(p peer) ([]byte, error) {
+	b := make([]byte, 64)
+	n := 0
+	for n < len(b) {
+		m, err := p.Read(b[n:])
+		if err != nil {
+			return nil, err
+		}
+		n += m
+	}
+	return b, nil
+}
+
+func subscribed(f func(p peer)) func(p peer) {
+	return func(p peer) {
+		if p.handshake("PUB") == nil {
+			_, _ = p.read()
+			f(p)
+		}
+	}
+}
+
+func TestPingsAreAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		answered := make(chan string, 1)
+		s, err := New(Options{Endpoint: atEvents, Dial: func(context.Context, string, string) (net.Conn, error) { return theirs, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx, &recorder{})
+		p := peer{ours}
+		subscribed(func(p peer) {
+			p.frame(flagCommand, []byte("\x04PING\x00\x0acontext"))
+			b, _ := p.read()
+			answered <- string(b)
+		})(p)
+		if a := <-answered; a != "\x04PONGcontext" {
+			t.Errorf("%q", a)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// What a length announces costs nothing before it arrives.
+func TestMemoryGrowsWithWhatArrives(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	go func() {
+		defer ours.Close()
+		p := peer{ours}
+		_ = p.handshake("PUB")
+		_, _ = p.Write([]byte{flagLong, 0, 0, 0, 0, 1, 0, 0, 0, 1, 2, 3}) // 16 MiB
+	}()
+	z, err := handshake(theirs, "SUB", "PUB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := z.next(time.Minute); err == nil {
+		t.Fatal("no error")
+	}
+	if cap(z.buf) > 2*growStep {
+		t.Errorf("%d bytes for a frame of which 3 came", cap(z.buf))
+	}
+}
+
+func TestEndpointsThatCannotBeUsed(t *testing.T) {
+	for _, e := range []string{"", "ipc:///tmp/x", "inproc://x", "5557", "tcp://worker", "tcp://worker:0", "tcp://worker:70000", "tcp://*:5557",
+		"tcp://:5557", "tcp://a@b:5557", "tcp://[::]:5557"} {
+		if _, err := New(Options{Endpoint: e}); err == nil {
+			t.Errorf("%q is taken", e)
+		}
+		if e == "" {
+			continue
+		}
+		if _, err := New(Options{Endpoint: atEvents, Replay: e}); err == nil {
+			t.Errorf("%q is taken for replays", e)
+		}
+	}
+	if _, err := New(Options{Endpoint: atEvents, Topic: strings.Repeat("x", 300)}); err == nil {
+		t.Error("a long topic is taken")
+	}
+	if s, err := New(Options{Endpoint: "tcp://[::1]:5557"}); err != nil || s.endpoint != "[::1]:5557" {
+		t.Error(err)
+	}
+}
