@@ -227,3 +227,31 @@ func BenchmarkGateBlockedHead(b *testing.B) {
 		b.Fatal("somebody was granted")
 	}
 }
+
+// BenchmarkMinAmongTheLoaded is a choice among ranks that are all more loaded than those
+// that may not be chosen: those with a label, say, while the others are idle.
+func BenchmarkMinAmongTheLoaded(b *testing.B) {
+	for _, n := range []int{64, 512, 4096} {
+		for _, oneOf := range []int{2, 32} {
+			b.Run(fmt.Sprintf("%d of %d", n/oneOf, n), func(b *testing.B) {
+				var tree loadTree
+				tree.join(0, n)
+				all, set := make(bitmap, n/64), make(bitmap, n/64)
+				r := p2c{state: 1}
+				for i := range n {
+					load := int64(r.next(1000))
+					if i%oneOf == 0 {
+						load += 1000
+						set.set(i)
+					}
+					all.set(i)
+					tree.put(i, 0, load, uint64(r.next(n)), true)
+				}
+				groups := []bitmap{all}
+				for b.Loop() {
+					tree.min(set, n/oneOf, -1, &groups)
+				}
+			})
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package admission
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // loadTree finds the least loaded rank of a pool among those with room, ordered
 // by (booked load, time of the last booking). It is one tournament a pairing
@@ -133,20 +136,21 @@ func (t *loadTree) put(i, group int, load int64, seq uint64, in bool) {
 // min returns the least loaded member of set, which has n members; -1 when it
 // is empty. only is the group of all members, or -1; groups are the members of
 // each. The answer is the best of the roots unless set leaves a root's winner
-// out, which takes a pin (few ranks), an exclusion (few steps), or a group that
-// may not be paired (none of it is in set).
+// out, which takes a pin (few ranks), an exclusion (few steps), a group that
+// may not be paired (none of it is in set), or labels and priorities, where what is left
+// out may be less loaded than all of set: then each word of set is looked at.
 func (t *loadTree) min(set bitmap, n, only int, groups *[]bitmap) int {
 	best := int32(-1)
 	if n <= fewRanks {
 		for w, word := range set {
-			for ; word != 0; word &= word - 1 {
-				best = t.better(best, int32(w<<6+bits.TrailingZeros64(word)))
+			if word != 0 {
+				best = t.scan(w, word, best)
 			}
 		}
 		return int(best)
 	}
 	if only >= 0 {
-		return int(t.search(t.wins[only], 1, set, best))
+		return int(t.search(t.wins[only], 1, set, set, best))
 	}
 	for g, win := range t.wins {
 		switch {
@@ -154,15 +158,15 @@ func (t *loadTree) min(set bitmap, n, only int, groups *[]bitmap) int {
 		case set.has(int(win[1])):
 			best = t.better(best, win[1])
 		case (*groups)[g].intersects(set):
-			best = t.search(win, 1, set, best)
+			best = t.search(win, 1, set, (*groups)[g], best)
 		}
 	}
 	return int(best)
 }
 
-// search returns the better of best and the best member of set under node p. It
+// search returns the better of best and the best member of set and group under node p. It
 // does not go into a subtree whose winner is no better.
-func (t *loadTree) search(win []int32, p int, set bitmap, best int32) int32 {
+func (t *loadTree) search(win []int32, p int, set, group bitmap, best int32) int32 {
 	w := win[p]
 	if w < 0 || best >= 0 && !t.keys[w].less(t.keys[best]) {
 		return best
@@ -170,13 +174,29 @@ func (t *loadTree) search(win []int32, p int, set bitmap, best int32) int32 {
 	if set.has(int(w)) {
 		return w
 	}
-	if p >= t.leaves {
-		return best
+	if words := max(t.leaves/64, 1); p >= words { // below are the ranks of one word
+		return t.scan(p-words, set[p-words]&group[p-words], best)
 	}
 	a, b := 2*p, 2*p+1
 	if win[b] == w { // the half the winner is not in may be settled at once
 		a, b = b, a
 	}
-	best = t.search(win, b, set, best)
-	return t.search(win, a, set, best)
+	best = t.search(win, b, set, group, best)
+	return t.search(win, a, set, group, best)
+}
+
+// scan returns the better of best and the ranks of a word of a set.
+func (t *loadTree) scan(at int, word uint64, best int32) int32 {
+	keys := t.keys[at<<6:]
+	least := loadKey{load: math.MaxInt64}
+	if best >= 0 {
+		least = t.keys[best]
+	}
+	for ; word != 0; word &= word - 1 {
+		i := bits.TrailingZeros64(word)
+		if k := keys[i]; k.less(least) {
+			best, least = int32(at<<6+i), k
+		}
+	}
+	return best
 }
