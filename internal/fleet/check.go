@@ -229,7 +229,8 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 		w.liveness.Store(newLiveness())
 		f.forgetHangsLocked(w, now)
 	}
-	if after.healthy && !before.healthy && before.everHealthy {
+	back := after.healthy && !before.healthy && before.everHealthy
+	if back {
 		// It was unhealthy and is back: the failures its breakers counted are old.
 		for _, r := range w.Ranks() {
 			if r.breaker.elapse(now, true) {
@@ -268,6 +269,9 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	}
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
+	}
+	if back && !exchanged && !w.Facts().identify() {
+		f.emptyCachesLocked(w, whyNotAsked) // another process could not be told from the former
 	}
 	f.boundCachesLocked(w)
 	f.streams.followLocked(w)

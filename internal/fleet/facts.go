@@ -48,6 +48,9 @@ func (f *Facts) otherEngine(old *Facts) bool {
 	return old.read && (f.Fingerprint != old.Fingerprint || f.started != old.started || f.Backend != old.Backend)
 }
 
+// identify reports whether the facts tell one process of the engine from the next.
+func (f *Facts) identify() bool { return f.Fingerprint != 0 || f.started != 0 }
+
 // loadsDiffer reports whether an answer about the load is another engine's than the
 // one that the facts are of.
 func (f *Facts) loadsDiffer(l *loads) bool {

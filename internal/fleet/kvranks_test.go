@@ -209,3 +209,21 @@ func TestBoundOfARankInTheIndex(t *testing.T) {
 		}
 	})
 }
+
+// TestBackWithoutIdentity shows that an engine which was away, and cannot be told from another
+// process at its address, counts as one.
+func TestBackWithoutIdentity(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		w := b.add(WorkerSpec{URL: urlA})
+		b.pass(time.Minute)
+		b.hold(w)
+		b.prober.set(checkResult{health: outcomeUnreachable, alive: outcomeOK}, urlA)
+		b.pass(10 * time.Minute)
+		b.wantHolders(w.role, 1, "while it is unhealthy")
+		b.prober.set(well, urlA)
+		b.pass(time.Minute)
+		b.wantHolders(w.role, 0, "when it is back")
+	})
+}

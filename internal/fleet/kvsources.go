@@ -20,6 +20,7 @@ type kvEventSources struct {
 	told bool
 	list []events.Source // none: it publishes no events
 	err  error
+	note string // why some of its ranks are not in the list
 }
 
 func (p *httpProber) kvEvents(ctx context.Context, w *Worker, f *Facts) kvEventSources {
@@ -38,10 +39,15 @@ func (p *httpProber) kvEvents(ctx context.Context, w *Worker, f *Facts) kvEventS
 		return kvEventSources{asked: true}
 	}
 	list, err := d.ReadKVEvents(w.base.Host, body)
-	if errors.Is(err, events.ErrNoSources) {
-		err, list = nil, nil
+	switch {
+	case errors.Is(err, events.ErrNoSources):
+		return kvEventSources{asked: true, told: true}
+	case err != nil && len(list) == 0:
+		return kvEventSources{asked: true, err: err}
+	case err != nil:
+		return kvEventSources{asked: true, told: true, list: list, note: "; " + err.Error()}
 	}
-	return kvEventSources{asked: true, told: err == nil, list: list, err: err}
+	return kvEventSources{asked: true, told: true, list: list}
 }
 
 // Labels that stand for the ports of a worker's KV events, over what its engine says.
@@ -83,7 +89,7 @@ func (r *Rank) kvSource(k *kvEventSources, c *config.KV) (s events.Source, why s
 	}
 	switch {
 	case k.told && len(k.list) > 0:
-		return r.sourceOf(k.list)
+		return r.sourceOf(k)
 	case k.told:
 		return s, whyNoEvents
 	case !k.asked:
@@ -112,8 +118,8 @@ func (r *Rank) sourceAt(port, replay int) (events.Source, string) {
 
 // sourceOf is the one of an engine's sources that is the rank's. Engines number their ranks
 // from 0, or by their place among those of all servers of the model.
-func (r *Rank) sourceOf(list []events.Source) (events.Source, string) {
-	at := 0
+func (r *Rank) sourceOf(k *kvEventSources) (events.Source, string) {
+	list, at := k.list, 0
 	if r.dp >= 0 {
 		find := func(n int) int { return slices.IndexFunc(list, func(s events.Source) bool { return s.Rank == n }) }
 		if at = find(r.dp + r.worker.Facts().FirstRank); at < 0 {
@@ -121,7 +127,7 @@ func (r *Rank) sourceOf(list []events.Source) (events.Source, string) {
 		}
 	}
 	if at < 0 {
-		return events.Source{}, fmt.Sprintf("its engine publishes no events of data-parallel rank %d", r.dp)
+		return events.Source{}, fmt.Sprintf("its engine publishes no events of data-parallel rank %d%s", r.dp, k.note)
 	}
 	s := list[at]
 	// Which rank events say to be of matters only where several are told at one place, since

@@ -47,10 +47,18 @@ func (s *rankStream) Cleared() { s.exact.Cleared() }
 // State implements events.Sink. A rank is exact while its stream is live.
 func (s *rankStream) State(state events.State) {
 	s.exact.State(state)
+	if s.changed(state) && state == events.Degraded {
+		// Its engine may have ended: what the rank was sent would be wrong too.
+		s.rank.CheckSoon()
+	}
+}
+
+// changed takes over the state, and reports whether it is another one.
+func (s *rankStream) changed(state events.State) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped || state == s.state {
-		return
+		return false
 	}
 	now := time.Now()
 	lasted := now.Sub(s.since).Round(time.Millisecond)
@@ -59,10 +67,11 @@ func (s *rankStream) State(state events.State) {
 		s.rank.caches.exact.Store(s.exact)
 		s.told = false
 		s.line(slog.LevelInfo, "KV events of a rank are followed: it is known what its cache holds", "endpoint", s.source.Endpoint, "degraded", lasted)
-		return
+		return true
 	}
 	s.rank.caches.exact.Store(nil)
 	s.tellDegraded(now)
+	return true
 }
 
 // startGrace is how long a new stream may take to be live before the log says that it is not.

@@ -407,3 +407,26 @@ func TestStreamsInInfoAndLog(t *testing.T) {
 		}
 	})
 }
+
+// TestBrokenStreamIsALook shows that a worker is checked at once when its stream breaks: its
+// engine may have restarted, and what it was sent is wrong then.
+func TestBrokenStreamIsALook(t *testing.T) {
+	inBubble(t, settings{Health: config.Health{Interval: time.Hour}}, func(b *testbed) {
+		s := b.fakeStreams()
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		b.prober.publishes(urlA, 0)
+		b.prober.loaded(urlA, &loads{Loads: engine.Loads{Started: 1}})
+		w := b.add(WorkerSpec{URL: urlA})
+		b.pass(time.Minute)
+		b.say(s.last(), live1)
+		b.hold(w)
+		was := b.prober.count(urlA)
+		b.prober.loaded(urlA, &loads{Loads: engine.Loads{Started: 2}})
+		b.say(s.last(), degraded)
+		b.pass(2 * time.Second)
+		if b.prober.count(urlA) == was {
+			t.Error("not checked")
+		}
+	})
+}
