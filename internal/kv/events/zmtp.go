@@ -40,7 +40,8 @@ type zconn struct {
 	c net.Conn
 	r *bufio.Reader
 
-	buf   []byte // the frames of the message
+	size  [8]byte // of a frame, as it is sent
+	buf   []byte  // the frames of the message
 	parts [][]byte
 }
 
@@ -238,17 +239,17 @@ func (z *zconn) frameHead() (flags byte, size int, err error) {
 	if flags&^(flagMore|flagLong|flagCommand) != 0 || flags&(flagMore|flagCommand) == flagMore|flagCommand {
 		return 0, 0, fmt.Errorf("a frame with flags %#x", flags)
 	}
-	var b [8]byte
+	z.size = [8]byte{}
 	if flags&flagLong == 0 {
-		b[7], err = z.r.ReadByte()
+		z.size[7], err = z.r.ReadByte()
 	} else {
-		_, err = io.ReadFull(z.r, b[:])
+		_, err = io.ReadFull(z.r, z.size[:])
 	}
 	if err != nil {
 		return 0, 0, unexpected(err)
 	}
 	// A size beyond maxFrame is refused by all who read a frame.
-	return flags, int(min(binary.BigEndian.Uint64(b[:]), maxFrame+1)), nil
+	return flags, int(min(binary.BigEndian.Uint64(z.size[:]), maxFrame+1)), nil
 }
 
 // command reads the rest of a command. Its body is valid until the next read.
