@@ -101,7 +101,7 @@ func newWorld(t *rapid.T) *world {
 	calm, least := rapid.Bool().Draw(t, "calm"), rapid.Bool().Draw(t, "least loaded")
 	o := Options{Limits: drawLimits(t), HealthInterval: 3 * time.Second, Classes: drawClasses(t), Reject: drawReject(t)}
 	o.QueueMode = rapid.SampledFrom([]QueueMode{QueueAuto, QueueAuto, QueueStrict, QueueLanes}).Draw(t, "lanes")
-	measure := rapid.SampledFrom([]Measure{ByRequests, ByTokens, ByKV, ByTokensAndKV}).Draw(t, "measure")
+	measure := rapid.SampledFrom([]Measure{ByRequests, ByTokens, ByTokensAndKV}).Draw(t, "measure")
 	if least {
 		o.NewPolicy = func(string, Role) Policy { return leastLoaded{measure: measure} }
 	}

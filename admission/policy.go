@@ -163,10 +163,8 @@ const (
 	ByRequests Measure = iota
 	// ByTokens is what [View.Tokens] returns.
 	ByTokens
-	// ByKV is the tokens for which KV blocks are booked.
-	ByKV
-	// ByTokensAndKV is TokenWeight times the one and the other together, for ranks that
-	// both prefill and decode.
+	// ByTokensAndKV is TokenWeight times those, and the tokens for which KV blocks are
+	// booked, for ranks that decode.
 	ByTokensAndKV
 )
 
@@ -188,8 +186,6 @@ func (r *Rank) amount(m Measure) int64 {
 	switch m {
 	case ByTokens:
 		return r.tokens
-	case ByKV:
-		return r.kvTokens()
 	case ByTokensAndKV:
 		return TokenWeight*r.tokens + r.kvTokens()
 	}

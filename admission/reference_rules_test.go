@@ -237,8 +237,6 @@ func (r *refRank) amount(by Measure) int64 {
 	switch by {
 	case ByTokens:
 		return r.tokens
-	case ByKV:
-		return kv
 	case ByTokensAndKV:
 		return 4*r.tokens + kv
 	}
