@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-router/sluice/internal/replay"
 )
@@ -109,9 +111,8 @@ func runReplay(cmd *cobra.Command, o *replayOptions, name string) (err error) {
 	write := []func(*replay.Result) error{func(r *replay.Result) error { return replay.WriteJSON(out, r) }}
 	if !o.json {
 		describeTrace(out, trace)
-		width := terminalStyle(out, os.Getenv).Width
 		columns := 120
-		if width != nil {
+		if width := terminalStyle(out, os.Getenv).Width; width != nil {
 			columns = width()
 		}
 		write[0] = replay.NewTable(out, columns, o.model.TTFTGoal, o.arms).Write
@@ -123,9 +124,16 @@ func runReplay(cmd *cobra.Command, o *replayOptions, name string) (err error) {
 		}
 		rows := replay.NewCSV(f)
 		write = append(write, rows.Write)
-		defer func() {
-			err = firstError(err, rows.Flush(), f.Close())
-		}()
+		defer func() { err = firstError(err, rows.Flush(), f.Close()) }()
+	}
+	if o.html != "" {
+		f, err := os.Create(o.html)
+		if err != nil {
+			return err
+		}
+		page := replay.NewPage("Replay of "+filepath.Base(name), o.model.TTFTGoal, modelFlags(cmd))
+		write = append(write, func(r *replay.Result) error { page.Add(r); return nil })
+		defer func() { err = firstError(err, page.Write(f), f.Close()) }()
 	}
 	for r, err := range results {
 		if err != nil {
@@ -141,6 +149,18 @@ func runReplay(cmd *cobra.Command, o *replayOptions, name string) (err error) {
 		}
 	}
 	return nil
+}
+
+// modelFlags are the flags that a result depends on.
+func modelFlags(cmd *cobra.Command) (flags [][2]string) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		switch f.Name {
+		case "help", "json", "csv", "html", "arms":
+		default:
+			flags = append(flags, [2]string{"--" + f.Name, f.Value.String()})
+		}
+	})
+	return flags
 }
 
 func firstError(all ...error) error {

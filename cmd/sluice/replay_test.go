@@ -13,13 +13,16 @@ const someTrace = `{"timestamp": 0, "input_length": 1024, "output_length": 10, "
 func TestReplay(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/trace", someTrace)
-	code, stdout, stderr := sluice(t, nil, "replay", dir+"/trace", "--csv", dir+"/rows", "--arms", "round_robin,gate_strict")
+	code, stdout, stderr := sluice(t, nil, "replay", dir+"/trace", "--csv", dir+"/rows", "--html", dir+"/page", "--arms", "round_robin,gate_strict")
 	if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, "2 requests in 3s, 2560 prompt tokens, 5 blocks of 512 tokens\n\n") ||
 		!strings.Contains(stdout, "\ngate_strict    40.0    40.0 ") {
 		t.Errorf("exit %d, %q\n%s", code, stderr, stdout)
 	}
 	if rows, err := os.ReadFile(dir + "/rows"); err != nil || strings.Count(string(rows), "\n") != 5 {
 		t.Errorf("%v: %s", err, rows)
+	}
+	if page, err := os.ReadFile(dir + "/page"); err != nil || !strings.Contains(string(page), "<tr><td>--workers</td><td>8</td></tr>") {
+		t.Errorf("%v: %s", err, page)
 	}
 	code, stdout, stderr = sluice(t, nil, "replay", dir+"/trace", "--json")
 	if code != exitOK || stderr != "" || !strings.HasPrefix(stdout, `{"arm":"round_robin","hit_rate":0,"ideal":0.4,`) {

@@ -307,3 +307,45 @@ func TestCacheDropsTheOldestAndOfAPromptItsEnd(t *testing.T) {
 		t.Fatalf("%v, holds %d", out, c.match(long))
 	}
 }
+
+// The page is one file of valid XML-like HTML that asks for nothing from elsewhere and runs
+// nothing, whatever names are in it.
+func TestPageStandsAlone(t *testing.T) {
+	page := NewPage("<script>alert(1)</script>", 10*time.Second, [][2]string{{"--workers", "8"}})
+	tr := conversations(20, 3)
+	for _, a := range Arms() {
+		page.Add(run(t, tr, Default(), a.Name))
+	}
+	var b bytes.Buffer
+	if err := page.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	for _, no := range []string{"<script", "http:", "https:", "src=", "url(", "NaN", "Inf", "ZgotmplZ"} {
+		if strings.Contains(text, no) {
+			t.Errorf("the page has %s", no)
+		}
+	}
+	if n := strings.Count(text, "<svg "); n != 4 || strings.Count(text, "</svg>") != n || strings.Count(text, "<polyline") != 3*len(Arms()) {
+		t.Errorf("%d plots, %d lines", n, strings.Count(text, "<polyline"))
+	}
+	for _, a := range Arms() {
+		if !strings.Contains(text, "</span>"+a.Name+"</td>") {
+			t.Errorf("%s is not in the table", a.Name)
+		}
+	}
+}
+
+// A page of a trace of which nothing was served, or of no time, can be drawn, too.
+func TestPageOfNothing(t *testing.T) {
+	o := Default()
+	o.Workers, o.TokensPerSecond, o.Slots, o.QueueTimeout = 1, 1, 1, time.Second
+	tr := exactly(t, `{"timestamp": 0, "input_length": 0}`)
+	page := NewPage("", time.Millisecond, nil)
+	page.Add(run(t, tr, o, "gate_strict"))
+	page.arms = append(page.arms, pageArm{quantiles: make([]float64, 101)})
+	var b bytes.Buffer
+	if err := page.Write(&b); err != nil || strings.Contains(b.String(), "NaN") {
+		t.Fatal(err, b.String())
+	}
+}
