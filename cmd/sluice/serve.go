@@ -249,7 +249,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 		TokensPerByte: func(model string) float64 { return r.dispatcher.TokensPerByte(model) }, // there is one before the first worker
 	}, clock)
 	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})
-	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
+	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources), kv.NewCollector(index))
 	requests := dispatch.NewMetrics(reg)
 	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg, Index: index}, requests, log.Logger)
 	r.server, err = server.New(server.Options{

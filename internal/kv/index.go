@@ -1,8 +1,8 @@
 package kv
 
 import (
-	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Key stands for a block of a prompt and all blocks before it.
@@ -10,7 +10,8 @@ type Key uint64
 
 // Options configure an Index.
 type Options struct {
-	// MaxBytes bounds the memory of the index as a whole; zero or less is no bound.
+	// MaxBytes bounds the memory of the index as a whole; zero or less is no bound. Over it,
+	// the rank that holds most loses its oldest blocks first.
 	MaxBytes int64
 }
 
@@ -25,17 +26,9 @@ type RankSpec struct {
 	Blocks int
 	// Data is handed back to the caller, who finds the rank by it.
 	Data any
-}
 
-// Rank is one rank in the index. A rank that comes again is a new one.
-type Rank struct {
-	spec RankSpec
-	held map[Key]uint64 // when each was stored last
-	gone bool
+	byHash bool // its blocks are found by an engine's hashes
 }
-
-// Data returns what the rank was added with.
-func (r *Rank) Data() any { return r.spec.Data }
 
 // Holder is a rank that holds so many of the first blocks of a chain.
 type Holder struct {
@@ -46,23 +39,59 @@ type Holder struct {
 // MaxHolders is how many ranks Match finds at most.
 const MaxHolders = 4
 
-// Index knows which ranks hold which blocks. All methods are safe for concurrent use.
+// Index knows which ranks hold which blocks. All methods are safe for concurrent use. Those
+// that write take the lock of their rank and, for each block, of a part of the table; Match
+// takes none. Lock order: Index.shedding, Rank.mu, Index.mu and Index.graves.mu, shard.mu.
 type Index struct {
-	opts Options
+	opts  Options
+	table table
+	seats seats
 
-	mu    sync.RWMutex
-	ranks []*Rank
-	clock uint64
+	mu    sync.Mutex
+	ranks []*Rank // guarded by mu; not those that are gone
+
+	graves   graves
+	shedding sync.Mutex
+
+	used    atomic.Int64 // bytes, at worst; see bound.go
+	version atomic.Uint64
+	uneven  atomic.Int32  // ranks with uneven blocks
+	lookups atomic.Uint64 // Match calls
+	counts  counts
 }
 
 // New makes an empty index.
-func New(o Options) *Index { return &Index{opts: o} }
+func New(o Options) *Index {
+	shards := maxShards
+	if o.MaxBytes > 0 {
+		for shards > 1 && int64(shards)*shardBytes > o.MaxBytes/16 {
+			shards /= 2
+		}
+	}
+	return newIndex(o, shards)
+}
+
+func newIndex(o Options, shards int) *Index {
+	x := &Index{opts: o}
+	x.table.init(shards)
+	x.used.Store(int64(shards) * shardBytes)
+	return x
+}
+
+// maxShards bounds how many parts the table has: writers of different parts do not meet.
+const maxShards = 1024
 
 // Add adds a rank that holds nothing.
 func (x *Index) Add(s RankSpec) *Rank {
+	r := &Rank{group: s.Group, data: s.Data, at: -1}
+	r.limit.Store(int64(s.Blocks))
+	r.set.byHash = s.byHash
+	r.scale = 1
+	r.boundLocked()
+	r.seat = x.seats.take(r)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	r := &Rank{spec: s, held: map[Key]uint64{}}
+	r.at = len(x.ranks)
 	x.ranks = append(x.ranks, r)
 	return r
 }
@@ -70,102 +99,66 @@ func (x *Index) Add(s RankSpec) *Rank {
 // Drop removes a rank with all it holds. What is stored for it later is ignored.
 func (x *Index) Drop(r *Rank) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
+	if r.at < 0 {
+		x.mu.Unlock()
+		return
+	}
+	last := x.ranks[len(x.ranks)-1]
+	x.ranks[r.at], last.at = last, r.at
+	x.ranks[len(x.ranks)-1] = nil
+	x.ranks = x.ranks[:len(x.ranks)-1]
+	r.at = -1
+	x.mu.Unlock()
+
+	r.mu.Lock()
 	r.gone = true
-	clear(r.held)
-	x.ranks = slices.DeleteFunc(x.ranks, func(o *Rank) bool { return o == r })
+	x.buryLocked(r)
+	r.mu.Unlock()
+	x.sweep(sweepNow)
+}
+
+// Clear records that r holds nothing. Its cost does not grow with what r held.
+func (x *Index) Clear(r *Rank) {
+	r.mu.Lock()
+	x.buryLocked(r)
+	r.mu.Unlock()
+	x.sweep(sweepNow)
 }
 
 // SetBlocks changes how many blocks a rank holds at most. Over that, the ones that were
-// stored least recently go.
+// stored least recently go: a few thousand now, more with each Store.
 func (x *Index) SetBlocks(r *Rank, blocks int) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	r.spec.Blocks = blocks
-	r.evict()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.limit.Store(int64(blocks))
+	r.boundLocked()
+	s := step{x: x, r: r}
+	s.evictTo(r.bound.Load(), evictNow)
+	s.end()
 }
 
-// Store records that r holds the blocks of keys, which are consecutive blocks of a chain in
-// order, and uses them now. Within one call the earlier blocks count as used later, as
-// engines drop a chain's end first.
-func (x *Index) Store(r *Rank, keys []Key) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.storeLocked(r, keys)
-}
+// evictNow is how many blocks a lowered bound takes at once.
+const evictNow = 4096
 
-func (x *Index) storeLocked(r *Rank, keys []Key) {
-	if r.gone {
-		return
-	}
-	for _, k := range slices.Backward(keys) {
-		x.clock++
-		r.held[k] = x.clock
-	}
-	r.evict()
-}
+// Store records that r holds the blocks of keys, which are the first blocks of a chain in
+// order, and uses them now. The earlier blocks count as used later, as engines drop a
+// chain's end first.
+func (x *Index) Store(r *Rank, keys []Key) { x.Record(r, keys) }
 
-func (r *Rank) evict() {
-	for r.spec.Blocks > 0 && len(r.held) > r.spec.Blocks {
-		first, at := Key(0), uint64(0)
-		for k, t := range r.held {
-			if at == 0 || t < at {
-				first, at = k, t
-			}
-		}
-		delete(r.held, first)
-	}
-}
-
-// Remove records that r does not hold the blocks of keys any more.
+// Remove records that r does not hold the blocks of keys any more. What it holds after them
+// in a chain counts again once they are stored again.
 func (x *Index) Remove(r *Rank, keys []Key) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := step{x: x, r: r}
 	for _, k := range keys {
-		delete(r.held, k)
+		s.remove(number(k))
 	}
-}
-
-// Clear records that r holds nothing.
-func (x *Index) Clear(r *Rank) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	clear(r.held)
-}
-
-// Match appends to out the ranks of a group that hold the most first blocks of a chain, at
-// most MaxHolders, the one that holds most first. Only ranks for which mayUse is true count;
-// nil is all. It allocates nothing if out has room.
-func (x *Index) Match(keys []Key, g Group, mayUse func(*Rank) bool, out []Holder) []Holder {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	from := len(out)
-	for _, r := range x.ranks {
-		n := 0
-		for n < len(keys) && r.has(keys[n]) {
-			n++
-		}
-		if n == 0 || r.spec.Group != g || mayUse != nil && !mayUse(r) {
-			continue
-		}
-		at := len(out)
-		for at > from && out[at-1].Blocks < n {
-			at--
-		}
-		out = slices.Insert(out, at, Holder{r, n})
-		out = out[:min(len(out), from+MaxHolders)]
-	}
-	return out
-}
-
-func (r *Rank) has(k Key) bool {
-	_, ok := r.held[k]
-	return ok
+	s.end()
 }
 
 // Version changes whenever what some rank holds changes.
-func (x *Index) Version() uint64 {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.clock
-}
+func (x *Index) Version() uint64 { return x.version.Load() }
+
+// number is a key as the table has it: 0 is an empty slot there.
+func number(k Key) uint64 { return max(uint64(k), 1) }

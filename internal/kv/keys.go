@@ -31,19 +31,26 @@ type secret struct{ seed, left, right uint64 }
 
 var secrets atomic.Pointer[secret]
 
-func init() {
-	var key [32]byte
-	_, _ = crand.Read(key[:]) // never fails
-	SetHashKey(key[:])
+// placing says where a rank's blocks lie in its set: engines choose their hashes.
+var placing = *newSecret(randomKey())
+
+func init() { SetHashKey(randomKey()) }
+
+func randomKey() []byte {
+	key := make([]byte, 32)
+	_, _ = crand.Read(key) // never fails
+	return key
 }
 
 // SetHashKey makes keys depend on a secret that is the same in each process that is given it,
 // instead of on a random one, so that keys can be compared across restarts. Keys that were
 // made before never meet those made after: it is called before the first prompt.
-func SetHashKey(key []byte) {
+func SetHashKey(key []byte) { secrets.Store(newSecret(key)) }
+
+func newSecret(key []byte) *secret {
 	h := sha256.Sum256(key)
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(h[8*i:]) }
-	secrets.Store(&secret{seed: word(0), left: word(1), right: word(2)})
+	return &secret{seed: word(0), left: word(1), right: word(2)}
 }
 
 // root returns the key that stands before the first block of a prompt.
