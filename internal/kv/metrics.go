@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-router/sluice/internal/metric"
 )
 
 // counts are what an index has done so far.
@@ -68,59 +70,64 @@ func (s *graves) bytes() (n int64) {
 	return n
 }
 
-type collector struct {
-	index *Index
-	descs []*prometheus.Desc
-}
-
 // sweepScrape is how many blocks of ranks that are gone are taken out with each scrape, for
 // an index into which nothing is stored any more.
 const sweepScrape = 100_000
 
-var metrics = []struct {
-	name, help string
-	kind       prometheus.ValueType
-	value      func(Stats) float64
-}{
-	{"sluice_kv_index_ranks", "Ranks in the index of KV caches: one for what each rank was sent, one more for each stream of events.", prometheus.GaugeValue, func(s Stats) float64 { return float64(s.Ranks) }},
-	{"sluice_kv_index_held_blocks", "Blocks that ranks are believed to hold, counted for each rank.", prometheus.GaugeValue, func(s Stats) float64 { return float64(s.Held) }},
-	{"sluice_kv_index_distinct_blocks", "Different blocks in the index of KV caches.", prometheus.GaugeValue, func(s Stats) float64 { return float64(s.Distinct) }},
-	{"sluice_kv_index_bytes", "Memory of the index of KV caches, in bytes.", prometheus.GaugeValue, func(s Stats) float64 { return float64(s.Bytes) }},
-	{"sluice_kv_index_bytes_limit", "Maximum of sluice_kv_index_bytes; 0: none.", prometheus.GaugeValue, func(s Stats) float64 { return float64(s.Limit) }},
-	{"sluice_kv_index_stored_blocks_total", "Blocks that were recorded as held by a rank that was not known to hold them.", prometheus.CounterValue, func(s Stats) float64 { return float64(s.Stored) }},
-	{"sluice_kv_index_removed_blocks_total", "Blocks that an engine's events said a rank does not hold any more.", prometheus.CounterValue, func(s Stats) float64 { return float64(s.Removed) }},
-	{"sluice_kv_index_lookups_total", "Lookups of prompts in the index of KV caches.", prometheus.CounterValue, func(s Stats) float64 { return float64(s.Lookups) }},
-	{"sluice_kv_index_found_total", "Lookups that found a rank that may be used.", prometheus.CounterValue, func(s Stats) float64 { return float64(s.Found) }},
-	{"sluice_kv_index_refused_total", "Prompts and events that were not recorded for want of memory.", prometheus.CounterValue, func(s Stats) float64 { return float64(s.Refused) }},
-}
+var (
+	ranksDesc = metric.Gauge("sluice_kv_index_ranks",
+		"Ranks in the index of KV caches: one for what each rank was sent, one more for each that events tell of.")
+	heldDesc = metric.Gauge("sluice_kv_index_held_blocks",
+		"Blocks that ranks are believed to hold, counted for each rank.")
+	distinctDesc = metric.Gauge("sluice_kv_index_distinct_blocks",
+		"Different blocks in the index of KV caches.")
+	bytesDesc = metric.Gauge("sluice_kv_index_bytes",
+		"Memory of the index of KV caches, in bytes.")
+	limitDesc = metric.Gauge("sluice_kv_index_bytes_limit",
+		"Maximum of sluice_kv_index_bytes (--kv-index-memory); 0: none.")
+	storedDesc = metric.Counter("sluice_kv_index_stored_blocks_total",
+		"Blocks that a rank was recorded to hold, which it was not known to.")
+	removedDesc = metric.Counter("sluice_kv_index_removed_blocks_total",
+		"Blocks that an engine's events said a rank does not hold any more.")
+	evictedDesc = metric.Counter("sluice_kv_index_evicted_blocks_total",
+		"Blocks that were dropped for a bound: rank (what the rank's engine can hold) or memory (--kv-index-memory).", "bound")
+	refusedDesc = metric.Counter("sluice_kv_index_refused_total",
+		"Prompts and events that were not recorded for want of memory.")
+	lookupsDesc = metric.Counter("sluice_kv_index_lookups_total",
+		"Lookups of prompts in the index of KV caches.")
+	foundDesc = metric.Counter("sluice_kv_index_found_total",
+		"Lookups that found a rank that may be used.")
+)
 
-// NewCollector returns the metrics of an index.
-func NewCollector(x *Index) prometheus.Collector {
-	c := &collector{index: x}
-	for _, m := range metrics {
-		c.descs = append(c.descs, prometheus.NewDesc(m.name, m.help, nil, nil))
-	}
-	c.descs = append(c.descs, prometheus.NewDesc("sluice_kv_index_evicted_blocks_total",
-		"Blocks that were dropped for a bound: rank (the blocks that the rank's engine can hold) or memory (--kv-index-memory).",
-		[]string{"bound"}, nil))
-	return c
+// collector reads an index when it is scraped.
+type collector struct{ x *Index }
+
+// NewCollector makes the metrics of an index, to be registered.
+func NewCollector(x *Index) prometheus.Collector { return collector{x} }
+
+// Metrics is of metric.Collector.
+func (collector) Metrics() metric.Descs {
+	return metric.Descs{ranksDesc, heldDesc, distinctDesc, bytesDesc, limitDesc, storedDesc, removedDesc, evictedDesc,
+		refusedDesc, lookupsDesc, foundDesc}
 }
 
 // Describe is of prometheus.Collector.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range c.descs {
-		ch <- d
-	}
-}
+func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }
 
 // Collect is of prometheus.Collector.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	c.index.sweep(sweepScrape)
-	s := c.index.Stats()
-	for i, m := range metrics {
-		ch <- prometheus.MustNewConstMetric(c.descs[i], m.kind, m.value(s))
-	}
-	evicted := c.descs[len(metrics)]
-	ch <- prometheus.MustNewConstMetric(evicted, prometheus.CounterValue, float64(s.EvictedBlocks), "rank")
-	ch <- prometheus.MustNewConstMetric(evicted, prometheus.CounterValue, float64(s.EvictedMemory), "memory")
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	c.x.sweep(sweepScrape)
+	s := c.x.Stats()
+	ch <- ranksDesc.Of(float64(s.Ranks))
+	ch <- heldDesc.Of(float64(s.Held))
+	ch <- distinctDesc.Of(float64(s.Distinct))
+	ch <- bytesDesc.Of(float64(s.Bytes))
+	ch <- limitDesc.Of(float64(s.Limit))
+	ch <- storedDesc.Of(float64(s.Stored))
+	ch <- removedDesc.Of(float64(s.Removed))
+	ch <- evictedDesc.Of(float64(s.EvictedBlocks), "rank")
+	ch <- evictedDesc.Of(float64(s.EvictedMemory), "memory")
+	ch <- refusedDesc.Of(float64(s.Refused))
+	ch <- lookupsDesc.Of(float64(s.Lookups))
+	ch <- foundDesc.Of(float64(s.Found))
 }
