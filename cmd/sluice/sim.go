@@ -12,6 +12,8 @@ import (
 
 func newSim() *cobra.Command {
 	var o sim.CommandOptions
+	var events sim.KVEvents
+	var withEvents bool
 	o.Worker.Timing = sim.DefaultTiming()
 	cmd := &cobra.Command{
 		Use:   "sim",
@@ -20,7 +22,7 @@ func newSim() *cobra.Command {
 			"with its id, role, URL and bootstrap port; a last line begins with \"ready\". Ends on SIGINT or SIGTERM.\n" +
 			"All workers live in this process; faults are set through --admin, whose address answers GET / with its routes\n" +
 			"(docs/simulator.md, docs/rehearsals.md). POST /sim/workers/ID/fault takes key=value,key=value of these keys:\n\n" +
-			sim.FaultHelp,
+			sim.FaultHelp + "\nPOST /sim/workers/ID/kv-lie takes the same form, for --kv-events:\n\n" + sim.KVLieHelp,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -31,6 +33,9 @@ func newSim() *cobra.Command {
 						*n = 0
 					}
 				}
+			}
+			if withEvents {
+				o.Worker.KVEvents = &events
 			}
 			return runSim(ctx, cmd, o)
 		},
@@ -65,6 +70,13 @@ func newSim() *cobra.Command {
 	f.IntVar(&o.Worker.CacheBlock, "cache-block-size", 0, "tokens of these blocks; 0: --page-size, and 16 where that is 1")
 	f.BoolVar(&o.Worker.CacheReport, "cache-report", false, "tell cached tokens in the usage of answers, as SGLang with --enable-cache-report and vLLM with --enable-prompt-tokens-details")
 	f.BoolVar(&o.Worker.DevMode, "dev-mode", false, "serve vLLM's routes of its development mode: /server_info, /reset_prefix_cache")
+	f.BoolVar(&withEvents, "kv-events", false, "publish what the prefix caches store and remove, over ZeroMQ; the page size is then 16 by default")
+	f.IntVar(&events.Port, "kv-events-port", 0, "port of the first rank's events, the others follow, then those of the other workers; 0 takes free ones")
+	f.IntVar(&events.ReplayPort, "kv-events-replay-port", 0, "port of the first rank's replays, the others follow; 0 takes free ones, -1: nothing is repeated")
+	f.StringVar(&events.Topic, "kv-events-topic", "", "topic of the events")
+	f.Var(newText(&events.Form), "kv-events-form", "form of the events: map, array or array-short of vLLM, sglang or sglang-map; empty: map, with sglang sglang")
+	f.BoolVar(&events.HashBytes, "kv-events-hash-bytes", false, "write hashes as 32 bytes instead of numbers")
+	f.StringArrayVar(&o.KVLies, "kv-lie", nil, "make the events of all workers lie from the start (kind=KIND,key=value), repeatable")
 	f.StringVar(&o.Worker.APIKey, "worker-api-key", "", "key the workers ask for")
 	t := &o.Worker.Timing
 	f.DurationVar(&t.PrefillTime, "prefill-time", t.PrefillTime, "time of one prefill, whatever the prompt; 0: by --prefill-rate")

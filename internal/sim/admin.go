@@ -46,6 +46,9 @@ POST   /sim/workers/{id}/restart     after kill, terminate or stop, at the same 
 POST   /sim/workers/{id}/freeze      it accepts and answers nothing; /thaw ends it
 POST   /sim/workers/{id}/wedge       its server answers, its scheduler does nothing; /unwedge ends it
 POST   /sim/workers/{id}/refuse      it refuses connections; /admit ends it
+POST   /sim/workers/{id}/kv-lie      KV events tell lies from now on: kind=KIND,key=value; DELETE: the truth
+POST   /sim/workers/{id}/kv-clear    empty the prefix cache; events tell of it with the next request's step
+POST   /sim/workers/{id}/kv-restart  the same without telling, and events are numbered from 0 again
 POST   /sim/workers/{id}/reset       forget requests and counters
 `
 
@@ -58,12 +61,25 @@ type workerInfo struct {
 	URL           string      `json:"url"`
 	BootstrapPort int         `json:"bootstrap_port,omitempty"`
 	Running       bool        `json:"running"`
+	KVEvents      []kvSource  `json:"kv_events,omitempty"`
 	Stats         *Stats      `json:"stats,omitempty"`
 	Ranks         []RankState `json:"ranks,omitempty"`
 }
 
+// kvSource is where a rank tells of its cache.
+type kvSource struct {
+	Rank     int    `json:"rank"`
+	Endpoint string `json:"endpoint"`
+	Replay   string `json:"replay_endpoint,omitempty"`
+}
+
 func (w *Worker) info(stats bool) workerInfo {
 	i := workerInfo{ID: w.id, Role: w.role, Backend: w.opt.Backend, Connector: w.opt.Connector, URL: w.URL(), BootstrapPort: w.BootstrapPort(), Running: w.Running()}
+	for rank := range w.eventPorts {
+		if e := w.KVEndpoint(rank); e != "" {
+			i.KVEvents = append(i.KVEvents, kvSource{rank, e, w.KVReplayEndpoint(rank)})
+		}
+	}
 	if stats {
 		s := w.Stats()
 		i.Stats, i.Ranks = &s, w.Ranks()
@@ -190,6 +206,17 @@ func (f *Fleet) adminHandler() http.Handler {
 		w.ClearFaults()
 		return nil
 	}))
+	mux.HandleFunc("POST /sim/workers/{id}/kv-lie", each(func(w *Worker, body []byte, _ *http.Request) error {
+		lie, err := ParseKVLie(string(body))
+		if err != nil {
+			return err
+		}
+		return w.AddKVLie(lie)
+	}))
+	mux.HandleFunc("DELETE /sim/workers/{id}/kv-lie", each(func(w *Worker, _ []byte, _ *http.Request) error {
+		w.ClearKVLies()
+		return nil
+	}))
 	mux.HandleFunc("POST /sim/workers/{id}/timing", each(func(w *Worker, body []byte, _ *http.Request) error {
 		t, err := parseTiming(body)
 		if err == nil {
@@ -202,15 +229,17 @@ func (f *Fleet) adminHandler() http.Handler {
 		return nil
 	}))
 	for name, do := range map[string]func(*Worker) error{
-		"kill":      func(w *Worker) error { w.Kill(); return nil },
-		"terminate": func(w *Worker) error { w.Terminate(); return nil },
-		"restart":   (*Worker).Restart,
-		"refuse":    func(w *Worker) error { w.Refuse(); return nil },
-		"admit":     (*Worker).Admit,
-		"freeze":    func(w *Worker) error { w.Freeze(); return nil },
-		"thaw":      func(w *Worker) error { w.Thaw(); return nil },
-		"wedge":     func(w *Worker) error { w.Wedge(); return nil },
-		"unwedge":   func(w *Worker) error { w.Unwedge(); return nil },
+		"kill":       func(w *Worker) error { w.Kill(); return nil },
+		"terminate":  func(w *Worker) error { w.Terminate(); return nil },
+		"restart":    (*Worker).Restart,
+		"refuse":     func(w *Worker) error { w.Refuse(); return nil },
+		"admit":      (*Worker).Admit,
+		"freeze":     func(w *Worker) error { w.Freeze(); return nil },
+		"thaw":       func(w *Worker) error { w.Thaw(); return nil },
+		"wedge":      func(w *Worker) error { w.Wedge(); return nil },
+		"unwedge":    func(w *Worker) error { w.Unwedge(); return nil },
+		"kv-clear":   func(w *Worker) error { w.ClearCache(); return nil },
+		"kv-restart": func(w *Worker) error { w.RestartCache(); return nil },
 	} {
 		mux.HandleFunc("POST /sim/workers/{id}/"+name, each(func(w *Worker, _ []byte, _ *http.Request) error { return do(w) }))
 	}

@@ -21,6 +21,8 @@ type CommandOptions struct {
 	// PrefillDPSize and DecodeDPSize are the data-parallel ranks of the workers of these
 	// roles. Zero: as Worker says.
 	PrefillDPSize, DecodeDPSize int
+	// KVLies are told from the start by all workers (see ParseKVLie).
+	KVLies []string
 }
 
 // DefaultTiming is the command's: a mid-sized model on one GPU.
@@ -49,7 +51,17 @@ func Run(ctx context.Context, o CommandOptions, out io.Writer) error {
 	if o.Load {
 		o.Worker.LogRequests, o.Worker.LogBodyBytes, o.Worker.HealthDelay = -1, -1, -1
 		def(&o.Worker.MaxRunning, 1<<20)
-		def(&o.Worker.CacheBlocks, -1)
+		if o.Worker.KVEvents == nil {
+			def(&o.Worker.CacheBlocks, -1)
+		}
+	}
+	var lies []KVLie
+	for _, text := range o.KVLies {
+		lie, err := ParseKVLie(text)
+		if err != nil {
+			return err
+		}
+		lies = append(lies, lie)
 	}
 	o.Each = func(role Role, _ int, w *WorkerOptions) {
 		switch {
@@ -64,6 +76,13 @@ func Run(ctx context.Context, o CommandOptions, out io.Writer) error {
 		return err
 	}
 	defer f.Close()
+	for _, w := range f.Workers() {
+		for _, lie := range lies {
+			if err := w.AddKVLie(lie); err != nil {
+				return err
+			}
+		}
+	}
 	if err := f.announce(out, o.JSON); err != nil {
 		return err
 	}

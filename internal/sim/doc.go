@@ -98,6 +98,17 @@
 // over the connector as cached. It is emptied by /flush_cache, /reset_prefix_cache,
 // ClearCache and a restart.
 //
+// # KV events
+//
+// With WorkerOptions.KVEvents each rank publishes what its cache stores and removes, as
+// vLLM and SGLang do over ZeroMQ: a PUB socket with three frames a batch (topic, sequence
+// from 0, msgpack), and a ROUTER socket that repeats batches. Events leave with the step
+// that computes; that the cache was emptied is told in the batch of the next request. In
+// vLLM's maps session_id is the body's or X-Session-ID, and vllm_xargs
+// {"kv_cache_report_mode":"full"} tells the cached blocks of a prompt again. Hashes
+// depend on the tokens, the adapter and the salt only: they are the same after a restart.
+// A KVLie makes the events deviate from the cache or from the protocol.
+//
 // # Per-request control
 //
 // A request can ask for a fault or an answer of its own, in the header
@@ -127,6 +138,9 @@
 //	POST /sim/workers/{id}/refuse, /admit closes and opens the port, open connections go on
 //	POST /sim/workers/{id}/freeze, /thaw  as SIGSTOP and SIGCONT
 //	POST /sim/workers/{id}/wedge, /unwedge  the scheduler stands still, the server does not
+//	POST /sim/workers/{id}/kv-lie         body: a KVLie as text; DELETE ends all
+//	POST /sim/workers/{id}/kv-clear       empties the prefix caches (ClearCache)
+//	POST /sim/workers/{id}/kv-restart     empties them without telling (RestartCache)
 //	POST /sim/workers/{id}/reset          empties the log and the counters
 //	GET  /sim/workers/{id}/requests       the log (?bodies=1 adds raw bodies, base64; ?probes=1 the other one)
 //	GET  /sim/violations
@@ -138,6 +152,7 @@
 // broker.mu, exchange.mu, Worker.mu, life.mu, pool.mu, batcher.mu, blocks.mu,
 // gate.mu, prefixCache.mu, Fleet.mu are leaves: none is held while another is taken,
 // except Worker.lifeMu, which is held during a whole start or kill, and batcher.mu,
-// under which a prompt is looked up in the prefix cache and counted. A meeting that fails
+// under which a prompt is looked up in the prefix cache and counted; and prefixCache.mu,
+// then eventLog.mu, then Worker.mu or publisher.mu, while events are told. A meeting that fails
 // cancels the contexts of its legs under broker.mu.
 package sim

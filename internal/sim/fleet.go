@@ -26,6 +26,7 @@ type Fleet struct {
 	workers []*Worker
 	numbers map[Role]int
 	total   int
+	ranks   int // of workers with KV events
 }
 
 // Start starts a fleet. On error nothing is left running.
@@ -74,6 +75,14 @@ func (f *Fleet) Add(role Role) (*Worker, error) {
 		return nil, err
 	}
 	w := newWorker(f, role, i, o)
+	if k := o.KVEvents; k != nil {
+		f.mu.Lock()
+		first := f.ranks
+		f.ranks += o.DPSize
+		f.mu.Unlock()
+		w.eventPorts = eventPortsOf(o.Host, k.Port, first, o.DPSize)
+		w.replayPorts = eventPortsOf(o.Host, max(k.ReplayPort, 0), first, o.DPSize)
+	}
 	switch {
 	case o.Port != 0:
 		w.port.Store(int64(o.Port))

@@ -86,3 +86,20 @@ func TestFaultsInTheDocumentationAreAccepted(t *testing.T) {
 		t.Errorf("only %d examples were found", n)
 	}
 }
+
+// Every lie in the documentation must be one that the simulator accepts.
+func TestLiesInTheDocumentationAreAccepted(t *testing.T) {
+	text, err := os.ReadFile("../../docs/simulator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := regexp.MustCompile(`/kv-lie -d '([^']+)'`).FindAllStringSubmatch(string(text), -1)
+	for _, m := range examples {
+		if _, err := ParseKVLie(m[1]); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(examples) < 2 {
+		t.Errorf("only %d examples were found", len(examples))
+	}
+}

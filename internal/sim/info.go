@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -94,6 +95,13 @@ func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
 	if boot == 0 {
 		boot = w.opt.DefaultBootstrapPort
 	}
+	var events, config any
+	if k := w.opt.KVEvents; w.publishes() {
+		events = object{"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": w.eventPorts[0].Load(), "topic": k.Topic,
+			"block_size": w.opt.CacheBlock, "dp_size": w.opt.DPSize}
+		text, _ := json.Marshal(w.eventsConfig(0)) // a map of texts and numbers
+		config = string(text)
+	}
 	var states []object
 	w.mu.Lock()
 	for i := range w.counts {
@@ -117,7 +125,7 @@ func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
 		"status": "ready",
 		"scheduler_info": object{"status": "ready", "max_total_num_tokens": w.opt.KVTokens,
 			"max_req_input_len": w.opt.ContextLength - 6},
-		"startup_time": 1.5, "internal_states": states, "version": version, "kv_events": nil,
+		"startup_time": 1.5, "internal_states": states, "version": version, "kv_events": events, "kv_events_config": config,
 	})
 }
 
@@ -233,9 +241,17 @@ func (w *Worker) abortRequest(rw http.ResponseWriter, r *http.Request) {
 // abortBody is the context key of the body of an information route.
 type abortBody struct{}
 
-func (w *Worker) flushCache(rw http.ResponseWriter, _ *http.Request) {
+// busy reports whether requests are in the engine. One whose answer is just being
+// written is given a moment to leave it.
+func (w *Worker) busy(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	return w.Wait(ctx, func(s Stats) bool { return s.phases == [phases]int{} }) != nil
+}
+
+func (w *Worker) flushCache(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("Content-Type", "text/plain")
-	if w.Stats().Inflight > 0 {
+	if w.busy(r.Context()) {
 		rw.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintln(rw, "Flush cache failed.")
 		return

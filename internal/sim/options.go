@@ -99,7 +99,8 @@ type WorkerOptions struct {
 	// cached, as vLLM with --enable-prompt-tokens-details and SGLang with
 	// --enable-cache-report. SGLang's /generate always does.
 	CacheReport bool
-	// KVEvents, if set, publishes what the prefix cache stores and removes.
+	// KVEvents, if set, publishes what the prefix cache stores and removes. PageSize is
+	// then 16 by default.
 	KVEvents *KVEvents
 	// Pooling makes a worker serve embeddings, rerank, score, classify and
 	// pooling, which answer 404 otherwise; a regular SGLang worker always serves
@@ -282,6 +283,7 @@ func (o WorkerOptions) withDefaults(role Role) WorkerOptions {
 	def(&o.MaxPrefillTokens, 16384)
 	if o.KVEvents != nil {
 		def(&o.PageSize, 16)
+		o.KVEvents = o.KVEvents.withDefaults(o.Backend)
 	}
 	def(&o.PageSize, 1)
 	def(&o.DefaultBootstrapPort, 8998)
@@ -319,6 +321,9 @@ func (o WorkerOptions) validate() error {
 	}
 	if o.PageSize < 0 || (o.KVTokens == 0 && o.PageSize > 0) {
 		return fmt.Errorf("cannot simulate a KV cache of less than one page of %d tokens", o.PageSize)
+	}
+	if err := o.KVEvents.validate(); err != nil {
+		return err
 	}
 	if o.CacheBlock < 0 || o.Backend == VLLM && o.CacheBlock != o.PageSize {
 		return fmt.Errorf("cannot simulate a prefix cache of blocks of %d tokens: want a positive number, with vllm the page size of %d", o.CacheBlock, o.PageSize)

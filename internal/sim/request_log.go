@@ -194,6 +194,10 @@ type Stats struct {
 	TransferFailed int   `json:"transfer_failed"`
 	Alone          int   `json:"alone"`
 
+	// Subscribers follow the KV events now; KVBatches were numbered.
+	Subscribers int   `json:"kv_subscribers"`
+	KVBatches   int64 `json:"kv_batches"`
+
 	Accepted int `json:"accepted"` // connections
 	Conns    int `json:"conns"`    // open ones
 
@@ -289,7 +293,7 @@ func (w *Worker) ResetLog() {
 	s := w.stats
 	w.stats = Stats{Requests: s.Inflight, Inflight: s.Inflight, PeakInflight: s.Inflight,
 		PeakPrefilling: s.phases[prefilling], PeakDecoding: s.phases[decoding],
-		KVTokens: s.KVTokens, PeakKVTokens: s.KVTokens, Accepted: s.Conns, Conns: s.Conns, phases: s.phases}
+		Subscribers: s.Subscribers, KVTokens: s.KVTokens, PeakKVTokens: s.KVTokens, Accepted: s.Conns, Conns: s.Conns, phases: s.phases}
 	for i := range w.counts {
 		w.counts[i].peak = w.counts[i].used
 	}

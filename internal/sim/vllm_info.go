@@ -20,13 +20,16 @@ func (w *Worker) vllmRoutes() map[string]http.HandlerFunc {
 			// The engine counts only with an option that is rarely set.
 			writeJSON(rw, http.StatusOK, object{"server_load": 0})
 		},
+		"/kv_event_sources": func(rw http.ResponseWriter, _ *http.Request) {
+			writeJSON(rw, http.StatusOK, w.eventSources())
+		},
 		"/v1/models": w.vllmModels,
 		"/metrics":   w.vllmMetrics,
 	}
 	if w.opt.DevMode {
 		routes["/server_info"] = w.vllmServerInfo
-		routes["/reset_prefix_cache"] = func(rw http.ResponseWriter, _ *http.Request) {
-			if w.Stats().Inflight > 0 { // some blocks are in use
+		routes["/reset_prefix_cache"] = func(rw http.ResponseWriter, r *http.Request) {
+			if w.busy(r.Context()) { // some blocks are in use
 				writeJSON(rw, http.StatusOK, object{"success": false})
 				return
 			}

@@ -32,6 +32,8 @@ type Worker struct {
 
 	// Atomic.
 	port, bootPort atomic.Int64
+	eventPorts     []atomic.Int64 // by rank, of KV events and their replays
+	replayPorts    []atomic.Int64
 	timing         atomic.Pointer[Timing]
 	current        atomic.Pointer[lifetime] // nil while down
 	lastProgress   atomic.Int64             // when the scheduler last made progress, Unix ns
@@ -55,24 +57,26 @@ type Worker struct {
 	probes ring
 	change chan struct{}
 	faults []*Fault
+	lies   []*KVLie
 	rids   map[string]context.CancelCauseFunc
 	seq    int64
 }
 
 // lifetime is a worker's process between a start and its end.
 type lifetime struct {
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	srv      *http.Server
-	boot     *http.Server
-	serving  sync.WaitGroup // Serve loops
-	handlers sync.WaitGroup
-	memory   []*pool // per rank: running slots and KV tokens
-	compute  []*pool // per rank: prefills at once
-	batches  []*batcher
-	caches   []*prefixCache // per rank, nil without
-	blocks   []*blocks      // per rank: ids of the blocks handed on, vLLM only
-	engines  []*engineRef   // per rank, vLLM only
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	srv        *http.Server
+	boot       *http.Server
+	serving    sync.WaitGroup // Serve loops
+	handlers   sync.WaitGroup
+	memory     []*pool // per rank: running slots and KV tokens
+	compute    []*pool // per rank: prefills at once
+	batches    []*batcher
+	publishers []*publisher   // per rank, nil without KV events
+	caches     []*prefixCache // per rank, nil without
+	blocks     []*blocks      // per rank: ids of the blocks handed on, vLLM only
+	engines    []*engineRef   // per rank, vLLM only
 
 	mu       sync.Mutex // guards the fields below
 	ended    bool
@@ -224,10 +228,16 @@ func (w *Worker) start() error {
 			l.caches = append(l.caches, newPrefixCache(w.opt.CacheBlocks, w.opt.CacheBlock, nil))
 		}
 	}
+	if err := w.startEvents(l); err != nil {
+		_ = ln.Close()
+		l.cancel(errKilled)
+		return err
+	}
 	if w.hasBootstrap() && !w.opt.NoBootstrapServer {
 		bln, err := w.listen(&w.bootPort)
 		if err != nil {
 			_ = ln.Close()
+			l.endEvents()
 			l.cancel(errKilled)
 			return fmt.Errorf("cannot start bootstrap server of simulated worker %s: %w", w.id, err)
 		}
@@ -360,6 +370,7 @@ func (w *Worker) end(l *lifetime) {
 	if l.boot != nil {
 		_ = l.boot.Close()
 	}
+	l.endEvents()
 	l.serving.Wait()
 	l.handlers.Wait()
 	w.gate.open()
@@ -384,6 +395,7 @@ func (w *Worker) Terminate() {
 		return
 	}
 	w.core.shut()
+	l.endEvents()
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = l.srv.Shutdown(now) // closes the port and idle connections, waits for nothing
