@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math"
 	"strconv"
+	"sync"
 )
 
 // Bounds of what one event may have. Beyond them the event is bad, or loses its tokens; they
@@ -44,9 +45,6 @@ type batch struct {
 // decoder reads batches. It keeps its buffers, so that it allocates nothing but strings that
 // it has not seen for a while.
 type decoder struct {
-	// rank is the rank whose batches are read, or AnyRank.
-	rank int
-
 	stored  Stored
 	removed Removed
 	extras  []string // the parts of all blocks, to which stored.Extra points
@@ -60,8 +58,12 @@ type decoder struct {
 	extra     bool // some block depends on something else
 }
 
-// decode reads a batch: [time, events, rank], the last of them not from all versions.
-func (d *decoder) decode(b []byte, to handler) (got batch) {
+// decoders are for the batches of all streams, as few of them read one at a time.
+var decoders = sync.Pool{New: func() any { return &decoder{names: map[string]string{}} }}
+
+// decode reads a batch of a rank, or of AnyRank: [time, events, rank], the last of them not
+// from all versions.
+func (d *decoder) decode(b []byte, rank int, to handler) (got batch) {
 	k, n, b, ok := head(b)
 	if !ok || k != kindArray || n < 2 {
 		return batch{broken: true}
@@ -88,8 +90,8 @@ func (d *decoder) decode(b []byte, to handler) (got batch) {
 		got.broken = true
 		return got
 	}
-	if whole && n > 2 && d.rank != AnyRank {
-		if k, v, _, ok := head(after); ok && k != kindNil && (k != kindUint || v != uint64(d.rank)) {
+	if whole && n > 2 && rank != AnyRank {
+		if k, v, _, ok := head(after); ok && k != kindNil && (k != kindUint || v != uint64(rank)) {
 			got.foreign, got.events, got.skipped = true, int(count), int(count)
 			return got
 		}
@@ -313,9 +315,6 @@ func (d *decoder) mapType(b []byte, n uint64) eventType {
 }
 
 func (d *decoder) reset() {
-	if d.names == nil {
-		d.names = map[string]string{}
-	}
 	s, r := &d.stored, &d.removed
 	*s = Stored{Hashes: s.Hashes[:0], Tokens: s.Tokens[:0], Extra: s.Extra[:0]}
 	*r = Removed{Hashes: r.Hashes[:0]}

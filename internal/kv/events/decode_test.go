@@ -24,9 +24,9 @@ func seenPayload() []byte {
 }
 
 func TestABatchOfARealEngineIsRead(t *testing.T) {
-	var d decoder
+	d := newDecoder()
 	var r recorder
-	got := d.decode(seenPayload(), &r)
+	got := d.decode(seenPayload(), 0, &r)
 	if got.events != 1 || got.bad+got.skipped != 0 || got.broken || got.foreign || math.Abs(got.time-1795.9e6) > 1e6 {
 		t.Fatalf("%+v", got)
 	}
@@ -122,9 +122,9 @@ func TestEventsOfAllForms(t *testing.T) {
 		}, "stored [2] of 2: [3 4]", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := decoder{rank: AnyRank}
+			d := newDecoder()
 			var r recorder
-			got := d.decode(batchOf(append(c.events, removedEvent(99))...), &r)
+			got := d.decode(batchOf(append(c.events, removedEvent(99))...), AnyRank, &r)
 			want := strings.TrimPrefix(c.want+"\nremoved [99]", "\n") // whatever there was, what follows counts
 			if s := r.take(); s != want {
 				t.Errorf("told:\n%s\nwant:\n%s", s, want)
@@ -165,9 +165,9 @@ func TestBatchesOfAllForms(t *testing.T) {
 		{"more events announced than bytes", 0, append(pack(list{1.5})[:3:3], 0xdd, 0xff, 0xff, 0xff, 0xff), batch{broken: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := decoder{rank: c.rank}
+			d := newDecoder()
 			var r recorder
-			if got := d.decode(c.payload, &r); got != c.want {
+			if got := d.decode(c.payload, c.rank, &r); got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
 		})
@@ -177,19 +177,19 @@ func TestBatchesOfAllForms(t *testing.T) {
 // Nested as deep as a message can be, at no cost of stack.
 func TestDeepNestingIsSkipped(t *testing.T) {
 	deep := append([]byte(strings.Repeat("\x91", 4<<20)), 0xc0)
-	d := decoder{rank: AnyRank}
+	d := newDecoder()
 	var r recorder
-	got := d.decode(batchOf(object{"type", "BlockRemoved", "future", raw(deep), "block_hashes", list{1}}, raw(deep), removedEvent(2)), &r)
+	got := d.decode(batchOf(object{"type", "BlockRemoved", "future", raw(deep), "block_hashes", list{1}}, raw(deep), removedEvent(2)), AnyRank, &r)
 	if s := r.take(); s != "removed [1]\nremoved [2]" || got.skipped != 1 {
 		t.Fatal(s, got)
 	}
-	if got := d.decode(pack(list{1.5, list{raw(deep[:1<<20])}}), &r); !got.broken {
+	if got := d.decode(pack(list{1.5, list{raw(deep[:1<<20])}}), AnyRank, &r); !got.broken {
 		t.Fatal(got)
 	}
 }
 
 func TestLimitsOfAnEvent(t *testing.T) {
-	d := decoder{rank: AnyRank}
+	d := newDecoder()
 	var r recorder
 	many := make(list, maxTokens+1)
 	for i := range many {
@@ -200,7 +200,7 @@ func TestLimitsOfAnEvent(t *testing.T) {
 		list{"BlockStored", list{7}, nil, many, 2, nil, "GPU"},
 		list{"BlockStored", tooMany, nil, list{}, 2, nil, "GPU"},
 		list{"BlockRemoved", tooMany, "GPU"},
-	), &r)
+	), AnyRank, &r)
 	if len(r.lines) != 2 || r.lines[0] != "stored [7]" || got.bad != 2 {
 		t.Fatalf("%d lines, %+v", len(r.lines), got)
 	}
@@ -215,6 +215,8 @@ func TestLimitsOfAnEvent(t *testing.T) {
 	}
 }
 
+func newDecoder() *decoder { return decoders.New().(*decoder) }
+
 // quiet is a handler that does nothing.
 type quiet struct{ n int }
 
@@ -228,10 +230,10 @@ func TestDecodingAllocatesNothing(t *testing.T) {
 			"lora_id", 3, "medium", "GPU", "lora_name", "tiger", "extra_keys", list{list{"salt"}, nil}, "group_idx", 0, "kv_cache_spec_kind", "full_attention"},
 		removedEvent(1, 2), storedEvent(1),
 	}, 0})
-	d := decoder{rank: 0}
+	d := newDecoder()
 	var q quiet
-	d.decode(payload, &q)
-	if n := testing.AllocsPerRun(100, func() { d.decode(payload, &q) }); n != 0 {
+	d.decode(payload, 0, &q)
+	if n := testing.AllocsPerRun(100, func() { d.decode(payload, 0, &q) }); n != 0 {
 		t.Errorf("%v allocations a batch", n)
 	}
 }
@@ -250,12 +252,12 @@ func BenchmarkDecode(b *testing.B) {
 		}()...)},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			var d decoder
+			d := newDecoder()
 			var q quiet
 			b.SetBytes(int64(len(c.payload)))
 			b.ReportAllocs()
 			for b.Loop() {
-				d.decode(c.payload, &q)
+				d.decode(c.payload, 0, &q)
 			}
 		})
 	}
@@ -267,7 +269,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(batchOf(object{"type", "BlockStored", "block_hashes", list{[]byte("digest-of-32")}, "extra_keys", list{list{"a", list{1}}}}))
 	f.Add([]byte("\x93\xc0\xdd\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		d := decoder{rank: AnyRank}
+		d := newDecoder()
 		check := func(h []uint64) {
 			if len(h) == 0 || len(h) > len(payload) {
 				t.Fatalf("%d hashes from %d bytes", len(h), len(payload))
@@ -280,8 +282,8 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("does not fit together: %+v", e)
 			}
 		}, func(e *Removed) { check(e.Hashes) }}
-		first := d.decode(payload, c)
-		if again := d.decode(payload, c); again != first {
+		first := d.decode(payload, AnyRank, c)
+		if again := d.decode(payload, AnyRank, c); again != first {
 			t.Fatalf("%+v, then %+v", first, again)
 		}
 	})

@@ -290,11 +290,16 @@ func (s *setup) run() {
 	synctest.Wait()
 }
 
+// take returns what the sink was told since the last call.
+func (s *setup) take() string {
+	synctest.Wait()
+	return s.sink.take()
+}
+
 // told compares what the sink was told since the last call.
 func (s *setup) told(want string) {
 	s.Helper()
-	synctest.Wait()
-	if got := s.sink.take(); got != want {
+	if got := s.take(); got != want {
 		s.Fatalf("told:\n%s\nwant:\n%s", got, want)
 	}
 }

@@ -75,7 +75,6 @@ type Stream struct {
 
 	// owned by Run
 	sink  Sink
-	dec   decoder
 	state State
 	// known: next is the sequence number of the batch that comes next. Else the first that
 	// comes is taken, and nothing is held.
@@ -123,7 +122,6 @@ func New(o Options) (*Stream, error) {
 		d := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
 		s.opts.Dial = d.DialContext
 	}
-	s.dec.rank = o.Rank
 	return s, nil
 }
 
@@ -195,16 +193,13 @@ func (s *Stream) connect(ctx context.Context, address, self string, peers ...str
 		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	end = func() {
-		stop()
-		c.Close()
-	}
 	c.SetDeadline(time.Now().Add(connectTimeout))
 	if z, err = handshake(c, self, peers...); err != nil {
-		end()
+		stop()
+		c.Close()
 		return nil, nil, fmt.Errorf("%s: %w", address, err)
 	}
-	return z, end, nil
+	return z, func() { stop(); z.close() }, nil
 }
 
 // follow connects and reads until that fails.
@@ -338,7 +333,9 @@ func (s *Stream) hash(seq uint64, payload []byte) uint64 {
 func (s *Stream) apply(seq uint64, payload []byte, live bool) {
 	s.next = seq + 1
 	s.seen[seq%remembered] = s.hash(seq, payload)
-	got := s.dec.decode(payload, s)
+	d := decoders.Get().(*decoder)
+	got := d.decode(payload, s.opts.Rank, s)
+	decoders.Put(d)
 	s.batches.Add(1)
 	s.events.Add(uint64(got.events))
 	s.badEvents.Add(uint64(got.bad))

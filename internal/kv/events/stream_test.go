@@ -5,6 +5,7 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,7 +109,7 @@ func TestAGapIsFilledBeforeTheBatchThatShowsIt(t *testing.T) {
 				s.engine.make(storedEvent(i))
 			}
 			s.engine.asked()
-			s.sink.take()
+			s.take()
 			s.engine.publish(storedEvent(4))
 			s.told("stored [1] of 2: [1 2]\nstored [2] of 2: [1 2]\nstored [3] of 2: [1 2]\nstored [4] of 2: [1 2]")
 			if asked := s.engine.asked(); !reflect.DeepEqual(asked, []uint64{1}) {
@@ -226,7 +227,7 @@ func TestDuplicatesAreIgnored(t *testing.T) {
 		for i := range 5 {
 			s.engine.publish(storedEvent(i))
 		}
-		s.sink.take()
+		s.take()
 		for i := range 5 {
 			s.engine.send(uint64(i), s.engine.log[i])
 		}
@@ -242,7 +243,7 @@ func TestARestartedEngineIsAnEmptyCache(t *testing.T) {
 			s.run()
 			s.engine.publish(storedEvent(1))
 			s.engine.publish(storedEvent(2))
-			s.sink.take()
+			s.take()
 			s.engine.start()
 			s.engine.publish(storedEvent(3))
 			s.told("cleared\nstored [3] of 2: [1 2]")
@@ -258,7 +259,7 @@ func TestARestartedEngineIsAnEmptyCache(t *testing.T) {
 			for range 5 {
 				s.engine.publish(storedEvent(1))
 			}
-			s.sink.take()
+			s.take()
 			s.engine.start()
 			s.engine.make(storedEvent(10))
 			s.engine.make(storedEvent(11))
@@ -283,7 +284,7 @@ func TestARestartedEngineIsAnEmptyCache(t *testing.T) {
 				for range c.before {
 					s.engine.publish(storedEvent(1))
 				}
-				s.sink.take()
+				s.take()
 				s.engine.stop()
 				s.told("degraded")
 				s.engine.start()
@@ -344,7 +345,7 @@ func TestAfterALostConnection(t *testing.T) {
 				s.engine.make(storedEvent(i))
 			}
 			s.engine.first = 9
-			s.sink.take()
+			s.take()
 			time.Sleep(maxPause)
 			s.told("degraded\ncleared\nstored [9] of 2: [1 2]\nlive")
 		})
@@ -353,7 +354,7 @@ func TestAfterALostConnection(t *testing.T) {
 		story(t, false, func(s *setup) {
 			s.run()
 			s.engine.publish(storedEvent(0))
-			s.sink.take()
+			s.take()
 			s.engine.disconnect()
 			time.Sleep(maxPause)
 			s.told("degraded\ncleared\nlive")
@@ -368,7 +369,7 @@ func TestAfterALostConnection(t *testing.T) {
 		story(t, true, func(s *setup) {
 			s.run()
 			s.engine.publish(storedEvent(0))
-			s.sink.take()
+			s.take()
 			s.engine.onReplay = func(p peer, _ uint64) { _, _ = p.read() }
 			s.engine.disconnect()
 			time.Sleep(maxPause + DefaultReplayTimeout)
@@ -402,7 +403,7 @@ func TestMessagesThatAreNoBatches(t *testing.T) {
 		s.run()
 		topic, ev := []byte(s.engine.topic), batchOf(storedEvent(1))
 		s.engine.publish(storedEvent(1))
-		s.sink.take()
+		s.take()
 		s.engine.sendAll(topic)
 		s.engine.sendAll(topic, number(1))
 		s.engine.sendAll(topic, number(1), ev, ev)
@@ -437,7 +438,7 @@ func TestASilentStreamIsDegraded(t *testing.T) {
 	story(t, false, func(s *setup) {
 		s.run()
 		s.engine.publish(storedEvent(1))
-		s.sink.take()
+		s.take()
 		s.stream.Expect(time.Now().Add(-time.Second)) // its event has come
 		time.Sleep(time.Hour)
 		s.told("")
@@ -446,7 +447,7 @@ func TestASilentStreamIsDegraded(t *testing.T) {
 		time.Sleep(DefaultSilent - time.Second)
 		s.told("")
 		time.Sleep(DefaultSilent)
-		if !strings.HasPrefix(s.sink.take(), "degraded") {
+		if !strings.HasPrefix(s.take(), "degraded") {
 			t.Fatal("not degraded")
 		}
 		if e := s.stream.Snapshot().LastError; e != errSilent.Error() {
@@ -655,6 +656,7 @@ func TestPingsAreAnswered(t *testing.T) {
 
 // What a length announces costs nothing before it arrives.
 func TestMemoryGrowsWithWhatArrives(t *testing.T) {
+	buffers = sync.Pool{} // those of other tests may be large
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
 	go func() {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -22,7 +23,7 @@ const (
 	maxMessage = 32 << 20 // bytes of all frames
 	maxCommand = 4 << 10  // bytes
 	growStep   = 64 << 10 // bytes, at first
-	keepBuffer = 256 << 10
+	keepBuffer = 1 << 20  // a larger buffer is not used again
 )
 
 const (
@@ -35,14 +36,35 @@ const (
 var errIdle = errors.New("no message came")
 
 // zconn is a connection that speaks ZMTP 3, the protocol of ZeroMQ, with the mechanism NULL.
-// All but Close is for one goroutine.
+// It is for one goroutine.
 type zconn struct {
 	c net.Conn
 	r *bufio.Reader
 
 	size  [8]byte // of a frame, as it is sent
 	buf   []byte  // the frames of the message
+	box   *[]byte // what buf was in, among buffers
 	parts [][]byte
+}
+
+// buffers are for the messages of all connections, as few of them have one at a time.
+var buffers sync.Pool // of *[]byte
+
+func (z *zconn) takeBuffer() {
+	if b, ok := buffers.Get().(*[]byte); ok {
+		z.buf, z.box = *b, b
+	}
+}
+
+func (z *zconn) giveBuffer() {
+	if z.buf != nil && cap(z.buf) <= keepBuffer {
+		if z.box == nil {
+			z.box = new([]byte)
+		}
+		*z.box = z.buf[:0]
+		buffers.Put(z.box)
+	}
+	z.buf, z.box, z.parts = nil, nil, z.parts[:0]
 }
 
 const (
@@ -152,8 +174,8 @@ func (z *zconn) subscribe(topic string) error {
 // command, the error is errIdle; a message that has begun may take messageTimeout. The frames
 // are valid until the next call.
 func (z *zconn) next(wait time.Duration) ([][]byte, error) {
-	if cap(z.buf) > keepBuffer {
-		z.buf = nil
+	if z.r.Buffered() == 0 || cap(z.buf) > keepBuffer {
+		z.giveBuffer()
 	}
 	if z.r.Buffered() == 0 {
 		z.c.SetReadDeadline(time.Now().Add(wait))
@@ -162,6 +184,9 @@ func (z *zconn) next(wait time.Duration) ([][]byte, error) {
 		} else if err != nil {
 			return nil, err
 		}
+	}
+	if z.buf == nil {
+		z.takeBuffer()
 	}
 	z.c.SetReadDeadline(time.Now().Add(messageTimeout))
 	flags, size, err := z.frameHead()
@@ -282,8 +307,11 @@ func (z *zconn) answer(size int) error {
 	return nil
 }
 
-// Close ends the connection and whatever waits for it.
-func (z *zconn) Close() error { return z.c.Close() }
+// close ends the connection.
+func (z *zconn) close() {
+	z.c.Close()
+	z.giveBuffer()
+}
 
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
