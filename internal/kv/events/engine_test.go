@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -281,7 +282,7 @@ func (s *setup) run() {
 	s.Cleanup(func() {
 		cancel()
 		<-ended
-		if n := len(s.sink.lines); n > 0 && s.sink.lines[n-1] == "live" {
+		if strings.HasSuffix(s.sink.take(), "live") {
 			s.Error("live after its end")
 		}
 		s.engine.disconnect()

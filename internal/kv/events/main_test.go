@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -99,23 +100,19 @@ func removedEvent(hashes ...int) list {
 
 func batchOf(events ...any) []byte { return pack(list{1.5, list(events), 0}) }
 
-// recorder writes down what it is told, and keeps what is held by it.
+// recorder writes down what it is told.
 type recorder struct {
+	mu    sync.Mutex
 	lines []string
-	held  map[uint64]bool
 }
 
 func (r *recorder) add(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.lines = append(r.lines, fmt.Sprintf(format, args...))
 }
 
 func (r *recorder) Stored(e *Stored) {
-	if r.held == nil {
-		r.held = map[uint64]bool{}
-	}
-	for _, h := range e.Hashes {
-		r.held[h] = true
-	}
 	line := fmt.Sprintf("stored %d", e.Hashes)
 	if e.HasParent {
 		line += fmt.Sprintf(" after %d", e.Parent)
@@ -143,9 +140,6 @@ func (r *recorder) Stored(e *Stored) {
 }
 
 func (r *recorder) Removed(e *Removed) {
-	for _, h := range e.Hashes {
-		delete(r.held, h)
-	}
 	line := fmt.Sprintf("removed %d", e.Hashes)
 	if e.Medium != "" && e.Medium != "GPU" {
 		line += " in " + e.Medium
@@ -156,10 +150,7 @@ func (r *recorder) Removed(e *Removed) {
 	r.add("%s", line)
 }
 
-func (r *recorder) Cleared() {
-	clear(r.held)
-	r.add("cleared")
-}
+func (r *recorder) Cleared() { r.add("cleared") }
 
 func (r *recorder) State(s State) {
 	r.add("%s", map[State]string{Degraded: "degraded", Live: "live"}[s])
@@ -167,6 +158,8 @@ func (r *recorder) State(s State) {
 
 // take returns what was told since the last call, a line each.
 func (r *recorder) take() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	s := strings.Join(r.lines, "\n")
 	r.lines = nil
 	return s

@@ -347,7 +347,7 @@ func TestAfterALostConnection(t *testing.T) {
 			s.engine.first = 9
 			s.take()
 			time.Sleep(maxPause)
-			s.told("degraded\ncleared\nstored [9] of 2: [1 2]\nlive")
+			s.told("cleared\nstored [9] of 2: [1 2]\nlive")
 		})
 	})
 	t.Run("without replay nothing is known", func(t *testing.T) {
