@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/kv/events"
 	"github.com/sluice-router/sluice/internal/metric"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // The feeds of a rank in Info and in metrics.
@@ -25,10 +26,12 @@ type KVCacheInfo struct {
 	Degraded *SuspectInfo `json:"degraded,omitempty"`
 	// NoEvents is why no events are followed.
 	NoEvents string `json:"no_events,omitempty"`
-	// Bound is how many blocks of bytes of prompts are kept of it at most, ExactBound how many
-	// blocks of its engine; absent: not known.
-	Bound      int64 `json:"max_blocks,omitempty"`
-	ExactBound int64 `json:"max_exact_blocks,omitempty"`
+	// Blocks is how many blocks of the prompts that it was sent it is believed to hold, of
+	// MaxBlocks at most; ExactBlocks how many of its engine's blocks its events tell of.
+	Blocks         int `json:"blocks"`
+	MaxBlocks      int `json:"max_blocks"`
+	ExactBlocks    int `json:"exact_blocks,omitempty"`
+	MaxExactBlocks int `json:"max_exact_blocks,omitempty"`
 	// Events is what came by its stream.
 	Events *KVEventsInfo `json:"events,omitempty"`
 }
@@ -62,13 +65,19 @@ func (r *Rank) cacheInfoLocked() *KVCacheInfo {
 	if r.caches.approx == nil {
 		return nil
 	}
-	i := &KVCacheInfo{Feed: feedApproximate, NoEvents: r.caches.whyNone, Bound: r.caches.bound}
+	i := &KVCacheInfo{
+		Feed: feedApproximate, NoEvents: r.caches.whyNone,
+		Blocks: r.caches.approx.Held(), MaxBlocks: r.caches.approx.Bound(),
+	}
 	if s := r.caches.stream.Load(); s != nil {
-		i.ExactBound = s.blocks
+		i.ExactBlocks, i.MaxExactBlocks = s.exact.Rank().Held(), s.exact.Rank().Bound()
 		s.describe(i)
 	}
 	return i
 }
+
+// maxReason bounds why a stream is degraded, in bytes: it may have words of its peer.
+const maxReason = 300
 
 // describe tells of the stream.
 func (s *rankStream) describe(i *KVCacheInfo) {
@@ -78,10 +87,10 @@ func (s *rankStream) describe(i *KVCacheInfo) {
 	s.mu.Unlock()
 	if i.Feed = feedExact; state == events.Degraded {
 		i.Feed = feedDegraded
-		i.Degraded = &SuspectInfo{Since: since.UTC().Round(time.Millisecond), ForSecs: secondsSince(now, since), Why: s.why(n)}
+		i.Degraded = &SuspectInfo{Since: since.UTC().Round(time.Millisecond), ForSecs: secondsSince(now, since), Why: text.Clip(s.why(n), maxReason)}
 	}
 	e := &KVEventsInfo{
-		Endpoint: s.source.Endpoint, Replay: s.source.Replay, LagSecs: n.Lag.Round(time.Millisecond).Seconds(), Partial: n.Partial, LastError: n.LastError,
+		Endpoint: s.source.Endpoint, Replay: s.source.Replay, LagSecs: n.Lag.Round(time.Millisecond).Seconds(), Partial: n.Partial, LastError: text.Clip(n.LastError, maxReason),
 		Batches: n.Batches, Events: n.Events, BadEvents: n.BadEvents, Skipped: n.SkippedEvents, BadMessages: n.BadMessages,
 		Gaps: n.Gaps, Unfilled: n.Unfilled, Replays: n.Replays, Clears: n.Clears, Restarts: n.Restarts, Connects: n.Connects,
 	}

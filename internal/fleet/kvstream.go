@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/kv/events"
+	"github.com/sluice-router/sluice/internal/text"
 )
 
 // rankStream is the event stream of one rank. It is the stream's sink: what the events say of
@@ -90,7 +90,7 @@ func (s *rankStream) watch() {
 // tellDegraded logs that the stream is degraded. The caller holds mu.
 func (s *rankStream) tellDegraded(now time.Time) {
 	s.told = s.line(slog.LevelWarn, "KV events of a rank cannot be relied on: its cache is known by what it was sent",
-		"endpoint", s.source.Endpoint, "why", s.why(s.stream.Snapshot()))
+		"endpoint", s.source.Endpoint, "why", text.Clip(s.why(s.stream.Snapshot()), maxReason))
 }
 
 func (s *rankStream) line(level slog.Level, text string, args ...any) bool {
@@ -124,11 +124,11 @@ func (s *rankStream) stop() {
 	s.rank.caches.exact.Store(nil)
 }
 
-// NoteComputed tells that the engine has computed a prompt here, and how many of its tokens it
-// says to have found in its cache. Its events must tell of the blocks that it computed; a
-// stream that stays silent is degraded. It costs one read of a pointer for ranks without
-// events.
-func (r *Rank) NoteComputed(prompt, cached int64) {
+// NoteComputed tells that the engine has computed a prompt here, since when, and how many of
+// its tokens it says to have found in its cache. Its events must tell of the blocks that it
+// computed; a stream that stays silent is degraded. It costs one read of a pointer for ranks
+// without events.
+func (r *Rank) NoteComputed(since time.Time, prompt, cached int64) {
 	s := r.caches.stream.Load()
 	if s == nil {
 		return
@@ -138,8 +138,8 @@ func (r *Rank) NoteComputed(prompt, cached int64) {
 	}
 	// An engine that never reports cached tokens may have found all of the prompt, and then
 	// it has no event to send.
-	block := cmp.Or(r.worker.Facts().PageSize, unitBlock)
+	block := max(r.worker.Facts().PageSize, int64(s.exact.BlockSize()), unitBlock)
 	if r.caches.tellsCached.Load() && prompt-cached >= 2*block {
-		s.stream.Expect(time.Now())
+		s.stream.Expect(since)
 	}
 }

@@ -310,6 +310,9 @@ func TestSourceOfARank(t *testing.T) {
 		{name: "cannot be asked", want: result{why: whyNotTold}},
 		{name: "does not answer", told: kvEventSources{err: errors.New("boom")}, want: result{why: "its engine does not say where it publishes events: boom"}},
 		{name: "the engine knows better", told: at(0), ports: [2]int{7000, 0}, want: result{"tcp://a:0", "", events.AnyRank, ""}},
+		{name: "ports", ports: [2]int{7000, 7100}, dp: 2, of: 1, engine: 2, want: result{"tcp://a:7001", "tcp://a:7101", events.AnyRank, ""}},
+		{name: "ports without an answer", told: kvEventSources{err: errors.New("boom")}, ports: [2]int{7000, 0}, want: result{"tcp://a:7000", "", events.AnyRank, ""}},
+		{name: "labels", told: at(0), labels: map[string]string{labelEventsPort: "8000", labelReplayPort: "8100"}, want: result{"tcp://a:8000", "tcp://a:8100", events.AnyRank, ""}},
 		{name: "a bad label", told: at(0), labels: map[string]string{labelEventsPort: "x"}, want: result{"tcp://a:0", "", events.AnyRank, ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -348,7 +351,7 @@ func TestSilenceAfterAPrompt(t *testing.T) {
 			prompt, cached int64
 			want           int
 		}{{1000, 0, 0}, {1000, 990, 0}, {1000, 937, 0}, {1000, 936, 1}, {1000, 0, 2}, {63, 0, 2}} {
-			r.NoteComputed(step.prompt, step.cached)
+			r.NoteComputed(time.Now(), step.prompt, step.cached)
 			if got := s.last().expects; got != step.want {
 				t.Errorf("%d tokens, %d cached: expected %d times, want %d", step.prompt, step.cached, got, step.want)
 			}
