@@ -219,6 +219,20 @@ func (e *engine) asked() []uint64 {
 	return r
 }
 
+// answerReplays has requests for replays answered by f; nil: as is right.
+func (e *engine) answerReplays(f func(p peer, start uint64)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.onReplay = f
+}
+
+// forget has the engine replay nothing before first.
+func (e *engine) forget(first uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.first = first
+}
+
 func (e *engine) disconnect() {
 	for _, p := range e.peers() {
 		p.Close()

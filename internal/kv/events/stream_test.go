@@ -89,7 +89,7 @@ func TestWithoutWhatWasBeforeTheRankIsPartial(t *testing.T) {
 			for i := range 10 {
 				s.engine.make(storedEvent(i))
 			}
-			s.engine.first = 8
+			s.engine.forget(8)
 			s.run()
 			s.told("stored [8] of 2: [1 2]\nstored [9] of 2: [1 2]\nlive")
 			if !s.stream.Snapshot().Partial {
@@ -182,7 +182,7 @@ func TestAGapThatCannotBeFilledClears(t *testing.T) {
 				s.engine.publish(storedEvent(0))
 				s.told("live\nstored [0] of 2: [1 2]")
 				if c.answer != nil {
-					s.engine.onReplay = func(p peer, start uint64) { c.answer(&s.engine, p, start) }
+					s.engine.answerReplays(func(p peer, start uint64) { c.answer(&s.engine, p, start) })
 				}
 				s.engine.make(storedEvent(1))
 				s.engine.make(storedEvent(2))
@@ -202,7 +202,7 @@ func TestAPublisherWithManyGapsIsNotKeptBusyByReplays(t *testing.T) {
 		s.run()
 		s.engine.publish(storedEvent(0))
 		s.engine.asked()
-		s.engine.onReplay = func(p peer, _ uint64) { _, _ = p.read() } // never answers
+		s.engine.answerReplays(func(p peer, _ uint64) { _, _ = p.read() }) // never
 		for range 100 {
 			s.engine.make()
 			s.engine.publish(storedEvent(1))
@@ -212,7 +212,7 @@ func TestAPublisherWithManyGapsIsNotKeptBusyByReplays(t *testing.T) {
 			t.Errorf("asked for %d replays in 25 seconds", n)
 		}
 		time.Sleep(time.Minute)
-		s.engine.onReplay = nil
+		s.engine.answerReplays(nil)
 		s.engine.make()
 		s.engine.publish(storedEvent(2))
 		if n := len(s.engine.asked()); n != 1 {
@@ -344,7 +344,7 @@ func TestAfterALostConnection(t *testing.T) {
 			for i := 1; i < 10; i++ {
 				s.engine.make(storedEvent(i))
 			}
-			s.engine.first = 9
+			s.engine.forget(9)
 			s.take()
 			time.Sleep(maxPause)
 			s.told("cleared\nstored [9] of 2: [1 2]\nlive")
@@ -370,7 +370,7 @@ func TestAfterALostConnection(t *testing.T) {
 			s.run()
 			s.engine.publish(storedEvent(0))
 			s.take()
-			s.engine.onReplay = func(p peer, _ uint64) { _, _ = p.read() }
+			s.engine.answerReplays(func(p peer, _ uint64) { _, _ = p.read() })
 			s.engine.disconnect()
 			time.Sleep(maxPause + DefaultReplayTimeout)
 			s.told("degraded\ncleared\nlive")
