@@ -31,6 +31,7 @@ type sequence struct {
 	phase    phase
 	produced int
 	cached   int // prompt tokens that were not computed, as the answer tells
+	created  int // prompt tokens that were computed and are cached now
 	growth   *growth
 }
 

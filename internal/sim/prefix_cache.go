@@ -201,6 +201,9 @@ func (p cachedPrompt) size() int {
 			p.w.stats.CachedTokens += int64(hit)
 		})
 	}
+	if s.content != nil {
+		s.created = max(0, len(s.content.blocks)*p.w.opt.CacheBlock-max(p.external, found))
+	}
 	return s.prompt - max(p.external, found)
 }
 

@@ -87,6 +87,7 @@ func reported(t *testing.T, r reply) (prompt, cached int) {
 	type usage struct {
 		Prompt  int  `json:"prompt_tokens"`
 		Input   int  `json:"input_tokens"`
+		Created int  `json:"cache_creation_input_tokens"`
 		Read    *int `json:"cache_read_input_tokens"`
 		Details *struct {
 			Cached *int `json:"cached_tokens"`
@@ -124,7 +125,11 @@ func reported(t *testing.T, r reply) (prompt, cached int) {
 			if u == nil {
 				continue
 			}
-			prompt = max(prompt, u.Prompt, u.Input)
+			in := u.Input + u.Created
+			if u.Read != nil {
+				in += *u.Read
+			}
+			prompt = max(prompt, u.Prompt, in)
 			for _, d := range []*struct {
 				Cached *int `json:"cached_tokens"`
 			}{u.Details, u.Inputs} {
@@ -290,7 +295,7 @@ func TestEmptiedPrefixCache(t *testing.T) {
 
 // In a pair both engines must cache the prompt, and the decode engine what it
 // produces: it finds it if it is given the next turn alone. Its answer tells the
-// prefill's number on SGLang, on vLLM that nothing had to be computed.
+// prefill's number of cached tokens, which comes with the KV.
 func TestPairCachesThePrompt(t *testing.T) {
 	long := strings.Repeat("a beginning of prompts, ", 16)
 	t.Run("sglang", func(t *testing.T) {
@@ -324,7 +329,7 @@ func TestPairCachesThePrompt(t *testing.T) {
 				t.Errorf("request %d: the params %s do not tell of %d cached tokens (%v)", i, v.Params, cached, err)
 			}
 			rd := post(testContext(t), c, d.URL()+chatPath, vbody(chatPath, long, `,"max_tokens":100,"kv_transfer_params":`+string(v.Params)))
-			if _, n := reported(t, rd); n != prompt || cached > 0 != want {
+			if _, n := reported(t, rd); n != cached || cached > 0 != want {
 				t.Errorf("request %d: prefill tells %d cached tokens, decode %d, of %d", i, cached, n, prompt)
 			}
 			if i == 0 {
@@ -390,6 +395,48 @@ func TestMetricsTellOfTheCache(t *testing.T) {
 			if !strings.Contains(body, m) {
 				t.Errorf("%s has no %s", b, m)
 			}
+		}
+	}
+}
+
+// vLLM's answer to a prefill that left no number, as those before 0.32, must tell that
+// all tokens came from elsewhere.
+func TestDecodeWithoutThePrefillsNumber(t *testing.T) {
+	f := start(t, Options{Prefill: 1, Decode: 1, Worker: WorkerOptions{Backend: VLLM, CacheReport: true}})
+	p, d, c := f.Prefill(0), f.Decode(0), client(t)
+	rp := post(testContext(t), c, p.URL()+chatPath, vbody(chatPath, "a prompt", `,"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true}`))
+	var v struct {
+		Params json.RawMessage `json:"kv_transfer_params"`
+	}
+	if err := json.Unmarshal([]byte(rp.body), &v); err != nil {
+		t.Fatal(err)
+	}
+	params := strings.Replace(string(v.Params), `,"remote_prefill_cached_tokens":0`, "", 1)
+	prompt, cached := reported(t, post(testContext(t), c, d.URL()+chatPath, vbody(chatPath, "a prompt", `,"max_tokens":2,"kv_transfer_params":`+params)))
+	if cached != prompt {
+		t.Errorf("%d of %d tokens were cached", cached, prompt)
+	}
+}
+
+// Details must have the members of the API: what was computed and cached is told by
+// chat, responses and messages, and of several prompts only one counts.
+func TestMembersOfTheDetails(t *testing.T) {
+	f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: VLLM, CacheReport: true}})
+	w, c := f.Regular(0), client(t)
+	ids := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("5,", n), ",") + "]" }
+	chatBody := `{"messages":[{"role":"user","content":"` + strings.Repeat("abcd", 20) + `"}],"max_tokens":2`
+	for _, tc := range []struct{ path, body, want string }{
+		{chatPath, chatBody + "}", `"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":16,"multimodal_tokens":null}`},
+		{chatPath, chatBody + `,"stream":true,"stream_options":{"include_usage":true}}`, `"prompt_tokens_details":{"cached_tokens":16,"created_cache_tokens":0}}`},
+		{"/v1/messages", strings.Replace(chatBody, `"messages"`, `"model":"sim-model","messages"`, 1) + "}", `"usage":{"input_tokens":9,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":16}`},
+		{"/v1/messages", strings.Replace(chatBody, `"messages"`, `"model":"sim-model","messages"`, 1) + `,"stream":true}`, `"usage":{"input_tokens":25,"output_tokens":0}`},
+		{"/v1/completions", `{"max_tokens":1,"prompt":` + ids(40) + `}`, `"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":null,"multimodal_tokens":null}`},
+		{"/v1/completions", `{"max_tokens":1,"prompt":[` + ids(40) + `,` + ids(20) + `]}`, `"prompt_tokens":60,"total_tokens":62,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":16,`},
+		{"/v1/completions", `{"max_tokens":1,"prompt":[` + ids(40) + `,` + ids(20) + `],"stream":true,"stream_options":{"include_usage":true}}`, `"prompt_tokens_details":{"cached_tokens":32}}`},
+	} {
+		r := post(testContext(t), c, w.URL()+tc.path, tc.body)
+		if r.status != 200 || !strings.Contains(r.body, tc.want) {
+			t.Errorf("%s %s: no %s in %d %s", tc.path, tc.body, tc.want, r.status, r.body)
 		}
 	}
 }

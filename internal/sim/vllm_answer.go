@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"sync"
@@ -62,8 +63,30 @@ func (v *vwriter) counts() (prompt, out int) {
 	return prompt, out
 }
 
-// cached is how many tokens of the prompts were not computed.
-func (v *vwriter) cached() int { return cachedOf(v.seqs, v.req.n) }
+// cached is how many prompt tokens were not computed. Of several prompts the engine
+// tells that of one only: the first in a stream, else the last.
+func (v *vwriter) cached() int {
+	if v.o.stream {
+		return v.seqs[0].cached
+	}
+	return v.seqs[len(v.seqs)-1].cached
+}
+
+// details appends the details of the prompt's tokens. An event leaves out what is null.
+func (v *vwriter) details(b []byte) []byte {
+	b = append(strconv.AppendInt(append(b, `"prompt_tokens_details":{"cached_tokens":`...), int64(v.cached()), 10), `,"created_cache_tokens":`...)
+	if v.req.api == chat {
+		b = strconv.AppendInt(b, int64(v.seqs[0].created), 10)
+	} else {
+		b = append(b, "null"...)
+	}
+	b = append(b, `,"multimodal_tokens":null}`...)
+	if v.o.stream {
+		b = bytes.ReplaceAll(b, []byte(`,"created_cache_tokens":null`), nil)
+		b = bytes.ReplaceAll(b, []byte(`,"multimodal_tokens":null`), nil)
+	}
+	return b
+}
 
 func (v *vwriter) usage(b []byte) []byte {
 	prompt, out := v.counts()
@@ -171,7 +194,7 @@ func (v *vwriter) close() error {
 			err = v.o.event(func(b []byte) []byte {
 				b = v.usage(append(append(b, v.head...), "],"...))
 				if v.w.opt.CacheReport {
-					b = cacheDetails(append(b, `,"prompt_tokens_details":`...), v.cached())
+					b = v.details(append(b, ','))
 				}
 				return append(v.appendFingerprint(append(b, '}'), true), '}')
 			})
@@ -210,11 +233,11 @@ func (v *vwriter) whole() []byte {
 		b = append(b, `,"routed_experts":null}`...)
 	}
 	b = append(v.appendFingerprint(append(b, `],"service_tier":null`...), true), ',')
-	b = append(v.usage(b), `,"prompt_tokens_details":`...)
+	b = append(v.usage(b), ',')
 	if v.w.opt.CacheReport {
-		b = fmt.Appendf(b, `{"cached_tokens":%d,"created_cache_tokens":null,"multimodal_tokens":null}`, v.cached())
+		b = v.details(b)
 	} else {
-		b = append(b, "null"...)
+		b = append(b, `"prompt_tokens_details":null`...)
 	}
 	b = append(b, `,"completion_tokens_details":null},`...)
 	if v.req.api == chat {

@@ -146,6 +146,9 @@ func (w *Worker) runVLLM(ctx context.Context, l *lifetime, s *sequence, emit fun
 	} else if !t.wrongKV {
 		cachedPrompt{w, l, s, v.external}.received()
 	}
+	if v.kv != nil && v.kv.remotePrefill && v.kv.hasCached {
+		s.cached = v.kv.cached // what the prefill found; here all came from elsewhere
+	}
 	if w.opt.Connector.shared() && w.opt.KVRole != "kv_consumer" {
 		w.fleet.kv.keep(w.opt.Connector, v.prompt.blocks)
 	}

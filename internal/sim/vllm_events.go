@@ -55,8 +55,8 @@ func (v *vwriter) response(b []byte, status string, over bool) []byte {
 	b = append(appendQuoted(b, status), `,"text":null,"top_logprobs":null,"truncation":"disabled","usage":`...)
 	if over {
 		prompt, out := v.counts()
-		b = fmt.Appendf(b, `{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":%d,`+
-			`"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":%d}`, prompt, v.cached(), out, prompt+out)
+		b = fmt.Appendf(b, `{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":%d,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":%d,`+
+			`"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":%d}`, prompt, v.cached(), v.seqs[0].created, out, prompt+out)
 	} else {
 		b = append(b, "null"...)
 	}
@@ -145,13 +145,18 @@ func (v *vwriter) stopReason() string {
 	return "end_turn"
 }
 
-// messageUsage is a usage object's members.
-func (v *vwriter) messageUsage(s *sequence, out int) []byte {
-	b := fmt.Appendf(nil, `"input_tokens":%d,"output_tokens":%d`, s.prompt, out)
-	if v.w.opt.CacheReport {
-		b = fmt.Appendf(b, `,"cache_creation_input_tokens":%d,"cache_read_input_tokens":%d`, s.prompt-s.cached, s.cached)
+// messageUsage is a usage object's members. With cached tokens in it, which the first
+// event of a stream never has, input_tokens are those that were neither cached nor are
+// now. SGLang does not tell the latter.
+func (v *vwriter) messageUsage(s *sequence, out int, first bool) []byte {
+	if !v.w.opt.CacheReport || first {
+		return fmt.Appendf(nil, `"input_tokens":%d,"output_tokens":%d`, s.prompt, out)
 	}
-	return b
+	if v.w.opt.Backend == SGLang {
+		return fmt.Appendf(nil, `"input_tokens":%d,"output_tokens":%d,"cache_read_input_tokens":%d`, s.prompt-s.cached, out, s.cached)
+	}
+	return fmt.Appendf(nil, `"input_tokens":%d,"output_tokens":%d,"cache_creation_input_tokens":%d,"cache_read_input_tokens":%d`,
+		max(0, s.prompt-s.cached-s.created), out, s.created, s.cached)
 }
 
 func (v *vwriter) message() []byte {
@@ -159,7 +164,7 @@ func (v *vwriter) message() []byte {
 	b := appendQuoted([]byte(`{"id":`), v.id)
 	b = v.text(append(b, `,"type":"message","role":"assistant","content":[{"type":"text","text":"`...), s, 0, s.produced)
 	b = appendQuoted(append(b, `"}],"model":`...), v.req.model)
-	b = fmt.Appendf(b, `,"stop_reason":%q,"usage":{%s}`, v.stopReason(), v.messageUsage(s, s.produced))
+	b = fmt.Appendf(b, `,"stop_reason":%q,"usage":{%s}`, v.stopReason(), v.messageUsage(s, s.produced, false))
 	if s.v.transfer != nil { // this API leaves out what is null
 		b = v.transfer(append(b, ','))
 	}
@@ -173,7 +178,7 @@ func (v *vwriter) blockDelta(s *sequence) error {
 		if err := v.o.eventOf("message_start", func(b []byte) []byte {
 			b = appendQuoted(append(b, `{"type":"message_start","message":{"id":`...), v.id)
 			b = appendQuoted(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), v.req.model)
-			return fmt.Appendf(b, `,"stop_reason":null,"stop_sequence":null,"usage":{%s}}}`, v.messageUsage(s, 0))
+			return fmt.Appendf(b, `,"stop_reason":null,"stop_sequence":null,"usage":{%s}}}`, v.messageUsage(s, 0, true))
 		}); err != nil {
 			return err
 		}
@@ -198,7 +203,7 @@ func (v *vwriter) closeMessage() error {
 	}
 	if err := v.o.eventOf("message_delta", func(b []byte) []byte {
 		return fmt.Appendf(b, `{"type":"message_delta","delta":{"stop_reason":%q,"stop_sequence":null},"usage":{%s}}`,
-			v.stopReason(), v.messageUsage(s, s.produced))
+			v.stopReason(), v.messageUsage(s, s.produced, false))
 	}); err != nil {
 		return err
 	}

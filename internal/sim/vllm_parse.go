@@ -38,6 +38,8 @@ type transferParams struct {
 	hasPort       bool
 	blocks        []int
 	hasBlocks     bool
+	cached        int // remote_prefill_cached_tokens
+	hasCached     bool
 	transferID    string
 	bootstrapAddr string
 }
@@ -113,7 +115,8 @@ type vparser struct {
 	w          *Worker
 	r          *vrequest
 	header     http.Header
-	full       bool // kv_cache_report_mode
+	full       bool   // kv_cache_report_mode
+	session    string // of vllm_xargs, which counts last
 	transcript transcript
 	hasPrompt  bool // messages, prompt or input was there
 	texts      []jsontext.Value
@@ -214,6 +217,7 @@ func (p *vparser) field(name string, v jsontext.Value) (err error) {
 	case "vllm_xargs":
 		mode, _ := str(name, field(v, "kv_cache_report_mode"))
 		p.full = mode == "full"
+		p.session, _ = str(name, field(v, "session_id"))
 	case "sim":
 		r.simField = v.Clone()
 	case "messages":
@@ -336,6 +340,7 @@ func (p *vparser) tokenize() error {
 	}
 	r.scope = p.w.scopeOf(r.adapter, r.scope.salt, r.scope.session, p.header)
 	r.scope.full = p.full
+	def(&r.scope.session, p.session)
 	if r.api != completions {
 		r.contents = []prompt{p.w.tokenized(p.transcript.prompt(), r.scope)}
 		return nil
@@ -412,6 +417,9 @@ func parseTransfer(v jsontext.Value) *transferParams {
 	t.transferID, t.bootstrapAddr = text("transfer_id"), text("remote_bootstrap_addr")
 	if n, err := integer("remote_port", field(v, "remote_port")); err == nil {
 		t.port, t.hasPort = int(min(max(n, -1), 1<<17)), true
+	}
+	if n, err := integer("remote_prefill_cached_tokens", field(v, "remote_prefill_cached_tokens")); err == nil {
+		t.cached, t.hasCached = int(min(max(n, 0), maxTokens)), true
 	}
 	if ids := field(v, "remote_block_ids"); ids.Kind() == '[' {
 		for _, group := range elements(ids) {
