@@ -12,7 +12,21 @@ import (
 type counts struct {
 	stored, removed, found, refused atomic.Uint64
 	evictedBlocks, evictedMemory    atomic.Uint64
+	unused                          [unusedReasons]atomic.Uint64
 }
+
+// Why blocks that events tell of are not used.
+const (
+	unusedTier    = iota // in a tier that prefill does not use
+	unusedGroup          // of a KV cache group that is not followed
+	unusedTokens         // without all of their token ids
+	unusedParent         // after a block that was never told
+	unusedUnknown        // removed, and not known
+	unusedReused         // of a hash that stood for another block
+	unusedReasons
+)
+
+var unusedNames = [unusedReasons]string{"tier", "group", "tokens", "parent", "unknown", "reused"}
 
 // Stats is what an index holds and has done. Counters never go back.
 type Stats struct {
@@ -26,6 +40,8 @@ type Stats struct {
 	Stored, Removed, EvictedBlocks, EvictedMemory uint64
 	// Refused are prompts that were not recorded, as there was no memory for them.
 	Refused uint64
+	// Unused are blocks of events that were of no use, by why.
+	Unused map[string]uint64
 	// Lookups are calls of Match, Found those that found somebody.
 	Lookups, Found uint64
 }
@@ -41,6 +57,10 @@ func (x *Index) Stats() Stats {
 		Refused:       x.counts.refused.Load(),
 		Lookups:       x.lookups.Load(),
 		Found:         x.counts.found.Load(),
+	}
+	s.Unused = map[string]uint64{}
+	for i, name := range unusedNames {
+		s.Unused[name] = x.counts.unused[i].Load()
 	}
 	s.Bytes, s.Distinct = x.table.bytes()
 	s.Bytes += int64(len(x.table.shards)) * emptyBytes
@@ -93,6 +113,9 @@ var (
 		"Blocks that were dropped for a bound: rank (what the rank's engine can hold) or memory (--kv-index-memory).", "bound")
 	refusedDesc = metric.Counter("sluice_kv_index_refused_total",
 		"Prompts and events that were not recorded for want of memory.")
+	unusedDesc = metric.Counter("sluice_kv_index_unused_blocks_total",
+		"Blocks in engines' events that are of no use, by why: tier (not where prefill looks), group (a KV cache group without full attention, or another one), "+
+			"tokens (not all token ids are told), parent (the block before it was never told), unknown (removed and not known), reused (its hash stood for another block; the rank is cleared).", "why")
 	lookupsDesc = metric.Counter("sluice_kv_index_lookups_total",
 		"Lookups of prompts in the index of KV caches.")
 	foundDesc = metric.Counter("sluice_kv_index_found_total",
@@ -108,7 +131,7 @@ func NewCollector(x *Index) prometheus.Collector { return collector{x} }
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
 	return metric.Descs{ranksDesc, heldDesc, distinctDesc, bytesDesc, limitDesc, storedDesc, removedDesc, evictedDesc,
-		refusedDesc, lookupsDesc, foundDesc}
+		refusedDesc, unusedDesc, lookupsDesc, foundDesc}
 }
 
 // Describe is of prometheus.Collector.
@@ -128,6 +151,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- evictedDesc.Of(float64(s.EvictedBlocks), "rank")
 	ch <- evictedDesc.Of(float64(s.EvictedMemory), "memory")
 	ch <- refusedDesc.Of(float64(s.Refused))
+	for why, n := range s.Unused {
+		ch <- unusedDesc.Of(float64(n), why)
+	}
 	ch <- lookupsDesc.Of(float64(s.Lookups))
 	ch <- foundDesc.Of(float64(s.Found))
 }

@@ -37,13 +37,19 @@ func (r *Rank) Bound() int { return int(r.bound.Load()) }
 // boundLocked sets bound from what is known.
 func (r *Rank) boundLocked() {
 	b := int64(maxEntries)
-	if n := r.limit.Load(); n > 0 {
+	if n := r.limit.Load(); n > 0 && r.set.byHash {
+		b = min(b, n+n/8+slackBlocks)
+	} else if n > 0 {
 		b = min(b, max(int64(float64(n)*r.scale), 1))
 	} else if r.learned > 0 {
 		b = min(b, max(int64(float64(r.learned)*r.scale), 1))
 	}
 	r.bound.Store(b)
 }
+
+// slackBlocks is what a rank that events tell of may hold beyond an eighth more than its
+// engine.
+const slackBlocks = 16
 
 // step is a change to one rank, whose lock is held.
 type step struct {
