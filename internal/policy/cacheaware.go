@@ -25,30 +25,26 @@ import "github.com/sluice-router/sluice/admission"
 type cacheAware struct {
 	weight   float64
 	minMatch float64
-	measure  admission.Measure
-	scale    float64 // of a token of the prompt in the measure
-	passing  powerOfTwo
+	scale    float64 // of a token of the prompt in the measure of load
+	load     tokenLoad
 }
 
 func newCacheAware(o pool) *cacheAware {
-	p := &cacheAware{
-		weight: o.opts.CacheWeight, minMatch: o.opts.CacheMinMatch,
-		measure: tokensOf(o.role), scale: 1, passing: powerOfTwo{rng: o.rng},
-	}
-	if p.measure == admission.ByTokensAndKV {
+	p := &cacheAware{weight: o.opts.CacheWeight, minMatch: o.opts.CacheMinMatch, scale: 1, load: newTokenLoad(o)}
+	if p.load.measure == admission.ByTokensAndKV {
 		p.scale = admission.TokenWeight
 	}
 	return p
 }
 
 // Measure is that of [admission.Measured].
-func (p *cacheAware) Measure() admission.Measure { return p.measure }
+func (p *cacheAware) Measure() admission.Measure { return p.load.measure }
 
 func (p *cacheAware) Pick(v *admission.View, h *admission.Hint) int {
 	if v.Passing() {
-		return p.passing.Pick(v, h)
+		return p.load.passing.Pick(v, h)
 	}
-	best := v.Min()
+	best := p.load.least(v)
 	cost := v.Amount(best)
 	for k := range h.Holders {
 		holder := &h.Holders[k]

@@ -226,6 +226,55 @@ func TestCacheAwareChoosesDecodeByKVBlocks(t *testing.T) {
 	}
 }
 
+// Idle prefill and decode ranks meet in all combinations, so that a pair that fails does not
+// hide which of the two is at fault.
+func TestCacheAwareMixesIdlePairs(t *testing.T) {
+	f := newPairs(t, DefaultOptions(), CacheAware, 2)
+	f.add(admission.RankSpec{ID: "d2", Role: admission.RoleDecode})
+	met := map[string]int{}
+	for range 80 {
+		ticket := f.place(1000)
+		met[ticket.Prefill.ID()+ticket.Decode.ID()]++
+		ticket.Release()
+	}
+	for pair, n := range met {
+		if n > 40 {
+			t.Errorf("%s got %d of 80 requests", pair, n)
+		}
+	}
+	if len(met) != 4 {
+		t.Errorf("only %d of 4 pairs were used", len(met))
+	}
+}
+
+// A request that runs whole on a decode rank is placed by what that holds, and by what it
+// keeps.
+func TestCacheAwarePlacesBypassByHolders(t *testing.T) {
+	f := newPairs(t, DefaultOptions(), CacheAware, 1)
+	second := f.add(admission.RankSpec{ID: "d2", Role: admission.RoleDecode})
+	place := func(prompt int64, holders ...admission.Holder) *admission.Rank {
+		h := admission.Hint{PromptTokens: prompt}
+		copy(h.Holders[:], holders)
+		ticket := &admission.Ticket{
+			Target:       f.gate.Resolve(admission.TargetSpec{Model: "m", Shape: admission.Bypass}),
+			PromptTokens: prompt, Hints: [2]admission.Hint{admission.DecodeLeg: h},
+		}
+		if err := f.gate.Acquire(context.Background(), ticket); err != nil {
+			t.Fatal(err)
+		}
+		return ticket.Decode
+	}
+	for range 5 {
+		if got := place(1000, holder(second, 900)); got != second {
+			t.Errorf("placed on %s, which holds nothing", got.ID())
+		}
+	}
+	place(100_000, holder(second, 100_000))
+	if got := place(1000, holder(second, 900)); got == second {
+		t.Error("a match of 900 tokens was worth a decode rank that keeps 100,000 more")
+	}
+}
+
 func BenchmarkCacheAware(b *testing.B) {
 	for _, n := range []int{64, 512, 4096} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -14,40 +14,31 @@ type prefixHash struct {
 	ring       namedRing
 	loadFactor float64
 	slack      float64
-	measure    admission.Measure
-	passing    powerOfTwo
+	load       tokenLoad
 	keys       keyCount
 }
 
 func newPrefixHash(o pool) *prefixHash {
 	return &prefixHash{
 		loadFactor: o.opts.PrefixLoadFactor, slack: float64(o.opts.PrefixLoadSlack),
-		measure: tokensOf(o.role), passing: powerOfTwo{rng: o.rng},
+		load: newTokenLoad(o),
 		keys: keyCount{model: o.model, role: o.role, report: o.opts.HotPrefixes},
 	}
 }
 
-// tokensOf is the measure of the load of ranks of a role in tokens.
-func tokensOf(role admission.Role) admission.Measure {
-	if role == admission.RolePrefill {
-		return admission.ByTokens
-	}
-	return admission.ByTokensAndKV
-}
-
 // Measure is that of [admission.Measured].
-func (p *prefixHash) Measure() admission.Measure { return p.measure }
+func (p *prefixHash) Measure() admission.Measure { return p.load.measure }
 
 func (p *prefixHash) Pick(v *admission.View, h *admission.Hint) int {
 	if v.Passing() {
-		return p.passing.Pick(v, h)
+		return p.load.passing.Pick(v, h)
 	}
 	if h.HasPrefix {
 		if i := p.ring.walk(h.PrefixKey, maxWalk, v); i >= 0 && !p.overloaded(v, i) {
 			return i
 		}
 	}
-	return v.Min()
+	return p.load.least(v)
 }
 
 // overloaded tells whether rank index i has more than its bounds.
