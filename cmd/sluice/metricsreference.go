@@ -78,7 +78,7 @@ var metricGroups = []metricGroup{
 	},
 	{
 		"KV caches", "What is known of the engines' KV caches. [operations.md](operations.md#kv-caches-and-their-events) explains it.",
-		[]string{"sluice_kv_", "sluice_rank_kv_"},
+		[]string{"sluice_kv_", "sluice_rank_kv_", "sluice_cache_"},
 	},
 	{
 		"Sources of workers", "What the sources that declare workers say; [discovery.md](discovery.md) explains them. `source` is configuration, file, dns or kubernetes.",

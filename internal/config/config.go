@@ -263,7 +263,7 @@ const (
 // defaults are those of Dynamo's conditional disaggregation.
 type ConditionalDisagg struct {
 	Enabled     bool              `yaml:"conditional_disagg_enabled" default:"false" alias:"router-conditional-disagg" help:"Run some requests whole on a decode worker, without a prefill worker (conditional disaggregation). Needs pd_disaggregation."`
-	Policy      ConditionalPolicy `yaml:"conditional_disagg_policy" default:"isl_bounding" choices:"isl_bounding|prefill_load|isl_or_load" onlywith:"conditional" help:"Which requests run without a prefill worker. isl_bounding: those with few uncached tokens, by both thresholds below; none yet, since sluice does not know what engines have cached. prefill_load: those whose prefill worker is busy. isl_or_load: either."`
+	Policy      ConditionalPolicy `yaml:"conditional_disagg_policy" default:"isl_bounding" choices:"isl_bounding|prefill_load|isl_or_load" onlywith:"conditional" help:"Which requests run without a prefill worker. isl_bounding: those of whose prompt the decode worker that holds the most has all but few tokens cached, by both thresholds below. prefill_load: those whose prefill worker is busy. isl_or_load: either."`
 	EffISL      int               `yaml:"conditional_disagg_eff_isl_threshold" default:"2048" range:"0:" onlywith:"conditional" help:"isl_bounding: fewer uncached prompt tokens than this on the decode worker."`
 	EffISLRatio float64           `yaml:"conditional_disagg_eff_isl_ratio_threshold" default:"0.7" range:"0:1" onlywith:"conditional" help:"isl_bounding: also, a smaller uncached fraction of the prompt than this."`
 	// PrefillBusy is that of Admission.RouterQueueThreshold where it is not set.

@@ -29,9 +29,14 @@ func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 	}{}
 	run.leg.begin(&x.ctx.legContext, rank, x.watched(fleet.LegWhole))
 	defer run.leg.over()
+	x.keys.sending(admission.DecodeLeg, rank)
 	x.ticket.StartDecode()
 	f := x.runAnswer(&run.leg, &run.relay, x.legRequest(b, admission.DecodeLeg), nil, nil)
 	x.ticket.EndDecode()
+	if f == nil {
+		x.keys.keepAnswer()
+	}
+	x.keys.over(admission.DecodeLeg)
 	x.serving().noteRoute(rank, f)
 	x.verdicts.report(rank, f)
 	return f

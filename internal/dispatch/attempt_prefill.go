@@ -23,6 +23,7 @@ func (x *attempt) runPrefill(l *liveLeg, req *upstream.Request, leg *prefillLeg)
 		return x.statusFailure(ctx, admission.PrefillLeg, rank, resp)
 	}
 	rank.NoteProgress() // it may be its front alone
+	x.keys.accepted(admission.PrefillLeg)
 	keep := x.wantsLogprobs()
 	sse := isEventStream(resp.Get("Content-Type"))
 	prompts := 0 // of a list

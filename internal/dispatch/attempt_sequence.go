@@ -61,7 +61,9 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte
 	legs.prefill.begin(&x.ctx.legContext, pr, x.watched(fleet.LegPrefill))
 	defer legs.prefill.unwatch()
 
+	x.keys.sending(admission.PrefillLeg, pr)
 	answer, f := x.prefillAnswer(pr, legs)
+	x.keys.over(admission.PrefillLeg)
 	x.verdicts.report(pr, f)
 	if f != nil && b.plan.Legs.Dispensable(f.status) {
 		x.noteFailed(f)
@@ -79,6 +81,7 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte
 			x.d.metrics.handOff(connector, handOffDone)
 		}
 		legs.cached.tell(u)
+		legs.cached.addTo(&x.cachedTold)
 		return params, nil
 	case errors.Is(err, engine.ErrBadHandOff):
 		x.d.metrics.handOff(connector, handOffBad)
@@ -111,6 +114,7 @@ func (x *attempt) prefillAnswer(pr *fleet.Rank, legs *legSequence) ([]byte, *fai
 		return nil, x.statusFailure(&legs.prefill.ctx, admission.PrefillLeg, pr, resp)
 	}
 	pr.NoteProgress() // it may be its front alone
+	x.keys.accepted(admission.PrefillLeg)
 	bad := func(what string, err error) *failure {
 		return &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", what, err)}
 	}
@@ -168,6 +172,7 @@ func (x *attempt) decodeAfter(legs *legSequence, params []byte) *failure {
 	if handedOver && x.estimate > 2*max(dr.Capacity().BlockSize, 16) { // surely a whole block
 		dr.NoteHandOff()
 	}
+	x.sendingDecode(dr)
 	t.StartDecode()
 	f := x.runAnswer(&legs.decode, &legs.relay, x.legRequest(legs.bodies, admission.DecodeLeg), nil, &legs.cached)
 	if f != nil && params != nil && dr.Dialect().HandOffLost(f.status) && !x.out.begun {
@@ -176,6 +181,10 @@ func (x *attempt) decodeAfter(legs *legSequence, params []byte) *failure {
 	if params != nil {
 		x.verdicts.reportLink(t.Prefill.Data().(*fleet.Rank), dr, f)
 	}
+	if f == nil {
+		x.keys.keepAnswer()
+	}
+	x.keys.over(admission.DecodeLeg)
 	if f != nil && x.mayMove(f, legs, params) {
 		x.verdicts.report(dr, f)
 		return f // the holds stay for the move

@@ -69,6 +69,8 @@ func (x *attempt) runTogether(b *legBodies, copies int) *failure {
 	t.decode.begin(&x.ctx.legContext, dr, decode)
 	defer t.decode.over()
 
+	x.keys.sending(admission.PrefillLeg, pr)
+	x.sendingDecode(dr)
 	n := int32(len(t.pairs))
 	t.prefillsRun.Store(n)
 	t.prefillsOpen.Store(n)
@@ -92,8 +94,15 @@ func (x *attempt) runTogether(b *legBodies, copies int) *failure {
 		f = t.samples.finish()
 	}
 	if f != nil {
-		return t.failed(f)
+		f = t.failed(f)
+		x.keys.over(admission.PrefillLeg)
+		x.keys.over(admission.DecodeLeg)
+		return f
 	}
+	if t.samples == nil {
+		x.keys.keepAnswer()
+	}
+	t.noteCached()
 	x.verdicts.report(dr, nil)
 	x.verdicts.reportLink(pr, dr, nil)
 	t.prefill.ctx.unfollow()
@@ -193,6 +202,13 @@ func (t *pairsTogether) failed(f *failure) *failure {
 	x.verdicts.report(t.decode.rank, told)
 	x.verdicts.reportLink(t.prefill.rank, t.decode.rank, f)
 	return f
+}
+
+// noteCached notes what the prefill legs told of their caches by now.
+func (t *pairsTogether) noteCached() {
+	for k := range t.pairs {
+		t.pairs[k].prefill.cached.addTo(&t.x.cachedTold)
+	}
 }
 
 // leavePrefill gives prefill legs that are still open their grace period. It returns

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/openai"
 )
 
@@ -104,6 +105,24 @@ type Record struct {
 	Err   error
 	Usage openai.Usage
 	Bytes int64
+	// PromptTokens and OutputTokens are what the engine reported, cached tokens included, else
+	// what was estimated or counted; 0: not known.
+	PromptTokens, OutputTokens int64
+	// Cache tells how the rank that prefilled was chosen by what ranks have cached.
+	Cache CacheRecord
+	// PromptKeys are the keys of the prompt's blocks, where they are logged.
+	PromptKeys []kv.Key
+}
+
+// CacheRecord is what was believed of KV caches where the rank of the last attempt was
+// chosen, and what its engine reported. All counts are tokens of the prompt.
+type CacheRecord struct {
+	// Why is why the rank was chosen: holder, load, room or none. Empty: nobody asked what
+	// is cached.
+	Why string
+	// Best is what some rank held that the request could use, Chosen what the chosen one
+	// was believed to hold, Reported what its engine says that it reused, -1 if it did not.
+	Best, Chosen, Reported int64
 }
 
 // ranks tells on which ranks the last attempt runs; nil: there is none of that kind.

@@ -99,6 +99,7 @@ func (x *exchange) takePlace(last *failure) *failure {
 // runAttempt runs one attempt on what takePlace got, which is given back if it fails.
 func (x *exchange) runAttempt() *failure {
 	u := x.plan.ungated
+	x.cachedTold = 0
 	if u == nil {
 		f := x.attempt.run()
 		if f != nil {
@@ -231,6 +232,7 @@ func (x *exchange) finish(reason string, f *failure) {
 		rec.Reason = reasonEngineStatus // it was the same error everywhere, and no broken hand-off
 	}
 	x.verdicts.settle(f)
+	x.noteCache()
 	x.d.metrics.observe(x.call, time.Since(x.call.Arrived))
 	if rec.TTFT > 0 {
 		for _, r := range [...]*admission.Rank{x.ticket.Prefill, x.ticket.Decode} {

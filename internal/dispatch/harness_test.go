@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
 	"github.com/sluice-router/sluice/internal/sim"
@@ -75,6 +76,8 @@ type rigOptions struct {
 	specs   func(w *sim.Worker, s *fleet.WorkerSpec)
 	// dialects are those of workers; nil: the engines' own.
 	dialects *engine.Registry
+	// index is that of the engines' KV caches; nil: there is none.
+	index *kv.Index
 }
 
 // rarely makes health checks see a worker once: for tests in which a worker
@@ -136,10 +139,10 @@ func newRig(t *testing.T, o rigOptions) *rig {
 			o.config(c)
 		}
 	})
-	o.bounds.Config = cfg
+	o.bounds.Config, o.bounds.Index = cfg, o.index
 	clock := admission.NewSystemClock()
 	gate := admission.NewGate(admission.Options{Limits: o.limits, NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
-	fl := fleet.New(gate, fleet.Options{Config: cfg, Dialects: o.dialects}, clock)
+	fl := fleet.New(gate, fleet.Options{Config: cfg, Dialects: o.dialects, Index: o.index}, clock)
 	reg := prometheus.NewRegistry()
 	d := New(gate, clock, fl, o.bounds, NewMetrics(reg), slog.New(slog.DiscardHandler))
 	r := &rig{t: t, sim: sf, gate: gate, fleet: fl, d: d, reg: reg, ended: make(chan struct{}, 10_000)}

@@ -27,6 +27,7 @@ type Metrics struct {
 	promptTokens, completionTokens prometheus.Counter
 
 	models       modelMetrics
+	caches       cacheMetrics
 	tokenMetrics *tokens.Metrics
 
 	byRoute [numRoutes]routeMetrics
@@ -90,6 +91,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.promptTokens, m.completionTokens = tokenCounts.WithLabelValues("prompt"), tokenCounts.WithLabelValues("completion")
 	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, tokenCounts, m.handOffs)
 	m.models.init(reg)
+	m.caches.init(reg)
 	m.tokenMetrics = tokens.NewMetrics(reg)
 	for r := range m.byRoute {
 		name := openai.Route(r).String()

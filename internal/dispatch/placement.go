@@ -29,6 +29,7 @@ var (
 		{"resolve target", (*placement).resolveTarget},
 		{"read hints", (*placement).readHints},
 		{"measure", (*placement).measure},
+		{"find holders", (*placement).findHolders},
 		{"classify", (*placement).classify},
 		{"maybe bypass", (*placement).maybeBypass},
 	}

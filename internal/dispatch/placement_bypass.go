@@ -15,20 +15,38 @@ func (x *placement) maybeBypass() *failure {
 	if !o.Enabled || !x.plan.pair || spec.Pins[admission.PrefillLeg] != "" || !x.d.decodesAlone(spec.Model) {
 		return nil
 	}
-	t := &x.ticket
-	uncached := t.PromptTokens - t.CachedTokens
-	short := uncached < int64(o.EffISL) && float64(uncached) < o.EffISLRatio*float64(max(t.PromptTokens, 1))
-	rule := bypassRule(o, short, t.PromptTokens/16+1)
-	gate := x.d.gate
-	if !rule.Allows(gate.PoolLoad(spec.Model, admission.RolePrefill), gate.PoolLoad(spec.Model, admission.RoleDecode)) {
+	t, gate := &x.ticket, x.d.gate
+	allows := func(r *admission.BypassRule) bool {
+		return r.Allows(gate.PoolLoad(spec.Model, admission.RolePrefill), gate.PoolLoad(spec.Model, admission.RoleDecode))
+	}
+	blocks := t.PromptTokens/16 + 1
+	if !allows(bypassRule(o, true, blocks)) {
 		return nil
 	}
-	spec.Shape = admission.Bypass
-	spec.Topology = admission.TopologyAny
-	if around := gate.Resolve(spec); around != nil {
-		t.Instead, t.Target, t.Bypass = t.Target, around, rule
+	spec.Shape, spec.Topology = admission.Bypass, admission.TopologyAny
+	around := gate.Resolve(spec)
+	if around == nil {
+		return nil
 	}
+	cached := t.CachedTokens
+	if x.keys != nil { // the prompt would be computed where it is decoded
+		_, cached = x.keys.hint(around, &t.Hints)
+	}
+	rule := bypassRule(o, isShort(o, t.PromptTokens, cached), blocks)
+	if !allows(rule) {
+		(&admission.Ticket{Target: around}).Close() // gives it back
+		return nil
+	}
+	t.Instead, t.Target, t.Bypass = t.Target, around, rule
+	t.CachedTokens = cached
 	return nil
+}
+
+// isShort tells whether little enough of a prompt is left to be computed, in all and of the
+// whole.
+func isShort(o *config.ConditionalDisagg, prompt, cached int64) bool {
+	uncached := max(prompt-cached, 0)
+	return uncached < int64(o.EffISL) && float64(uncached) < o.EffISLRatio*float64(max(prompt, 1))
 }
 
 // bypassRule is the configured rule for a request of so many KV blocks; short: its prompt

@@ -54,4 +54,19 @@ func (c *prefillCached) counts() []int64 {
 	return nil
 }
 
+// addTo adds the count to a sum of counts, which is one more than the sum, or 0 before the
+// first.
+func (c *prefillCached) addTo(sum *int64) {
+	n := c.told.Load() - 1
+	for i, one := range c.counts() {
+		if i == 0 {
+			n = 0
+		}
+		n += max(one, 0)
+	}
+	if n >= 0 {
+		*sum = max(*sum, 1) + n
+	}
+}
+
 func (c *prefillCached) known() bool { return c.told.Load() != 0 || c.each.Load() != nil }

@@ -92,6 +92,7 @@ func (r *relay) check(ctx *legContext) *failure {
 		return r.x.statusFailure(ctx, admission.DecodeLeg, r.rank, r.resp)
 	}
 	r.rank.NoteProgress() // it may be its front alone
+	r.x.keys.accepted(admission.DecodeLeg)
 	contentType := r.resp.Get("Content-Type")
 	r.sse = isEventStream(contentType)
 	return r.wrongForm(contentType)

@@ -1,9 +1,5 @@
 package dispatch
 
-import (
-	"github.com/sluice-router/sluice/internal/openai"
-)
-
 // transform turns the engine's event stream into the client's. The result of feed and end
 // is valid until the next call.
 type transform interface {
@@ -25,10 +21,7 @@ type transform interface {
 // buffer, with a flush whenever everything that has arrived is passed on.
 func (r *relay) events(ctx *legContext, t transform) *failure {
 	e := eventRelay{r: r, ctx: ctx, t: t, remakes: t.remakes(), kept: collected{x: r.x}}
-	if r.x.call.Route == openai.RouteResponses && !e.remakes {
-		r.x.response = nil // that of an earlier attempt
-		r.scan.OnData = r.noteResponse
-	}
+	r.followData(e.remakes)
 	return r.read(e.take, e.end)
 }
 

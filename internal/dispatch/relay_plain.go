@@ -98,6 +98,9 @@ func (r *relay) whole(b []byte) *failure {
 		}
 	}
 	r.progress.firstToken()
+	if r.x.keys.keepsAnswer(r.x) {
+		r.x.keys.answer.Whole(b)
+	}
 	b = r.cached.whole(b)
 	if r.x.extensions.any() {
 		b = r.x.withExtension(b)

@@ -31,10 +31,23 @@ func (r *relay) reportedByEngine() *failure {
 	return f
 }
 
-// noteResponse keeps the beginning of the response that the first event has.
-func (r *relay) noteResponse(data []byte) {
-	r.x.response = translate.ReadBegunResponse(data)
-	r.scan.OnData = nil
+// followData has the data of events read where that is needed: for the beginning of a
+// response, unless its events are remade, and for the text of the answer.
+func (r *relay) followData(remade bool) {
+	first := r.x.call.Route == openai.RouteResponses && !remade
+	text := r.x.keys.keepsAnswer(r.x)
+	if first {
+		r.x.response = nil // that of an earlier attempt
+		r.scan.OnData = func(data []byte) {
+			r.x.response = translate.ReadBegunResponse(data)
+			if r.scan.OnData = nil; text {
+				r.scan.OnData = r.x.keys.answerEvent
+				r.x.keys.answer.Event(data)
+			}
+		}
+	} else if text {
+		r.scan.OnData = r.x.keys.answerEvent
+	}
 }
 
 // awaitsFirst tells whether nothing has come yet that can be passed on: an event, or a

@@ -41,6 +41,11 @@ type request struct {
 	failed     int // of them, by an engine's doing
 	files      int // that are counted for its legs, until nobody has a share of it
 	extensions extensions
+	// keys are those of the prompt; nil: it is not looked up.
+	keys *promptKeys
+	// cachedTold is one more than the tokens of the prompt that the prefill leg reported to
+	// have had in its cache; 0: it did not.
+	cachedTold int64
 	// translates: the present attempt is at engines that are sent plan.translated. Placement
 	// cannot decide it: some workers of a model may speak the client's API, and only the
 	// grant names those of an attempt.
@@ -113,6 +118,7 @@ func (x *request) unref() {
 			x.call.Memory.ReleaseMemory(int(n))
 		}
 		x.ticket.Close()
+		x.keys.release()
 	}
 }
 

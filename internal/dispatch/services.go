@@ -37,6 +37,11 @@ type services struct {
 	budget     *retryBudget
 	// estimator counts prompts' tokens. It is the only one of its gate.
 	estimator *tokens.Estimator
+	// caches is what is known of engines' KV caches; nil where nothing depends on it.
+	caches *caches
+	// prefixBytes is the length of the beginning of a prompt that policies go by; zero: none
+	// does.
+	prefixBytes int
 	// outputs learns how long answers are, for ReserveAuto.
 	outputs *tokens.OutputLearner
 	// routes are those that workers turned out not to have.

@@ -77,7 +77,7 @@ func (f *Fleet) dropFromIndexLocked(ranks []*Rank) {
 }
 
 // byteBlock is how many bytes of a prompt a block of the approximate feed stands for.
-const byteBlock = 256
+const byteBlock = kv.BlockBytes
 
 // startTokensPerByte is assumed of models of which nothing is learned yet.
 const startTokensPerByte = 0.25

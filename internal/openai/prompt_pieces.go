@@ -1,6 +1,10 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+)
 
 // PieceKind tells what a piece of a prompt is.
 type PieceKind uint8
@@ -287,44 +291,70 @@ func (w *PromptWalk) piece(k PieceKind, b []byte) {
 	}
 }
 
+// longRun is the length from which on a run without escapes is searched for its end with a
+// search that is fast for long ones, in bytes.
+const longRun = 64
+
 // text hands over the text of a JSON string, with its quotes: long runs from where they
 // are, the rest decoded into a small buffer.
 func (w *PromptWalk) text(raw []byte) {
 	raw = raw[1 : len(raw)-1]
-	buf := w.plain[:0]
-	flush := func() {
-		if len(buf) > 0 {
-			w.piece(PieceText, buf)
-			buf = w.plain[:0]
-		}
-	}
+	n, run := 0, longRun // of w.plain; since the last escape
 	for len(raw) > 0 && !w.over {
-		n := bytes.IndexByte(raw, '\\')
-		if n < 0 {
-			n = len(raw)
-		}
-		if n > len(w.plain)/4 {
-			flush()
-			w.piece(PieceText, raw[:n])
-		} else {
-			if len(buf)+n+16 > len(w.plain) {
-				flush()
+		if run >= longRun {
+			run = bytes.IndexByte(raw, '\\')
+			if run < 0 {
+				run = len(raw)
 			}
-			buf = append(buf, raw[:n]...)
+			if run > len(w.plain)/4 {
+				n = w.flush(n)
+				w.piece(PieceText, raw[:run])
+				raw = raw[run:]
+				continue
+			}
+			run = 0
 		}
-		if raw = raw[n:]; len(raw) == 0 {
-			break
+		if n > len(w.plain)-32 {
+			n = w.flush(n)
 		}
+		if len(raw) < 8 && raw[0] != '\\' {
+			w.plain[n] = raw[0]
+			n++
+			raw = raw[1:]
+			continue
+		}
+		if len(raw) >= 8 {
+			x := binary.LittleEndian.Uint64(raw)
+			binary.LittleEndian.PutUint64(w.plain[n:], x)
+			y := x ^ '\\'*ones
+			mark := (y - ones) &^ y & highs
+			if mark == 0 {
+				n, run, raw = n+8, run+8, raw[8:]
+				continue
+			}
+			plain := bits.TrailingZeros64(mark) / 8
+			n, raw = n+plain, raw[plain:]
+		}
+		run = 0
 		if len(raw) > 1 && raw[1] != 'u' {
-			buf = append(buf, unescaped[raw[1]])
+			w.plain[n] = unescaped[raw[1]]
+			n++
 			raw = raw[2:]
 			continue
 		}
-		n = escapeLen(raw)
-		buf = appendUnescaped(buf, raw[:n], nil)
-		raw = raw[n:]
+		escape := escapeLen(raw)
+		n = len(appendUnescaped(w.plain[:n], raw[:escape], nil))
+		raw = raw[escape:]
 	}
-	flush()
+	w.flush(n)
+}
+
+// flush hands over the first n bytes of the buffer, which is empty then.
+func (w *PromptWalk) flush(n int) int {
+	if n > 0 {
+		w.piece(PieceText, w.plain[:n])
+	}
+	return 0
 }
 
 // unescaped are the bytes that a backslash and another byte stand for.

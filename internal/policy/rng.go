@@ -29,7 +29,7 @@ func mix(x uint64) uint64 {
 // HashKey hashes what binds requests together: a routing key, a session, a
 // user. It is the same in every process, so that routers side by side send one
 // key to one rank.
-func HashKey(s string) uint64 {
+func HashKey[T string | []byte](s T) uint64 {
 	h := uint64(0xcbf29ce484222325) // FNV-1a, then mixed: alone its high bits are poor
 	for i := 0; i < len(s); i++ {
 		h = (h ^ uint64(s[i])) * 0x100000001b3

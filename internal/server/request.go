@@ -206,6 +206,8 @@ func (q *request) access() {
 		Prefill: rec.PrefillRank, PrefillID: rec.PrefillName, Decode: rec.DecodeRank, DecodeID: rec.DecodeName,
 		Attempts: rec.Attempts, Failed: rec.Failed, Queued: rec.Queued, Predicted: rec.Predicted, TTFT: rec.TTFT, Total: time.Since(q.call.Arrived),
 		Status: q.status(), Reason: q.reason, Code: rec.Code, BytesIn: int64(q.length), BytesOut: q.out.bytes,
+		PromptTokens: rec.PromptTokens, OutputTokens: rec.OutputTokens,
+		CacheWhy: rec.Cache.Why, CacheBest: rec.Cache.Best, CacheChosen: rec.Cache.Chosen, CacheReported: rec.Cache.Reported,
 		Note: rec.Note,
 	}
 	if line.Model == "" {

@@ -47,6 +47,13 @@ type AccessLine struct {
 	// BytesIn is the length of the body as far as it was read, BytesOut that of
 	// the answer's.
 	BytesIn, BytesOut int64
+	// PromptTokens and OutputTokens are the lengths of prompt and answer.
+	PromptTokens, OutputTokens int64
+	// CacheWhy is why the rank that prefilled was chosen, by what is cached; empty: that
+	// played no part. The rest are tokens of the prompt: held by some rank, believed to be
+	// held by the chosen one, reported as reused (negative: not reported).
+	CacheWhy                              string
+	CacheBest, CacheChosen, CacheReported int64
 	// Note says which parts of the request were left out.
 	Note string
 	// Err is why it failed; of what the client caused, only what holds nothing of the
@@ -100,6 +107,20 @@ func (l *Log) Access(a *AccessLine) {
 	e.optional("code", a.Code)
 	e.number("bytes_in", a.BytesIn)
 	e.number("bytes_out", a.BytesOut)
+	if a.PromptTokens > 0 {
+		e.number("prompt_tokens", a.PromptTokens)
+	}
+	if a.OutputTokens > 0 {
+		e.number("output_tokens", a.OutputTokens)
+	}
+	if a.CacheWhy != "" {
+		e.text("cache_why", a.CacheWhy)
+		e.number("cache_best", a.CacheBest)
+		e.number("cache_chosen", a.CacheChosen)
+		if a.CacheReported >= 0 {
+			e.number("cache_reported", a.CacheReported)
+		}
+	}
 	e.optional("note", a.Note)
 	if a.Err != nil {
 		e.text("error", text.Line(a.Err.Error()))

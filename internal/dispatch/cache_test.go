@@ -1,0 +1,393 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/kv"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/policy"
+	"github.com/sluice-router/sluice/internal/sim"
+)
+
+// aware gives a rig an index and the policy that goes by it.
+func aware(o rigOptions) rigOptions {
+	o.index, o.policy = kv.New(kv.Options{}), policy.CacheAware
+	o.sim.Worker.CacheReport = true
+	return o
+}
+
+// held is how many blocks of a prompt the ranks of a role are believed to hold, by worker.
+func (r *rig) held(role admission.Role, route openai.Route, body string) map[string]int {
+	r.t.Helper()
+	p, err := openai.Peek(route, []byte(body), openai.PeekOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer p.Release()
+	k := r.d.caches.hashPrompt(p, "sim-model", "", 1000)
+	if k == nil {
+		return nil
+	}
+	defer k.release()
+	held := map[string]int{}
+	for _, h := range r.d.caches.index.Match(k.sent.keys(), kv.Group(role), nil, nil) {
+		held[h.Rank.Data().(*fleet.Rank).Worker().URL()] = h.Blocks
+	}
+	return held
+}
+
+// only is the one worker in held and its blocks.
+func only(t *testing.T, held map[string]int) (url string, blocks int) {
+	t.Helper()
+	if len(held) != 1 {
+		t.Fatalf("held by %v, want one worker", held)
+	}
+	for u, n := range held {
+		url, blocks = u, n
+	}
+	return url, blocks
+}
+
+const longAnswer = "The answer is long enough to fill blocks of its own, so that the next turn can be told from this one. "
+
+func turns(said ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `{"model":"sim-model","max_tokens":4,"messages":[{"role":"user","content":%q}`, words)
+	for _, s := range said {
+		fmt.Fprintf(&b, `,{"role":"assistant","content":%q},{"role":"user","content":"go on"}`, s)
+	}
+	return b.String() + `]}`
+}
+
+// TestTheNextTurnGoesWhereTheLastOneWas, because that rank holds its prompt and the answer.
+func TestTheNextTurnGoesWhereTheLastOneWas(t *testing.T) {
+	text := strings.Repeat(longAnswer, 20)
+	quoted, _ := json.Marshal(text)
+	event := func(delta string) string { return `data: {"choices":[{"index":0,"delta":` + delta + `}]}` + "\n\n" }
+	for _, tc := range []struct{ name, extra, body, typ string }{
+		{"whole", "", `{"choices":[{"index":0,"message":{"role":"assistant","content":` + string(quoted) + `},"finish_reason":"stop"}],"usage":{"prompt_tokens":500,"completion_tokens":300}}`, typeJSON},
+		{"stream", `,"stream":true`, event(`{"role":"assistant","content":""}`) + strings.Repeat(event(`{"content":"`+longAnswer+`"}`), 20) + "data: [DONE]\n\n", typeEventStream},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 4}}))
+			for _, w := range r.sim.Workers() {
+				w.SetFault(sim.Fault{Path: "/v1/chat/completions", Status: 200, Body: tc.body, ContentType: tc.typ})
+			}
+			first := turns()
+			if a := r.do(t.Context(), "/v1/chat/completions", strings.TrimSuffix(first, "}")+tc.extra+"}"); a.status != 200 {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			r.waitRecord(0)
+			_, prompt := only(t, r.held(admission.RoleRegular, openai.RouteChatCompletions, first))
+			second := turns(text)
+			holder, blocks := only(t, r.held(admission.RoleRegular, openai.RouteChatCompletions, second))
+			if more := len(text)/kv.BlockBytes - 1; blocks < prompt+more {
+				t.Errorf("of the second turn %d blocks are held, %d of them the first prompt's; want %d of the answer", blocks, prompt, more)
+			}
+			for _, w := range r.sim.Workers() {
+				w.ClearFaults()
+			}
+			for i := range 3 {
+				if a := r.do(t.Context(), "/v1/chat/completions", second); a.status != 200 {
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+				rec := r.waitRecord(i + 1)
+				if rec.DecodeRank != holder || rec.Cache.Why != "holder" || rec.Cache.Best == 0 || rec.Cache.Chosen != rec.Cache.Best {
+					t.Errorf("turn at %s, want %s: %+v", rec.DecodeRank, holder, rec.Cache)
+				}
+			}
+			if n := r.counted("sluice_cache_choices_total", "role", "regular", "why", "holder"); n != 3 {
+				t.Errorf("%v choices of a holder were counted", n)
+			}
+		})
+	}
+}
+
+// TestWhatIsReportedIsRecorded shows the three numbers of one decision.
+func TestWhatIsReportedIsRecorded(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		opts rigOptions
+		role string
+	}{
+		{"aggregated", rigOptions{sim: sim.Options{Regular: 2}}, "regular"},
+		{"legs together", pd(rigOptions{sim: sim.Options{Prefill: 2}}), "prefill"},
+		{"legs in turn", vllm(sim.NIXL, rigOptions{sim: sim.Options{Prefill: 2}}), "prefill"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, aware(tc.opts))
+			for range 2 {
+				if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 200 {
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+				r.idle()
+			}
+			one, two := r.waitRecord(0).Cache, r.waitRecord(1).Cache
+			if one.Why != "none" || one.Best != 0 || one.Reported > 0 {
+				t.Errorf("the first: %+v", one)
+			}
+			if two.Why != "holder" || two.Best == 0 || two.Chosen != two.Best || two.Reported <= 0 {
+				t.Errorf("the second: %+v", two)
+			}
+			if rec := r.waitRecord(1); rec.PromptTokens <= two.Reported || rec.OutputTokens != 4 {
+				t.Errorf("%d tokens of the prompt, %d of the answer, %d reported as cached", rec.PromptTokens, rec.OutputTokens, two.Reported)
+			}
+			if n := r.counted("sluice_cache_tokens_total", "role", tc.role, "tokens", "reported"); n != float64(two.Reported+max(one.Reported, 0)) {
+				t.Errorf("%v tokens were counted as reported", n)
+			}
+		})
+	}
+}
+
+// TestRefusedLegsHoldNothing: what an engine did not accept it has not computed.
+func TestRefusedLegsHoldNothing(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		opts rigOptions
+		role admission.Role
+	}{
+		{"aggregated", rigOptions{sim: sim.Options{Regular: 1}}, admission.RoleRegular},
+		{"legs together", pd(rigOptions{}), admission.RolePrefill},
+		{"legs in turn", vllm(sim.NIXL, rigOptions{}), admission.RolePrefill},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, aware(tc.opts))
+			for _, w := range r.sim.Workers() {
+				if w.Role() != sim.Decode {
+					w.SetFault(sim.Fault{Status: 500, Body: `{"error":{"message":"no","code":500}}`, Count: 1})
+				}
+			}
+			if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 500 {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			r.idle()
+			if held := r.held(tc.role, openai.RouteChatCompletions, turns()); len(held) != 0 {
+				t.Errorf("held after a refusal: %v", held)
+			}
+			if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 200 {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			r.idle()
+			if held := r.held(tc.role, openai.RouteChatCompletions, turns()); len(held) != 1 {
+				t.Errorf("held after an answer: %v", held)
+			}
+		})
+	}
+}
+
+// TestPrefillHoldsThePromptThatDecodeRefused: it has computed it.
+func TestPrefillHoldsThePromptThatDecodeRefused(t *testing.T) {
+	for name, opts := range map[string]rigOptions{"legs together": pd(rigOptions{}), "legs in turn": vllm(sim.NIXL, rigOptions{})} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, aware(opts))
+			d := r.sim.Decode(0)
+			d.SetFault(sim.Fault{Status: 500, Body: `{"error":{"message":"no","code":500}}`, Count: 1})
+			if r.d.some(func(e engine.Dialect) bool { return e.FansOut() }) { // the legs are sent at once
+				p := r.sim.Prefill(0)
+				p.SetFault(sim.Fault{Path: "/v1/chat/completions", Status: 200, ContentType: typeJSON, Body: `{"choices":[]}`})
+				d.Freeze()
+				go func() {
+					r.until("prefill is over", func() bool { return r.counted("sluice_prefill_leg_seconds") == 1 })
+					d.Thaw()
+				}()
+			}
+			if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 500 {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			r.idle()
+			if held := r.held(admission.RolePrefill, openai.RouteChatCompletions, turns()); len(held) != 1 {
+				t.Errorf("held: %v", held)
+			}
+		})
+	}
+}
+
+// TestSiblingsFollowTheFirst: a prompt counts as held from when it is sent, so that others
+// with its beginning do not wait for an answer to find it.
+func TestSiblingsFollowTheFirst(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 3}}))
+	for _, w := range r.sim.Workers() {
+		w.Freeze()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan answer, 1)
+	go func() { done <- r.do(ctx, "/v1/chat/completions", turns()) }()
+	r.until("the prompt is believed to be held", func() bool {
+		return len(r.held(admission.RoleRegular, openai.RouteChatCompletions, turns())) == 1
+	})
+	for _, w := range r.sim.Workers() {
+		w.Thaw()
+	}
+	if a := <-done; a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// TestDecodeHoldsWhatItIsHandedOver only where a later request may run whole there; and a
+// prefill rank never holds the answer.
+func TestDecodeHoldsWhatItIsHandedOver(t *testing.T) {
+	for _, bypass := range []bool{false, true} {
+		r := newRig(t, aware(vllm(sim.NIXL, rigOptions{config: func(c *config.Config) {
+			if bypass {
+				c.ConditionalDisagg = config.ConditionalDisagg{Enabled: true, Policy: config.ConditionalISL, EffISL: 1, EffISLRatio: 0.5}
+			}
+		}})))
+		text := strings.Repeat(longAnswer, 20)
+		quoted, _ := json.Marshal(text)
+		r.sim.Decode(0).SetFault(sim.Fault{Path: "/v1/chat/completions", Status: 200, ContentType: typeJSON,
+			Body: `{"choices":[{"index":0,"message":{"role":"assistant","content":` + string(quoted) + `},"finish_reason":"stop"}]}`})
+		if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		r.idle()
+		_, prefill := only(t, r.held(admission.RolePrefill, openai.RouteChatCompletions, turns(text)))
+		if most := len(words)/kv.BlockBytes + 1; prefill > most {
+			t.Errorf("the prefill rank holds %d blocks, more than the prompt's %d", prefill, most)
+		}
+		decode := r.held(admission.RoleDecode, openai.RouteChatCompletions, turns(text))
+		if !bypass {
+			if len(decode) != 0 {
+				t.Errorf("decode: %v", decode)
+			}
+			continue
+		}
+		if _, n := only(t, decode); n < prefill+len(text)/kv.BlockBytes-1 {
+			t.Errorf("decode holds %d blocks, prefill %d", n, prefill)
+		}
+	}
+}
+
+// TestLongPromptsBypassPrefillWhenDecodeHoldsThem: conditional disaggregation by the length
+// that is left to be computed.
+func TestLongPromptsBypassPrefillWhenDecodeHoldsThem(t *testing.T) {
+	r := newRig(t, aware(vllm(sim.NIXL, rigOptions{sim: sim.Options{Decode: 3}, config: func(c *config.Config) {
+		c.ConditionalDisagg = config.ConditionalDisagg{Enabled: true, Policy: config.ConditionalISL, EffISL: 100, EffISLRatio: 0.7}
+	}})))
+	other := strings.Replace(turns(), "some words", "other words", 1)
+	k := r.d.caches.hashPrompt(mustPeek(t, other), "sim-model", "", 1000)
+	defer k.release()
+	for _, w := range r.fleet.List() { // what prefill has cached does not count
+		if w.Role() == admission.RolePrefill {
+			r.d.caches.index.Record(w.Ranks()[0].Approx(), k.sent.keys())
+		}
+	}
+	for i, tc := range []struct {
+		body   string
+		bypass bool
+	}{{turns(), false}, {turns("yes"), true}, {other, false}, {strings.Replace(turns("no"), "go on", "stop", 1), true}} {
+		if a := r.do(t.Context(), "/v1/chat/completions", tc.body); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		rec := r.waitRecord(i)
+		if bypassed := rec.PrefillRank == ""; bypassed != tc.bypass {
+			t.Errorf("request %d: bypassed %t, %+v", i, bypassed, rec.Cache)
+		}
+		if tc.bypass && (rec.Cache.Why != "holder" || rec.DecodeRank != r.waitRecord(0).DecodeRank) {
+			t.Errorf("request %d at %s: %+v", i, rec.DecodeRank, rec.Cache)
+		}
+		r.idle()
+	}
+}
+
+// TestCachedTokensCountBeforeTheClass: what is left to be computed is known when the request
+// comes to the gate, and no more is believed than the whole prompt.
+func TestCachedTokensCountBeforeTheClass(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 2}}))
+	for range 2 {
+		if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	p, err := openai.Peek(openai.RouteChatCompletions, []byte(turns()), openai.PeekOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &request{d: &r.d.services, call: &Call{Route: openai.RouteChatCompletions, Peeked: p, Arrived: time.Now()}}
+	x.refs.Store(1)
+	x.bodyRefs.Store(1)
+	defer x.unref()
+	if f := place(x); f != nil {
+		t.Fatal(f)
+	}
+	if k := x.ticket; k.CachedTokens < k.PromptTokens*8/10 || k.CachedTokens > k.PromptTokens || k.Matcher == nil {
+		t.Errorf("%d of %d tokens cached", k.CachedTokens, k.PromptTokens)
+	}
+	h := x.ticket.Hints[admission.DecodeLeg]
+	if h.PromptTokens != x.ticket.PromptTokens || h.Holders[0].Tokens != x.ticket.CachedTokens || h.Holders[1].Rank != nil {
+		t.Errorf("%+v", h)
+	}
+}
+
+// TestOnlyUsableRanksAreHinted: of the ranks that hold a prompt, those that the request may
+// not use do not take the place of those that it may.
+func TestOnlyUsableRanksAreHinted(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 7}}))
+	k := r.d.caches.hashPrompt(mustPeek(t, turns()), "sim-model", "", 1000)
+	defer k.release()
+	workers := r.fleet.List()
+	for i, w := range workers {
+		r.d.caches.index.Record(w.Ranks()[0].Approx(), k.sent.keys()[:len(k.sent.keys())-i])
+	}
+	last := workers[len(workers)-1]
+	if a := r.chat("", HeaderTargetWorker, last.URL()); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if a := r.do(t.Context(), "/v1/chat/completions", turns(), HeaderTargetWorker, last.URL()); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if rec := r.waitRecord(1); rec.DecodeRank != last.URL() || rec.Cache.Why != "holder" || rec.Cache.Best == 0 {
+		t.Errorf("%s: %+v", rec.DecodeRank, rec.Cache)
+	}
+}
+
+func mustPeek(t *testing.T, body string) *openai.Peeked {
+	t.Helper()
+	p, err := openai.Peek(openai.RouteChatCompletions, []byte(body), openai.PeekOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestAddHolder keeps the most, each rank once, in order.
+func TestAddHolder(t *testing.T) {
+	ranks := make([]*admission.Rank, 6)
+	for i := range ranks {
+		ranks[i] = new(admission.Rank)
+	}
+	f := func(want string, add ...int64) { // pairs of a rank and its tokens
+		t.Helper()
+		var list [admission.MaxHolders]admission.Holder
+		for i := 0; i < len(add); i += 2 {
+			addHolder(&list, admission.Holder{Rank: ranks[add[i]], Tokens: add[i+1]})
+		}
+		var got []string
+		for _, h := range list {
+			for i, r := range ranks {
+				if h.Rank == r {
+					got = append(got, fmt.Sprint(i, ":", h.Tokens))
+				}
+			}
+		}
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("%v: %s, want %s", add, s, want)
+		}
+	}
+	f("0:5", 0, 5)
+	f("1:9 0:5", 0, 5, 1, 9)
+	f("0:7 1:6", 0, 5, 1, 6, 0, 7)
+	f("1:6 0:5", 0, 5, 1, 6, 0, 3)
+	f("3:9 2:8 1:7 0:6", 0, 6, 1, 7, 2, 8, 3, 9, 4, 5)
+	f("4:10 3:9 2:8 1:7", 0, 6, 1, 7, 2, 8, 3, 9, 4, 10)
+	f("0:10 3:9 2:8 1:7", 0, 6, 1, 7, 2, 8, 3, 9, 0, 10)
+}

@@ -1,0 +1,82 @@
+package dispatch
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/kv"
+	"github.com/sluice-router/sluice/internal/mono"
+	"github.com/sluice-router/sluice/internal/policy"
+)
+
+// caches is what the dispatcher does with the index of KV caches. There is none where nobody
+// asks what engines have cached.
+type caches struct {
+	// immutable
+	index *kv.Index
+	fleet *fleet.Fleet
+	// bypasses: requests may run whole on decode ranks because of what these have cached.
+	bypasses bool
+
+	mu sync.Mutex
+	// sizes are the lengths of blocks of exact ranks, by pool; guarded by mu
+	sizes map[string]*blockSizes
+}
+
+// blockSizes are the lengths in tokens of the blocks that engines of a pool tell of, and when
+// they were asked for.
+type blockSizes struct {
+	sizes []int
+	asked mono.Instant
+}
+
+// newCaches is nil if nothing depends on the index.
+func newCaches(o *Options, f *fleet.Fleet) *caches {
+	if o.Index == nil {
+		return nil
+	}
+	cfg := o.Config
+	by := cfg.Routing.Policy
+	if cfg.Fleet.PDDisaggregation {
+		by = cfg.Routing.PrefillPolicy
+	}
+	cd := &cfg.ConditionalDisagg
+	bypasses := cfg.Fleet.PDDisaggregation && cd.Enabled && cd.Policy != config.ConditionalPrefillLoad
+	if !policy.UsesHolders(string(by)) && !bypasses {
+		return nil
+	}
+	return &caches{index: o.Index, fleet: f, bypasses: bypasses, sizes: map[string]*blockSizes{}}
+}
+
+const (
+	// askSizesEach is how often a pool is asked for the lengths of its blocks.
+	askSizesEach = time.Second
+	// maxSizesPools bounds the pools that they are kept for.
+	maxSizesPools = 1024
+)
+
+// blockSizes are the lengths of blocks to hash token ids for, a few at most.
+func (c *caches) blockSizes(pool string) []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := mono.Now()
+	b := c.sizes[pool]
+	if b != nil && now.Sub(b.asked) < askSizesEach {
+		return b.sizes
+	}
+	if len(c.sizes) >= maxSizesPools {
+		clear(c.sizes)
+	}
+	b = &blockSizes{asked: now}
+	for _, s := range c.fleet.Serving(pool) {
+		size := s.Rank.Capacity().BlockSize
+		if s.Rank.Exact() != nil && size > 0 && !slices.Contains(b.sizes, int(size)) && len(b.sizes) < maxBlockSizes {
+			b.sizes = append(b.sizes, int(size))
+		}
+	}
+	c.sizes[pool] = b
+	return b.sizes
+}
