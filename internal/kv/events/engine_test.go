@@ -13,28 +13,31 @@ import (
 	"time"
 )
 
-// peer is the engine's side of a ZMTP connection. Its methods fail quietly when the other side
-// is gone.
+// peer is the engine's side of a ZMTP connection.
 type peer struct {
 	net.Conn
 }
 
-func (p peer) frame(flags byte, body []byte) {
+func (p peer) frame(flags byte, body []byte) error {
 	head := []byte{flags, byte(len(body))}
 	if len(body) > 255 {
 		head = binary.BigEndian.AppendUint64([]byte{flags | flagLong}, uint64(len(body)))
 	}
-	_, _ = p.Write(append(head, body...))
+	_, err := p.Write(append(head, body...))
+	return err
 }
 
-func (p peer) message(frames ...[]byte) {
+func (p peer) message(frames ...[]byte) error {
 	for i, f := range frames {
 		flags := byte(flagMore)
 		if i == len(frames)-1 {
 			flags = 0
 		}
-		p.frame(flags, f)
+		if err := p.frame(flags, f); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // read reads a frame of less than 256 bytes.
@@ -66,8 +69,7 @@ func (p peer) handshake(socket string) error {
 	if _, err := p.read(); err != nil {
 		return err
 	}
-	p.frame(flagCommand, appendProperty(appendProperty([]byte("\x05READY"), "Identity", ""), "socket-type", socket))
-	return nil
+	return p.frame(flagCommand, appendProperty(appendProperty([]byte("\x05READY"), "Identity", ""), "socket-type", socket))
 }
 
 func number(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
@@ -163,14 +165,14 @@ func (e *engine) serveReplay(p peer) {
 	_, _ = p.read()
 }
 
-func (e *engine) reply(p peer, seq uint64, payload []byte) {
+func (e *engine) reply(p peer, seq uint64, payload []byte) error {
 	switch topic := []byte(e.topic); {
 	case e.old:
-		p.message(nil, number(seq), payload)
+		return p.message(nil, number(seq), payload)
 	case seq == endMark:
-		p.message(nil, nil, number(seq), nil)
+		return p.message(nil, nil, number(seq), nil)
 	default:
-		p.message(nil, topic, number(seq), payload)
+		return p.message(nil, topic, number(seq), payload)
 	}
 }
 

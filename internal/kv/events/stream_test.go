@@ -153,10 +153,10 @@ func TestAGapThatCannotBeFilledClears(t *testing.T) {
 		{"malformed", false, func(_ *engine, p peer, _ uint64) { p.message(nil, []byte("x")) }, unfilled},
 		{"a reply of one frame", false, func(_ *engine, p peer, _ uint64) { p.message(number(1)) }, unfilled},
 		{"nine frames", false, func(_ *engine, p peer, _ uint64) { p.message(make([][]byte, 9)...) }, unfilled},
+		{"five frames", false, func(_ *engine, p peer, _ uint64) { p.message(nil, nil, nil, number(1), batchOf(storedEvent(1))) }, unfilled},
 		{"a short sequence number", false, func(_ *engine, p peer, _ uint64) { p.message(nil, []byte("123"), nil) }, unfilled},
 		{"the older ones for ever", false, func(e *engine, p peer, _ uint64) {
-			for n := 0; n < 2*maxReplayBatches; n++ {
-				e.reply(p, 0, nil)
+			for e.reply(p, 0, nil) == nil {
 			}
 		}, unfilled},
 		{"a hole in it", false, func(e *engine, p peer, _ uint64) {
@@ -460,6 +460,35 @@ func TestASilentStreamIsDegraded(t *testing.T) {
 	})
 }
 
+func TestAMessageMayBeSlow(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.run()
+		time.Sleep(time.Hour)
+		payload := batchOf(storedEvent(1))
+		for _, p := range s.engine.peers() {
+			p.frame(flagMore, []byte(s.engine.topic))
+			time.Sleep(messageTimeout / 3)
+			p.frame(flagMore, number(0))
+			time.Sleep(messageTimeout / 3)
+			p.frame(0, payload)
+		}
+		s.told("live\nstored [1] of 2: [1 2]")
+	})
+}
+
+func TestEventsOfOtherRanksAreNoSignOfLife(t *testing.T) {
+	story(t, false, func(s *setup) {
+		s.opts.Rank = 2
+		s.run()
+		s.stream.Expect(time.Now())
+		for range 10 {
+			time.Sleep(DefaultSilent / 5)
+			s.engine.publish(storedEvent(1))
+		}
+		s.told("live\ndegraded")
+	})
+}
+
 // An engine that sends heartbeats only is silent as well.
 func TestHeartbeatsAreNoEvents(t *testing.T) {
 	story(t, false, func(s *setup) {
@@ -543,11 +572,7 @@ func TestPeersThatAreNoPublishers(t *testing.T) {
 		{"a command within a message", subscribed(func(p peer) { p.frame(flagMore, nil); p.frame(flagCommand, ready) }), "within a message"},
 		{"nine frames", subscribed(func(p peer) { p.message(make([][]byte, 9)...) }), "more than 8 frames"},
 		{"frames without end", subscribed(func(p peer) {
-			for {
-				p.frame(flagMore, nil)
-				if _, err := p.Write([]byte{flagMore, 0}); err != nil {
-					return
-				}
+			for p.frame(flagMore, nil) == nil {
 			}
 		}), "more than 8 frames"},
 		{"a frame of 8 EiB", subscribed(func(p peer) { _, _ = p.Write([]byte{flagLong, 0x7f, 255, 255, 255, 255, 255, 255, 255}) }), "at most"},
@@ -642,6 +667,7 @@ func TestPingsAreAnswered(t *testing.T) {
 		go s.Run(ctx, &recorder{})
 		p := peer{ours}
 		subscribed(func(p peer) {
+			time.Sleep(time.Hour)
 			p.frame(flagCommand, []byte("\x04PING\x00\x0acontext"))
 			b, _ := p.read()
 			answered <- string(b)
