@@ -22,6 +22,7 @@ type RankState struct {
 	WaitingTokens  int `json:"waiting_tokens"` // prompt tokens of those waiting
 	Transferring   int `json:"transferring"`
 	PrefillBatches int `json:"prefill_batches"` // computed, with Timing.PrefillStep
+	CachedBlocks   int `json:"cached_blocks"`   // in the prefix cache
 }
 
 // Pages is the rank's capacity in KV pages, as engines count it.
@@ -29,6 +30,10 @@ func (r RankState) Pages() int { return r.KVCapacity / max(1, r.PageSize) }
 
 // Ranks are the states of all ranks now.
 func (w *Worker) Ranks() []RankState {
+	cached := make([]int, w.opt.DPSize)
+	for rank := range cached {
+		cached[rank] = w.CachedBlocks(rank)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := make([]RankState, 0, len(w.counts))
@@ -40,7 +45,7 @@ func (w *Worker) Ranks() []RankState {
 			Waiting:      c.n[bootstrap] + c.n[queued] + c.n[prealloc],
 			Transferring: c.n[transferring] + c.n[receiving],
 			WaitingTokens: c.tokens[bootstrap] + c.tokens[queued] +
-				c.tokens[prealloc], PrefillBatches: c.batches,
+				c.tokens[prealloc], PrefillBatches: c.batches, CachedBlocks: cached[i],
 		})
 	}
 	return out

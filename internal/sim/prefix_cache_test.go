@@ -193,6 +193,9 @@ func TestRepeatedPromptIsCached(t *testing.T) {
 			if n := w.Stats().PromptTokens; n != int64(prompt+prompt-cached) {
 				t.Errorf("%d tokens were computed, want %d", n, 2*prompt-cached)
 			}
+			if n := w.Ranks()[0].CachedBlocks; n < prompt/16 || n != w.CachedBlocks(0) {
+				t.Errorf("%d blocks are cached of %d tokens", n, prompt)
+			}
 			if r := w.Requests(); r[0].Cached != 0 || r[1].Cached != cached || w.Stats().CachedTokens != int64(cached) {
 				t.Errorf("the log has %d and %d cached tokens, the counters %d", r[0].Cached, r[1].Cached, w.Stats().CachedTokens)
 			}
@@ -450,4 +453,39 @@ func TestPrefixCacheCanBeOff(t *testing.T) {
 			t.Errorf("%d tokens were cached", cached)
 		}
 	}
+}
+
+// Whatever the engine accepts, the prefix cache must take it: as many contents as there
+// are prompts or none, and no more tokens in whole blocks than the prompt has.
+func FuzzContents(f *testing.F) {
+	for _, s := range []string{
+		`{"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function"}]}`, `{"messages":[],"input_ids":[1,2,3]}`,
+		`{"prompt":["a",[1,2]],"n":2}`, `{"text":["a","b"]}`, `{"input_ids":[[1],[2]]}`, `{"input_ids":[1.5]}`, `{"prompt":"\\ud800\u0001grüße"}`,
+		`{"input_embeds":[[0.1]],"text":null}`, `{"prompt":""}`, `{"prompt":[],"text":"x"}`, `{"text":"a","text":[[1]]}`,
+	} {
+		f.Add([]byte(s))
+	}
+	fleet, err := Start(Options{Regular: 1, Worker: WorkerOptions{PageSize: 4, KVEvents: &KVEvents{}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(fleet.Close)
+	w := fleet.Regular(0)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, a := range []api{chat, completions, generate} {
+			r, err := parseRequest(a, body)
+			if err != nil {
+				continue
+			}
+			list := w.contents(r, body, &cacheScope{adapter: r.adapter, salt: r.salt})
+			if len(list) > 0 && len(list) != len(r.prompts) {
+				t.Errorf("%d contents of %d prompts", len(list), len(r.prompts))
+			}
+			for _, p := range list {
+				if len(p.blocks) != p.tokens/4 || len(p.ids) != p.tokens {
+					t.Errorf("%d tokens in %d blocks, %d ids", p.tokens, len(p.blocks), len(p.ids))
+				}
+			}
+		}
+	})
 }
