@@ -92,7 +92,8 @@ func (k *promptKeys) tokensIn(c *keyChain, blocks int) int64 {
 // engine tells of its cache counts, and not what it was sent.
 func (s *cacheSearch) eligible(r *kv.Rank) bool {
 	rank := r.Data().(*fleet.Rank)
-	if exact := rank.Exact(); s.exact != (r == exact) || !s.exact && s.ids && exact != nil {
+	switch exact := rank.Exact(); {
+	case s.exact && r != exact, !s.exact && (r != rank.Approx() || s.ids && exact != nil):
 		return false
 	}
 	return s.target == nil || s.target.MayUse(s.leg, rank.Admission())

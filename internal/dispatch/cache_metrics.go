@@ -60,7 +60,7 @@ func (m *cacheMetrics) of(role admission.Role) *cacheCounters {
 func (x *exchange) noteCache() {
 	rec := &x.call.Record
 	x.noteTokens()
-	if x.keys == nil || x.attempts == 0 || x.plan.ungated != nil {
+	if x.attempts == 0 || x.plan.ungated != nil {
 		return
 	}
 	ch := x.ticket.Choice()
@@ -68,11 +68,20 @@ func (x *exchange) noteCache() {
 	if ch.Leg == admission.PrefillLeg {
 		rank = x.ticket.Prefill
 	}
-	rec.Cache = CacheRecord{Why: ch.Why.String(), Best: ch.Best, Chosen: ch.Held, Reported: x.reportedCached(ch.Leg)}
+	reported := x.reportedCached(ch.Leg)
+	if x.keys != nil {
+		rec.Cache = CacheRecord{Why: ch.Why.String(), Best: ch.Best, Chosen: ch.Held, Reported: reported}
+	}
 	if rank == nil || rec.Reason != reasonOK {
 		return
 	}
 	on := rank.Data().(*fleet.Rank)
+	if !x.call.Passing {
+		on.NoteComputed(x.call.Arrived.Add(x.began), rec.PromptTokens, max(reported, 0))
+	}
+	if x.keys == nil {
+		return
+	}
 	c := x.d.metrics.caches.of(on.Worker().Role())
 	c.prompt.Add(float64(x.keys.tokens))
 	c.best.Add(float64(ch.Best))

@@ -72,9 +72,8 @@ func (c *caches) blockSizes(pool string) []int {
 	}
 	b = &blockSizes{asked: now}
 	for _, s := range c.fleet.Serving(pool) {
-		size := s.Rank.Capacity().BlockSize
-		if s.Rank.Exact() != nil && size > 0 && !slices.Contains(b.sizes, int(size)) && len(b.sizes) < maxBlockSizes {
-			b.sizes = append(b.sizes, int(size))
+		if size := s.Rank.ExactBlock(); size > 0 && !slices.Contains(b.sizes, size) && len(b.sizes) < maxBlockSizes {
+			b.sizes = append(b.sizes, size)
 		}
 	}
 	c.sizes[pool] = b

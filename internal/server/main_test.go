@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/dispatch"
 	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/policy"
 	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/telemetry"
@@ -60,7 +61,8 @@ type setup struct {
 	cfg    *config.Config
 	server Options
 	limits admission.Limits
-	policy string // empty: round_robin
+	policy string    // empty: round_robin
+	index  *kv.Index // of engines' KV caches; nil: there is none
 	// late: the workers are not registered.
 	late bool
 	// unready: the rig does not wait until it is ready.
@@ -127,12 +129,12 @@ func start(t *testing.T, change func(*setup)) *rig {
 	s.cfg.Fleet.PDDisaggregation = pd
 	s.cfg.Admission.PrefillMaxInflight = max(s.limits.PrefillSlots, -1)
 	s.server.Engines = new(upstream.Sockets)
-	r.fleet = fleet.New(r.gate, fleet.Options{Config: s.cfg, Sockets: s.server.Engines, Log: log.Logger}, clock)
+	r.fleet = fleet.New(r.gate, fleet.Options{Config: s.cfg, Sockets: s.server.Engines, Index: s.index, Log: log.Logger}, clock)
 	reg.MustRegister(fleet.NewCollector(r.fleet))
 	requests := dispatch.NewMetrics(reg)
 	o := &s.server
 	o.Config, o.Gate, o.Fleet, o.Requests, o.Registry, o.Log = s.cfg, r.gate, r.fleet, requests, reg, log
-	o.Dispatcher = dispatch.New(r.gate, clock, r.fleet, dispatch.Options{Config: s.cfg}, requests, log.Logger)
+	o.Dispatcher = dispatch.New(r.gate, clock, r.fleet, dispatch.Options{Config: s.cfg, Index: s.index}, requests, log.Logger)
 	if r.srv, err = New(*o); err != nil {
 		t.Fatal(err)
 	}

@@ -119,6 +119,7 @@ const (
 	pathMessages        = "/v1/messages"
 	pathModels          = "/v1/models"
 	pathWorkers         = "/workers"
+	pathKVMatch         = "/kv/match"
 	pathMetrics         = "/metrics" // on a port of its own
 )
 
@@ -153,6 +154,8 @@ func (s *Server) newRoutes() map[string]*route {
 		"/liveness":  probe((*request).alive),
 		"/readyz":    probe((*request).ready),
 		"/readiness": probe((*request).ready),
+
+		pathKVMatch: {name: "kv_match", access: map[string]access{http.MethodPost: admin}, allow: []string{http.MethodPost}, serve: (*request).kvMatch},
 
 		"/admission":        watched(get("admission", readOnly, (*request).admission)),
 		"/admission/reload": {name: "reload", access: map[string]access{http.MethodPost: admin}, allow: []string{http.MethodPost}, serve: (*request).reload},
