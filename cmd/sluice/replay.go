@@ -208,7 +208,7 @@ func describeTrace(w io.Writer, t *replay.Trace) {
 		fmt.Fprintf(w, "%d lines %s were skipped\n", t.Skipped[why], why)
 	}
 	if blocks == 0 {
-		fmt.Fprintln(w, "the trace has no hashes of prompts, so nothing is ever cached")
+		fmt.Fprintln(w, "the trace has no hashes of prompts, so nothing is ever cached; see --access-log-prefix-hashes of sluice serve")
 	}
 	fmt.Fprintln(w)
 }

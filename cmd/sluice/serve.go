@@ -243,6 +243,9 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	gateMetrics.Watch(gate)
 	r.gate = gate
 	engines := new(upstream.Sockets)
+	if key := cfg.Log.AccessHashKey; key != "" {
+		kv.SetHashKey([]byte(key))
+	}
 	index := kv.New(kv.Options{MaxBytes: cfg.KV.IndexMemory})
 	r.fleet = fleet.New(gate, fleet.Options{
 		Config: cfg, Sockets: engines, Index: index, Log: log.Logger,

@@ -81,7 +81,12 @@ type Auth struct {
 type Log struct {
 	Level  string `yaml:"log_level" default:"info" choices:"debug|info|warn|error" help:"Lowest level that is logged."`
 	Access string `yaml:"access_log" default:"all" choices:"all|failures|off" help:"Which requests are logged, one line each. failures: only those that sluice or an engine failed or that were refused for lack of capacity, which are logged at warn; other requests are logged at info, probes and reads of /workers and /admission at debug."`
-	JSON   bool   `yaml:"log_json" default:"false" help:"Log one JSON object per line instead of text."`
+	// AccessPrefixHashes and AccessHashKey are for replays of the access log.
+	AccessPrefixHashes bool   `yaml:"access_log_prefix_hashes" default:"false" help:"Log of each prompt one hash for every 2,048 bytes, which stands for these and all before them, so that the log tells which prompts begin alike and can be replayed (sluice replay). Nothing of the text can be read from them, or tested by who does not have the key."`
+	AccessHashKey      Secret `yaml:"access_log_hash_key" help:"Secret that those hashes are made with, 16 bytes or more, the same for all routers whose logs are put together. Without it each start takes a random one."`
+	AccessHashKeyFile  string `yaml:"access_log_hash_key_file" fileof:"access_log_hash_key" help:"File with that secret."`
+
+	JSON bool `yaml:"log_json" default:"false" help:"Log one JSON object per line instead of text."`
 }
 
 // Fleet holds what is true of all engines together.

@@ -68,6 +68,7 @@ environment SLUICE_PREFILL_QUEUE_TIMEOUT_SECS: admission.prefill_queue_timeout_s
 		{name: "endpoint", args: "--health-check-endpoint health", want: `flag --health-check-endpoint: health.health_check_endpoint: "health": must be a path that begins with /`},
 		{name: "key with a space", env: []string{"SLUICE_ADMIN_API_KEY=top secret"}, want: `environment SLUICE_ADMIN_API_KEY: auth.admin_api_key: "<hidden>": has a space or another character that a header cannot carry`},
 		{name: "printed key", yaml: "auth: {worker_api_key: <hidden>}", want: `c.yaml:1: auth.worker_api_key: "<hidden>": is the placeholder for a secret in a printed configuration, not a key`},
+		{name: "short key of hashes", args: "--access-log-hash-key 0123456789", want: `flag --access-log-hash-key: log.access_log_hash_key: "<hidden>": is a key of less than 16 bytes`},
 		{name: "key and file", args: "--api-key a --api-key-file k", want: `flag --api-key-file: auth.api_key_file: "k": auth.api_key is set as well; set one of them`},
 		{name: "key file missing", args: "--api-key-file nowhere", want: `flag --api-key-file: auth.api_key_file: "nowhere": cannot read it: open nowhere: file does not exist`},
 		{name: "key file empty", args: "--api-key-file empty", want: `flag --api-key-file: auth.api_key_file: "empty": holds no key`},

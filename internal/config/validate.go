@@ -231,6 +231,9 @@ func (l *loader) checkConditional() {
 	}
 }
 
+// minHashKey is the least length of a key of hashes, in bytes: a shorter one can be guessed.
+const minHashKey = 16
+
 var endpointPath = regexp.MustCompile(`^/[!-"$-~]*$`)
 
 func (l *loader) checkRest() {
@@ -250,6 +253,13 @@ func (l *loader) checkRest() {
 			path = "retry.retry_initial_backoff_ms"
 		}
 		l.blameOrder(path, "retry.retry_initial_backoff_ms", "retry.retry_max_backoff_ms")
+	}
+	if key := c.Log.AccessHashKey; key != "" && len(key) < minHashKey {
+		path := "log.access_log_hash_key"
+		if !l.isSet(path) {
+			path = "log.access_log_hash_key_file"
+		}
+		l.blame(path, "is a key of less than %d bytes", minHashKey)
 	}
 	if path := "server.trust_upstream_transfer_params"; c.Server.TrustUpstream && l.good(path, "fleet.pd_disaggregation") && c.Fleet.PDDisaggregation {
 		l.blame(path, "does not go with %s; there sluice itself sets these fields", l.on("fleet.pd_disaggregation", l.cfg.origins[path]))

@@ -13,13 +13,18 @@ import (
 )
 
 // caches is what the dispatcher does with the index of KV caches. There is none where nobody
-// asks what engines have cached.
+// asks what engines have cached, and no log is to tell which prompts are alike.
 type caches struct {
 	// immutable
 	index *kv.Index
 	fleet *fleet.Fleet
 	// bypasses: requests may run whole on decode ranks because of what these have cached.
 	bypasses bool
+	// choosing: ranks are chosen by what they have cached. Otherwise nothing is looked up or
+	// recorded.
+	choosing bool
+	// logging: keys of prompts go to the access log.
+	logging bool
 
 	mu sync.Mutex
 	// sizes are the lengths of blocks of exact ranks, by pool; guarded by mu
@@ -35,9 +40,6 @@ type blockSizes struct {
 
 // newCaches is nil if nothing depends on the index.
 func newCaches(o *Options, f *fleet.Fleet) *caches {
-	if o.Index == nil {
-		return nil
-	}
 	cfg := o.Config
 	by := cfg.Routing.Policy
 	if cfg.Fleet.PDDisaggregation {
@@ -45,10 +47,11 @@ func newCaches(o *Options, f *fleet.Fleet) *caches {
 	}
 	cd := &cfg.ConditionalDisagg
 	bypasses := cfg.Fleet.PDDisaggregation && cd.Enabled && cd.Policy != config.ConditionalPrefillLoad
-	if !policy.UsesHolders(string(by)) && !bypasses {
+	choosing := o.Index != nil && (policy.UsesHolders(string(by)) || bypasses)
+	if !choosing && !cfg.Log.AccessPrefixHashes {
 		return nil
 	}
-	return &caches{index: o.Index, fleet: f, bypasses: bypasses, sizes: map[string]*blockSizes{}}
+	return &caches{index: o.Index, fleet: f, bypasses: bypasses, choosing: choosing, logging: cfg.Log.AccessPrefixHashes, sizes: map[string]*blockSizes{}}
 }
 
 const (

@@ -110,7 +110,8 @@ type Record struct {
 	PromptTokens, OutputTokens int64
 	// Cache tells how the rank that prefilled was chosen by what ranks have cached.
 	Cache CacheRecord
-	// PromptKeys are the keys of the prompt's blocks, where they are logged.
+	// PromptKeys are keys of the prompt's blocks, every LoggedEvery-th one, where the access log
+	// tells hashes of prompts.
 	PromptKeys []kv.Key
 }
 

@@ -11,7 +11,7 @@ func (x *placement) findHolders() *failure {
 		return nil
 	}
 	x.hashPrefix()
-	if x.d.caches == nil {
+	if x.d.caches == nil || !x.d.caches.choosing && x.call.Record.PromptKeys != nil {
 		return nil
 	}
 	if x.keys == nil {
@@ -30,6 +30,13 @@ func (x *placement) makeKeys() {
 	estimate := x.estimate * int64(max(x.plan.fan.Copies, 1))
 	k := x.d.caches.hashPrompt(x.call.Peeked, x.ticket.Target.Model(), x.spec.Adapter, estimate)
 	if k == nil {
+		return
+	}
+	if x.d.caches.logging {
+		x.call.Record.PromptKeys = k.logged()
+	}
+	if !x.d.caches.choosing {
+		k.release()
 		return
 	}
 	if n := k.bytes(); n > freeAnswer && x.call.Memory != nil {

@@ -247,6 +247,23 @@ func (k *promptKeys) bytes() int {
 	return 8 * n
 }
 
+// LoggedEvery is how many blocks of a prompt there are to one key in Record.PromptKeys: those
+// of a text have 2,048 bytes then, those of token ids 512 tokens, which is about as much.
+const LoggedEvery = 8
+
+// logged returns a copy of the keys that the log tells; nil for a prompt that is too short.
+func (k *promptKeys) logged() []kv.Key {
+	keys := k.sent.keys()
+	if len(keys) < LoggedEvery {
+		return nil
+	}
+	some := make([]kv.Key, 0, len(keys)/LoggedEvery)
+	for i := LoggedEvery - 1; i < len(keys); i += LoggedEvery {
+		some = append(some, keys[i])
+	}
+	return some
+}
+
 // maxKeptKeys is how many keys a chain may have whose memory stays in the pool.
 const maxKeptKeys = 1024
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -148,5 +149,36 @@ func TestNamesOfKeys(t *testing.T) {
 	}
 	if p := r.metricsPage(); strings.Contains(p, "team-a") || !strings.Contains(p, `sluice_key_requests_total{key="team-b"} 1`) || strings.Contains(p+r.log.String(), "secret-") {
 		t.Error("a series outlives its key, or a key is told")
+	}
+}
+
+// The hashes tell which prompts begin alike, and have the log say nothing else of them. They
+// depend on no policy, and are not there unless they are asked for.
+func TestAccessLineHasHashesOfThePrompt(t *testing.T) {
+	shared := strings.Repeat("What all prompts begin with. ", 160) // 4,640 bytes
+	ask := func(r *rig, id, prompt string) string {
+		if a := r.do("POST", completions, `{"model":"sim-model","max_tokens":2,"prompt":"`+prompt+`"}`, withID, id); a.status != 200 {
+			t.Fatalf("%d: %s", a.status, a.body)
+		}
+		return r.line(id)
+	}
+	r := start(t, func(s *setup) { s.cfg.Log.AccessPrefixHashes = true })
+	one := ask(r, "one", shared+strings.Repeat("secret ", 500))
+	two := ask(r, "two", shared+strings.Repeat("hidden ", 900))
+	a, b := field(one, "prefix_hashes"), field(two, "prefix_hashes")
+	if len(a) != 32 || len(b) <= len(a) || a[:20] != b[:20] || a[22:32] == b[22:32] {
+		t.Errorf("the hashes are %s and %s", a, b)
+	}
+	for name, least := range map[string]int{"prompt_tokens": 1000, "output_tokens": 2} {
+		if n, err := strconv.Atoi(field(one, name)); err != nil || n < least {
+			t.Errorf("%s is %q", name, field(one, name))
+		}
+	}
+	if got := field(ask(r, "short", "hello"), "prefix_hashes"); got != "" {
+		t.Errorf("a short prompt has the hashes %q", got)
+	}
+	r = start(t, nil)
+	if line := ask(r, "none", shared); strings.Contains(line, "prefix_hashes") {
+		t.Errorf("not asked for: %s", line)
 	}
 }

@@ -210,6 +210,7 @@ func (q *request) access() {
 		CacheWhy: rec.Cache.Why, CacheBest: rec.Cache.Best, CacheChosen: rec.Cache.Chosen, CacheReported: rec.Cache.Reported,
 		Note: rec.Note,
 	}
+	line.PrefixHashes = q.s.hashes.encode(rec.PromptKeys)
 	if line.Model == "" {
 		line.Model = q.model
 	}

@@ -30,6 +30,7 @@ type Server struct {
 	end  context.CancelCauseFunc
 
 	buffers buffers
+	hashes  *prefixHashes // nil: the access log has none
 
 	// set by Listen
 	listener, metricsListener *net.TCPListener
@@ -89,6 +90,9 @@ func New(o Options) (*Server, error) {
 	s.registerMetrics(o.Registry)
 	s.Reload(o.Config)
 	s.routes = s.newRoutes()
+	if l := &o.Config.Log; l.AccessPrefixHashes {
+		s.hashes = newPrefixHashes(string(l.AccessHashKey))
+	}
 	s.peek.Refuse = openai.ControlledFields
 	if s.cfg.Server.TrustUpstream && !s.cfg.Fleet.PDDisaggregation {
 		s.peek.Refuse = 0

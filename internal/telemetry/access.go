@@ -54,6 +54,8 @@ type AccessLine struct {
 	// held by the chosen one, reported as reused (negative: not reported).
 	CacheWhy                              string
 	CacheBest, CacheChosen, CacheReported int64
+	// PrefixHashes are hashes of the prompt's blocks, in characters that need no quoting.
+	PrefixHashes []byte
 	// Note says which parts of the request were left out.
 	Note string
 	// Err is why it failed; of what the client caused, only what holds nothing of the
@@ -121,6 +123,9 @@ func (l *Log) Access(a *AccessLine) {
 			e.number("cache_reported", a.CacheReported)
 		}
 	}
+	if len(a.PrefixHashes) > 0 {
+		e.bare("prefix_hashes", a.PrefixHashes)
+	}
 	e.optional("note", a.Note)
 	if a.Err != nil {
 		e.text("error", text.Line(a.Err.Error()))
@@ -185,6 +190,18 @@ func (e *line) text(key, v string) {
 		e.b = append(e.b, v...)
 	default:
 		e.b = strconv.AppendQuote(e.b, v)
+	}
+}
+
+// bare writes a value that has no character to be quoted.
+func (e *line) bare(key string, v []byte) {
+	e.key(key)
+	if e.json {
+		e.b = append(e.b, '"')
+	}
+	e.b = append(e.b, v...)
+	if e.json {
+		e.b = append(e.b, '"')
 	}
 }
 
