@@ -4,6 +4,7 @@ package admission
 // room that no event told of.
 func (c *Core) Advance(now Instant, out *[]*Ticket) {
 	c.expire(now, out)
+	c.askDue(now)
 	if now < c.nextRecheck {
 		return
 	}
@@ -27,13 +28,24 @@ func (c *Core) Advance(now Instant, out *[]*Ticket) {
 }
 
 // NextDeadline is when Advance must be called at the latest.
-func (qs *queues) NextDeadline() Instant { return min(qs.deadlines.next(), qs.nextRecheck) }
+func (qs *queues) NextDeadline() Instant {
+	return min(qs.deadlines.next(), qs.nextRecheck, qs.nextRefresh)
+}
 
 // expire ends the waits whose time is over, then serves those behind them.
 func (c *Core) expire(now Instant, out *[]*Ticket) {
 	for c.deadlines.next() <= now {
 		t := c.deadlines.First().Ticket
 		f := t.modelGroup
+		if t.declineEnd != 0 && t.wakeAt == t.declineEnd { // it takes now what it declined
+			t.declineEnd = 0
+			t.setWake()
+			c.deadlines.Fix(t.deadlinePos)
+			if t.wakeAt > now {
+				c.drain(now, f, out)
+			}
+			continue
+		}
 		lack := t.lane.queue.lackFor(ResourceTurn)
 		before := t.waited
 		others := c.dequeue(now, t)

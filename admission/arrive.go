@@ -51,16 +51,29 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	// the class puts behind it, among them all that are younger than a retry.
 	// It is looked at before the bounds, which are for those who have to wait.
 	l := q.lane(&c.queues, t)
-	if l == nil || t.ahead(l.head()) {
-		if lack = c.chooser.choose(t); lack == ResourceNone {
+	declines := false
+	if l == nil || t.ahead(l.head()) || !l.blocked() && c.among(q, t) {
+		lack = c.chooser.choose(t)
+		declines = lack == ResourceNone && c.limits.AffinityLookahead > 1 && c.waits(now, t, q)
+		if lack == ResourceNone && !declines {
 			if l != nil {
 				q.deficit -= t.cost()
 			}
 			if c.grant(now, t, f, out) {
 				c.drain(now, f, out)
 			}
+			if f.waiting > 0 {
+				c.lookAgain(now, f, out)
+			}
 			return
 		}
+		t.Prefill, t.Decode = nil, nil
+		t.reconsidered = true // it was decided just now
+	}
+	if declines {
+		c.enqueue(now, t, pair)
+		c.drain(now, f, out) // it may stand before others now that are not known to be blocked
+		return
 	}
 	if lack == ResourceOverloaded || lack == ResourceTurn && c.chooser.allOverloaded(t) {
 		c.refuse(now, t, AllOverloaded, ResourceOverloaded, 0, out)
@@ -92,7 +105,6 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	t.lacked = q.lackFor(lack)
 	c.enqueue(now, t, pair)
 	if t.lane.head() == t {
-		t.reconsidered = true // it was decided just now
 		c.block(now, t.lane, lack, c.few(t.Target, t.lane.waitsOn(lack)))
 		f.note(now)
 	}

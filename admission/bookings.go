@@ -12,8 +12,8 @@ type ledger struct {
 func (lg *ledger) book(t *Ticket) {
 	lg.bookings++
 	legs := t.legs()
-	t.tokens = t.uncached()
 	if p := t.Prefill; p != nil {
+		t.tokens = t.uncachedOn(PrefillLeg, p)
 		p.slots++
 		p.prefill += legs
 		p.tokens += t.tokens
@@ -21,6 +21,7 @@ func (lg *ledger) book(t *Ticket) {
 		lg.probe(t, p, PrefillLeg)
 		lg.index.refresh(p, lg.bookings)
 	} else {
+		t.tokens = t.uncachedOn(DecodeLeg, t.Decode)
 		t.Decode.tokens += t.tokens
 	}
 	lg.bookDecode(t, t.Decode)

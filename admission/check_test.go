@@ -331,7 +331,8 @@ func checkFamilies(c *Core) error {
 		}
 		for _, p := range f.profiles {
 			for _, q := range p.classes {
-				if (q.closed.by == ResourceNone) != (q.n == 0) || q.n == 0 && q.deficit != 0 {
+				open := q.n == 0 || c.limits.lookahead() > 1 && !q.first().blocked() // the first declines what there is
+				if (q.closed.by == ResourceNone) != open || q.n == 0 && q.deficit != 0 {
 					return fmt.Errorf("a queue of %d is closed by %s, deficit %d", q.n, q.closed.by, q.deficit)
 				}
 			}
@@ -348,9 +349,38 @@ func checkFamilies(c *Core) error {
 	return nil
 }
 
+// checkAffinity checks what late binding and the renewal of hints keep of a class.
+func checkAffinity(c *Core, q *classQueue) error {
+	ready, matchers := 0, 0
+	for _, l := range q.all.All() {
+		ready += b2i(!l.blocked())
+		inOrder := make([]*Ticket, 0, l.waiters.Len())
+		for _, w := range l.waiters.All() {
+			inOrder = append(inOrder, w.Ticket)
+			matchers += b2i(w.Matcher != nil)
+		}
+		slices.SortFunc(inOrder, func(a, b *Ticket) int {
+			if a.ahead(b) {
+				return -1
+			}
+			return 1
+		})
+		if len(l.front) > len(inOrder) || !slices.Equal(l.front, inOrder[:len(l.front)]) {
+			return fmt.Errorf("the front of a lane of class %s, of %d, is not the first of %d waiters", q.class.Name, len(l.front), len(inOrder))
+		}
+	}
+	if ready != q.ready.Len() || matchers != q.refresh.matchers {
+		return fmt.Errorf("class %s: %d lanes are not blocked, want %d; %d waiters have matchers, want %d", q.class.Name, q.ready.Len(), ready, q.refresh.matchers, matchers)
+	}
+	if a := &c.affinity; len(a.opened)+len(a.looked)+len(a.willing) > 0 {
+		return fmt.Errorf("a look has not ended")
+	}
+	return nil
+}
+
 func checkWaiters(c *Core) error {
 	waiting, by, lanes, parks := 0, [numShapes]int{}, 0, 0
-	bytes := int64(0)
+	bytes, matchers := int64(0), 0
 	first := never
 	for _, f := range c.modelGroups {
 		inFamily := 0
@@ -385,7 +415,11 @@ func checkWaiters(c *Core) error {
 						}
 					}
 				}
-				if q.ready.Len() != 0 {
+				if err := checkAffinity(c, q); err != nil {
+					return err
+				}
+				matchers += q.refresh.matchers
+				if q.ready.Len() != 0 && c.limits.lookahead() == 1 {
 					return fmt.Errorf("%d heads of class %s were left to be looked at", q.ready.Len(), q.class.Name)
 				}
 				if q.n != n || q.raw != raw || q.cached != cached {
@@ -415,7 +449,7 @@ func checkWaiters(c *Core) error {
 		return fmt.Errorf("%d waiters, %d deadlines, %v by shape, %d bytes, %d lanes, want %d, %v, %d, %d",
 			c.waiting, c.deadlines.Len(), c.waitingBy, c.waitingSize, c.lanes, waiting, by, bytes, lanes)
 	}
-	if c.deadlines.next() != first || (c.nextRecheck == never) != (waiting == 0) || c.NextDeadline() != min(first, c.nextRecheck) {
+	if c.deadlines.next() != first || (c.nextRecheck == never) != (waiting == 0) || c.NextDeadline() != min(first, c.nextRecheck, c.nextRefresh) || c.matchers != matchers || waiting == 0 && c.nextRefresh != never {
 		return fmt.Errorf("next deadline %d (recheck %d), want %d with %d waiters", c.deadlines.next(), c.nextRecheck, first, waiting)
 	}
 	return nil
@@ -457,6 +491,9 @@ func checkWaiter(c *Core, t *Ticket) error {
 	want := min(t.limitAt, t.lostAt, t.classAt)
 	if t.Deadline != 0 {
 		want = min(want, t.Deadline)
+	}
+	if t.declineEnd != 0 {
+		want = min(want, t.declineEnd)
 	}
 	if t.wakeAt != want || t.Target.paired != (t.lostAt == never) {
 		return fmt.Errorf("a waiter wakes at %d, want %d; paired %t, lost at %d", t.wakeAt, want, t.Target.paired, t.lostAt)

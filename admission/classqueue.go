@@ -63,11 +63,17 @@ func (qs *queues) insert(now Instant, t *Ticket) {
 	} else {
 		t.lane = l
 		l.waiters.Push(byPlace{t})
+		if len(l.front) > 0 {
+			l.joinFront(t)
+		}
 		if l.head() == t {
 			q.newHead(l)
 		}
 	}
 	t.modelGroup = q.modelGroup
+	if t.Matcher != nil {
+		qs.joinMatchers(q, t)
+	}
 	q.n++
 	q.modelGroup.waiting++
 	t.Target.model.queues.waiting++
@@ -82,6 +88,8 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 	q := l.queue
 	t.lane = nil
 	head := l.head() == t
+	// Where somebody is not blocked, others behind him may be looked at instead of t.
+	others := head || qs.open(q.modelGroup)
 	if l.waiters.Len() == 1 {
 		q.all.Remove(l.classPos)
 		if l.blocked() {
@@ -97,13 +105,19 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 			q.newHead(l)
 		}
 	}
+	if t.Matcher != nil {
+		q.refresh.matchers--
+		qs.matchers--
+	}
+	q.refresh.left++
 	q.n--
 	q.modelGroup.waiting--
 	t.Target.model.queues.waiting--
 	q.raw -= t.queuedRaw
 	q.cached -= t.queuedCached
 	if q.n == 0 {
-		q.deficit = 0
+		q.deficit, q.passedBy = 0, nil
+		clear(q.passed)
 		q.closed.set(ResourceNone, now)
 	}
 	t.modelGroup = nil
@@ -111,7 +125,7 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 		qs.endFence(f)
 		return true
 	}
-	return head
+	return others
 }
 
 func (q *classQueue) newHead(l *lane) {
@@ -190,7 +204,7 @@ func (f *modelGroup) note(now Instant) {
 	for _, p := range f.profiles {
 		for _, q := range p.classes {
 			if l := q.first(); l != nil {
-				q.closed.set(l.lack, now)
+				q.closed.set(l.lackNow(), now)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ type Core struct {
 	chooser   // which ranks a request can start on
 	decisions // what callers are told
 	stopping  // whether the router stops
+	affinity  // who goes before the head of a queue, and whose hints are renewed
 
 	limits Limits
 	loaded Settings // of the last reload, or of the start

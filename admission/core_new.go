@@ -11,9 +11,10 @@ func NewCore(o Options) *Core {
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: rankNames{},
 	}
 	c.ledger = ledger{index: &c.rankIndex, queues: &c.queues}
-	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, drainEnd: never}
+	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, nextRefresh: never, drainEnd: never}
 	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
 	c.decisions = decisions{queues: &c.queues, limits: &c.limits, slotRanks: &c.ownSlots, healthInt: o.HealthInterval, early: defaultEvidence}
+	c.affinity = affinity{core: c}
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes)
 	c.setThresholds(c.profiles)

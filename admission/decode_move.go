@@ -18,6 +18,7 @@ func (c *Core) Grow(now Instant, t *Ticket, blocks int64, out *[]*Ticket) {
 	if c.overTurns != turns {
 		c.drainOver(now, t.Decode, out)
 	}
+	c.lookAgain(now, t.Target.model.modelGroup, out)
 }
 
 // drainOver looks at every head that may have had r for its last candidate, now
@@ -29,15 +30,6 @@ func (c *Core) drainOver(now Instant, r *Rank, out *[]*Ticket) {
 	f := r.pools[0].model.modelGroup
 	c.wake(f, nil)
 	c.drain(now, f, out)
-}
-
-// Refresh renews what is known of the cached tokens of a ticket, for the prefill
-// tokens it will take. Its class, its cost and what it counts for in its queue
-// stay those of its arrival.
-func (lg *ledger) Refresh(t *Ticket, cached int64) {
-	if t.tokens == 0 && !t.holdsPrefill {
-		t.CachedTokens = cached
-	}
 }
 
 // MoveDecode moves the decode booking of a ticket, whose prefill is running or
@@ -71,6 +63,7 @@ func (c *Core) MoveDecode(now Instant, t *Ticket, exclude []*Rank, out *[]*Ticke
 		c.drainOver(now, next, out)
 	}
 	c.drainAfter(now, old, out)
+	c.lookAgain(now, t.Target.model.modelGroup, out)
 	return true
 }
 

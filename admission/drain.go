@@ -77,11 +77,17 @@ func (c *Core) drain(now Instant, f *modelGroup, out *[]*Ticket) int {
 		}
 		q := t.lane.queue
 		q.deficit -= t.cost()
+		if len(q.passed) > 0 {
+			q.pass(t)
+		}
 		c.dequeue(now, t)
 		c.grant(now, t, f, out)
 		granted++
 	}
 	f.note(now)
+	if c.matchers > 0 {
+		c.askAll(now, f)
+	}
 	return granted
 }
 
@@ -90,6 +96,7 @@ func (c *Core) nextOf(now Instant, f *modelGroup, out *[]*Ticket) *Ticket {
 	c.placeFence(now, f)
 	if o := f.fence.owner; o != nil {
 		if c.chooser.choose(o) == ResourceNone {
+			o.lane.queue.passedBy = nil
 			return o
 		}
 	}
@@ -121,8 +128,12 @@ func (c *Core) nextIn(now Instant, p *profileQueue, out *[]*Ticket) *Ticket {
 }
 
 // startable returns the first head of q, in the order of the class, that has
-// room, with its ranks chosen. Those before it are blocked.
+// room, with its ranks chosen. Those before it are blocked. With a lookahead it is one of
+// the first waiters.
 func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
+	if c.limits.AffinityLookahead > 1 {
+		return c.affinity.startable(now, q, out)
+	}
 	for q.ready.Len() > 0 {
 		l := q.ready.First().lane
 		t := l.head()

@@ -29,7 +29,17 @@ func (qs *queues) noWorkerWait(t *Ticket) time.Duration {
 
 func (qs *queues) enqueue(now Instant, t *Ticket, pair bool) {
 	t.state, t.wasQueue = stateQueued, true
-	t.queuedAt = now
+	t.queuedAt, t.hintsAt = now, now
+	qs.setBounds(now, t, pair)
+	t.setWake()
+	t.queuedRaw = min(max(t.PromptTokens, 0), maxAmount)
+	t.queuedCached = min(max(t.CachedTokens, 0), t.queuedRaw)
+	qs.enter(now, t, pair)
+}
+
+// setBounds works out when the wait of t ends, but for the deadlines of its class and its own.
+// pair: it has a candidate, or a pair.
+func (qs *queues) setBounds(now Instant, t *Ticket, pair bool) {
 	t.limitAt, t.lostAt = never, never
 	if left := qs.timeLeft(t); left != math.MaxInt64 {
 		t.limitAt = now.Add(left)
@@ -37,10 +47,6 @@ func (qs *queues) enqueue(now Instant, t *Ticket, pair bool) {
 	if !pair {
 		t.lostAt = now.Add(qs.noWorkerWait(t))
 	}
-	t.setWake()
-	t.queuedRaw = min(max(t.PromptTokens, 0), maxAmount)
-	t.queuedCached = min(max(t.CachedTokens, 0), t.queuedRaw)
-	qs.enter(now, t, pair)
 }
 
 // enter puts t into every list of waiters. pair: it has a candidate, or a pair.
@@ -56,10 +62,19 @@ func (qs *queues) enter(now Instant, t *Ticket, pair bool) {
 	}
 }
 
-func (t *Ticket) setWake() {
-	t.wakeAt = min(t.limitAt, t.lostAt, t.classAt)
+// bound is when the wait of t must end.
+func (t *Ticket) bound() Instant {
+	end := min(t.limitAt, t.lostAt, t.classAt)
 	if t.Deadline != 0 {
-		t.wakeAt = min(t.wakeAt, t.Deadline)
+		end = min(end, t.Deadline)
+	}
+	return end
+}
+
+func (t *Ticket) setWake() {
+	t.wakeAt = t.bound()
+	if t.declineEnd != 0 {
+		t.wakeAt = min(t.wakeAt, t.declineEnd)
 	}
 }
 
@@ -70,11 +85,11 @@ func (qs *queues) dequeue(now Instant, t *Ticket) bool {
 	qs.deadlines.Remove(t.deadlinePos)
 	t.Target.waiters.remove(t)
 	t.waited += now.Sub(t.queuedAt)
-	t.state = stateIdle
+	t.state, t.declineEnd = stateIdle, 0
 	qs.waitingBy[t.Target.shape]--
 	qs.waitingSize -= t.size()
 	if qs.waiting--; qs.waiting == 0 {
-		qs.nextRecheck = never
+		qs.nextRecheck, qs.nextRefresh = never, never
 	}
 	return others
 }

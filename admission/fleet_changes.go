@@ -80,10 +80,17 @@ func onlyReports(changes []Change) bool {
 func (c *Core) applyReports(now Instant, changes []Change, out *[]*Ticket) {
 	for i := range changes {
 		r := changes[i].Rank
-		if !r.present || !c.setReport(r, changes[i].Report) {
+		if !r.present {
 			continue
 		}
-		if f := c.wakeFor(r); f != nil && !slices.Contains(c.touched, f) {
+		f := r.pools[0].model.modelGroup
+		switch more := c.setReport(r, changes[i].Report); {
+		case f.waiting == 0, !more && !c.open(f):
+			continue
+		case more:
+			c.wake(f, r)
+		}
+		if !slices.Contains(c.touched, f) {
 			c.touched = append(c.touched, f)
 		}
 	}

@@ -100,8 +100,19 @@ func (g *Gate) step(f func(now Instant, out *[]*Ticket)) {
 	g.unlockAndDeliver(out)
 }
 
-// unlockAndDeliver wakes the decided callers after unlocking.
+// unlockAndDeliver wakes the decided callers after unlocking, and before those that are to
+// renew their hints: of these none can be decided, and used for something else, meanwhile.
 func (g *Gate) unlockAndDeliver(out []*Ticket) {
+	if len(g.core.asked) > 0 {
+		asked := g.core.Asked()
+		for _, t := range asked {
+			select {
+			case t.ask <- struct{}{}:
+			default: // it was asked before
+			}
+		}
+		clear(asked)
+	}
 	if len(out) == 0 {
 		g.spare = out
 		g.mu.Unlock()
@@ -211,6 +222,9 @@ func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
 	state := t.state
 	if state == stateQueued && t.wake == nil {
 		t.wake = make(chan struct{}, 1)
+		if t.Matcher != nil {
+			t.ask = make(chan struct{}, 1)
+		}
 	}
 	g.arm(now)
 	g.unlockAndDeliver(out)
@@ -218,19 +232,35 @@ func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
 	if state != stateQueued {
 		return g.acquired(t, state, 0)
 	}
-	select {
-	case <-t.wake:
-	case <-ctx.Done():
-		if !g.cancel(t) {
-			// The race is lost: the gate decided first and its answer is on
-			// the way. What it granted is given back at once.
-			<-t.wake
-			t.Release()
+	for {
+		select {
+		case <-t.wake:
+			return g.acquired(t, t.state, g.clock.Now().Sub(now))
+		case <-t.ask:
+			g.rematch(t)
+		case <-ctx.Done():
+			if !g.cancel(t) {
+				// The race is lost: the gate decided first and its answer is on
+				// the way. What it granted is given back at once.
+				<-t.wake
+				t.Release()
+			}
+			g.observe(t, Canceled, g.clock.Now().Sub(now))
+			return context.Cause(ctx)
 		}
-		g.observe(t, Canceled, g.clock.Now().Sub(now))
-		return context.Cause(ctx)
 	}
-	return g.acquired(t, t.state, g.clock.Now().Sub(now))
+}
+
+// rematch has the hints of t renewed, which mostly waits still.
+func (g *Gate) rematch(t *Ticket) {
+	g.mu.Lock()
+	waits := t.state == stateQueued
+	t.matched = t.Target
+	hints := t.Hints
+	g.mu.Unlock()
+	if waits && t.Matcher.Match(t, &hints) {
+		g.step(func(now Instant, out *[]*Ticket) { g.core.Refresh(now, t, &hints, out) })
+	}
 }
 
 func (g *Gate) acquired(t *Ticket, s ticketState, wait time.Duration) error {
@@ -355,16 +385,6 @@ func (t *Ticket) MoveDecode(exclude ...*Rank) bool {
 	moved := g.core.MoveDecode(now, t, exclude, &out)
 	g.unlockAndDeliver(out)
 	return moved
-}
-
-// Refresh renews the cached tokens of a ticket that waits; see [Core.Refresh].
-func (t *Ticket) Refresh(cached int64) {
-	if t.gate == nil {
-		return
-	}
-	t.gate.mu.Lock()
-	t.gate.core.Refresh(t, cached)
-	t.gate.mu.Unlock()
 }
 
 // Apply makes fleet changes take effect together; see [Core.Apply].

@@ -17,6 +17,7 @@ type lane struct {
 	target  *Target // nil: of any; the shared lane, or the only one
 	exclude Exclusions
 	waiters heap.Heap[byPlace]
+	front   []*Ticket // the first of them, or none; see first
 
 	// places in the heaps of the class; -1: in none
 	classPos, readyPos int
@@ -117,6 +118,9 @@ func (l *lane) remove(t *Ticket) {
 	if l.waiters.Remove(t.queuePos).Ticket != t {
 		panic("BUG: a waiter is not where its queue has it")
 	}
+	if len(l.front) > 0 {
+		l.leaveFront(t)
+	}
 }
 
 // head is the waiter to be served next. REQUIRES: l has waiters, as every lane that is
@@ -124,6 +128,14 @@ func (l *lane) remove(t *Ticket) {
 func (l *lane) head() *Ticket { return l.waiters.First().Ticket }
 
 func (l *lane) blocked() bool { return l.readyPos < 0 }
+
+// lackNow is what the head of l lacks; nothing while it declines what there is.
+func (l *lane) lackNow() Resource {
+	if !l.blocked() {
+		return ResourceNone
+	}
+	return l.lack
+}
 
 // lane returns the lane t belongs to, or nil when nobody waits in it.
 func (q *classQueue) lane(qs *queues, t *Ticket) *lane {
@@ -163,7 +175,7 @@ func (q *classQueue) openLane(qs *queues, t *Ticket) *lane {
 	} else {
 		l = &lane{}
 	}
-	*l = lane{queue: q, waiters: l.waiters, classPos: -1, readyPos: -1, widePos: -1}
+	*l = lane{queue: q, waiters: l.waiters, front: l.front, classPos: -1, readyPos: -1, widePos: -1}
 	switch {
 	case !qs.laned:
 		q.shared = l

@@ -52,6 +52,9 @@ func (w *world) check(t *rapid.T) {
 				t.Fatalf("refused %+v (%s), want to be told to come in %s, not %s", f, f.Resource, want, f.RetryAfter)
 			}
 		}
+		if int(r.passes) != k.passes || r.declinedAt != k.declinedAt || r.declineEnd != k.declineEnd {
+			t.Fatalf("a request was passed over %d times, declined first at %d and does until %d; want %d, %d, %d", r.passes, r.declinedAt, r.declineEnd, k.passes, k.declinedAt, k.declineEnd)
+		}
 		if k.arrived && (r.Target != k.target || r.Instead != k.instead) {
 			t.Fatalf("a request is %s, want %s; or may be placed on something else", r.Target.shape, k.target.shape)
 		}
@@ -62,7 +65,7 @@ func (w *world) check(t *rapid.T) {
 			w.checkMayUse(t, k)
 		}
 		// No lost wake-up: nobody waits while its head has room.
-		if h := w.ref.laneHead(k); k.queued && (h == nil || k.ahead(h)) && len(w.ref.open(k)) > 0 {
+		if h := w.ref.laneHead(k); k.queued && (h == nil || k.ahead(h)) && !w.ref.behindDecliners(k) && len(w.ref.open(k)) > 0 {
 			t.Fatal("a head waits though it has room")
 		}
 	}
@@ -117,7 +120,7 @@ func attributesOf(r *Rank) RankAttributes {
 // askedFields are those of a ticket that say what it asks for and that have no names of a
 // core in them.
 var askedFields = slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Ticket]()), func(f reflect.StructField) bool {
-	return !f.IsExported() || slices.Contains([]string{"Target", "Instead", "Exclude", "Prefill", "Decode"}, f.Name)
+	return !f.IsExported() || slices.Contains([]string{"Target", "Instead", "Exclude", "Prefill", "Decode", "Hints", "Matcher"}, f.Name)
 })
 
 // checkAsked compares what a request asks for, after it was written down and read back,
@@ -128,6 +131,9 @@ func (w *world) checkAsked(t *rapid.T, k *refTicket) {
 		if !reflect.DeepEqual(was.FieldByIndex(f.Index).Interface(), is.FieldByIndex(f.Index).Interface()) {
 			t.Fatalf("%s of a request is %v, want %v", f.Name, is.FieldByIndex(f.Index), was.FieldByIndex(f.Index))
 		}
+	}
+	if hints := k.realHints(); k.real.Hints != hints || (k.real.Matcher != nil) != k.renew {
+		t.Fatalf("a request has hints %+v, want %+v", k.real.Hints, hints)
 	}
 	for l := range numLegs {
 		if !slices.EqualFunc(k.exclude[l], k.real.Exclude[l], func(r *refRank, x *Rank) bool { return r.real == x }) {

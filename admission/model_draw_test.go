@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -147,7 +148,8 @@ func (w *world) generation() uint64 {
 
 // pairRank is one of the two ranks that every world begins with.
 func (w *world) pairRank(role Role) Change {
-	r := NewRank(RankSpec{ID: fmt.Sprint(role), Generation: w.generation(), Worker: "w0", Role: role, Models: []string{"a"}, PairGroup: "x", State: RankState{Healthy: true}})
+	n := w.generation()
+	r := NewRank(RankSpec{ID: fmt.Sprint(role, n), Generation: n, Worker: "w0", Role: role, Models: []string{"a"}, PairGroup: "x", State: RankState{Healthy: true}})
 	return Change{Op: AddRank, Rank: r, State: r.state}
 }
 
@@ -239,4 +241,43 @@ func (w *world) instead(k *Ticket, spec TargetSpec) *TargetSpec {
 		return nil
 	}
 	return &spec
+}
+
+// drawAffinity is late binding, mostly.
+func drawAffinity(t *rapid.T, l *Limits) {
+	l.AffinityLookahead = rapid.SampledFrom([]int{3, 32, 2, 1}).Draw(t, "lookahead")
+	l.PrefillSlots = rapid.SampledFrom([]int{1, 1, 2, 0}).Draw(t, "few slots")
+	l.QueueSize = rapid.SampledFrom([]int{20, 20, 5, 0}).Draw(t, "long queue")
+	l.AffinityMaxPasses = rapid.SampledFrom([]int{1, 2, 0, 8}).Draw(t, "passes")
+	l.AffinityWait = rapid.SampledFrom([]time.Duration{time.Second, 3 * time.Second, 500 * time.Millisecond, 0}).Draw(t, "affinity wait")
+}
+
+// drawHints are ranks of any role, registered or not, that hold a part of a prompt.
+func (w *world) drawHints(t *rapid.T) (hints [numLegs][]refHolder) {
+	all := append(slices.Clone(w.ref.ranks), w.ref.gone...)
+	for l := range numLegs {
+		left := int64(rapid.SampledFrom([]int{100, 40, 16, 300, 0}).Draw(t, "held"))
+		for range rapid.IntRange(0, 4).Draw(t, "holders") {
+			if len(all) == 0 {
+				continue
+			}
+			r := rapid.SampledFrom(all).Draw(t, "holder")
+			if slices.ContainsFunc(hints[l], func(h refHolder) bool { return h.rank == r }) {
+				continue
+			}
+			hints[l] = append(hints[l], refHolder{r, left})
+			left = max(left-int64(rapid.SampledFrom([]int{1, 0, 24}).Draw(t, "less")), 0)
+		}
+	}
+	return hints
+}
+
+// realHints are the hints of t as the gate has them.
+func (t *refTicket) realHints() (hints [2]Hint) {
+	for l := range t.hints {
+		for i, h := range t.hints[l] {
+			hints[l].Holders[i] = Holder{h.rank.real, h.tokens}
+		}
+	}
+	return hints
 }

@@ -88,6 +88,7 @@ func (w *world) rebuild(t *rapid.T) {
 		if k.Reconsidered != was.Reconsidered { // who stood before it was decided
 			k.Reconsidered, k.Target, k.Instead = was.Reconsidered, was.Target, was.Instead
 		}
+		k.Passes, k.DeclinedAt = was.Passes, was.DeclinedAt // compared with the reference later
 		if !reflect.DeepEqual(k, was) {
 			t.Fatalf("restored %+v as %+v", was, k)
 		}
@@ -132,6 +133,7 @@ func (m *reference) rebuilt(now Instant, all []*refTicket) {
 		m.resume(t)
 	}
 	for _, t := range waiters {
+		t.declineEnd = 0
 		m.enter(t)
 		m.waiters = append(m.waiters, t)
 	}

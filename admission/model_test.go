@@ -43,6 +43,10 @@ func TestModel(t *testing.T) {
 			"pass":       w.pass,
 			"jump":       w.jump,
 			"rebuild":    w.rebuild,
+			"refresh":    w.refresh,
+			"and hints":  w.refresh,
+			"burst":      w.burst,
+			"turns":      w.turns,
 			"shut down":  w.shutDown,
 			"":           w.check,
 		})
@@ -61,6 +65,10 @@ func TestModel(t *testing.T) {
 		sum.warmed += w.ref.warmed
 		sum.vetoes += w.ref.vetoes
 		sum.unbooked += w.ref.unbooked
+		sum.passedOver += w.ref.passedOver
+		sum.declined += w.ref.declined
+		sum.held += w.ref.held
+		sum.refreshed += w.ref.refreshed
 		steps += w.steps
 		histories++
 		for i, n := range w.ref.reasons {
@@ -69,10 +77,12 @@ func TestModel(t *testing.T) {
 	})
 	t.Logf("%d steps in %d histories", steps, histories)
 	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences, %d by ranks that warm up, %d vetoes, %d reports of unbooked blocks", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced, sum.warmed, sum.vetoes, sum.unbooked)
+	t.Logf("%d passed over, %d looks at who declined, %d grants with a holder, %d refreshes", sum.passedOver, sum.declined, sum.held, sum.refreshed)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
-	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0 || sum.warmed == 0 || sum.vetoes == 0 || sum.unbooked == 0) {
+	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0 || sum.warmed == 0 || sum.vetoes == 0 || sum.unbooked == 0 ||
+		sum.passedOver == 0 || sum.declined == 0 || sum.held == 0 || sum.refreshed == 0) {
 		t.Error("the test tests nothing")
 	}
 }
@@ -89,6 +99,7 @@ type world struct {
 	came    int // tickets made so far
 	steps   int // taken so far
 	calm    bool
+	barring bool // pairs are quarantined, or else ranks preferred, where the policy is mostHeld
 }
 
 var (
@@ -105,17 +116,28 @@ func newWorld(t *rapid.T) *world {
 	if least {
 		o.NewPolicy = func(string, Role) Policy { return leastLoaded{measure: measure} }
 	}
+	late := rapid.IntRange(0, 2).Draw(t, "late binding") == 2
+	if late {
+		drawAffinity(t, &o.Limits)
+		o.NewPolicy = func(string, Role) Policy { return mostHeld{} }
+		least = false
+		calm = calm || rapid.IntRange(0, 3).Draw(t, "mostly calm") > 0
+	}
 	port := NewPort(o)
 	w := &world{port: port, core: port.core, options: o, now: 1, calm: calm, ref: &reference{
 		limits: o.Limits, leastLoaded: least, measure: measure, classes: o.Classes, reject: o.Reject, strict: isStrict(o.QueueMode, o.Classes),
 		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
 		fences: map[*modelGroup]*refFence{}, groupGrants: map[*modelGroup]int{}, warmUps: map[*pool]*refWarmUp{}, looked: map[*modelGroup]bool{},
 	}}
+	w.ref.predictable, w.barring = late, late && rapid.Bool().Draw(t, "barring")
 	w.core.early = earlyEvidence{admissions: 2, stretch: 200 * time.Millisecond} // so little that it is come to
 	w.ref.evidence = w.core.early
 	add := []Change{w.pairRank(RolePrefill), w.pairRank(RoleDecode)}
 	for range rapid.IntRange(0, 6).Draw(t, "ranks") {
 		add = append(add, w.newRank(t))
+	}
+	if late { // all may be free at once, so that several may start
+		add = append(add, w.pairRank(RolePrefill), w.pairRank(RolePrefill), w.pairRank(RoleDecode))
 	}
 	w.apply(t, add)
 	return w
@@ -152,11 +174,19 @@ func (w *world) arrive(t *rapid.T) {
 	case 7, 9:
 		spec.Shape = Bypass
 	}
-	if rapid.IntRange(0, 5).Draw(t, "picky") == 5 {
+	// Where waiters are looked at together there must be several.
+	plain := w.ref.predictable && rapid.IntRange(0, 3).Draw(t, "plain") > 0
+	if plain {
+		spec = TargetSpec{Model: "a", Shape: Disaggregated}
+	}
+	if !plain && rapid.IntRange(0, 5).Draw(t, "picky") == 5 {
 		drawWishes(t, &spec)
+		if w.ref.predictable && w.barring {
+			spec.Prefer, spec.Topology = [numLegs][]Preference{}, min(spec.Topology, TopologyAny) // what is preferred takes no account of pairs
+		}
 	}
 	for l := range numLegs {
-		if rapid.IntRange(0, 7).Draw(t, "pinned") == 2 {
+		if !plain && rapid.IntRange(0, 7).Draw(t, "pinned") == 2 {
 			spec.Pins[l] = rapid.SampledFrom([]string{"w0", "w1", "w2@0", "w2@1", "@0", "@1"}).Draw(t, "pin")
 		}
 	}
@@ -174,13 +204,18 @@ func (w *world) arrive(t *rapid.T) {
 	w.came++
 	k := &refTicket{number: uint64(w.came), real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
 	drawWeight(t, k.real)
+	k.hints = w.drawHints(t)
+	k.real.Hints = k.realHints()
+	if k.renew = rapid.Bool().Draw(t, "renew"); k.renew {
+		k.real.Matcher = atPort{}
+	}
 	if spec.Shape == Bypass {
 		k.specs[1] = w.drawBypass(t, k.real, spec)
 	}
 	if rapid.IntRange(0, 9).Draw(t, "classified") == 9 {
 		k.real.ClassDeadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "class deadline")) * time.Second)
 	}
-	if rapid.IntRange(0, 4).Draw(t, "impatient") == 2 {
+	if !plain && rapid.IntRange(0, 4).Draw(t, "impatient") == 2 {
 		k.real.Deadline = w.now.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "patience")) * time.Second)
 	}
 	k.specs[0], k.drawn = &spec, *k.real
@@ -201,6 +236,26 @@ func (w *world) come(t *rapid.T, k *refTicket) {
 	w.ref.arrive(w.now, k)
 	w.checkAsked(t, k)
 	w.step(t, out)
+}
+
+// burst is several requests that come together, so that there is somebody to look at.
+func (w *world) burst(t *rapid.T) {
+	if !w.ref.predictable {
+		t.Skip("not here")
+	}
+	for range rapid.IntRange(2, 6).Draw(t, "burst") {
+		w.arrive(t)
+	}
+}
+
+// turns ends several requests, one after the other.
+func (w *world) turns(t *rapid.T) {
+	if !w.ref.predictable {
+		t.Skip("not here")
+	}
+	for range rapid.IntRange(2, 6).Draw(t, "turns") {
+		w.release(t)
+	}
 }
 
 // pick draws one of the requests for which ok holds.
@@ -361,6 +416,9 @@ func (w *world) apply(t *rapid.T, changes []Change) {
 func (w *world) setLimits(t *rapid.T) {
 	w.rarely(t)
 	l := drawLimits(t)
+	if w.ref.predictable {
+		drawAffinity(t, &l)
+	}
 	_, out := w.do(t, Step{Op: StepSetLimits, Settings: &Settings{Limits: l}})
 	w.ref.limits = l
 	for _, r := range w.ref.ranks {
@@ -429,6 +487,23 @@ func (w *world) firstToken(t *rapid.T) {
 	w.step(t, out)
 }
 
+// refresh gives a request other hints, which matter only while it waits.
+func (w *world) refresh(t *rapid.T) {
+	k := w.pick(t, func(k *refTicket) bool { return k.queued || rapid.IntRange(0, 9).Draw(t, "late") == 9 })
+	hints := w.drawHints(t)
+	now := k.hints
+	k.hints = hints
+	fresh := k.realHints()
+	k.hints = now
+	written := [2]RequestHint{hintOf(&fresh[PrefillLeg]), hintOf(&fresh[DecodeLeg])}
+	_, out := w.do(t, Step{Op: StepRefresh, Ticket: k.number, Hints: &written})
+	w.ref.refreshed++
+	w.ref.refresh(k, hints)
+	w.ref.drain(w.now)
+	w.checkAsked(t, k)
+	w.step(t, out)
+}
+
 func (w *world) moveDecode(t *rapid.T) {
 	k := w.pick(t, (*refTicket).granted)
 	var exclude []*Rank
@@ -458,12 +533,16 @@ func (w *world) moveDecode(t *rapid.T) {
 		w.ref.bookDecode(k, to)
 		w.ref.took(k.target.model.pools[RoleDecode], to)
 		over()
+		w.ref.lookAgain(k.group())
 		w.ref.drain(w.now)
 	}
 	w.step(t, out)
 }
 
 func (w *world) quarantines(t *rapid.T) {
+	if w.ref.predictable && !w.barring {
+		t.Skip("not here")
+	}
 	var ps, ds []*refRank
 	for _, r := range w.ref.ranks {
 		switch r.real.role {

@@ -17,6 +17,7 @@ type Request struct {
 	Target         TargetSpec
 	Legs           int
 	Hints          [numLegs]RequestHint
+	Renew          bool `json:",omitempty"` // hints: the ticket has a Matcher
 	Deadline       Instant
 	NoWorkerWaited time.Duration
 	Retry          bool
@@ -73,7 +74,7 @@ const (
 	StepFirstToken    StepOp = "first_token"
 	StepGrow          StepOp = "grow"        // by Blocks
 	StepMoveDecode    StepOp = "move_decode" // not to Exclude
-	StepRefresh       StepOp = "refresh"     // to Cached
+	StepRefresh       StepOp = "refresh"     // to Hints
 	StepEndPrefill    StepOp = "end_prefill"
 	StepEndDecode     StepOp = "end_decode"
 	StepRelease       StepOp = "release"
@@ -93,14 +94,14 @@ const (
 type Step struct {
 	Op       StepOp
 	Now      Instant
-	Ticket   uint64        `json:",omitempty"`
-	Request  *Request      `json:",omitempty"`
-	Blocks   int64         `json:",omitempty"`
-	Cached   int64         `json:",omitempty"`
-	Exclude  []RankRef     `json:",omitempty"`
-	Changes  []FleetChange `json:",omitempty"`
-	Settings *Settings     `json:",omitempty"`
-	Within   time.Duration `json:",omitempty"`
+	Ticket   uint64          `json:",omitempty"`
+	Request  *Request        `json:",omitempty"`
+	Blocks   int64           `json:",omitempty"`
+	Hints    *[2]RequestHint `json:",omitempty"`
+	Exclude  []RankRef       `json:",omitempty"`
+	Changes  []FleetChange   `json:",omitempty"`
+	Settings *Settings       `json:",omitempty"`
+	Within   time.Duration   `json:",omitempty"`
 }
 
 // Answer is what came of a step.
@@ -110,6 +111,8 @@ type Answer struct {
 	Done bool
 	// Decided are the tickets that were decided, the one that arrived among them.
 	Decided []Decision
+	// Ask are the tickets whose hints are to be renewed, by StepRefresh.
+	Ask []uint64 `json:",omitempty"`
 	// Next is when time has to be told at the latest; see [Core.NextDeadline].
 	Next Instant
 }
@@ -166,7 +169,9 @@ func (p *Port) Do(s Step) Answer {
 	case StepMoveDecode:
 		done = c.MoveDecode(s.Now, t, p.rankList(s.Exclude), out)
 	case StepRefresh:
-		c.Refresh(t, s.Cached)
+		if done = s.Hints != nil; done {
+			c.Refresh(s.Now, t, p.hints(s.Hints), out)
+		}
 	case StepEndPrefill:
 		c.EndPrefill(s.Now, t, out)
 	case StepEndDecode:
@@ -213,6 +218,9 @@ func (p *Port) answer(done bool) Answer {
 	}
 	clear(p.out)
 	p.out = p.out[:0]
+	for _, t := range p.core.Asked() {
+		a.Ask = append(a.Ask, p.numbers[t])
+	}
 	return a
 }
 
@@ -240,8 +248,9 @@ func (p *Port) set(t *Ticket, r *Request) {
 	t.PromptTokens, t.CachedTokens, t.ReserveTokens, t.Bytes = r.PromptTokens, r.CachedTokens, r.ReserveTokens, r.Bytes
 	t.Class, t.StrictPriority, t.PriorityJump, t.ClassDeadline = r.Class, r.StrictPriority, r.PriorityJump, r.ClassDeadline
 	t.Bypass = r.Bypass
-	for l := range r.Hints {
-		t.Hints[l] = p.hint(&r.Hints[l])
+	t.Hints, t.Matcher = *p.hints(&r.Hints), nil
+	if r.Renew {
+		t.Matcher = atPort{}
 	}
 	for l, refs := range r.Exclude {
 		t.Exclude[l] = p.rankList(refs)
@@ -273,6 +282,16 @@ func (p *Port) rank(ref RankRef) *Rank {
 		p.gone++
 	}
 	return r
+}
+
+// atPort is the Matcher of tickets whose hints are renewed by steps.
+type atPort struct{}
+
+func (atPort) Match(*Ticket, *[2]Hint) bool { return false }
+
+// hints reads written hints.
+func (p *Port) hints(r *[2]RequestHint) *[2]Hint {
+	return &[2]Hint{p.hint(&r[PrefillLeg]), p.hint(&r[DecodeLeg])}
 }
 
 // hint reads a written hint.
@@ -381,7 +400,7 @@ func refsOf(ranks []*Rank) (refs []RankRef) {
 func requestOf(t *Ticket) Request {
 	r := Request{
 		Target: t.Target.specification(), Legs: t.Legs, Deadline: t.Deadline,
-		NoWorkerWaited: t.NoWorkerWaited, Retry: t.Retry,
+		NoWorkerWaited: t.NoWorkerWaited, Retry: t.Retry, Renew: t.Matcher != nil,
 		PromptTokens: t.PromptTokens, CachedTokens: t.CachedTokens, ReserveTokens: t.ReserveTokens, Bytes: t.Bytes,
 		Class: t.Class, StrictPriority: t.StrictPriority, PriorityJump: t.jump(), ClassDeadline: t.ClassDeadline,
 		Bypass: t.Bypass,

@@ -23,6 +23,7 @@ type queues struct {
 	lanes        int
 	spareLanes   []*lane
 	unaffordable []unaffordable // memory of nextIn
+	frontier     []int          // memory of fillFront
 	unservable   []*Ticket      // memory: waiters that are to be ended
 
 	waiting     int
@@ -30,6 +31,8 @@ type queues struct {
 	waitingSize int64 // bytes
 	deadlines   deadlineHeap
 	nextRecheck Instant
+	nextRefresh Instant // when hints are to be renewed
+	matchers    int     // waiters that have a Matcher
 
 	started  bool
 	start    Instant
@@ -86,6 +89,9 @@ type classQueue struct {
 	deficit     int64
 	pace        pace
 	closed      closedClock
+	refresh     classRefresh
+	passedBy    *Ticket   // who was last found startable before the head
+	passed      []*Ticket // whom it passes over
 }
 
 // tick tells the time of a step; that of the first is when pace begins to be counted.

@@ -63,6 +63,7 @@ func (m *reference) grow(t *refTicket, blocks int64) {
 			d.blocks[0] += blocks
 		}
 		look()
+		m.lookAgain(t.group())
 	}
 }
 

@@ -23,12 +23,12 @@ func (m *reference) spared(t *refTicket, c refPair, x *refFence) bool {
 		if r == c.prefill {
 			after.slots++
 			after.legs += n
-			after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
+			after.tokens += t.uncachedOn(PrefillLeg, r)
 		} else {
 			after.pending += n
 			after.blocks[0] += t.need(r)
 			if t.single() {
-				after.tokens += max(t.real.PromptTokens-t.real.CachedTokens, 0)
+				after.tokens += t.uncachedOn(DecodeLeg, r)
 			}
 		}
 		if r.state.Breaker == BreakerHalfOpen {
@@ -80,7 +80,7 @@ func (m *reference) lookFor(r *refRank) {
 // off.
 func (m *reference) lookWithout(t *refTicket) {
 	x := m.fences[t.group()]
-	if h := m.laneHead(t); h == nil || t.ahead(h) || x != nil && x.owner == t {
+	if h := m.laneHead(t); h == nil || t.ahead(h) || x != nil && x.owner == t || m.unblocked(t.group()) {
 		m.look(t.group())
 	}
 }

@@ -133,8 +133,8 @@ func (m *reference) retryAfter(t *refTicket, why Reason, l Leg) time.Duration {
 		}
 		if r > 0 {
 			secs = float64(depth+1) / r
-		} else if head != nil && head.endsAt() != never {
-			secs = head.endsAt().Sub(m.now).Seconds()
+		} else if head != nil && head.bound() != never {
+			secs = head.bound().Sub(m.now).Seconds()
 		} else if why == QueueFull && end != never {
 			secs = end.Sub(m.now).Seconds()
 		}

@@ -78,7 +78,17 @@ func (m *reference) depth(q refQueue) (n int) {
 	return n
 }
 
+// endsAt is when something becomes of t, if nothing else happens: its wait ends, or it does
+// not decline ranks any more.
 func (t *refTicket) endsAt() Instant {
+	if t.declineEnd != 0 {
+		return min(t.bound(), t.declineEnd)
+	}
+	return t.bound()
+}
+
+// bound is when the wait of t ends.
+func (t *refTicket) bound() Instant {
 	end := min(t.limitAt, t.lostAt, t.classAt)
 	if t.real.Deadline != 0 {
 		end = min(end, t.real.Deadline)
@@ -86,13 +96,22 @@ func (t *refTicket) endsAt() Instant {
 	return end
 }
 
-// queues is the number of queues somebody waits in.
+// queues is the number of queues somebody waits in, but for those whose first waiter declines
+// the room there is.
 func (m *reference) queues() int {
-	seen := map[refQueue]bool{}
+	first := map[refQueue]*refTicket{}
 	for _, t := range m.waiters {
-		seen[t.queue] = true
+		if o := first[t.queue]; o == nil || t.ahead(o) {
+			first[t.queue] = t
+		}
 	}
-	return len(seen)
+	n := 0
+	for _, t := range first {
+		if m.lookahead() == 1 || t.blockedAt != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // profile is the classes of a model.
@@ -155,6 +174,9 @@ func (m *reference) reclassify(t *refTicket) {
 // drain grants to waiters until nobody can start.
 func (m *reference) drain(now Instant) {
 	for _, f := range m.groups() {
+		if m.lookahead() > 1 && !m.looked[f] {
+			continue // who declines is looked at when the code does, because it ends by time
+		}
 		for {
 			if m.looked[f] {
 				m.placeFence(now, f)
@@ -170,6 +192,11 @@ func (m *reference) drain(now Instant) {
 			open := m.open(t)
 			m.charge(t)
 			m.leaveAt(now, t)
+			for _, o := range t.passing {
+				o.passes++
+				m.passedOver++
+			}
+			t.passing = nil
 			m.grant(t, open)
 		}
 	}
@@ -198,6 +225,7 @@ func (m *reference) groups() (all []*modelGroup) {
 // next is who of a model group is granted next: before all others the owner of its fence.
 func (m *reference) next(now Instant, f *modelGroup) (first *refTicket) {
 	if x := m.fences[f]; x != nil && len(m.open(x.owner)) > 0 {
+		x.owner.passing = nil
 		return x.owner
 	}
 	var profiles []*profileQueue
@@ -255,6 +283,9 @@ func (m *reference) nextIn(now Instant, p *profileQueue) *refTicket {
 
 // startable is the first head of a class with room.
 func (m *reference) startable(now Instant, q refQueue) *refTicket {
+	if m.lookahead() > 1 {
+		return m.first(now, q)
+	}
 	for {
 		again := false
 		for _, t := range m.heads(q) {

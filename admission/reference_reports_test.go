@@ -1,6 +1,9 @@
 package admission
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // report is what an engine reports of a rank. It tells whether the rank has more room by it
 // than before.
@@ -39,8 +42,11 @@ func (m *reference) judge(r *refRank) {
 // because of them.
 func (m *reference) reported(now Instant, changes []Change) {
 	for _, ch := range changes {
-		if r := m.find(ch.Rank); m.report(r, ch.Report) {
+		switch r := m.find(ch.Rank); {
+		case m.report(r, ch.Report):
 			m.lookFor(r)
+		case slices.Contains(m.ranks, r):
+			m.lookAgain(r.real.pools[0].model.modelGroup)
 		}
 	}
 	m.drain(now)

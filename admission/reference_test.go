@@ -24,6 +24,7 @@ type reference struct {
 	stopped, noWaits   bool
 	drainEnd           Instant
 	leastLoaded        bool // the policy under test
+	predictable        bool // it is mostHeld
 	measure            Measure
 	decided            []*refTicket
 	arriving           *refTicket
@@ -40,6 +41,10 @@ type reference struct {
 	withoutBypass      int
 	warmed             int
 	warmUps            map[*pool]*refWarmUp
+	passedOver         int // waiters, by grants of those behind them
+	declined           int // looks at waiters that declined
+	held               int // grants with a hint that named an eligible rank
+	refreshed          int
 	vetoes, unbooked   int // reports that made a rank vetoed, or told of unbooked blocks
 
 	fences      map[*modelGroup]*refFence
@@ -108,6 +113,12 @@ type refTicket struct {
 	// by the leg whose holds the request lacked; 0: not known here
 	retryAfter [numLegs]time.Duration
 	estimate   [numLegs]float64 // seconds, of who is refused early
+
+	hints                  [numLegs][]refHolder
+	renew                  bool
+	passes                 int
+	passing                []*refTicket // whom it passes over, when it is granted
+	declinedAt, declineEnd Instant
 
 	class   *Class
 	weight  int64
@@ -186,7 +197,19 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 		return
 	}
 	m.checkChoice(t, open, chosen)
-	t.tokens = max(t.real.PromptTokens-t.real.CachedTokens, 0)
+	if m.predictable {
+		if c := m.predict(t, open); c != chosen {
+			m.complain("a request was to be granted %v, and got %v", refOf(c.decode.real), refOf(chosen.decode.real))
+		}
+	}
+	why := m.whyOf(t, open, chosen)
+	if got := t.real.Choice(); got != why {
+		m.complain("a request was granted its rank by %+v, want %+v", got, why)
+	}
+	if why.Why != ChosenWithoutHolder {
+		m.held++
+	}
+	t.tokens = t.uncachedOn(t.gating(), chosen.gate())
 	if p := chosen.prefill; p != nil {
 		p.slots++
 		p.legs += t.real.legs()
@@ -210,7 +233,7 @@ func (m *reference) leaveAt(now Instant, t *refTicket) {
 	t.queued = false
 	t.state = stateIdle
 	t.waited += int64(now - t.queuedAt)
-	t.blockedAt = 0
+	t.blockedAt, t.declineEnd = 0, 0
 	m.endFence(t)
 	if m.depth(t.queue) == 0 {
 		delete(m.deficit, t.queue)
@@ -255,6 +278,7 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 	}
 	head := m.laneHead(t)
 	first := head == nil || t.ahead(head)
+	tried := first || m.among(t)
 	open := m.open(t)
 	why, kind, current, limit := m.full(t)
 	switch {
@@ -262,7 +286,12 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		m.refuse(t, Draining)
 	case !candidate && m.limits.NoWorkerWait <= 0:
 		m.refuse(t, NoWorkers)
-	case first && len(open) > 0:
+	case tried && len(open) > 0 && m.waits(now, t, open):
+		m.queue(now, t, candidate)
+		t.reconsidered = true
+		m.look(t.group())
+		m.drain(now)
+	case tried && len(open) > 0:
 		if head != nil {
 			m.charge(t)
 		}
@@ -271,6 +300,7 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		if m.overs() > over {
 			m.look(t.group())
 		}
+		m.lookAgain(t.group())
 		m.drain(now) // heads whose last candidate is overloaded now
 	case m.overloaded(t):
 		m.refuse(t, AllOverloaded)
@@ -308,24 +338,29 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		t.predicted = true
 		t.retryAfter = [numLegs]time.Duration{}
 	default:
-		m.postponed++
-		t.queued, t.state, t.queuedAt = true, stateQueued, now
-		t.limitAt, t.lostAt = never, never
-		if left != never {
-			t.limitAt = now + left
-		}
-		if !candidate {
-			t.lostAt = now.Add(m.limits.NoWorkerWait)
-		}
-		t.raw = t.real.PromptTokens
-		t.cached = min(t.real.CachedTokens, t.raw)
-		m.enter(t)
-		m.waiters = append(m.waiters, t)
+		m.queue(now, t, candidate)
+		t.reconsidered = t.reconsidered || tried // it was decided just now
 		if first {
-			t.reconsidered = true // it was decided just now
 			m.block(now, t)
 		}
 	}
+}
+
+// queue has t, which arrives, wait.
+func (m *reference) queue(now Instant, t *refTicket, candidate bool) {
+	m.postponed++
+	t.queued, t.state, t.queuedAt = true, stateQueued, now
+	t.limitAt, t.lostAt = never, never
+	if m.limits.QueueTimeout > 0 {
+		t.limitAt = now + Instant(int64(m.limits.QueueTimeout)-t.waited)
+	}
+	if !candidate {
+		t.lostAt = now.Add(m.limits.NoWorkerWait)
+	}
+	t.raw = t.real.PromptTokens
+	t.cached = min(t.real.CachedTokens, t.raw)
+	m.enter(t)
+	m.waiters = append(m.waiters, t)
 }
 
 func (m *reference) expire(now Instant) {
@@ -338,6 +373,14 @@ func (m *reference) expire(now Instant) {
 		}
 		if first == nil {
 			return
+		}
+		if first.declineEnd != 0 && first.declineEnd < first.bound() { // it takes now what it declined
+			first.declineEnd = 0
+			if first.endsAt() > now {
+				m.look(first.group())
+				m.drain(now)
+			}
+			continue
 		}
 		m.lookWithout(first)
 		m.leaveAt(now, first)
@@ -497,3 +540,6 @@ func (m *reference) reload(now Instant, cs *Classes, strict bool, old map[*profi
 	m.lookAll()
 	m.drain(now)
 }
+
+// GoString names the rank where a drawn one is printed.
+func (r *refRank) GoString() string { return r.real.id }

@@ -92,8 +92,8 @@ func (ds *decisions) retryAfter(now Instant, t *Ticket, why Reason, lack Resourc
 		}
 		if r > 0 {
 			secs = float64(depth+1) / r
-		} else if h := q.head(); h != nil && h.wakeAt != never {
-			secs = h.wakeAt.Sub(now).Seconds()
+		} else if h := q.head(); h != nil && h.bound() != never {
+			secs = h.bound().Sub(now).Seconds()
 		} else if end := ds.queues.deadlines.next(); why == QueueFull && end != never {
 			secs = end.Sub(now).Seconds() // waiters of other queues fill the router's
 		}

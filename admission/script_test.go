@@ -20,7 +20,7 @@ import (
 //
 //	class c quantum=1 [family=f bucket=b order=wspt tokens=N frac=F dfrac=F ratio=F reqs=F raw=F cached=F wait=3s]
 //	bucket b 0 · default f · profile m (the next classes are model m's own) · order strict|lanes
-//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 overwait=0 overuse=0 [early] (the first one makes the core)
+//	limits slots=1 queue=4 timeout=30s nowait=0s health=10s guard=0s bytes=0 overwait=0 overuse=0 [early] [ahead=K passes=N await=3s] (the first one makes the core)
 //	reload (the classes written since the last one) · reject blocks=F tokens=N frac=F
 //	add p1 prefill [models=a,b | models=] [group=g] [worker=w] [ATTRIBUTES] [STATE]   STATE: down, draining, open, half=N
 //	    ATTRIBUTES: batched=N kv=N block=N running=N topology=t labels=k:v,k:v adapters=a,b
@@ -29,12 +29,15 @@ import (
 //	quarantine p1 d1 · endQuarantine p1 d1
 //	arrive a [model=m] [agg] [legs=8] [pin=p1] [dpin=d1] [deadline=3s] [bypass]
 //	    [tokens=N] [uncached=N] [reserve=N] [bytes=N] [class=c] [prio=N] [jump=F] [cdeadline=3s]
+//	    [held=p1:N,p2:N] [dheld=…] (hints; the most is cached, where uncached does not tell) [renew] (its hints)
 //	    [adapter=a] [require=k:v] [drequire=k:v] [prefer=k:v*N,…] [dprefer=…] [allow=p1,p2] [dallow=…] [topology=required|preferred]
 //	retry a [exclude=p1] [dexclude=d1]
 //	output a N (tokens of all legs have come so far; "a +B" when B blocks are booked for them)
+//	refresh a [held=…] [dheld=…]
 //	first a · grow a N · move a [exclude=d1]
 //	start a · endprefill a · enddecode a · release a · cancel a
 //	sleep 2s · stop · drain 5s · refusewaiters
+//	stats a (of its class: what it is closed by, for how long that was, and the fences set so far)
 //	print · old p1 (holds of the generation before)
 func story(t *testing.T, script string) {
 	t.Helper()
@@ -219,10 +222,11 @@ func (s *storyteller) run(f []string) (string, error) {
 			PrefillSlots: number("slots"), QueueSize: number("queue"), QueueTimeout: duration("timeout"), NoWorkerWait: duration("nowait"),
 			OverloadWaiting: int64(number("overwait")), OverloadUsage: float("overuse"),
 			StarvationGuard: duration("guard"), MaxWaitingBytes: int64(number("bytes")),
-			RefuseEarly: slices.Contains(f, "early"),
+			RefuseEarly:       slices.Contains(f, "early"),
+			AffinityLookahead: number("ahead"), AffinityMaxPasses: number("passes"), AffinityWait: duration("await"),
 		}
 		if s.core == nil {
-			s.core = NewCore(Options{Limits: l, HealthInterval: duration("health"), Classes: s.classes, QueueMode: s.mode})
+			s.core = NewCore(Options{Limits: l, HealthInterval: duration("health"), Classes: s.classes, QueueMode: s.mode, NewPolicy: func(string, Role) Policy { return mostHeld{} }})
 			s.classes, s.profile = nil, nil
 			s.core.tick(0)
 		} else {
@@ -279,6 +283,14 @@ func (s *storyteller) run(f []string) (string, error) {
 			Target: target, Legs: number("legs"), PromptTokens: int64(number("tokens")), ReserveTokens: int64(number("reserve")),
 			Bytes: int64(number("bytes")), Class: opt["class"], StrictPriority: number("prio"), NoWorkerWaited: duration("before"),
 		}
+		t.Hints = s.hints(t, opt)
+		t.CachedTokens = t.Hints[PrefillLeg].Holders[0].Tokens
+		if spec.Shape != Disaggregated {
+			t.CachedTokens = t.Hints[DecodeLeg].Holders[0].Tokens
+		}
+		if _, ok := opt["renew"]; ok {
+			t.Matcher = atPort{}
+		}
 		if opt["uncached"] != "" {
 			t.CachedTokens = t.PromptTokens - int64(number("uncached"))
 		}
@@ -308,6 +320,13 @@ func (s *storyteller) run(f []string) (string, error) {
 		}
 		s.core.Arrive(s.now, t, &out)
 		told = append(told, s.told(t))
+	case "refresh":
+		t, err := ticket()
+		if err != nil {
+			return "", err
+		}
+		hints := s.hints(t, opt)
+		s.core.Refresh(s.now, t, &hints, &out)
 	case "move":
 		t, err := ticket()
 		if err != nil {
@@ -374,6 +393,9 @@ func (s *storyteller) run(f []string) (string, error) {
 		for s.core.NextDeadline() <= until {
 			s.now = max(s.now, s.core.NextDeadline())
 			s.core.Advance(s.now, &out)
+			for _, t := range s.core.Asked() {
+				told = append(told, fmt.Sprintf("%s asked at %s", s.name(t), time.Duration(s.now)))
+			}
 			for _, t := range out {
 				told = append(told, fmt.Sprintf("%s at %s", s.told(t), time.Duration(s.now)))
 			}
@@ -390,6 +412,17 @@ func (s *storyteller) run(f []string) (string, error) {
 		s.core.DrainWithin(s.now, d, &out)
 	case "refusewaiters":
 		s.core.RefuseWaiters(s.now, &out)
+	case "stats":
+		st := s.core.Stats(s.now)
+		closed := time.Duration(0)
+		for _, d := range st.ClosedByClass[s.tickets[f[1]].ClassName()] {
+			closed += d
+		}
+		for _, k := range st.Queues[0].Classes {
+			if k.Class == s.tickets[f[1]].ClassName() {
+				told = append(told, fmt.Sprintf("class %s closed by %s, %s in all, fences %d", k.Class, k.ClosedBy, closed, st.Fences))
+			}
+		}
 	case "print":
 	case "old":
 		r := s.old[f[1]]
@@ -404,7 +437,25 @@ func (s *storyteller) run(f []string) (string, error) {
 	for _, t := range out {
 		told = append(told, s.told(t))
 	}
+	if s.core != nil {
+		for _, t := range s.core.Asked() {
+			told = append(told, s.name(t)+" asked")
+		}
+	}
 	return strings.Join(told, "; "), nil
+}
+
+// hints reads which ranks hold how many tokens of the prompt of t.
+func (s *storyteller) hints(t *Ticket, opt map[string]string) (hints [2]Hint) {
+	for l, name := range []string{"held", "dheld"} {
+		hints[l].PromptTokens = t.PromptTokens
+		for i, w := range words(opt[name]) {
+			id, tokens, _ := strings.Cut(w, ":")
+			n, _ := strconv.ParseInt(tokens, 10, 64)
+			hints[l].Holders[i] = Holder{s.ranks[id], n}
+		}
+	}
+	return hints
 }
 
 func words(s string) []string {

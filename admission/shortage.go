@@ -138,8 +138,11 @@ func (f *filter) roomAfter(o, t *Ticket, r *Rank) bool {
 	}
 	if i := o.class.prefillThreshold; i >= 0 && (r.role == RolePrefill || single) {
 		tokens := int64(0)
-		if r.role == RolePrefill || t.Target.shape != Disaggregated {
-			tokens = t.uncached()
+		switch {
+		case r.role == RolePrefill:
+			tokens = t.uncachedOn(PrefillLeg, r)
+		case t.Target.shape != Disaggregated:
+			tokens = t.uncachedOn(DecodeLeg, r)
 		}
 		if !f.index.notBusy(f.index.prefillThresholds[i], r, tokens, legs) {
 			return false

@@ -50,7 +50,11 @@ type TicketState struct {
 	ClassLimit              time.Duration
 	QueuedRaw, QueuedCached int64
 	WasQueued, Reconsidered bool
-	Lacked                  Resource
+	// Passes are how often it was passed over for the sake of caches, DeclinedAt when it
+	// first declined a rank for its own sake; 0: it has not.
+	Passes     int     `json:",omitempty"`
+	DeclinedAt Instant `json:",omitempty"`
+	Lacked     Resource
 
 	// What it was granted last, and what it still holds of that.
 	Prefill, Decode                         *RankRef
@@ -111,6 +115,7 @@ func stateOf(number uint64, t *Ticket) TicketState {
 		QueuedAt: t.queuedAt, LimitAt: t.limitAt, LostAt: t.lostAt, ClassAt: t.classAt, ClassLimit: time.Duration(t.classLimit),
 		QueuedRaw: t.queuedRaw, QueuedCached: t.queuedCached, WasQueued: t.wasQueue, Reconsidered: t.reconsidered, Lacked: t.lacked,
 		Prefill: refOf(t.Prefill), Decode: refOf(t.Decode),
+		Passes: int(t.passes), DeclinedAt: t.declinedAt,
 		HoldsPrefill: t.holdsPrefill, HoldsDecode: t.holdsDecode, DecodeActive: t.decodeActive,
 		Tokens: t.tokens, Blocks: t.heldBlocks, GrantedAt: t.granted,
 	}
@@ -164,6 +169,7 @@ func (p *Port) restoreTicket(s *TicketState) *Ticket {
 		weight: s.Cost, orderBy: s.OrderBy,
 		queuedAt: s.QueuedAt, limitAt: s.LimitAt, lostAt: s.LostAt, classAt: s.ClassAt, classLimit: int64(s.ClassLimit),
 		queuedRaw: s.QueuedRaw, queuedCached: s.QueuedCached, wasQueue: s.WasQueued, reconsidered: s.Reconsidered, lacked: s.Lacked,
+		passes: uint8(min(max(s.Passes, 0), 255)), declinedAt: s.DeclinedAt,
 		holdsPrefill: s.HoldsPrefill, holdsDecode: s.HoldsDecode, decodeActive: s.DecodeActive,
 		tokens: s.Tokens, heldBlocks: s.Blocks, granted: s.GrantedAt, probes: s.Probes,
 		state: ticketState(max(slices.Index(statuses[:], s.Status), 0)),

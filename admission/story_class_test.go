@@ -64,10 +64,10 @@ func TestPrefillFraction(t *testing.T) {
 	story(t, bothFractions+`
 limits queue=10 timeout=30s
 `+bigPair+`
-arrive a tokens=1600 uncached=1000 => a granted p1 d1
+arrive a tokens=1600 held=p1:600 => a granted p1 d1
 release a
 arrive b tokens=16 => b granted p1 d1
-arrive c tokens=1004 uncached=1001 => c granted p1 d1
+arrive c tokens=1004 held=p1:3 => c granted p1 d1
 arrive d tokens=16 => d queued
 start c
 first c => d granted p1 d1
@@ -148,7 +148,7 @@ add p1 prefill batched=100 topology=r1
 add p2 prefill batched=100 topology=r2
 add d1 decode kv=100 block=16 topology=r1
 add d2 decode kv=100 block=16 topology=r2
-arrive a tokens=1280 uncached=0 topology=required => a granted p1 d1
+arrive a tokens=1280 held=p1:1280 topology=required => a granted p1 d1
 arrive b tokens=160 topology=required => b granted p2 d2
 # p1 and d2 have room, but are not in one domain; p2 is busy, d1 full.
 arrive c tokens=16 topology=required => c queued

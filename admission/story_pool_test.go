@@ -120,7 +120,7 @@ func TestBlocks(t *testing.T) {
 	story(t, bothFractions+`
 limits queue=10 timeout=30s
 `+bigPair+`
-arrive a tokens=100000 uncached=0 => a granted p1 d1
+arrive a tokens=100000 held=p1:100000 => a granted p1 d1
 arrive b => b queued
 release a => b granted p1 d1
 grow b 100

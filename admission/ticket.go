@@ -68,6 +68,7 @@ type Ticket struct {
 	waited   time.Duration
 	refusal  *Refusal
 	wake     chan struct{}
+	ask      chan struct{} // for a Matcher
 
 	class        *class   // nil before the first arrival
 	weight       int64    // uncached prompt tokens at the first arrival
@@ -88,7 +89,12 @@ type Ticket struct {
 	modelGroup  *modelGroup // while queued
 	matched     *Target     // by the last call of Matcher
 
-	choice     Choice
+	choice  Choice
+	hintsAt Instant // when hints were handed in, or asked for, last
+	// By AffinityWait: when it first declined a rank, and until when it does; 0: it has not,
+	// or does not.
+	declinedAt, declineEnd Instant
+
 	tokens     int64 // prefill tokens held
 	heldBlocks int64
 	granted    Instant // when the holds began
@@ -103,6 +109,7 @@ type Ticket struct {
 	wasQueue                                bool // the last Acquire had to wait
 	ended                                   bool // Close was called
 	reconsidered                            bool
+	passes                                  uint8 // how often it was passed over
 	holdsPrefill, holdsDecode, decodeActive bool
 }
 
@@ -167,9 +174,14 @@ func (t *Ticket) blocks(size int64) int64 {
 	return legs * ((leg + size - 1) / size)
 }
 
-// uncached returns the prompt tokens that prefill has to compute.
+// uncached returns the prompt tokens that prefill has to compute at best.
 func (t *Ticket) uncached() int64 {
 	return min(max(t.PromptTokens-max(t.CachedTokens, 0), 0), maxAmount)
+}
+
+// uncachedOn returns the prompt tokens that r has to compute for leg l, by its own hint.
+func (t *Ticket) uncachedOn(l Leg, r *Rank) int64 {
+	return min(max(t.PromptTokens-max(t.Hints[l].Cached(r), 0), 0), maxAmount)
 }
 
 // size is what t counts for in the bytes that wait.

@@ -124,6 +124,15 @@ type Limits struct {
 	// Zero or less: no such limit.
 	OverloadWaiting int64
 	OverloadUsage   float64
+	// AffinityLookahead is how many of the first waiters of a class are looked at for each
+	// grant: the one with the most cached tokens on the rank it would be given is taken.
+	// One or less: the head is.
+	AffinityLookahead int
+	// AffinityMaxPasses is how often a waiter may be passed over so.
+	AffinityMaxPasses int
+	// AffinityWait is how long a waiter declines other ranks while the one that holds most
+	// of its prompt has no room, over all its waits. Zero or less: it takes what there is.
+	AffinityWait time.Duration
 	// RefuseEarly refuses a request at its arrival that would wait far beyond
 	// its bounds, instead of when the first of them has passed.
 	RefuseEarly bool

@@ -76,6 +76,8 @@ var packages = map[string]string{
 var unnoticed = map[string]string{
 	"fleet.leastLook":                "bounds how often a rank is looked at with tiny settings",
 	"admission.recheckEvery":         "a safety net: what it finds is a fault",
+	"admission.refreshApart":         "how seldom hints of waiting requests are looked through",
+	"admission.refreshEvery":         "how old hints of waiting requests may get: nothing waits for new ones",
 	"admission.leastHold":            "keeps a division finite",
 	"events.replayRetry":             "between the two attempts of one replay",
 	"kubernetes.reportPause":         "events of that time are one reading",

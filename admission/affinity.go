@@ -1,0 +1,306 @@
+package admission
+
+// Late binding: when it is the turn of a class, not its head is offered but one of its
+// first waiters: the one that finds most of its prompt cached where it would be sent. A
+// head that always takes the rank that has become free finds nothing there just when the
+// fleet is full, and so makes more work.
+//
+// It is bounded by how many are looked at, by how often each may be passed over, and by
+// the time that a waiter may decline ranks because the one that holds its prompt has no
+// room.
+
+// maxLookahead bounds how many waiters are looked at for one grant.
+const maxLookahead = 256
+
+// lookahead is how many of the first waiters of a class are looked at.
+func (l *Limits) lookahead() int { return min(max(l.AffinityLookahead, 1), maxLookahead) }
+
+// affinity looks for who is granted next among the first waiters of a class, and keeps
+// hints fresh. What it has is memory of one look.
+type affinity struct {
+	core *Core
+
+	opened  []laneCursor // lanes whose heads were looked at and are not blocked; they are out of the heap meanwhile
+	looked  []*Ticket
+	willing []*Ticket // those that have room and do not decline, in order
+	base    *Ticket   // the first of those that count together
+
+	cursors []laneCursor // memory of eachFirst
+	asked   []*Ticket    // since they were handed out last
+}
+
+// laneCursor is the next waiter of a lane to be looked at.
+type laneCursor struct {
+	lane *lane
+	next int
+}
+
+// startable returns the waiter of q to be granted next, with its ranks chosen, or nil.
+// Lanes whose heads have no room are blocked then.
+func (a *affinity) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
+	c, most := a.core, a.core.limits.lookahead()
+	a.base = nil
+	for len(a.looked) < most {
+		l, t := a.nextOf(q, most)
+		if t == nil || len(a.willing) > 0 && !t.equals(a.base) {
+			break
+		}
+		head := l.readyPos >= 0
+		if t.Target.shape == Bypass && !t.reconsidered {
+			a.close(q)
+			c.reconsider(now, t)
+			continue
+		}
+		lack := c.chooser.choose(t)
+		switch {
+		case head && lack == ResourceOverloaded:
+			a.close(q)
+			c.dequeue(now, t)
+			c.refuse(now, t, AllOverloaded, lack, 0, out)
+			continue
+		case head && lack != ResourceNone:
+			c.block(now, l, lack, c.few(t.Target, l.waitsOn(lack)))
+			continue
+		case head:
+			a.takeOut(q, l)
+		default:
+			a.cursorOf(l).next++
+		}
+		a.looked = append(a.looked, t)
+		switch {
+		case lack != ResourceNone:
+		case a.declines(now, t):
+			if head {
+				l.lack, l.since, l.heldUp = ResourceNone, 0, 0
+			}
+		default:
+			if len(a.willing) == 0 {
+				a.base = t
+			}
+			a.willing = append(a.willing, t)
+		}
+	}
+	best := a.choose(now, q)
+	for _, t := range a.looked {
+		if t != best {
+			t.Prefill, t.Decode = nil, nil
+		}
+	}
+	a.close(q)
+	return best
+}
+
+// nextOf returns the next waiter of q to be looked at, and its lane.
+func (a *affinity) nextOf(q *classQueue, most int) (l *lane, t *Ticket) {
+	if q.ready.Len() > 0 {
+		l = q.ready.First().lane
+		t = l.head()
+	}
+	for i := range a.opened {
+		x := &a.opened[i]
+		if x.next >= x.lane.waiters.Len() {
+			continue
+		}
+		if o := a.core.first(x.lane, x.next+1, 2*most)[x.next]; t == nil || o.ahead(t) {
+			l, t = x.lane, o
+		}
+	}
+	return l, t
+}
+
+// takeOut takes a lane out of those whose heads are to be looked at: the next of it is behind
+// its head.
+func (a *affinity) takeOut(q *classQueue, l *lane) {
+	q.ready.Remove(l.readyPos)
+	a.opened = append(a.opened, laneCursor{l, 1})
+}
+
+func (a *affinity) cursorOf(l *lane) *laneCursor {
+	for i := range a.opened {
+		if a.opened[i].lane == l {
+			return &a.opened[i]
+		}
+	}
+	panic("BUG: a waiter behind its head is looked at in a lane that is not open")
+}
+
+// close ends a look.
+func (a *affinity) close(q *classQueue) {
+	for i, x := range a.opened {
+		q.ready.Push(readyLane{x.lane})
+		a.opened[i].lane = nil
+	}
+	clear(a.looked)
+	clear(a.willing)
+	a.opened, a.looked, a.willing, a.base = a.opened[:0], a.looked[:0], a.willing[:0], nil
+}
+
+// choose returns the one of those that are willing that has the most tokens cached on the
+// rank it would be sent to, among equals the first, and notes whom it passes over.
+func (a *affinity) choose(now Instant, q *classQueue) (best *Ticket) {
+	at := 0
+	for i, t := range a.willing {
+		if (best == nil || t.choice.Held > best.choice.Held) && !a.passesTooMany(now, i) {
+			best, at = t, i
+		}
+	}
+	clear(q.passed)
+	q.passed, q.passedBy = q.passed[:0], best
+	for _, t := range a.willing[:at] {
+		if a.couldUse(t, best) {
+			q.passed = append(q.passed, t)
+		}
+	}
+	return best
+}
+
+// pass counts that those were passed over whom t is granted before.
+func (q *classQueue) pass(t *Ticket) {
+	if q.passedBy == t { // and not by a fence
+		for _, o := range q.passed {
+			o.passes = min(o.passes, 254) + 1
+		}
+	}
+	clear(q.passed)
+	q.passed, q.passedBy = q.passed[:0], nil
+}
+
+// passesTooMany tells whether somebody before the i-th of those that are willing may not be
+// passed over by it.
+func (a *affinity) passesTooMany(now Instant, i int) bool {
+	for _, t := range a.willing[:i] {
+		if !a.mayBePassed(now, t) && a.couldUse(t, a.willing[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// mayBePassed tells whether another one may be granted before t once more.
+func (a *affinity) mayBePassed(now Instant, t *Ticket) bool {
+	return int(t.passes) < a.core.limits.AffinityMaxPasses && !t.Retry && !t.Target.pinned() &&
+		(t.class.MaxWait <= 0 || t.classAt.Sub(now) > a.core.limits.AffinityWait)
+}
+
+// pinned tells whether a leg must run on a certain worker.
+func (t *Target) pinned() bool { return t.pins != [numLegs]string{} }
+
+// couldUse tells whether t, which has room, could be given the rank that is to prefill o.
+func (a *affinity) couldUse(t, o *Ticket) bool {
+	f := &a.core.chooser.filter
+	target := t.Target
+	if target == o.Target && target.free && t.Exclude.empty() && o.Exclude.empty() && f.unrestricted(t) &&
+		(target.shape == Disaggregated || t.class.blockThreshold < 0) {
+		return true // they choose from the same ranks
+	}
+	var s candidates
+	return f.find(t, &s) == ResourceNone && s.of(s.gating()).set.has(o.prefillRank().index)
+}
+
+// equals tells whether t and o, of one class, are equal in strict priority and deadline: in
+// that of a classifier. What their class gives them is in the order in which they came.
+func (t *Ticket) equals(o *Ticket) bool {
+	return t.StrictPriority == o.StrictPriority && t.classifiersDeadline() == o.classifiersDeadline()
+}
+
+func (t *Ticket) classifiersDeadline() Instant {
+	if t.orderBy != t.ClassDeadline {
+		return never
+	}
+	return t.orderBy
+}
+
+// waits tells whether t, which arrives and for which ranks were chosen, declines them. It does
+// so only where it may wait.
+func (a *affinity) waits(now Instant, t *Ticket, q *classQueue) bool {
+	c := a.core
+	if q.class.never || c.noWaits || c.drainEnd != never || c.waiting >= c.limits.QueueSize ||
+		c.limits.MaxWaitingBytes > 0 && c.waitingSize+t.size() > c.limits.MaxWaitingBytes {
+		return false
+	}
+	if kind, _, _ := q.limit(t); kind != LimitNone {
+		return false
+	}
+	c.setBounds(now, t, true)
+	t.classAt, t.classLimit = t.classWait(now)
+	return a.declines(now, t)
+}
+
+// declines tells whether t, for which ranks were chosen, waits for the one that holds most
+// of its prompt, and has no room, instead. If so, it is told when that ends.
+func (a *affinity) declines(now Instant, t *Ticket) bool {
+	end := a.patience(now, t)
+	if end <= now {
+		return false
+	}
+	if t.declinedAt == 0 {
+		t.declinedAt = max(now, 1)
+	}
+	if t.declineEnd != end {
+		t.declineEnd = end
+		if t.state == stateQueued {
+			t.setWake()
+			a.core.deadlines.Fix(t.deadlinePos)
+		}
+	}
+	return true
+}
+
+// patience is until when t, for which ranks were chosen, declines them; not after now: it
+// does not.
+func (a *affinity) patience(now Instant, t *Ticket) Instant {
+	wait := a.core.limits.AffinityWait
+	c := &t.choice
+	if wait <= 0 || c.Why != ChosenByRoom || c.Best < t.PromptTokens-c.Best {
+		return 0
+	}
+	end := now.Add(wait)
+	if t.declinedAt != 0 {
+		end = t.declinedAt.Add(wait)
+	}
+	if bound := t.bound(); bound != never {
+		end = min(end, bound-Instant(wait))
+	}
+	return end
+}
+
+// lookAgain looks at those of f who are not blocked, after room was taken: who declined it
+// may have none now.
+func (a *affinity) lookAgain(now Instant, f *modelGroup, out *[]*Ticket) {
+	if a.core.open(f) {
+		a.core.drain(now, f, out)
+	}
+}
+
+// open tells whether somebody in f waits without being blocked: he declines what there is, or
+// is behind such.
+func (qs *queues) open(f *modelGroup) bool {
+	if f.waiting == 0 || qs.limits.lookahead() == 1 {
+		return false
+	}
+	for _, p := range f.profiles {
+		if p.waiting == 0 {
+			continue
+		}
+		for _, q := range p.classes {
+			if q.ready.Len() > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// among tells whether t, which arrives, would be one of the first waiters of q that are looked at.
+func (a *affinity) among(q *classQueue, t *Ticket) bool {
+	most := a.core.limits.lookahead()
+	ahead := 0
+	for _, l := range q.ready.All() {
+		for i := 0; i < min(most, l.waiters.Len()) && a.core.first(l.lane, i+1, 2*most)[i].ahead(t); i++ {
+			if ahead++; ahead >= most {
+				return false
+			}
+		}
+	}
+	return true
+}
