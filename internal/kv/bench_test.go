@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -49,6 +50,13 @@ var big = sync.OnceValue(func() *bigIndex {
 	b.held = b.Stats().Held
 	return b
 })
+
+// cpuTime is what this process has computed; others may use the machine as well.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
 
 func heapNow() int64 {
 	runtime.GC()
@@ -121,7 +129,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 	b.ReportAllocs()
 	b.ResetTimer()
-	start := time.Now()
+	start := cpuTime()
 	n := 0
 	for i := 0; n < 2*b.N; i++ {
 		r, c := x.ranks[rnd.IntN(benchRanks)], chains[i%len(chains)]
@@ -129,7 +137,7 @@ func BenchmarkUpdate(b *testing.B) {
 		x.Undo(r, c, len(c))
 		n += 2 * len(c)
 	}
-	b.ReportMetric(float64(n)/time.Since(start).Seconds()/1e6, "M-updates/s")
+	b.ReportMetric(float64(n)/(cpuTime()-start).Seconds()/1e6, "M-updates/cpu-s")
 }
 
 // BenchmarkReplace stores prompts in ranks that are full, so that an old block goes for each
@@ -148,10 +156,10 @@ func BenchmarkReplace(b *testing.B) {
 	}
 	fill(80 * benchRanks)
 	b.ResetTimer()
-	start := time.Now()
+	start := cpuTime()
 	chains := b.N/benchOwn + 1
 	fill(chains)
-	b.ReportMetric(float64(2*chains*benchOwn)/time.Since(start).Seconds()/1e6, "M-updates/s")
+	b.ReportMetric(float64(2*chains*benchOwn)/(cpuTime()-start).Seconds()/1e6, "M-updates/cpu-s")
 }
 
 func BenchmarkMemory(b *testing.B) {

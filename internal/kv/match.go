@@ -13,6 +13,9 @@ func (x *Index) Match(keys []Key, g Group, mayUse func(*Rank) bool, out []Holder
 		return out
 	}
 	m := search{x: x, keys: keys, group: g, mayUse: mayUse, turn: uint32(turn)}
+	for i := 0; i < len(keys); i += i + 1 { // where deepest looks first
+		m.warmth += x.table.warm(Key(number(keys[i])))
+	}
 	from := len(out)
 	// In all ranks but uneven ones, who holds a block holds those before it: the deeper, the
 	// fewer. So the deepest block that anybody holds is found by doubling and halving, and
@@ -43,6 +46,8 @@ type search struct {
 
 	// known and fit are whether a rank may be found, by its number, as far as it was asked.
 	known, fit [searchRanks / 64]uint64
+
+	warmth uint64 // keeps reads for their effect from being left out
 
 	found int
 	ids   [MaxHolders]uint16

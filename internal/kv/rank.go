@@ -58,6 +58,7 @@ type step struct {
 	change
 	changed bool
 	evicted int
+	warmth  uint64 // keeps reads for their effect from being left out
 }
 
 // end tells the rest of the index what the step did.
@@ -83,7 +84,10 @@ func (s *step) store(keys []Key) (held int) {
 		return 0
 	}
 	at, added := uint32(0), 0
-	for _, k := range keys {
+	for i, k := range keys {
+		if i%warmed == 0 {
+			s.warm(keys[i:min(i+warmed, len(keys))])
+		}
 		n := number(k)
 		e, isNew := s.put(n, Key(n), at, at)
 		if e == 0 {
@@ -98,6 +102,17 @@ func (s *step) store(keys []Key) (held int) {
 	}
 	s.x.counts.stored.Add(uint64(added))
 	return held
+}
+
+// warmed is how many blocks are warmed together.
+const warmed = 16
+
+func (s *step) warm(keys []Key) {
+	sum := uint64(0)
+	for _, k := range keys {
+		sum += uint64(s.r.set.warm(number(k))) + s.x.table.warm(Key(number(k)))
+	}
+	s.warmth += sum
 }
 
 // seated tells whether the rank can hold something.
@@ -246,6 +261,13 @@ const (
 // tell of blocks, those before others are put back to the front, 64 of them at most.
 func (s *step) evict() bool {
 	set := &s.r.set
+	if s.evicted%warmed == 0 {
+		e := set.oldest()
+		for i := 0; i < warmed && e != 0; i++ {
+			s.warmth += uint64(set.warm(set.entries[e].number)) + s.x.table.warm(set.key(e))
+			e = set.entries[e].newer
+		}
+	}
 	for range evictLooks {
 		e := set.oldest()
 		if e == 0 {

@@ -101,6 +101,14 @@ func (s *set) find(number uint64) uint32 {
 	}
 }
 
+// warm reads what find will for a number; see table.warm.
+func (s *set) warm(number uint64) uint32 {
+	if s.live == 0 {
+		return 0
+	}
+	return s.index[s.home(number)]
+}
+
 // enter puts an entry into the index. It fails if it would be too far from its home.
 func (s *set) enter(e uint32) bool {
 	i := s.home(s.entries[e].number)

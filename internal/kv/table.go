@@ -141,6 +141,15 @@ func (v *view) lookUp(k Key, h uint64) uint64 {
 	return 0
 }
 
+// warm reads what find will for a key. The memory of several keys is fetched at once by
+// processors if they are warmed one after another, and what is in a cache then is found ten
+// times faster.
+func (t *table) warm(k Key) uint64 {
+	s, h := t.place(k)
+	v := s.view.Load()
+	return atomic.LoadUint64(&v.slots[v.home(h)].key)
+}
+
 func holderCount(holders uint64) int { return int(holders & 0xffff) }
 
 // holder returns the i-th of the holders.
