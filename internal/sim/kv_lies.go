@@ -47,7 +47,7 @@ var lieKinds = map[string]lieScope{
 	"twice": forBatches, "remove": forBatches, "bytes": forBatches, "form": forBatches, "close": forBatches, "trickle": forBatches,
 	"mute": forConnections, "http": forConnections, "hang-up": forConnections,
 	"replay-mute": forReplays, "replay-empty": forReplays, "replay-slow": forReplays, "replay-cut": forReplays,
-	"replay-endless": forReplays, "replay-form": forReplays, "replay-garbage": forReplays,
+	"replay-endless": forReplays, "replay-reverse": forReplays, "replay-form": forReplays, "replay-garbage": forReplays,
 }
 
 // KVLieHelp lists the kinds of lies and the keys that ParseKVLie reads.
@@ -64,8 +64,8 @@ Batches: drop (numbered, not sent; replays have it), lose (replays do not have i
  behind the batch), trickle (a byte each pause=D)
 Connections: mute (accepted, not greeted), http (another protocol), hang-up (closed at once)
 Replays: replay-mute (no answer), replay-empty (the end mark alone), replay-slow (pause=D before each batch),
- replay-cut (half, and no end mark), replay-endless, replay-form (with the topic where it has none, and the other
- way round), replay-garbage
+ replay-cut (half, and no end mark), replay-endless, replay-reverse (the last batch first), replay-form (with the
+ topic where it has none, and the other way round), replay-garbage
 `
 
 // ParseKVLie reads "kind=KIND,key=value,…".
@@ -223,10 +223,7 @@ func (b *batchLies) apply(l KVLie) {
 		stores(func(x *kvEvent) { x.size = n })
 	case "tokens":
 		stores(func(x *kvEvent) {
-			for ids := x.ids; len(x.ids) < n; {
-				x.ids = slices.Concat(x.ids, ids)
-			}
-			x.ids = x.ids[:n]
+			x.ids = slices.Repeat(x.ids, n/max(1, len(x.ids))+1)[:n]
 		})
 	case "unknown":
 		b.events = append([]kvEvent{{kind: unknownKind, hashes: []uint64{1, 2}}}, b.events...)
@@ -302,9 +299,9 @@ func (b *batchLies) message(seq uint64, payload []byte) eventMessage {
 
 // replayLies is a replay that may be lied about.
 type replayLies struct {
-	mute, empty, truncated, endless, garbage bool
-	topic                                    bool // replies have the topic
-	pause                                    time.Duration
+	mute, empty, truncated, endless, garbage, reverse bool
+	topic                                             bool // replies have the topic
+	pause                                             time.Duration
 }
 
 func (r *replayLies) apply(l KVLie) {
@@ -319,6 +316,8 @@ func (r *replayLies) apply(l KVLie) {
 		r.truncated = true
 	case "replay-endless":
 		r.endless = true
+	case "replay-reverse":
+		r.reverse = true
 	case "replay-form":
 		r.topic = !r.topic
 	case "replay-garbage":

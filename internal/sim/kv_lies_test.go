@@ -37,6 +37,12 @@ func TestKVLies(t *testing.T) {
 			if b := s.batch(); b.seq != 0 {
 				t.Errorf("the sequence is %d", b.seq)
 			}
+			p := s.w.current.Load().publishers[0]
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if len(p.kept) != 1 || p.kept[0].seq != 0 {
+				t.Errorf("kept are %v", p.kept)
+			}
 		}},
 		{"kind=block-size,value=0", func(t *testing.T, s *peer) {
 			if b := s.batch(); b.event(0)["block_size"] != uint64(0) {
@@ -204,7 +210,7 @@ func TestKVLies(t *testing.T) {
 		subscribe(t, w, 0, "") // and then it is as ever
 	})
 	t.Run("replays", func(t *testing.T) {
-		for kind, want := range map[string]string{"replay-empty": "end", "replay-slow": "0 1 2 3 end", "replay-cut": "0 1", "replay-endless": "0 1 2 3 0 1 2 3 0",
+		for kind, want := range map[string]string{"replay-empty": "end", "replay-slow": "0 1 2 3 end", "replay-cut": "0 1", "replay-endless": "0 1 2 3 0 1 2 3 0", "replay-reverse": "3 2 1 0 end",
 			"replay-form": "0 1 2 3 end", "replay-garbage": "? ?", "replay-mute": ""} {
 			told[kind] = true
 			w := eventFleet(t, WorkerOptions{})

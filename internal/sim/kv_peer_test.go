@@ -98,6 +98,7 @@ func unpack(t *testing.T, b []byte) (any, []byte) {
 // peer is a client of a publisher: a SUB socket, or a DEALER for replays.
 type peer struct {
 	t    *testing.T
+	w    *Worker // that it subscribes to
 	conn net.Conn
 	r    *bufio.Reader
 }
@@ -122,6 +123,7 @@ func subscribe(t *testing.T, w *Worker, rank int, topic string) *peer {
 	t.Helper()
 	n := w.Stats().Subscribers
 	p := connect(t, w.KVEndpoint(rank), "SUB")
+	p.w = w
 	p.send(append([]byte{1}, topic...))
 	if err := w.Wait(testContext(t), func(s Stats) bool { return s.Subscribers > n }); err != nil {
 		t.Fatal(err)

@@ -314,7 +314,12 @@ func (p *publisher) publish(events []kvEvent) {
 	}
 }
 
+// keepLocked keeps a batch to be repeated. What is kept is in order: a sequence that
+// went back is that of another engine, which knows nothing of the batches before.
 func (p *publisher) keepLocked(seq uint64, payload []byte) {
+	if n := len(p.kept); n > 0 && seq <= p.kept[n-1].seq {
+		p.kept, p.keptBytes = nil, 0
+	}
 	p.kept = append(p.kept, keptBatch{seq, payload})
 	p.keptBytes += len(payload)
 	for len(p.kept) > p.opt.Buffer || p.keptBytes > mostEventBytes && len(p.kept) > 1 {
@@ -373,6 +378,9 @@ func (p *publisher) repeat(c net.Conn, start uint64) error {
 	}
 	if lie.empty {
 		kept = nil
+	}
+	if lie.reverse {
+		slices.Reverse(kept)
 	}
 	for {
 		for i, b := range kept {
