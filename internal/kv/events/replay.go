@@ -86,7 +86,7 @@ func (s *Stream) askOnce(ctx context.Context, r replay) error {
 	if err := z.write(0, binary.BigEndian.AppendUint64(nil, from)); err != nil {
 		return err
 	}
-	total := 0
+	total, last, begun := 0, uint64(0), false
 	for n := 0; s.next < r.until; n++ {
 		parts, err := z.next(s.opts.ReplayTimeout)
 		if errors.Is(err, errIdle) {
@@ -118,10 +118,16 @@ func (s *Stream) askOnce(ctx context.Context, r replay) error {
 				continue
 			}
 		}
+		rewound := begun && seq <= last
+		last, begun = seq, true
 		switch {
-		case seq < s.next:
+		case seq >= r.until:
+			return nil
+		case seq < s.next && (!rewound || s.saw(seq, payload)):
 			s.duplicates.Add(1)
 			continue
+		case seq < s.next: // what came until now was from before a restart
+			s.restarted(seq)
 		case seq > s.next: // the engine does not have the ones before any more
 			s.lose()
 		}

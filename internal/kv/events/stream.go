@@ -242,7 +242,7 @@ func (s *Stream) message(ctx context.Context, parts [][]byte) {
 	seq, payload := binary.BigEndian.Uint64(parts[1]), parts[2]
 	switch {
 	case seq == endMark: // the publisher ends
-		s.restarted()
+		s.restarted(0)
 		return
 	case !s.known:
 		s.known, s.next = true, seq
@@ -250,16 +250,11 @@ func (s *Stream) message(ctx context.Context, parts [][]byte) {
 	case seq < s.next && s.saw(seq, payload):
 		s.duplicates.Add(1)
 		return
-	case seq < s.next: // it counts anew
-		s.restarted()
-		s.catchUp(ctx, seq)
+	case seq < s.next: // it counts anew; a replay might be of before
+		s.restarted(seq)
 	case seq > s.next:
 		s.gaps.Add(1)
 		s.catchUp(ctx, seq)
-	}
-	if seq < s.next { // the replay went on past it
-		s.duplicates.Add(1)
-		return
 	}
 	s.apply(seq, payload, true)
 }
@@ -280,7 +275,7 @@ func (s *Stream) resync(ctx context.Context) {
 		// if the engine has restarted.
 		err = s.ask(ctx, replay{until: endMark, verify: true})
 		if errors.Is(err, errRestarted) {
-			s.restarted()
+			s.restarted(0)
 			err = s.ask(ctx, replay{until: endMark})
 		}
 	}
@@ -293,9 +288,7 @@ func (s *Stream) resync(ctx context.Context) {
 // catchUp asks for the batches before seq. If it does not get them all, the rank is cleared,
 // and seq is the next.
 func (s *Stream) catchUp(ctx context.Context, seq uint64) {
-	if s.next < seq {
-		_ = s.ask(ctx, replay{until: seq}) // s.next says what it brought
-	}
+	_ = s.ask(ctx, replay{until: seq}) // s.next says what it brought
 	if s.next < seq {
 		s.lose()
 		s.next = seq
@@ -313,11 +306,13 @@ func (s *Stream) lose() {
 	}
 }
 
-// restarted tells that the engine has restarted, so that its next batch is number 0.
-func (s *Stream) restarted() {
+// restarted tells that the engine has restarted, and that seq is the next batch that is known
+// of it.
+func (s *Stream) restarted(seq uint64) {
 	s.restarts.Add(1)
-	s.next = 0
+	s.next = seq
 	s.emptied()
+	s.partial.Store(seq > 0)
 }
 
 // saw reports whether a batch is one of the last that were applied.
