@@ -178,10 +178,10 @@ func checkPool(c *Core, p *pool) error {
 		if size[r.groupID]++; size[r.groupID] == 1 {
 			groups++
 		}
-		if p.load.load(i) != r.amount(p.measure) {
-			return fmt.Errorf("rank %s: load %d, want %d", r.id, p.load.load(i), r.amount(p.measure))
+		if want := min(r.amount(p.measure), maxLoad); p.load.load(i) != want {
+			return fmt.Errorf("rank %s: load %d, want %d", r.id, p.load.load(i), want)
 		}
-		total += r.amount(p.measure)
+		total += min(r.amount(p.measure), maxLoad)
 		sum.add(r.holds())
 		sum.BatchedTokens += r.capacity.MaxBatchedTokens
 		sum.KVBlocks += r.capacity.KVBlocks
@@ -196,7 +196,7 @@ func checkPool(c *Core, p *pool) error {
 		}
 		if r.room {
 			rooms++
-			if b := best[r.groupID]; b == nil || p.load.keys[i].less(p.load.keys[b.index]) {
+			if b := best[r.groupID]; b == nil || p.load.keys[i] < p.load.keys[b.index] {
 				best[r.groupID] = r
 			}
 		}
@@ -231,7 +231,7 @@ func checkPool(c *Core, p *pool) error {
 		if (b == nil) != (root < 0) || b != nil && p.load.keys[root] != p.load.keys[b.index] {
 			return fmt.Errorf("the root of group %d is %d", g, root)
 		}
-		if b != nil && (least == nil || p.load.keys[b.index].less(p.load.keys[least.index])) {
+		if b != nil && (least == nil || p.load.keys[b.index] < p.load.keys[least.index]) {
 			least = b
 		}
 	}

@@ -13,7 +13,8 @@ func TestLoadTree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tree loadTree
 		n := 64
-		scale := rapid.SampledFrom([]int{0, 0, 40}).Draw(t, "scale")
+		scale := rapid.SampledFrom([]int{0, 0, 34, 36}).Draw(t, "scale")
+		pace := rapid.SampledFrom([]uint64{1, 1, maxSeq / 7}).Draw(t, "pace")
 		group, in := map[int]int{}, map[int]bool{}
 		size := map[int]int{}
 		for step := range uint64(rapid.IntRange(1, 60).Draw(t, "steps")) {
@@ -40,7 +41,7 @@ func TestLoadTree(t *testing.T) {
 					tree.join(g, n)
 				}
 				in[i] = rapid.IntRange(0, 3).Draw(t, "room") > 0
-				tree.put(i, g, int64(rapid.IntRange(0, 3).Draw(t, "load"))<<scale, step*uint64(rapid.IntRange(0, 1).Draw(t, "booked")), in[i])
+				tree.put(i, g, int64(rapid.IntRange(0, 3).Draw(t, "load"))<<scale, pace*step*uint64(rapid.IntRange(0, 1).Draw(t, "booked")), in[i])
 			}
 			set := make(bitmap, n/64)
 			members := 0
@@ -68,7 +69,7 @@ func TestLoadTree(t *testing.T) {
 				}
 				got, want := tree.min(set, count, only, &groups), -1
 				for i := range in {
-					if set.has(i) && (want < 0 || tree.keys[i].less(tree.keys[want])) {
+					if set.has(i) && (want < 0 || tree.keys[i] < tree.keys[want]) {
 						want = i
 					}
 				}
@@ -78,6 +79,31 @@ func TestLoadTree(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Ranks of equal load take turns however many bookings there have been: their order has few
+// bits, and is renumbered.
+func TestLoadTreeOrdersBookingsForever(t *testing.T) {
+	var tree loadTree
+	const n = 64
+	tree.join(0, n)
+	all := make(bitmap, 1)
+	for i := range n {
+		tree.put(i, 0, 0, 0, true)
+		all.set(i)
+	}
+	seq := uint64(1 << 60)
+	for turn := range 3 * n {
+		got := tree.min(all, n, -1, &[]bitmap{all})
+		if got != turn%n {
+			t.Fatalf("turn %d is %d", turn, got)
+		}
+		seq += maxSeq / (3 * n)
+		if turn%50 == 49 {
+			seq += maxSeq / 8
+		}
+		tree.put(got, 0, 0, seq, true)
+	}
 }
 
 // The ranks that fit, against a scan of a fleet of many words, with two block

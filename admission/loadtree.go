@@ -13,19 +13,22 @@ type loadTree struct {
 	leaves int       // a power of two; 0: the pool has no ranks
 	keys   []loadKey // by rank index
 	total  int64     // load of all
+	oldest uint64    // the booking that order 0 stands for
 	wins   [][]int32 // by group id; nil: the pool has no rank of the group
 }
 
 // loadKey orders ranks: by load, which is in what the pool's policy goes by, and then by
-// the order of their last bookings.
-type loadKey struct {
-	load int64
-	seq  uint64
-}
+// the order of their last bookings. It is load<<seqBits | order.
+type loadKey uint64
 
-func (k loadKey) less(o loadKey) bool {
-	return k.load < o.load || k.load == o.load && k.seq < o.seq
-}
+const (
+	seqBits = 28
+	maxSeq  = 1<<seqBits - 1
+	maxLoad = 1<<(64-seqBits) - 1 // loads beyond it are equal
+)
+
+func (k loadKey) load() int64 { return int64(k >> seqBits) }
+func (k loadKey) seq() uint64 { return uint64(k & maxSeq) }
 
 // In a tournament win, win[1] is the root and leaf i is win[leaves+i]; nobody
 // is -1.
@@ -46,8 +49,20 @@ func (t *loadTree) join(group, n int) {
 
 // forget takes the load of rank i, which does not take part any more, out of the total.
 func (t *loadTree) forget(i int) {
-	t.total -= t.keys[i].load
-	t.keys[i].load = 0
+	t.total -= t.keys[i].load()
+	t.keys[i] &= maxSeq
+}
+
+// renumber makes place for the orders of booking seq and many more, and returns that of
+// seq. The ranks that were not booked for the longest time become equal; no rank comes
+// before another that it came after.
+func (t *loadTree) renumber(seq uint64) uint64 {
+	by := seq - t.oldest - maxSeq/2
+	t.oldest += by
+	for i, k := range t.keys {
+		t.keys[i] = k - loadKey(min(k.seq(), by))
+	}
+	return seq - t.oldest
 }
 
 // leave forgets a group that has no rank left in the pool.
@@ -101,22 +116,27 @@ func (t *loadTree) better(a, b int32) int32 {
 		return b
 	case b < 0:
 		return a
-	case t.keys[b].less(t.keys[a]):
+	case t.keys[b] < t.keys[a]:
 		return b
 	}
 	return a
 }
 
-func (t *loadTree) load(i int) int64 { return t.keys[i].load }
+func (t *loadTree) load(i int) int64 { return t.keys[i].load() }
 
 // put sets the load of rank i of a group and whether it takes part. seq orders
 // bookings; zero keeps the order the rank has.
 func (t *loadTree) put(i, group int, load int64, seq uint64, in bool) {
-	if seq == 0 {
-		seq = t.keys[i].seq
+	load = min(load, maxLoad)
+	old := t.keys[i]
+	order := old.seq()
+	if seq != 0 {
+		if order = seq - t.oldest; order > maxSeq {
+			order = t.renumber(seq)
+		}
 	}
-	t.total += load - t.keys[i].load
-	t.keys[i] = loadKey{load, seq}
+	t.total += load - old.load()
+	t.keys[i] = loadKey(load)<<seqBits | loadKey(order)
 	leaf := int32(-1)
 	if in {
 		leaf = int32(i)
@@ -168,7 +188,7 @@ func (t *loadTree) min(set bitmap, n, only int, groups *[]bitmap) int {
 // does not go into a subtree whose winner is no better.
 func (t *loadTree) search(win []int32, p int, set, group bitmap, best int32) int32 {
 	w := win[p]
-	if w < 0 || best >= 0 && !t.keys[w].less(t.keys[best]) {
+	if w < 0 || best >= 0 && t.keys[best] <= t.keys[w] {
 		return best
 	}
 	if set.has(int(w)) {
@@ -188,13 +208,13 @@ func (t *loadTree) search(win []int32, p int, set, group bitmap, best int32) int
 // scan returns the better of best and the ranks of a word of a set.
 func (t *loadTree) scan(at int, word uint64, best int32) int32 {
 	keys := t.keys[at<<6:]
-	least := loadKey{load: math.MaxInt64}
+	least := loadKey(math.MaxUint64)
 	if best >= 0 {
 		least = t.keys[best]
 	}
 	for ; word != 0; word &= word - 1 {
 		i := bits.TrailingZeros64(word)
-		if k := keys[i]; k.less(least) {
+		if k := keys[i]; k < least || best < 0 {
 			best, least = int32(at<<6+i), k
 		}
 	}

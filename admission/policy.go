@@ -110,7 +110,8 @@ func (v *View) Load(i int) int64 {
 // room, and not for choices where Passing is true.
 func (v *View) Min() int { return v.pool.load.min(v.set, v.n, v.group, v.pool.groups) }
 
-// Amount returns what is booked on rank index i, by the measure of the pool's policy.
+// Amount returns what is booked on rank index i, by the measure of the pool's policy, up to
+// 2^36.
 func (v *View) Amount(i int) int64 { return v.pool.load.load(i) }
 
 // MeanAmount returns the mean of Amount over the candidates of the pool, whether they have
@@ -127,7 +128,7 @@ func (v *View) MeanLoad() float64 {
 // BookedBefore tells whether the last booking of rank index i is longer ago than that of
 // j.
 func (v *View) BookedBefore(i, j int) bool {
-	return v.pool.load.keys[i].seq < v.pool.load.keys[j].seq
+	return v.pool.load.keys[i].seq() < v.pool.load.keys[j].seq()
 }
 
 // Tokens returns the uncached prompt tokens that are booked on rank index i and not
