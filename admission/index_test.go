@@ -103,6 +103,9 @@ func TestLoadTreeOrdersBookingsForever(t *testing.T) {
 			seq += maxSeq / 8
 		}
 		tree.put(got, 0, 0, seq, true)
+		if tree.load(got) != 0 {
+			t.Fatalf("the order of bookings became a load of %d", tree.load(got))
+		}
 	}
 }
 

@@ -5,18 +5,17 @@ import "math"
 // Hint is what a policy may know of the request it places. Everything in it
 // was computed before the gate's lock was taken.
 type Hint struct {
-	// Key is the hash of what binds requests together (a routing key, a
-	// session); valid when HasKey is set.
-	Key    uint64
-	HasKey bool
 	// Holders are ranks that are believed to have cached the beginning of the prompt,
 	// the most tokens first. A nil rank ends them.
 	Holders [MaxHolders]Holder
 	// PromptTokens are those of the leg that Holders' tokens are a part of.
 	PromptTokens int64
+	// Key is the hash of what binds requests together (a routing key, a
+	// session); valid when HasKey is set.
+	Key uint64
 	// PrefixKey is the hash of the beginning of the prompt; valid when HasPrefix is set.
-	PrefixKey uint64
-	HasPrefix bool
+	PrefixKey         uint64
+	HasKey, HasPrefix bool
 }
 
 // MaxHolders is how many ranks a [Hint] names at most.
