@@ -119,6 +119,9 @@ func (a *arm) limits(o *Options) admission.Limits {
 		l.QueueSize = o.QueueSize
 	}
 	l.QueueTimeout = o.QueueTimeout
+	if a.late {
+		l.AffinityLookahead, l.AffinityMaxPasses, l.AffinityWait = o.AffinityLookahead, o.AffinityMaxPasses, o.AffinityWait
+	}
 	return l
 }
 

@@ -349,3 +349,22 @@ func TestPageOfNothing(t *testing.T) {
 		t.Fatal(err, b.String())
 	}
 }
+
+// In a fleet that is full a gate that lets the first come first has the caches hit nothing; one
+// that looks at several waiters keeps conversations where their blocks are.
+func TestLateBindingKeepsHitsInAFullFleet(t *testing.T) {
+	tr := conversations(200, 6)
+	o := Default()
+	o.Workers, o.CacheBlocks, o.TokensPerSecond, o.Slots = 4, 1000, 2500, 2
+	first := run(t, tr, o, "gate_first_come")
+	for _, late := range []string{"gate_late_binding", "gate_late_binding_approximate", "gate_late_binding_strict"} {
+		r := run(t, tr, o, late)
+		if r.HitRate < first.HitRate+0.1 || r.TTFTMean > first.TTFTMean/2 {
+			t.Errorf("%+v\nagainst %+v", r.Summary, first.Summary)
+		}
+	}
+	o.AffinityLookahead = 1
+	if r := run(t, tr, o, "gate_late_binding"); r.HitRate != first.HitRate || r.TTFTMean != first.TTFTMean {
+		t.Errorf("with a lookahead of 1: %+v\nwant %+v", r.Summary, first.Summary)
+	}
+}

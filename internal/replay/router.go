@@ -28,6 +28,7 @@ type router struct {
 	calls   map[*admission.Ticket]*call
 	planned time.Duration // when it is called for the next deadline
 	out     []*admission.Ticket
+	asked   []*admission.Ticket // memory
 }
 
 func newRouter(s *sim, number int) (*router, error) {
@@ -91,7 +92,11 @@ func (r *router) arrive(c *call) {
 	if k, ok := sessionKey(c.request); ok {
 		h.Key, h.HasKey = k, true
 	}
-	r.match(c)
+	if r.index != nil {
+		c.Match(t, &t.Hints)
+		t.CachedTokens = h.Holders[0].Tokens
+		t.Matcher = c
+	}
 	r.calls[t] = c
 	r.core.Arrive(r.now(), t, &r.out)
 	switch {
@@ -116,24 +121,40 @@ func sessionKey(q *Request) (key uint64, ok bool) {
 	return uint64(q.Blocks[min(int(n), len(q.Blocks))-1]), true
 }
 
-// match looks up which workers hold the prompt of a request.
-func (r *router) match(c *call) {
-	if r.index == nil {
-		return
-	}
-	h := &c.ticket.Hints[r.leg()]
-	h.Holders = [admission.MaxHolders]admission.Holder{}
-	c.ticket.CachedTokens = 0
+// Match looks up which workers hold the prompt of the request. It is that of
+// admission.Matcher.
+func (c *call) Match(t *admission.Ticket, hints *[2]admission.Hint) (changed bool) {
+	r := c.router
+	h := &hints[r.leg()]
+	var holders [admission.MaxHolders]admission.Holder
 	for i, f := range r.index.match(c.request.Blocks) {
-		tokens := c.request.tokens(f.Blocks)
-		h.Holders[i] = admission.Holder{Rank: r.ranks[f.Rank.Data().(int)], Tokens: tokens}
-		c.ticket.CachedTokens = max(c.ticket.CachedTokens, tokens)
+		holders[i] = admission.Holder{Rank: r.ranks[f.Rank.Data().(int)], Tokens: c.request.tokens(f.Blocks)}
+	}
+	changed = holders != h.Holders
+	h.Holders = holders
+	return changed
+}
+
+// refresh renews the hints that the gate wants to be renewed.
+func (r *router) refresh() {
+	for {
+		asked := r.core.Asked()
+		if len(asked) == 0 {
+			return
+		}
+		r.asked = append(r.asked[:0], asked...)
+		for _, t := range r.asked {
+			hints := t.Hints
+			if r.calls[t].Match(t, &hints) {
+				r.core.Refresh(r.now(), t, &hints, &r.out)
+			}
+		}
 	}
 }
 
 // decided acts on what the last step decided, and sees to the next deadline.
 func (r *router) decided() {
-	for len(r.out) > 0 {
+	for r.refresh(); len(r.out) > 0; r.refresh() {
 		out := r.out
 		r.out = nil
 		for _, t := range out {
