@@ -272,6 +272,33 @@ func TestNoEventsWanted(t *testing.T) {
 	})
 }
 
+// TestPortsOfEventsByLabel shows that labels which name the ports of events are in force at
+// once, and so is that they are taken back.
+func TestPortsOfEventsByLabel(t *testing.T) {
+	inBubble(t, settings{}, func(b *testbed) {
+		s := b.fakeStreams()
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		w := b.add(WorkerSpec{URL: urlA})
+		b.pass(time.Minute)
+		patch := func(p *Patch) {
+			t.Helper()
+			if _, err := b.Patch(t.Context(), w.id, p); err != nil {
+				t.Fatal(err)
+			}
+			b.pass(0)
+		}
+		patch(&Patch{Values: WorkerSpec{Labels: map[string]string{labelEventsPort: "7000"}}})
+		if s.opened() != 1 || !strings.HasSuffix(s.last().opts.Endpoint, ":7000") {
+			t.Fatalf("%d streams", s.opened())
+		}
+		patch(&Patch{UnsetLabels: []string{labelEventsPort}})
+		if s.last().isRunning() {
+			t.Error("followed without the label")
+		}
+	})
+}
+
 // TestSourceOfARank shows where the events of a rank are looked for.
 func TestSourceOfARank(t *testing.T) {
 	at := func(ranks ...int) (k kvEventSources) {

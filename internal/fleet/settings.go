@@ -112,6 +112,7 @@ func (f *Fleet) setInPlaceLocked(old *Worker, source string, set workerSettings,
 		f.forgetPairsLocked(old.Ranks())
 		f.sched.set(old.event, now)
 	}
+	f.streams.followLocked(old)
 	return old, true
 }
 
