@@ -76,9 +76,7 @@ func (x *exchange) noteCache() {
 		return
 	}
 	on := rank.Data().(*fleet.Rank)
-	if !x.call.Passing {
-		on.NoteComputed(x.call.Arrived.Add(x.began), rec.PromptTokens, max(reported, 0))
-	}
+	x.noteComputed(on, ch.Leg, reported)
 	if x.keys == nil {
 		return
 	}
@@ -92,6 +90,19 @@ func (x *exchange) noteCache() {
 		c.reported.Add(float64(rec.Cache.Reported))
 		x.keys.correct(on, ch.Held, rec.Cache.Reported)
 	}
+}
+
+// noteComputed tells the rank that prefilled what it computed of the prompt, of which its
+// events must have told.
+func (x *exchange) noteComputed(on *fleet.Rank, leg admission.Leg, cached int64) {
+	rec := &x.call.Record
+	if cached < 0 && leg == admission.DecodeLeg {
+		cached = 0 // some engines leave out that it was none
+	}
+	if cached < 0 || rec.Usage.PromptTokens <= 0 || x.ticket.Legs > 1 || x.call.Passing {
+		return // it is not known: the answer of a prefill leg may not have come yet
+	}
+	on.NoteComputed(x.call.Arrived.Add(x.began), rec.PromptTokens, cached)
 }
 
 // reportedCached is how much of the prompt the engine of the leg that prefills reports that

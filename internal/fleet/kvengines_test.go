@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/kv/events"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -24,8 +25,7 @@ func newCacheRig(t *testing.T, o sim.WorkerOptions) *cacheRig {
 	o.HealthDelay = -1
 	o.CacheReport = true
 	s := simFleet(t, sim.Options{Regular: 1, Worker: o})
-	f := live(t, settings{Health: quick, DPAware: true})
-	f.streams.silent = 200 * time.Millisecond
+	f := live(t, settings{Health: quick, DPAware: true, config: func(c *config.Config) { c.KV.EventsSilent = 200 * time.Millisecond }})
 	c := &cacheRig{T: t, f: f, engine: s.Regular(0)}
 	c.w = mustAdd(t, f, WorkerSpec{URL: c.engine.URL()})
 	ready(t, c.w)

@@ -18,7 +18,6 @@ type cacheStreams struct {
 	// immutable
 	f      *Fleet
 	open   func(events.Options) (eventStream, error)
-	silent time.Duration // 0: the stream's own limit
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -104,7 +103,7 @@ func (s *cacheStreams) startLocked(r *Rank, source events.Source, model string) 
 	x := s.f.opts.Index
 	st := &rankStream{rank: r, source: source, model: model, log: s.f.log, lines: &s.lines, since: time.Now()}
 	opened, err := s.open(events.Options{
-		Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic, Rank: source.Rank, Silent: s.silent,
+		Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic, Rank: source.Rank, Silent: s.f.cfg.KV.EventsSilent,
 		Emptied: func() { x.Clear(r.caches.approx) },
 	})
 	if err != nil {
