@@ -1,8 +1,10 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/telemetry"
 )
 
 // TestReloadsAreMetrics keeps away a reload that failed and that nobody is
@@ -63,5 +66,38 @@ func TestReloadsAreMetrics(t *testing.T) {
 	check("1", "1", "1", "2")
 	if r.reader.Load().Status().Hash == before {
 		t.Error("other files have the same hash")
+	}
+}
+
+// TestCachesAreKnownIfSomebodyAsks shows that there is an index of KV caches, for which events
+// are followed, where a choice goes by it, and else none.
+func TestCachesAreKnownIfSomebodyAsks(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want bool
+	}{
+		{nil, true},
+		{[]string{"--policy", "round_robin"}, false},
+		{[]string{"--pd-disaggregation", "--policy", "round_robin", "--prefill-policy", "cache_aware"}, true},
+		{[]string{"--pd-disaggregation", "--policy", "cache_aware", "--prefill-policy", "round_robin"}, false},
+	} {
+		cfg, _, err := config.Load(tc.args, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := newRouter(cfg, telemetry.NewLog(telemetry.LogOptions{Out: io.Discard}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		families, err := r.registry.Families()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := slices.ContainsFunc(families, func(f telemetry.Family) bool { return strings.HasPrefix(f.Name, "sluice_kv_index_") })
+		if got != tc.want {
+			t.Errorf("%v: an index %t, want %t", tc.args, got, tc.want)
+		}
+		r.close()
+		r.log.Close(logFlush)
 	}
 }

@@ -246,13 +246,17 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	if key := cfg.Log.AccessHashKey; key != "" {
 		kv.SetHashKey([]byte(key))
 	}
-	index := kv.New(kv.Options{MaxBytes: cfg.KV.IndexMemory})
+	var index *kv.Index // none where nobody asks what engines have cached
+	if dispatch.UsesCaches(cfg) {
+		index = kv.New(kv.Options{MaxBytes: cfg.KV.IndexMemory})
+		reg.MustRegister(kv.NewCollector(index))
+	}
 	r.fleet = fleet.New(gate, fleet.Options{
 		Config: cfg, Sockets: engines, Index: index, Log: log.Logger,
 		TokensPerByte: func(model string) float64 { return r.dispatcher.TokensPerByte(model) }, // there is one before the first worker
 	}, clock)
 	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})
-	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources), kv.NewCollector(index))
+	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
 	requests := dispatch.NewMetrics(reg)
 	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg, Index: index}, requests, log.Logger)
 	r.server, err = server.New(server.Options{

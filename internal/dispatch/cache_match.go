@@ -68,7 +68,7 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 	}
 	t := x.ticket.Target
 	m := &CacheMatch{Model: t.Model(), Adapter: place.spec.Adapter, PromptTokens: x.estimate * int64(max(x.plan.fan.Copies, 1)), Legs: []LegMatch{}}
-	if d.caches == nil {
+	if d.caches == nil || !d.caches.choosing {
 		return m, nil, reasonOK
 	}
 	m.LookedUp = true

@@ -41,17 +41,28 @@ type blockSizes struct {
 // newCaches is nil if nothing depends on the index.
 func newCaches(o *Options, f *fleet.Fleet) *caches {
 	cfg := o.Config
+	choosing := o.Index != nil && UsesCaches(cfg)
+	if !choosing && !cfg.Log.AccessPrefixHashes {
+		return nil
+	}
+	return &caches{index: o.Index, fleet: f, bypasses: bypassesByCache(cfg), choosing: choosing, logging: cfg.Log.AccessPrefixHashes, sizes: map[string]*blockSizes{}}
+}
+
+// UsesCaches tells whether any choice depends on what engines have cached: else nobody needs
+// to know it.
+func UsesCaches(cfg *config.Config) bool {
 	by := cfg.Routing.Policy
 	if cfg.Fleet.PDDisaggregation {
 		by = cfg.Routing.PrefillPolicy
 	}
-	cd := &cfg.ConditionalDisagg
-	bypasses := cfg.Fleet.PDDisaggregation && cd.Enabled && cd.Policy != config.ConditionalPrefillLoad
-	choosing := o.Index != nil && (policy.UsesHolders(string(by)) || bypasses)
-	if !choosing && !cfg.Log.AccessPrefixHashes {
-		return nil
-	}
-	return &caches{index: o.Index, fleet: f, bypasses: bypasses, choosing: choosing, logging: cfg.Log.AccessPrefixHashes, sizes: map[string]*blockSizes{}}
+	return policy.UsesHolders(string(by)) || bypassesByCache(cfg)
+}
+
+// bypassesByCache tells whether requests may run whole on decode ranks because of what these
+// have cached.
+func bypassesByCache(cfg *config.Config) bool {
+	c := &cfg.ConditionalDisagg
+	return cfg.Fleet.PDDisaggregation && c.Enabled && c.Policy != config.ConditionalPrefillLoad
 }
 
 const (
