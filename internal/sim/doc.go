@@ -94,7 +94,7 @@
 // token, and cached_tokens tells of it in each engine's form. Output is cached too, as
 // the tokens that its text will be in the next turn's prompt. The cache's blocks do not
 // count as used KV: running requests never evict them. In a pair both engines cache the
-// prompt; the decode's answer tells the number of its prefill, which comes with the KV,
+// prompt, SGLang's decode as with --disaggregation-decode-enable-radix-cache; the decode's answer tells the number of its prefill, which comes with the KV,
 // on vLLM in kv_transfer_params: without it all that came counts as cached. It is emptied by /flush_cache, /reset_prefix_cache,
 // ClearCache and a restart.
 //

@@ -39,6 +39,7 @@ type sequence struct {
 // error is a *wireError, errBroken, or the cause of ctx.
 func (w *Worker) run(ctx context.Context, l *lifetime, s *sequence, emit func(*sequence) error) error {
 	defer w.move(s, none)
+	defer w.freeBlocks(l, s)
 	if w.opt.Backend == VLLM {
 		return w.runVLLM(ctx, l, s, emit)
 	}

@@ -246,7 +246,7 @@ func (w *Worker) eventSources() object {
 	sources := object{}
 	if w.publishes() {
 		for rank := range w.opt.DPSize {
-			sources[strconv.Itoa(rank)] = w.eventsConfig(rank)
+			sources[strconv.Itoa(w.opt.FirstRank+rank)] = w.eventsConfig(rank)
 		}
 	}
 	return sources

@@ -332,6 +332,22 @@ func TestEventSources(t *testing.T) {
 			t.Errorf("rank %d told %+v", rank, b)
 		}
 	}
+	// A server that has a part of a model's ranks numbers them among all.
+	part := eventFleet(t, WorkerOptions{DPSize: 2, FirstRank: 4})
+	second := subscribe(t, part, 1, "")
+	if e, _ := get(part, "/kv_event_sources")["5"].(map[string]any); e["endpoint"] != strings.Replace(part.KVEndpoint(1), "127.0.0.1", "*", 1) {
+		t.Errorf("rank 5 is said to be at %v", e)
+	}
+	req, _ := http.NewRequest(http.MethodPost, part.URL()+"/v1/completions", strings.NewReader(idsBody(1, 17, "")))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Data-Parallel-Rank", "1")
+	if r := send(client(t), req); r.status != 200 {
+		t.Fatal(r)
+	}
+	if b := second.batch(); b.rank != uint64(5) {
+		t.Errorf("rank 5 told %+v", b)
+	}
+
 	off := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: VLLM}}).Regular(0)
 	if v := get(off, "/kv_event_sources"); len(v) != 0 || off.KVEndpoint(0) != "" {
 		t.Errorf("without events the sources are %v", v)

@@ -279,7 +279,7 @@ func (p *publisher) writeMessage(c net.Conn, m eventMessage) error {
 
 // publish sends a batch, as the lies that apply to it want.
 func (p *publisher) publish(events []kvEvent) {
-	b := &batchLies{encoder: p.encoder, events: events, seconds: float64(time.Now().UnixNano()) / 1e9, rank: p.rank, topic: p.opt.Topic}
+	b := &batchLies{encoder: p.encoder, events: events, seconds: float64(time.Now().UnixNano()) / 1e9, rank: p.w.opt.FirstRank + p.rank, topic: p.opt.Topic}
 	for _, l := range p.w.kvLies(p.rank, forBatches) {
 		b.apply(l)
 	}

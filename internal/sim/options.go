@@ -62,8 +62,8 @@ type WorkerOptions struct {
 	Adapters []string
 	// DPSize is the number of data-parallel ranks. Default 1.
 	DPSize int
-	// FirstRank is the number that a vLLM server gives the first of them in its metrics
-	// and its engines' ids, as one that has a part of a model's ranks does
+	// FirstRank is the number that a vLLM server gives the first of them in its metrics,
+	// its engines' ids and its KV events, as one that has a part of a model's ranks does
 	// (--data-parallel-start-rank). Requests name them from 0 all the same.
 	FirstRank int
 	// Timing is how long things take. SetTiming changes it later.

@@ -72,12 +72,14 @@ func (c *prefixCache) match(p *prompt, scope *cacheScope) int {
 	return n * c.size
 }
 
-// useLocked counts as a use of blocks that are cached, the first of them last.
+// useLocked counts as a use of those of a chain's blocks that are cached, the first of
+// them last.
 func (c *prefixCache) useLocked(keys []uint64) {
 	for i := len(keys) - 1; i >= 0; i-- {
-		b := c.blocks[keys[i]]
-		b.unlink()
-		c.touchLocked(b)
+		if b := c.blocks[keys[i]]; b != nil {
+			b.unlink()
+			c.touchLocked(b)
+		}
 	}
 }
 
@@ -231,6 +233,22 @@ func (p cachedPrompt) computed() {
 func (p cachedPrompt) received() {
 	p.planned()
 	p.computed()
+}
+
+// freeBlocks counts as a use of what a sequence had in the cache: while it ran its
+// blocks were in use, and they are free from now on.
+func (w *Worker) freeBlocks(l *lifetime, s *sequence) {
+	c := cachedPrompt{w, l, s, 0}.cache()
+	if c == nil {
+		return
+	}
+	keys := s.content.blocks
+	if s.growth != nil {
+		keys = s.growth.hasher.blocks
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.useLocked(keys)
 }
 
 // ClearCache empties the prefix caches of all ranks, as /reset_prefix_cache and

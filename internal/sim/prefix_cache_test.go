@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -441,6 +442,34 @@ func TestMembersOfTheDetails(t *testing.T) {
 		if r.status != 200 || !strings.Contains(r.body, tc.want) {
 			t.Errorf("%s %s: no %s in %d %s", tc.path, tc.body, tc.want, r.status, r.body)
 		}
+	}
+}
+
+// Blocks in use are those of a sequence that runs: when it ends they are the most
+// recently used.
+func TestBlocksAreFreedWhenTheSequenceEnds(t *testing.T) {
+	f := start(t, Options{Regular: 1, Worker: WorkerOptions{Backend: VLLM, CacheBlocks: 5, CacheReport: true}})
+	w, c := f.Regular(0), client(t)
+	release := make(chan struct{})
+	long := make(chan reply, 1)
+	w.SetTiming(Timing{DecodeStep: patience})
+	ctx, cancel := context.WithCancel(testContext(t))
+	go func() {
+		long <- post(ctx, c, w.URL()+"/v1/completions", strings.Replace(idsBody(100, 33, ""), `"max_tokens":1`, `"max_tokens":2`, 1))
+		close(release)
+	}()
+	if err := w.Wait(testContext(t), func(s Stats) bool { return s.Decoding == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, w, idsBody(200, 33, ""))
+	cancel()
+	<-release
+	if err := w.WaitIdle(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, w, idsBody(300, 33, "")) // evicts the last block of what was used before
+	if _, cached := reported(t, post(testContext(t), c, w.URL()+"/v1/completions", idsBody(100, 33, ""))); cached != 32 {
+		t.Errorf("%d tokens of the prompt that ended last were cached, want 32", cached)
 	}
 }
 

@@ -73,12 +73,16 @@ func (w *Worker) vllmServerInfo(rw http.ResponseWriter, _ *http.Request) {
 		}
 		transfer = object{"kv_connector": c, "kv_role": role}
 	}
+	var events any
+	if w.publishes() {
+		events = w.eventsConfig(0)
+	}
 	writeJSON(rw, http.StatusOK, object{"vllm_config": object{
 		"model_config":       object{"model": w.opt.Model, "served_model_name": w.opt.Model, "max_model_len": w.opt.ContextLength},
-		"cache_config":       object{"block_size": w.opt.PageSize, "num_gpu_blocks": w.opt.KVTokens / w.opt.PageSize},
+		"cache_config":       object{"block_size": w.opt.PageSize, "num_gpu_blocks": w.opt.KVTokens / w.opt.PageSize, "enable_prefix_caching": w.caches()},
 		"parallel_config":    object{"data_parallel_size": w.opt.DPSize, "tensor_parallel_size": 1, "pipeline_parallel_size": 1},
 		"scheduler_config":   object{"max_num_seqs": w.opt.MaxRunning, "max_num_batched_tokens": w.opt.ChunkedPrefillSize},
-		"kv_transfer_config": transfer,
+		"kv_transfer_config": transfer, "kv_events_config": events,
 	}})
 }
 
@@ -152,7 +156,7 @@ func (w *Worker) vllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(rw, "# TYPE vllm:cache_config_info gauge\n")
 	for rank := range counts {
 		fmt.Fprintf(rw, "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"%s\",engine=\"%d\","+
-			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\",user_specified_block_size=\"True\"} 1.0\n",
+			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\",prefix_caching_hash_algo=\"sha256\",user_specified_block_size=\"True\"} 1.0\n",
 			w.opt.PageSize, map[bool]string{true: "True", false: "False"}[w.caches()], rank+w.opt.FirstRank, w.opt.KVTokens, w.opt.KVTokens/w.opt.PageSize)
 	}
 	if c := w.opt.Connector; c == NIXL || c == NIXLPush {
