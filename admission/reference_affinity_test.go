@@ -223,7 +223,7 @@ func (m *reference) isUrgent(now Instant, t *refTicket) bool {
 // their prompts, but for the deadlines that their class gives them.
 func (t *refTicket) equals(o *refTicket) bool {
 	due := func(t *refTicket) Instant {
-		if c := t.real.ClassDeadline; c != 0 && (t.class.MaxWait == 0 || c <= t.arrival.Add(t.class.MaxWait)) {
+		if c := t.real.ClassDeadline; c != 0 && c == t.orderBy {
 			return c
 		}
 		return never

@@ -47,6 +47,9 @@ with the rest.`,
 		if missing := missingWorkers(cfg, rolesOf(cfg.Workers)); missing != "" && (cfg.File != "" || len(cfg.Workers) > 0) {
 			printLines(cmd.ErrOrStderr(), "sluice: warning: ", missing)
 		}
+		if advice := cfg.LookaheadAdvice(); advice != "" {
+			printLines(cmd.ErrOrStderr(), "sluice: ", advice)
+		}
 		checkList(cmd.ErrOrStderr(), cfg)
 		return cfg.WriteEffective(cmd.OutOrStdout())
 	}

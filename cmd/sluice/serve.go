@@ -188,7 +188,8 @@ func gateLimits(cfg *config.Config) admission.Limits {
 		QueueSize: openQueueSize, QueueTimeout: openQueueTimeout,
 		NoWorkerWait: cfg.Fleet.NoWorkerWait, StarvationGuard: a.StarvationGuard,
 		OverloadWaiting: value(a.OverloadWaiting), OverloadUsage: value(a.OverloadUsage),
-		RefuseEarly: cfg.Classes != nil && a.RefuseEarly == config.RefuseEarlyAuto,
+		RefuseEarly:       cfg.Classes != nil && a.RefuseEarly == config.RefuseEarlyAuto,
+		AffinityLookahead: cfg.Lookahead(), AffinityMaxPasses: a.AffinityMaxPasses, AffinityWait: a.AffinityWait,
 	}
 	switch {
 	case a.Enabled():
@@ -366,6 +367,9 @@ func (r *router) announce(cfg *config.Config) {
 	}
 	if cfg.Classes != nil {
 		r.log.Info("admission: by policy classes", "file", cfg.Admission.RouterPolicyConfig, "classes", len(r.gate.Classes()))
+	}
+	if advice := cfg.LookaheadAdvice(); advice != "" {
+		r.log.Warn(advice)
 	}
 	if cfg.Admission.Enabled() {
 		return

@@ -216,6 +216,11 @@ type Admission struct {
 	RefuseEarly     RefuseEarly   `yaml:"refuse_early" choices:"auto|off" default:"auto" reload:"true" help:"auto: with classes, a request is refused when it comes if it would wait more than 1.5 times as long as its deadline allows, by at least 20 admissions of its class in the last 30 seconds; it gets the code that it would have got at the deadline, with predicted: true. off: it waits until then."`
 	StarvationGuard time.Duration `yaml:"starvation_guard_secs" default:"5" unit:"secs" reload:"true" help:"When the request at the head of a queue has been overtaken by others for this long, a worker is reserved for it; 0: never."`
 
+	// What Lookahead makes of it is in force.
+	AffinityLookahead int           `yaml:"affinity_lookahead" default:"0" range:"0:256" reload:"true" help:"Late binding: how many of the first waiting requests of a class are looked at for each one that starts; the one that has most of its prompt cached on the worker that it would be given goes first. 1: the first one starts. 0: 32 with queue_order lanes and cache_aware for prefill (or whole requests), else 1."`
+	AffinityMaxPasses int           `yaml:"affinity_max_passes" default:"8" range:"0:250" reload:"true" help:"How many times a waiting request is passed over at most by later ones that have more in the cache of the worker."`
+	AffinityWait      time.Duration `yaml:"affinity_wait_secs" default:"3" unit:"secs" range:"0:" reload:"true" help:"With late binding: how long a waiting request, half of whose prompt is cached on a worker that has no room, declines other workers, in all. 0: it takes what there is."`
+
 	AssumedMaxRequests  int           `yaml:"assumed_max_requests" default:"64" range:"1:1000000" help:"When a class needs a capacity of a worker that is not known, the worker has room while it runs fewer requests than its max_running_requests, or than this number if that is not known either."`
 	OverloadStatus      int           `yaml:"overload_status" choices:"429|529" default:"429" help:"Status of requests that are refused because of a class limit, a deadline or a reject threshold."`
 	TrackOutputBlocks   bool          `yaml:"track_output_blocks" default:"false" alias:"router-track-output-blocks" help:"Book KV blocks for generated tokens too, as they are generated."`

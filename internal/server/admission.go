@@ -21,6 +21,7 @@ type (
 		Ranks        []rankDoc        `json:"ranks"`
 		ClosedMS     map[string]int64 `json:"closed_ms"`
 		Fences       uint64           `json:"fences"`
+		Affinity     affinityDoc      `json:"affinity"`
 		Unknown      uint64           `json:"unknown_classes"`
 		Missed       uint64           `json:"missed_events"`
 		Reload       *ReloadState     `json:"reload,omitempty"`
@@ -32,6 +33,16 @@ type (
 		MaxWaitingBytes int64 `json:"max_waiting_bytes,omitempty"`
 		GuardMS         int64 `json:"starvation_guard_ms,omitempty"`
 		RefuseEarly     bool  `json:"refuse_early,omitempty"`
+	}
+	// affinityDoc is late binding, and what is lost without it: tokens that were cached on
+	// workers without room.
+	affinityDoc struct {
+		Lookahead     int    `json:"lookahead"`
+		MaxPasses     int    `json:"max_passes"`
+		WaitMS        int64  `json:"wait_ms"`
+		Lost          uint64 `json:"cache_tokens_lost"`
+		LostPerMinute int64  `json:"cache_tokens_lost_per_minute"`
+		Remedy        string `json:"remedy,omitempty"`
 	}
 	thresholdsDoc struct {
 		DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
@@ -176,7 +187,14 @@ func (q *request) admission() {
 		Thresholds: thresholdsOf(st.Reject),
 		Waiting:    st.Waiting, WaitingBytes: st.WaitingBytes,
 		Queues: []queueDoc{}, Ranks: []rankDoc{}, ClosedMS: map[string]int64{},
+		Affinity: affinityDoc{
+			Lookahead: max(st.Limits.AffinityLookahead, 1), MaxPasses: st.Limits.AffinityMaxPasses, WaitMS: ms(st.Limits.AffinityWait),
+			Lost: st.CacheTokensLost, LostPerMinute: st.CacheTokensLostPerMinute,
+		},
 		Fences: st.Fences, Unknown: st.UnknownClasses, Missed: st.MissedEvents,
+	}
+	if st.Limits.AffinityLookahead <= 1 {
+		doc.Affinity.Remedy = q.s.cfg.LookaheadRemedy()
 	}
 	for by, d := range st.ClosedFor {
 		doc.ClosedMS[by.String()] = ms(d)

@@ -1,0 +1,54 @@
+package config
+
+import "cmp"
+
+// automaticLookahead is the lookahead of late binding where it is automatic and of use.
+const automaticLookahead = 32
+
+// Lanes reports whether requests wait in lanes, and not in one queue for each class.
+func (c *Config) Lanes() bool {
+	return c.Admission.QueueOrder == QueueLanes || c.Admission.QueueOrder == QueueAuto && c.Classes != nil
+}
+
+// ByCaches reports whether the workers that prefill are chosen by what their caches hold.
+func (c *Config) ByCaches() bool {
+	if c.Fleet.PDDisaggregation {
+		return c.Routing.PrefillPolicy == PolicyCacheAware
+	}
+	return c.Routing.Policy == PolicyCacheAware
+}
+
+// Lookahead is how many of the first waiters of a class are looked at for each grant, at
+// least 1.
+func (c *Config) Lookahead() int {
+	if c.Lanes() && c.ByCaches() {
+		return c.Admission.LookaheadOr(automaticLookahead)
+	}
+	return c.Admission.LookaheadOr(1)
+}
+
+// LookaheadOr is the lookahead that is set, else automatic.
+func (a Admission) LookaheadOr(automatic int) int { return cmp.Or(a.AffinityLookahead, automatic) }
+
+// LookaheadRemedy names the options by which fewer cached tokens are lost where requests start
+// in the order in which they came. It is "" where workers are not chosen by their caches, or
+// no request waits for room.
+func (c *Config) LookaheadRemedy() string {
+	if !c.ByCaches() || !c.Admission.Enabled() && c.Classes == nil {
+		return ""
+	}
+	if c.Lanes() {
+		return "--affinity-lookahead 32"
+	}
+	return "--queue-order lanes, or --affinity-lookahead 32"
+}
+
+// LookaheadAdvice tells what the order of waiting requests costs, or is "".
+func (c *Config) LookaheadAdvice() string {
+	remedy := c.LookaheadRemedy()
+	if remedy == "" || c.Lookahead() > 1 {
+		return ""
+	}
+	return "cache_aware with requests that start in the order in which they came: while all workers are full, the first one takes whichever has room, and finds little of its prompt cached there; " +
+		remedy + " lets requests start where their prompts are cached (GET /admission tells how many tokens are lost)"
+}
