@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/config/configtest"
 	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/policy"
 )
@@ -109,36 +110,59 @@ func BenchmarkRelay(b *testing.B) {
 		{"stream16", `,"stream":true`, stream(1), stream(16)},
 		{"stream256", `,"stream":true`, stream(1), stream(256)},
 	} {
-		b.Run(shape.name, func(b *testing.B) {
-			d := cannedRouter(b, shape.prefill, shape.decode)
-			body := []byte(chatBody(shape.extra))
-			r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", nil)
-			w := &sink{header: http.Header{}}
-			header := http.Header{"Content-Type": {"application/json"}, "User-Agent": {"bench"}}
-			b.ReportAllocs()
-			start := cpuTime()
-			for b.Loop() {
-				p, err := openai.Peek(openai.RouteChatCompletions, body, openai.PeekOptions{Refuse: openai.ControlledFields})
-				if err != nil {
-					b.Fatal(err)
-				}
-				clear(w.header)
-				call := &Call{Route: openai.RouteChatCompletions, Path: "/v1/chat/completions", Header: header, Peeked: p,
-					Free: p.Release, ID: "0123456789abcdef", Arrived: time.Now()}
-				d.Serve(w, r, call)
-				if call.Record.Status != http.StatusOK || call.Record.Reason != reasonOK {
-					b.Fatalf("%+v", call.Record)
-				}
-			}
-			b.ReportMetric(float64((cpuTime()-start).Nanoseconds())/1e3/float64(b.N), "cpu-µs/op")
-			b.ReportMetric(float64(w.bytes)/float64(b.N), "answer-B/op")
-		})
+		for _, o := range []struct {
+			name string
+			cannedOptions
+		}{
+			{shape.name, cannedOptions{}},
+			{shape.name + "/caches", cannedOptions{caches: true}},
+			{shape.name + "/caches/aggregated", cannedOptions{caches: true, aggregated: true}},
+			{shape.name + "/aggregated", cannedOptions{aggregated: true}},
+		} {
+			b.Run(o.name, func(b *testing.B) {
+				benchmarkRelay(b, cannedRouter(b, shape.prefill, shape.decode, o.cannedOptions), shape.extra)
+			})
+		}
 	}
 }
 
-// cannedRouter is a dispatcher before two canned engines.
-func cannedRouter(b *testing.B, prefill, decode string) *Dispatcher {
-	newPolicy, err := policy.New(policy.RoundRobin, 1)
+func benchmarkRelay(b *testing.B, d *Dispatcher, extra string) {
+	body := []byte(chatBody(extra))
+	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", nil)
+	w := &sink{header: http.Header{}}
+	header := http.Header{"Content-Type": {"application/json"}, "User-Agent": {"bench"}}
+	b.ReportAllocs()
+	start := cpuTime()
+	for b.Loop() {
+		p, err := openai.Peek(openai.RouteChatCompletions, body, openai.PeekOptions{Refuse: openai.ControlledFields})
+		if err != nil {
+			b.Fatal(err)
+		}
+		clear(w.header)
+		call := &Call{Route: openai.RouteChatCompletions, Path: "/v1/chat/completions", Header: header, Peeked: p,
+			Free: p.Release, ID: "0123456789abcdef", Arrived: time.Now()}
+		d.Serve(w, r, call)
+		if call.Record.Status != http.StatusOK || call.Record.Reason != reasonOK {
+			b.Fatalf("%+v", call.Record)
+		}
+	}
+	b.ReportMetric(float64((cpuTime()-start).Nanoseconds())/1e3/float64(b.N), "cpu-µs/op")
+	b.ReportMetric(float64(w.bytes)/float64(b.N), "answer-B/op")
+}
+
+// cannedOptions are which router stands before canned engines.
+type cannedOptions struct {
+	caches     bool // it knows what they have cached, and chooses by it
+	aggregated bool // one engine runs whole requests
+}
+
+// cannedRouter is a dispatcher before canned engines, one for each leg.
+func cannedRouter(b *testing.B, prefill, decode string, o cannedOptions) *Dispatcher {
+	name, index := policy.RoundRobin, (*kv.Index)(nil)
+	if o.caches {
+		name, index = policy.CacheAware, kv.New(kv.Options{})
+	}
+	newPolicy, err := policy.New(name, 1)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -146,11 +170,11 @@ func cannedRouter(b *testing.B, prefill, decode string) *Dispatcher {
 	gate := admission.NewGate(admission.Options{Limits: admission.Limits{PrefillSlots: 64, QueueSize: 100, QueueTimeout: time.Minute},
 		NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
 	cfg := configtest.New(func(c *config.Config) {
-		c.Fleet.PDDisaggregation, c.Admission.PrefillMaxInflight, c.Admission.ReserveOutputTokens = true, 64, 0
+		c.Fleet.PDDisaggregation, c.Admission.PrefillMaxInflight, c.Admission.ReserveOutputTokens = !o.aggregated, 64, 0
 		c.Health.Interval, c.Timeouts.Request, c.Server.SSEKeepalive, c.Retry.Disabled = time.Hour, time.Hour, 0, true
 	})
-	fl := fleet.New(gate, fleet.Options{Config: cfg}, clock)
-	d := New(gate, clock, fl, Options{Config: cfg},
+	fl := fleet.New(gate, fleet.Options{Config: cfg, Index: index}, clock)
+	d := New(gate, clock, fl, Options{Config: cfg, Index: index},
 		NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	b.Cleanup(func() {
 		if err := d.Wait(context.Background()); err != nil {
@@ -159,15 +183,23 @@ func cannedRouter(b *testing.B, prefill, decode string) *Dispatcher {
 		fl.Close()
 		gate.Close()
 	})
-	for _, s := range []fleet.WorkerSpec{
+	specs := []fleet.WorkerSpec{
 		{URL: cannedEngine(b, prefill), Type: config.WorkerPrefill, ModelID: "sim-model", BootstrapPort: 8998},
 		{URL: cannedEngine(b, decode), Type: config.WorkerDecode, ModelID: "sim-model"},
-	} {
+	}
+	serve := func() bool {
+		return gate.Candidates(admission.RolePrefill) > 0 && gate.Candidates(admission.RoleDecode) > 0
+	}
+	if o.aggregated {
+		specs = []fleet.WorkerSpec{{URL: cannedEngine(b, decode), Type: config.WorkerRegular, ModelID: "sim-model"}}
+		serve = func() bool { return gate.Candidates(admission.RoleRegular) > 0 }
+	}
+	for _, s := range specs {
 		if _, _, err := fl.Add(context.Background(), s); err != nil {
 			b.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(patience); gate.Candidates(admission.RolePrefill) == 0 || gate.Candidates(admission.RoleDecode) == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !serve(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			b.Fatal("the engines are no candidates")
 		}

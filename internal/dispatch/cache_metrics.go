@@ -69,6 +69,9 @@ func (x *exchange) noteCache() {
 		rank = x.ticket.Prefill
 	}
 	reported := x.reportedCached(ch.Leg)
+	if reported < 0 && rank != nil && rec.Reason == reasonOK && rank.Data().(*fleet.Rank).TellsCached() {
+		reported = 0
+	}
 	if x.keys != nil {
 		rec.Cache = CacheRecord{Why: ch.Why.String(), Best: ch.Best, Chosen: ch.Held, Reported: reported}
 	}
@@ -133,9 +136,10 @@ func (x *exchange) noteTokens() {
 }
 
 // correct tells the index what an answer says of a rank's cache. Where what the engine tells
-// in events was gone by, there is nothing to correct.
+// in events was gone by, there is nothing to correct; and answers to a list of prompts report
+// of all of them.
 func (k *promptKeys) correct(rank *fleet.Rank, believed, reported int64) {
-	if rank.Approx() != nil && (len(k.exact) == 0 || rank.Exact() == nil) {
+	if rank.Approx() != nil && !k.list && (len(k.exact) == 0 || rank.Exact() == nil) {
 		k.c.index.Correct(rank.Approx(), believed, reported)
 	}
 }

@@ -22,6 +22,7 @@ type promptKeys struct {
 	sent   keyChain   // what ranks are recorded to hold by being sent the prompt
 	exact  []keyChain // what engines' events tell, one for each size of blocks; of token ids
 	tokens int64      // of the prompt, over all its copies
+	list   bool       // it is the first of a list of prompts
 	// growing: the answer goes on where the prompt ends, so that the next turn of the
 	// conversation begins with both.
 	growing bool
@@ -83,7 +84,8 @@ func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate in
 	}
 	k := promptKeysPool.Get().(*promptKeys)
 	k.c = c
-	k.tokens = estimate / int64(max(p.BatchSize, 1)) // of the first prompt of a list
+	k.list = p.BatchSize > 1
+	k.tokens = estimate / int64(max(p.BatchSize, 1))
 	scope := scopeOf(p, model, adapter, form)
 	if p.PromptKind == openai.PromptTokens || p.PromptKind == openai.PromptTokenLists {
 		k.hashTokens(p, scope)

@@ -133,5 +133,6 @@ func (f *Fleet) emptyCachesLocked(w *Worker, why string) {
 	f.streams.forgetLocked(w, why)
 	for _, r := range w.Ranks() {
 		f.opts.Index.Clear(r.caches.approx)
+		r.caches.tellsCached.Store(false)
 	}
 }

@@ -124,17 +124,21 @@ func (s *rankStream) stop() {
 	s.rank.caches.exact.Store(nil)
 }
 
+// TellsCached tells whether the engine has ever reported cached tokens: then an answer without
+// such a count means none, as SGLang leaves a zero out.
+func (r *Rank) TellsCached() bool { return r.caches.tellsCached.Load() }
+
 // NoteComputed tells that the engine has computed a prompt here, since when, and how many of
 // its tokens it says to have found in its cache. Its events must tell of the blocks that it
 // computed; a stream that stays silent is degraded. It costs one read of a pointer for ranks
 // without events.
 func (r *Rank) NoteComputed(since time.Time, prompt, cached int64) {
+	if cached > 0 && !r.caches.tellsCached.Load() {
+		r.caches.tellsCached.Store(true)
+	}
 	s := r.caches.stream.Load()
 	if s == nil {
 		return
-	}
-	if cached > 0 && !r.caches.tellsCached.Load() {
-		r.caches.tellsCached.Store(true)
 	}
 	// An engine that never reports cached tokens may have found all of the prompt, and then
 	// it has no event to send.
