@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -390,4 +391,76 @@ func TestAddHolder(t *testing.T) {
 	f("3:9 2:8 1:7 0:6", 0, 6, 1, 7, 2, 8, 3, 9, 4, 5)
 	f("4:10 3:9 2:8 1:7", 0, 6, 1, 7, 2, 8, 3, 9, 4, 10)
 	f("0:10 3:9 2:8 1:7", 0, 6, 1, 7, 2, 8, 3, 9, 0, 10)
+}
+
+// TestASilentEngineThatToldBeforeHasNothingCached: SGLang leaves a count of zero out.
+func TestASilentEngineThatToldBeforeHasNothingCached(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 1}}))
+	w := r.sim.Workers()[0]
+	for i, step := range []struct {
+		told     string
+		reported int64
+	}{{"null", -1}, {`{"cached_tokens":400}`, 400}, {"null", 0}} {
+		w.SetFault(sim.Fault{Path: "/v1/chat/completions", Status: 200, ContentType: typeJSON,
+			Body: `{"choices":[{"index":0,"message":{"role":"assistant","content":"x"}}],"usage":{"prompt_tokens":500,"completion_tokens":1,"prompt_tokens_details":` + step.told + `}}`})
+		if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		if c := r.waitRecord(i).Cache; c.Reported != step.reported || i > 0 && c.Chosen == 0 {
+			t.Errorf("request %d: %+v", i, c)
+		}
+		w.ClearFaults()
+	}
+}
+
+// TestKeysAreLoggedWhateverThePolicyIs, and nothing is looked up for that.
+func TestKeysAreLoggedWhateverThePolicyIs(t *testing.T) {
+	for _, logs := range []bool{false, true} {
+		r := newRig(t, rigOptions{sim: sim.Options{Regular: 2}, index: kv.New(kv.Options{}), config: func(c *config.Config) {
+			c.Routing.Policy, c.Log.AccessPrefixHashes = config.PolicyRoundRobin, logs
+		}})
+		body := strings.Replace(turns(), words, words+words, 1)
+		for range 2 {
+			if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 200 {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+		}
+		one, two := r.waitRecord(0), r.waitRecord(1)
+		if n := len(one.PromptKeys); logs != (n > 0) || shared(one.PromptKeys, two.PromptKeys) != n {
+			t.Errorf("logged %t: %d and %d keys", logs, n, len(two.PromptKeys))
+		}
+		if two.Cache.Why != "" || two.DecodeRank == one.DecodeRank {
+			t.Errorf("looked up: %+v", two)
+		}
+	}
+}
+
+// TestAWaitingRequestIsLookedUpAgain: what comes to be held while it waits counts.
+func TestAWaitingRequestIsLookedUpAgain(t *testing.T) {
+	r := newRig(t, aware(pd(rigOptions{limits: admission.Limits{PrefillSlots: 1, QueueSize: 10, QueueTimeout: patience}})))
+	p := r.sim.Prefill(0)
+	p.Freeze()
+	done := make(chan answer, 2)
+	go func() { done <- r.chat("") }()
+	r.until("the slot is taken", func() bool {
+		return slices.ContainsFunc(r.gate.Stats().Ranks, func(s admission.RankStats) bool { return s.PrefillSlots == 1 })
+	})
+	go func() { done <- r.do(t.Context(), "/v1/chat/completions", turns()) }()
+	r.until("one waits", func() bool { return r.gate.Waiting() == 1 })
+	k := r.d.caches.hashPrompt(mustPeek(t, turns()), "sim-model", "", 1000)
+	defer k.release()
+	looked := r.d.caches.index.Stats().Lookups
+	for _, w := range r.fleet.List() {
+		r.d.caches.index.Record(w.Ranks()[0].Approx(), k.sent.keys())
+	}
+	r.until("it was looked up again", func() bool { return r.d.caches.index.Stats().Lookups > looked })
+	p.Thaw()
+	for range 2 {
+		if a := <-done; a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	if rec := r.waitRecord(1); rec.Cache.Why != "holder" || rec.Cache.Best == 0 {
+		t.Errorf("%+v", rec.Cache)
+	}
 }
