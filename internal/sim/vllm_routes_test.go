@@ -1,11 +1,13 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -248,4 +250,37 @@ func FuzzTokens(f *testing.F) {
 			t.Errorf("%q came back as %q in %d tokens", text, back, n)
 		}
 	})
+}
+
+// The tokens of a text do not depend on where it is cut.
+func TestTokensOfATextThatGrows(t *testing.T) {
+	text := []byte("plain ASCII, grüße, 世界, and \x00\xff bytes that are no text; then plain again")
+	var want []int64
+	tokenize(text, func(id int64) { want = append(want, id) })
+	for cut := range text {
+		got := []int64{bos}
+		add := func(id int64) { got = append(got, id) }
+		n := pieces(text[:cut], add)
+		rest := append(bytes.Clone(text[n:cut]), text[cut:]...)
+		flush(rest[pieces(rest, add):], add)
+		if !slices.Equal(got, want) {
+			t.Errorf("cut at %d: %v, want %v", cut, got, want)
+		}
+	}
+	for _, piece := range []string{"abcd", "\x00\x01\x7f~"} {
+		var id int64
+		if pieces([]byte(piece), func(x int64) { id = x }); id != token([]byte(piece)) {
+			t.Errorf("%q is %d, want %d", piece, id, token([]byte(piece)))
+		}
+	}
+}
+
+func BenchmarkTokenize(b *testing.B) {
+	text := bytes.Repeat([]byte("some words of a prompt. "), 128<<10/24)
+	b.SetBytes(int64(len(text)))
+	h := hasher{size: 16}
+	for b.Loop() {
+		h.prompt = prompt{blocks: h.blocks[:0]}
+		tokenize(text, h.add)
+	}
 }
