@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 )
 
@@ -59,7 +60,10 @@ func (s *Stream) ask(ctx context.Context, r replay) error {
 	if err != nil && !errors.Is(err, errRestarted) && sleep(limit, replayRetry) {
 		err = s.askOnce(limit, r) // from where the first attempt has come to
 	}
-	if err != nil && limit.Err() != nil {
+	switch {
+	case err != nil && limit.Err() != nil && errors.Is(err, net.ErrClosed): // closed for the time limit
+		err = fmt.Errorf("not done in %v", s.opts.ReplayTimeout)
+	case err != nil && limit.Err() != nil:
 		err = fmt.Errorf("not done in %v: %w", s.opts.ReplayTimeout, err)
 	}
 	s.nextReplay = time.Now().Add(replayRest * time.Since(began))

@@ -15,7 +15,8 @@ type Snapshot struct {
 	Lag time.Duration
 	// LastEvent is when the last live batch came; zero: none did.
 	LastEvent time.Time
-	// LastError is why the stream was last Degraded or a replay failed.
+	// LastError is what was last wrong: why the stream was Degraded, something was missed or
+	// could not be read. It stays when all is well again.
 	LastError string
 
 	Batches, Events uint64

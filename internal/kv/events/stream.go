@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -62,7 +63,10 @@ const endMark = math.MaxUint64
 // remembered is how many of the last batches are known by their contents.
 const remembered = 1 << 10
 
-var errSilent = errors.New("the engine served requests, but no event came")
+var (
+	errSilent      = errors.New("the engine served requests, but no event came")
+	errNotRepeated = errors.New("the engine does not repeat them")
+)
 
 // Stream follows the events of one rank.
 //
@@ -237,6 +241,7 @@ func (s *Stream) follow(ctx context.Context) error {
 func (s *Stream) message(ctx context.Context, parts [][]byte) {
 	if len(parts) != 3 || len(parts[1]) != 8 || !bytes.HasPrefix(parts[0], []byte(s.opts.Topic)) {
 		s.badMessages.Add(1)
+		s.failed(fmt.Errorf("%s: a message of %d frames that is no batch of topic %q: the first is %.40q", s.endpoint, len(parts), s.opts.Topic, parts[0]))
 		return
 	}
 	seq, payload := binary.BigEndian.Uint64(parts[1]), parts[2]
@@ -288,8 +293,9 @@ func (s *Stream) resync(ctx context.Context) {
 // catchUp asks for the batches before seq. If it does not get them all, the rank is cleared,
 // and seq is the next.
 func (s *Stream) catchUp(ctx context.Context, seq uint64) {
-	_ = s.ask(ctx, replay{until: seq}) // s.next says what it brought
-	if s.next < seq {
+	err := s.ask(ctx, replay{until: seq})
+	if s.next < seq { // whatever the error is
+		s.failed(fmt.Errorf("%d batches from number %d on were missed: %w", seq-s.next, s.next, cmp.Or(err, errNotRepeated)))
 		s.lose()
 		s.next = seq
 	}
@@ -338,6 +344,7 @@ func (s *Stream) apply(seq uint64, payload []byte, live bool) {
 	if got.broken {
 		// What was in its lost part may have been removals.
 		s.badMessages.Add(1)
+		s.failed(fmt.Errorf("%s: batch %d cannot be read to its end", s.endpoint, seq))
 		s.lose()
 		return
 	}

@@ -190,6 +190,9 @@ func TestAGapThatCannotBeFilledClears(t *testing.T) {
 				s.engine.publish(storedEvent(3))
 				time.Sleep(DefaultReplayTimeout - time.Since(began)) // the longest that it may take
 				s.told(c.want)
+				if e := s.stream.Snapshot().LastError; strings.Contains(c.want, unfilled) != strings.Contains(e, "from number") {
+					t.Errorf("error %q", e)
+				}
 				s.engine.publish(storedEvent(4))
 				s.told("stored [4] of 2: [1 2]") // without a gap, and once
 			})
@@ -430,6 +433,9 @@ func TestMessagesThatAreNoBatches(t *testing.T) {
 		s.engine.sendAll([]byte("another"), number(1), ev)
 		s.told("")
 		s.counted(func(n Snapshot) []uint64 { return []uint64{n.BadMessages, n.Batches, n.Connects} }, 5, 1, 1)
+		if e := s.stream.Snapshot().LastError; e != `worker:5557: a message of 3 frames that is no batch of topic "kv@": the first is "another"` {
+			t.Error(e)
+		}
 		s.engine.publish(storedEvent(2)) // none of them counted
 		s.told("stored [2] of 2: [1 2]")
 

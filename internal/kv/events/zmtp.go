@@ -29,7 +29,7 @@ const (
 const (
 	connectTimeout = 5 * time.Second  // connection and handshake together
 	writeTimeout   = 5 * time.Second  // of anything that is sent
-	messageTimeout = 30 * time.Second // from the first byte of a message to its last
+	messageTimeout = 10 * time.Second // from the first byte of a message to its last
 )
 
 // errIdle: no message came in the time that was given; the connection is as it was.
@@ -212,7 +212,7 @@ func (z *zconn) message(flags byte, size int) ([][]byte, error) {
 			return nil, fmt.Errorf("a message of more than %d frames", maxFrames)
 		}
 		if size > maxFrame || len(z.buf)+size > maxMessage {
-			return nil, fmt.Errorf("a frame of %d bytes after %d of its message: at most %d and %d are read",
+			return nil, fmt.Errorf("a frame of %d bytes or more after %d of its message: at most %d and %d are read",
 				size, len(z.buf), maxFrame, maxMessage)
 		}
 		if err := z.read(size); err != nil {
