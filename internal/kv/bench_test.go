@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/internal/kv/events"
 )
 
 // bigIndex is an index of 1,000 ranks that hold about 10 million blocks: chains of 32 blocks
@@ -160,6 +162,45 @@ func BenchmarkReplace(b *testing.B) {
 	chains := b.N/benchOwn + 1
 	fill(chains)
 	b.ReportMetric(float64(2*chains*benchOwn)/(cpuTime()-start).Seconds()/1e6, "M-updates/cpu-s")
+}
+
+// BenchmarkEvents is BenchmarkReplace for engines' events: each stores the blocks of a prompt
+// of 16 tokens a block and removes those of an old one.
+func BenchmarkEvents(b *testing.B) {
+	x := New(Options{MaxBytes: 4 << 30})
+	rnd := rand.New(rand.NewPCG(7, 8))
+	var ranks [benchRanks]*Exact
+	var held [benchRanks][][]uint64
+	stored := &events.Stored{BlockSize: 16, Tokens: make([]uint32, 16*benchOwn), Hashes: make([]uint64, benchOwn)}
+	store := func(i int) {
+		for j := range stored.Hashes {
+			stored.Hashes[j] = rnd.Uint64()
+			stored.Tokens[16*j] = rnd.Uint32()
+		}
+		ranks[i].Stored(stored)
+		held[i] = append(held[i], slices.Clone(stored.Hashes))
+	}
+	for i := range ranks {
+		ranks[i] = NewExact(x, RankSpec{}, "m")
+		for range 50 {
+			store(i)
+		}
+	}
+	if s := x.Stats(); true {
+		b.ReportMetric(float64(s.Bytes)/float64(s.Held), "B/held")
+	}
+	b.ResetTimer()
+	start := cpuTime()
+	n := 0
+	for ; n < 2*b.N; n += 2 * benchOwn {
+		i := rnd.IntN(len(ranks))
+		gone := held[i][0]
+		held[i] = held[i][1:]
+		slices.Reverse(gone)
+		ranks[i].Removed(&events.Removed{Hashes: gone})
+		store(i)
+	}
+	b.ReportMetric(float64(n)/(cpuTime()-start).Seconds()/1e6, "M-updates/cpu-s")
 }
 
 func BenchmarkMemory(b *testing.B) {

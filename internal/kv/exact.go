@@ -110,7 +110,10 @@ func (e *Exact) removeLocked(hashes []uint64) {
 	e.rank.mu.Lock()
 	defer e.rank.mu.Unlock()
 	s := step{x: e.x, r: e.rank}
-	for _, h := range hashes {
+	for i, h := range hashes {
+		if i%warmed == 0 {
+			s.warmHashes(hashes[i:min(i+warmed, len(hashes))])
+		}
 		known := s.remove(h)
 		freed := e.aside.remove(h)
 		e.x.used.Add(-freed)
@@ -268,10 +271,20 @@ func (e *Exact) storePart(sec *secret, r run) partResult {
 		}
 		k = set.keys[at]
 	}
+	// The keys are made first, for the memory of several blocks is fetched together.
+	var keys [lockedBlocks]Key
+	for i := range most {
+		k = Key(number(sec.next(k, r.contents[i])))
+		keys[i] = k
+	}
 	newer, added := uint32(0), 0
 	defer func() { e.x.counts.stored.Add(uint64(added)) }()
 	for i, h := range r.hashes[:most] {
-		k = Key(number(sec.next(k, r.contents[i])))
+		if k = keys[i]; i%warmed == 0 {
+			end := min(i+warmed, most)
+			s.warmHashes(r.hashes[i:end])
+			s.warmKeys(keys[i:end])
+		}
 		if was := set.find(h); was != 0 && set.keys[was] != k {
 			if slices.Contains(r.hashes[:i], h) {
 				return partFull // twice in one event: it means nothing

@@ -108,11 +108,22 @@ func (s *step) store(keys []Key) (held int) {
 const warmed = 16
 
 func (s *step) warm(keys []Key) {
-	sum := uint64(0)
 	for _, k := range keys {
-		sum += uint64(s.r.set.warm(number(k))) + s.x.table.warm(Key(number(k)))
+		s.warmth += uint64(s.r.set.warm(number(k))) + s.x.table.warm(Key(number(k)))
 	}
-	s.warmth += sum
+}
+
+// warmKeys is warm for blocks that are found by their hashes, see warmHashes.
+func (s *step) warmKeys(keys []Key) {
+	for _, k := range keys {
+		s.warmth += s.x.table.warm(k)
+	}
+}
+
+func (s *step) warmHashes(hashes []uint64) {
+	for _, h := range hashes {
+		s.warmth += uint64(s.r.set.warm(h))
+	}
 }
 
 // seated tells whether the rank can hold something.
@@ -249,17 +260,29 @@ func (s *step) evictFor(parent uint32) bool {
 	return set.live < bound
 }
 
-const (
-	// evictWith is how many blocks go at most for one that comes.
-	evictWith = 16
-	// evictLooks bounds the search for a block to evict.
-	evictLooks = 64
-)
+// evictWith is how many blocks go at most for one that comes.
+const evictWith = 16
 
-// evict drops the block that was stored least recently among those that no other is after.
-// Where a chain was stored from its first block that is the last of the list; where events
-// tell of blocks, those before others are put back to the front, 64 of them at most.
+// evict drops the block that was stored least recently among those that no other is after:
+// the last of the list, if a chain was stored from its first block on. What events tell of is
+// put into that order when it is needed, and then an eighth goes at once, so that it is not
+// needed soon again.
 func (s *step) evict() bool {
+	if s.evictOldest() {
+		return true
+	}
+	set := &s.r.set
+	if !set.byHash || set.live == 0 {
+		return false // the last block is before the one that comes, as all are
+	}
+	set.settle()
+	was := set.live
+	for set.live >= was-was/8 && s.evictOldest() {
+	}
+	return set.live < was
+}
+
+func (s *step) evictOldest() bool {
 	set := &s.r.set
 	if s.evicted%warmed == 0 {
 		e := set.oldest()
@@ -268,22 +291,13 @@ func (s *step) evict() bool {
 			e = set.entries[e].newer
 		}
 	}
-	for range evictLooks {
-		e := set.oldest()
-		if e == 0 {
-			return false
-		}
-		if set.kids(e) == 0 {
-			s.drop(e)
-			s.evicted++
-			return true
-		}
-		if !set.byHash {
-			return false // it is before the block that comes, as all are
-		}
-		set.touch(e, 0)
+	e := set.oldest()
+	if e == 0 || set.kids(e) > 0 {
+		return false
 	}
-	return false
+	s.drop(e)
+	s.evicted++
+	return true
 }
 
 // evictTo drops blocks until the rank has no more than bound, but at most so many.

@@ -1,6 +1,9 @@
 package kv
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // set is the blocks of one rank: found by a number, in the order in which they were stored,
 // each with the one before it in its prompt. The number is the block's key, or, where events
@@ -220,6 +223,28 @@ func (s *set) oldest() uint32 {
 		return 0
 	}
 	return s.entries[0].newer
+}
+
+// settle puts each entry behind the one before it in its prompt, as if all of the prompt had
+// been stored when the last of it was.
+func (s *set) settle() {
+	seen := make([]bool, len(s.entries))
+	seen[0] = true
+	order := make([]uint32, 0, s.live)
+	for e := s.entries[0].older; e != 0; e = s.entries[e].older {
+		from := len(order)
+		for p := e; !seen[p]; p = s.entries[p].parent {
+			seen[p] = true
+			order = append(order, p)
+		}
+		slices.Reverse(order[from:])
+	}
+	newer := uint32(0)
+	for _, e := range order {
+		s.entries[e].newer, s.entries[newer].older = newer, e
+		newer = e
+	}
+	s.entries[newer].older, s.entries[0].newer = 0, newer
 }
 
 // grow makes room for a quarter more entries.
