@@ -1,9 +1,29 @@
 // Package events reads what engines tell of their KV caches: the event streams of vLLM and
 // SGLang over ZMQ.
 //
-// It follows the stream of one rank: connects, decodes, notices gaps, asks for what was
-// missed, and says when the stream cannot be relied on. What the events mean for a request
-// is not its business.
+// A [Stream] follows the events of one rank (stream.go): it connects and subscribes (zmtp.go),
+// asks for what was missed before (replay.go), reads batches (decode.go) and tells a [Sink].
+// Where a worker's streams are is found in find.go. What the events mean for a request is not
+// its business.
+//
+// What it promises a sink:
+//
+//   - Nothing that the engine has dropped stays for longer than one batch or one time limit.
+//     Batches have numbers; a gap is filled by a replay, before the batch that shows it, or the
+//     sink is told Cleared. Less than the engine holds may be known (Snapshot.Partial), never
+//     more.
+//   - After a lost connection the last batch is asked for again, as only the same process
+//     sends the same one: an engine that has restarted is an empty cache, however far its
+//     numbers have come. Without a replay endpoint nothing is known after a lost connection.
+//   - An event that cannot be read never costs its batch, nor one of an unknown type. A batch
+//     that cannot be read to its end may have lost removals, and clears.
+//   - A stream that is not connected, or sends nothing although it must (Expect), is Degraded.
+//     An idle engine sends nothing, and is Live.
+//
+// What peers send is not trusted: the sizes of frames, messages, commands and replays, the
+// members of events and the time for all of them are bounded, memory grows with what has
+// arrived, and nothing recurses. A thousand idle streams hold a goroutine, a connection and
+// 25 KB each.
 package events
 
 // Stored tells that an engine has blocks in its cache: consecutive blocks after Parent.
