@@ -218,13 +218,6 @@ func (l *loader) checkConditional() {
 	if !f.PDDisaggregation {
 		l.blame(enabled, "needs %s; without it every request runs whole on one worker", l.on(pd, l.cfg.origins[enabled]))
 	}
-	if l.good(policy, pd) && c.Policy != ConditionalPrefillLoad && f.PDDisaggregation {
-		at, from := enabled, l.cfg.origins[enabled]
-		if l.isSet(policy) {
-			at, from = policy, l.cfg.origins[policy]
-		}
-		l.warn(at, from.String(), "no request skips prefill by its length (%s) yet: what is cached of a prompt is not known, so that all of it counts as uncached", c.Policy)
-	}
 	if l.good(policy, busy, "admission.router_queue_threshold") && c.Policy != ConditionalISL && c.PrefillBusy == nil && l.cfg.Admission.RouterQueueThreshold == nil {
 		from := l.cfg.origins[policy]
 		l.blame(policy, "needs %s or %s", l.named(busy, from), l.named("admission.router_queue_threshold", from))

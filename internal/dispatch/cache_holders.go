@@ -99,6 +99,13 @@ func (s *cacheSearch) eligible(r *kv.Rank) bool {
 	return s.target == nil || s.target.MayUse(s.leg, rank.Admission())
 }
 
+// again renews the hints of a ticket that goes back to the gate.
+func (k *promptKeys) again(t *admission.Ticket) {
+	if k != nil {
+		k.hint(t.Target, &t.Hints)
+	}
+}
+
 // Match is that of admission.Matcher.
 func (k *promptKeys) Match(t *admission.Ticket, hints *[2]admission.Hint) (changed bool) {
 	target := t.Matched()

@@ -17,8 +17,9 @@ type cacheRecord struct {
 	accepted atomic.Bool
 }
 
-// maxAnswerText bounds what is kept of an answer's text, in bytes.
-const maxAnswerText = 64 << 10
+// maxAnswerText bounds what is kept of an answer's text until it is over, in bytes: the next
+// turn finds so much of a longer one. It is kept for each stream, and not counted.
+const maxAnswerText = freeAnswer
 
 // sending records that rank is about to be sent the prompt on a leg.
 func (k *promptKeys) sending(leg admission.Leg, rank *fleet.Rank) {

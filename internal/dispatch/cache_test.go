@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -462,5 +463,85 @@ func TestAWaitingRequestIsLookedUpAgain(t *testing.T) {
 	}
 	if rec := r.waitRecord(1); rec.Cache.Why != "holder" || rec.Cache.Best == 0 {
 		t.Errorf("%+v", rec.Cache)
+	}
+}
+
+// TestARetryIsLookedUpAgain: what the first attempt found may have changed since.
+func TestARetryIsLookedUpAgain(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 2}}))
+	x := &exchange{request: request{d: &r.d.services, call: &Call{Route: openai.RouteChatCompletions, Peeked: mustPeek(t, turns()), Arrived: time.Now()}}}
+	x.refs.Store(1)
+	defer x.unref()
+	if f := place(&x.request); f != nil {
+		t.Fatal(f)
+	}
+	holders := &x.ticket.Hints[admission.DecodeLeg].Holders
+	if holders[0].Rank != nil {
+		t.Fatalf("before: %+v", holders)
+	}
+	first, other := r.fleet.List()[0].Ranks()[0], r.fleet.List()[1].Ranks()[0]
+	r.d.caches.index.Record(other.Approx(), x.keys.sent.keys())
+	x.ticket.Decode = first.Admission()
+	x.prepareRetry(&failure{leg: admission.DecodeLeg, rank: first})
+	x.ticket.Decode = nil
+	if holders[0].Rank != other.Admission() || holders[0].Tokens == 0 {
+		t.Errorf("then: %+v", holders)
+	}
+}
+
+// TestTokenIDsAreLookedUpByWhatEnginesTell: the engine's events name the blocks of a prompt of
+// token ids, whoever sent it, and what was sent counts only where there are none.
+func TestTokenIDsAreLookedUpByWhatEnginesTell(t *testing.T) {
+	for _, events := range []bool{true, false} {
+		o := aware(rigOptions{sim: sim.Options{Regular: 2}})
+		o.sim.Worker.Backend = sim.VLLM
+		if events {
+			o.sim.Worker.KVEvents = &sim.KVEvents{}
+		}
+		o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend = "vllm" }
+		r := newRig(t, o)
+		body := `{"model":"sim-model","max_tokens":2,"prompt":[` + idList(400, ",") + `]}`
+		if events {
+			r.until("the streams are live", func() bool {
+				return !slices.ContainsFunc(r.fleet.List(), func(w *fleet.Worker) bool { return w.Ranks()[0].Exact() == nil })
+			})
+			// Past the router.
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.sim.Workers()[1].URL()+"/v1/completions", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", typeJSON)
+			resp, err := r.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			r.until("the engine has told of the blocks", func() bool {
+				for _, w := range r.fleet.List() {
+					if w.URL() == r.sim.Workers()[1].URL() && w.Ranks()[0].ExactBlock() > 0 && r.d.caches.index.Stats().Held > 0 {
+						return true
+					}
+				}
+				return false
+			})
+			r.d.caches.mu.Lock()
+			clear(r.d.caches.sizes)
+			r.d.caches.mu.Unlock()
+		}
+		for range 2 {
+			if a := r.do(t.Context(), "/v1/completions", body); a.status != 200 {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+		}
+		one, two := r.waitRecord(0), r.waitRecord(1)
+		if events && (one.DecodeRank != r.sim.Workers()[1].URL() || one.Cache.Why != "holder") {
+			t.Errorf("with events at %s: %+v", one.DecodeRank, one.Cache)
+		}
+		if !events && one.Cache.Why != "none" {
+			t.Errorf("without: %+v", one.Cache)
+		}
+		if two.DecodeRank != one.DecodeRank || two.Cache.Why != "holder" || two.Cache.Best < 300 || two.Cache.Best > 400 {
+			t.Errorf("events %t, the second: %+v", events, two.Cache)
+		}
 	}
 }

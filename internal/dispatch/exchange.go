@@ -199,6 +199,7 @@ func (x *exchange) prepareRetry(f *failure) {
 	}
 	t := &x.ticket
 	t.Retry = true
+	x.keys.again(t)
 	switch {
 	case f.transfer && t.Prefill != nil:
 		t.Exclude.Add(admission.PrefillLeg, t.Prefill)

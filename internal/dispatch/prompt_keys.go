@@ -282,9 +282,6 @@ func (k *promptKeys) release() {
 			k.exact[i].hasher = kv.Hasher{}
 		}
 	}
-	if len(k.answer.Text()) > freeAnswer {
-		k.answer = openai.AnswerText{}
-	}
 	k.c, k.exact, k.growing = nil, k.exact[:0], false
 	k.search.target = nil
 	k.records = [2]cacheRecord{}
