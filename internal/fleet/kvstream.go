@@ -22,6 +22,7 @@ type rankStream struct {
 	exact  *kv.Exact
 	stream eventStream
 	cancel context.CancelFunc
+	done   <-chan struct{} // closed when it is to end
 	log    *slog.Logger
 	lines  *logBudget
 
@@ -33,6 +34,7 @@ type rankStream struct {
 	state   events.State
 	since   time.Time // of the state
 	told    bool      // that the state is Degraded, in the log
+	toldAt  time.Time // when that was told last
 }
 
 // Stored implements events.Sink.
@@ -57,6 +59,12 @@ func (s *rankStream) State(state events.State) {
 func (s *rankStream) changed(state events.State) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	select {
+	case <-s.done: // that it ends is no news
+		s.stopped = true
+		s.rank.caches.exact.CompareAndSwap(s.exact, nil)
+	default:
+	}
 	if s.stopped || state == s.state {
 		return false
 	}
@@ -65,20 +73,31 @@ func (s *rankStream) changed(state events.State) bool {
 	s.state, s.since = state, now
 	if state == events.Live {
 		s.rank.caches.exact.Store(s.exact)
+		if !s.told && !s.toldAt.IsZero() {
+			return true // nor was it told that it was degraded
+		}
 		s.told = false
 		s.line(slog.LevelInfo, "KV events of a rank are followed: it is known what its cache holds", "endpoint", s.source.Endpoint, "degraded", lasted)
 		return true
 	}
-	s.rank.caches.exact.Store(nil)
-	s.tellDegraded(now)
+	s.rank.caches.exact.CompareAndSwap(s.exact, nil)
+	if now.Sub(s.toldAt) >= tellEvery {
+		s.tellDegraded(now)
+	}
 	return true
 }
 
-// startGrace is how long a new stream may take to be live before the log says that it is not.
-const startGrace = 10 * time.Second
+const (
+	// startGrace is how long a new stream may take to be live before the log says that it is
+	// not.
+	startGrace = 10 * time.Second
+	// tellEvery is how often it is told at most that a stream which comes and goes is
+	// degraded.
+	tellEvery = time.Minute
+)
 
 // watch is called from time to time while the stream is followed: it tells of one that never
-// became live.
+// became live, or is degraded for longer.
 func (s *rankStream) watch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +108,10 @@ func (s *rankStream) watch() {
 
 // tellDegraded logs that the stream is degraded. The caller holds mu.
 func (s *rankStream) tellDegraded(now time.Time) {
-	s.told = s.line(slog.LevelWarn, "KV events of a rank cannot be relied on: its cache is known by what it was sent",
-		"endpoint", s.source.Endpoint, "why", text.Clip(s.why(s.stream.Snapshot()), maxReason))
+	if s.told = s.line(slog.LevelWarn, "KV events of a rank cannot be relied on: its cache is known by what it was sent",
+		"endpoint", s.source.Endpoint, "why", text.Clip(s.why(s.stream.Snapshot()), maxReason)); s.told {
+		s.toldAt = now
+	}
 }
 
 func (s *rankStream) line(level slog.Level, text string, args ...any) bool {
@@ -121,7 +142,7 @@ func (s *rankStream) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true
-	s.rank.caches.exact.Store(nil)
+	s.rank.caches.exact.CompareAndSwap(s.exact, nil)
 }
 
 // TellsCached tells whether the engine has ever reported cached tokens: then an answer without

@@ -113,7 +113,7 @@ func (s *cacheStreams) startLocked(r *Rank, source events.Source, model string) 
 	st.stream, st.blocks = opened, r.Capacity().KVBlocks
 	st.exact = kv.NewExact(x, kv.RankSpec{Group: cacheGroup(r.worker.role), Blocks: int(st.blocks), Data: r}, model)
 	ctx, cancel := context.WithCancel(s.ctx)
-	st.cancel = cancel
+	st.cancel, st.done = cancel, ctx.Done()
 	r.caches.stream.Store(st)
 	s.running.Go(func() { opened.Run(ctx, st) })
 }

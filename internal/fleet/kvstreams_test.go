@@ -435,6 +435,15 @@ func TestStreamsInInfoAndLog(t *testing.T) {
 		if workers[0].Status() != StatusReady {
 			t.Errorf("status %s of a worker without its events", workers[0].Status())
 		}
+		for _, f := range s.all {
+			b.say(f, live1)
+		}
+		b.pass(time.Minute)
+		out.Reset()
+		b.Close()
+		if out.Len() > 0 || workers[0].Ranks()[0].Exact() != nil {
+			t.Errorf("at the end: %q", out.String())
+		}
 	})
 }
 
@@ -457,6 +466,38 @@ func TestBrokenStreamIsALook(t *testing.T) {
 		b.pass(2 * time.Second)
 		if b.prober.count(urlA) == was {
 			t.Error("not checked")
+		}
+	})
+}
+
+// TestComingAndGoingStreamInLog shows that a stream which comes and goes all the time is told
+// of now and then, and one that stays away at once or soon.
+func TestComingAndGoingStreamInLog(t *testing.T) {
+	var out bytes.Buffer
+	inBubble(t, settings{Log: slog.New(slog.NewTextHandler(&out, nil))}, func(b *testbed) {
+		s := b.fakeStreams()
+		b.prober.set(well, urlA)
+		b.prober.says(urlA, serves("m"))
+		b.prober.publishes(urlA, 0)
+		b.add(WorkerSpec{URL: urlA})
+		b.pass(time.Second)
+		lines := func(what string) int { return strings.Count(out.String(), what) }
+		for range 100 {
+			b.say(s.last(), live1)
+			b.pass(time.Second)
+			b.say(s.last(), degraded)
+			b.pass(5 * time.Second)
+		}
+		if bad, good := lines("cannot be relied on"), lines("are followed"); bad < 5 || bad > 11 || good < bad-1 || good > bad+1 {
+			t.Errorf("in ten minutes %d lines that it is degraded, and %d that it is not", bad, good)
+		}
+		b.say(s.last(), live1)
+		b.pass(time.Second)
+		out.Reset()
+		b.say(s.last(), degraded)
+		b.pass(30 * time.Second)
+		if n := lines("cannot be relied on"); n != 1 {
+			t.Errorf("%d lines about a stream that stays away", n)
 		}
 	})
 }
