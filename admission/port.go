@@ -41,6 +41,7 @@ type RequestHint struct {
 	HasKey       bool
 	Holders      []RequestHolder `json:",omitempty"`
 	PromptTokens int64           `json:",omitempty"`
+	Sharing      int64           `json:",omitempty"`
 	PrefixKey    uint64          `json:",omitempty"`
 	HasPrefix    bool            `json:",omitempty"`
 }
@@ -296,7 +297,7 @@ func (p *Port) hints(r *[2]RequestHint) *[2]Hint {
 
 // hint reads a written hint.
 func (p *Port) hint(r *RequestHint) Hint {
-	h := Hint{Key: r.Key, HasKey: r.HasKey, PromptTokens: r.PromptTokens, PrefixKey: r.PrefixKey, HasPrefix: r.HasPrefix}
+	h := Hint{Key: r.Key, HasKey: r.HasKey, PromptTokens: r.PromptTokens, Sharing: r.Sharing, PrefixKey: r.PrefixKey, HasPrefix: r.HasPrefix}
 	for i, holder := range r.Holders[:min(len(r.Holders), MaxHolders)] {
 		h.Holders[i] = Holder{p.rank(holder.Rank), holder.Tokens}
 	}
@@ -305,7 +306,7 @@ func (p *Port) hint(r *RequestHint) Hint {
 
 // hintOf writes a hint down.
 func hintOf(h *Hint) RequestHint {
-	r := RequestHint{Key: h.Key, HasKey: h.HasKey, PromptTokens: h.PromptTokens, PrefixKey: h.PrefixKey, HasPrefix: h.HasPrefix}
+	r := RequestHint{Key: h.Key, HasKey: h.HasKey, PromptTokens: h.PromptTokens, Sharing: h.Sharing, PrefixKey: h.PrefixKey, HasPrefix: h.HasPrefix}
 	for _, holder := range h.Holders {
 		if holder.Rank == nil {
 			break

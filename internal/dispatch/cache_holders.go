@@ -1,9 +1,12 @@
 package dispatch
 
 import (
+	"time"
+
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/kv"
+	"github.com/sluice-router/sluice/internal/mono"
 )
 
 // cacheSearch is the memory of a search for the ranks that hold the beginning of a prompt,
@@ -19,6 +22,13 @@ type cacheSearch struct {
 	// at is the target that was searched for last, version that of the index then.
 	at      *admission.Target
 	version uint64
+
+	// The longest match of the last search: its tokens, and the key of its last block.
+	most    int64
+	deepest kv.Key
+	// sharing is Hint.Sharing, once it is known: a request counts once.
+	sharing int64
+	counted bool
 }
 
 // prefillsOn is the leg on which a request for the target computes its prompt, and the role
@@ -42,12 +52,17 @@ func (k *promptKeys) hint(t *admission.Target, hints *[2]admission.Hint) (leg ad
 	h.PromptTokens = k.tokens
 	h.Holders = [admission.MaxHolders]admission.Holder{}
 	s.target, s.leg, s.ids = t, leg, len(k.exact) > 0
-	s.exact = false
+	s.exact, s.most = false, 0
 	k.merge(h, role, &k.sent)
 	s.exact = true
 	for i := range k.exact {
 		k.merge(h, role, &k.exact[i])
 	}
+	if s.most > 0 && !s.counted {
+		s.counted = true
+		s.sharing = int64(k.c.heat.Touch(s.deepest, time.Duration(mono.Now())) + 0.5)
+	}
+	h.Sharing = s.sharing
 	return leg, h.Holders[0].Tokens
 }
 
@@ -56,7 +71,11 @@ func (k *promptKeys) merge(h *admission.Hint, role admission.Role, c *keyChain) 
 	for _, f := range k.c.index.Match(c.keys(), kv.Group(role), k.search.mayUse, k.search.found[:0]) {
 		rank := f.Rank.Data().(*fleet.Rank).Admission()
 		if rank != nil {
-			addHolder(&h.Holders, admission.Holder{Rank: rank, Tokens: k.tokensIn(c, f.Blocks)})
+			tokens := k.tokensIn(c, f.Blocks)
+			if s := &k.search; tokens > s.most {
+				s.most, s.deepest = tokens, c.keys()[f.Blocks-1]
+			}
+			addHolder(&h.Holders, admission.Holder{Rank: rank, Tokens: tokens})
 		}
 	}
 }

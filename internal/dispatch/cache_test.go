@@ -352,6 +352,33 @@ func TestOnlyUsableRanksAreHinted(t *testing.T) {
 	}
 }
 
+// TestRequestsThatBeginAlikeAreCounted, each once however often it is looked up, and apart from
+// those that begin in another way.
+func TestRequestsThatBeginAlikeAreCounted(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 2}}))
+	rank := r.fleet.List()[0].Ranks()[0]
+	target := r.gate.Resolve(admission.TargetSpec{Model: "sim-model", Shape: admission.Aggregated})
+	sharing := func(body string) int64 {
+		k := r.d.caches.hashPrompt(mustPeek(t, body), "sim-model", "", 1000)
+		defer k.release()
+		r.d.caches.index.Record(rank.Approx(), k.sent.keys())
+		var hints [2]admission.Hint
+		for range 3 {
+			k.hint(target, &hints)
+		}
+		return hints[admission.DecodeLeg].Sharing
+	}
+	other := strings.Replace(turns(), words[:8], "Else way", 1)
+	for i := range int64(3) {
+		if got := sharing(turns()); got != i {
+			t.Errorf("%d others, want %d", got, i)
+		}
+	}
+	if got := sharing(other); got != 0 {
+		t.Errorf("%d others of another beginning", got)
+	}
+}
+
 func mustPeek(t *testing.T, body string) *openai.Peeked {
 	t.Helper()
 	p, err := openai.Peek(openai.RouteChatCompletions, []byte(body), openai.PeekOptions{})

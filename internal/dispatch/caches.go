@@ -25,6 +25,8 @@ type caches struct {
 	choosing bool
 	// logging: keys of prompts go to the access log.
 	logging bool
+	// heat counts which beginnings of prompts many share; nil unless choosing.
+	heat *kv.Heat
 
 	mu sync.Mutex
 	// sizes are the lengths of blocks of exact ranks, by pool; guarded by mu
@@ -45,7 +47,11 @@ func newCaches(o *Options, f *fleet.Fleet) *caches {
 	if !choosing && !cfg.Log.AccessPrefixHashes {
 		return nil
 	}
-	return &caches{index: o.Index, fleet: f, bypasses: bypassesByCache(cfg), choosing: choosing, logging: cfg.Log.AccessPrefixHashes, sizes: map[string]*blockSizes{}}
+	c := &caches{index: o.Index, fleet: f, bypasses: bypassesByCache(cfg), choosing: choosing, logging: cfg.Log.AccessPrefixHashes, sizes: map[string]*blockSizes{}}
+	if choosing {
+		c.heat = new(kv.Heat)
+	}
+	return c
 }
 
 // UsesCaches tells whether any choice depends on what engines have cached: else nobody needs

@@ -283,7 +283,7 @@ func (k *promptKeys) release() {
 		}
 	}
 	k.c, k.exact, k.growing = nil, k.exact[:0], false
-	k.search.target = nil
+	k.search.target, k.search.sharing, k.search.counted = nil, 0, false
 	k.records = [2]cacheRecord{}
 	promptKeysPool.Put(k)
 }

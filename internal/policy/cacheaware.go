@@ -16,6 +16,11 @@ import "github.com/sluice-router/sluice/admission"
 // push other prefixes out of the caches. A larger weight lets a request wait for a holder
 // so that others find theirs.
 //
+// What many prompts share is another matter: each rank that has computed it once has it for
+// all that follow, so that a copy pays, and without one all would queue for the first that had
+// it. So of a weight above 1 what is above 1 is divided by the number of requests that
+// came lately with the same match.
+//
 // A match below a part of the prompt counts as none. Without that, prompts that all begin
 // in the same way would all go to the first rank of an idle fleet.
 //
@@ -55,7 +60,7 @@ func (p *cacheAware) Pick(v *admission.View, h *admission.Hint) int {
 		if i < 0 {
 			continue
 		}
-		c := v.Amount(i) - p.credit(holder.Tokens, h.PromptTokens)
+		c := v.Amount(i) - p.credit(holder.Tokens, h)
 		if c < cost || c == cost && v.BookedBefore(i, best) {
 			best, cost = i, c
 		}
@@ -64,12 +69,16 @@ func (p *cacheAware) Pick(v *admission.View, h *admission.Hint) int {
 }
 
 // credit is what so many cached tokens of a prompt are worth, in the measure of the pool.
-func (p *cacheAware) credit(cached, prompt int64) int64 {
-	cached = min(cached, prompt)
-	if cached <= 0 || float64(cached) < p.minMatch*float64(prompt) {
+func (p *cacheAware) credit(cached int64, h *admission.Hint) int64 {
+	cached = min(cached, h.PromptTokens)
+	if cached <= 0 || float64(cached) < p.minMatch*float64(h.PromptTokens) {
 		return 0
 	}
-	return int64(min(p.weight*p.scale*float64(cached), maxCredit))
+	weight := p.weight
+	if weight > 1 {
+		weight = 1 + (weight-1)/float64(1+max(h.Sharing, 0))
+	}
+	return int64(min(weight*p.scale*float64(cached), maxCredit))
 }
 
 // maxCredit keeps sums with what is booked from overflow.

@@ -43,9 +43,15 @@ func (f *pairs) place(prompt int64, holders ...admission.Holder) *admission.Tick
 	f.t.Helper()
 	h := admission.Hint{PromptTokens: prompt}
 	copy(h.Holders[:], holders)
+	return f.placeBy(h)
+}
+
+// placeBy books a request by what its hint says.
+func (f *pairs) placeBy(h admission.Hint) *admission.Ticket {
+	f.t.Helper()
 	t := &admission.Ticket{
 		Target:       f.gate.Resolve(admission.TargetSpec{Model: "m", Shape: admission.Disaggregated}),
-		PromptTokens: prompt, Hints: [2]admission.Hint{admission.PrefillLeg: h},
+		PromptTokens: h.PromptTokens, Hints: [2]admission.Hint{admission.PrefillLeg: h},
 	}
 	if err := f.gate.Acquire(context.Background(), t); err != nil {
 		f.t.Fatal(err)
@@ -83,6 +89,35 @@ func TestCacheAwareWaitsForAHolderAsLongAsTheWeightSays(t *testing.T) {
 		}
 		got := f.place(1000, holder(f.prefill[0], tc.held)).Prefill
 		if (got == f.prefill[0]) != tc.goesToTheHolder {
+			t.Errorf("%+v: placed on %s", tc, got.ID())
+		}
+	}
+}
+
+// What many share is worth a copy: the weight is divided among them, down to 1.
+func TestCacheAwareCopiesWhatManyShare(t *testing.T) {
+	for _, tc := range []struct {
+		weight          float64
+		sharing, booked int64
+		goesToTheHolder bool
+	}{
+		{8, 0, 3999, true},
+		{8, 1, 2249, true}, // 4.5 × 500
+		{8, 1, 2251, false},
+		{8, 1000, 500, true},
+		{8, 1000, 504, false},
+		{1, 1000, 499, true},
+		{0.5, 1000, 249, true},
+		{0.5, 1000, 251, false},
+		{8, -1, 3999, true},
+	} {
+		o := DefaultOptions()
+		o.CacheWeight = tc.weight
+		f := newPairs(t, o, CacheAware, 3)
+		f.place(tc.booked)
+		h := admission.Hint{PromptTokens: 1000, Sharing: tc.sharing}
+		h.Holders[0] = holder(f.prefill[0], 500)
+		if got := f.placeBy(h).Prefill; (got == f.prefill[0]) != tc.goesToTheHolder {
 			t.Errorf("%+v: placed on %s", tc, got.ID())
 		}
 	}

@@ -368,3 +368,22 @@ func TestLateBindingKeepsHitsInAFullFleet(t *testing.T) {
 		t.Errorf("with a lookahead of 1: %+v\nwant %+v", r.Summary, first.Summary)
 	}
 }
+
+// Prompts of which most is alike for all, more than one worker can compute, are not left to
+// the worker that had their beginning first.
+func TestWhatAllShareIsCopied(t *testing.T) {
+	var b bytes.Buffer
+	for i := range 1500 {
+		ids := []string{}
+		for k := range 40 {
+			ids = append(ids, fmt.Sprint(k))
+		}
+		fmt.Fprintf(&b, `{"timestamp": %d, "input_length": %d, "hash_ids": [%s, %d, %d]}`+"\n", 3000*(i/60), 42*512, strings.Join(ids, ", "), 1000+2*i, 1001+2*i)
+	}
+	tr := read(t, b.String())
+	for _, a := range []string{"cache_aware_approximate", "cache_aware_exact", "gate_late_binding_approximate"} {
+		if r := run(t, tr, Default(), a); r.HitRate < 0.9 || r.TTFTMean > 1 || r.Busiest > 1.2 {
+			t.Errorf("%+v", r.Summary)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/kv"
 )
 
 const model = "replay"
@@ -24,7 +25,8 @@ type router struct {
 	ranks  []*admission.Rank // of the workers that prefill
 
 	own     *approximateFeed // nil: it has none
-	index   *feed            // where it looks prompts up; nil: nowhere
+	heat    *kv.Heat
+	index   *feed // where it looks prompts up; nil: nowhere
 	calls   map[*admission.Ticket]*call
 	planned time.Duration // when it is called for the next deadline
 	out     []*admission.Ticket
@@ -64,10 +66,10 @@ func newRouter(s *sim, number int) (*router, error) {
 	r.target = r.core.Resolve(admission.TargetSpec{Model: model, Shape: shape})
 	switch s.arm.index {
 	case indexExact:
-		r.index = &s.exact.feed
+		r.index, r.heat = &s.exact.feed, new(kv.Heat)
 	case indexApproximate:
 		r.own = newApproximateFeed(s)
-		r.index = &r.own.feed
+		r.index, r.heat = &r.own.feed, new(kv.Heat)
 	}
 	return r, nil
 }
@@ -127,8 +129,14 @@ func (c *call) Match(t *admission.Ticket, hints *[2]admission.Hint) (changed boo
 	r := c.router
 	h := &hints[r.leg()]
 	var holders [admission.MaxHolders]admission.Holder
+	deepest := 0
 	for i, f := range r.index.match(c.request.Blocks) {
+		deepest = max(deepest, f.Blocks)
 		holders[i] = admission.Holder{Rank: r.ranks[f.Rank.Data().(int)], Tokens: c.request.tokens(f.Blocks)}
+	}
+	if deepest > 0 && !c.counted {
+		c.counted = true
+		h.Sharing = int64(r.heat.Touch(c.request.Blocks[deepest-1], r.sim.now) + 0.5)
 	}
 	changed = holders != h.Holders
 	h.Holders = holders

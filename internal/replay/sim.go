@@ -21,6 +21,7 @@ type call struct {
 	prefill, decode  *engine       // prefill is the only one of an aggregated request
 	cached, believed int64         // tokens that the engine had, and that the router credited it with
 	refused          bool
+	counted          bool // among those whose prompts begin alike
 
 	until  float64 // the step of its last token
 	blocks int     // reserved where it decodes
