@@ -42,7 +42,7 @@ func conversations(t *testing.T, believed, holds int) float64 {
 	x := newIndex(Options{}, 4)
 	r := x.Add(RankSpec{Blocks: believed})
 	sum, n := 0, 0
-	for turn := range 5_000 {
+	for turn := range 3_000 {
 		p := &prompts[rnd.IntN(len(prompts))]
 		*p = randomChain(rnd, *p, rnd.IntN(3))
 		if len(*p) > 30 {
@@ -54,7 +54,7 @@ func conversations(t *testing.T, believed, holds int) float64 {
 		}
 		x.Record(r, *p)
 		x.Correct(r, int64(held*tokens), int64(e.run(*p)*tokens))
-		if turn > 2_000 {
+		if turn > 1_500 {
 			sum += r.Bound()
 			n++
 		}

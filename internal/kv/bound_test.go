@@ -22,7 +22,7 @@ func randomEvent(rnd *rand.Rand, orphan bool) *events.Stored {
 // The bound holds after each step while ranks come and go and no prompt is like another, as
 // it must for a router that runs for months: what a rank held that is gone comes back.
 func TestTheMemoryStaysUnderItsBound(t *testing.T) {
-	const limit = 4 << 20
+	const limit = 2 << 20
 	x := New(Options{MaxBytes: limit})
 	rnd := rand.New(rand.NewPCG(1, 2))
 	common := randomChain(rnd, nil, 16)
@@ -35,7 +35,7 @@ func TestTheMemoryStaysUnderItsBound(t *testing.T) {
 		e := NewExact(x, RankSpec{}, "m")
 		streams = append(streams, e)
 	}
-	for i := range 4000 {
+	for i := range 1500 {
 		r := &ranks[rnd.IntN(len(ranks))]
 		switch i % 20 {
 		case 0:

@@ -112,7 +112,13 @@ func (e *Exact) removeLocked(hashes []uint64) {
 	s := step{x: e.x, r: e.rank}
 	for i, h := range hashes {
 		if i%warmed == 0 {
-			s.warmHashes(hashes[i:min(i+warmed, len(hashes))])
+			next := hashes[i:min(i+warmed, len(hashes))]
+			s.warmHashes(next)
+			for _, h := range next {
+				if at := e.rank.set.find(h); at != 0 {
+					s.warmth += e.x.table.warm(e.rank.set.key(at))
+				}
+			}
 		}
 		known := s.remove(h)
 		freed := e.aside.remove(h)
@@ -285,13 +291,14 @@ func (e *Exact) storePart(sec *secret, r run) partResult {
 			s.warmHashes(r.hashes[i:end])
 			s.warmKeys(keys[i:end])
 		}
-		if was := set.find(h); was != 0 && set.keys[was] != k {
+		was := set.find(h)
+		if was != 0 && set.keys[was] != k {
 			if slices.Contains(r.hashes[:i], h) {
 				return partFull // twice in one event: it means nothing
 			}
 			return partReused
 		}
-		next, isNew := s.put(h, k, at, newer)
+		next, isNew := s.put(was, h, k, at, newer)
 		if next == 0 {
 			return partFull
 		}

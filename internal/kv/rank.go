@@ -89,7 +89,7 @@ func (s *step) store(keys []Key) (held int) {
 			s.warm(keys[i:min(i+warmed, len(keys))])
 		}
 		n := number(k)
-		e, isNew := s.put(n, Key(n), at, at)
+		e, isNew := s.put(s.r.set.find(n), n, Key(n), at, at)
 		if e == 0 {
 			break
 		}
@@ -134,11 +134,11 @@ func (s *step) seated() bool {
 	return s.r.seat != 0 && !s.r.gone
 }
 
-// put stores a block after parent and puts it behind newer in the order of use. It returns 0
-// if there is no room, and whether the block was not held.
-func (s *step) put(n uint64, k Key, parent, newer uint32) (e uint32, isNew bool) {
+// put stores a block after parent and puts it behind newer in the order of use; was is what
+// find returns for it. It returns 0 if there is no room, and whether the block was not held.
+func (s *step) put(was uint32, n uint64, k Key, parent, newer uint32) (e uint32, isNew bool) {
 	set := &s.r.set
-	if e = set.find(n); e != 0 {
+	if e = was; e != 0 {
 		if set.is(e, ghostFlag) {
 			set.entries[e].kids &^= ghostFlag
 			s.smooth()
