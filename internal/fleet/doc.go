@@ -103,10 +103,18 @@
 // and not from idle workers of large fleets while nothing is decided by it. It is handed
 // to the gate and taken back there when it is too old; it decides nothing here.
 //
+// # KV caches
+//
+// Each rank has up to two ranks in the index of KV caches (package kv): one for the prompts
+// that it was sent, as long as the same engine may have them (kvranks.go), and one for what
+// its engine's events tell, while their stream can be relied on (kvstreams.go). Where events
+// are is read after an engine's facts (kvsources.go). An engine that is dead, another process,
+// or was away and cannot be told from another one has nothing cached.
+//
 // # Locks
 //
-// Lock order: Fleet.mu, then any of the gate's own lock, a breaker's, the
-// quarantine's and the schedule's. Fleet.mu is held while a change is computed and
-// applied to the gate, so that the gate sees states in the order in which they
-// happened. Nothing is sent while it is held.
+// Lock order: Fleet.mu, then any of the gate's own lock, a breaker's, the quarantine's, the
+// index's, a stream's and the schedule's. Fleet.mu is held while a change is computed and
+// applied to the gate, so that the gate sees states in the order in which they happened.
+// Nothing is sent while it is held.
 package fleet
