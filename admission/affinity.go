@@ -20,57 +20,77 @@ func (l *Limits) lookahead() int { return min(max(l.AffinityLookahead, 1), maxLo
 type affinity struct {
 	core *Core
 
-	opened  []laneCursor // lanes whose heads were looked at and are not blocked; they are out of the heap meanwhile
+	walk    laneWalk
+	blocked []blockedLane
 	looked  []*Ticket
 	willing []*Ticket // those that have room and do not decline, in order
 	base    *Ticket   // the first of those that count together
 
-	cursors []laneCursor // memory of eachFirst
-	asked   []*Ticket    // since they were handed out last
+	asked []*Ticket // whose hints are to be renewed, since they were handed out last
 }
 
-// laneCursor is the next waiter of a lane to be looked at.
-type laneCursor struct {
+// blockedLane is a lane whose head was found without room.
+type blockedLane struct {
 	lane *lane
-	next int
+	lack Resource
 }
 
 // startable returns the waiter of q to be granted next, with its ranks chosen, or nil.
 // Lanes whose heads have no room are blocked then.
 func (a *affinity) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
-	c, most := a.core, a.core.limits.lookahead()
-	a.base = nil
+	for {
+		t, changed := a.look(now, q, out)
+		if t != nil || !changed {
+			return t
+		}
+	}
+}
+
+// look is startable, but that it ends when it has changed the queue, so that it has to be
+// begun anew.
+func (a *affinity) look(now Instant, q *classQueue, out *[]*Ticket) (best *Ticket, changed bool) {
+	c, most, w := a.core, a.core.limits.lookahead(), &a.walk
+	w.fill = 2 * most
+	if q.ready.Len() > 0 {
+		w.enter(q.ready.First().lane, 0)
+	}
+	var settle func() // what is to be done to the waiter that the look ended at
 	for len(a.looked) < most {
-		l, t := a.nextOf(q, most)
-		if t == nil || len(a.willing) > 0 && !t.equals(a.base) {
+		x, ok := w.next()
+		if !ok {
 			break
 		}
-		head := l.readyPos >= 0
+		l, t := x.lane, x.waiter
+		if len(a.willing) > 0 && !t.equals(a.base) {
+			break
+		}
 		if t.Target.shape == Bypass && !t.reconsidered {
-			a.close(q)
-			c.reconsider(now, t)
-			continue
+			settle = func() { c.reconsider(now, t) }
+			break
 		}
 		lack := c.chooser.choose(t)
-		switch {
-		case head && lack == ResourceOverloaded:
-			a.close(q)
-			c.dequeue(now, t)
-			c.refuse(now, t, AllOverloaded, lack, 0, out)
-			continue
-		case head && lack != ResourceNone:
-			c.block(now, l, lack, c.few(t.Target, l.waitsOn(lack)))
-			continue
-		case head:
-			a.takeOut(q, l)
-		default:
-			a.cursorOf(l).next++
+		if x.i == 0 {
+			if lack == ResourceOverloaded {
+				settle = func() {
+					c.dequeue(now, t)
+					c.refuse(now, t, AllOverloaded, lack, 0, out)
+				}
+				break
+			}
+			for child := 2*l.readyPos + 1; child <= 2*l.readyPos+2 && child < q.ready.Len(); child++ {
+				w.enter(q.ready.All()[child].lane, 0)
+			}
+			if lack != ResourceNone {
+				a.blocked = append(a.blocked, blockedLane{l, lack})
+				continue
+			}
 		}
+		w.enter(l, x.i+1)
 		a.looked = append(a.looked, t)
 		switch {
 		case lack != ResourceNone:
 		case a.declines(now, t):
-			if head {
+			if x.i == 0 {
 				l.lack, l.since, l.heldUp = ResourceNone, 0, 0
 			}
 		default:
@@ -80,59 +100,31 @@ func (a *affinity) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket
 			a.willing = append(a.willing, t)
 		}
 	}
-	best := a.choose(now, q)
+	if settle == nil {
+		best = a.choose(now, q)
+	}
+	a.end(now, q, best)
+	if settle != nil {
+		settle()
+	}
+	return best, settle != nil
+}
+
+// end ends a look that has found best, or nobody.
+func (a *affinity) end(now Instant, q *classQueue, best *Ticket) {
 	for _, t := range a.looked {
 		if t != best {
 			t.Prefill, t.Decode = nil, nil
 		}
 	}
-	a.close(q)
-	return best
-}
-
-// nextOf returns the next waiter of q to be looked at, and its lane.
-func (a *affinity) nextOf(q *classQueue, most int) (l *lane, t *Ticket) {
-	if q.ready.Len() > 0 {
-		l = q.ready.First().lane
-		t = l.head()
+	for _, x := range a.blocked {
+		a.core.block(now, x.lane, x.lack, a.core.few(x.lane.head().Target, x.lane.waitsOn(x.lack)))
 	}
-	for i := range a.opened {
-		x := &a.opened[i]
-		if x.next >= x.lane.waiters.Len() {
-			continue
-		}
-		if o := a.core.first(x.lane, x.next+1, 2*most)[x.next]; t == nil || o.ahead(t) {
-			l, t = x.lane, o
-		}
-	}
-	return l, t
-}
-
-// takeOut takes a lane out of those whose heads are to be looked at: the next of it is behind
-// its head.
-func (a *affinity) takeOut(q *classQueue, l *lane) {
-	q.ready.Remove(l.readyPos)
-	a.opened = append(a.opened, laneCursor{l, 1})
-}
-
-func (a *affinity) cursorOf(l *lane) *laneCursor {
-	for i := range a.opened {
-		if a.opened[i].lane == l {
-			return &a.opened[i]
-		}
-	}
-	panic("BUG: a waiter behind its head is looked at in a lane that is not open")
-}
-
-// close ends a look.
-func (a *affinity) close(q *classQueue) {
-	for i, x := range a.opened {
-		q.ready.Push(readyLane{x.lane})
-		a.opened[i].lane = nil
-	}
+	a.walk.end()
+	clear(a.blocked)
 	clear(a.looked)
 	clear(a.willing)
-	a.opened, a.looked, a.willing, a.base = a.opened[:0], a.looked[:0], a.willing[:0], nil
+	a.blocked, a.looked, a.willing, a.base = a.blocked[:0], a.looked[:0], a.willing[:0], nil
 }
 
 // choose returns the one of those that are willing that has the most tokens cached on the

@@ -372,7 +372,7 @@ func checkAffinity(c *Core, q *classQueue) error {
 	if ready != q.ready.Len() || matchers != q.refresh.matchers {
 		return fmt.Errorf("class %s: %d lanes are not blocked, want %d; %d waiters have matchers, want %d", q.class.Name, q.ready.Len(), ready, q.refresh.matchers, matchers)
 	}
-	if a := &c.affinity; len(a.opened)+len(a.looked)+len(a.willing) > 0 {
+	if a := &c.affinity; len(a.walk.at)+len(a.blocked)+len(a.looked)+len(a.willing) > 0 {
 		return fmt.Errorf("a look has not ended")
 	}
 	return nil

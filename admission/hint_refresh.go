@@ -96,46 +96,28 @@ func (a *affinity) askAll(now Instant, f *modelGroup) {
 
 // eachFirst calls do for the first n waiters of q, in its order over all lanes.
 func (a *affinity) eachFirst(q *classQueue, n int, do func(*Ticket)) {
-	lanes := q.all.All()
-	if len(lanes) == 0 {
-		return
+	w, lanes := &a.walk, q.all.All()
+	w.fill = n
+	if len(lanes) > 0 {
+		w.enter(lanes[0].lane, 0)
 	}
-	// The next waiters of lanes, the first of all last. A lane comes in with its head, by
-	// the heap that the lanes are in: behind its parent.
-	a.core.first(lanes[0].lane, 1, n)
-	next := append(a.cursors[:0], laneCursor{lanes[0].lane, 0})
-	enter := func(x laneCursor) {
-		if x.next >= min(n, x.lane.waiters.Len()) {
-			return
-		}
-		t := a.core.first(x.lane, x.next+1, n)[x.next]
-		i := len(next)
-		next = append(next, laneCursor{})
-		for ; i > 0; i-- {
-			o := next[i-1]
-			if t.ahead(o.lane.front[o.next]) {
-				break
-			}
-			next[i] = o
-		}
-		next[i] = x
-	}
-	for range n {
-		if len(next) == 0 {
+	for i := range n {
+		x, ok := w.next()
+		if !ok {
 			break
 		}
-		x := next[len(next)-1]
-		next = next[:len(next)-1]
-		do(x.lane.front[x.next])
-		if x.next == 0 {
+		do(x.waiter)
+		if i == n-1 {
+			break
+		}
+		if x.i == 0 {
 			for child := 2*x.lane.classPos + 1; child <= 2*x.lane.classPos+2 && child < len(lanes); child++ {
-				enter(laneCursor{lanes[child].lane, 0})
+				w.enter(lanes[child].lane, 0)
 			}
 		}
-		enter(laneCursor{x.lane, x.next + 1})
+		w.enter(x.lane, x.i+1)
 	}
-	clear(next)
-	a.cursors = next[:0]
+	w.end()
 }
 
 // Refresh gives a waiter new hints. Its class, its cost and what it counts for in its queue
