@@ -20,6 +20,7 @@ func (l *Limits) lookahead() int { return min(max(l.AffinityLookahead, 1), maxLo
 type affinity struct {
 	core *Core
 
+	preview preview
 	walk    laneWalk
 	blocked []blockedLane
 	looked  []*Ticket
@@ -50,7 +51,7 @@ func (a *affinity) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket
 // begun anew.
 func (a *affinity) look(now Instant, q *classQueue, out *[]*Ticket) (best *Ticket, changed bool) {
 	c, most, w := a.core, a.core.limits.lookahead(), &a.walk
-	w.fill = 2 * most
+	w.fill, a.preview.target = 2*most, nil
 	if q.ready.Len() > 0 {
 		w.enter(q.ready.First().lane, 0)
 	}
@@ -68,7 +69,7 @@ func (a *affinity) look(now Instant, q *classQueue, out *[]*Ticket) (best *Ticke
 			settle = func() { c.reconsider(now, t) }
 			break
 		}
-		lack := c.chooser.choose(t)
+		lack := a.preview.choose(t)
 		if x.i == 0 {
 			if lack == ResourceOverloaded {
 				settle = func() {
@@ -101,7 +102,9 @@ func (a *affinity) look(now Instant, q *classQueue, out *[]*Ticket) (best *Ticke
 		}
 	}
 	if settle == nil {
-		best = a.choose(now, q)
+		if best = a.choose(now, q); best != nil {
+			a.preview.complete(best)
+		}
 	}
 	a.end(now, q, best)
 	if settle != nil {

@@ -52,6 +52,20 @@ type blockSize struct {
 // blockSizes are those that some rank has, or had.
 type blockSizes []blockSize
 
+// only is the tokens of a block where they are the same on all ranks, else 0.
+func (x blockSizes) only() (tokens int64) {
+	for i := range x {
+		switch {
+		case x[i].n == 0:
+		case tokens != 0:
+			return 0
+		default:
+			tokens = x[i].tokens
+		}
+	}
+	return tokens
+}
+
 func (x *blockSizes) join(r *Rank, words int) {
 	at := -1
 	for i := range *x {

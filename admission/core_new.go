@@ -14,7 +14,7 @@ func NewCore(o Options) *Core {
 	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, nextRefresh: never, drainEnd: never}
 	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
 	c.decisions = decisions{queues: &c.queues, limits: &c.limits, slotRanks: &c.ownSlots, healthInt: o.HealthInterval, early: defaultEvidence}
-	c.affinity = affinity{core: c, walk: laneWalk{queues: &c.queues}}
+	c.affinity = affinity{core: c, preview: preview{chooser: &c.chooser}, walk: laneWalk{queues: &c.queues}}
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes)
 	c.setThresholds(c.profiles)
