@@ -40,22 +40,27 @@ type blockedLane struct {
 // Lanes whose heads have no room are blocked then.
 func (a *affinity) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
 	for {
-		t, changed := a.look(now, q, out)
-		if t != nil || !changed {
-			return t
+		best, first := a.look(now, q)
+		switch {
+		case first == nil:
+			return best
+		case first.Target.shape == Bypass && !first.reconsidered:
+			a.core.reconsider(now, first)
+		default:
+			a.core.dequeue(now, first)
+			a.core.refuse(now, first, AllOverloaded, ResourceOverloaded, 0, out)
 		}
 	}
 }
 
-// look is startable, but that it ends when it has changed the queue, so that it has to be
-// begun anew.
-func (a *affinity) look(now Instant, q *classQueue, out *[]*Ticket) (best *Ticket, changed bool) {
-	c, most, w := a.core, a.core.limits.lookahead(), &a.walk
+// look is startable, but that it ends at a waiter that has to be decided on before others are
+// looked at: whether it prefills where it decodes, or that all its ranks are overloaded.
+func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
+	most, w := a.core.limits.lookahead(), &a.walk
 	w.fill, a.preview.target = 2*most, nil
 	if q.ready.Len() > 0 {
 		w.enter(q.ready.First().lane, 0)
 	}
-	var settle func() // what is to be done to the waiter that the look ended at
 	for len(a.looked) < most {
 		x, ok := w.next()
 		if !ok {
@@ -66,16 +71,13 @@ func (a *affinity) look(now Instant, q *classQueue, out *[]*Ticket) (best *Ticke
 			break
 		}
 		if t.Target.shape == Bypass && !t.reconsidered {
-			settle = func() { c.reconsider(now, t) }
+			first = t
 			break
 		}
 		lack := a.preview.choose(t)
 		if x.i == 0 {
 			if lack == ResourceOverloaded {
-				settle = func() {
-					c.dequeue(now, t)
-					c.refuse(now, t, AllOverloaded, lack, 0, out)
-				}
+				first = t
 				break
 			}
 			for child := 2*l.readyPos + 1; child <= 2*l.readyPos+2 && child < q.ready.Len(); child++ {
@@ -101,16 +103,13 @@ func (a *affinity) look(now Instant, q *classQueue, out *[]*Ticket) (best *Ticke
 			a.willing = append(a.willing, t)
 		}
 	}
-	if settle == nil {
+	if first == nil {
 		if best = a.choose(now, q); best != nil {
 			a.preview.complete(best)
 		}
 	}
 	a.end(now, q, best)
-	if settle != nil {
-		settle()
-	}
-	return best, settle != nil
+	return best, first
 }
 
 // end ends a look that has found best, or nobody.

@@ -365,3 +365,50 @@ sleep 50ms
 sleep 250ms => d asked at 1s
 `)
 }
+
+// Neither a request that starts at once nor a release that looks at many waiters allocates.
+func TestNothingIsAllocated(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	for _, lookahead := range []int{1, 32} {
+		g := benchGate(t, 4, 1, 100, 1, func(string, Role) Policy { return mostHeld{} })
+		g.SetLimits(Limits{PrefillSlots: 1, QueueSize: 100, AffinityLookahead: lookahead, AffinityMaxPasses: 8})
+		k := &Ticket{Target: g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated}), PromptTokens: 100}
+		k.Hints[PrefillLeg].Holders[0] = Holder{g.core.ranks[0], 50}
+		if n := testing.AllocsPerRun(100, func() {
+			if err := g.Acquire(t.Context(), k); err != nil {
+				t.Fatal(err)
+			}
+			k.StartDecode()
+			k.FirstToken()
+			k.EndPrefill()
+			k.Release()
+		}); n > 0 {
+			t.Errorf("lookahead %d: a request that starts at once: %v allocations", lookahead, n)
+		}
+		c := g.core
+		var out, all []*Ticket
+		now := Instant(1)
+		for i := range 60 {
+			k := &Ticket{Target: k.Target, PromptTokens: 100}
+			k.Hints[PrefillLeg].Holders[0] = Holder{c.ranks[2*(i%4)], int64(i)}
+			now++
+			c.Arrive(now, k, &out)
+			all = append(all, k)
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			for _, k := range all {
+				if k.holdsPrefill {
+					now++
+					c.Release(now, k, &out)
+					out = out[:0]
+					c.Arrive(now, k, &out)
+					break
+				}
+			}
+		}); n > 0 {
+			t.Errorf("lookahead %d: a release: %v allocations", lookahead, n)
+		}
+	}
+}

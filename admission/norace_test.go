@@ -3,3 +3,5 @@
 package admission
 
 const modelChecks = "3000"
+
+const raceDetector = false
