@@ -364,6 +364,10 @@ func TestPickDoesNotAllocate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, name, 100)
 			h := key(1)
+			h.PromptTokens, h.PrefixKey, h.HasPrefix = 1000, 5, true
+			for i := range h.Holders {
+				h.Holders[i] = admission.Holder{Rank: f.ranks[7*i], Tokens: int64(900 - 100*i)}
+			}
 			var none admission.Hint
 			f.inner.onPick = func(v *admission.View, _ *admission.Hint) {
 				if n := testing.AllocsPerRun(100, func() {
