@@ -10,15 +10,15 @@ type Hint struct {
 	Holders [MaxHolders]Holder
 	// PromptTokens are those of the leg that Holders' tokens are a part of.
 	PromptTokens int64
-	// Sharing is how many other requests came lately whose prompts were found to begin as far
-	// alike as this one's, which is as far as Holders know it.
-	Sharing int64
 	// Key is the hash of what binds requests together (a routing key, a
 	// session); valid when HasKey is set.
 	Key uint64
 	// PrefixKey is the hash of the beginning of the prompt; valid when HasPrefix is set.
 	PrefixKey         uint64
 	HasKey, HasPrefix bool
+	// Sharing is how many other requests came lately whose prompts were found to begin as far
+	// alike as this one's, which is as far as Holders know it.
+	Sharing int32
 }
 
 // MaxHolders is how many ranks a [Hint] names at most.

@@ -41,7 +41,7 @@ type RequestHint struct {
 	HasKey       bool
 	Holders      []RequestHolder `json:",omitempty"`
 	PromptTokens int64           `json:",omitempty"`
-	Sharing      int64           `json:",omitempty"`
+	Sharing      int32           `json:",omitempty"`
 	PrefixKey    uint64          `json:",omitempty"`
 	HasPrefix    bool            `json:",omitempty"`
 }

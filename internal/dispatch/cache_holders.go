@@ -62,7 +62,7 @@ func (k *promptKeys) hint(t *admission.Target, hints *[2]admission.Hint) (leg ad
 		s.counted = true
 		s.sharing = int64(k.c.heat.Touch(s.deepest, time.Duration(mono.Now())) + 0.5)
 	}
-	h.Sharing = s.sharing
+	h.Sharing = int32(min(s.sharing, 1<<30))
 	return leg, h.Holders[0].Tokens
 }
 

@@ -366,7 +366,7 @@ func TestRequestsThatBeginAlikeAreCounted(t *testing.T) {
 		for range 3 {
 			k.hint(target, &hints)
 		}
-		return hints[admission.DecodeLeg].Sharing
+		return int64(hints[admission.DecodeLeg].Sharing)
 	}
 	other := strings.Replace(turns(), words[:8], "Else way", 1)
 	for i := range int64(3) {

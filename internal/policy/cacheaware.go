@@ -76,7 +76,7 @@ func (p *cacheAware) credit(cached int64, h *admission.Hint) int64 {
 	}
 	weight := p.weight
 	if weight > 1 {
-		weight = 1 + (weight-1)/float64(1+max(h.Sharing, 0))
+		weight = 1 + (weight-1)/(1+float64(max(h.Sharing, 0)))
 	}
 	return int64(min(weight*p.scale*float64(cached), maxCredit))
 }

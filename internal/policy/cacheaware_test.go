@@ -98,7 +98,8 @@ func TestCacheAwareWaitsForAHolderAsLongAsTheWeightSays(t *testing.T) {
 func TestCacheAwareCopiesWhatManyShare(t *testing.T) {
 	for _, tc := range []struct {
 		weight          float64
-		sharing, booked int64
+		sharing         int32
+		booked          int64
 		goesToTheHolder bool
 	}{
 		{8, 0, 3999, true},
