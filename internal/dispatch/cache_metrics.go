@@ -127,9 +127,6 @@ func (x *exchange) noteTokens() {
 		return
 	}
 	rec.PromptTokens, rec.OutputTokens = u.PromptTokens, max(u.CompletionTokens, x.output)
-	if x.call.Route == openai.RouteMessages && !x.translates && u.PromptTokens > 0 && u.CachedTokens > 0 {
-		rec.PromptTokens += u.CachedTokens // it is what was not cached
-	}
 	if rec.PromptTokens <= 0 {
 		rec.PromptTokens = x.estimate
 	}

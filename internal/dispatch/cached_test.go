@@ -115,26 +115,31 @@ func TestCachedTokensOfABatch(t *testing.T) {
 }
 
 // TestCachedTokensOfMessages: the count has another name there, and the prompt's other
-// tokens stand beside it.
+// tokens stand beside it, of which prefill keeps the most in its cache and decode, which has
+// them handed over, none.
 func TestCachedTokensOfMessages(t *testing.T) {
 	t.Parallel()
 	const body = `{"model":"sim-model","max_tokens":5,"messages":[{"role":"user","content":"x"}]`
-	answer := func(input, cached string) string {
-		return `{"type":"message","content":[{"type":"tool_use","input":{"input_tokens":9}}],"usage":{"input_tokens":` + input + `,"output_tokens":1,"cache_read_input_tokens":` + cached + `}}`
+	answer := func(input, created, cached string) string {
+		return `{"type":"message","content":[{"type":"tool_use","input":{"input_tokens":9}}],"usage":{"input_tokens":` + input + `,"output_tokens":1,"cache_creation_input_tokens":` + created + `,"cache_read_input_tokens":` + cached + `}}`
 	}
-	stream := func(input, cached string) string {
-		return "event: message_start\ndata: {\"type\":\"message_start\",\"message\":" + answer(input, cached) + "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+	stream := func(input, created, cached string) string {
+		return "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":123,\"output_tokens\":0}}}\n\n" +
+			"event: message_delta\ndata: " + answer(input, created, cached) + "\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
 	}
 	for _, c := range []struct{ extra, typ, decode, want string }{
-		{"}", typeJSON, answer("3", "120"), answer("23", "100")},
-		{streamed + "}", typeEventStream, stream("3", "120"), stream("23", "100")},
+		{"}", typeJSON, answer("3", "0", "120"), answer("23", "0", "100")},
+		{streamed + "}", typeEventStream, stream("3", "0", "120"), stream("23", "0", "100")},
 	} {
 		r := newRig(t, vllm(sim.NIXL, rigOptions{}))
-		handsOver := strings.TrimSuffix(answer("23", "100"), "}") + `,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_block_ids":[1],"remote_host":"h","remote_port":1}}`
+		handsOver := strings.TrimSuffix(answer("7", "16", "100"), "}") + `,"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_block_ids":[1],"remote_host":"h","remote_port":1}}`
 		r.sim.Prefill(0).SetFault(sim.Fault{Path: "/v1/messages", Status: 200, Body: handsOver, ContentType: typeJSON})
 		r.sim.Decode(0).SetFault(sim.Fault{Path: "/v1/messages", Status: 200, Body: c.decode, ContentType: c.typ, WriteSize: 11})
 		if a := r.do(t.Context(), "/v1/messages", body+c.extra); a.status != 200 || a.err != nil || a.body != c.want {
 			t.Errorf("%d %v\n%s\nwant\n%s", a.status, a.err, a.body, c.want)
+		}
+		if rec := r.waitRecord(0); rec.PromptTokens != 123 {
+			t.Errorf("a prompt of %d tokens is recorded, want 123", rec.PromptTokens)
 		}
 	}
 }

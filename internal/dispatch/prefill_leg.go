@@ -23,9 +23,6 @@ type prefillLeg struct {
 // what it reports of its own cache says nothing to the client.
 type prefillCached struct {
 	told atomic.Int64 // one more than the count; 0: not told
-	// prompt is one more than what the answer told of the prompt beside it: in the
-	// Messages API the tokens that are not in the cache.
-	prompt atomic.Int64
 	// each are the counts of a list of prompts, -1 where none was told.
 	each atomic.Pointer[[]int64]
 	over *latch // closed when the leg is over; nil where decode does not run beside it
@@ -33,7 +30,6 @@ type prefillCached struct {
 
 func (c *prefillCached) tell(u openai.Usage) {
 	if u.CachedTokens >= 0 {
-		c.prompt.Store(u.PromptTokens + 1)
 		c.told.Store(u.CachedTokens + 1)
 	}
 }

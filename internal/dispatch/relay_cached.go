@@ -28,7 +28,7 @@ func (e *cachedEdit) take(x *request, c *prefillCached) {
 	case e.list:
 		e.edit = func(data []byte) []byte { return openai.SpliceListEvent(data, c.counts()) }
 	case x.call.Route == openai.RouteMessages && !x.translates:
-		e.edit = func(data []byte) []byte { return openai.SpliceMessages(data, c.told.Load()-1, c.prompt.Load()-1) }
+		e.edit = func(data []byte) []byte { return openai.SpliceMessages(data, c.told.Load()-1) }
 	default:
 		return
 	}

@@ -69,7 +69,7 @@ var answerNames = map[string]bool{
 	"incomplete_details": true, "reason": true,
 	"object": true, "type": true, "status": true, "error": true, "message": true, "code": true, "status_code": true,
 	"usage": true, "prompt_tokens": true, "completion_tokens": true, "input_tokens": true, "output_tokens": true,
-	"cached_tokens": true, "cache_read_input_tokens": true, "prompt_tokens_details": true, "input_tokens_details": true,
+	"cached_tokens": true, "cache_read_input_tokens": true, "cache_creation_input_tokens": true, "prompt_tokens_details": true, "input_tokens_details": true,
 }
 
 // Reset makes the scanner ready for another answer; its buffers stay.

@@ -168,11 +168,13 @@ func ListIndex(data []byte) (index int, ok bool) {
 }
 
 // SpliceMessages writes the count of cached tokens into the usage of an answer or an
-// event of the Messages API, if there is one, and input as the count of the prompt's other
-// tokens; both add up to the prompt. It changes nothing but the usage: arguments of tools
-// are JSON in this API, and may have such names. A negative count changes nothing.
-func SpliceMessages(json []byte, cached, input int64) []byte {
-	if u, ok := ReadUsage(json); !ok || u.CachedTokens < 0 || cached < 0 {
+// event of the Messages API, if there is one. The counts beside it are changed so that all
+// add up to the prompt as before: those of tokens that are kept in the cache from now on
+// only if they are too many. It changes nothing but the usage: arguments of tools are JSON
+// in this API, and may have such names. A negative count changes nothing.
+func SpliceMessages(json []byte, cached int64) []byte {
+	u, ok := ReadUsage(json)
+	if !ok || u.CachedTokens < 0 || u.PromptTokens < 0 || cached < 0 {
 		return json
 	}
 	at, ok := findField(json, "usage")
@@ -183,8 +185,24 @@ func SpliceMessages(json []byte, cached, input int64) []byte {
 		}
 		at.Start, at.End = at.Start+message.Start, at.End+message.Start
 	}
-	count := CachedSplicer{name: []byte(`"cache_read_input_tokens"`)}
-	rest := CachedSplicer{name: []byte(`"input_tokens"`)}
-	usage := rest.Splice(count.Splice(json[at.Start:at.End], cached), input)
+	usage := json[at.Start:at.End]
+	others := max(0, u.PromptTokens-cached)
+	created, ok := intField(usage, "cache_creation_input_tokens")
+	if ok && created > others {
+		created = others
+		usage = (&CachedSplicer{name: []byte(`"cache_creation_input_tokens"`)}).Splice(usage, created)
+	}
+	read := CachedSplicer{name: []byte(`"cache_read_input_tokens"`)}
+	input := CachedSplicer{name: []byte(`"input_tokens"`)}
+	usage = input.Splice(read.Splice(usage, cached), others-created)
 	return slices.Concat(json[:at.Start], usage, json[at.End:])
+}
+
+// intField is a field of an object that is a number from 0 up; else it is 0, and ok false.
+func intField(json []byte, field string) (n int64, ok bool) {
+	raw, _ := RawField(json, field)
+	if n, ok = parseInt(raw); !ok || n < 0 {
+		return 0, false
+	}
+	return n, true
 }

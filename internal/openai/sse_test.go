@@ -157,7 +157,13 @@ func TestReadUsage(t *testing.T) {
 		`{"usage":null,"choices":[{"usage":{"prompt_tokens":1}}]}`:                                                      {-1, -1, -1},
 		`{"text":"x","meta_info":{"prompt_tokens":7,"completion_tokens":2,"cached_tokens":0}}`:                          {7, 2, 0},
 		`[{"meta_info":{"prompt_tokens":7,"completion_tokens":2}},{"meta_info":{"prompt_tokens":1}},4]`:                 {8, 2, -1},
-		`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1,"cache_read_input_tokens":4}}}`: {9, 1, 4},
+		`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1,"cache_read_input_tokens":4}}}`: {13, 1, 4},
+		// As vLLM 0.32 tells of a prompt of 331 tokens, new and again, and at the beginning of a stream.
+		`{"usage":{"input_tokens":11,"output_tokens":4,"cache_creation_input_tokens":320,"cache_read_input_tokens":0}}`: {331, 4, 0},
+		`{"usage":{"cache_read_input_tokens":320,"cache_creation_input_tokens":0,"output_tokens":4,"input_tokens":11}}`: {331, 4, 320},
+		`{"message":{"usage":{"input_tokens":331,"output_tokens":0}}}`:                                                  {331, 0, -1},
+		`{"response":{"usage":{"input_tokens":331,"input_tokens_details":{"cached_tokens":320},"output_tokens":4}}}`:    {331, 4, 320},
+		`{"usage":{"input_tokens":9223372036854775807,"cache_read_input_tokens":1}}`:                                    {-1, -1, 1},
 		`{"usage":{"prompt_tokens":1.5,"completion_tokens":-3,"cached_tokens":"7"}}`:                                    {-1, -1, -1},
 		``: {-1, -1, -1}, `[`: {-1, -1, -1}, `{`: {-1, -1, -1}, `7`: {-1, -1, -1},
 	} {

@@ -1,6 +1,7 @@
 package openai
 
-// Usage is the token counts an engine reports, -1 where it reports none.
+// Usage is the token counts an engine reports, -1 where it reports none. PromptTokens are
+// those of the whole prompt in every API, CachedTokens the part of them that was cached.
 type Usage struct {
 	PromptTokens, CompletionTokens, CachedTokens int64
 }
@@ -90,9 +91,15 @@ func (s *scanner) usageAt(i int, u *Usage, depth int) int {
 }
 
 func (s *scanner) counts(i int, u *Usage, depth int) int {
+	// The input_tokens of the Messages API do not have those that were found in the cache or
+	// are kept there from now on. Where it does not tell these, they have all.
+	input, read, created := int64(-1), int64(0), int64(0)
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
+			if total := input + read + created; input >= 0 && total >= input {
+				u.PromptTokens = total
+			}
 			return v
 		}
 		details := depth < 4 && s.b[v] == '{' && (s.nameIs(name, "prompt_tokens_details") || s.nameIs(name, "input_tokens_details"))
@@ -109,12 +116,18 @@ func (s *scanner) counts(i int, u *Usage, depth int) int {
 			continue
 		}
 		switch {
-		case s.nameIs(name, "prompt_tokens") || s.nameIs(name, "input_tokens"):
+		case s.nameIs(name, "prompt_tokens"):
 			u.PromptTokens = n
+		case s.nameIs(name, "input_tokens"):
+			input = n
 		case s.nameIs(name, "completion_tokens") || s.nameIs(name, "output_tokens"):
 			u.CompletionTokens = n
-		case s.nameIs(name, "cached_tokens") || s.nameIs(name, "cache_read_input_tokens"):
+		case s.nameIs(name, "cached_tokens"):
 			u.CachedTokens = n
+		case s.nameIs(name, "cache_read_input_tokens"):
+			u.CachedTokens, read = n, n
+		case s.nameIs(name, "cache_creation_input_tokens"):
+			created = n
 		}
 	}
 }
