@@ -99,6 +99,9 @@ func armHelp() string {
 }
 
 func runReplay(cmd *cobra.Command, o *replayOptions, name string) (err error) {
+	if err := distinctFiles([][2]string{{"TRACE", name}, {"--csv", o.csv}, {"--html", o.html}}); err != nil {
+		return err
+	}
 	trace, err := readTrace(cmd, name)
 	if err != nil {
 		return err
@@ -118,18 +121,18 @@ func runReplay(cmd *cobra.Command, o *replayOptions, name string) (err error) {
 		write[0] = replay.NewTable(out, columns, o.model.TTFTGoal, o.arms).Write
 	}
 	if o.csv != "" {
-		f, err := os.Create(o.csv)
-		if err != nil {
-			return err
+		f, e := os.Create(o.csv)
+		if e != nil {
+			return e
 		}
 		rows := replay.NewCSV(f)
 		write = append(write, rows.Write)
 		defer func() { err = firstError(err, rows.Flush(), f.Close()) }()
 	}
 	if o.html != "" {
-		f, err := os.Create(o.html)
-		if err != nil {
-			return err
+		f, e := os.Create(o.html)
+		if e != nil {
+			return e
 		}
 		page := replay.NewPage("Replay of "+filepath.Base(name), o.model.TTFTGoal, modelFlags(cmd))
 		write = append(write, func(r *replay.Result) error { page.Add(r); return nil })
@@ -147,6 +150,31 @@ func runReplay(cmd *cobra.Command, o *replayOptions, name string) (err error) {
 		if cmd.Context().Err() != nil {
 			return cmd.Context().Err()
 		}
+	}
+	return nil
+}
+
+// distinctFiles fails if two of the named files are one, of which the second would be written
+// over the first. Devices and pipes may be.
+func distinctFiles(files [][2]string) error {
+	var seen []os.FileInfo
+	for i, f := range files {
+		name, path := f[0], f[1]
+		if path == "" {
+			seen = append(seen, nil)
+			continue
+		}
+		info, err := os.Stat(path)
+		for j, other := range files[:i] {
+			same := filepath.Clean(path) == filepath.Clean(other[1]) // a file that does not exist yet
+			if err == nil {
+				same = info.Mode().IsRegular() && seen[j] != nil && os.SameFile(info, seen[j])
+			}
+			if other[1] != "" && same {
+				return fmt.Errorf("%s and %s are the same file, %s", other[0], name, path)
+			}
+		}
+		seen = append(seen, info)
 	}
 	return nil
 }

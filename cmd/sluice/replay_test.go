@@ -34,6 +34,10 @@ func TestReplayThatCannot(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/trace", someTrace)
 	write(t, dir+"/bad", someTrace+"{}")
+	write(t, dir+"/zipped", "\x1f\x8b\x08")
+	if err := os.Symlink(dir+"/trace", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		args []string
 		code int
@@ -42,15 +46,33 @@ func TestReplayThatCannot(t *testing.T) {
 		{[]string{}, exitUsage, "accepts 1 arg(s), received 0"},
 		{[]string{"no-such-file"}, exitFailure, "open no-such-file: "},
 		{[]string{dir + "/bad"}, exitFailure, "trace " + dir + "/bad: line 3: there is no timestamp\n"},
+		{[]string{dir + "/zipped"}, exitFailure, "trace " + dir + "/zipped: it is compressed"},
 		{[]string{dir + "/trace", "--workers=0"}, exitFailure, "--workers: 0 is not between"},
 		{[]string{dir + "/trace", "--arms=x"}, exitFailure, `unknown arm "x": known are round_robin, `},
 		{[]string{dir + "/trace", "--affinity-wait-secs=x"}, exitFailure, `flag --affinity-wait-secs: "x": must be a number of seconds`},
 		{[]string{dir + "/trace", "--arm=x"}, exitUsage, "unknown flag: --arm; did you mean --arms?"},
 		{[]string{dir + "/trace", "--csv=" + dir + "/none/rows"}, exitFailure, "open " + dir},
+		{[]string{dir + "/trace", "--csv=" + dir + "/link"}, exitFailure, "TRACE and --csv are the same file, " + dir + "/link\n"},
+		{[]string{dir + "/trace", "--csv=" + dir + "/new", "--html=" + dir + "//new"}, exitFailure, "--csv and --html are the same file, "},
 	} {
 		code, _, stderr := sluice(t, nil, append([]string{"replay"}, tc.args...)...)
 		if code != tc.code || !strings.HasPrefix(stderr, "sluice: "+tc.want) {
 			t.Errorf("%v: exit %d, %q", tc.args, code, stderr)
+		}
+	}
+}
+
+// What cannot be written makes the command fail, also if it is written at the end.
+func TestReplayToAFullDisk(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	write(t, dir+"/trace", someTrace)
+	for _, flag := range []string{"--csv", "--html"} {
+		code, _, stderr := sluice(t, nil, "replay", dir+"/trace", "--arms=round_robin", flag, "/dev/full")
+		if code != exitFailure || !strings.Contains(stderr, "no space left on device") {
+			t.Errorf("%s: exit %d, %q", flag, code, stderr)
 		}
 	}
 }

@@ -33,6 +33,9 @@ func Read(r io.Reader) (*Trace, error) {
 		}
 		if f == nil {
 			if f = formatOf(t, line); f == nil {
+				if bytes.HasPrefix(line, []byte{0x1f, 0x8b}) {
+					return nil, errors.New("it is compressed: gunzip -c it and read it as -")
+				}
 				return nil, &LineError{n, errors.New("this is neither a request of a Mooncake trace nor a line of sluice's log")}
 			}
 		}
