@@ -83,7 +83,7 @@ var unnoticed = map[string]string{
 	"kubernetes.reportPause":         "events of that time are one reading",
 	"kubernetes.steadyRound":         "when the pauses begin anew",
 	"http1.pollInterval":             "how often the accepting goroutine polls",
-	"dispatch.askSizesEach":          "how late the size of blocks of a new exact feed is known",
+	"dispatch.askScopesEach":         "how late the size of blocks of a new exact feed is known",
 	"http1.recentWindow":             "what counts as a burst of clients",
 	"http1.silentFor":                "how long a finding about newcomers holds",
 	"http1.maxLeavingWait":           "pauses accepting",

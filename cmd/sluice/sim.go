@@ -56,6 +56,7 @@ func newSim() *cobra.Command {
 	f.IntVar(&o.Worker.PageSize, "page-size", 0, "KV block size in tokens; 0: 1, with vllm 16")
 	f.IntVar(&o.Worker.ContextLength, "context-length", 0, "most tokens of a prompt; 0: practically unlimited")
 	f.IntVar(&o.Worker.ChunkedPrefillSize, "max-batched-tokens", 0, "most prompt tokens of a prefill batch; 0: 8192")
+	f.StringSliceVar(&o.Worker.Names, "served-name", nil, "with vllm a further name that the model is served by, repeatable")
 	f.StringSliceVar(&o.Worker.Adapters, "adapter", nil, "LoRA adapter to list under the model, repeatable")
 	f.BoolVar(&o.Worker.Pooling, "pooling", false, "serve embeddings, rerank, score and classify")
 	f.BoolVar(&o.Worker.Tokenizer, "tokenizer", false, "serve /tokenize and /detokenize with SGLang too")

@@ -545,14 +545,14 @@ func TestTokenIDsAreLookedUpByWhatEnginesTell(t *testing.T) {
 			_ = resp.Body.Close()
 			r.until("the engine has told of the blocks", func() bool {
 				for _, w := range r.fleet.List() {
-					if w.URL() == r.sim.Workers()[1].URL() && w.Ranks()[0].ExactBlock() > 0 && r.d.caches.index.Stats().Held > 0 {
+					if w.URL() == r.sim.Workers()[1].URL() && w.Ranks()[0].ExactScope().Block > 0 && r.d.caches.index.Stats().Held > 0 {
 						return true
 					}
 				}
 				return false
 			})
 			r.d.caches.mu.Lock()
-			clear(r.d.caches.sizes)
+			clear(r.d.caches.scopes)
 			r.d.caches.mu.Unlock()
 		}
 		for range 2 {
@@ -570,5 +570,36 @@ func TestTokenIDsAreLookedUpByWhatEnginesTell(t *testing.T) {
 		if two.DecodeRank != one.DecodeRank || two.Cache.Why != "holder" || two.Cache.Best < 300 || two.Cache.Best > 400 {
 			t.Errorf("events %t, the second: %+v", events, two.Cache)
 		}
+	}
+}
+
+// TestTokenIDsAreFoundByAnyNameOfTheModel: an engine that serves a model by several names has
+// one cache for all of them, and its events name none.
+func TestTokenIDsAreFoundByAnyNameOfTheModel(t *testing.T) {
+	o := aware(rigOptions{sim: sim.Options{Regular: 2}})
+	o.sim.Worker.Backend, o.sim.Worker.KVEvents, o.sim.Worker.Names = sim.VLLM, &sim.KVEvents{}, []string{"second"}
+	o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend = "vllm" }
+	r := newRig(t, o)
+	r.until("the streams are live", func() bool {
+		return !slices.ContainsFunc(r.fleet.List(), func(w *fleet.Worker) bool { return w.Ranks()[0].Exact() == nil })
+	})
+	body := `{"model":"%s","max_tokens":2,"prompt":[` + idList(400, ",") + `]}`
+	for i, model := range []string{"sim-model", "second", "sim-model"} {
+		if a := r.do(t.Context(), "/v1/completions", fmt.Sprintf(body, model)); a.status != 200 {
+			t.Fatalf("%s: %d %s", model, a.status, a.body)
+		}
+		rec := r.waitRecord(i)
+		if i > 0 && (rec.DecodeRank != r.waitRecord(0).DecodeRank || rec.Cache.Why != "holder" || rec.Cache.Best < 300) {
+			t.Errorf("%s at %s: %+v", model, rec.DecodeRank, rec.Cache)
+		}
+		r.until("the engine has told of the blocks", func() bool {
+			return slices.ContainsFunc(r.fleet.List(), func(w *fleet.Worker) bool {
+				e := w.Ranks()[0].Exact()
+				return e != nil && e.Held() >= 20
+			})
+		})
+		r.d.caches.mu.Lock()
+		clear(r.d.caches.scopes)
+		r.d.caches.mu.Unlock()
 	}
 }

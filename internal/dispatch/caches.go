@@ -29,15 +29,15 @@ type caches struct {
 	heat *kv.Heat
 
 	mu sync.Mutex
-	// sizes are the lengths of blocks of exact ranks, by pool; guarded by mu
-	sizes map[string]*blockSizes
+	// scopes are those of exact ranks, by pool; guarded by mu
+	scopes map[string]*exactScopes
 }
 
-// blockSizes are the lengths in tokens of the blocks that engines of a pool tell of, and when
-// they were asked for.
-type blockSizes struct {
-	sizes []int
-	asked mono.Instant
+// exactScopes are what the blocks that engines of a pool tell of are apart by, and when the
+// ranks were asked for it.
+type exactScopes struct {
+	scopes []fleet.ExactScope
+	asked  mono.Instant
 }
 
 // newCaches is nil if nothing depends on the index.
@@ -47,7 +47,7 @@ func newCaches(o *Options, f *fleet.Fleet) *caches {
 	if !choosing && !cfg.Log.AccessPrefixHashes {
 		return nil
 	}
-	c := &caches{index: o.Index, fleet: f, bypasses: bypassesByCache(cfg), choosing: choosing, logging: cfg.Log.AccessPrefixHashes, sizes: map[string]*blockSizes{}}
+	c := &caches{index: o.Index, fleet: f, bypasses: bypassesByCache(cfg), choosing: choosing, logging: cfg.Log.AccessPrefixHashes, scopes: map[string]*exactScopes{}}
 	if choosing {
 		c.heat = new(kv.Heat)
 	}
@@ -72,30 +72,32 @@ func bypassesByCache(cfg *config.Config) bool {
 }
 
 const (
-	// askSizesEach is how often a pool is asked for the lengths of its blocks.
-	askSizesEach = time.Second
-	// maxSizesPools bounds the pools that they are kept for.
-	maxSizesPools = 1024
+	// askScopesEach is how often a pool is asked for its exact scopes.
+	askScopesEach = time.Second
+	// maxScopesPools bounds the pools that they are kept for.
+	maxScopesPools = 1024
 )
 
-// blockSizes are the lengths of blocks to hash token ids for, a few at most.
-func (c *caches) blockSizes(pool string) []int {
+// exactScopes are the models and lengths of blocks to hash token ids for, a few at most. An
+// engine has one cache for all names that it serves a model by, and so its blocks are known by
+// one of them, which need not be the pool's.
+func (c *caches) exactScopes(pool string) []fleet.ExactScope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := mono.Now()
-	b := c.sizes[pool]
-	if b != nil && now.Sub(b.asked) < askSizesEach {
-		return b.sizes
+	b := c.scopes[pool]
+	if b != nil && now.Sub(b.asked) < askScopesEach {
+		return b.scopes
 	}
-	if len(c.sizes) >= maxSizesPools {
-		clear(c.sizes)
+	if len(c.scopes) >= maxScopesPools {
+		clear(c.scopes)
 	}
-	b = &blockSizes{asked: now}
+	b = &exactScopes{asked: now}
 	for _, s := range c.fleet.Serving(pool) {
-		if size := s.Rank.ExactBlock(); size > 0 && !slices.Contains(b.sizes, size) && len(b.sizes) < maxBlockSizes {
-			b.sizes = append(b.sizes, size)
+		if e := s.Rank.ExactScope(); e.Block > 0 && !slices.Contains(b.scopes, e) && len(b.scopes) < maxExactScopes {
+			b.scopes = append(b.scopes, e)
 		}
 	}
-	c.sizes[pool] = b
-	return b.sizes
+	c.scopes[pool] = b
+	return b.scopes
 }

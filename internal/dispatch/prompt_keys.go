@@ -20,7 +20,7 @@ type promptKeys struct {
 
 	// immutable once made
 	sent   keyChain   // what ranks are recorded to hold by being sent the prompt
-	exact  []keyChain // what engines' events tell, one for each size of blocks; of token ids
+	exact  []keyChain // what engines' events tell, one for each scope; of token ids
 	tokens int64      // of the prompt, over all its copies
 	list   bool       // it is the first of a list of prompts
 	// growing: the answer goes on where the prompt ends, so that the next turn of the
@@ -48,8 +48,9 @@ const (
 	tokenBlock = 64
 	// maxKeys bounds the keys of a prompt: what lies beyond so many blocks is not looked up.
 	maxKeys = 8192
-	// maxBlockSizes bounds the sizes of engines' blocks that token ids are hashed for.
-	maxBlockSizes = 4
+	// maxExactScopes bounds how many times token ids are hashed for what engines tell: for
+	// each size of their blocks, and each name that they know the model by.
+	maxExactScopes = 4
 	// mediaBytes is what an image or the like counts for in the bytes of a prompt.
 	mediaBytes = 2048
 )
@@ -200,18 +201,18 @@ func (c *keyChain) frame(role []byte) {
 	c.write(textMark)
 }
 
-// hashTokens makes the keys of token ids: for what ranks are sent, and for each size that the
-// blocks of engines have that tell theirs.
+// hashTokens makes the keys of token ids: for what ranks are sent, and for each scope of what
+// engines tell.
 func (k *promptKeys) hashTokens(p *openai.Peeked, s kv.Scope) {
 	s.Form, s.Size = kv.FormTokens, tokenBlock
 	k.sent.begin(s)
-	for _, size := range k.c.blockSizes(s.Model) {
+	for _, e := range k.c.exactScopes(s.Model) {
 		if len(k.exact) < cap(k.exact) {
 			k.exact = k.exact[:len(k.exact)+1]
 		} else {
 			k.exact = append(k.exact, keyChain{})
 		}
-		s.Size = size
+		s.Model, s.Size = e.Model, e.Block
 		k.exact[len(k.exact)-1].begin(s)
 	}
 	openai.WalkTokens(p, func(ids []uint32) bool {

@@ -14,7 +14,7 @@ import (
 
 // cachesOfM makes keys without a fleet: no engine of the model m tells of its blocks.
 func cachesOfM() *caches {
-	return &caches{choosing: true, sizes: map[string]*blockSizes{"m": {asked: mono.Now().Add(time.Hour)}}}
+	return &caches{choosing: true, scopes: map[string]*exactScopes{"m": {asked: mono.Now().Add(time.Hour)}}}
 }
 
 // keysOf are the keys of a body's prompt.

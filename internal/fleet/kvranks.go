@@ -39,12 +39,18 @@ func (r *Rank) Exact() *kv.Rank {
 	return nil
 }
 
-// ExactBlock is how many tokens a block of Exact has; 0 while that is not known.
-func (r *Rank) ExactBlock() int {
+// ExactScope is what the keys of Exact are made with, beside what a request brings.
+type ExactScope struct {
+	Model string // one of the names that the engine serves its model by
+	Block int    // tokens of a block; 0 while that is not known
+}
+
+// ExactScope returns that of Exact; the zero value while there are no events to rely on.
+func (r *Rank) ExactScope() ExactScope {
 	if e := r.caches.exact.Load(); e != nil {
-		return e.BlockSize()
+		return ExactScope{e.Model(), e.BlockSize()}
 	}
-	return 0
+	return ExactScope{}
 }
 
 // Believes reports whether what the index says of k, one of the rank's two ranks there, is to

@@ -36,7 +36,7 @@ type Exact struct {
 var _ events.Sink = (*Exact)(nil)
 
 // NewExact adds a rank to x whose blocks are those of an engine that serves a base model,
-// which is called as Scope.Model is in the keys of prompts: events do not name it. Of Blocks
+// by the name that Model returns: events do not name it, and the Scope of prompts must. Of Blocks
 // it may hold an eighth more: engines may tell of removals after what they made room for.
 func NewExact(x *Index, s RankSpec, model string) *Exact {
 	s.byHash = true
@@ -45,6 +45,9 @@ func NewExact(x *Index, s RankSpec, model string) *Exact {
 
 // Rank returns the rank that holds the blocks.
 func (e *Exact) Rank() *Rank { return e.rank }
+
+// Model returns what the base model is called: the Model of Scopes whose keys can match.
+func (e *Exact) Model() string { return e.model }
 
 // Drop removes the rank from the index. What is told after that is ignored.
 func (e *Exact) Drop() {

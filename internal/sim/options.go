@@ -58,6 +58,8 @@ type WorkerOptions struct {
 	Backend Backend
 	// Model is the served model's name. Default "sim-model".
 	Model string
+	// Names are further names that a vLLM server serves the model by.
+	Names []string
 	// Adapters are LoRA adapters listed by /v1/models under their parent.
 	Adapters []string
 	// DPSize is the number of data-parallel ranks. Default 1.

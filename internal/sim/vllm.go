@@ -170,5 +170,10 @@ func (o *responseWriter) eventOf(name string, fill func([]byte) []byte) error {
 
 // known reports whether a model is served here; "" is.
 func (w *Worker) known(model string) bool {
-	return model == "" || model == w.opt.Model || slices.Contains(w.opt.Adapters, model)
+	return model == "" || w.named(model) || slices.Contains(w.opt.Adapters, model)
+}
+
+// named reports whether the model itself is served by a name.
+func (w *Worker) named(model string) bool {
+	return model == w.opt.Model || slices.Contains(w.opt.Names, model)
 }

@@ -57,6 +57,9 @@ func (w *Worker) vllmModels(rw http.ResponseWriter, _ *http.Request) {
 				"group": nil, "is_blocking": false}}}
 	}
 	data := []object{card(w.opt.Model, nil, w.opt.ContextLength)}
+	for _, n := range w.opt.Names {
+		data = append(data, card(n, nil, w.opt.ContextLength))
+	}
 	for _, a := range w.opt.Adapters {
 		data = append(data, card(a, w.opt.Model, nil))
 	}

@@ -313,7 +313,7 @@ func (p *vparser) finish() error {
 	}
 	if slices.Contains(p.w.opt.Adapters, r.model) {
 		r.adapter = r.model
-	} else if r.model != p.w.opt.Model && p.w.opt.Backend == VLLM {
+	} else if !p.w.named(r.model) && p.w.opt.Backend == VLLM {
 		return p.w.noModel(r.model)
 	}
 	if r.api == chat && p.completion != -1 {
@@ -399,7 +399,7 @@ func (p *vparser) limits() error {
 
 // noModel is the error for a model that is not served here.
 func (w *Worker) noModel(model string) *wireError {
-	e := invalidf("model", "The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(append([]string{w.opt.Model}, w.opt.Adapters...), ", "))
+	e := invalidf("model", "The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(slices.Concat([]string{w.opt.Model}, w.opt.Names, w.opt.Adapters), ", "))
 	e.kind, e.status = "NotFoundError", 404
 	return e
 }
