@@ -81,7 +81,7 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte
 			x.d.metrics.handOff(connector, handOffDone)
 		}
 		legs.cached.tell(u)
-		legs.cached.addTo(&x.cachedTold)
+		legs.cached.addTo(&x.cachedTold, pr.TellsCached())
 		return params, nil
 	case errors.Is(err, engine.ErrBadHandOff):
 		x.d.metrics.handOff(connector, handOffBad)

@@ -207,7 +207,7 @@ func (t *pairsTogether) failed(f *failure) *failure {
 // noteCached notes what the prefill legs told of their caches by now.
 func (t *pairsTogether) noteCached() {
 	for k := range t.pairs {
-		t.pairs[k].prefill.cached.addTo(&t.x.cachedTold)
+		t.pairs[k].prefill.cached.addTo(&t.x.cachedTold, t.prefill.rank.TellsCached())
 	}
 }
 

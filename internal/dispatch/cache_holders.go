@@ -49,7 +49,7 @@ func (k *promptKeys) hint(t *admission.Target, hints *[2]admission.Hint) (leg ad
 	leg, role := prefillsOn(t)
 	h, s := &hints[leg], &k.search
 	s.at, s.version = t, k.c.index.Version()
-	h.PromptTokens = k.tokens
+	h.PromptTokens = k.all
 	h.Holders = [admission.MaxHolders]admission.Holder{}
 	s.target, s.leg, s.ids = t, leg, len(k.exact) > 0
 	s.exact, s.most = false, 0

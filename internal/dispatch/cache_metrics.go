@@ -68,10 +68,7 @@ func (x *exchange) noteCache() {
 	if ch.Leg == admission.PrefillLeg {
 		rank = x.ticket.Prefill
 	}
-	reported := x.reportedCached(ch.Leg)
-	if reported < 0 && rank != nil && rec.Reason == reasonOK && rank.Data().(*fleet.Rank).TellsCached() {
-		reported = 0
-	}
+	reported := x.reportedCached(ch.Leg, rank)
 	if x.keys != nil {
 		rec.Cache = CacheRecord{Why: ch.Why.String(), Best: ch.Best, Chosen: ch.Held, Reported: reported}
 	}
@@ -84,7 +81,7 @@ func (x *exchange) noteCache() {
 		return
 	}
 	c := x.d.metrics.caches.of(on.Worker().Role())
-	c.prompt.Add(float64(x.keys.tokens))
+	c.prompt.Add(float64(x.keys.all))
 	c.best.Add(float64(ch.Best))
 	c.chosen.Add(float64(ch.Held))
 	c.why[ch.Why].Inc()
@@ -109,15 +106,18 @@ func (x *exchange) noteComputed(on *fleet.Rank, leg admission.Leg, cached int64)
 }
 
 // reportedCached is how much of the prompt the engine of the leg that prefills reports that
-// it had cached; -1: it did not.
-func (x *exchange) reportedCached(leg admission.Leg) int64 {
-	if leg == admission.PrefillLeg {
+// it had cached; -1: it did not. Many streams have no token counts at all.
+func (x *exchange) reportedCached(leg admission.Leg, rank *admission.Rank) int64 {
+	u := x.call.Record.Usage
+	switch {
+	case leg == admission.PrefillLeg:
 		return x.cachedTold - 1
+	case u == (openai.Usage{}):
+		return -1
+	case u.CachedTokens < 0 && u.PromptTokens > 0 && rank != nil && rank.Data().(*fleet.Rank).TellsCached():
+		return 0
 	}
-	if u := x.call.Record.Usage; u != (openai.Usage{}) {
-		return u.CachedTokens
-	}
-	return -1
+	return u.CachedTokens
 }
 
 // noteTokens records how long the prompt and the answer are.

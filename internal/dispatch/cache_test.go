@@ -421,23 +421,45 @@ func TestAddHolder(t *testing.T) {
 	f("0:10 3:9 2:8 1:7", 0, 6, 1, 7, 2, 8, 3, 9, 0, 10)
 }
 
-// TestASilentEngineThatToldBeforeHasNothingCached: SGLang leaves a count of zero out.
+// TestASilentEngineThatToldBeforeHasNothingCached: SGLang leaves a count of zero out. An answer
+// without any counts, as most streams are, says nothing.
 func TestASilentEngineThatToldBeforeHasNothingCached(t *testing.T) {
-	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 1}}))
-	w := r.sim.Workers()[0]
-	for i, step := range []struct {
-		told     string
-		reported int64
-	}{{"null", -1}, {`{"cached_tokens":400}`, 400}, {"null", 0}} {
-		w.SetFault(sim.Fault{Path: "/v1/chat/completions", Status: 200, ContentType: typeJSON,
-			Body: `{"choices":[{"index":0,"message":{"role":"assistant","content":"x"}}],"usage":{"prompt_tokens":500,"completion_tokens":1,"prompt_tokens_details":` + step.told + `}}`})
-		if a := r.do(t.Context(), "/v1/chat/completions", turns()); a.status != 200 {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-		if c := r.waitRecord(i).Cache; c.Reported != step.reported || i > 0 && c.Chosen == 0 {
-			t.Errorf("request %d: %+v", i, c)
-		}
-		w.ClearFaults()
+	for name, opts := range map[string]rigOptions{
+		"aggregated": {sim: sim.Options{Regular: 1}}, "legs together": pd(rigOptions{}), "legs in turn": vllm(sim.NIXL, rigOptions{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, aware(opts))
+			usage := func(details string) string {
+				return `,"usage":{"prompt_tokens":500,"completion_tokens":1,"prompt_tokens_details":` + details + `}`
+			}
+			workers := r.sim.Workers()
+			answers := workers[len(workers)-1]
+			for i, step := range []struct {
+				usage    string
+				reported int64
+			}{{usage("null"), -1}, {usage(`{"cached_tokens":400}`), 400}, {"", -1}, {usage("null"), 0}} {
+				for _, w := range workers {
+					w.ClearFaults()
+					w.SetFault(sim.Fault{Path: "/v1/chat/completions", Status: 200, ContentType: typeJSON,
+						Body: `{"choices":[{"index":0,"message":{"role":"assistant","content":"x"}}],` +
+							`"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e","remote_block_ids":[1],"remote_host":"h","remote_port":1}` + step.usage + `}`})
+				}
+				prefills := r.counted("sluice_prefill_leg_seconds")
+				answers.Freeze() // so that prefill is over before decode is
+				done := make(chan answer, 1)
+				go func() { done <- r.do(t.Context(), "/v1/chat/completions", turns()) }()
+				if name == "legs together" {
+					r.until("prefill is over", func() bool { return r.counted("sluice_prefill_leg_seconds") > prefills })
+				}
+				answers.Thaw()
+				if a := <-done; a.status != 200 {
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+				if c := r.waitRecord(i).Cache; c.Reported != step.reported || i > 0 && c.Chosen == 0 {
+					t.Errorf("request %d: %+v", i, c)
+				}
+			}
+		})
 	}
 }
 
@@ -601,5 +623,32 @@ func TestTokenIDsAreFoundByAnyNameOfTheModel(t *testing.T) {
 		r.d.caches.mu.Lock()
 		clear(r.d.caches.scopes)
 		r.d.caches.mu.Unlock()
+	}
+}
+
+// TestOfAListThePromptThatIsKnownCounts: the first one, and the others as not cached.
+func TestOfAListThePromptThatIsKnownCounts(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 1}}))
+	one := fmt.Sprintf("%q", words)
+	list := `{"model":"sim-model","max_tokens":2,"prompt":[` + one + `,` + one + `]}`
+	if a := r.do(t.Context(), "/v1/completions", `{"model":"sim-model","max_tokens":2,"prompt":`+one+`}`); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if a := r.do(t.Context(), "/v1/completions", list); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	p, err := openai.Peek(openai.RouteCompletions, []byte(list), openai.PeekOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &request{d: &r.d.services, call: &Call{Route: openai.RouteCompletions, Peeked: p, Arrived: time.Now()}}
+	x.refs.Store(1)
+	defer x.unref()
+	if f := place(x); f != nil {
+		t.Fatal(f)
+	}
+	h := x.ticket.Hints[admission.DecodeLeg]
+	if h.PromptTokens != x.ticket.PromptTokens || h.Holders[0].Tokens < h.PromptTokens/3 || h.Holders[0].Tokens > h.PromptTokens/2 {
+		t.Errorf("%+v of %d", h, x.ticket.PromptTokens)
 	}
 }

@@ -23,12 +23,17 @@ type prefillLeg struct {
 // what it reports of its own cache says nothing to the client.
 type prefillCached struct {
 	told atomic.Int64 // one more than the count; 0: not told
+	// counted: the answer had token counts, perhaps without this one.
+	counted atomic.Bool
 	// each are the counts of a list of prompts, -1 where none was told.
 	each atomic.Pointer[[]int64]
 	over *latch // closed when the leg is over; nil where decode does not run beside it
 }
 
 func (c *prefillCached) tell(u openai.Usage) {
+	if u.PromptTokens > 0 {
+		c.counted.Store(true)
+	}
 	if u.CachedTokens >= 0 {
 		c.told.Store(u.CachedTokens + 1)
 	}
@@ -51,9 +56,12 @@ func (c *prefillCached) counts() []int64 {
 }
 
 // addTo adds the count to a sum of counts, which is one more than the sum, or 0 before the
-// first.
-func (c *prefillCached) addTo(sum *int64) {
+// first. Of an engine that tells of cached tokens, an answer with other counts means none.
+func (c *prefillCached) addTo(sum *int64, tells bool) {
 	n := c.told.Load() - 1
+	if n < 0 && tells && c.counted.Load() {
+		n = 0
+	}
 	for i, one := range c.counts() {
 		if i == 0 {
 			n = 0
