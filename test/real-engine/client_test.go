@@ -85,7 +85,14 @@ var (
 		},
 		text:  func(a answer) string { return at(a.json, "content", 0, "text") },
 		delta: func(e event) string { return at(e.json, "delta", "text") },
-		usage: responses.usage,
+		// The counts of a prompt stand apart: what was cached, what is from now on, the rest.
+		usage: func(a answer) (int, int) {
+			in, out := responses.usage(a)
+			for _, name := range []string{"cache_read_input_tokens", "cache_creation_input_tokens"} {
+				in += max(0, number(a.json, "usage", name))
+			}
+			return in, out
+		},
 	}
 	routes = []*route{chat, completions, responses, messages}
 )

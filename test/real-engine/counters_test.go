@@ -18,6 +18,7 @@ import (
 const (
 	running       = "vllm:num_requests_running"
 	waiting       = "vllm:num_requests_waiting"
+	prefixHits    = "vllm:prefix_cache_hits_total"
 	externalHits  = "vllm:external_prefix_cache_hits_total"
 	nixlBytes     = "vllm:nixl_bytes_transferred_sum"
 	nixlTransfers = "vllm:nixl_bytes_transferred_count"

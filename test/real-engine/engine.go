@@ -60,7 +60,7 @@ func (h Home) Start(s Spec) (*Engine, error) {
 	if free := memoryAvailable(); free > 0 && free < engineMemory {
 		return nil, fmt.Errorf("cannot start %s: %d MiB of memory are available and it takes about %d", s.Role, free>>20, engineMemory>>20)
 	}
-	for _, port := range []int{s.Port, s.SideChannel} {
+	for _, port := range []int{s.Port, s.SideChannel, s.EventsPort(), s.ReplayPort()} {
 		if err := portFree(port); err != nil {
 			return nil, fmt.Errorf("cannot start %s: %w (REAL_ENGINE_PORT moves all ports)", s.Role, err)
 		}

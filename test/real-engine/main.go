@@ -3,6 +3,7 @@
 //
 //	./test/real-engine/install.sh            once
 //	go run ./test/real-engine start one      an engine that runs whole requests
+//	go run ./test/real-engine start whole    two of them, the second with a small KV cache
 //	go run ./test/real-engine start pd       a prefill and a decode engine over NIXL
 //	go run ./test/real-engine status
 //	go run ./test/real-engine stop
@@ -36,7 +37,7 @@ import (
 	"time"
 )
 
-const usage = `usage: real-engine start one|prefill|decode|pd|all
+const usage = `usage: real-engine start one|two|whole|prefill|decode|pd|all
        real-engine status
        real-engine stop
 `
@@ -62,15 +63,15 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	sets := map[string][]Role{
-		"one": {One}, "prefill": {Prefill}, "decode": {Decode},
-		"pd": {Prefill, Decode}, "all": {One, Prefill, Decode},
+		"one": {One}, "two": {Two}, "prefill": {Prefill}, "decode": {Decode},
+		"whole": {One, Two}, "pd": {Prefill, Decode}, "all": {One, Two, Prefill, Decode},
 	}
 	switch {
 	case len(args) == 2 && args[0] == "start" && sets[args[1]] != nil:
 		ctx, cancel := context.WithTimeout(ctx, startLimit)
 		defer cancel()
 		engines, err := Ensure(ctx, home, sets[args[1]]...)
-		if n := len(engines); err == nil && n > 1 {
+		if n := len(engines); err == nil && n > 1 && args[1] != "whole" {
 			err = Warm(ctx, engines[n-2], engines[n-1])
 		}
 		for _, e := range engines {

@@ -16,11 +16,12 @@ import (
 var (
 	home   Home
 	binary string // the built sluice
-	// one runs whole requests; prefill and decode are the pair.
-	one, prefill, decode *Engine
+	// one and two run whole requests, two with a small KV cache; prefill and decode are the
+	// pair.
+	one, two, prefill, decode *Engine
 )
 
-var only = flag.String("engines", "all", "one: leave out what needs the pair")
+var only = flag.String("engines", "all", "one: leave out what needs more than the engine that runs whole requests")
 
 // TestMain builds sluice and starts the engines. REAL_ENGINE_KEEP=1 leaves the
 // engines running for the next time.
@@ -49,7 +50,8 @@ func runTests(m *testing.M) int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	roles := []Role{One, Prefill, Decode}
+	all := []Role{One, Two, Prefill, Decode}
+	roles := all
 	if *only == string(One) {
 		roles = roles[:1]
 	}
@@ -59,7 +61,7 @@ func runTests(m *testing.M) int {
 	}
 	if os.Getenv("REAL_ENGINE_KEEP") != "1" {
 		defer func() {
-			for _, e := range []*Engine{one, prefill, decode} {
+			for _, e := range []*Engine{one, two, prefill, decode} {
 				if e != nil {
 					e.Stop()
 				}
@@ -67,8 +69,8 @@ func runTests(m *testing.M) int {
 		}()
 	}
 	one = engines[0]
-	if len(engines) == 3 {
-		prefill, decode = engines[1], engines[2]
+	if len(engines) == len(all) {
+		two, prefill, decode = engines[1], engines[2], engines[3]
 		if err := Warm(ctx, prefill, decode); err != nil {
 			return failed(err)
 		}

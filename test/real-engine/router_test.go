@@ -154,10 +154,29 @@ type worker struct {
 	Connector   string `json:"kv_connector"`
 	Transfer    string `json:"kv_transfer"`
 	MaxModelLen int    `json:"max_model_len"`
+	ID          string `json:"id"`
 	Ranks       []struct {
-		Blocks    int `json:"total_kv_blocks"`
-		BlockSize int `json:"block_size"`
+		Blocks    int        `json:"total_kv_blocks"`
+		BlockSize int        `json:"block_size"`
+		Cache     *rankCache `json:"kv_cache"`
 	} `json:"ranks"`
+}
+
+// rankCache is what the router knows of a rank's KV cache.
+type rankCache struct {
+	Feed     string `json:"feed"`
+	Degraded *struct {
+		Why string `json:"why"`
+	} `json:"degraded"`
+	Exact    int `json:"exact_blocks"`
+	MaxExact int `json:"max_exact_blocks"`
+	Events   struct {
+		Gaps     int `json:"gaps"`
+		Unfilled int `json:"unfilled_gaps"`
+		Replays  int `json:"replays"`
+		Clears   int `json:"clears"`
+		Connects int `json:"connects"`
+	} `json:"events"`
 }
 
 func (r *router) workers() []worker {

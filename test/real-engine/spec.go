@@ -17,6 +17,7 @@ const (
 	MaxSeqs     = 16   // requests that run at one time
 	BlockSize   = 32   // tokens in a KV block; the CPU backend takes multiples of 32
 	Blocks      = 512
+	FewBlocks   = 64 // those of Two, whose cache is full after a few prompts
 	// KVBytesPerToken follows from tinymodel.py: a key and a value of 32 floats for
 	// each of 2 heads in each of 2 layers.
 	KVBytesPerToken = 2 * 32 * 4 * 2 * 2
@@ -25,9 +26,10 @@ const (
 // Role is what an engine does.
 type Role string
 
-// The roles. One runs whole requests and has no connector.
+// The roles. One and Two run whole requests and have no connector.
 const (
 	One     Role = "one"
+	Two     Role = "two"
 	Prefill Role = "prefill"
 	Decode  Role = "decode"
 )
@@ -38,6 +40,20 @@ type Spec struct {
 	Port int
 	// SideChannel is the port at which NIXL agents find each other; 0 without NIXL.
 	SideChannel int
+}
+
+// EventsPort is the port of the engine's KV events, ReplayPort that where it repeats them.
+func (s Spec) EventsPort() int { return s.Port + 20 }
+
+// ReplayPort is described there.
+func (s Spec) ReplayPort() int { return s.Port + 30 }
+
+// Blocks is how many KV blocks the engine has.
+func (s Spec) Blocks() int {
+	if s.Role == Two {
+		return FewBlocks
+	}
+	return Blocks
 }
 
 // URL is the engine's base URL.
@@ -85,12 +101,14 @@ func ports(role Role) (spec Spec, err error) {
 	switch role {
 	case One:
 		return Spec{Role: role, Port: base + 1}, nil
+	case Two:
+		return Spec{Role: role, Port: base + 4}, nil
 	case Prefill:
 		return Spec{Role: role, Port: base + 2, SideChannel: base + 12}, nil
 	case Decode:
 		return Spec{Role: role, Port: base + 3, SideChannel: base + 13}, nil
 	}
-	return Spec{}, fmt.Errorf("unknown role %q: one, prefill and decode are known", role)
+	return Spec{}, fmt.Errorf("unknown role %q: one, two, prefill and decode are known", role)
 }
 
 // command is the engine's command line.
@@ -103,9 +121,12 @@ func (s Spec) command(h Home) []string {
 		"--max-model-len", strconv.Itoa(MaxModelLen),
 		"--max-num-seqs", strconv.Itoa(MaxSeqs),
 		"--block-size", strconv.Itoa(BlockSize),
-		"--num-gpu-blocks-override", strconv.Itoa(Blocks),
+		"--num-gpu-blocks-override", strconv.Itoa(s.Blocks()),
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes",
 		"--no-enable-log-requests",
+		"--enable-prompt-tokens-details",
+		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":"kv@%s"}`,
+			s.EventsPort(), s.ReplayPort(), s.Role),
 	}
 	if s.SideChannel != 0 {
 		role := map[Role]string{Prefill: "kv_producer", Decode: "kv_consumer"}[s.Role]
@@ -128,6 +149,9 @@ func (s Spec) environment(h Home) []string {
 		"VLLM_HOST_IP=127.0.0.1", "VLLM_CACHE_ROOT="+h.path("cache"),
 		"UCX_TLS=tcp", "UCX_NET_DEVICES=lo", "UCX_LOG_LEVEL=error",
 	)
+	if s.Role == Two || s.Role == Prefill {
+		env = append(env, "VLLM_SERVER_DEV_MODE=1") // for POST /reset_prefix_cache
+	}
 	if s.SideChannel != 0 {
 		env = append(env, "VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(s.SideChannel))
 	}

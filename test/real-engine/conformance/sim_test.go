@@ -32,7 +32,7 @@ var known = map[string]string{
 // The simulator's vLLM answers the table as the real one did.
 func TestSimulator(t *testing.T) {
 	fleet, err := sim.Start(sim.Options{Prefill: 1, Decode: 1, Regular: 1, Worker: sim.WorkerOptions{
-		Backend: sim.VLLM, Model: "tiny", ContextLength: 1024, PageSize: 32, MaxRunning: 16, HealthDelay: -1, TransferTimeout: 1,
+		Backend: sim.VLLM, Model: "tiny", ContextLength: 1024, PageSize: 32, MaxRunning: 16, HealthDelay: -1, TransferTimeout: 1, CacheReport: true, KVEvents: &sim.KVEvents{Topic: "kv"},
 	}})
 	if err != nil {
 		t.Fatal(err)
