@@ -67,7 +67,7 @@ func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
 			break
 		}
 		l, t := x.lane, x.waiter
-		if len(a.willing) > 0 && !t.equals(a.base) {
+		if len(a.willing) > 0 && !equalTurn(t, a.base) {
 			break
 		}
 		if t.Target.shape == Bypass && !t.reconsidered {
@@ -191,13 +191,13 @@ func (a *affinity) couldUse(t, o *Ticket) bool {
 	return f.find(t, &s) == ResourceNone && s.of(s.gating()).set.has(o.prefillRank().index)
 }
 
-// equals tells whether t and o, of one class, are equal in strict priority and deadline: in
+// equalTurn tells whether t and o, of one class, are equal in strict priority and deadline: in
 // that of a classifier. What their class gives them is in the order in which they came.
-func (t *Ticket) equals(o *Ticket) bool {
-	return t.StrictPriority == o.StrictPriority && t.classifiersDeadline() == o.classifiersDeadline()
+func equalTurn(t, o *Ticket) bool {
+	return t.StrictPriority == o.StrictPriority && classifiersDeadline(t) == classifiersDeadline(o)
 }
 
-func (t *Ticket) classifiersDeadline() Instant {
+func classifiersDeadline(t *Ticket) Instant {
 	if t.orderBy != t.ClassDeadline {
 		return never
 	}

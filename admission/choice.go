@@ -71,12 +71,13 @@ func (ch *chooser) bestHolding(t *Ticket, l Leg, set bitmap) (best holding) {
 func (f *filter) couldHold(t *Ticket, l Leg, r *Rank) bool {
 	b := t.Target.bits[l]
 	return r.index >= 0 && r.cand && r.role == t.Target.role(l) && t.Target.model.pools[r.role].cand.has(r.index) &&
-		(b == nil || b.has(r.index)) && !t.excludes(l, r)
+		(b == nil || b.has(r.index)) && !t.Exclude.covers(l, r)
 }
 
-func (t *Ticket) excludes(l Leg, r *Rank) bool {
-	for _, x := range t.Exclude[l] {
-		if x == r || x.worker == r.worker && x.worker != "" {
+// covers tells whether r, or another rank of its worker, is excluded from leg l.
+func (x *Exclusions) covers(l Leg, r *Rank) bool {
+	for _, o := range x[l] {
+		if o == r || o.worker == r.worker && o.worker != "" {
 			return true
 		}
 	}
@@ -84,7 +85,7 @@ func (t *Ticket) excludes(l Leg, r *Rank) bool {
 }
 
 // explain notes how t was given the rank r of leg l.
-func (t *Ticket) explain(l Leg, r *Rank, best holding) {
+func (best holding) explain(t *Ticket, l Leg, r *Rank) {
 	t.choice = Choice{Leg: l, Best: best.tokens}
 	if best.tokens == 0 {
 		return

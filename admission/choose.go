@@ -333,7 +333,7 @@ func (ch *chooser) pick(t *Ticket, s *candidates) {
 		ch.preferSingle(target, s)
 	}
 	t.Decode = ch.ask(s, DecodeLeg, &t.Hints[DecodeLeg], group)
-	t.explain(gating, t.prefillRank(), best)
+	best.explain(t, gating, t.prefillRank())
 }
 
 // follow keeps the candidates for decode that may follow the prefill rank pr.

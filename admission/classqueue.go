@@ -72,7 +72,7 @@ func (qs *queues) insert(now Instant, t *Ticket) {
 	}
 	t.modelGroup = q.modelGroup
 	if t.Matcher != nil {
-		qs.joinMatchers(q, t)
+		q.joinMatchers(qs, t)
 	}
 	q.n++
 	q.modelGroup.waiting++

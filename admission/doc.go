@@ -21,10 +21,11 @@
 //     changes and the passing of time go in, decisions come out into a buffer
 //     that the caller lends. It has no goroutine, channel, timer, lock or
 //     clock, so that a test is a script and a replay runs the same code.
-//     It joins five owners: the rank index (what is known of the ranks, as bitmaps;
+//     It joins six owners: the rank index (what is known of the ranks, as bitmaps;
 //     no waiter), the ledger (what requests hold), the queues (classes, lanes,
 //     deadlines, fences, round robin; no bitmap), the chooser (which ranks a request
-//     can start on, or what it lacks) and the decisions (what callers are told).
+//     can start on, or what it lacks), the decisions (what callers are told) and affinity
+//     (who goes before the head of its queue, and whose hints are renewed).
 //   - [Port] drives a core by values: steps, answers and the whole [State] can be
 //     written as JSON and read back, and a fresh core goes on from a state ([Restore]).
 //   - [Gate] is the thin layer around it: one mutex, one timer, and the
@@ -77,6 +78,14 @@
 // are granted gets a fence: a pair of ranks, or one, that others may use only as
 // far as it would still have room there.
 //
+// # Late binding
+//
+// With [Limits].AffinityLookahead a class offers one of its first waiters instead of its
+// head: the one that has most of its prompt cached on the rank that it would be given, by its
+// [Hint]. How often a waiter is passed over so is bounded. One whose holder is full declines
+// other ranks for a bounded time, in which it is not blocked: what it declines is free for
+// others. Hints are renewed by the goroutine that waits, with the ticket's [Matcher].
+//
 // # How ranks are chosen
 //
 // Choosing takes ranks away from the candidates in steps, and stops at the first that
@@ -86,8 +95,8 @@
 //
 // # What is booked
 //
-// A grant takes, in this order: a prefill slot, the uncached prompt tokens and a
-// unit a leg on the prefill rank; then pending decode units and KV blocks on the
+// A grant takes, in this order: a prefill slot, the prompt tokens that the rank lacks by the
+// ticket's hint and a unit a leg on the prefill rank; then pending decode units and KV blocks on the
 // decode rank. StartDecode makes these active. The tokens end with FirstToken or
 // EndPrefill, whichever is first. Grow adds output blocks. Every request books
 // all of it, whatever its class looks at. A [Bypass] request books tokens and

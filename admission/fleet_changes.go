@@ -41,7 +41,7 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	}
 	c.chooser.grow()
 	if described {
-		c.publishAllPartners()
+		publishAllPartners(&c.rankIndex)
 	}
 	c.restructure(now, &c.rankIndex, structure)
 	for _, m := range c.modelsByName {

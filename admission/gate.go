@@ -237,7 +237,7 @@ func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
 		case <-t.wake:
 			return g.acquired(t, t.state, g.clock.Now().Sub(now))
 		case <-t.ask:
-			g.rematch(t)
+			rematch(g, t)
 		case <-ctx.Done():
 			if !g.cancel(t) {
 				// The race is lost: the gate decided first and its answer is on
@@ -252,7 +252,7 @@ func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
 }
 
 // rematch has the hints of t renewed, which mostly waits still.
-func (g *Gate) rematch(t *Ticket) {
+func rematch(g *Gate, t *Ticket) {
 	g.mu.Lock()
 	waits := t.state == stateQueued
 	t.matched = t.Target

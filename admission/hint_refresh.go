@@ -29,7 +29,7 @@ func (a *affinity) Asked() []*Ticket {
 }
 
 // joinMatchers notes a waiter whose hints can be renewed.
-func (qs *queues) joinMatchers(q *classQueue, t *Ticket) {
+func (q *classQueue) joinMatchers(qs *queues, t *Ticket) {
 	qs.matchers++
 	if q.refresh.matchers++; q.refresh.matchers == 1 {
 		q.refresh.left, q.refresh.next = 0, never

@@ -8,17 +8,17 @@ package admission
 // is more than the front has, it is filled with up to fill of them.
 func (qs *queues) first(l *lane, n, fill int) []*Ticket {
 	if n = min(n, l.waiters.Len()); len(l.front) < n {
-		qs.fillFront(l, min(max(fill, n), l.waiters.Len()))
+		qs.frontier = l.fillFront(min(max(fill, n), l.waiters.Len()), qs.frontier)
 	}
 	return l.front[:n]
 }
 
 // fillFront finds the first n waiters of l: in a heap each is behind its parent, so that
-// the next one is always a child of those that were found.
-func (qs *queues) fillFront(l *lane, n int) {
+// the next one is always a child of those that were found. memory is used, and returned.
+func (l *lane) fillFront(n int, memory []int) []int {
 	all := l.waiters.All()
 	l.front = l.front[:0]
-	next := append(qs.frontier[:0], 0) // places in the heap, the first waiter last
+	next := append(memory[:0], 0) // places in the heap, the first waiter last
 	for len(l.front) < n {
 		at := next[len(next)-1]
 		next = next[:len(next)-1]
@@ -32,7 +32,7 @@ func (qs *queues) fillFront(l *lane, n int) {
 			next[i] = child
 		}
 	}
-	qs.frontier = next
+	return next
 }
 
 // joinFront keeps the front in line with t, which has come into the lane. REQUIRES: there is

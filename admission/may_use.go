@@ -43,17 +43,17 @@ func (t *Target) MayUse(l Leg, r *Rank) bool {
 }
 
 // publishAllPartners renews what MayUse goes by, of all targets.
-func (ix *rankIndex) publishAllPartners() {
+func publishAllPartners(ix *rankIndex) {
 	for _, m := range ix.modelsByName {
-		ix.publishPartners(m.targets[Disaggregated])
+		publishPartners(ix, m.targets[Disaggregated])
 	}
 	for _, t := range ix.pinned {
-		ix.publishPartners(t)
+		publishPartners(ix, t)
 	}
 }
 
 // publishPartners renews the partners of a target, where they have changed.
-func (ix *rankIndex) publishPartners(t *Target) {
+func publishPartners(ix *rankIndex, t *Target) {
 	if t.shape != Disaggregated {
 		return
 	}

@@ -32,7 +32,7 @@ func (v *preview) choose(t *Ticket) Resource {
 	} else {
 		t.Decode = r
 	}
-	t.explain(l, r, best)
+	best.explain(t, l, r)
 	return ResourceNone
 }
 

@@ -261,7 +261,7 @@ func (ix *rankIndex) intern(m *model, s TargetSpec) *Target {
 			}
 		}
 		ix.pinned[key] = t
-		ix.publishPartners(t)
+		publishPartners(ix, t)
 	}
 	if t.refs == 0 && key.rest != "" {
 		ix.idle = slices.DeleteFunc(ix.idle, func(o *Target) bool { return o == t })
