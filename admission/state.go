@@ -114,10 +114,12 @@ func stateOf(number uint64, t *Ticket) TicketState {
 		Cost: t.weight, OrderBy: t.orderBy,
 		QueuedAt: t.queuedAt, LimitAt: t.limitAt, LostAt: t.lostAt, ClassAt: t.classAt, ClassLimit: time.Duration(t.classLimit),
 		QueuedRaw: t.queuedRaw, QueuedCached: t.queuedCached, WasQueued: t.wasQueue, Reconsidered: t.reconsidered, Lacked: t.lacked,
-		Prefill: refOf(t.Prefill), Decode: refOf(t.Decode),
 		Passes: int(t.passes), DeclinedAt: t.declinedAt,
 		HoldsPrefill: t.holdsPrefill, HoldsDecode: t.holdsDecode, DecodeActive: t.decodeActive,
 		Tokens: t.tokens, Blocks: t.heldBlocks, GrantedAt: t.granted,
+	}
+	if t.state != stateQueued { // what was chosen for a waiter that was not granted means nothing
+		s.Prefill, s.Decode = refOf(t.Prefill), refOf(t.Decode)
 	}
 	if t.class != nil {
 		s.ClassName = t.class.Name
