@@ -30,7 +30,7 @@ type cacheCounters struct {
 func (m *cacheMetrics) init(reg prometheus.Registerer) {
 	m.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_cache_tokens_total",
-		Help: "Prompt tokens of answered requests whose prompts were looked up in the index of KV caches, by the role of the worker that prefilled: prompt (all of them); best (some worker that the request could use was believed to have them cached); chosen (the chosen worker was); reported (its engine reports that it reused them); believed (as chosen, of those requests only whose engine reported, to compare with).",
+		Help: "Prompt tokens of answered requests whose prompts were looked up in the index of KV caches, by the role of the worker that prefilled: prompt (all of them); best (some worker that the request could use was believed to have them cached); chosen (the chosen worker was); reported (its engine reports that it reused them; not of requests for several prompts or samples); believed (as chosen, of the requests that count in reported, to compare with).",
 	}, []string{"role", "tokens"})
 	m.choices = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_cache_choices_total",
@@ -69,6 +69,9 @@ func (x *exchange) noteCache() {
 		rank = x.ticket.Prefill
 	}
 	reported := x.reportedCached(ch.Leg, rank)
+	// No more of a prompt is found than there is. Some engines add up over samples what they
+	// count once in the prompt.
+	reported = min(reported, rec.PromptTokens*int64(max(x.plan.fan.Copies, 1)))
 	if x.keys != nil {
 		rec.Cache = CacheRecord{Why: ch.Why.String(), Best: ch.Best, Chosen: ch.Held, Reported: reported}
 	}
@@ -85,7 +88,9 @@ func (x *exchange) noteCache() {
 	c.best.Add(float64(ch.Best))
 	c.chosen.Add(float64(ch.Held))
 	c.why[ch.Why].Inc()
-	if rec.Cache.Reported >= 0 {
+	// What is reported of several prompts or samples is not of what was looked up: of the
+	// first prompt, and of what was there before its first sample.
+	if rec.Cache.Reported >= 0 && x.ticket.Legs <= 1 {
 		c.believed.Add(float64(ch.Held))
 		c.reported.Add(float64(rec.Cache.Reported))
 		x.keys.correct(on, ch.Held, rec.Cache.Reported)
@@ -133,10 +138,9 @@ func (x *exchange) noteTokens() {
 }
 
 // correct tells the index what an answer says of a rank's cache. Where what the engine tells
-// in events was gone by, there is nothing to correct; and answers to a list of prompts report
-// of all of them.
+// in events was gone by, there is nothing to correct.
 func (k *promptKeys) correct(rank *fleet.Rank, believed, reported int64) {
-	if rank.Approx() != nil && !k.list && (len(k.exact) == 0 || rank.Exact() == nil) {
+	if rank.Approx() != nil && (len(k.exact) == 0 || rank.Exact() == nil) {
 		k.c.index.Correct(rank.Approx(), believed, reported)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
@@ -460,6 +462,40 @@ func TestASilentEngineThatToldBeforeHasNothingCached(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWhatEnginesReportIsBounded: a count that no prompt has is none, and not more of a prompt
+// is found than there is. Of several samples the engine's own sharing is not what the index
+// was asked for.
+func TestWhatEnginesReportIsBounded(t *testing.T) {
+	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 1}}))
+	w := r.sim.Workers()[0]
+	counted := func() float64 {
+		m := &r.d.services.metrics.caches
+		return testutil.ToFloat64(m.of(admission.RoleRegular).reported)
+	}
+	for i, step := range []struct {
+		told, field string
+		reported    int64
+		counted     float64
+	}{
+		{"9223372036854775807", "", -1, 0},
+		{"300", "", 300, 300},
+		{"501", "", 500, 800},
+		{"4611686018427387904", "", 0, 800},
+		{"900", `"n":2,`, 500, 800},
+	} {
+		w.SetFault(sim.Fault{Path: "/v1/chat/completions", Status: 200, ContentType: typeJSON,
+			Body: `{"choices":[{"index":0,"message":{"role":"assistant","content":"x"}}],"usage":{"prompt_tokens":500,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":` + step.told + `}}}`})
+		body := strings.Replace(turns(), "{", "{"+step.field, 1)
+		if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		if c := r.waitRecord(i).Cache; c.Reported != step.reported || counted() != step.counted {
+			t.Errorf("%s: %+v, counted %g", step.told, c, counted())
+		}
+		w.ClearFaults()
 	}
 }
 

@@ -23,7 +23,6 @@ type promptKeys struct {
 	exact  []keyChain // what engines' events tell, one for each scope; of token ids
 	all    int64      // tokens of the request's prompts, over all copies
 	tokens int64      // of them, those of the prompt that the keys are of
-	list   bool       // it is the first of a list of prompts
 	// growing: the answer goes on where the prompt ends, so that the next turn of the
 	// conversation begins with both.
 	growing bool
@@ -86,7 +85,6 @@ func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate in
 	}
 	k := promptKeysPool.Get().(*promptKeys)
 	k.c = c
-	k.list = p.BatchSize > 1
 	k.all, k.tokens = estimate, estimate/int64(max(p.BatchSize, 1))
 	scope := scopeOf(p, model, adapter, form)
 	if p.PromptKind == openai.PromptTokens || p.PromptKind == openai.PromptTokenLists {

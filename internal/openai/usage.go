@@ -49,8 +49,11 @@ func ReadUsage(json []byte) (u Usage, ok bool) {
 
 var noUsage = Usage{-1, -1, -1}
 
-// add sums counts that are reported. Sums cannot overflow below 2^31 items; those of
-// wrong counts may, as they are for statistics only.
+// maxCount is more tokens than any prompt or answer has. A count above it is wrong, and is
+// taken for none: sums and counters that it went into would be of no use ever after.
+const maxCount = 1 << 32
+
+// add sums counts that are reported. Sums cannot overflow below 2^31 items.
 func (u *Usage) add(v Usage) {
 	for _, p := range [...]struct {
 		to   *int64
@@ -97,8 +100,8 @@ func (s *scanner) counts(i int, u *Usage, depth int) int {
 	for first := true; ; first = false {
 		name, v, done := s.member(i, first)
 		if v < 0 || done {
-			if total := input + read + created; input >= 0 && total >= input {
-				u.PromptTokens = total
+			if input >= 0 {
+				u.PromptTokens = input + read + created
 			}
 			return v
 		}
@@ -112,7 +115,7 @@ func (s *scanner) counts(i int, u *Usage, depth int) int {
 			return -1
 		}
 		n, ok := parseInt(s.b[v:i])
-		if !ok || n < 0 {
+		if !ok || n < 0 || n > maxCount {
 			continue
 		}
 		switch {
