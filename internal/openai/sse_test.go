@@ -165,7 +165,7 @@ func TestReadUsage(t *testing.T) {
 		`{"response":{"usage":{"input_tokens":331,"input_tokens_details":{"cached_tokens":320},"output_tokens":4}}}`:    {331, 4, 320},
 		`{"usage":{"input_tokens":9223372036854775807,"cache_read_input_tokens":1}}`:                                    {-1, -1, 1},
 		`{"usage":{"prompt_tokens":1.5,"completion_tokens":-3,"cached_tokens":"7"}}`:                                    {-1, -1, -1},
-		`{"usage":{"prompt_tokens":4294967297,"completion_tokens":4294967296,"cached_tokens":9223372036854775807}}`: {-1, 1 << 32, -1},
+		`{"usage":{"prompt_tokens":4294967297,"completion_tokens":4294967296,"cached_tokens":9223372036854775807}}`:     {-1, 1 << 32, -1},
 		``: {-1, -1, -1}, `[`: {-1, -1, -1}, `{`: {-1, -1, -1}, `7`: {-1, -1, -1},
 	} {
 		got, ok := ReadUsage([]byte(json))
