@@ -33,12 +33,16 @@ var seesSoon = []string{"--health-check-interval-secs", "1", "--health-check-tim
 
 // A prefill engine that is killed takes along what it was computing and nothing
 // else: the client in decode gets all of its text, those in prefill and in the
-// queue an error at once. When it is back at the same address, requests are
-// served as before.
+// queue an error at once. It is believed to have nothing cached any more. When it is
+// back at the same address, requests are served as before.
 func TestPairPrefillKilled(t *testing.T) {
 	needPair(t)
 	r := startPair(t, append(seesSoon, "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "5",
 		"--prefill-queue-timeout-secs", "120")...)
+	r.waitExact()
+	known := ofIDs(ids(6 * BlockSize))
+	known.good(t, r.url)
+	r.holds(known, prefill.URL(), 6*BlockSize)
 	inDecode := request{route: chat, prompt: prompt(60), tokens: 600, stream: true}
 	first := inDecode.send(t, r.url)
 	first.waitBegun()
@@ -74,9 +78,12 @@ func TestPairPrefillKilled(t *testing.T) {
 		}
 		report.say(t, "the request %s: %d %s, %s after the kill", name, a.status, a.code(), time.Since(killed).Round(10*time.Millisecond))
 	}
+	r.forgets(known, prefill.URL())
 	restart(t, &prefill)
 	back := time.Now()
 	r.waitReady()
+	r.waitExact()
+	r.creditsNothing(known, prefill.URL())
 	q := request{route: chat, prompt: prompt(60), tokens: 16, stream: true}
 	before := scrape(t, decode.URL())
 	n := sameText(t, q, r.url)

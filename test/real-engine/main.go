@@ -18,7 +18,7 @@
 //
 // # Non-goals
 //
-// Speed: two cores run three engines, the router and the tests. Whatever the
+// Speed: two cores run four engines, the router and the tests. Whatever the
 // simulator shows as well is tested there.
 //
 // # Folders and ports

@@ -70,7 +70,7 @@ func launchRouter(t testing.TB, args ...string) *router {
 	t.Helper()
 	r := &router{t: t, log: &logBuffer{}, done: make(chan struct{})}
 	r.cmd = exec.Command(binary, append([]string{"serve", "--host", "127.0.0.1", "--port", "0",
-		"--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--log-json"}, args...)...)
+		"--prometheus-host", "127.0.0.1", "--prometheus-port", "0", "--pre-drain-wait", "0", "--log-json"}, args...)...)
 	for _, e := range os.Environ() {
 		if !strings.HasPrefix(e, "SLUICE_") {
 			r.cmd.Env = append(r.cmd.Env, e)
