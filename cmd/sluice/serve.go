@@ -361,12 +361,16 @@ func (r *router) announce(cfg *config.Config) {
 	if note := newDefaultPolicy(cfg); note != "" {
 		r.log.Info(note)
 	}
+	order := config.QueueStrict
+	if cfg.Lanes() {
+		order = config.QueueLanes
+	}
 	if a := cfg.Admission; a.Enabled() {
 		r.log.Info("admission: on", "prefill_max_inflight_requests_per_worker", a.PrefillMaxInflight,
-			"prefill_queue_size", a.PrefillQueueSize, "prefill_queue_timeout", a.PrefillQueueTimeout)
+			"prefill_queue_size", a.PrefillQueueSize, "prefill_queue_timeout", a.PrefillQueueTimeout, "queue_order", order, "affinity_lookahead", cfg.Lookahead())
 	}
 	if cfg.Classes != nil {
-		r.log.Info("admission: by policy classes", "file", cfg.Admission.RouterPolicyConfig, "classes", len(r.gate.Classes()))
+		r.log.Info("admission: by policy classes", "file", cfg.Admission.RouterPolicyConfig, "classes", len(r.gate.Classes()), "queue_order", order, "affinity_lookahead", cfg.Lookahead())
 	}
 	if advice := cfg.LookaheadAdvice(); advice != "" {
 		r.log.Warn(advice)

@@ -181,7 +181,7 @@ func TestServeAndDrain(t *testing.T) {
 	f := workers(t, sim.Options{Prefill: 1, Decode: 1, Worker: sim.WorkerOptions{Timing: sim.Timing{DecodeStep: 20 * time.Millisecond}}})
 	p := serve(t, "--pd-disaggregation", "--prefill", f.Prefill(0).URL(), "--decode", f.Decode(0).URL(),
 		"--prefill-max-inflight-requests-per-worker", "2", "--prefill-queue-size", "7")
-	if l := p.line("msg=\"admission: on\""); !strings.Contains(l, "prefill_max_inflight_requests_per_worker=2 prefill_queue_size=7 prefill_queue_timeout=1m0s") {
+	if l := p.line("msg=\"admission: on\""); !strings.Contains(l, "prefill_max_inflight_requests_per_worker=2 prefill_queue_size=7 prefill_queue_timeout=1m0s queue_order=strict affinity_lookahead=1") {
 		t.Errorf("line %s", l)
 	}
 	p.ready()

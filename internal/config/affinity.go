@@ -49,6 +49,6 @@ func (c *Config) LookaheadAdvice() string {
 	if remedy == "" || c.Lookahead() > 1 {
 		return ""
 	}
-	return "cache_aware with requests that start in the order in which they came: while all workers are full, the first one takes whichever has room, and finds little of its prompt cached there; " +
-		remedy + " lets requests start where their prompts are cached (GET /admission tells how many tokens are lost)"
+	return "cache_aware with a queue in first-come order: in a full fleet the request at the head takes whichever worker becomes free, and finds little of its prompt cached there; set " +
+		remedy + ", so that requests start where their prompts are cached (affinity in GET /admission tells how many cached tokens are lost)"
 }

@@ -77,7 +77,7 @@ func (s *rankStream) changed(state events.State) bool {
 			return true // nor was it told that it was degraded
 		}
 		s.told = false
-		s.line(slog.LevelInfo, "KV events of a rank are followed: it is known what its cache holds", "endpoint", s.source.Endpoint, "degraded", lasted)
+		s.line(slog.LevelInfo, "KV events of a rank are followed", "endpoint", s.source.Endpoint, "degraded", lasted)
 		return true
 	}
 	s.rank.caches.exact.CompareAndSwap(s.exact, nil)

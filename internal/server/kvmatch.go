@@ -19,7 +19,12 @@ var kvRoutes = map[string]openai.Route{
 // body is that of a request of the API that the query names, chat if it names none; it is read
 // within the same bounds, and the answer has nothing of it.
 func (q *request) kvMatch() {
-	name := q.r.URL.Query().Get("route")
+	query, bad := readQuery(q.r.URL.RawQuery, "route")
+	if bad != nil {
+		q.refuse(bad, reasonBadRequest)
+		return
+	}
+	name := query.Get("route")
 	if name == "" {
 		name = "chat"
 	}
@@ -38,6 +43,12 @@ func (q *request) kvMatch() {
 	peeked, err := openai.Peek(route, q.buf.b[:q.length], q.s.peek)
 	if err != nil {
 		q.refuse(asError(err), reasonBadRequest)
+		return
+	}
+	if route != openai.RouteResponses && peeked.PromptKind == openai.PromptNone {
+		// Most often it is the body of another API, and "nobody has any of it" would mislead.
+		q.refuse(openai.InvalidRequest("route", "the body has no prompt as a request of %s has one; for that of another API add ?route= with completions, generate, messages or responses",
+			name), reasonBadRequest)
 		return
 	}
 	q.call.Peeked = peeked

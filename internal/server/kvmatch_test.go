@@ -90,6 +90,11 @@ func TestMatchRefuses(t *testing.T) {
 	r.do("POST", "/kv/match", chatOf("x")).refused(t, 401, "invalid_api_key")
 	r.do("POST", "/kv/match", `{"messages":`, key...).refused(t, 400, "invalid_request")
 	r.do("POST", "/kv/match?route=embeddings", chatOf("x"), key...).refused(t, 400, "invalid_request")
+	r.do("POST", "/kv/match?api=completions", chatOf("x"), key...).refused(t, 400, "invalid_request")
+	// The body of another API is no prompt that nobody holds.
+	for _, of := range [...]string{"", "?route=generate"} {
+		r.do("POST", "/kv/match"+of, `{"model":"sim-model","prompt":"x"}`, key...).refused(t, 400, "invalid_request")
+	}
 	r.do("POST", "/kv/match", chatOf(strings.Repeat("x", 5000)), key...).refused(t, 413, "request_too_large")
 	r.do("POST", "/kv/match", strings.Replace(chatOf("x"), "sim-model", "other", 1), key...).refused(t, 404, "model_not_found")
 	r.do("POST", "/kv/match", chatOf("x"), append(key, "X-SMG-Target-Worker", "nobody")...).refused(t, 400, "invalid_target")

@@ -220,7 +220,7 @@ func (q *request) removeWorker(id string) {
 	q.accepted(w)
 }
 
-// readQuery reads the query of a change of a worker, which may have the named parameters,
+// readQuery reads the query of an admin request, which may have the named parameters,
 // each once. Another one is refused: with one that is misspelt, more would happen than was
 // asked for.
 func readQuery(raw string, may ...string) (url.Values, *openai.Error) {

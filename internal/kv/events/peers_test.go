@@ -65,7 +65,7 @@ func TestPeersThatAreNoPublishers(t *testing.T) {
 		{"a message over the bound", subscribed(func(p peer) {
 			part := make([]byte, maxFrame)
 			p.message(part, part, part)
-		}), "after 33554432 of its message"},
+		}), "at most 33554432 bytes together"},
 		{"closed in a frame", subscribed(func(p peer) { _, _ = p.Write([]byte{0, 100, 1, 2}) }), "unexpected EOF"},
 		{"closed between frames", subscribed(func(p peer) { p.frame(flagMore, nil) }), "unexpected EOF"},
 		{"a message of a byte a second", subscribed(func(p peer) {

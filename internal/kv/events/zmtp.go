@@ -211,9 +211,11 @@ func (z *zconn) message(flags byte, size int) ([][]byte, error) {
 		if n == maxFrames {
 			return nil, fmt.Errorf("a message of more than %d frames", maxFrames)
 		}
-		if size > maxFrame || len(z.buf)+size > maxMessage {
-			return nil, fmt.Errorf("a frame of %d bytes or more after %d of its message: at most %d and %d are read",
-				size, len(z.buf), maxFrame, maxMessage)
+		if size > maxFrame {
+			return nil, fmt.Errorf("a frame is too long: it may have at most %d bytes", maxFrame)
+		}
+		if len(z.buf)+size > maxMessage {
+			return nil, fmt.Errorf("a message is too long: its frames may have at most %d bytes together", maxMessage)
 		}
 		if err := z.read(size); err != nil {
 			return nil, err
