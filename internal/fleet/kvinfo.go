@@ -114,7 +114,7 @@ var (
 	eventsDesc = metric.Counter("sluice_rank_kv_events_total",
 		"KV events of a rank: ok; bad (could not be used, or only in part); skipped (of an unknown type, another rank, or a cache elsewhere).", "rank", "role", "result")
 	eventFaultsDesc = metric.Counter("sluice_rank_kv_event_faults_total",
-		"What happened to the stream of KV events of a rank: gap (messages were missed), unfilled_gap (they were not repeated, so that the rank counts as empty), replay (they were asked for again), restart (of the engine), clear (the rank counted as empty, for any reason), connect, bad_message (no batch of events at all).", "rank", "role", "fault")
+		"What happened to the stream of KV events of a rank: gap (messages were missed), unfilled_gap (they were not repeated, so that the rank counts as empty), replay (they were asked for again), restart (of the engine), clear (the rank counted as empty, for any reason), connect (a connection was made), bad_message (no batch of events at all). After a normal start connect and replay are 1.", "rank", "role", "fault")
 )
 
 // kvDescs are the metrics of what is known of KV caches.
