@@ -294,6 +294,7 @@ func (m *reference) startable(now Instant, q refQueue) *refTicket {
 				break
 			}
 			if len(m.open(t)) > 0 {
+				t.passing = nil // found while there was a lookahead
 				return t
 			}
 			if m.overloaded(t) {
