@@ -94,7 +94,7 @@ func (e *Exact) Removed(r *events.Removed) {
 	switch {
 	case e.dropped:
 		return
-	case !usedByPrefill(r.Medium):
+	case !events.InGPU(r.Medium):
 		e.x.counts.unused[unusedTier].Add(uint64(len(r.Hashes)))
 		return
 	case e.grouped && r.Group != e.group:
@@ -133,9 +133,6 @@ func (e *Exact) removeLocked(hashes []uint64) {
 	s.end()
 }
 
-// usedByPrefill tells whether blocks of a medium are in the cache that prefill finds them in.
-func usedByPrefill(medium string) bool { return medium == "" || strings.EqualFold(medium, "GPU") }
-
 // fullAttention tells whether blocks of a KV cache group of a kind are there from a prompt's
 // beginning on: those of others are of a window of it, or of a state.
 func fullAttention(kind string) bool {
@@ -151,7 +148,7 @@ func (e *Exact) Stored(s *events.Stored) {
 	switch {
 	case e.dropped || n == 0:
 		return
-	case !usedByPrefill(s.Medium):
+	case !events.InGPU(s.Medium):
 		unused[unusedTier].Add(uint64(n))
 		return
 	case !fullAttention(s.Kind) || e.grouped && s.Group != e.group:

@@ -17,14 +17,16 @@
 //     numbers have come. Without a replay endpoint nothing is known after a lost connection.
 //   - An event that cannot be read never costs its batch, nor one of an unknown type. A batch
 //     that cannot be read to its end may have lost removals, and clears.
-//   - A stream that is not connected, or sends nothing although it must (Expect), is Degraded.
-//     An idle engine sends nothing, and is Live.
+//   - A stream that is not connected, sends nothing of use although it must (Expect), or has
+//     many faults (faults.go) is Degraded. An idle engine sends nothing, and is Live.
 //
 // What peers send is not trusted: the sizes of frames, messages, commands and replays, the
 // members of events and the time for all of them are bounded, memory grows with what has
 // arrived, and nothing recurses. A thousand idle streams hold a goroutine, a connection and
 // 25 KB each.
 package events
+
+import "strings"
 
 // Stored tells that an engine has blocks in its cache: consecutive blocks after Parent.
 type Stored struct {
@@ -59,6 +61,9 @@ type Removed struct {
 	Medium string
 	Group  int
 }
+
+// InGPU tells whether blocks of a medium are in the cache that prefill uses.
+func InGPU(medium string) bool { return medium == "" || strings.EqualFold(medium, "GPU") }
 
 // Sink is told what a stream says, in order, by one goroutine. What it is handed is valid
 // during the call only.

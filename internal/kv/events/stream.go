@@ -89,8 +89,13 @@ type Stream struct {
 	seed maphash.Seed
 	// held: the sink may hold something.
 	held bool
-	// silent: the stream was Degraded for its silence, and only an event ends that.
+	// silent: the stream was Degraded for its silence or its faults, and only an event ends
+	// that.
 	silent bool
+	// used: the batch that is being applied had something to tell.
+	used      bool
+	faults    faults
+	lastFault error // since tooMany was called; nil: none
 	// nextReplay is when the engine may be asked for a replay again.
 	nextReplay time.Time
 
@@ -218,6 +223,9 @@ func (s *Stream) follow(ctx context.Context) error {
 	}
 	s.connects.Add(1)
 	s.resync(ctx)
+	if err := s.tooMany(); err != nil {
+		return err
+	}
 	s.expected.Store(0)
 	if !s.silent && ctx.Err() == nil {
 		s.become(Live)
@@ -227,6 +235,9 @@ func (s *Stream) follow(ctx context.Context) error {
 		switch {
 		case err == nil:
 			s.message(ctx, parts)
+			if err := s.tooMany(); err != nil {
+				return err
+			}
 		case !errors.Is(err, errIdle):
 			return fmt.Errorf("%s: %w", s.endpoint, err)
 		}
@@ -241,7 +252,7 @@ func (s *Stream) follow(ctx context.Context) error {
 func (s *Stream) message(ctx context.Context, parts [][]byte) {
 	if len(parts) != 3 || len(parts[1]) != 8 || !bytes.HasPrefix(parts[0], []byte(s.opts.Topic)) {
 		s.badMessages.Add(1)
-		s.failed(fmt.Errorf("%s: a message of %d frames that is no batch of topic %q: the first is %.40q", s.endpoint, len(parts), s.opts.Topic, parts[0]))
+		s.bad(fmt.Errorf("%s: a message of %d frames that is no batch of topic %q: the first is %.40q", s.endpoint, len(parts), s.opts.Topic, parts[0]))
 		return
 	}
 	seq, payload := binary.BigEndian.Uint64(parts[1]), parts[2]
@@ -295,7 +306,7 @@ func (s *Stream) resync(ctx context.Context) {
 func (s *Stream) catchUp(ctx context.Context, seq uint64) {
 	err := s.ask(ctx, replay{until: seq})
 	if s.next < seq { // whatever the error is
-		s.failed(fmt.Errorf("%d batches from number %d on were missed: %w", seq-s.next, s.next, cmp.Or(err, errNotRepeated)))
+		s.bad(fmt.Errorf("%d batches from number %d on were missed: %w", seq-s.next, s.next, cmp.Or(err, errNotRepeated)))
 		s.lose()
 		s.next = seq
 	}
@@ -316,6 +327,7 @@ func (s *Stream) lose() {
 // of it.
 func (s *Stream) restarted(seq uint64) {
 	s.restarts.Add(1)
+	s.fault(errRestarted)
 	s.next = seq
 	s.emptied()
 	s.partial.Store(seq > 0)
@@ -334,6 +346,7 @@ func (s *Stream) hash(seq uint64, payload []byte) uint64 {
 func (s *Stream) apply(seq uint64, payload []byte, live bool) {
 	s.next = seq + 1
 	s.seen[seq%remembered] = s.hash(seq, payload)
+	s.used = false
 	d := decoders.Get().(*decoder)
 	got := d.decode(payload, s.opts.Rank, s)
 	decoders.Put(d)
@@ -344,18 +357,27 @@ func (s *Stream) apply(seq uint64, payload []byte, live bool) {
 	if got.broken {
 		// What was in its lost part may have been removals.
 		s.badMessages.Add(1)
-		s.failed(fmt.Errorf("%s: batch %d cannot be read to its end", s.endpoint, seq))
+		s.bad(fmt.Errorf("%s: batch %d cannot be read to its end", s.endpoint, seq))
 		s.lose()
 		return
+	}
+	if !s.used && got.bad > 0 {
+		s.bad(fmt.Errorf("%s: nothing in batch %d can be used", s.endpoint, seq))
 	}
 	if !live || got.foreign {
 		return
 	}
 	now := time.Now()
-	s.lastEvent.Store(now.UnixNano())
-	s.expected.Store(0)
 	if got.time > 0 {
 		s.lag.Store(int64(max(0, float64(now.UnixNano())-got.time*1e9)))
+	}
+	if !s.used {
+		return // no sign of what is to be followed
+	}
+	s.lastEvent.Store(now.UnixNano())
+	s.expected.Store(0)
+	if s.silent && s.faults.doubtful(now) {
+		return
 	}
 	s.silent = false
 	s.become(Live)
@@ -364,13 +386,18 @@ func (s *Stream) apply(seq uint64, payload []byte, live bool) {
 // stored, removed and emptied are told by the decoder.
 
 func (s *Stream) stored(e *Stored) {
+	s.used = s.used || len(e.Tokens) > 0 && InGPU(e.Medium)
 	s.held = true
 	s.sink.Stored(e)
 }
 
-func (s *Stream) removed(e *Removed) { s.sink.Removed(e) }
+func (s *Stream) removed(e *Removed) {
+	s.used = s.used || InGPU(e.Medium)
+	s.sink.Removed(e)
+}
 
 func (s *Stream) emptied() {
+	s.used = true
 	s.held = false
 	s.partial.Store(false)
 	s.clears.Add(1)
@@ -379,8 +406,8 @@ func (s *Stream) emptied() {
 }
 
 // Expect tells that a prefill that began then has ended, and that the engine must have stored
-// a block in it: its prompt was longer than what the cache held of it. If no event came since
-// it began, and none comes within Options.Silent, the rank is Degraded until one does. It is
+// a block in it: its prompt was longer than what the cache held of it. If no event that can be
+// used came since it began, and none comes within Options.Silent, the rank is Degraded until one does. It is
 // safe for concurrent use and cheap.
 func (s *Stream) Expect(began time.Time) {
 	if s.lastEvent.Load() < began.UnixNano() {

@@ -22,6 +22,7 @@ const (
 	maxFrames  = 8        // a message
 	maxMessage = 32 << 20 // bytes of all frames
 	maxCommand = 4 << 10  // bytes
+	maxPerSec  = 100      // commands in a second
 	growStep   = 64 << 10 // bytes, at first
 	keepBuffer = 1 << 20  // a larger buffer is not used again
 )
@@ -45,6 +46,9 @@ type zconn struct {
 	buf   []byte  // the frames of the message
 	box   *[]byte // what buf was in, among buffers
 	parts [][]byte
+
+	second   time.Time // in which commands came
+	commands int
 }
 
 // buffers are for the messages of all connections, as few of them have one at a time.
@@ -297,6 +301,12 @@ func (z *zconn) command(size int) (name string, body []byte, err error) {
 
 // answer reads a command and does what it asks for; those that are unknown are ignored.
 func (z *zconn) answer(size int) error {
+	if now := time.Now(); now.Sub(z.second) >= time.Second {
+		z.second, z.commands = now, 0
+	}
+	if z.commands++; z.commands > maxPerSec {
+		return fmt.Errorf("more than %d commands in a second", maxPerSec)
+	}
 	name, body, err := z.command(size)
 	switch {
 	case err != nil:
