@@ -43,7 +43,7 @@ func newReplay() *cobra.Command {
 	f.BoolVar(&o.json, "json", false, "print one JSON object an arm and line in place of the table")
 	f.StringVar(&o.csv, "csv", "", "file for a row of each request and arm")
 	f.StringVar(&o.html, "html", "", "file for a page with plots")
-	f.Uint64Var(&m.Random, "random", m.Random, "what all chance comes from: the same number gives the same result")
+	f.Uint64Var(&m.Random, "random", m.Random, "seed of all random choices: the same number gives the same result")
 	f.Float64Var(&m.Speed, "speed", m.Speed, "how many times as fast as in the trace requests come")
 	f.DurationVar(&m.TTFTGoal, "ttft-goal", m.TTFTGoal, "time to the first token that goodput counts")
 	f.IntVar(&m.Workers, "workers", m.Workers, "prefill workers; with --aggregated workers that run whole requests")
