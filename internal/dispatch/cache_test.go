@@ -499,6 +499,44 @@ func TestWhatEnginesReportIsBounded(t *testing.T) {
 	}
 }
 
+// TestStreamsWithoutUsageReportNothing: that is no report of an empty cache, nor is an answer
+// of prefill that has not come when decode's is over.
+func TestStreamsWithoutUsageReportNothing(t *testing.T) {
+	whole, pair := rigOptions{sim: sim.Options{Regular: 1}}, pd(rigOptions{})
+	late := sim.Fault{On: sim.Prefill, FirstByte: time.Second}
+	for _, tc := range []struct {
+		what  string
+		o     rigOptions
+		body  string
+		fault *sim.Fault
+	}{
+		{"whole", whole, `"stream":true,`, nil},
+		{"pair", pair, `"stream":true,`, nil},
+		{"pair, prefill is late", pair, "", &late},
+		{"pair, samples", pair, `"n":2,"stream":true,`, nil},
+	} {
+		o := aware(tc.o)
+		r := newRig(t, o)
+		prompt := turns(strings.Repeat("Why is the sky blue? ", 100))
+		for i, body := range []string{prompt, prompt, "{" + tc.body + prompt[1:]} {
+			if i == 2 && tc.fault != nil {
+				for _, w := range r.sim.Workers() {
+					w.SetFault(*tc.fault)
+				}
+			}
+			if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 200 {
+				t.Fatalf("%s: %d %s", tc.what, a.status, a.body)
+			}
+		}
+		if c := r.waitRecord(1).Cache; c.Reported < 400 {
+			t.Errorf("%s, with usage: %+v", tc.what, c)
+		}
+		if c := r.waitRecord(2).Cache; c.Reported != -1 || c.Chosen < 400 {
+			t.Errorf("%s, without: %+v", tc.what, c)
+		}
+	}
+}
+
 // TestKeysAreLoggedWhateverThePolicyIs, and nothing is looked up for that.
 func TestKeysAreLoggedWhateverThePolicyIs(t *testing.T) {
 	for _, logs := range []bool{false, true} {

@@ -121,6 +121,8 @@ type worker struct {
 		Pending int    `json:"pending_decode"`
 		Active  int    `json:"active_decode"`
 		Breaker string `json:"breaker"`
+
+		Cache cacheFeed `json:"kv_cache"`
 	} `json:"ranks"`
 }
 
