@@ -42,13 +42,16 @@ func (r *router) forgets(q request, url string) {
 	})
 }
 
-// credits nothing: a request for the prompt gets no credit, and the engine finds nothing.
-func (r *router) creditsNothing(q request, url string) {
+// creditsNothing asks for a prompt that no cache has: the request gets no credit, and the
+// engine finds nothing.
+func (r *router) creditsNothing(q request, url string) answer {
 	r.t.Helper()
-	n := r.logged(q.on(url).good(r.t, r.url))
+	a := q.on(url).good(r.t, r.url)
+	n := r.logged(a)
 	if n.Chosen != 0 || *n.Reported != 0 {
 		r.t.Errorf("the prompt is not cached, the request is logged as %+v", n)
 	}
+	return a
 }
 
 // An engine whose cache was emptied on request is believed to hold what it had until its
@@ -66,20 +69,38 @@ func TestCachesThatAreReset(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := c.start(t)
 			url := c.engine.URL()
-			text, tokens := request{route: chat, prompt: prompt(160), tokens: 4}, ofIDs(ids(6*BlockSize))
-			text.on(url).good(t, r.url)
+			tokens := ofIDs(ids(6 * BlockSize))
+			var texts []request
+			for _, route := range routes {
+				texts = append(texts, request{route: route, prompt: prompt(110), tokens: 4}, request{route: route, prompt: prompt(110), tokens: 4, stream: true})
+			}
+			for i := range texts {
+				if q := &texts[i]; q.stream && (q.route == chat || q.route == completions) {
+					q.extra = map[string]any{"stream_options": map[string]any{"include_usage": true}}
+				}
+				texts[i].on(url).good(t, r.url)
+				if n, _ := r.held(texts[i], url); n == 0 {
+					t.Errorf("%s: it is not believed to hold the text that it was sent", texts[i].route.name)
+				}
+			}
 			tokens.on(url).good(t, r.url)
 			r.holds(tokens, url, 6*BlockSize)
-			if n, _ := r.held(text, url); n == 0 {
-				t.Error("it is not believed to hold the text that it was sent")
-			}
 			clears := r.cache(url).Events.Clears
 			c.engine.reset(t)
 			ofIDs(ids(2*BlockSize)).good(t, url) // the batch
 			r.forgets(tokens, url)
-			r.forgets(text, url)
+			for _, text := range texts {
+				r.forgets(text, url)
+			}
 			r.creditsNothing(tokens, url)
-			r.creditsNothing(text, url)
+			for _, text := range texts {
+				// In a pair decode has it cached: the client is told what prefill had.
+				a := r.creditsNothing(text, url)
+				in, _ := text.route.usage(a.last())
+				if n := r.logged(a); cached(a) != 0 || in != n.Prompt || in < 2*BlockSize {
+					t.Errorf("%s, streamed %t: the client is told of %d tokens and %d that were cached, logged are %d and %d", text.route.name, text.stream, in, cached(a), n.Prompt, *n.Reported)
+				}
+			}
 			if k := r.cache(url); k.Feed != "exact" || k.Events.Clears != clears+1 || k.Events.Gaps != 0 {
 				t.Errorf("%+v", k)
 			}

@@ -115,8 +115,23 @@ func (r *router) logged(a answer) (n numbers) {
 	return n
 }
 
+// last is what an answer tells last: of a stream, the last event with a usage.
+func (a answer) last() answer {
+	for i := len(a.events) - 1; a.json == nil && i >= 0; i-- {
+		e := a.events[i].json
+		if r, ok := e["response"].(map[string]any); ok {
+			e = r
+		}
+		if e["usage"] != nil {
+			a.json = e
+		}
+	}
+	return a
+}
+
 // cached is how many tokens of the prompt an answer says were cached.
 func cached(a answer) int {
+	a = a.last()
 	for _, path := range [][]any{
 		{"usage", "prompt_tokens_details", "cached_tokens"},
 		{"usage", "input_tokens_details", "cached_tokens"},
