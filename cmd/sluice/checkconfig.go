@@ -48,7 +48,7 @@ with the rest.`,
 			printLines(cmd.ErrOrStderr(), "sluice: warning: ", missing)
 		}
 		if advice := cfg.LookaheadAdvice(); advice != "" {
-			printLines(cmd.ErrOrStderr(), "sluice: ", advice)
+			printLines(cmd.ErrOrStderr(), "sluice: warning: ", advice)
 		}
 		checkList(cmd.ErrOrStderr(), cfg)
 		return cfg.WriteEffective(cmd.OutOrStdout())

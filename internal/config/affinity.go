@@ -43,8 +43,12 @@ func (c *Config) LookaheadRemedy() string {
 	return "--queue-order lanes, or --affinity-lookahead 32"
 }
 
-// LookaheadAdvice tells what the order of waiting requests costs, or is "".
+// LookaheadAdvice tells what the order of waiting requests costs, or that a lookahead that is
+// set is of no use, or is "".
 func (c *Config) LookaheadAdvice() string {
+	if c.Admission.AffinityLookahead > 1 && !c.ByCaches() && !c.ConditionalDisagg.Enabled {
+		return "--affinity-lookahead has no effect: only cache_aware (--policy, --prefill-policy) asks what is cached of a request, so that none goes before another for it"
+	}
 	remedy := c.LookaheadRemedy()
 	if remedy == "" || c.Lookahead() > 1 {
 		return ""

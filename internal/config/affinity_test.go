@@ -22,6 +22,8 @@ func TestLookahead(t *testing.T) {
 		{slots + "--prefill-policy prefix_hash", 1, ""},
 		{slots + "--affinity-lookahead 16", 16, ""},
 		{slots + "--queue-order lanes --affinity-lookahead 1", 1, "--affinity-lookahead 32"},
+		{slots + "--affinity-lookahead 16 --prefill-policy power_of_two", 16, "has no effect"},
+		{slots + "--affinity-lookahead 1 --prefill-policy power_of_two", 1, ""},
 		{"--router-queue-threshold 1", 32, ""},
 		{"--router-queue-threshold 1 --queue-order strict", 1, "--queue-order lanes, or --affinity-lookahead 32"},
 		{"--router-queue-threshold 1 --policy least_load", 1, ""},
