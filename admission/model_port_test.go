@@ -83,7 +83,8 @@ func (w *world) rebuild(t *rapid.T) {
 			continue // the reference tells what of it should be otherwise
 		}
 		if k.Status != StatusQueued {
-			k.ClassName = was.ClassName // it may be gone, and is found again now and not at the next arrival
+			// It may be gone, and is found again now and not at the next arrival.
+			k.ClassName, k.OrderBy = was.ClassName, was.OrderBy
 		}
 		if k.Reconsidered != was.Reconsidered { // who stood before it was decided
 			k.Reconsidered, k.Target, k.Instead = was.Reconsidered, was.Target, was.Instead

@@ -142,8 +142,9 @@ func (qs *queues) profileOf(model string) *profile {
 	return qs.root
 }
 
-// classify gives t its class, once, or again when the one it has is gone. Its
-// weight and its deadline stay those of its first arrival.
+// classify gives t its class, once, or again when the one it has is gone or was read anew.
+// Its weight stays that of its first arrival. The deadline that orders it follows the class:
+// a waiter without one would be behind all who come to a class that gives them one.
 func (qs *queues) classify(t *Ticket) {
 	p := t.Target.model.queues.profile
 	if t.class != nil && t.class.profile == p {
@@ -154,22 +155,25 @@ func (qs *queues) classify(t *Ticket) {
 		t.weight = t.uncached()
 	} else if cl := p.byName(t.class.Name); cl != nil { // of a configuration before this
 		t.class = cl
-		t.place()
+		t.order()
 		return
 	}
 	cl, known := p.find(t.Class, t.weight)
 	t.class = cl
-	if first {
-		if !known {
-			qs.unknownClass++
-		}
-		t.orderBy = never
-		if t.ClassDeadline != 0 {
-			t.orderBy = t.ClassDeadline
-		}
-		if cl.MaxWait > 0 {
-			t.orderBy = min(t.orderBy, t.arrival.Add(cl.MaxWait))
-		}
+	if first && !known {
+		qs.unknownClass++
+	}
+	t.order()
+}
+
+// order gives t its place in its class.
+func (t *Ticket) order() {
+	t.orderBy = never
+	if t.ClassDeadline != 0 {
+		t.orderBy = t.ClassDeadline
+	}
+	if t.class.MaxWait > 0 {
+		t.orderBy = min(t.orderBy, t.arrival.Add(t.class.MaxWait))
 	}
 	t.place()
 }

@@ -161,6 +161,7 @@ func (m *reference) classify(t *refTicket) *Class {
 // reclassify gives t the class of its name in the configuration in force, or
 // finds it one.
 func (m *reference) reclassify(t *refTicket) {
+	defer t.order()
 	p := m.profile(t.model)
 	for i := range p.Classes {
 		if p.Classes[i].Name == t.class.Name {
@@ -169,6 +170,17 @@ func (m *reference) reclassify(t *refTicket) {
 		}
 	}
 	t.class = m.classify(t)
+}
+
+// order gives t the deadline that orders it in its class.
+func (t *refTicket) order() {
+	t.orderBy = never
+	if t.real.ClassDeadline != 0 {
+		t.orderBy = t.real.ClassDeadline
+	}
+	if t.class.MaxWait > 0 {
+		t.orderBy = min(t.orderBy, t.arrival.Add(t.class.MaxWait))
+	}
 }
 
 // drain grants to waiters until nobody can start.

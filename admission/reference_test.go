@@ -250,13 +250,7 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		t.arrived, t.arrival, t.seq = true, now, m.seq
 		t.weight = max(t.real.PromptTokens-t.real.CachedTokens, 0)
 		t.class = m.classify(t)
-		t.orderBy = never
-		if t.real.ClassDeadline != 0 {
-			t.orderBy = t.real.ClassDeadline
-		}
-		if t.class.MaxWait > 0 {
-			t.orderBy = min(t.orderBy, t.arrival.Add(t.class.MaxWait))
-		}
+		t.order()
 	} else {
 		m.reclassify(t)
 	}

@@ -57,7 +57,7 @@ func (c *Core) refreshAll(now Instant, out *[]*Ticket) {
 }
 
 // SetClasses changes the policy classes, whole. Waiters keep arrival, cost and
-// deadline; those of a class that is gone are resolved again from what is stored
+// the end of their wait; those of a class that is gone are resolved again from what is stored
 // with them. New queue limits bind new arrivals only. Deficits stay with classes
 // of the same name.
 func (c *Core) SetClasses(now Instant, cs *Classes, out *[]*Ticket) {

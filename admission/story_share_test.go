@@ -272,6 +272,29 @@ first h => j granted p1 d1
 `)
 }
 
+// Waiters are in the order in which they came whatever the class allowed or allows them to
+// wait: those who came before it did so are not behind all who come after.
+func TestReloadKeepsTheOrderOfArrival(t *testing.T) {
+	for _, of := range []struct{ before, after string }{{"", "wait=10s"}, {"wait=10s", ""}, {"wait=10s", "wait=30s"}} {
+		story(t, `
+class c tokens=10 `+of.before+`
+class gone tokens=10
+limits queue=20 timeout=600s
+`+pair+`
+arrive x tokens=50 => x granted p1 d1
+arrive a tokens=50 class=gone => a queued
+arrive b tokens=50 class=c => b queued
+sleep 1s
+class c tokens=10 `+of.after+`
+reload
+arrive n tokens=50 class=c => n queued
+release x => a granted p1 d1
+release a => b granted p1 d1
+release b => n granted p1 d1
+`)
+	}
+}
+
 // A fence stands through a reload.
 func TestReloadKeepsTheFence(t *testing.T) {
 	story(t, `
