@@ -177,7 +177,7 @@ type KV struct {
 	Events       string        `yaml:"kv_events" choices:"auto|off" default:"auto" help:"auto: follow the events of the KV cache of each worker whose engine says that it publishes them (vLLM and SGLang with --kv-events-config), over ZMQ at the worker's own host, without encryption. off: none; what a worker holds is what it was sent."`
 	EventsPort   int           `yaml:"kv_events_port" range:"0:65535" default:"0" help:"Port of the KV events of workers whose engines cannot be asked where they publish them; that of data-parallel rank N is N higher. 0: such workers are not followed. A worker's label kv_events_port wins over it."`
 	ReplayPort   int           `yaml:"kv_events_replay_port" range:"0:65535" default:"0" help:"Port at which such workers repeat events that were missed (replay_endpoint of their --kv-events-config), counted as kv_events_port is; 0: none do, and a worker of which events were missed counts as empty. A worker's label kv_events_replay_port wins over it."`
-	EventsSilent time.Duration `yaml:"kv_events_silent_secs" default:"10" unit:"secs" range:"0.05:3600" help:"For how long no KV event may come from a worker that has computed a prompt which its cache did not hold; then its events count no more until one comes."`
+	EventsSilent time.Duration `yaml:"kv_events_silent_secs" default:"10" unit:"secs" range:"0.05:3600" help:"For how long no KV event may come from a worker that has computed a prompt which its cache did not hold; then its events count no more until one comes. This is noticed of engines that report cached tokens (vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report)."`
 }
 
 // The values of KV.Events.
