@@ -26,6 +26,8 @@ var foreignFlags = []struct{ name, why string }{
 	{"cache-boundaries", "prompts are cut into blocks of one size"},
 	{"cache-ttl-secs", "what a worker holds is forgotten when its cache drops it, not by time"},
 	{"kv-index", "there is one index"},
+	{"max-idle-secs", "it is of the policy manual, which is not one of --policy"},
+	{"assignment-mode", "it is of the policy manual, which is not one of --policy"},
 }
 
 // addForeignFlags declares them, hidden.

@@ -11,7 +11,7 @@ import (
 func TestForeignFlagsAreToldInOneLine(t *testing.T) {
 	args := "--policy cache_aware --cache-threshold 0.3 --overload-token-usage-threshold 0.9 --balance-abs-threshold 64 --balance-rel-threshold=1.5" +
 		" --balance-token-usage-threshold 1.0 --eviction-interval 120 --eviction-interval-secs 60 --max-tree-size 67108864 --block-size 16 --overlap-decay 0" +
-		" --selection-temperature 0 --selection-policy cache-aware-default --cache-index hash --cache-boundaries 1024 4096 --cache-ttl-secs 180 --kv-index positional" +
+		" --selection-temperature 0 --selection-policy cache-aware-default --cache-index hash --cache-boundaries 1024 4096 --cache-ttl-secs 180 --kv-index positional --max-idle-secs 14400 --assignment-mode min_load" +
 		" --prefix-token-count 128 --prefix-hash-load-factor 1.5 --prefix-hash-balance-abs-threshold 4 --worker-urls http://a"
 	cfg, warnings, err := Load(words(args), nil, nil)
 	if err != nil {
