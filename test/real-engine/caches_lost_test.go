@@ -144,12 +144,20 @@ func TestCachesOfAKilledEngine(t *testing.T) {
 	report.say(t, "%s after the kill it was %s, after %s believed to hold nothing; exact again once it was back", seen.Round(time.Millisecond), feed.Feed, gone.Round(time.Millisecond))
 }
 
-// behindProxies starts a router that follows the events of an engine through proxies.
+// behindProxies starts a router that follows the events of an engine through proxies: of a
+// prefill engine in a pair, or of one that runs whole requests beside another one.
 func behindProxies(t *testing.T, e *Engine) (r *router, live, replay *eventsProxy) {
 	t.Helper()
 	live, replay = startProxy(t, e.EventsPort()), startProxy(t, e.ReplayPort())
-	r = startRouter(t, "--worker-urls", one.URL())
-	body := fmt.Sprintf(`{"url":%q,"worker_type":"regular","labels":{"kv_events_port":"%d","kv_events_replay_port":"%d"}}`, e.URL(), live.port(), replay.port())
+	kind := ""
+	if e.Role == Prefill {
+		kind = `"prefill","bootstrap_port":"none"`
+		r = launchRouter(t, "--pd-disaggregation", "--decode", decode.URL())
+	} else {
+		kind = `"regular"`
+		r = launchRouter(t, "--worker-urls", one.URL())
+	}
+	body := fmt.Sprintf(`{"url":%q,"worker_type":%s,"labels":{"kv_events_port":"%d","kv_events_replay_port":"%d"}}`, e.URL(), kind, live.port(), replay.port())
 	if a := raw(t, http.MethodPost, r.url+"/workers", body, nil).wait(); a.status != http.StatusAccepted {
 		t.Fatal(a)
 	}
@@ -169,8 +177,13 @@ func behindProxies(t *testing.T, e *Engine) (r *router, live, replay *eventsProx
 // came since. A stream that is cut is degraded until it is back.
 func TestCachesWithLostEvents(t *testing.T) {
 	needPair(t)
-	r, live, replay := behindProxies(t, two)
-	url := two.URL()
+	t.Run("whole", func(t *testing.T) { lostEvents(t, two) })
+	t.Run("pair", func(t *testing.T) { lostEvents(t, prefill) })
+}
+
+func lostEvents(t *testing.T, e *Engine) {
+	r, live, replay := behindProxies(t, e)
+	url := e.URL()
 	few := func() request { return ofIDs(ids(3 * BlockSize)) }
 	ask := func() request { // through the router
 		t.Helper()
@@ -182,7 +195,7 @@ func TestCachesWithLostEvents(t *testing.T) {
 	lose := func(n int) (lost request) { // the clear, and a prompt
 		t.Helper()
 		live.dropNext()
-		two.reset(t)
+		e.reset(t)
 		lost = few()
 		lost.good(t, url)
 		live.waitDropped(n)
@@ -197,8 +210,8 @@ func TestCachesWithLostEvents(t *testing.T) {
 	r.holds(next, url, 3*BlockSize)
 	r.holds(lost, url, 3*BlockSize)
 	r.forgets(before, url)
-	if e := r.cache(url).Events; e.Gaps != start.Gaps+1 || e.Replays != start.Replays+1 || e.Unfilled != start.Unfilled {
-		t.Errorf("%+v, before %+v", e, start)
+	if now := r.cache(url).Events; now.Gaps != start.Gaps+1 || now.Replays != start.Replays+1 || now.Unfilled != start.Unfilled {
+		t.Errorf("%+v, before %+v", now, start)
 	}
 	r.creditsNothing(before, url)
 	report.say(t, "with a replay: the lost prompt is known, what was cleared is not believed")
