@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -192,67 +193,85 @@ func lostEvents(t *testing.T, e *Engine) {
 		r.holds(q, url, 3*BlockSize)
 		return q
 	}
-	lose := func(n int) (lost request) { // the clear, and a prompt
+	drops := 0
+	lose := func() (lost request) { // the clear and a prompt, and then comes the next
 		t.Helper()
 		live.dropNext()
 		e.reset(t)
 		lost = few()
 		lost.good(t, url)
-		live.waitDropped(n)
+		drops++
+		live.waitDropped(drops)
+		next := few()
+		next.good(t, url)
+		r.holds(next, url, 3*BlockSize)
 		return lost
 	}
-
-	before := ask()
-	start := r.cache(url).Events
-	lost := lose(1)
-	next := few()
-	next.good(t, url)
-	r.holds(next, url, 3*BlockSize)
-	r.holds(lost, url, 3*BlockSize)
-	r.forgets(before, url)
-	if now := r.cache(url).Events; now.Gaps != start.Gaps+1 || now.Replays != start.Replays+1 || now.Unfilled != start.Unfilled {
-		t.Errorf("%+v, before %+v", now, start)
+	// Soon after a replay that took long there is no other, as that at the start does on a
+	// busy machine: what was lost is given up then.
+	tooSoon := func(before rankCache) bool {
+		now := r.cache(url).Events
+		return now.Unfilled > before.Events.Unfilled && strings.Contains(now.LastError, "not long ago")
 	}
-	r.creditsNothing(before, url)
+
+	for end := time.Now().Add(patience); ; {
+		before, start := ask(), r.cache(url)
+		lost := lose()
+		if tooSoon(start) && time.Now().Before(end) {
+			r.forgets(before, url)
+			r.forgets(lost, url)
+			continue
+		}
+		r.holds(lost, url, 3*BlockSize)
+		r.forgets(before, url)
+		if now := r.cache(url).Events; now.Gaps != start.Events.Gaps+1 || now.Replays != start.Events.Replays+1 || now.Unfilled != start.Events.Unfilled {
+			t.Errorf("%+v, before %+v", now, start.Events)
+		}
+		r.creditsNothing(before, url)
+		break
+	}
 	report.say(t, "with a replay: the lost prompt is known, what was cleared is not believed")
 
-	before = ask()
+	before, start := ask(), r.cache(url)
 	replay.refuse(true)
-	lost = lose(2)
-	next = few()
-	next.good(t, url)
-	r.holds(next, url, 3*BlockSize)
+	lost := lose()
 	r.forgets(lost, url)
 	r.forgets(before, url)
-	if k := r.cache(url); k.Events.Unfilled != start.Unfilled+1 || k.Feed != "exact" {
+	if k := r.cache(url); k.Events.Unfilled != start.Events.Unfilled+1 || k.Feed != "exact" {
 		t.Errorf("%+v", k)
 	}
 	r.creditsNothing(before, url)
 	report.say(t, "without: nothing is believed but what came since")
 
-	before = ask()
-	live.refuse(true)
-	eventually(t, "it is degraded", func() string {
-		if k := r.cache(url); k.Feed != "degraded" || k.Degraded == nil || k.Degraded.Why == "" {
-			return fmt.Sprintf("%+v", k)
+	for end := time.Now().Add(patience); ; {
+		before, start := ask(), r.cache(url)
+		live.refuse(true)
+		eventually(t, "it is degraded", func() string {
+			if k := r.cache(url); k.Feed != "degraded" || k.Degraded == nil || k.Degraded.Why == "" {
+				return fmt.Sprintf("%+v", k)
+			}
+			return ""
+		})
+		degraded := r.cache(url)
+		if c := r.counters(); c[`sluice_kv_ranks{feed="degraded"}`] != 1 {
+			t.Errorf("%v ranks are degraded by the metric", c[`sluice_kv_ranks{feed="degraded"}`])
 		}
-		return ""
-	})
-	degraded := r.cache(url)
-	if c := r.counters(); c[`sluice_kv_ranks{feed="degraded"}`] != 1 {
-		t.Errorf("%v ranks are degraded by the metric", c[`sluice_kv_ranks{feed="degraded"}`])
+		if a := few().on(url).good(t, r.url); r.logged(a).Chosen != 0 {
+			t.Errorf("a new prompt: %+v", r.logged(a))
+		}
+		missed := few()
+		missed.good(t, url)
+		replay.refuse(false)
+		live.refuse(false)
+		r.waitExact()
+		if tooSoon(start) && time.Now().Before(end) {
+			continue
+		}
+		r.holds(missed, url, 3*BlockSize)
+		r.holds(before, url, 3*BlockSize)
+		report.say(t, "cut: degraded (%s); back, with what was missed", degraded.Degraded.Why)
+		break
 	}
-	if a := few().on(url).good(t, r.url); r.logged(a).Chosen != 0 {
-		t.Errorf("a new prompt: %+v", r.logged(a))
-	}
-	missed := few()
-	missed.good(t, url)
-	replay.refuse(false)
-	live.refuse(false)
-	r.waitExact()
-	r.holds(missed, url, 3*BlockSize)
-	r.holds(before, url, 3*BlockSize)
-	report.say(t, "cut: degraded (%s); back, with what was missed", degraded.Degraded.Why)
 }
 
 // What the router takes an engine's cache to be is what the engine says, and what the engine

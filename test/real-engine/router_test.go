@@ -176,6 +176,8 @@ type rankCache struct {
 		Replays  int `json:"replays"`
 		Clears   int `json:"clears"`
 		Connects int `json:"connects"`
+
+		LastError string `json:"last_error"`
 	} `json:"events"`
 }
 
