@@ -103,7 +103,7 @@ func (p *Page) Write(w io.Writer) error {
 		"Plots": []map[string]any{
 			{"Title": "Hit rate and ideal", "SVG": p.hitPlot(), "Text": "Part of the prompt tokens that engines found in their caches. The line is one cache without bound."},
 			{"Title": "Time to the first token", "SVG": p.quantilePlot(), "Text": "Percent of the served requests whose first token came within so many seconds."},
-			{"Title": "Over the time", "SVG": p.timePlot(), "Text": "Mean seconds to the first token, by when requests came."},
+			{"Title": "Over time", "SVG": p.timePlot(), "Text": "Mean seconds to the first token, by when requests came."},
 			{"Title": "Workers", "SVG": p.busyPlot(), "Text": "How long each worker computed prompts, over the mean of all, the busiest first."},
 		},
 	})
@@ -172,7 +172,7 @@ func (p *Page) quantilePlot() template.HTML {
 	return s.end()
 }
 
-// timePlot has a line for each arm: the mean over the time.
+// timePlot has a line for each arm: the mean over time.
 func (p *Page) timePlot() template.HTML {
 	s := newPlot(320, 50)
 	span, least, most := 1.0, 0.1, 1.0
