@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -32,8 +33,16 @@ type accessLine struct {
 	Hashes string    `json:"prefix_hashes"`
 }
 
+// ofOthers is why lines are skipped that are not of the log, but in its file: what the process
+// is started by, and what ends it, write there as well.
+const ofOthers = "of something else"
+
 func (a *accessLog) read(line []byte) error {
 	var l accessLine
+	if line[0] != '{' && !bytes.HasPrefix(line, []byte("time=")) {
+		a.trace.skip(ofOthers)
+		return nil
+	}
 	if line[0] == '{' {
 		if err := json.Unmarshal(line, &l); err != nil {
 			return jsonError(err)

@@ -76,6 +76,22 @@ time=2026-11-30T10:00:06.000Z level=INFO msg=request id=b route=chat total_ms=50
 	}
 }
 
+// The file of a log has more than the log: what the process's starter and its last words say.
+// And it may be copied while it is written.
+func TestAnAccessLogIsReadAsItLies(t *testing.T) {
+	text := `time=2026-11-30T10:00:05.000Z level=INFO msg=request total_ms=1 prompt_tokens=10`
+	json := `{"time":"2026-11-30T10:00:05.000Z","msg":"request","total_ms":1,"prompt_tokens":10}`
+	for _, line := range []string{text, json} {
+		tr := read(t, "+ exec sluice serve\n\n"+line+"\npanic: x\ngoroutine 1 [running]:\n"+line+"\n"+line[:20])
+		if len(tr.Requests) != 2 || tr.Skipped[ofOthers] != 3 || tr.Skipped["cut off at the end of the log"] != 1 {
+			t.Errorf("%+v", tr)
+		}
+		if _, err := Read(strings.NewReader(line + "\n" + line[:20] + "\n" + line)); err == nil || !strings.HasPrefix(err.Error(), "line 2: ") {
+			t.Errorf("in the middle: %v", err)
+		}
+	}
+}
+
 func TestBadTracesNameTheLine(t *testing.T) {
 	ok := `{"timestamp": 0, "input_length": 600, "output_length": 7, "hash_ids": [1, 2]}` + "\n"
 	for text, want := range map[string]string{
@@ -104,7 +120,9 @@ func TestBadTracesNameTheLine(t *testing.T) {
 		`{"time":"2026-11-30T10:00:05Z","msg":"request","prompt_tokens":1,"prefix_hashes":"x"}`:    "line 1: prefix_hashes is not a row",
 		`{"time":"2026-11-30T10:00:05Z","msg":"request","prompt_tokens":1,"prefix_hashes":"AAAA"}`: "line 1: prefix_hashes is not a row",
 		`{"time":"2026-11-30T10:00:05Z","msg":"request","prompt_tokens":1}` + "\n" +
-			`{"time":"2036-11-30T10:00:05Z","msg":"request","prompt_tokens":1}`: "line 2: its time is",
+			`{"time":"2036-11-30T10:00:05Z","msg":"request","prompt_tokens":1}` + "\n": "line 2: its time is",
+		"hello\n" + ok:                  "line 1: this is neither",
+		strings.Repeat("hello\n", 1000): "line 1: this is neither",
 	} {
 		_, err := Read(strings.NewReader(text))
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
