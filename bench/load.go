@@ -40,8 +40,8 @@ type routerCaller struct {
 }
 
 func routerTarget(name, addr string, proc *process) target {
-	return target{name: name, proc: proc, caller: func(_ int, s shape, deadline time.Time) caller {
-		return &routerCaller{addr: addr, wire: s.wire(addr, ""), deadline: deadline, answer: answer{want: s.want()}}
+	return target{name: name, proc: proc, caller: func(i int, s shape, deadline time.Time) caller {
+		return &routerCaller{addr: addr, wire: s.of(i).wire(addr, ""), deadline: deadline, answer: answer{want: s.want()}}
 	}}
 }
 
@@ -88,7 +88,7 @@ func directTarget(f *simFleet) target {
 	if len(f.prefill) == 0 {
 		return target{name: direct, caller: func(i int, s shape, deadline time.Time) caller {
 			addr := f.regular[i%len(f.regular)].addr
-			return &routerCaller{addr: addr, wire: s.wire(addr, ""), deadline: deadline, answer: answer{want: s.want()}}
+			return &routerCaller{addr: addr, wire: s.of(i).wire(addr, ""), deadline: deadline, answer: answer{want: s.want()}}
 		}}
 	}
 	return target{name: direct, caller: func(i int, s shape, deadline time.Time) caller {
@@ -97,7 +97,7 @@ func directTarget(f *simFleet) target {
 		c := &pairCaller{}
 		for k, w := range []worker{p, d} {
 			leg := routerCaller{addr: w.addr, deadline: deadline, answer: answer{want: s.want()}}
-			leg.wire, c.room[k] = s.wirePair(w.addr, host, p.bootstrapPort)
+			leg.wire, c.room[k] = s.of(i).wirePair(w.addr, host, p.bootstrapPort)
 			c.legs[k] = leg
 		}
 		c.legs[0].answer.want = want{any: true}

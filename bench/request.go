@@ -12,6 +12,7 @@ type shape struct {
 	stream bool
 	tokens int // that are generated
 	prompt int // bytes of plain text; 0 is a short sentence
+	client int // of a client with a prompt of its own: its number, from 1
 }
 
 // eventsOf is the number of events the simulated engine sends for a stream of
@@ -34,8 +35,19 @@ func (s shape) body(extra string) string {
 	if s.prompt > 0 {
 		prompt = strings.Repeat(sentence, s.prompt/len(sentence)+1)[:s.prompt]
 	}
+	if s.client > 0 {
+		prompt = strconv.Itoa(s.client) + ". " + prompt // apart from the first block on
+	}
 	return fmt.Sprintf(`{"model":"sim-model","messages":[{"role":"user","content":%q}],"max_tokens":%d,"temperature":0.7,"stream":%t%s}`,
 		prompt, s.tokens, s.stream, extra)
+}
+
+// of is the shape of the requests of client i, from 0.
+func (s shape) of(i int) shape {
+	if s.client > 0 {
+		s.client = i + 1
+	}
+	return s
 }
 
 // wire is the request as it is sent to host.

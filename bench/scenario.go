@@ -53,7 +53,7 @@ const (
 	goalGrowth = 1.25
 )
 
-const roundRobin, powerOfTwo = "round_robin", "power_of_two"
+const roundRobin, powerOfTwo, cacheAware = "round_robin", "power_of_two", "cache_aware"
 
 // scenarios is all there is, those of one setup side by side.
 func scenarios() []scenario {
@@ -62,6 +62,8 @@ func scenarios() []scenario {
 		stream = shape{tokens: 13, stream: true} // 16 events
 		short  = shape{tokens: 2, stream: true}
 		large  = shape{tokens: 8, prompt: 1 << 20}
+		own    = shape{tokens: 8, client: 1}
+		turn   = shape{tokens: 8, prompt: 8 << 10, client: 1}
 
 		two     = size{prefill: 2, decode: 2}
 		pairs   = setup{size: two, policy: roundRobin}
@@ -84,12 +86,16 @@ func scenarios() []scenario {
 		{name: "pd-small-p2c/2", what: "small, power of two", setup: with(pairs, powerOfTwo, 0), shape: small, clients: 32, goal: 0.4},
 		{name: "pd-small-gate/2", what: "small, admission on, none waits", setup: with(pairs, roundRobin, 64), shape: small, clients: 32, goal: 0.4},
 		{name: "pd-small-queue/2", what: "small, 4 slots a worker, most wait", setup: with(pairs, roundRobin, 4), shape: small, clients: 32, goal: 0.4},
+		{name: "pd-cache/2", what: "small, a prompt for each client, cache-aware", setup: with(pairs, cacheAware, 0), shape: own, clients: 32, goal: 0.3},
+		{name: "pd-cache-8k/2", what: "prompts of 8 KB, cache-aware", setup: with(pairs, cacheAware, 0), shape: turn, clients: 32, goal: 0.3},
 		{name: "pd-small/64", what: "small", setup: pairs64, shape: small, clients: 32, goal: 0.4},
 		{name: "pd-stream/64", what: "streams of 16 events", setup: pairs64, shape: stream, clients: 32, goal: 0.4},
 		{name: "pd-small-p2c/64", what: "small, power of two", setup: with(pairs64, powerOfTwo, 0), shape: small, clients: 32, goal: 0.4},
 		{name: "pd-small/256", what: "small", setup: pairs25, shape: small, clients: 32, goal: 0.4},
 		{name: "pd-stream/256", what: "streams of 16 events", setup: pairs25, shape: stream, clients: 32, goal: 0.4},
 		{name: "pd-small-p2c/256", what: "small, power of two", setup: with(pairs25, powerOfTwo, 0), shape: small, clients: 32, goal: 0.4},
+		{name: "pd-cache/256", what: "small, a prompt for each client, cache-aware", setup: with(pairs25, cacheAware, 0), shape: own, clients: 32, goal: 0.15},
+		{name: "pd-cache-8k/256", what: "prompts of 8 KB, cache-aware", setup: with(pairs25, cacheAware, 0), shape: turn, clients: 32, goal: 0.15},
 		{name: "growth/256", what: "small, with 2+2 and with 256+256 workers in turn", kind: kindGrowth, setup: pairs25, few: two, shape: small, clients: 32},
 		{name: "agg-small/2", what: "aggregated, small JSON answers", setup: whole, shape: small, clients: 32},
 		{name: "agg-stream/2", what: "aggregated, streams of 16 events", setup: whole, shape: stream, clients: 32},
