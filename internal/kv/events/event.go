@@ -22,8 +22,8 @@
 //
 // What peers send is not trusted: the sizes of frames, messages, commands and replays, the
 // members of events and the time for all of them are bounded, memory grows with what has
-// arrived, and nothing recurses. A thousand idle streams hold a goroutine, a connection and
-// 25 KB each.
+// arrived and has a bound for all streams together, and nothing recurses. A thousand idle
+// streams hold a goroutine, a connection and 25 KB each.
 package events
 
 import "strings"

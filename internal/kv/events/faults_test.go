@@ -106,3 +106,27 @@ func TestCommandsWithoutEndAreAFault(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Peers that begin large messages together have a bound together, which they give back.
+func TestLargeMessagesOfAllPeersAreBounded(t *testing.T) {
+	const size = 8 << 20
+	var open []*zconn
+	var failed error
+	for failed == nil && len(open) < 2*maxLarge/size {
+		z, err := handshake(newWire(spoken("PUB", func(p peer) { p.message(make([]byte, size)) })), "SUB", "PUB")
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, z)
+		_, failed = z.next(time.Second)
+	}
+	if failed == nil || !strings.Contains(failed.Error(), "from all engines together") || len(open) < maxLarge/size/3 {
+		t.Errorf("%d of %d bytes each, then %v", len(open), size, failed)
+	}
+	for _, z := range open {
+		z.close()
+	}
+	if n := large.Load(); n != 0 {
+		t.Errorf("%d bytes are still counted", n)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,6 +26,7 @@ const (
 	maxPerSec  = 100      // commands in a second
 	growStep   = 64 << 10 // bytes, at first
 	keepBuffer = 1 << 20  // a larger buffer is not used again
+	maxLarge   = 1 << 28  // bytes of all larger buffers together
 )
 
 const (
@@ -46,6 +48,7 @@ type zconn struct {
 	buf   []byte  // the frames of the message
 	box   *[]byte // what buf was in, among buffers
 	parts [][]byte
+	large int64 // what buf is counted as in large
 
 	second   time.Time // in which commands came
 	commands int
@@ -53,6 +56,24 @@ type zconn struct {
 
 // buffers are for the messages of all connections, as few of them have one at a time.
 var buffers sync.Pool // of *[]byte
+
+// large is what the buffers larger than keepBuffer take: few messages need one, and many peers
+// that begin one together would take all memory there is.
+var large atomic.Int64
+
+// grow makes room for n more bytes, if there is as much.
+func (z *zconn) grow(n int) error {
+	z.buf = slices.Grow(z.buf, n)
+	if cap(z.buf) <= keepBuffer {
+		return nil
+	}
+	more := int64(cap(z.buf)) - z.large
+	z.large += more
+	if all := large.Add(more); all > maxLarge {
+		return fmt.Errorf("messages of %d bytes are being read from all engines together: at most %d are allowed", all, maxLarge)
+	}
+	return nil
+}
 
 func (z *zconn) takeBuffer() {
 	if b, ok := buffers.Get().(*[]byte); ok {
@@ -69,6 +90,8 @@ func (z *zconn) giveBuffer() {
 		buffers.Put(z.box)
 	}
 	z.buf, z.box, z.parts = nil, nil, z.parts[:0]
+	large.Add(-z.large)
+	z.large = 0
 }
 
 const (
@@ -251,7 +274,10 @@ func (z *zconn) read(size int) error {
 	for size > 0 {
 		at := len(z.buf)
 		step := min(size, max(growStep, at))
-		z.buf = slices.Grow(z.buf, step)[:at+step]
+		if err := z.grow(step); err != nil {
+			return err
+		}
+		z.buf = z.buf[:at+step]
 		if n, err := io.ReadFull(z.r, z.buf[at:]); err != nil {
 			z.buf = z.buf[:at+n]
 			return unexpected(err)
