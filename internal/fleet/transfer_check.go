@@ -1,6 +1,9 @@
 package fleet
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // silentHandOffs is how many prompts a decode worker must have been handed, with
 // nothing moved, to be reported.
@@ -15,7 +18,8 @@ type transferCheck struct {
 	silent atomic.Bool // many were handed over and nothing moved
 	moving atomic.Bool // something moved since the worker came
 
-	// owned by the check that runs
+	mu sync.Mutex // checks, the load monitor and the watch for wedged schedulers read
+	// guarded by mu
 	known bool    // there was a reading
 	moved float64 // by the last reading
 	base  int64   // handed, when something last moved
@@ -25,6 +29,8 @@ type transferCheck struct {
 // read takes the engine's own count of what it received, and reports whether silent
 // changed.
 func (t *transferCheck) read(moved float64) (turned bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	handed := t.handed.Load()
 	switch {
 	case !t.known || moved < t.moved:
@@ -42,8 +48,10 @@ func (t *transferCheck) read(moved float64) (turned bool) {
 	return turned
 }
 
-// forget resets the state for another engine. Only the running check calls it.
+// forget resets the state for another engine.
 func (t *transferCheck) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.known = false
 	t.silent.Store(false)
 	t.moving.Store(false)

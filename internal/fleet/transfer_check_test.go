@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,4 +56,21 @@ func TestNothingMoves(t *testing.T) {
 			t.Errorf("%q\n%s", d.Info().Transfer, log)
 		}
 	})
+}
+
+// TestReadingsOfTransfersMeet: a check, the load monitor and the watch for wedged schedulers
+// read the same worker's counters, each in its own time.
+func TestReadingsOfTransfersMeet(*testing.T) {
+	var c transferCheck
+	var all sync.WaitGroup
+	for i := range 3 {
+		all.Go(func() {
+			for n := range 100 {
+				c.handed.Add(1)
+				c.read(float64(i + n))
+			}
+			c.forget()
+		})
+	}
+	all.Wait()
 }
