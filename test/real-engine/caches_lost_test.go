@@ -26,7 +26,7 @@ func (r *router) holds(q request, url string, tokens int) {
 	r.t.Helper()
 	eventually(r.t, "the worker is believed to hold the prompt", func() string {
 		if n, exact := r.held(q, url); n < tokens-1 || !exact {
-			return fmt.Sprintf("%d of %d tokens, exact %t", n, tokens, exact)
+			return fmt.Sprintf("%d of %d tokens, exact %t, %+v", n, tokens, exact, r.cache(url))
 		}
 		return ""
 	})
@@ -37,7 +37,7 @@ func (r *router) forgets(q request, url string) {
 	r.t.Helper()
 	eventually(r.t, "the worker is believed to hold nothing of the prompt", func() string {
 		if n, exact := r.held(q, url); n > 0 {
-			return fmt.Sprintf("%d tokens, exact %t", n, exact)
+			return fmt.Sprintf("%d tokens, exact %t, %+v", n, exact, r.cache(url))
 		}
 		return ""
 	})
@@ -211,7 +211,11 @@ func lostEvents(t *testing.T, e *Engine) {
 	// busy machine: what was lost is given up then.
 	tooSoon := func(before rankCache) bool {
 		now := r.cache(url).Events
-		return now.Unfilled > before.Events.Unfilled && strings.Contains(now.LastError, "not long ago")
+		if now.Unfilled == before.Events.Unfilled || !strings.Contains(now.LastError, "not long ago") {
+			return false
+		}
+		time.Sleep(time.Second) // many faults in a row would be held against the stream
+		return true
 	}
 
 	for end := time.Now().Add(patience); ; {
