@@ -63,7 +63,8 @@ func TestRoutersShareWhatEnginesTell(t *testing.T) {
 		t.Run(c.form, func(t *testing.T) {
 			t.Parallel()
 			fleet := startSim(t, "--backend", c.name, "--regular", "3", "--cache-report", "--kv-events", "--kv-events-form", c.form)
-			one, two := startRouter(t, fleet), startRouter(t, fleet)
+			slow := []string{"--worker-wedge-secs", "600"} // so that no leg moves on a slow machine
+			one, two := startRouter(t, fleet, slow...), startRouter(t, fleet, slow...)
 			one.waitFeeds("exact")
 			two.waitFeeds("exact")
 			const n = 600
@@ -72,7 +73,7 @@ func TestRoutersShareWhatEnginesTell(t *testing.T) {
 				at[first] = fleet.computing(one.tokens(first, n).id).Worker
 				two.waitHeld(first, n, at[first])
 			}
-			three := startRouter(t, fleet) // after the events: they are repeated for it
+			three := startRouter(t, fleet, slow...) // after the events: they are repeated for it
 			three.waitFeeds("exact")
 			for _, r := range []*router{two, three} {
 				for first, id := range at {

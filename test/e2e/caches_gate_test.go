@@ -36,7 +36,8 @@ func (r *router) affinity() affinityDoc {
 }
 
 // oneSlot are the options of a gate that lets one request at a time into each worker.
-var oneSlot = []string{"--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "1000", "--prefill-queue-timeout-secs", "300"}
+// A request is held there for as long as a slow machine needs for the rest of a test.
+var oneSlot = []string{"--worker-wedge-secs", "600", "--health-failure-threshold", "60", "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "1000", "--prefill-queue-timeout-secs", "300"}
 
 // With all slots taken and many who wait, late binding sends conversations to the workers that
 // hold them; in the order of arrival each takes the slot that comes free, and loses what was
