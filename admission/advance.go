@@ -37,10 +37,8 @@ func (c *Core) expire(now Instant, out *[]*Ticket) {
 	for c.deadlines.next() <= now {
 		t := c.deadlines.First().Ticket
 		f := t.modelGroup
-		if t.declineEnd != 0 && t.wakeAt == t.declineEnd { // it takes now what it declined
-			t.declineEnd = 0
-			t.setWake()
-			c.deadlines.Fix(t.deadlinePos)
+		if t.declining() && t.wakeAt < t.bound() { // it takes now what it declined
+			c.endDecline(now, t)
 			if t.wakeAt > now {
 				c.drain(now, f, out)
 			}

@@ -26,6 +26,7 @@ type affinity struct {
 	looked  []*Ticket
 	willing []*Ticket // those that have room and do not decline, in order
 	base    *Ticket   // the first of those that count together
+	decline []*Ticket // those that have room and decline it
 
 	asked []*Ticket // whose hints are to be renewed, since they were handed out last
 }
@@ -92,7 +93,8 @@ func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
 		a.looked = append(a.looked, t)
 		switch {
 		case lack != ResourceNone:
-		case a.declines(now, t):
+		case a.patience(now, t) > now:
+			a.decline = append(a.decline, t)
 			if x.i == 0 {
 				l.lack, l.since, l.heldUp = ResourceNone, 0, 0
 			}
@@ -106,6 +108,8 @@ func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
 	if first == nil {
 		if best = a.choose(now, q); best != nil {
 			a.preview.complete(best)
+		} else {
+			a.nowDecline(now, q)
 		}
 	}
 	a.end(now, q, best)
@@ -126,7 +130,8 @@ func (a *affinity) end(now Instant, q *classQueue, best *Ticket) {
 	clear(a.blocked)
 	clear(a.looked)
 	clear(a.willing)
-	a.blocked, a.looked, a.willing, a.base = a.blocked[:0], a.looked[:0], a.willing[:0], nil
+	clear(a.decline)
+	a.blocked, a.looked, a.willing, a.base, a.decline = a.blocked[:0], a.looked[:0], a.willing[:0], nil, a.decline[:0]
 }
 
 // choose returns the one of those that are willing that has the most tokens cached on the
@@ -202,60 +207,6 @@ func classifiersDeadline(t *Ticket) Instant {
 		return never
 	}
 	return t.orderBy
-}
-
-// waits tells whether t, which arrives and for which ranks were chosen, declines them. It does
-// so only where it may wait.
-func (a *affinity) waits(now Instant, t *Ticket, q *classQueue) bool {
-	c := a.core
-	if q.class.never || c.noWaits || c.drainEnd != never || c.waiting >= c.limits.QueueSize ||
-		c.limits.MaxWaitingBytes > 0 && c.waitingSize+t.size() > c.limits.MaxWaitingBytes {
-		return false
-	}
-	if kind, _, _ := q.limit(t); kind != LimitNone {
-		return false
-	}
-	c.setBounds(now, t, true)
-	t.classAt, t.classLimit = t.classWait(now)
-	return a.declines(now, t)
-}
-
-// declines tells whether t, for which ranks were chosen, waits for the one that holds most
-// of its prompt, and has no room, instead. If so, it is told when that ends.
-func (a *affinity) declines(now Instant, t *Ticket) bool {
-	end := a.patience(now, t)
-	if end <= now {
-		return false
-	}
-	if t.declinedAt == 0 {
-		t.declinedAt = max(now, 1)
-	}
-	if t.declineEnd != end {
-		t.declineEnd = end
-		if t.state == stateQueued {
-			t.setWake()
-			a.core.deadlines.Fix(t.deadlinePos)
-		}
-	}
-	return true
-}
-
-// patience is until when t, for which ranks were chosen, declines them; not after now: it
-// does not.
-func (a *affinity) patience(now Instant, t *Ticket) Instant {
-	wait := a.core.limits.AffinityWait
-	c := &t.choice
-	if wait <= 0 || c.Why != ChosenByRoom || c.Best < t.PromptTokens-c.Best {
-		return 0
-	}
-	end := now.Add(wait)
-	if t.declinedAt != 0 {
-		end = t.declinedAt.Add(wait)
-	}
-	if bound := t.bound(); bound != never {
-		end = min(end, bound-Instant(wait))
-	}
-	return end
 }
 
 // lookAgain looks at those of f who are not blocked, after room was taken: who declined it

@@ -492,8 +492,16 @@ func checkWaiter(c *Core, t *Ticket) error {
 	if t.Deadline != 0 {
 		want = min(want, t.Deadline)
 	}
-	if t.declineEnd != 0 {
-		want = min(want, t.declineEnd)
+	if t.declining() {
+		wait := c.limits.AffinityWait
+		end := min(t.declinesAt.Add(wait-t.declined), t.queuedAt.Add(declineWithin*wait-t.waited))
+		if want != never {
+			end = min(end, want-Instant(wait))
+		}
+		want = end
+	}
+	if slices.Contains(t.lane.queue.declining, t) != t.declining() {
+		return fmt.Errorf("a waiter declines ranks: %t, and its class does not know", t.declining())
 	}
 	if t.wakeAt != want || t.Target.paired != (t.lostAt == never) {
 		return fmt.Errorf("a waiter wakes at %d, want %d; paired %t, lost at %d", t.wakeAt, want, t.Target.paired, t.lostAt)

@@ -86,6 +86,9 @@ func (qs *queues) insert(now Instant, t *Ticket) {
 func (qs *queues) extract(now Instant, t *Ticket) bool {
 	l := t.lane
 	q := l.queue
+	if t.declining() {
+		qs.endDecline(now, t)
+	}
 	t.lane = nil
 	head := l.head() == t
 	// Where somebody is not blocked, others behind him may be looked at instead of t.

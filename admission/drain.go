@@ -134,6 +134,9 @@ func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
 	if c.limits.AffinityLookahead > 1 {
 		return c.affinity.startable(now, q, out)
 	}
+	for len(q.declining) > 0 { // there was a lookahead
+		c.endDecline(now, q.declining[0])
+	}
 	for q.ready.Len() > 0 {
 		l := q.ready.First().lane
 		t := l.head()

@@ -71,12 +71,8 @@ func (t *Ticket) bound() Instant {
 	return end
 }
 
-func (t *Ticket) setWake() {
-	t.wakeAt = t.bound()
-	if t.declineEnd != 0 {
-		t.wakeAt = min(t.wakeAt, t.declineEnd)
-	}
-}
+// setWake has t woken when its wait must end.
+func (t *Ticket) setWake() { t.wakeAt = t.bound() }
 
 // dequeue takes a waiter out of every list. The caller decides it. It tells
 // whether others may start because of that.
@@ -85,7 +81,7 @@ func (qs *queues) dequeue(now Instant, t *Ticket) bool {
 	qs.deadlines.Remove(t.deadlinePos)
 	t.Target.waiters.remove(t)
 	t.waited += now.Sub(t.queuedAt)
-	t.state, t.declineEnd = stateIdle, 0
+	t.state = stateIdle
 	qs.waitingBy[t.Target.shape]--
 	qs.waitingSize -= t.size()
 	if qs.waiting--; qs.waiting == 0 {

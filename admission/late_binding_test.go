@@ -230,8 +230,9 @@ endprefill c
 arrive d tokens=100 class=never held=p1:100 => d granted p2 d1
 endprefill x1 => b granted p1 d1
 sleep 1s
+# The clock of a stood while c and d had what it declines.
 endprefill d
-sleep 2s => a granted p2 d1 at 4s
+sleep 3s => a granted p2 d1 at 5s
 `)
 	// The rank that holds it is no candidate any more, or holds less than was believed.
 	story(t, fullThree+`
@@ -274,19 +275,6 @@ endprefill x3
 sleep 1s
 endprefill a
 sleep 1s => b granted p2 d1 at 2s
-`)
-}
-
-// All declining of a request together takes no longer than allowed, whatever it waits for.
-func TestDecliningOverAll(t *testing.T) {
-	story(t, fullThree+`
-arrive a tokens=100 held=p1:50 => a queued
-endprefill x2
-sleep 2s
-arrive y tokens=100 => y granted p2 d1
-sleep 2s
-# The 3 s are over though it could not have started all the time.
-endprefill y => a granted p2 d1
 `)
 }
 

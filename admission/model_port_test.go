@@ -89,7 +89,7 @@ func (w *world) rebuild(t *rapid.T) {
 		if k.Reconsidered != was.Reconsidered { // who stood before it was decided
 			k.Reconsidered, k.Target, k.Instead = was.Reconsidered, was.Target, was.Instead
 		}
-		k.Passes, k.DeclinedAt = was.Passes, was.DeclinedAt // compared with the reference later
+		k.Passes, k.Declined, k.DeclinesAt = was.Passes, was.Declined, was.DeclinesAt // compared with the reference later
 		if !reflect.DeepEqual(k, was) {
 			t.Fatalf("restored %+v as %+v", was, k)
 		}
@@ -134,7 +134,7 @@ func (m *reference) rebuilt(now Instant, all []*refTicket) {
 		m.resume(t)
 	}
 	for _, t := range waiters {
-		t.declineEnd = 0
+		t.endDecline(now)
 		m.enter(t)
 		m.waiters = append(m.waiters, t)
 	}

@@ -67,6 +67,7 @@ func TestModel(t *testing.T) {
 		sum.unbooked += w.ref.unbooked
 		sum.passedOver += w.ref.passedOver
 		sum.declined += w.ref.declined
+		sum.wentOn += w.ref.wentOn
 		sum.held += w.ref.held
 		sum.refreshed += w.ref.refreshed
 		steps += w.steps
@@ -77,7 +78,7 @@ func TestModel(t *testing.T) {
 	})
 	t.Logf("%d steps in %d histories", steps, histories)
 	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences, %d by ranks that warm up, %d vetoes, %d reports of unbooked blocks", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced, sum.warmed, sum.vetoes, sum.unbooked)
-	t.Logf("%d passed over, %d looks at who declined, %d grants with a holder, %d refreshes", sum.passedOver, sum.declined, sum.held, sum.refreshed)
+	t.Logf("%d passed over, %d looks at who declined, %d of these again, %d grants with a holder, %d refreshes", sum.passedOver, sum.declined, sum.wentOn, sum.held, sum.refreshed)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}

@@ -92,6 +92,7 @@ type classQueue struct {
 	refresh     classRefresh
 	passedBy    *Ticket   // who was last found startable before the head
 	passed      []*Ticket // whom it passes over
+	declining   []*Ticket // who declined what there was when it was last looked at
 }
 
 // tick tells the time of a step; that of the first is when pace begins to be counted.

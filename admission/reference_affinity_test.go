@@ -1,6 +1,9 @@
 package admission
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // refHolder is a rank that is believed to hold so many tokens of a prompt.
 type refHolder struct {
@@ -139,6 +142,7 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 		return 1
 	})
 	var all []willing
+	var declining []*refTicket
 	looked := 0
 	for _, t := range waiters {
 		if slices.ContainsFunc(blocked, func(o *refTicket) bool { return m.sameLane(o, t) }) {
@@ -169,7 +173,9 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 			continue
 		}
 		c := m.predict(t, open)
-		if m.declines(now, t, open, c) {
+		if m.declinesUntil(now, t, open, c) > now {
+			m.declined++
+			declining = append(declining, t)
 			if head {
 				t.blockedAt = 0
 			}
@@ -192,6 +198,19 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 		}
 	}
 	if best == nil {
+		for _, t := range waiters {
+			if !slices.Contains(declining, t) {
+				t.endDecline(now)
+			}
+		}
+		for _, t := range declining {
+			open := m.open(t)
+			t.declineEnd = m.declinesUntil(now, t, open, m.predict(t, open))
+			if t.declinesAt == 0 {
+				m.wentOn += b2i(t.declined > 0)
+				t.declinesAt = now
+			}
+		}
 		return nil, false
 	}
 	best.passing = nil
@@ -231,29 +250,34 @@ func (t *refTicket) equals(o *refTicket) bool {
 	return t.real.StrictPriority == o.real.StrictPriority && due(t) == due(o)
 }
 
-// declines tells whether t does not take what is chosen for it, because the rank that holds
-// half of its prompt or more has no room.
-func (m *reference) declines(now Instant, t *refTicket, open []refPair, chosen refPair) bool {
+// declinesUntil is until when t does not take what is chosen for it, because the rank that
+// holds half of its prompt or more has no room; not after now: it takes it.
+func (m *reference) declinesUntil(now Instant, t *refTicket, open []refPair, chosen refPair) Instant {
 	why := m.whyOf(t, open, chosen)
 	if why.Why != ChosenByRoom || 2*why.Best < t.real.PromptTokens || m.limits.AffinityWait <= 0 {
-		return false
+		return 0
 	}
-	end := now + Instant(m.limits.AffinityWait)
-	if t.declinedAt != 0 {
-		end = t.declinedAt + Instant(m.limits.AffinityWait)
+	spent := t.declined
+	if t.declinesAt != 0 {
+		spent += time.Duration(now - t.declinesAt)
 	}
+	waited := t.waited
+	if t.queued {
+		waited += int64(now - t.queuedAt)
+	}
+	end := min(now+Instant(m.limits.AffinityWait-spent), now+10*Instant(m.limits.AffinityWait)-Instant(waited))
 	if bound := t.bound(); bound != never {
 		end = min(end, bound-Instant(m.limits.AffinityWait))
 	}
-	if end <= now {
-		return false
+	return end
+}
+
+// endDecline stops the clock of t, if it runs.
+func (t *refTicket) endDecline(now Instant) {
+	if t.declinesAt != 0 {
+		t.declined += time.Duration(now - t.declinesAt)
 	}
-	m.declined++
-	if t.declinedAt == 0 {
-		t.declinedAt = now
-	}
-	t.declineEnd = end
-	return true
+	t.declinesAt, t.declineEnd = 0, 0
 }
 
 // unblocked tells whether the head of some lane of f is not known to be without room.
@@ -324,7 +348,7 @@ func (m *reference) waits(now Instant, t *refTicket, open []refPair) bool {
 	if m.limits.QueueTimeout > 0 {
 		t.limitAt = now + Instant(int64(m.limits.QueueTimeout)-t.waited)
 	}
-	return m.declines(now, t, open, m.predict(t, open))
+	return m.declinesUntil(now, t, open, m.predict(t, open)) > now
 }
 
 // refresh gives t new hints.

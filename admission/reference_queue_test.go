@@ -298,6 +298,11 @@ func (m *reference) startable(now Instant, q refQueue) *refTicket {
 	if m.lookahead() > 1 {
 		return m.first(now, q)
 	}
+	for _, t := range m.waiters {
+		if t.queue == q {
+			t.endDecline(now)
+		}
+	}
 	for {
 		again := false
 		for _, t := range m.heads(q) {

@@ -43,6 +43,7 @@ type reference struct {
 	warmUps            map[*pool]*refWarmUp
 	passedOver         int // waiters, by grants of those behind them
 	declined           int // looks at waiters that declined
+	wentOn             int // clocks of declining that had stood
 	held               int // grants with a hint that named an eligible rank
 	refreshed          int
 	vetoes, unbooked   int // reports that made a rank vetoed, or told of unbooked blocks
@@ -117,8 +118,9 @@ type refTicket struct {
 	hints                  [numLegs][]refHolder
 	renew                  bool
 	passes                 int
-	passing                []*refTicket // whom it passes over, when it is granted
-	declinedAt, declineEnd Instant
+	passing                []*refTicket  // whom it passes over, when it is granted
+	declined               time.Duration // ranks, but for since declinesAt; 0: it does not
+	declinesAt, declineEnd Instant
 
 	class   *Class
 	weight  int64
@@ -233,7 +235,8 @@ func (m *reference) leaveAt(now Instant, t *refTicket) {
 	t.queued = false
 	t.state = stateIdle
 	t.waited += int64(now - t.queuedAt)
-	t.blockedAt, t.declineEnd = 0, 0
+	t.blockedAt = 0
+	t.endDecline(now)
 	m.endFence(t)
 	if m.depth(t.queue) == 0 {
 		delete(m.deficit, t.queue)
@@ -369,7 +372,7 @@ func (m *reference) expire(now Instant) {
 			return
 		}
 		if first.declineEnd != 0 && first.declineEnd < first.bound() { // it takes now what it declined
-			first.declineEnd = 0
+			first.endDecline(now)
 			if first.endsAt() > now {
 				m.look(first.group())
 				m.drain(now)

@@ -50,10 +50,12 @@ type TicketState struct {
 	ClassLimit              time.Duration
 	QueuedRaw, QueuedCached int64
 	WasQueued, Reconsidered bool
-	// Passes are how often it was passed over for the sake of caches, DeclinedAt when it
-	// first declined a rank for its own sake; 0: it has not.
-	Passes     int     `json:",omitempty"`
-	DeclinedAt Instant `json:",omitempty"`
+	// Passes are how often it was passed over for the sake of caches, Declined for how long
+	// it declined ranks for its own sake, but for the time since DeclinesAt, when it began
+	// to decline what there is; 0: it does not.
+	Passes     int           `json:",omitempty"`
+	Declined   time.Duration `json:",omitempty"`
+	DeclinesAt Instant       `json:",omitempty"`
 	Lacked     Resource
 
 	// What it was granted last, and what it still holds of that.
@@ -114,7 +116,7 @@ func stateOf(number uint64, t *Ticket) TicketState {
 		Cost: t.weight, OrderBy: t.orderBy,
 		QueuedAt: t.queuedAt, LimitAt: t.limitAt, LostAt: t.lostAt, ClassAt: t.classAt, ClassLimit: time.Duration(t.classLimit),
 		QueuedRaw: t.queuedRaw, QueuedCached: t.queuedCached, WasQueued: t.wasQueue, Reconsidered: t.reconsidered, Lacked: t.lacked,
-		Passes: int(t.passes), DeclinedAt: t.declinedAt,
+		Passes: int(t.passes), Declined: t.declined, DeclinesAt: t.declinesAt,
 		HoldsPrefill: t.holdsPrefill, HoldsDecode: t.holdsDecode, DecodeActive: t.decodeActive,
 		Tokens: t.tokens, Blocks: t.heldBlocks, GrantedAt: t.granted,
 	}
@@ -171,7 +173,7 @@ func (p *Port) restoreTicket(s *TicketState) *Ticket {
 		weight: s.Cost, orderBy: s.OrderBy,
 		queuedAt: s.QueuedAt, limitAt: s.LimitAt, lostAt: s.LostAt, classAt: s.ClassAt, classLimit: int64(s.ClassLimit),
 		queuedRaw: s.QueuedRaw, queuedCached: s.QueuedCached, wasQueue: s.WasQueued, reconsidered: s.Reconsidered, lacked: s.Lacked,
-		passes: uint8(min(max(s.Passes, 0), 255)), declinedAt: s.DeclinedAt,
+		passes: uint8(min(max(s.Passes, 0), 255)), declined: s.Declined, declinesAt: s.DeclinesAt,
 		holdsPrefill: s.HoldsPrefill, holdsDecode: s.HoldsDecode, decodeActive: s.DecodeActive,
 		tokens: s.Tokens, heldBlocks: s.Blocks, granted: s.GrantedAt, probes: s.Probes,
 		state: ticketState(max(slices.Index(statuses[:], s.Status), 0)),
@@ -210,6 +212,9 @@ func (c *Core) Resume(now Instant, tickets []*Ticket, out *[]*Ticket) {
 	waiters := slices.DeleteFunc(slices.Clone(tickets), func(t *Ticket) bool { return t.state != stateQueued })
 	slices.SortFunc(waiters, (*Ticket).compare)
 	for _, t := range waiters {
+		if t.declining() {
+			t.stopClock(now)
+		}
 		t.setWake()
 		c.enter(now, t, c.chooser.servable(t.Target))
 	}

@@ -82,7 +82,7 @@ type Ticket struct {
 	classAt     Instant // when the class's or classifier's deadline ends it
 	classLimit  int64   // the time that allows, for the refusal
 	lostAt      Instant // when NoWorkerWait ends it
-	wakeAt      Instant // the earliest of these and Deadline
+	wakeAt      Instant // the earliest of these and Deadline, or when it declines no more
 	queuePos    int     // in the lane
 	deadlinePos int
 	prev, next  *Ticket     // of the target's waiters
@@ -91,9 +91,10 @@ type Ticket struct {
 
 	choice  Choice
 	hintsAt Instant // when hints were handed in, or asked for, last
-	// By AffinityWait: when it first declined a rank, and until when it does; 0: it has not,
-	// or does not.
-	declinedAt, declineEnd Instant
+	// By AffinityWait: for how long it has declined ranks, but for the time since declinesAt,
+	// when it began to decline what there is now; 0: it does not.
+	declined   time.Duration
+	declinesAt Instant
 
 	tokens     int64 // prefill tokens held
 	heldBlocks int64
@@ -109,6 +110,7 @@ type Ticket struct {
 	wasQueue                                bool // the last Acquire had to wait
 	ended                                   bool // Close was called
 	reconsidered                            bool
+	declines                                bool  // memory of nowDecline
 	passes                                  uint8 // how often it was passed over
 	holdsPrefill, holdsDecode, decodeActive bool
 }
