@@ -108,11 +108,11 @@ func (k *promptKeys) tokensIn(c *keyChain, blocks int) int64 {
 }
 
 // eligible tells whether a rank of the index may be used. Of a prompt of token ids, what an
-// engine tells of its cache counts, and not what it was sent.
+// engine tells of its cache counts, and not what it was sent, unless it has told only a part.
 func (s *cacheSearch) eligible(r *kv.Rank) bool {
 	rank := r.Data().(*fleet.Rank)
 	switch exact := rank.Exact(); {
-	case s.exact && r != exact, !s.exact && (r != rank.Approx() || s.ids && exact != nil):
+	case s.exact && r != exact, !s.exact && (r != rank.Approx() || s.ids && exact != nil && !rank.ExactMisses()):
 		return false
 	}
 	return s.target == nil || s.target.MayUse(s.leg, rank.Admission())

@@ -140,7 +140,7 @@ func (x *exchange) noteTokens() {
 // correct tells the index what an answer says of a rank's cache. Where what the engine tells
 // in events was gone by, there is nothing to correct.
 func (k *promptKeys) correct(rank *fleet.Rank, believed, reported int64) {
-	if rank.Approx() != nil && (len(k.exact) == 0 || rank.Exact() == nil) {
+	if rank.Approx() != nil && (len(k.exact) == 0 || rank.Exact() == nil || rank.ExactMisses()) {
 		k.c.index.Correct(rank.Approx(), believed, reported)
 	}
 }

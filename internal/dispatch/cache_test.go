@@ -669,6 +669,39 @@ func TestTokenIDsAreLookedUpByWhatEnginesTell(t *testing.T) {
 	}
 }
 
+// TestTokenIDsOfWhichAnEngineTellsAPart: the first blocks were stored before the router came,
+// and are not told again. Then prompts are known as they were sent.
+func TestTokenIDsOfWhichAnEngineTellsAPart(t *testing.T) {
+	o := aware(rigOptions{sim: sim.Options{Regular: 2}})
+	o.sim.Worker.Backend, o.sim.Worker.KVEvents = sim.VLLM, &sim.KVEvents{}
+	o.specs = func(_ *sim.Worker, s *fleet.WorkerSpec) { s.Backend = "vllm" }
+	r := newRig(t, o)
+	r.until("the streams are live", func() bool {
+		return !slices.ContainsFunc(r.fleet.List(), func(w *fleet.Worker) bool { return w.Ranks()[0].Exact() == nil })
+	})
+	for _, w := range r.sim.Workers() {
+		if err := w.AddKVLie(sim.KVLie{Kind: "lost-parent"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	body := `{"model":"sim-model","max_tokens":2,"prompt":[` + idList(400, ",") + `]}`
+	for i := range 3 {
+		if a := r.do(t.Context(), "/v1/completions", body); a.status != 200 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		first, rec := r.waitRecord(0), r.waitRecord(i)
+		if i > 0 && (rec.DecodeRank != first.DecodeRank || rec.Cache.Why != "holder" || rec.Cache.Best < 300) {
+			t.Errorf("at %s, first at %s: %+v", rec.DecodeRank, first.DecodeRank, rec.Cache)
+		}
+		r.until("the engine has told of blocks after unknown ones", func() bool {
+			return slices.ContainsFunc(r.fleet.List(), func(w *fleet.Worker) bool { return w.URL() == first.DecodeRank && w.Ranks()[0].ExactMisses() })
+		})
+		r.d.caches.mu.Lock()
+		clear(r.d.caches.scopes) // asked again at once
+		r.d.caches.mu.Unlock()
+	}
+}
+
 // TestTokenIDsAreFoundByAnyNameOfTheModel: an engine that serves a model by several names has
 // one cache for all of them, and its events name none.
 func TestTokenIDsAreFoundByAnyNameOfTheModel(t *testing.T) {

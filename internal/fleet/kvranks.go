@@ -39,6 +39,13 @@ func (r *Rank) Exact() *kv.Rank {
 	return nil
 }
 
+// ExactMisses reports whether the engine holds more than Exact, whose events began after it:
+// then what it was sent counts beside. It takes no lock.
+func (r *Rank) ExactMisses() bool {
+	e := r.caches.exact.Load()
+	return e != nil && e.Misses()
+}
+
 // ExactScope is what the keys of Exact are made with, beside what a request brings.
 type ExactScope struct {
 	Model string // one of the names that the engine serves its model by

@@ -22,6 +22,8 @@ type Exact struct {
 	model string
 	live  atomic.Bool
 	size  atomic.Int64
+	// misses: since it was empty, blocks were told of which the ones before are not known.
+	misses atomic.Bool
 
 	mu sync.Mutex // before Rank.mu
 	// guarded by mu
@@ -29,6 +31,7 @@ type Exact struct {
 	grouped  bool // group is known
 	group    int
 	aside    aside
+	lost     bool     // something is not aside any more, and its parents have not come
 	contents []uint64 // of the blocks of one event
 	scratch  []byte
 }
@@ -66,6 +69,11 @@ func (e *Exact) BlockSize() int { return int(e.size.Load()) }
 // Live tells whether what is held can be relied on.
 func (e *Exact) Live() bool { return e.live.Load() }
 
+// Misses tells whether the engine holds more than was told here: it stores blocks after others
+// that are not known, as those of before the stream began are. All prompts that begin with
+// these stay unknown for as long as the engine has them.
+func (e *Exact) Misses() bool { return e.misses.Load() }
+
 // State is of events.Sink.
 func (e *Exact) State(s events.State) {
 	e.mu.Lock()
@@ -82,6 +90,8 @@ func (e *Exact) Cleared() {
 
 func (e *Exact) clearLocked() {
 	e.grouped = false
+	e.misses.Store(false)
+	e.lost = false
 	e.x.used.Add(-e.aside.clear())
 	e.x.Clear(e.rank)
 }
@@ -180,6 +190,7 @@ func (e *Exact) Stored(s *events.Stored) {
 	}
 	e.store(sec, run{parent: s.Parent, hasParent: s.HasParent, root: root, hashes: s.Hashes[:n], contents: e.contents})
 	e.adopt(sec)
+	e.misses.Store(e.lost || len(e.aside.runs) > 0)
 	if cap(e.contents) > keepBlocks {
 		e.contents = nil
 	}
@@ -318,9 +329,11 @@ func (e *Exact) keepAside(r run) {
 	limit := e.x.opts.MaxBytes
 	if limit > 0 && e.x.used.Load() >= limit || len(r.hashes) > asideBlocks {
 		e.x.counts.unused[unusedParent].Add(uint64(len(r.hashes)))
+		e.lost = true
 		return
 	}
 	bytes, lost := e.aside.add(r)
+	e.lost = e.lost || lost > 0
 	e.x.used.Add(bytes)
 	e.x.counts.unused[unusedParent].Add(uint64(lost))
 }

@@ -64,8 +64,14 @@ func TestBlocksAfterAnUnknownParentCountWhenItComes(t *testing.T) {
 	f.Stored(event(102, 3, 4))
 	f.Stored(event(104, 5))
 	f.holds(0, Scope{}, ids(1, 2, 3, 4, 5))
+	if !f.Misses() {
+		t.Error("nothing is said to be missed")
+	}
 	f.Stored(event(0, 1, 2))
 	f.holds(5, Scope{}, ids(1, 2, 3, 4, 5))
+	if f.Misses() {
+		t.Error("something is said to be missed")
+	}
 	if n := f.BlockSize(); n != 2 {
 		t.Errorf("blocks of %d tokens", n)
 	}
@@ -83,8 +89,13 @@ func TestWhatIsKeptAsideIsBounded(t *testing.T) {
 	f.Removed(&events.Removed{Hashes: []uint64{100 + 29991}}) // of the last
 	f.Stored(&events.Stored{Hashes: []uint64{1_002_999}, Tokens: ids(7), BlockSize: 2})
 	f.holds(2, Scope{}, ids(7, 29990, 29991, 29992))
+	f.Removed(&events.Removed{Hashes: firsts(f.aside.runs)})
+	f.Stored(event(0, 1, 2))
+	if len(f.aside.runs) != 0 || !f.Misses() {
+		t.Errorf("%d runs are aside, and what was lost is forgotten", len(f.aside.runs))
+	}
 	f.Cleared()
-	if f.aside.blocks != 0 {
+	if f.aside.blocks != 0 || f.Misses() {
 		t.Errorf("%d blocks after a clear", f.aside.blocks)
 	}
 }
@@ -232,4 +243,12 @@ func TestARankHoldsNoMoreThanItsEngineCan(t *testing.T) {
 	if n := f.Rank().Held(); n != 0 || f.Live() {
 		t.Errorf("%d blocks are held after Drop", n)
 	}
+}
+
+// firsts are the hashes that runs begin with.
+func firsts(runs []run) (hashes []uint64) {
+	for _, r := range runs {
+		hashes = append(hashes, r.hashes[0])
+	}
+	return hashes
 }
