@@ -36,8 +36,9 @@ func (r *router) affinity() affinityDoc {
 }
 
 // oneSlot are the options of a gate that lets one request at a time into each worker.
-// A request is held there for as long as a slow machine needs for the rest of a test.
-var oneSlot = []string{"--worker-wedge-secs", "600", "--health-failure-threshold", "60", "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "1000", "--prefill-queue-timeout-secs", "300"}
+// A request is held there, and others wait, for as long as a slow machine needs for the rest
+// of a test: neither the watch for wedged schedulers nor the guard against starvation steps in.
+var oneSlot = []string{"--worker-wedge-secs", "600", "--health-failure-threshold", "60", "--starvation-guard-secs", "0", "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-size", "1000", "--prefill-queue-timeout-secs", "300"}
 
 // With all slots taken and many who wait, late binding sends conversations to the workers that
 // hold them; in the order of arrival each takes the slot that comes free, and loses what was
