@@ -131,7 +131,10 @@ func (x *exchange) noteTokens() {
 	if x.call.Passing {
 		return
 	}
-	rec.PromptTokens, rec.OutputTokens = u.PromptTokens, max(u.CompletionTokens, x.output)
+	rec.PromptTokens, rec.OutputTokens = u.PromptTokens, u.CompletionTokens
+	if rec.OutputTokens <= 0 {
+		rec.OutputTokens = x.output // by events, of which some have no token
+	}
 	if rec.PromptTokens <= 0 {
 		rec.PromptTokens = x.estimate
 	}

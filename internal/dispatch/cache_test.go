@@ -537,6 +537,19 @@ func TestStreamsWithoutUsageReportNothing(t *testing.T) {
 	}
 }
 
+// TestTheEnginesCountOfAnAnswerIsLogged, and not that of a stream's events, some of which have
+// no token.
+func TestTheEnginesCountOfAnAnswerIsLogged(t *testing.T) {
+	r := newRig(t, aware(pd(rigOptions{config: func(c *config.Config) { c.Admission.ReserveOutputTokens = config.ReserveAuto }})))
+	body := strings.Replace(turns(), "{", `{"stream":true,"stream_options":{"include_usage":true},`, 1)
+	if a := r.do(t.Context(), "/v1/chat/completions", body); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if rec := r.waitRecord(0); rec.OutputTokens != 4 || rec.Usage.CompletionTokens != 4 {
+		t.Errorf("%d tokens, the engine reports %d", rec.OutputTokens, rec.Usage.CompletionTokens)
+	}
+}
+
 // TestKeysAreLoggedWhateverThePolicyIs, and nothing is looked up for that.
 func TestKeysAreLoggedWhateverThePolicyIs(t *testing.T) {
 	for _, logs := range []bool{false, true} {
