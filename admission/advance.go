@@ -36,7 +36,7 @@ func (qs *queues) NextDeadline() Instant {
 func (c *Core) expire(now Instant, out *[]*Ticket) {
 	for c.deadlines.next() <= now {
 		t := c.deadlines.First().Ticket
-		f := t.modelGroup
+		f := t.modelGroup()
 		if t.declining() && t.wakeAt < t.bound() { // it takes now what it declined
 			c.endDecline(now, t)
 			if t.wakeAt > now {

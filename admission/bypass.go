@@ -26,7 +26,7 @@ func (c *Core) reconsider(now Instant, t *Ticket) bool {
 	t.Target.paired = true
 	t.lostAt = never
 	t.setWake()
-	c.deadlines.Fix(t.deadlinePos)
+	c.deadlines.Fix(int(t.deadlinePos))
 	c.insert(now, t)
 	// It changed its lane, not its class: the queue was not empty in between.
 	q.deficit, q.pace.since, q.pace.grantedThen = deficit, since, granted

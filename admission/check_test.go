@@ -407,7 +407,7 @@ func checkWaiters(c *Core) error {
 						bytes += t.Bytes
 						by[t.Target.shape]++
 						first = min(first, t.wakeAt)
-						if t.modelGroup != f || t.lane != l || t.queuePos != i || t.queue() != q || l.target != nil && l.target != t.Target {
+						if t.modelGroup() != f || t.lane != l || int(t.queuePos) != i || t.queue() != q || l.target != nil && l.target != t.Target {
 							return fmt.Errorf("a waiter is not where it should be")
 						}
 						if err := checkWaiter(c, t); err != nil {
@@ -432,7 +432,7 @@ func checkWaiters(c *Core) error {
 			}
 			inFamily += inProfile
 		}
-		if o := f.fence.owner; f.waiting != inFamily || o != nil && (o.state != stateQueued || o.modelGroup != f) {
+		if o := f.fence.owner; f.waiting != inFamily || o != nil && (o.state != stateQueued || o.modelGroup() != f) {
 			return fmt.Errorf("%d waiters in a family, want %d, or a fence without its owner", f.waiting, inFamily)
 		}
 		waiting += inFamily

@@ -3,13 +3,13 @@ package admission
 // Choice tells how a request was given the rank that prefills it, by what its hint said
 // of the caches.
 type Choice struct {
-	// Leg is that on which the prompt is prefilled: DecodeLeg for a request that needs
-	// one rank.
-	Leg Leg
 	// Best is how many of the first prompt tokens the best eligible rank was believed to
 	// hold, Held how many the chosen one.
 	Best, Held int64
-	Why        ChoiceReason
+	// Leg is that on which the prompt is prefilled: DecodeLeg for a request that needs
+	// one rank.
+	Leg Leg
+	Why ChoiceReason
 }
 
 // ChoiceReason is why a rank was chosen.

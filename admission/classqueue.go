@@ -70,7 +70,6 @@ func (qs *queues) insert(now Instant, t *Ticket) {
 			q.newHead(l)
 		}
 	}
-	t.modelGroup = q.modelGroup
 	if t.Matcher != nil {
 		q.joinMatchers(qs, t)
 	}
@@ -123,7 +122,6 @@ func (qs *queues) extract(now Instant, t *Ticket) bool {
 		clear(q.passed)
 		q.closed.set(ResourceNone, now)
 	}
-	t.modelGroup = nil
 	if f := q.modelGroup; f.fence.owner == t {
 		qs.endFence(f)
 		return true

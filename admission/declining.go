@@ -73,7 +73,7 @@ func (a *affinity) nowDecline(now Instant, q *classQueue) {
 		}
 		if end := a.patience(now, t); t.wakeAt != end {
 			t.wakeAt = end
-			a.core.deadlines.Fix(t.deadlinePos)
+			a.core.deadlines.Fix(int(t.deadlinePos))
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (qs *queues) endDecline(now Instant, t *Ticket) {
 	q.declining = slices.Delete(q.declining, i, i+1)
 	t.stopClock(now)
 	t.setWake()
-	qs.deadlines.Fix(t.deadlinePos)
+	qs.deadlines.Fix(int(t.deadlinePos))
 }
 
 // stopClock counts the time for which t has declined ranks since it began to.

@@ -13,7 +13,7 @@ func (c *Core) Cancel(now Instant, t *Ticket, out *[]*Ticket) bool {
 	if t.state != stateQueued {
 		return false
 	}
-	f := t.modelGroup
+	f := t.modelGroup()
 	if c.dequeue(now, t) {
 		c.drain(now, f, out)
 	}

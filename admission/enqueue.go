@@ -78,7 +78,7 @@ func (t *Ticket) setWake() { t.wakeAt = t.bound() }
 // whether others may start because of that.
 func (qs *queues) dequeue(now Instant, t *Ticket) bool {
 	others := qs.extract(now, t)
-	qs.deadlines.Remove(t.deadlinePos)
+	qs.deadlines.Remove(int(t.deadlinePos))
 	t.Target.waiters.remove(t)
 	t.waited += now.Sub(t.queuedAt)
 	t.state = stateIdle

@@ -113,12 +113,12 @@ func (qs *queues) recheckTarget(now Instant, t *Target, pair bool) {
 		case pair:
 			w.lostAt = never
 			w.setWake()
-			qs.deadlines.Fix(w.deadlinePos)
-			w.modelGroup.fenceAt = 0 // a fence may be due for it
+			qs.deadlines.Fix(int(w.deadlinePos))
+			w.modelGroup().fenceAt = 0 // a fence may be due for it
 		case qs.limits.NoWorkerWait > 0:
 			w.lostAt = now.Add(qs.noWorkerWait(w))
 			w.setWake()
-			qs.deadlines.Fix(w.deadlinePos)
+			qs.deadlines.Fix(int(w.deadlinePos))
 		default:
 			qs.unservable = append(qs.unservable, w)
 		}

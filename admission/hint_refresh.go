@@ -131,7 +131,7 @@ func (a *affinity) Refresh(now Instant, t *Ticket, hints *[2]Hint, out *[]*Ticke
 	if l.blocked() && l.head() == t && l.lack == ResourceFence {
 		l.queue.unblock(l) // it takes fewer tokens from the fenced rank, perhaps
 	}
-	if !l.blocked() || c.open(t.modelGroup) {
-		c.drain(now, t.modelGroup, out)
+	if !l.blocked() || c.open(t.modelGroup()) {
+		c.drain(now, t.modelGroup(), out)
 	}
 }

@@ -72,7 +72,7 @@ type byPlace struct{ *Ticket }
 func (w byPlace) Before(o byPlace) bool { return w.ahead(o.Ticket) }
 
 // SetIndex implements heap.Element.
-func (w byPlace) SetIndex(i int) { w.queuePos = i }
+func (w byPlace) SetIndex(i int) { w.queuePos = int32(i) }
 
 // byDeadline is a waiter by the instant at which its wait must end, and among equals in
 // the order of arrival: what happens at an instant does not depend on how the heap came
@@ -88,7 +88,7 @@ func (w byDeadline) Before(o byDeadline) bool {
 }
 
 // SetIndex implements heap.Element.
-func (w byDeadline) SetIndex(i int) { w.deadlinePos = i }
+func (w byDeadline) SetIndex(i int) { w.deadlinePos = int32(i) }
 
 // deadlineHeap is all waiters by when their waits must end.
 type deadlineHeap struct{ heap.Heap[byDeadline] }

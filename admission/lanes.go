@@ -115,7 +115,7 @@ func (q *classQueue) unpark(l *lane) {
 
 // remove takes a waiter out of the lane.
 func (l *lane) remove(t *Ticket) {
-	if l.waiters.Remove(t.queuePos).Ticket != t {
+	if l.waiters.Remove(int(t.queuePos)).Ticket != t {
 		panic("BUG: a waiter is not where its queue has it")
 	}
 	if len(l.front) > 0 {

@@ -20,7 +20,7 @@ func (qs *queues) restructure(now Instant, ix *rankIndex, shared bool) {
 			used[m.modelGroup] = true
 		}
 	}
-	waiters := qs.takeOut(now, func(t *Ticket) bool { return first[t.Target.model].modelGroup != t.modelGroup })
+	waiters := qs.takeOut(now, func(t *Ticket) bool { return first[t.Target.model].modelGroup != t.modelGroup() })
 	qs.modelGroups = qs.modelGroups[:0:0]
 	for _, m := range models {
 		if first[m] == m {

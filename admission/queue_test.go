@@ -19,12 +19,12 @@ func TestQueuesStayHeaps(t *testing.T) {
 		seq := uint64(0)
 		verify := func() {
 			for i, k := range q.All() {
-				if k.queuePos != i || k.Before(q.All()[max(i-1, 0)/2]) {
+				if int(k.queuePos) != i || k.Before(q.All()[max(i-1, 0)/2]) {
 					t.Fatal("the queue is no heap")
 				}
 			}
 			for i, k := range d.All() {
-				if k.deadlinePos != i || k.Before(d.All()[max(i-1, 0)/2]) {
+				if int(k.deadlinePos) != i || k.Before(d.All()[max(i-1, 0)/2]) {
 					t.Fatal("the deadlines are no heap")
 				}
 			}
@@ -41,12 +41,12 @@ func TestQueuesStayHeaps(t *testing.T) {
 				i := rapid.IntRange(0, len(in)-1).Draw(t, "who")
 				k := in[i]
 				if op == 3 {
-					q.Remove(k.queuePos)
-					d.Remove(k.deadlinePos)
+					q.Remove(int(k.queuePos))
+					d.Remove(int(k.deadlinePos))
 					in = slices.Delete(in, i, i+1)
 				} else {
 					k.wakeAt = Instant(rapid.IntRange(0, 40).Draw(t, "end"))
-					d.Fix(k.deadlinePos)
+					d.Fix(int(k.deadlinePos))
 				}
 			}
 			verify()
@@ -56,7 +56,7 @@ func TestQueuesStayHeaps(t *testing.T) {
 			if q.First().Ticket != k {
 				t.Fatal("not in order")
 			}
-			q.Remove(k.queuePos)
+			q.Remove(int(k.queuePos))
 		}
 	})
 }

@@ -24,10 +24,6 @@ type Ticket struct {
 	// NoWorkerWaited is what the request waited for a worker before it came to the
 	// gate. It is taken off Limits.NoWorkerWait.
 	NoWorkerWaited time.Duration
-	// Retry marks a further attempt of a request that was admitted before. It
-	// keeps its first arrival, is not refused by the queue's bound, and is
-	// refused with RetryRefused where it would have to wait but may not.
-	Retry bool
 	// Exclude are ranks to avoid while others are left.
 	Exclude Exclusions
 
@@ -83,11 +79,10 @@ type Ticket struct {
 	classLimit  int64   // the time that allows, for the refusal
 	lostAt      Instant // when NoWorkerWait ends it
 	wakeAt      Instant // the earliest of these and Deadline, or when it declines no more
-	queuePos    int     // in the lane
-	deadlinePos int
-	prev, next  *Ticket     // of the target's waiters
-	modelGroup  *modelGroup // while queued
-	matched     *Target     // by the last call of Matcher
+	queuePos    int32   // in the lane
+	deadlinePos int32
+	prev, next  *Ticket // of the target's waiters
+	matched     *Target // by the last call of Matcher
 
 	choice  Choice
 	hintsAt Instant // when hints were handed in, or asked for, last
@@ -104,6 +99,11 @@ type Ticket struct {
 	probes     [numLegs]bool
 
 	// Of one byte each, so that a ticket is no larger than it has to be.
+
+	// Retry, which the caller sets, marks a further attempt of a request that was admitted
+	// before. It keeps its first arrival, is not refused by the queue's bound, and is
+	// refused with RetryRefused where it would have to wait but may not.
+	Retry                                   bool
 	state                                   ticketState
 	lacked                                  Resource
 	arrived                                 bool // arrival is set
@@ -143,6 +143,9 @@ func (t *Ticket) Matched() *Target { return t.matched }
 func (t *Ticket) patience() int64 { return max(int64(t.Deadline.Sub(t.arrival)), 0) }
 
 func (t *Ticket) legs() int { return max(t.Legs, 1) }
+
+// modelGroup is the one that t waits in. REQUIRES: t waits.
+func (t *Ticket) modelGroup() *modelGroup { return t.lane.queue.modelGroup }
 
 // Waited returns the time spent in the queue, over all waits so far.
 func (t *Ticket) Waited() time.Duration { return t.waited }
