@@ -245,6 +245,19 @@ func (g *Gate) Waiting() int {
 	return g.core.waiting
 }
 
+// Servable tells whether some model has candidates for requests of a shape that ask for
+// nothing else: of Disaggregated ones, two that may be paired.
+func (g *Gate) Servable(s Shape) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range g.core.models {
+		if m.ranks > 0 && g.core.chooser.servable(m.targets[s]) {
+			return true
+		}
+	}
+	return false
+}
+
 // Candidates tells how many candidate ranks there are in a role, over all
 // models.
 func (g *Gate) Candidates(role Role) int {

@@ -527,9 +527,9 @@ func (f *Fleet) List() []*Worker {
 // fleet that splits requests, one for prefill and one for decode.
 func (f *Fleet) Ready(pd bool) bool {
 	if pd {
-		return f.gate.Candidates(admission.RolePrefill) > 0 && f.gate.Candidates(admission.RoleDecode) > 0
+		return f.gate.Servable(admission.Disaggregated)
 	}
-	return f.gate.Candidates(admission.RoleRegular) > 0
+	return f.gate.Servable(admission.Aggregated)
 }
 
 // HealthInterval is how often a worker is checked, and so what a client that

@@ -38,7 +38,7 @@ func (q *request) ready() {
 }
 
 // notReady returns why no request could be served now, "" if one could, and the roles
-// without a usable worker.
+// without a usable worker, or "pair".
 func (s *Server) notReady() (why string, missing []string) {
 	if s.phase.Load() != phaseServing {
 		return "draining", nil
@@ -52,7 +52,11 @@ func (s *Server) notReady() (why string, missing []string) {
 			missing = append(missing, r.String())
 		}
 	}
-	if len(missing) == 0 {
+	switch {
+	case len(missing) > 0:
+	case s.cfg.Fleet.PDDisaggregation && !s.opts.Gate.Servable(admission.Disaggregated):
+		return "no prefill worker can be paired with a decode worker of its model", []string{"pair"}
+	default:
 		return "", nil
 	}
 	return "no " + strings.Join(missing, " and no ") + " worker can take a request now", missing

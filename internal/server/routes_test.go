@@ -115,6 +115,27 @@ func TestReadinessFollowsTheWorkersOfBothRoles(t *testing.T) {
 	}
 }
 
+// A worker for each role is not enough where the two cannot be paired.
+func TestNotReadyWithoutAPair(t *testing.T) {
+	r := start(t, func(s *setup) { s.cfg.Fleet.PairLabel = "gen" })
+	label := func(role, gen string) {
+		t.Helper()
+		for _, w := range r.fleet.List() {
+			if w.Role().String() == role {
+				r.change("PATCH", "/workers/"+w.ID(), `{"labels":{"gen":"`+gen+`"}}`, 200)
+			}
+		}
+	}
+	label("prefill", "1")
+	if a := r.do("GET", "/readyz", ""); a.status != 503 || !strings.Contains(a.body, `"missing":["pair"]`) {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+	label("decode", "1")
+	if a := r.do("GET", "/readyz", ""); a.status != 200 {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+}
+
 func TestNotReadyWithoutAnyWorker(t *testing.T) {
 	r := start(t, func(s *setup) { s.late = true })
 	a := r.do("GET", "/readiness", "")
