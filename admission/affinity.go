@@ -27,6 +27,7 @@ type affinity struct {
 	willing []*Ticket // those that have room and do not decline, in order
 	base    *Ticket   // the first of those that count together
 	decline []*Ticket // those that have room and decline it
+	holders []*Rank   // the best for those that have room elsewhere, where these have none
 
 	asked []*Ticket // whose hints are to be renewed, since they were handed out last
 }
@@ -93,7 +94,7 @@ func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
 		a.looked = append(a.looked, t)
 		switch {
 		case lack != ResourceNone:
-		case a.patience(now, t) > now:
+		case a.inLine(t) && a.patience(now, t) > now:
 			a.decline = append(a.decline, t)
 			if x.i == 0 {
 				l.lack, l.since, l.heldUp = ResourceNone, 0, 0
@@ -131,7 +132,37 @@ func (a *affinity) end(now Instant, q *classQueue, best *Ticket) {
 	clear(a.looked)
 	clear(a.willing)
 	clear(a.decline)
+	clear(a.holders)
+	a.holders = a.holders[:0]
 	a.blocked, a.looked, a.willing, a.base, a.decline = a.blocked[:0], a.looked[:0], a.willing[:0], nil, a.decline[:0]
+}
+
+// maxInLine is how many of those that are looked at, and have room elsewhere, wait for one
+// holder. Those behind them would hardly get it in time. And of what many prompts share a copy
+// pays: without this all would wait for the first rank that has it, and the others have
+// nothing to do.
+const maxInLine = 2
+
+// inLine tells whether t, for which ranks were chosen, is among the first of those that are
+// looked at to whom the same holder is the best.
+func (a *affinity) inLine(t *Ticket) bool {
+	l, ahead := t.choice.Leg, 0
+	if t.choice.Why != ChosenByRoom {
+		return true
+	}
+	for _, h := range &t.Hints[l].Holders {
+		if h.Rank == nil || !a.core.chooser.couldHold(t, l, h.Rank) {
+			continue
+		}
+		for _, r := range a.holders {
+			if r == h.Rank {
+				ahead++
+			}
+		}
+		a.holders = append(a.holders, h.Rank)
+		break
+	}
+	return ahead < maxInLine
 }
 
 // choose returns the one of those that are willing that has the most tokens cached on the

@@ -400,3 +400,18 @@ func TestNothingIsAllocated(t *testing.T) {
 		}
 	}
 }
+
+// Of those that are looked at two wait for the same holder. The others take what there is, so
+// that a beginning that is new and that all share comes to be held by more than one rank.
+func TestFewWaitForOneHolder(t *testing.T) {
+	story(t, threeWide+`
+arrive x pin=p1 => x granted p1 d1
+arrive a tokens=100 held=p1:80 => a queued
+arrive b tokens=100 held=p1:80 => b queued
+arrive c tokens=100 held=p1:80 => c granted p2 d1
+arrive d tokens=100 held=p1:80 => d granted p3 d1
+endprefill x => a granted p1 d1
+endprefill c
+endprefill a => b granted p1 d1
+`)
+}

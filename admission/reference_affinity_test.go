@@ -143,6 +143,7 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 	})
 	var all []willing
 	var declining []*refTicket
+	line := map[*refRank]int{}
 	looked := 0
 	for _, t := range waiters {
 		if slices.ContainsFunc(blocked, func(o *refTicket) bool { return m.sameLane(o, t) }) {
@@ -173,7 +174,12 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 			continue
 		}
 		c := m.predict(t, open)
-		if m.declinesUntil(now, t, open, c) > now {
+		inLine := true
+		if r := m.awaited(t, open, c); r != nil {
+			inLine = line[r] < maxInLine
+			line[r]++
+		}
+		if inLine && m.declinesUntil(now, t, open, c) > now {
 			m.declined++
 			declining = append(declining, t)
 			if head {
@@ -248,6 +254,22 @@ func (t *refTicket) equals(o *refTicket) bool {
 		return never
 	}
 	return t.real.StrictPriority == o.real.StrictPriority && due(t) == due(o)
+}
+
+// awaited is the rank that holds most of t's prompt, if it has no room; else nil.
+func (m *reference) awaited(t *refTicket, open []refPair, chosen refPair) *refRank {
+	why := m.whyOf(t, open, chosen)
+	if why.Why != ChosenByRoom {
+		return nil
+	}
+	l := t.gating()
+	for _, h := range t.hints[l] {
+		excluded := slices.ContainsFunc(t.exclude[l], func(x *refRank) bool { return x == h.rank || x.real.worker == h.rank.real.worker })
+		if h.tokens > 0 && slices.Contains(m.ranks, h.rank) && h.rank.candidate() && m.fits(t, l, h.rank) && !excluded {
+			return h.rank
+		}
+	}
+	return nil
 }
 
 // declinesUntil is until when t does not take what is chosen for it, because the rank that
