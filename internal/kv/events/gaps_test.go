@@ -108,6 +108,25 @@ func TestAGapThatCannotBeFilledClears(t *testing.T) {
 	}
 }
 
+// vLLM answers a replay between two waits for events, and a long history takes its time.
+func TestAGapSoonAfterASlowReplayAtConnectionIsFilled(t *testing.T) {
+	story(t, true, func(s *setup) {
+		right := s.engine.onReplay
+		s.engine.onReplay = func(p peer, start uint64) {
+			time.Sleep(500 * time.Millisecond)
+			s.engine.reply(p, endMark, nil)
+		}
+		s.run()
+		s.engine.publish(storedEvent(0))
+		time.Sleep(time.Second)
+		s.engine.answerReplays(right)
+		s.engine.make(storedEvent(1))
+		s.take()
+		s.engine.publish(storedEvent(2))
+		s.told("stored [1] of 2: [1 2]\nstored [2] of 2: [1 2]")
+	})
+}
+
 func TestAPublisherWithManyGapsIsNotKeptBusyByReplays(t *testing.T) {
 	story(t, true, func(s *setup) {
 		s.run()

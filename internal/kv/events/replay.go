@@ -17,7 +17,8 @@ const (
 
 // Between two replays a stream waits ten times as long as the first one took, so that a
 // publisher with many gaps is not kept busy by replays. If that is more than maxReplayWait,
-// the rank is cleared instead.
+// the rank is cleared instead. The replay at a connection, which may be of all that the
+// engine keeps, does not count: connections have pauses of their own.
 const (
 	replayRest    = 10
 	maxReplayWait = time.Second
@@ -53,7 +54,7 @@ func (s *Stream) ask(ctx context.Context, r replay) error {
 		return ctx.Err()
 	}
 	s.replays.Add(1)
-	began := time.Now()
+	began, connecting := time.Now(), r.until == endMark
 	limit, cancel := context.WithTimeout(ctx, s.opts.ReplayTimeout)
 	defer cancel()
 	err := s.askOnce(limit, r)
@@ -66,7 +67,9 @@ func (s *Stream) ask(ctx context.Context, r replay) error {
 	case err != nil && limit.Err() != nil:
 		err = fmt.Errorf("not done in %v: %w", s.opts.ReplayTimeout, err)
 	}
-	s.nextReplay = time.Now().Add(replayRest * time.Since(began))
+	if !connecting {
+		s.nextReplay = time.Now().Add(replayRest * time.Since(began))
+	}
 	if err != nil {
 		err = fmt.Errorf("replay from %s: %w", s.replay, err)
 		s.failed(err)
