@@ -106,12 +106,15 @@ func TestPrefillThatAnswersWithAnAbort(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			closed := make(chan struct{})
+			// Prefill answers when decode has begun: before that its leg need not be sent at all.
+			begun, closed := make(chan struct{}), make(chan struct{})
 			r := newRig(t, pd(rigOptions{breaker: noBreaker, sim: sim.Options{Worker: answering(
 				func(worker *sim.Worker, w http.ResponseWriter, req *http.Request) bool {
 					if worker.Role() == sim.Prefill {
+						<-begun
 						write(w, c.contentType, c.answer)
 					} else {
+						close(begun)
 						_, _ = io.Copy(io.Discard, req.Body) // only then a server sees its client leave
 						<-req.Context().Done()
 						close(closed)
