@@ -332,12 +332,16 @@ func (r *podRun) end(ctx context.Context) {
 	p, gone := r.now()
 	e := r.running()
 	ghost := p.Metadata.Annotations[annotationGhost] != ""
-	if e != nil && !ghost {
-		grace := 0
-		if p.Metadata.GraceSeconds != nil && !gone {
-			grace = *p.Metadata.GraceSeconds
-		}
-		kill := time.After(time.Duration(grace) * time.Second)
+	grace := 0
+	if p.Metadata.GraceSeconds != nil && !gone {
+		grace = *p.Metadata.GraceSeconds
+	}
+	kill := time.After(time.Duration(grace) * time.Second)
+	switch {
+	case e == nil:
+	case ghost && len(p.Metadata.Finalizers) > 0: // it is kept, and its engine heeds no signal
+		r.wait(ctx, kill, e.ended())
+	case !ghost:
 		if stop := p.Spec.Containers[0].Lifecycle.PreStop.Sleep.Seconds; stop > 0 {
 			r.wait(ctx, time.After(time.Duration(stop)*time.Second), e.ended())
 		}

@@ -35,6 +35,7 @@ type Pod struct {
 		Annotations       map[string]string `json:"annotations"`
 		DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
 		GraceSeconds      *int              `json:"deletionGracePeriodSeconds"`
+		Finalizers        []string          `json:"finalizers"`
 	} `json:"metadata"`
 	Spec struct {
 		NodeName   string      `json:"nodeName"`
