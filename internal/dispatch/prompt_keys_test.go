@@ -214,19 +214,6 @@ func TestAnswersThatNoNextTurnGoesOnFrom(t *testing.T) {
 	}
 }
 
-// TestHashingAllocatesNothing once its memory has grown.
-func TestHashingAllocatesNothing(t *testing.T) {
-	p, err := openai.Peek(openai.RouteChatCompletions, []byte(`{"messages":[{"role":"user","content":"`+words+`"}]}`), openai.PeekOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Release()
-	c := cachesOfM()
-	if n := testing.AllocsPerRun(100, func() { c.hashPrompt(p, "m", "", 1000).release() }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 func BenchmarkHashPrompt(b *testing.B) {
 	for _, size := range []int{1, 8, 128} {
 		text := strings.Repeat("if a < b {\n\treturn \"words of a prompt\"\n}\n", size*1024/40)
