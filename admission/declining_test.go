@@ -27,13 +27,7 @@ func TestTheClockOfDecliningIsEachWaitersOwn(t *testing.T) {
 	story(t, `
 order strict
 limits slots=1 queue=100 timeout=60s ahead=32 passes=2 await=3s
-add p1 prefill
-add p2 prefill
-add p3 prefill
-add d1 decode
-arrive x1 pin=p1 => x1 granted p1 d1
-arrive x2 pin=p2 => x2 granted p2 d1
-arrive x3 pin=p3 => x3 granted p3 d1
+`+threeTaken+`
 arrive a tokens=100 allow=p1,p2 held=p1:50 => a queued
 arrive b tokens=100 allow=p1,p3 held=p1:50 => b queued
 sleep 1s
@@ -53,13 +47,7 @@ func TestTheClockOfDecliningStandsBeyondTheLookahead(t *testing.T) {
 	story(t, `
 order lanes
 limits slots=1 queue=100 timeout=60s ahead=2 passes=2 await=3s
-add p1 prefill
-add p2 prefill
-add p3 prefill
-add d1 decode
-arrive x1 pin=p1 => x1 granted p1 d1
-arrive x2 pin=p2 => x2 granted p2 d1
-arrive x3 pin=p3 => x3 granted p3 d1
+`+threeTaken+`
 arrive a tokens=100 held=p1:50 => a queued
 sleep 1s
 endprefill x2

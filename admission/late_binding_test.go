@@ -2,22 +2,39 @@ package admission
 
 import "testing"
 
-// threeWide is three prefill ranks with a slot each, in lanes, with late binding.
-const threeWide = `
-order lanes
-limits slots=1 queue=100 timeout=60s ahead=32 passes=2 await=3s
+// threeTaken is three prefill ranks and a request on each, twoTaken two.
+const (
+	threeTaken = threeRanks + `
+arrive x1 pin=p1 => x1 granted p1 d1
+arrive x2 pin=p2 => x2 granted p2 d1
+arrive x3 pin=p3 => x3 granted p3 d1
+`
+	threeRanks = `
 add p1 prefill
 add p2 prefill
 add p3 prefill
 add d1 decode
 `
-
-// fullThree is threeWide with all slots taken.
-const fullThree = threeWide + `
+	twoTaken = `
+add p1 prefill
+add p2 prefill
+add d1 decode
 arrive x1 pin=p1 => x1 granted p1 d1
 arrive x2 pin=p2 => x2 granted p2 d1
-arrive x3 pin=p3 => x3 granted p3 d1
 `
+)
+
+// lateBinding are lanes with late binding, and one slot a rank.
+const lateBinding = `
+order lanes
+limits slots=1 queue=100 timeout=60s ahead=32 passes=2 await=3s
+`
+
+// threeWide is three prefill ranks with a slot each, in lanes, with late binding.
+const threeWide = lateBinding + threeRanks
+
+// fullThree is threeWide with all slots taken.
+const fullThree = lateBinding + threeTaken
 
 // The rank that has become free takes the one that has most of its prompt cached there, and
 // among equals the one that came first.
@@ -55,11 +72,7 @@ func TestLateBindingInStrictOrder(t *testing.T) {
 	story(t, `
 order strict
 limits slots=1 queue=100 timeout=60s ahead=32 passes=8 await=3s
-add p1 prefill
-add p2 prefill
-add d1 decode
-arrive x1 pin=p1 => x1 granted p1 d1
-arrive x2 pin=p2 => x2 granted p2 d1
+`+twoTaken+`
 arrive a tokens=100 => a queued
 arrive b tokens=100 held=p1:20 => b queued
 arrive c tokens=100 pin=p2 => c queued
@@ -284,11 +297,7 @@ func TestDecliningIsNotBeingBlocked(t *testing.T) {
 	story(t, `
 order lanes
 limits slots=1 queue=100 timeout=60s ahead=32 passes=2 await=10s guard=1s
-add p1 prefill
-add p2 prefill
-add d1 decode
-arrive x1 pin=p1 => x1 granted p1 d1
-arrive x2 pin=p2 => x2 granted p2 d1
+`+twoTaken+`
 arrive a tokens=100 held=p1:50 => a queued
 endprefill x2
 sleep 3s
@@ -313,11 +322,7 @@ func TestFenceOwnersComeFirst(t *testing.T) {
 	story(t, `
 order lanes
 limits slots=1 queue=100 timeout=60s ahead=32 passes=100 await=3s guard=1s
-add p1 prefill
-add p2 prefill
-add d1 decode
-arrive x1 pin=p1 => x1 granted p1 d1
-arrive x2 pin=p2 => x2 granted p2 d1
+`+twoTaken+`
 arrive a tokens=100 => a queued
 arrive b tokens=100 held=p1:60 => b queued
 arrive c tokens=100 held=p1:60 => c queued

@@ -27,7 +27,7 @@ type cacheSearch struct {
 	most    int64
 	deepest kv.Key
 	// sharing is Hint.Sharing, once it is known: a request counts once.
-	sharing int64
+	sharing int32
 	counted bool
 }
 
@@ -60,9 +60,9 @@ func (k *promptKeys) hint(t *admission.Target, hints *[2]admission.Hint) (leg ad
 	}
 	if s.most > 0 && !s.counted {
 		s.counted = true
-		s.sharing = int64(k.c.heat.Touch(s.deepest, time.Duration(mono.Now())) + 0.5)
+		s.sharing = int32(k.c.heat.Touch(s.deepest, time.Duration(mono.Now())) + 0.5)
 	}
-	h.Sharing = int32(min(s.sharing, 1<<30))
+	h.Sharing = s.sharing
 	return leg, h.Holders[0].Tokens
 }
 

@@ -67,7 +67,7 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 		}
 	}
 	t := x.ticket.Target
-	m := &CacheMatch{Model: t.Model(), Adapter: place.spec.Adapter, PromptTokens: x.estimate * int64(max(x.plan.fan.Copies, 1)), Legs: []LegMatch{}}
+	m := &CacheMatch{Model: t.Model(), Adapter: place.spec.Adapter, PromptTokens: place.promptTokens(), Legs: []LegMatch{}}
 	if d.caches == nil || !d.caches.choosing {
 		return m, nil, reasonOK
 	}
@@ -78,7 +78,7 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 	}
 	defer k.release()
 	m.Keys, m.BlockSize = len(k.sent.keys()), k.sent.size
-	m.TokenIDs = p.PromptKind == openai.PromptTokens || p.PromptKind == openai.PromptTokenLists
+	m.TokenIDs = p.PromptKind.TokenIDs()
 	leg, role := prefillsOn(t)
 	m.Legs = append(m.Legs, k.matchLeg(t, leg, role))
 	if t.Shape() == admission.Disaggregated {

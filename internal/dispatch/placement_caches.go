@@ -27,8 +27,7 @@ func (x *placement) findHolders() *failure {
 // makeKeys makes the keys of the prompt, unless there is no memory left for them: the request
 // is sent somewhere then all the same.
 func (x *placement) makeKeys() {
-	estimate := x.estimate * int64(max(x.plan.fan.Copies, 1))
-	k := x.d.caches.hashPrompt(x.call.Peeked, x.ticket.Target.Model(), x.spec.Adapter, estimate)
+	k := x.d.caches.hashPrompt(x.call.Peeked, x.ticket.Target.Model(), x.spec.Adapter, x.promptTokens())
 	if k == nil {
 		return
 	}

@@ -80,10 +80,10 @@ func (x *placement) refuseStored() *failure {
 	bad := func(field openai.Field, why string) *failure {
 		return &failure{reason: reasonBadRequest, local: openai.InvalidRequest(field.String(), "%s", why)}
 	}
-	if kind := p.FieldKind(openai.FieldPreviousResponseID); kind != openai.KindAbsent && kind != openai.KindNull {
+	if p.Given(openai.FieldPreviousResponseID) {
 		return bad(openai.FieldPreviousResponseID, "previous_response_id is not served here: no response is stored where prefill and decode are apart; send the whole conversation in input")
 	}
-	if kind := p.FieldKind(openai.FieldBackground); kind != openai.KindAbsent && kind != openai.KindNull && string(p.Raw(openai.FieldBackground)) != "false" {
+	if p.Given(openai.FieldBackground) && string(p.Raw(openai.FieldBackground)) != "false" {
 		return bad(openai.FieldBackground, "background is not served here: no response is stored where prefill and decode are apart")
 	}
 	return nil

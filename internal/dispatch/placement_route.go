@@ -43,7 +43,7 @@ func (x *placement) refuseHeld() *failure {
 	default:
 		return nil
 	}
-	if kind := x.call.Peeked.FieldKind(held); kind == openai.KindAbsent || kind == openai.KindNull {
+	if !x.call.Peeked.Given(held) {
 		return nil
 	}
 	e := openai.InvalidRequest(held.String(), "%s is not served here: conversations are not stored; send all of it in %s", held, all)

@@ -34,7 +34,7 @@ func (x *placement) classify() *failure {
 		t.ClassDeadline = x.d.clock.Now().Add(c.ClassDeadline)
 	}
 	t.Legs = p.Samples()
-	t.PromptTokens = x.estimate * int64(max(x.plan.fan.Copies, 1))
+	t.PromptTokens = x.promptTokens()
 	t.ReserveTokens = x.reserve(p, pool)
 	t.Bytes = int64(len(p.Body))
 	if x.d.cfg.Admission.TrackOutputBlocks {
@@ -42,6 +42,9 @@ func (x *placement) classify() *failure {
 	}
 	return nil
 }
+
+// promptTokens estimates the tokens of the prompts of all calls together.
+func (x *placement) promptTokens() int64 { return x.estimate * int64(max(x.plan.fan.Copies, 1)) }
 
 // reserve returns the tokens of output to find room for in each leg.
 func (x *placement) reserve(p *openai.Peeked, pool string) int64 {

@@ -87,7 +87,7 @@ func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate in
 	k.c = c
 	k.all, k.tokens = estimate, estimate/int64(max(p.BatchSize, 1))
 	scope := scopeOf(p, model, adapter, form)
-	if p.PromptKind == openai.PromptTokens || p.PromptKind == openai.PromptTokenLists {
+	if p.PromptKind.TokenIDs() {
 		k.hashTokens(p, scope)
 	} else {
 		k.hashText(p, scope)
@@ -101,12 +101,7 @@ func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate in
 
 // continuesStored tells whether an engine remembers the beginning of the conversation.
 func continuesStored(p *openai.Peeked) bool {
-	for _, f := range [...]openai.Field{openai.FieldPreviousResponseID, openai.FieldConversation} {
-		if kind := p.FieldKind(f); kind != openai.KindAbsent && kind != openai.KindNull {
-			return p.Route == openai.RouteResponses
-		}
-	}
-	return false
+	return p.Route == openai.RouteResponses && (p.Given(openai.FieldPreviousResponseID) || p.Given(openai.FieldConversation))
 }
 
 // scopeOf is what the keys of a request are apart by. What SGLang calls extra_key keeps blocks
@@ -232,12 +227,8 @@ func (k *promptKeys) hashTokens(p *openai.Peeked, s kv.Scope) {
 
 // asksFor tells whether a field is there and neither null, false nor zero.
 func asksFor(p *openai.Peeked, f openai.Field) bool {
-	switch p.FieldKind(f) {
-	case openai.KindAbsent, openai.KindNull:
-		return false
-	}
 	raw := p.Raw(f)
-	return !bytes.Equal(raw, []byte("false")) && !bytes.Equal(raw, []byte("0"))
+	return p.Given(f) && !bytes.Equal(raw, []byte("false")) && !bytes.Equal(raw, []byte("0"))
 }
 
 // bytes is the memory of the keys.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/kv/events"
 	"github.com/sluice-router/sluice/internal/sim"
 )
@@ -69,7 +70,7 @@ func (c *cacheRig) sent() {
 }
 
 func (c *cacheRig) believed() int {
-	return len(c.f.opts.Index.Match(chainOf, cacheGroup(c.w.role), nil, nil))
+	return len(c.f.opts.Index.Match(chainOf, kv.Group(c.w.role), nil, nil))
 }
 
 // stream is the stream of the first rank.

@@ -60,21 +60,14 @@ func (r *Rank) ExactScope() ExactScope {
 	return ExactScope{}
 }
 
-// Believes reports whether what the index says of k, one of the rank's two ranks there, is to
-// be believed now. It takes no lock.
-func (r *Rank) Believes(k *kv.Rank) bool { return k == r.caches.approx || k != nil && k == r.Exact() }
-
 // Admission returns the rank's present registration at the gate; nil when it has none. It
 // takes no lock.
 func (r *Rank) Admission() *admission.Rank { return r.caches.registered.Load() }
 
-// cacheGroup is the group of ranks of a role in the index.
-func cacheGroup(role admission.Role) kv.Group { return kv.Group(role) }
-
 // addToIndex makes the rank known to the index, if the fleet has one.
 func (r *Rank) addToIndex() {
 	if x := r.worker.fleet.opts.Index; x != nil {
-		r.caches.approx = x.Add(kv.RankSpec{Group: cacheGroup(r.worker.role), Data: r})
+		r.caches.approx = x.Add(kv.RankSpec{Group: kv.Group(r.worker.role), Data: r})
 	}
 }
 
@@ -88,9 +81,6 @@ func (f *Fleet) dropFromIndexLocked(ranks []*Rank) {
 		f.opts.Index.Drop(r.caches.approx)
 	}
 }
-
-// byteBlock is how many bytes of a prompt a block of the approximate feed stands for.
-const byteBlock = kv.BlockBytes
 
 // startTokensPerByte is assumed of models of which nothing is learned yet.
 const startTokensPerByte = 0.25
@@ -116,7 +106,7 @@ func (f *Fleet) boundCachesLocked(w *Worker) {
 		}
 		bound := int64(0)
 		if cached > 0 {
-			bound = int64(min(max(float64(cached)/perByte/byteBlock, 1), maxCapacity))
+			bound = int64(min(max(float64(cached)/perByte/kv.BlockBytes, 1), maxCapacity))
 		}
 		if was := r.caches.bound; (was == 0) != (bound == 0) || max(bound-was, was-bound) > was/16 {
 			r.caches.bound = bound

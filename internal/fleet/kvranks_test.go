@@ -15,7 +15,7 @@ var chainOf = []kv.Key{1, 2, 3}
 
 // holders are the ranks of a role that hold the beginning of chainOf.
 func (b *testbed) holders(role admission.Role) (list []*Rank) {
-	for _, h := range b.opts.Index.Match(chainOf, cacheGroup(role), nil, nil) {
+	for _, h := range b.opts.Index.Match(chainOf, kv.Group(role), nil, nil) {
 		list = append(list, h.Rank.Data().(*Rank))
 	}
 	return list
@@ -178,7 +178,7 @@ func TestBoundOfARankInTheIndex(t *testing.T) {
 			}
 			r := w.Ranks()[0].Approx()
 			b.opts.Index.Store(r, keys)
-			h := b.opts.Index.Match(keys, cacheGroup(admission.RoleRegular), nil, nil)
+			h := b.opts.Index.Match(keys, kv.Group(admission.RoleRegular), nil, nil)
 			b.opts.Index.Clear(r)
 			if len(h) == 0 {
 				return 0

@@ -111,7 +111,7 @@ func (s *cacheStreams) startLocked(r *Rank, source events.Source, model string) 
 		return
 	}
 	st.stream, st.blocks = opened, r.Capacity().KVBlocks
-	st.exact = kv.NewExact(x, kv.RankSpec{Group: cacheGroup(r.worker.role), Blocks: int(st.blocks), Data: r}, model)
+	st.exact = kv.NewExact(x, kv.RankSpec{Group: kv.Group(r.worker.role), Blocks: int(st.blocks), Data: r}, model)
 	ctx, cancel := context.WithCancel(s.ctx)
 	st.cancel, st.done = cancel, ctx.Done()
 	r.caches.stream.Store(st)

@@ -27,7 +27,7 @@ const (
 )
 
 // Touch counts a prompt whose longest known beginning ends with the block of key k. It returns
-// how many others counted lately, fewer the longer they are ago. now is a time since any
+// how many others counted lately, 4,095 at most, fewer the longer they are ago. now is a time since any
 // moment, the same for all calls.
 func (h *Heat) Touch(k Key, now time.Duration) float64 {
 	slot := &h.slots[k%heatSlots]

@@ -58,18 +58,18 @@ func PlanFan(p *Peeked, maxCopies int) (Fan, error) {
 	if p.N > maxCopies {
 		return Fan{}, InvalidRequest("n", "n is %d; with prefill and decode apart at most %d are allowed", p.N, maxCopies)
 	}
-	if k := p.FieldKind(FieldUseBeamSearch); k != KindAbsent && k != KindNull && string(p.Raw(FieldUseBeamSearch)) != "false" {
+	if p.Given(FieldUseBeamSearch) && string(p.Raw(FieldUseBeamSearch)) != "false" {
 		return Fan{}, InvalidRequest("use_beam_search", "beam search over n=%d beams is impossible with prefill and decode apart, where each sample is a call of its own; leave it out or set n to 1", p.N)
 	}
 	// Engines would confuse n calls with the same id.
 	for _, id := range [...]Field{FieldRID, FieldRequestID} {
-		if k := p.FieldKind(id); k != KindAbsent && k != KindNull {
+		if p.Given(id) {
 			return Fan{}, InvalidRequest(id.String(), "%s can't be chosen together with n=%d, where each sample is a call of its own; leave it out", id, p.N)
 		}
 	}
-	if k := p.FieldKind(FieldSeed); k != KindAbsent && k != KindNull {
+	if p.Given(FieldSeed) {
 		if !p.HasSeed {
-			return Fan{}, InvalidRequest("seed", "seed is %s; with n=%d it must be a whole number of 64 bits, as each sample gets its own", show(k, p.Raw(FieldSeed)), p.N)
+			return Fan{}, InvalidRequest("seed", "seed is %s; with n=%d it must be a whole number of 64 bits, as each sample gets its own", show(p.FieldKind(FieldSeed), p.Raw(FieldSeed)), p.N)
 		}
 		f.seeded, f.seed = true, p.Seed
 	}
@@ -81,7 +81,7 @@ func PlanFan(p *Peeked, maxCopies int) (Fan, error) {
 // samples.
 func (f *Fan) planBestOf(p *Peeked) error {
 	kind := p.FieldKind(FieldBestOf)
-	if kind == KindAbsent || kind == KindNull || p.Route != RouteChatCompletions && p.Route != RouteCompletions {
+	if !p.Given(FieldBestOf) || p.Route != RouteChatCompletions && p.Route != RouteCompletions {
 		return nil
 	}
 	v, ok := p.Int(FieldBestOf)

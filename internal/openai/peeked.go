@@ -69,6 +69,9 @@ const (
 	PromptEmbedLists
 )
 
+// TokenIDs tells whether prompts of this form are token ids.
+func (k PromptKind) TokenIDs() bool { return k == PromptTokens || k == PromptTokenLists }
+
 // PromptSpan is one piece of the prompt in the order of the body.
 type PromptSpan struct {
 	Span
@@ -171,6 +174,12 @@ func (p *Peeked) FieldKind(f Field) Kind {
 		return KindAbsent
 	}
 	return p.fields[f].kind
+}
+
+// Given tells whether the body has the field, and not as null.
+func (p *Peeked) Given(f Field) bool {
+	k := p.FieldKind(f)
+	return k != KindAbsent && k != KindNull
 }
 
 // Raw is the field's value as the client wrote it; nil if it is absent.

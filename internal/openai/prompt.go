@@ -299,7 +299,7 @@ func (p *Peeked) checkPrompt(f Field, kind Kind) *Error {
 		shape, want = p.textItem, "a string, a list of strings, a list of token ids, or a list of such lists"
 	case f == FieldText && p.Route == RouteGenerate:
 		shape, want = p.textItem, "a string or a list of strings"
-		if shape.kind == PromptTokens || shape.kind == PromptTokenLists {
+		if shape.kind.TokenIDs() {
 			shape.kind = PromptNone
 		}
 	case f == FieldInputIDs && (p.Route == RouteGenerate || p.Route == RouteChatCompletions):

@@ -57,7 +57,7 @@ func (w *PromptWalk) Walk(p *Peeked, take PieceTaker) {
 	w.take, w.left, w.over = take, maxPieces, false
 	defer func() { w.take, w.s.b = nil, nil }()
 	for _, f := range headFields {
-		if k := p.FieldKind(f); k != KindAbsent && k != KindNull && !w.over {
+		if p.Given(f) && !w.over {
 			w.piece(PieceJSON, p.Raw(f))
 		}
 	}
@@ -357,9 +357,6 @@ func (w *PromptWalk) flush(n int) int {
 	return 0
 }
 
-// unescaped are the bytes that a backslash and another byte stand for.
-var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
-
 // escapeLen is the length of the escape at the start of b, of both halves of a pair.
 func escapeLen(b []byte) int {
 	switch {
@@ -375,7 +372,7 @@ func escapeLen(b []byte) int {
 // in pieces of a few hundred until that returns false. It tells whether the prompt is of
 // token ids; one that no engine takes, with an id beyond 32 bits, ends there.
 func WalkTokens(p *Peeked, take func(ids []uint32) bool) bool {
-	if p.PromptKind != PromptTokens && p.PromptKind != PromptTokenLists {
+	if !p.PromptKind.TokenIDs() {
 		return false
 	}
 	var at PromptSpan

@@ -58,6 +58,9 @@ func AppendUnquoted(dst, raw []byte) []byte {
 	return appendUnescaped(dst, raw[1:len(raw)-1], nil)
 }
 
+// unescaped are the bytes that a backslash and another byte stand for.
+var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
 // appendUnescaped appends plain, then the decoded form of raw.
 func appendUnescaped(dst, raw, plain []byte) []byte {
 	dst = append(dst, plain...)
@@ -72,16 +75,6 @@ func appendUnescaped(dst, raw, plain []byte) []byte {
 			return dst
 		}
 		switch c := raw[i+1]; c {
-		case 'b':
-			dst = append(dst, '\b')
-		case 'f':
-			dst = append(dst, '\f')
-		case 'n':
-			dst = append(dst, '\n')
-		case 'r':
-			dst = append(dst, '\r')
-		case 't':
-			dst = append(dst, '\t')
 		case 'u':
 			r, ok := hex4(raw, i+2)
 			if !ok {
@@ -105,6 +98,9 @@ func appendUnescaped(dst, raw, plain []byte) []byte {
 				dst = utf8.AppendRune(dst, rune(r))
 			}
 		default:
+			if e := unescaped[c]; e != 0 {
+				c = e
+			}
 			dst = append(dst, c)
 		}
 		i += 2

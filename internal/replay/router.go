@@ -136,7 +136,7 @@ func (c *call) Match(t *admission.Ticket, hints *[2]admission.Hint) (changed boo
 	}
 	if deepest > 0 && !c.counted {
 		c.counted = true
-		h.Sharing = int32(min(r.heat.Touch(c.request.Blocks[deepest-1], r.sim.now)+0.5, 1<<30))
+		h.Sharing = int32(r.heat.Touch(c.request.Blocks[deepest-1], r.sim.now) + 0.5)
 	}
 	changed = holders != h.Holders
 	h.Holders = holders
