@@ -117,13 +117,20 @@ func (f *simFleet) named(url string) string {
 }
 
 // computing is the leg of a client's request that computed its prompt.
-func (f *simFleet) computing(id string) sim.Request {
+func (f *simFleet) computing(id string) (leg sim.Request) {
 	f.t.Helper()
-	legs := slices.DeleteFunc(f.legs(id), func(q sim.Request) bool { return strings.HasPrefix(q.Worker, "decode") })
-	if len(legs) != 1 {
-		f.t.Fatalf("request %s has %d legs that compute its prompt", id, len(legs))
-	}
-	return legs[0]
+	// Decode may have answered before prefill, whose log tells what was cached at its end.
+	eventually(f.t, "the leg that computes the prompt of "+id+" ends", func() string {
+		legs := slices.DeleteFunc(f.legs(id), func(q sim.Request) bool { return strings.HasPrefix(q.Worker, "decode") })
+		if len(legs) != 1 {
+			f.t.Fatalf("request %s has %d legs that compute its prompt", id, len(legs))
+		}
+		if leg = legs[0]; leg.Ended.IsZero() {
+			return "it runs at " + leg.Worker
+		}
+		return ""
+	})
+	return leg
 }
 
 // wantCache checks the access line of a request. What it does not tell is -1.
