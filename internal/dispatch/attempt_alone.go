@@ -15,7 +15,8 @@ func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 		rec.ranks(nil, rank)
 	}
 	b := x.emptyBodies()
-	b.header = x.legHeader(b.header[:0], x.engineID(0))
+	b.plan.RequestID, b.plan.DecodeRank = x.engineID(0), -1
+	b.header = x.legHeader(b.header[:0], b.plan.RequestID)
 	s := &b.splicers[0]
 	b.begin(s, x.call.Peeked)
 	if !x.call.Passing {

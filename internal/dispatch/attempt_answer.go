@@ -2,15 +2,15 @@ package dispatch
 
 import (
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/tokens"
-	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // runAnswer sends the call of a leg that answers the client and relays its answer with r.
 // prefill is the prefill leg that runs at the same time, cached the count of cached tokens
 // of a prefill leg; both may be nil.
-func (x *attempt) runAnswer(l *liveLeg, r *relay, req *upstream.Request, prefill *prefillLeg, cached *prefillCached) *failure {
+func (x *attempt) runAnswer(l *liveLeg, r *relay, req *engine.Request, prefill *prefillLeg, cached *prefillCached) *failure {
 	x.out.startKeepAlive()
 	defer x.out.stopKeepAlive()
 	ctx := &l.ctx
@@ -43,7 +43,7 @@ func (x *attempt) runAnswer(l *liveLeg, r *relay, req *upstream.Request, prefill
 
 // openAnswer sends the leg and returns when the head of a usable answer has come, with r
 // ready to relay it.
-func (x *attempt) openAnswer(l *liveLeg, r *relay, req *upstream.Request) *failure {
+func (x *attempt) openAnswer(l *liveLeg, r *relay, req *engine.Request) *failure {
 	ctx, rank := &l.ctx, l.rank
 	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {

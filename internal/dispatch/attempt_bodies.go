@@ -39,14 +39,19 @@ func (x *attempt) emptyBodies() *legBodies {
 }
 
 // legRequest is the request of a leg. It is part of b.
-func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *upstream.Request {
+func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *engine.Request {
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
 	r.Limits = x.d.legLimits
+	r.ID, r.Generate, r.HandOff, r.Leg = b.plan.RequestID, x.plan.generate, b.handOff, engine.LegDecode
 	rank := b.plan.DecodeRank
-	if leg == admission.PrefillLeg {
-		r.Body, rank = b.prefill, b.plan.PrefillRank
+	switch {
+	case b.plan.Legs == nil:
+		r.Leg = engine.LegWhole
+	case leg == admission.PrefillLeg:
+		r.Body, rank, r.HandOff, r.Leg = b.prefill, b.plan.PrefillRank, nil, engine.LegPrefill
 	}
+	r.Rank = rank
 	if b.plan.RankHeader != "" && rank >= 0 {
 		h := append(b.rankHeaders[leg][:0], b.header...)
 		h = append(h, upstream.Field{Name: b.plan.RankHeader, Value: itoa(rank)})

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // runPrefill sends the prefill leg and drains its answer. An error in it, in
 // whatever form, is the leg's failure.
-func (x *attempt) runPrefill(l *liveLeg, req *upstream.Request, leg *prefillLeg) *failure {
+func (x *attempt) runPrefill(l *liveLeg, req *engine.Request, leg *prefillLeg) *failure {
 	start, ctx, rank := time.Now(), &l.ctx, l.rank
 	resp, err := rank.Dialect().Call(ctx, rank.Endpoint(), req)
 	if err != nil {

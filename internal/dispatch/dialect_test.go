@@ -49,9 +49,9 @@ func (d fakeDialect) Plan(p *engine.Pair) (engine.Plan, error) {
 
 // Call turns the request into token ids, and the events of tokens into those of the
 // API, where the engine is one of tokens.
-func (d fakeDialect) Call(ctx context.Context, to *upstream.Endpoint, req *upstream.Request) (*upstream.Response, error) {
+func (d fakeDialect) Call(ctx context.Context, to *upstream.Endpoint, req *engine.Request) (*upstream.Response, error) {
 	if !d.tokens {
-		return to.Do(ctx, req)
+		return to.Do(ctx, &req.Request)
 	}
 	var body []byte
 	for _, s := range req.Body {
@@ -69,7 +69,7 @@ func (d fakeDialect) Call(ctx context.Context, to *upstream.Endpoint, req *upstr
 	for _, id := range []byte(in.Prompt) {
 		frame = binary.LittleEndian.AppendUint32(frame, uint32(id))
 	}
-	own := *req
+	own := req.Request
 	own.Path, own.Body, own.Header = "/tokens", [][]byte{frame}, upstream.Header{{Name: "Content-Type", Value: "application/octet-stream"}}
 	resp, err := to.Do(ctx, &own)
 	if err != nil || resp.Status != http.StatusOK {

@@ -16,10 +16,11 @@ import (
 type legBodies struct {
 	prefill, decode [][]byte
 	header          upstream.Header
-	rankHeaders     [2]upstream.Header  // by leg: header with the rank
-	requests        [2]upstream.Request // by leg
+	rankHeaders     [2]upstream.Header // by leg: header with the rank
+	requests        [2]engine.Request  // by leg
 	pair            engine.Pair
 	plan            engine.Plan
+	handOff         []byte // to decode; nil: it computes the prompt itself
 	model           string // to name in place of the client's alias; empty: what it names
 	splicers        [2]openai.Splicer
 	next            *legBodies // of the same request
@@ -46,6 +47,7 @@ func (b *legBodies) buildPrefill(edit func(*openai.Splicer)) {
 
 func (b *legBodies) buildDecode(edit func(*openai.Splicer), handOff []byte) {
 	s := b.splicer(admission.DecodeLeg, edit)
+	b.handOff = handOff
 	b.plan.Legs.EditDecode(s, handOff)
 	b.decode, _ = s.Segments()
 }

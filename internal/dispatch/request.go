@@ -10,10 +10,10 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/generate"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
 	"github.com/sluice-router/sluice/internal/translate"
-	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // request is what all parts of dispatch know of one client request: what it asks, the
@@ -81,6 +81,8 @@ type plan struct {
 	// fanFault is why engines that want a call for each sample cannot serve the
 	// request; others may.
 	fanFault *failure
+	// generate is the request in tokens, for engines that take them; nil: none does.
+	generate *generate.Request
 	// translated is set where some engine is sent chat instead of the client's API.
 	translated *translation
 	// translationFault is why the client's request cannot be made into chat, whatever
@@ -159,8 +161,8 @@ func (x *request) freeBodies() {
 	for b := x.bodies; b != nil; {
 		next := b.next
 		b.prefill, b.decode, b.next = nil, nil, nil
-		b.requests = [2]upstream.Request{}
-		b.pair, b.plan = engine.Pair{}, engine.Plan{}
+		b.requests = [2]engine.Request{}
+		b.pair, b.plan, b.handOff = engine.Pair{}, engine.Plan{}, nil
 		clear(b.header)
 		clear(b.rankHeaders[0])
 		clear(b.rankHeaders[1])

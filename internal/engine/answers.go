@@ -17,9 +17,12 @@ import (
 // tell of an engine what every one tells: whether it lives, and which models it lists.
 type HTTP struct{}
 
+// TakesTokens implements Dialect.
+func (HTTP) TakesTokens() bool { return false }
+
 // Call implements Dialect.
-func (HTTP) Call(ctx context.Context, to *upstream.Endpoint, req *upstream.Request) (*upstream.Response, error) {
-	return to.Do(ctx, req)
+func (HTTP) Call(ctx context.Context, to *upstream.Endpoint, req *Request) (*upstream.Response, error) {
+	return to.Do(ctx, &req.Request)
 }
 
 // TransferFailure implements Dialect. An engine ends a request whose hand-off broke

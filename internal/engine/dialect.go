@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/sluice-router/sluice/internal/generate"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -40,10 +41,13 @@ type Dialect interface {
 	// data-parallel ranks runs a leg; empty where the body says it.
 	RankHeader() string
 
+	// TakesTokens tells whether the engine takes token ids and gives token ids, so that
+	// calls need Request.Generate.
+	TakesTokens() bool
 	// Call sends one leg's request and returns when the head of the answer is there.
 	// Its contract, errors included, is that of [upstream.Endpoint.Do]; the answer's
 	// form is that of the API, whatever the engine itself speaks.
-	Call(ctx context.Context, to *upstream.Endpoint, req *upstream.Request) (*upstream.Response, error)
+	Call(ctx context.Context, to *upstream.Endpoint, req *Request) (*upstream.Response, error)
 
 	// TransferFailure tells whether an answer with an error reports that the
 	// hand-off between the legs broke. Either side may be the one to say so, and
@@ -103,6 +107,32 @@ type Pair struct {
 	connector  *connector
 	engineID   string    // of the prefill rank, with Mooncake
 	pushPeer   *PushPeer // of the prefill rank, with NIXL that pushes
+}
+
+// Leg is which of the calls of a request a call is.
+type Leg uint8
+
+// The kinds of calls.
+const (
+	LegWhole Leg = iota // the request runs whole on one rank
+	LegPrefill
+	LegDecode
+)
+
+// Request is one call: as HTTP carries it, and in tokens.
+type Request struct {
+	upstream.Request
+	// Generate is the request in tokens, for dialects that take them; nil for calls that
+	// generate nothing. The call only reads it.
+	Generate *generate.Request
+	Leg      Leg
+	// HandOff is what Legs.HandOff returned, for the decode leg of a plan of the shape
+	// PrefillFirst; nil where decode computes the prompt itself.
+	HandOff []byte
+	// ID is what the engine calls the request, Rank the data-parallel rank that is to run it,
+	// -1 where the engine is left to choose.
+	ID   string
+	Rank int
 }
 
 // Whole is one request that runs whole on one rank.
