@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e chaos e2e-real e2e-kubernetes fuzz docs tools clean
+.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e chaos e2e-real e2e-kubernetes fuzz docs proto tools clean
 
 all: build
 
@@ -122,6 +122,12 @@ docs:
 	$(GO) run ./cmd/sluice clients-reference > docs/clients.md.tmp
 	mv docs/clients.md.tmp docs/clients.md
 	$(GO) test -count=1 -run TestPackagesPicture ./docs -args -write
+
+# The Go code of the gRPC contracts of engines, from internal/enginepb/*/*.proto. Needs
+# nothing but Go; the compiler and its plugins are built at first use, which takes minutes.
+BUF_VERSION := v1.75.0
+proto:
+	cd internal/enginepb && $(GO) run github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION) generate
 
 clean:
 	rm -rf bin
