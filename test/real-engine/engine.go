@@ -14,6 +14,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // engineMemory is about what one engine takes, in bytes.
@@ -106,15 +110,21 @@ func portFree(port int) error {
 
 // WaitReady waits until the engine says that it is healthy.
 func (e *Engine) WaitReady(ctx context.Context) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	healthy := e.healthy
+	if e.Role.GRPC() {
+		conn, err := e.Dial()
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		healthy = func(ctx context.Context) bool { return grpcHealthy(ctx, conn) }
+	}
 	for {
-		resp, err := client.Get(e.URL() + "/health")
-		if err == nil {
-			_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16))
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
+		asked, cancel := context.WithTimeout(ctx, 5*time.Second)
+		ok := healthy(asked)
+		cancel()
+		if ok {
+			return nil
 		}
 		if !e.Running() {
 			return fmt.Errorf("%s ended while it started; the end of its log:\n%s", e.Role, e.LogTail(40))
@@ -125,6 +135,33 @@ func (e *Engine) WaitReady(ctx context.Context) error {
 		case <-time.After(300 * time.Millisecond):
 		}
 	}
+}
+
+// healthy tells whether the engine's HTTP server says that it is.
+func (e *Engine) healthy(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.URL()+"/health", nil)
+	if err != nil {
+		return false
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16))
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// Dial opens a connection to an engine that is spoken to by gRPC.
+func (e *Engine) Dial() (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:"+e.addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// grpcHealthy tells whether the engine behind a connection says that it serves.
+func grpcHealthy(ctx context.Context, conn *grpc.ClientConn) bool {
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	return err == nil && answer.Status == grpc_health_v1.HealthCheckResponse_SERVING
 }
 
 // Running tells whether the process lives.

@@ -5,9 +5,12 @@
 //	go run ./test/real-engine start one      an engine that runs whole requests
 //	go run ./test/real-engine start whole    two of them, the second with a small KV cache
 //	go run ./test/real-engine start pd       a prefill and a decode engine over NIXL
+//	go run ./test/real-engine start grpc-one, grpc-pd    the same by gRPC
+//	go run ./test/real-engine start render   what turns requests into token ids
 //	go run ./test/real-engine status
 //	go run ./test/real-engine stop
 //	make e2e-real                            the tests
+//	make e2e-real-grpc                       those with engines by gRPC
 //
 // # Goal
 //
@@ -37,7 +40,7 @@ import (
 	"time"
 )
 
-const usage = `usage: real-engine start one|two|whole|prefill|decode|pd|all
+const usage = `usage: real-engine start one|two|whole|prefill|decode|pd|all|grpc-one|grpc-pd|render
        real-engine status
        real-engine stop
 `
@@ -65,13 +68,14 @@ func run(ctx context.Context, args []string) error {
 	sets := map[string][]Role{
 		"one": {One}, "two": {Two}, "prefill": {Prefill}, "decode": {Decode},
 		"whole": {One, Two}, "pd": {Prefill, Decode}, "all": {One, Two, Prefill, Decode},
+		"grpc-one": {GRPCOne}, "grpc-pd": {GRPCPrefill, GRPCDecode}, "render": {Render},
 	}
 	switch {
 	case len(args) == 2 && args[0] == "start" && sets[args[1]] != nil:
 		ctx, cancel := context.WithTimeout(ctx, startLimit)
 		defer cancel()
 		engines, err := Ensure(ctx, home, sets[args[1]]...)
-		if n := len(engines); err == nil && n > 1 && args[1] != "whole" {
+		if n := len(engines); err == nil && n > 1 && args[1] != "whole" && !engines[0].Role.GRPC() {
 			err = Warm(ctx, engines[n-2], engines[n-1])
 		}
 		for _, e := range engines {
@@ -79,7 +83,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return err
 	case len(args) == 1 && args[0] == "status":
-		for _, role := range sets["all"] {
+		for _, role := range Roles {
 			switch e, err := home.Find(role); {
 			case err != nil:
 				return err
@@ -91,7 +95,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return nil
 	case len(args) == 1 && args[0] == "stop":
-		for _, role := range sets["all"] {
+		for _, role := range Roles {
 			e, err := home.Find(role)
 			if err != nil {
 				return err

@@ -32,7 +32,23 @@ const (
 	Two     Role = "two"
 	Prefill Role = "prefill"
 	Decode  Role = "decode"
+
+	// Those that are spoken to by gRPC, and have no HTTP.
+	GRPCOne     Role = "grpc-one"
+	GRPCPrefill Role = "grpc-prefill"
+	GRPCDecode  Role = "grpc-decode"
+	// Render turns requests into token ids, as engines behind HTTP do, and has no engine.
+	Render Role = "render"
 )
+
+// Roles are all of them.
+var Roles = []Role{One, Two, Prefill, Decode, GRPCOne, GRPCPrefill, GRPCDecode, Render}
+
+// GRPC tells whether engines of the role are spoken to by gRPC.
+func (r Role) GRPC() bool { return r == GRPCOne || r == GRPCPrefill || r == GRPCDecode }
+
+// decodes tells whether the role is the second of a pair.
+func (r Role) decodes() bool { return r == Decode || r == GRPCDecode }
 
 // Spec is an engine as it is to be started.
 type Spec struct {
@@ -57,7 +73,12 @@ func (s Spec) Blocks() int {
 }
 
 // URL is the engine's base URL.
-func (s Spec) URL() string { return "http://" + s.addr() }
+func (s Spec) URL() string {
+	if s.Role.GRPC() {
+		return "grpc://" + s.addr()
+	}
+	return "http://" + s.addr()
+}
 
 func (s Spec) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)) }
 
@@ -107,12 +128,27 @@ func ports(role Role) (spec Spec, err error) {
 		return Spec{Role: role, Port: base + 2, SideChannel: base + 12}, nil
 	case Decode:
 		return Spec{Role: role, Port: base + 3, SideChannel: base + 13}, nil
+	case GRPCOne:
+		return Spec{Role: role, Port: base + 5}, nil
+	case GRPCPrefill:
+		return Spec{Role: role, Port: base + 6, SideChannel: base + 16}, nil
+	case GRPCDecode:
+		return Spec{Role: role, Port: base + 7, SideChannel: base + 17}, nil
+	case Render:
+		return Spec{Role: role, Port: base + 8}, nil
 	}
-	return Spec{}, fmt.Errorf("unknown role %q: one, two, prefill and decode are known", role)
+	return Spec{}, fmt.Errorf("unknown role %q: known are %v", role, Roles)
 }
 
 // command is the engine's command line.
 func (s Spec) command(h Home) []string {
+	if s.Role == Render {
+		return []string{
+			h.path("venv", "bin", "vllm"), "launch", "render", h.path("model"),
+			"--served-model-name", Model, "--max-model-len", strconv.Itoa(MaxModelLen),
+			"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port),
+		}
+	}
 	argv := []string{
 		h.path("venv", "bin", "vllm"), "serve", h.path("model"),
 		"--served-model-name", Model,
@@ -122,14 +158,23 @@ func (s Spec) command(h Home) []string {
 		"--max-num-seqs", strconv.Itoa(MaxSeqs),
 		"--block-size", strconv.Itoa(BlockSize),
 		"--num-gpu-blocks-override", strconv.Itoa(s.Blocks()),
-		"--enable-auto-tool-choice", "--tool-call-parser", "hermes",
 		"--no-enable-log-requests",
-		"--enable-prompt-tokens-details",
-		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":"kv@%s"}`,
-			s.EventsPort(), s.ReplayPort(), s.Role),
+	}
+	if s.Role.GRPC() {
+		// Events of the KV cache are on by default, and told by gRPC.
+		argv = append(argv, "--grpc")
+	} else {
+		argv = append(argv,
+			"--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+			"--enable-prompt-tokens-details",
+			"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":"kv@%s"}`,
+				s.EventsPort(), s.ReplayPort(), s.Role))
 	}
 	if s.SideChannel != 0 {
-		role := map[Role]string{Prefill: "kv_producer", Decode: "kv_consumer"}[s.Role]
+		role := "kv_producer"
+		if s.Role.decodes() {
+			role = "kv_consumer"
+		}
 		argv = append(argv, "--kv-transfer-config", fmt.Sprintf(
 			`{"kv_connector":"NixlConnector","kv_role":%q,"kv_buffer_device":"cpu","kv_connector_extra_config":{"num_threads":1}}`, role))
 	}
