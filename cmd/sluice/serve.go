@@ -220,6 +220,9 @@ func queueMode(o config.QueueOrder) admission.QueueMode {
 
 // newRouter creates the parts and connects them. No port is open yet.
 func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
+	if err := checkTokenizers(cfg); err != nil {
+		return nil, err
+	}
 	hot := make(chan policy.HotPrefix, maxHotPrefixes)
 	newPolicy, err := policies(cfg.Routing, hot)
 	if err != nil {

@@ -24,6 +24,7 @@ type Config struct {
 	Kubernetes        Kubernetes        `yaml:"kubernetes" help:"Workers that are pods of a Kubernetes cluster. docs/kubernetes.md has the rights that it needs, and examples."`
 	Routing           Routing           `yaml:"routing" help:"How a rank is chosen among those that have room."`
 	KV                KV                `yaml:"kv" help:"What is known of the engines' KV caches."`
+	Text              Text              `yaml:"text" help:"How text becomes tokens: for engines that take token ids (workers by grpc://), and to count the prompts of others. docs/grpc.md explains it."`
 	Admission         Admission         `yaml:"admission" help:"The gate in front of prefill: bounded requests in prefill, policy classes, and what is refused at once."`
 	ConditionalDisagg ConditionalDisagg `yaml:"conditional_disagg" help:"Conditional disaggregation: some requests bypass the prefill workers and run whole on a vLLM decode worker. They wait in their class like others, with decode workers as candidates only."`
 	Health            Health            `yaml:"health" help:"Active health checks."`
@@ -185,6 +186,11 @@ const (
 	KVEventsAuto = "auto"
 	KVEventsOff  = "off"
 )
+
+// Text says how text becomes tokens.
+type Text struct {
+	TokenizerPaths []TokenizerPath `yaml:"tokenizer_path" help:"Where the files of a model's text are: a directory with tokenizer.json, and for chat tokenizer_config.json and the chat template, as on Hugging Face, or tokenizer.json itself. PATH is for every model, MODEL=PATH for one. An engine that takes token ids is then not asked for its own; of the model of other engines prompts are counted instead of estimated. A flag for each path; in the variable spaces between them, in the file a list."`
+}
 
 // Admission sets the gate. The names, the defaults and what is refused are those
 // of the per-worker prefill slots of the SGLang model gateway and of the policy

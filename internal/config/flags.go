@@ -116,6 +116,8 @@ func (o *option) flagType() string {
 		return "SELECTOR"
 	case o.typ == typeDNSNames:
 		return "NAME:PORT[,KEY=VALUE...]"
+	case o.typ == typePaths:
+		return "[MODEL=]PATH"
 	}
 	return "TEXT"
 }

@@ -198,7 +198,7 @@ func (o *option) yaml(v reflect.Value) string {
 		return "[" + strings.Join(items, ", ") + "]"
 	}
 	switch o.typ {
-	case typeStrings, typeDNSNames:
+	case typeStrings, typeDNSNames, typePaths:
 		items := make([]string, v.Len())
 		for i := range items {
 			items[i] = quoted(v.Index(i).String())

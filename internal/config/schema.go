@@ -192,6 +192,7 @@ var (
 	typeStrings  = reflect.TypeFor[[]string]()
 	typeLabels   = reflect.TypeFor[map[string]string]()
 	typeDNSNames = reflect.TypeFor[[]DNSName]()
+	typePaths    = reflect.TypeFor[[]TokenizerPath]()
 	typeAliases  = reflect.TypeFor[ModelAliases]()
 	typeDuration = reflect.TypeFor[time.Duration]()
 	typeSelector = reflect.TypeFor[LabelSelector]()
@@ -201,7 +202,7 @@ func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecr
 
 // repeats reports whether a flag of it adds a value to those before.
 func (o *option) repeats() bool {
-	return o.typ == typeSecrets || o.typ == typeAliases || o.typ == typeDNSNames
+	return o.typ == typeSecrets || o.typ == typeAliases || o.typ == typeDNSNames || o.typ == typePaths
 }
 
 // zeroAllowed reports whether the zero value can be set, or is the default.
@@ -220,7 +221,7 @@ func (o *option) zeroAllowed() bool {
 // isText reports whether values are text, so that a file may write them in
 // quotes or like a number.
 func (o *option) isText() bool {
-	return o.typ.Kind() == reflect.String || o.typ == typeSecrets || o.typ == typeStrings || o.typ == typeDNSNames || reflect.PointerTo(o.typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return o.typ.Kind() == reflect.String || o.typ == typeSecrets || o.typ == typeStrings || o.typ == typeDNSNames || o.typ == typePaths || reflect.PointerTo(o.typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 // setText sets v from the text of one value. A list gets it added. The error

@@ -21,6 +21,7 @@ func (l *loader) validate() {
 	l.checkConditional()
 	l.checkRest()
 	l.checkAliases()
+	l.checkText()
 	l.checkDiscovery()
 	l.checkKubernetes()
 	l.checkWorkers()

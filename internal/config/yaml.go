@@ -303,7 +303,7 @@ func (y *yamlReader) option(n *yaml.Node, o *option, root reflect.Value, prefix 
 		y.aliases(n, o, root, path, from)
 		return
 	}
-	if (o.typ == typeSecrets || o.typ == typeStrings || o.typ == typeDNSNames) && n.Kind == yaml.SequenceNode {
+	if (o.typ == typeSecrets || o.typ == typeStrings || o.typ == typeDNSNames || o.typ == typePaths) && n.Kind == yaml.SequenceNode {
 		var texts []string
 		for i, item := range n.Content {
 			if text, ok := y.scalar(item, o, fmt.Sprintf("%s[%d]", path, i), y.at(item)); ok {
