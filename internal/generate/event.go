@@ -12,15 +12,15 @@ type Event struct {
 	Logprobs, PromptLogprobs []TokenLogprobs
 	// PromptTokens and CachedTokens count tokens of the prompt, -1 where they are not told.
 	PromptTokens, CachedTokens int64
-	// Finish is set in the last event of the sequence.
+	// Finish is set in the last event of the sequence, which may have no tokens.
 	Finish Finish
 	// MatchedStop is the stop string or the text that ended it, MatchedID the token, -1: none.
 	MatchedStop string
 	MatchedID   int64
 }
 
-// TokenLogprobs are the log probabilities at one place: of the token itself first, then of
-// the most probable ones.
+// TokenLogprobs are the log probabilities at one place: of the token itself, and of the most
+// probable ones, which may have the token among them.
 type TokenLogprobs struct {
 	ID       uint32
 	Logprob  float32
