@@ -43,7 +43,7 @@ func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *engine.Request {
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
 	r.Limits = x.d.legLimits
-	r.ID, r.Generate, r.HandOff, r.Leg = b.plan.RequestID, x.plan.generate, b.handOff, engine.LegDecode
+	r.ID, r.Generate, r.HandOff, r.Leg, r.Legs = b.plan.RequestID, x.plan.generate, b.handOff, engine.LegDecode, b.plan.Legs
 	rank := b.plan.DecodeRank
 	switch {
 	case b.plan.Legs == nil:

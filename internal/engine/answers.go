@@ -17,6 +17,9 @@ import (
 // tell of an engine what every one tells: whether it lives, and which models it lists.
 type HTTP struct{}
 
+// Speaks implements Dialect.
+func (HTTP) Speaks(scheme string) bool { return scheme == "http" || scheme == "https" }
+
 // TakesTokens implements Dialect.
 func (HTTP) TakesTokens() bool { return false }
 

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/sluice-router/sluice/internal/generate"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -19,6 +18,9 @@ type Dialect interface {
 
 	// Name is the worker's setting "backend".
 	Name() string
+	// Speaks tells whether engines of the dialect are spoken to at URLs of a scheme: "http",
+	// "https", "grpc" or "grpcs".
+	Speaks(scheme string) bool
 
 	// Native tells whether a pair of the engine's workers takes requests of the
 	// route. Those that it does not take are translated into chat.
@@ -44,6 +46,7 @@ type Dialect interface {
 	// TakesTokens tells whether the engine takes token ids and gives token ids, so that
 	// calls need Request.Generate.
 	TakesTokens() bool
+	TextSource
 	// Call sends one leg's request and returns when the head of the answer is there.
 	// Its contract, errors included, is that of [upstream.Endpoint.Do]; the answer's
 	// form is that of the API, whatever the engine itself speaks.
@@ -129,6 +132,9 @@ type Request struct {
 	// HandOff is what Legs.HandOff returned, for the decode leg of a plan of the shape
 	// PrefillFirst; nil where decode computes the prompt itself.
 	HandOff []byte
+	// Legs are those of the plan that the leg is of, which may say more than HandOff; nil
+	// with LegWhole.
+	Legs Legs
 	// ID is what the engine calls the request, Rank the data-parallel rank that is to run it,
 	// -1 where the engine is left to choose.
 	ID   string
@@ -211,37 +217,3 @@ var (
 	// ErrBadHandOff: what is handed over cannot be used: decode would hang on it.
 	ErrBadHandOff = errors.New("what the prefill's answer hands over cannot be used")
 )
-
-// Registry has dialects by their names. It is immutable.
-type Registry struct{ dialects []Dialect }
-
-// NewRegistry makes a registry. The first dialect is that of workers of which nothing
-// is known.
-func NewRegistry(dialects ...Dialect) *Registry { return &Registry{dialects} }
-
-// Builtin has the dialects of this package.
-func Builtin() *Registry { return NewRegistry(SGLang{}, VLLM{}) }
-
-// Named returns the dialect of a name.
-func (r *Registry) Named(name string) (d Dialect, ok bool) {
-	i := slices.IndexFunc(r.dialects, func(d Dialect) bool { return d.Name() == name })
-	if i < 0 {
-		return nil, false
-	}
-	return r.dialects[i], true
-}
-
-// Some tells whether there is such a dialect.
-func (r *Registry) Some(is func(Dialect) bool) bool { return slices.ContainsFunc(r.dialects, is) }
-
-// Default returns the dialect of workers of which nothing is known.
-func (r *Registry) Default() Dialect { return r.dialects[0] }
-
-// Names returns the names of all dialects.
-func (r *Registry) Names() []string {
-	names := make([]string, len(r.dialects))
-	for i, d := range r.dialects {
-		names[i] = d.Name()
-	}
-	return names
-}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"strings"
 )
 
@@ -110,7 +111,11 @@ func (r *Registry) Connector(spelling string) (name string, of *Connectors) {
 func (r *Registry) ConnectorNames() (names []string) {
 	for _, d := range r.dialects {
 		if c := d.Connectors(); c != nil {
-			names = append(names, c.Names...)
+			for _, name := range c.Names {
+				if !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
 		}
 	}
 	return names

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,16 +24,24 @@ type Prober interface {
 	// Recognizes tells whether the engine's answer to GET path proves the dialect.
 	Recognizes(path string, answer Fields) bool
 
+	// ListsModels tells whether engines of the dialect list their models at /v1/models.
+	ListsModels() bool
 	// ReadFacts asks for what an engine of the dialect tells of itself beside its
-	// models and its load.
+	// list of models and its load.
 	ReadFacts(q *Inquiry)
 	// Changed asks, by a few cheap requests, whether the engine is another process
 	// than before, or serves other models. A route that does not answer proves
 	// nothing.
 	Changed(ctx context.Context, ask Ask, before *Facts) bool
+	// HealthPath is the route that tells whether the engine is well; set is the one that
+	// the operator names for engines that speak HTTP.
+	HealthPath(set string) string
 	// AlivePath is a route that needs no scheduler, only the engine's front. Whether
 	// the engine has it does not matter.
 	AlivePath() string
+	// ReadHealth reads an answer with status 200 of HealthPath or AlivePath. The error is why
+	// the engine is not well although its front answers, as with status 503.
+	ReadHealth(path string, answer []byte) error
 	// SchedulerPath is a route that only a running scheduler can answer with a status
 	// of 2xx, however busy it is; empty for none. An engine whose scheduler is idle may
 	// take a second for it.
@@ -66,7 +75,7 @@ type Prober interface {
 type Question struct {
 	Method string // empty: GET
 	Path   string
-	// Body is sent as JSON.
+	// Body is sent as JSON; by gRPC it is the encoded message, and Method means nothing.
 	Body []byte
 	// AtBootstrap asks the bootstrap server of the worker instead of the worker itself,
 	// by plain HTTP and without its key.
@@ -166,11 +175,14 @@ const modelsPath = "/v1/models"
 // its dialect. set is the dialect that the operator named, nil for none.
 func (r *Registry) ReadFacts(ctx context.Context, ask Ask, set Dialect) *Facts {
 	q := &Inquiry{Facts: &Facts{}, ctx: ctx, ask: ask, registry: r, set: set}
+	d := cmp.Or(set, r.Default())
+	if !d.ListsModels() {
+		return q.readByMethods()
+	}
 	q.Read(q.Facts.readModels, modelsPath)
 	q.Facts.Backend = r.owner(q.Facts.Models)
 	listed := *q.Facts
-	d := set
-	if d == nil {
+	if set == nil {
 		d = r.ofFacts(q.Facts)
 	}
 	d.ReadFacts(q)
@@ -187,6 +199,41 @@ func (r *Registry) ReadFacts(ctx context.Context, ask Ask, set Dialect) *Facts {
 		r.ofFacts(q.Facts).ReadFacts(q)
 	}
 	return q.Facts
+}
+
+// readByMethods is ReadFacts for engines that speak gRPC. Which dialect one is of is told by
+// the methods that it has: the first whose SignPath is answered with status OK.
+func (q *Inquiry) readByMethods() *Facts {
+	f := q.Facts
+	if q.set != nil {
+		f.Backend = q.set.Name()
+		q.set.ReadFacts(q)
+		return f
+	}
+	for _, d := range q.registry.dialects {
+		path := d.SignPath()
+		if path == "" {
+			continue
+		}
+		switch status, _, err := q.ask(q.ctx, Question{Path: path}); {
+		case err == nil && status/100 == 2:
+			f.Backend = d.Name()
+			d.ReadFacts(q)
+			return f
+		case err != nil:
+			f.Incomplete = true
+			f.Warn("%s: %s", path, err)
+			return f
+		case status != http.StatusNotImplemented && status != http.StatusNotFound:
+			f.Incomplete = f.Incomplete || status >= 500
+			f.Answered = true
+			f.Warn("%s answers %d", path, status)
+		default:
+			f.Answered = true
+			f.Missing = append(f.Missing, path)
+		}
+	}
+	return f
 }
 
 // askForSigns asks for the signs of the dialects other than d, which was tried.
@@ -237,6 +284,9 @@ func (HTTP) SignPath() string { return "" }
 // Recognizes implements Prober.
 func (HTTP) Recognizes(string, Fields) bool { return false }
 
+// ListsModels implements Prober.
+func (HTTP) ListsModels() bool { return true }
+
 // ReadFacts implements Prober.
 func (HTTP) ReadFacts(*Inquiry) {}
 
@@ -260,8 +310,14 @@ func modelsDiffer(ctx context.Context, ask Ask, before *Facts) (differ, ok bool)
 	return !now.SameModels(before), true
 }
 
+// HealthPath implements Prober.
+func (HTTP) HealthPath(set string) string { return set }
+
 // AlivePath implements Prober.
 func (HTTP) AlivePath() string { return "/health" }
+
+// ReadHealth implements Prober: the status says it all.
+func (HTTP) ReadHealth(string, []byte) error { return nil }
 
 // SchedulerPath implements Prober.
 func (HTTP) SchedulerPath() string { return "" }

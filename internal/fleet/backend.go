@@ -19,8 +19,10 @@ func checkDialect(s *WorkerSpec, dialects *engine.Registry) error {
 	if s.Backend == "auto" {
 		s.Backend = ""
 	}
-	if _, ok := dialects.Named(s.Backend); s.Backend != "" && !ok {
+	if d, ok := dialects.Named(s.Backend); s.Backend != "" && !ok {
 		return &SpecError{"backend", fmt.Errorf("%.64q must be one of auto, %s", s.Backend, strings.Join(dialects.Names(), ", "))}
+	} else if scheme := schemeOf(s.URL); ok && !d.Speaks(scheme) {
+		return &SpecError{"backend", fmt.Errorf("%q is not spoken by %s://; use auto, or one of %s", s.Backend, scheme, strings.Join(dialects.Speaking(scheme).Names(), ", "))}
 	}
 	if s.KVConnector == "auto" || s.KVConnector == "" {
 		s.KVConnector = ""
@@ -43,6 +45,15 @@ func checkDialect(s *WorkerSpec, dialects *engine.Registry) error {
 	return nil
 }
 
+// schemeOf is the scheme of a worker's URL in its one spelling.
+func schemeOf(url string) string {
+	scheme, _, _ := strings.Cut(url, "://")
+	return scheme
+}
+
+// dialects are those that speak the scheme of the worker's URL.
+func (w *Worker) dialects() *engine.Registry { return w.fleet.opts.Dialects.Speaking(w.base.Scheme) }
+
 // setBackend is the dialect that the operator says, by setting or label; empty
 // for none.
 func (w *Worker) setBackend() string {
@@ -51,7 +62,7 @@ func (w *Worker) setBackend() string {
 		return s.Backend
 	}
 	b := strings.ToLower(s.Labels[labelBackend])
-	if _, ok := w.fleet.opts.Dialects.Named(b); ok {
+	if _, ok := w.dialects().Named(b); ok {
 		return b
 	}
 	return ""
@@ -70,17 +81,18 @@ func (w *Worker) setConnector() string {
 
 // setDialect is the dialect that the operator says; nil for none.
 func (w *Worker) setDialect() engine.Dialect {
-	d, _ := w.fleet.opts.Dialects.Named(w.setBackend())
+	d, _ := w.dialects().Named(w.setBackend())
 	return d
 }
 
 // dialectBy is the engine's dialect by these facts of it: as set, else as found out,
 // else the default.
 func (w *Worker) dialectBy(f *Facts) engine.Dialect {
-	if d, ok := w.fleet.opts.Dialects.Named(cmp.Or(w.setBackend(), f.Backend)); ok {
+	dialects := w.dialects()
+	if d, ok := dialects.Named(cmp.Or(w.setBackend(), f.Backend)); ok {
 		return d
 	}
-	return w.fleet.opts.Dialects.Default()
+	return dialects.Default()
 }
 
 // Dialects are those that workers may have.

@@ -66,7 +66,7 @@ func (f *Facts) loadsDiffer(l *loads) bool {
 }
 
 func (p *httpProber) facts(ctx context.Context, w *Worker) *Facts {
-	return &Facts{Facts: *w.fleet.opts.Dialects.ReadFacts(ctx, p.asker(w), w.setDialect())}
+	return &Facts{Facts: *w.dialects().ReadFacts(ctx, p.asker(w), w.setDialect())}
 }
 
 // changed reports, by a few cheap requests, whether w is another engine process than

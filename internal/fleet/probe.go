@@ -66,11 +66,12 @@ func (p *httpProber) check(ctx context.Context, w *Worker, l checkParams) checkR
 
 // health asks the health route.
 func (p *httpProber) health(ctx context.Context, w *Worker) probeResult {
-	path := p.cfg.Endpoint
-	status, err := p.get(ctx, w, path, false, nil)
+	d := w.Dialect()
+	path := d.HealthPath(p.cfg.Endpoint)
+	status, ill, err := p.getHealth(ctx, w, d, path, false)
 	if err == nil && status == 404 && w.base.Path != "" {
 		// An engine behind a base path may have its health route at the root.
-		status, err = p.get(ctx, w, path, true, nil)
+		status, ill, err = p.getHealth(ctx, w, d, path, true)
 	}
 	if err != nil {
 		var e *upstream.Error
@@ -84,6 +85,8 @@ func (p *httpProber) health(ctx context.Context, w *Worker) probeResult {
 		return probeResult{outcome: outcomeUnreachable, noConnection: noConn, reason: err.Error(), misconfigured: trouble(err)}
 	}
 	switch {
+	case ill != nil:
+		return probeResult{outcome: outcomeBusy, reason: fmt.Sprintf("%s: %s", path, ill)}
 	case status/100 == 2, status == 404, status == 405, status == 501:
 		return probeResult{outcome: outcomeOK}
 	case status == 401, status == 403:
@@ -96,14 +99,17 @@ func (p *httpProber) health(ctx context.Context, w *Worker) probeResult {
 // alive asks a route that needs no scheduler, only the engine's front. Whether
 // the route exists does not matter.
 func (p *httpProber) alive(ctx context.Context, w *Worker) probeResult {
-	path := w.Dialect().AlivePath()
-	status, err := p.get(ctx, w, path, false, nil)
+	d := w.Dialect()
+	path := d.AlivePath()
+	status, ill, err := p.getHealth(ctx, w, d, path, false)
 	switch {
 	case err != nil && !upstream.EngineFault(err):
 		return probeResult{outcome: outcomeUnknown, reason: err.Error()}
 	case err != nil:
 		var e *upstream.Error
 		return probeResult{outcome: outcomeUnreachable, timedOut: errors.As(err, &e) && e.Timeout(), reason: err.Error(), misconfigured: trouble(err)}
+	case ill != nil:
+		return probeResult{outcome: outcomeBusy, reason: fmt.Sprintf("%s: %s", path, ill)}
 	case behindAProxy(status):
 		return probeResult{outcome: outcomeBusy, reason: fmt.Sprintf("%s answers %d", path, status)}
 	case status == 401, status == 403:
@@ -159,6 +165,20 @@ func (p *httpProber) get(ctx context.Context, w *Worker, path string, atRoot boo
 	}
 	status, _, err = p.send(ctx, w.endpoint, r, -maxHealthBody)
 	return status, err
+}
+
+// getHealth sends one request to a route that tells how the engine is. ill is what its answer
+// says against it, other than by the status.
+func (p *httpProber) getHealth(ctx context.Context, w *Worker, d engine.Dialect, path string, atRoot bool) (status int, ill, err error) {
+	if d.Speaks("http") { // the status says it all
+		status, err = p.get(ctx, w, path, atRoot, nil)
+		return status, nil, err
+	}
+	var body []byte
+	if status, err = p.get(ctx, w, path, atRoot, &body); err == nil && status/100 == 2 {
+		ill = d.ReadHealth(path, body)
+	}
+	return status, ill, err
 }
 
 // send sends one request and reads the answer, up to limit bytes of it. A negative
