@@ -1,0 +1,230 @@
+package tokenizer
+
+import (
+	"bytes"
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"unsafe"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-router/sluice/internal/text"
+)
+
+// The largest tokenizer that is accepted. The file comes from an engine, which is not
+// trusted; the largest real ones known (Gemma 3) have 33 MB, 262,000 tokens, 515,000
+// merges and 6,400 added tokens.
+const (
+	maxFileBytes   = 128 << 20
+	maxTokenID     = 1<<21 - 1 // so that a pair of ids fits into one word
+	maxMerges      = 1<<21 - 1
+	maxTokenBytes  = 1 << 14
+	maxAddedTokens = 1 << 16
+	maxSteps       = 64 // normalizers, pre-tokenizers or processors in one sequence
+)
+
+// UnsupportedError tells that a tokenizer.json is of a kind that this package does not
+// know. Texts cannot be encoded for the model here.
+type UnsupportedError struct {
+	Part string // of the file, such as "model" or "pre_tokenizer"
+	What string // that was found there
+}
+
+// Error returns the part of the file and what it has there.
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("tokenizer.json: %s: %s is not supported", e.Part, e.What)
+}
+
+func unsupported(part, format string, args ...any) error {
+	return &UnsupportedError{Part: part, What: text.Clip(fmt.Sprintf(format, args...), 200)}
+}
+
+// file is a tokenizer.json.
+type file struct {
+	AddedTokens   []addedToken   `json:"added_tokens"`
+	Normalizer    jsontext.Value `json:"normalizer"`
+	PreTokenizer  jsontext.Value `json:"pre_tokenizer"`
+	PostProcessor jsontext.Value `json:"post_processor"`
+	Decoder       jsontext.Value `json:"decoder"`
+	Model         jsontext.Value `json:"model"`
+}
+
+// addedToken is an element of "added_tokens".
+type addedToken struct {
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized bool   `json:"normalized"`
+	Special    bool   `json:"special"`
+}
+
+// modelFile is the section "model".
+type modelFile struct {
+	Type                    *string        `json:"type"`
+	Dropout                 *float64       `json:"dropout"`
+	UnkToken                *string        `json:"unk_token"`
+	ContinuingSubwordPrefix *string        `json:"continuing_subword_prefix"`
+	EndOfWordSuffix         *string        `json:"end_of_word_suffix"`
+	FuseUnk                 bool           `json:"fuse_unk"`
+	ByteFallback            bool           `json:"byte_fallback"`
+	IgnoreMerges            bool           `json:"ignore_merges"`
+	Vocab                   jsontext.Value `json:"vocab"`
+	Merges                  jsontext.Value `json:"merges"`
+}
+
+// fileOptions are how the reference reads JSON: of names given twice the last one counts.
+var fileOptions = jsontext.AllowDuplicateNames(true)
+
+// Parse reads a tokenizer.json. What it does not know is an *UnsupportedError; other errors
+// tell that the file is broken or too large. The data is not kept.
+func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
+	if len(tokenizerJSON) > maxFileBytes {
+		return nil, fmt.Errorf("tokenizer.json has %d bytes, more than %d", len(tokenizerJSON), maxFileBytes)
+	}
+	var f file
+	if err := json.Unmarshal(tokenizerJSON, &f, fileOptions); err != nil {
+		return nil, fmt.Errorf("cannot read tokenizer.json: %w", err)
+	}
+	if len(f.Model) == 0 {
+		return nil, errors.New("tokenizer.json has no model")
+	}
+	var m modelFile
+	if err := json.Unmarshal(f.Model, &m, fileOptions); err != nil {
+		return nil, fmt.Errorf("cannot read the model of tokenizer.json: %w", err)
+	}
+	switch {
+	case m.Type != nil && *m.Type != "BPE":
+		return nil, unsupported("model", "type %s", strconv.Quote(*m.Type))
+	case m.Dropout != nil && *m.Dropout != 0:
+		return nil, unsupported("model", "dropout")
+	}
+	t := &Tokenizer{}
+	if err := t.readVocabulary(m.Vocab); err != nil {
+		return nil, err
+	}
+	if err := t.addTokens(f.AddedTokens); err != nil {
+		return nil, err
+	}
+	if present(f.Decoder) {
+		t.decoder = stdjson.RawMessage(bytes.Clone(f.Decoder))
+	}
+	if err := t.parseDecoder(); err != nil {
+		return nil, err
+	}
+	t.memory = t.size()
+	return t, nil
+}
+
+// present reports whether a section of the file is there and not null.
+func present(v jsontext.Value) bool { return len(v) > 0 && v.Kind() != 'n' }
+
+// readVocabulary reads the section "vocab" of the model: token texts with their ids.
+func (t *Tokenizer) readVocabulary(v jsontext.Value) error {
+	if v.Kind() != '{' {
+		return errors.New("tokenizer.json: the model has no vocabulary")
+	}
+	// One pass for the number of tokens and the length of their texts, so that all texts
+	// are pieces of one string.
+	type entry struct {
+		start, end int
+		id         uint32
+	}
+	var entries []entry
+	var texts []byte
+	top := uint32(0)
+	dec := jsontext.NewDecoder(bytes.NewBuffer(v), fileOptions)
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadValue()
+		if err != nil {
+			return fmt.Errorf("tokenizer.json: the vocabulary: %w", err)
+		}
+		start := len(texts)
+		if texts, err = jsontext.AppendUnquote(texts, name); err != nil {
+			return fmt.Errorf("tokenizer.json: the vocabulary: %w", err)
+		}
+		if len(texts)-start > maxTokenBytes {
+			return fmt.Errorf("tokenizer.json has a token of %d bytes, more than %d", len(texts)-start, maxTokenBytes)
+		}
+		number, err := dec.ReadValue()
+		if err != nil {
+			return fmt.Errorf("tokenizer.json: the vocabulary: %w", err)
+		}
+		id, err := strconv.ParseUint(string(number), 10, 32)
+		if err != nil || id > maxTokenID {
+			return fmt.Errorf("tokenizer.json: id %s of a token is not a number below %d", text.Clip(string(number), 40), maxTokenID+1)
+		}
+		top = max(top, uint32(id))
+		entries = append(entries, entry{start: start, end: len(texts), id: uint32(id)})
+	}
+	arena := string(texts)
+	if len(entries) > 0 {
+		t.tokens = make([]token, top+1)
+	}
+	taken := make([]bool, len(t.tokens))
+	t.vocab = newTextIndex(len(entries), func(id uint32) string { return t.tokens[id].text })
+	for i := len(entries) - 1; i >= 0; i-- { // of a text given twice the last one counts
+		e := entries[i]
+		s := arena[e.start:e.end]
+		if _, twice := t.vocab.find(s); twice {
+			continue
+		}
+		if taken[e.id] {
+			return unsupported("model", "a vocabulary in which id %d is of two tokens", e.id)
+		}
+		taken[e.id] = true
+		t.tokens[e.id] = token{text: s}
+		t.vocab.add(s, e.id)
+		t.vocabulary++
+	}
+	return nil
+}
+
+// addTokens adds the section "added_tokens". Ids are given as the reference gives them: a
+// token of the vocabulary keeps its id there, another one gets the next free one after
+// the vocabulary. The ids in the file are not read, in files that tools wrote they are
+// the same. Of a text given twice the last one counts.
+func (t *Tokenizer) addTokens(list []addedToken) error {
+	if len(list) > maxAddedTokens {
+		return fmt.Errorf("tokenizer.json has %d added tokens, more than %d", len(list), maxAddedTokens)
+	}
+	t.added = make(map[string]uint32, len(list))
+	next := uint32(t.vocabulary)
+	for _, a := range list {
+		if a.Content == "" {
+			continue
+		}
+		if len(a.Content) > maxTokenBytes {
+			return fmt.Errorf("tokenizer.json has an added token of %d bytes, more than %d", len(a.Content), maxTokenBytes)
+		}
+		id, known := t.TokenID(a.Content)
+		if !known {
+			id = next
+		}
+		next = max(next, id+1)
+		if n := int(id) + 1; n > len(t.tokens) {
+			t.tokens = append(t.tokens, make([]token, n-len(t.tokens))...)
+		}
+		if t.tokens[id].text != "" && t.tokens[id].text != a.Content {
+			return unsupported("added_tokens", "id %d for both %q and %q", id, t.tokens[id].text, a.Content)
+		}
+		t.tokens[id] = token{text: a.Content, special: a.Special, added: true}
+		t.added[a.Content] = id
+	}
+	return nil
+}
+
+// size adds up what the tokenizer holds.
+func (t *Tokenizer) size() int64 {
+	n := int64(len(t.tokens))*int64(unsafe.Sizeof(token{})) + t.vocab.bytes() + int64(len(t.decoder))
+	for i := range t.tokens {
+		n += int64(len(t.tokens[i].text))
+	}
+	return n + 64*int64(len(t.added))
+}
