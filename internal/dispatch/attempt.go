@@ -12,13 +12,14 @@ func (x *attempt) run() *failure {
 		return f
 	}
 	if !x.plan.pair || x.bypasses() {
-		x.passUntranslated()
-		return x.runAlone(x.ticket.Decode.Data().(*fleet.Rank))
+		rank := x.ticket.Decode.Data().(*fleet.Rank)
+		if f := x.chooseAPI(rank.Dialect()); f != nil {
+			return f
+		}
+		return x.runAlone(rank)
 	}
 	dialect := x.ticket.Prefill.Data().(*fleet.Rank).Dialect()
-	if dialect.Native(x.call.Route) {
-		x.passUntranslated()
-	} else if f := x.translate(); f != nil {
+	if f := x.chooseAPI(dialect); f != nil {
 		return f
 	}
 	copies := 1
@@ -44,8 +45,12 @@ func (x *attempt) bypasses() bool {
 }
 
 // takeFiles counts the connections of an attempt before they are opened. What an
-// earlier attempt has counted is counted still.
+// earlier attempt has counted is counted still. Calls in tokens share the few connections of
+// their worker.
 func (x *attempt) takeFiles() *failure {
+	if x.plan.generate != nil {
+		return nil
+	}
 	n := 1
 	if x.plan.pair {
 		n = 2 * max(x.plan.fan.Copies, 1)
@@ -59,6 +64,18 @@ func (x *attempt) takeFiles() *failure {
 	}
 	x.files = n
 	return nil
+}
+
+// chooseAPI begins an attempt at engines that take the client's API or chat in its place. A
+// worker that runs the whole request has routes of its own for all APIs, unless it takes
+// tokens.
+func (x *attempt) chooseAPI(d engine.Dialect) *failure {
+	alone := !x.plan.pair || x.bypasses()
+	if !x.translatable() || d.Native(x.call.Route) || alone && !d.TakesTokens() {
+		x.passUntranslated()
+		return nil
+	}
+	return x.translate()
 }
 
 // translate begins an attempt at engines that are sent chat in the place of the

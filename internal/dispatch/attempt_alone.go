@@ -17,13 +17,17 @@ func (x *attempt) runAlone(rank *fleet.Rank) *failure {
 	b := x.emptyBodies()
 	b.plan.RequestID, b.plan.DecodeRank = x.engineID(0), -1
 	b.header = x.legHeader(b.header[:0], b.plan.RequestID)
-	s := &b.splicers[0]
-	b.begin(s, x.call.Peeked)
 	if !x.call.Passing {
-		rank.Dialect().EditWhole(s, engine.Whole{Request: x.call.Peeked, Attempt: x.attempts, Rank: rank})
 		b.plan.RankHeader, b.plan.DecodeRank = rank.Dialect().RankHeader(), rank.DPRank()
 	}
-	b.decode, _ = s.Segments()
+	if b.tokens = x.inTokens(rank); !b.tokens {
+		s := &b.splicers[0]
+		b.begin(s, x.call.Peeked)
+		if !x.call.Passing {
+			rank.Dialect().EditWhole(s, engine.Whole{Request: x.call.Peeked, Attempt: x.attempts, Rank: rank})
+		}
+		b.decode, _ = s.Segments()
+	}
 	run := &struct {
 		leg   liveLeg
 		relay relay

@@ -25,9 +25,14 @@ func (x *attempt) planLegs(k int) (*legBodies, *failure) {
 	if err != nil {
 		return nil, &failure{leg: admission.PrefillLeg, rank: pr, reason: reasonUpstream, local: openai.UpstreamFailed("prefill", err.Error(), nil)}
 	}
-	b.plan = plan
+	b.plan, b.tokens = plan, x.inTokens(pr)
 	b.header = x.legHeader(b.header[:0], plan.RequestID)
 	return b, nil
+}
+
+// inTokens tells whether a rank is sent the request in tokens, and so no body.
+func (x *attempt) inTokens(rank *fleet.Rank) bool {
+	return x.plan.generate != nil && rank.Dialect().TakesTokens()
 }
 
 // emptyBodies is for legs whose bodies are made one after the other.
@@ -43,7 +48,10 @@ func (x *attempt) legRequest(b *legBodies, leg admission.Leg) *engine.Request {
 	r := &b.requests[leg]
 	r.Method, r.Path, r.Header, r.Body = x.method(), x.path(), b.header, b.decode
 	r.Limits = x.d.legLimits
-	r.ID, r.Generate, r.HandOff, r.Leg, r.Legs = b.plan.RequestID, x.plan.generate, b.handOff, engine.LegDecode, b.plan.Legs
+	r.ID, r.HandOff, r.Leg, r.Legs = b.plan.RequestID, b.handOff, engine.LegDecode, b.plan.Legs
+	if b.tokens {
+		r.Generate = x.plan.generate
+	}
 	rank := b.plan.DecodeRank
 	switch {
 	case b.plan.Legs == nil:

@@ -72,7 +72,7 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 		return m, nil, reasonOK
 	}
 	m.LookedUp = true
-	k := d.caches.hashPrompt(p, t.Model(), place.spec.Adapter, m.PromptTokens)
+	k := d.caches.hashPrompt(p, t.Model(), place.spec.Adapter, m.PromptTokens, x.plan.firstPrompt())
 	if k == nil {
 		return m, nil, reasonOK
 	}

@@ -41,6 +41,8 @@ type Call struct {
 	// Memory counts answers that are collected before they are passed on. It may be
 	// nil.
 	Memory Memory
+	// Client names who sent it, for fairness: the name of its key, else its address.
+	Client string
 	// ID is the request's id: given back, sent to the engines and logged.
 	ID string
 	// Arrived is when the request's head was read.
@@ -82,6 +84,9 @@ type Record struct {
 	Class, Resource string
 	// Queued is the time at the gate, over all attempts.
 	Queued time.Duration
+	// Encoded is the time in which the request's text became tokens, the wait for a worker
+	// of the encoding queue included; 0: it did not, here.
+	Encoded time.Duration
 	// Predicted is how long it would have waited, of one that was refused early.
 	Predicted time.Duration
 	// TTFT is the time from arrival to the first output token, or to the end of an

@@ -21,6 +21,7 @@ type legBodies struct {
 	pair            engine.Pair
 	plan            engine.Plan
 	handOff         []byte // to decode; nil: it computes the prompt itself
+	tokens          bool   // the request goes in tokens: the legs have no bodies
 	model           string // to name in place of the client's alias; empty: what it names
 	splicers        [2]openai.Splicer
 	next            *legBodies // of the same request
@@ -40,14 +41,20 @@ func (b *legBodies) buildBoth(edit func(*openai.Splicer)) {
 }
 
 func (b *legBodies) buildPrefill(edit func(*openai.Splicer)) {
+	if b.tokens {
+		return
+	}
 	s := b.splicer(admission.PrefillLeg, edit)
 	b.plan.Legs.EditPrefill(s)
 	b.prefill, _ = s.Segments()
 }
 
 func (b *legBodies) buildDecode(edit func(*openai.Splicer), handOff []byte) {
-	s := b.splicer(admission.DecodeLeg, edit)
 	b.handOff = handOff
+	if b.tokens {
+		return
+	}
+	s := b.splicer(admission.DecodeLeg, edit)
 	b.plan.Legs.EditDecode(s, handOff)
 	b.decode, _ = s.Segments()
 }

@@ -27,7 +27,7 @@ func (x *placement) findHolders() *failure {
 // makeKeys makes the keys of the prompt, unless there is no memory left for them: the request
 // is sent somewhere then all the same.
 func (x *placement) makeKeys() {
-	k := x.d.caches.hashPrompt(x.call.Peeked, x.ticket.Target.Model(), x.spec.Adapter, x.promptTokens())
+	k := x.d.caches.hashPrompt(x.call.Peeked, x.ticket.Target.Model(), x.spec.Adapter, x.promptTokens(), x.plan.firstPrompt())
 	if k == nil {
 		return
 	}

@@ -38,7 +38,8 @@ func (x *placement) restrictPair() *failure {
 	}
 	fault := x.plan.fanFault
 	takes := func(e engine.Dialect) bool { return !e.FansOut() }
-	if native := func(e engine.Dialect) bool { return e.Native(x.call.Route) }; x.d.some(func(e engine.Dialect) bool { return !native(e) }) {
+	native := func(e engine.Dialect) bool { return e.Native(x.call.Route) }
+	if x.translatable() && x.d.some(func(e engine.Dialect) bool { return !native(e) }) {
 		if f := planTranslation(x.request); f != nil {
 			if fault == nil {
 				takes = native
@@ -66,7 +67,7 @@ func (x *placement) restrictPair() *failure {
 
 // translatable tells whether the route is of an API that pairs of some engines do not
 // speak: they are sent chat.
-func (x *placement) translatable() bool {
+func (x *request) translatable() bool {
 	return x.call.Route == openai.RouteMessages || x.call.Route == openai.RouteResponses
 }
 

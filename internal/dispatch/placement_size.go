@@ -6,9 +6,13 @@ import (
 	"github.com/sluice-router/sluice/internal/tokens"
 )
 
-// measure estimates the tokens of the prompt.
+// measure counts the tokens of the prompt where its ids are known, else it estimates them.
 func (x *placement) measure() *failure {
-	x.prompt = tokens.Measure(x.measuredBody())
+	if ids := x.plan.prompts(); ids != nil {
+		x.prompt = tokens.Counted(lengths(ids), len(ids))
+	} else {
+		x.prompt = tokens.Measure(x.measuredBody())
+	}
 	x.estimate = x.d.estimator.Estimate(x.ticket.Target.Model(), &x.prompt)
 	return nil
 }
@@ -33,7 +37,9 @@ func (x *placement) classify() *failure {
 	if c.ClassDeadline > 0 {
 		t.ClassDeadline = x.d.clock.Now().Add(c.ClassDeadline)
 	}
-	t.Legs = p.Samples()
+	if t.Legs = p.Samples(); x.plan.generate != nil {
+		t.Legs = len(x.plan.generate.Prompts) * x.plan.generate.Samples
+	}
 	t.PromptTokens = x.promptTokens()
 	t.ReserveTokens = x.reserve(p, pool)
 	t.Bytes = int64(len(p.Body))
@@ -41,6 +47,14 @@ func (x *placement) classify() *failure {
 		x.expected = p.MaxTokens
 	}
 	return nil
+}
+
+// lengths is how many tokens there are in all prompts.
+func lengths(prompts [][]uint32) (n int64) {
+	for _, ids := range prompts {
+		n += int64(len(ids))
+	}
+	return n
 }
 
 // promptTokens estimates the tokens of the prompts of all calls together.

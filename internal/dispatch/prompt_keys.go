@@ -77,8 +77,8 @@ var promptKeysPool = sync.Pool{New: func() any {
 }}
 
 // hashPrompt makes the keys of a request's prompt; nil if it has none. estimate is the
-// length of the prompt in tokens.
-func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate int64) *promptKeys {
+// length of the prompt in tokens; ids are those of a text, nil if they are not known.
+func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate int64, ids []uint32) *promptKeys {
 	form := formOf[p.Route]
 	if form == 0 || continuesStored(p) {
 		return nil
@@ -91,6 +91,7 @@ func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate in
 		k.hashTokens(p, scope)
 	} else {
 		k.hashText(p, scope)
+		k.hashCounted(ids, scope)
 	}
 	if len(k.sent.keys()) == 0 && len(k.exact) == 0 && !k.growing {
 		k.release()
@@ -200,6 +201,37 @@ func (c *keyChain) frame(role []byte) {
 func (k *promptKeys) hashTokens(p *openai.Peeked, s kv.Scope) {
 	s.Form, s.Size = kv.FormTokens, tokenBlock
 	k.sent.begin(s)
+	length := int64(p.PromptTokenIDs / max(p.BatchSize, 1))
+	k.sent.length = length
+	k.beginExact(s, length)
+	openai.WalkTokens(p, func(ids []uint32) bool {
+		k.sent.hasher.WriteTokens(ids)
+		return k.writeExact(ids) || !k.sent.full()
+	})
+}
+
+// hashCounted makes the keys of what engines tell for a prompt that is text, whose ids are
+// known here. What ranks are sent stays known by the text, with which the answer goes on.
+func (k *promptKeys) hashCounted(ids []uint32, s kv.Scope) {
+	if len(ids) == 0 {
+		return
+	}
+	s.Form = kv.FormTokens
+	k.beginExact(s, int64(len(ids)))
+	for len(ids) > 0 && len(k.exact) > 0 {
+		n := min(len(ids), idsAtOnce)
+		if !k.writeExact(ids[:n]) {
+			return
+		}
+		ids = ids[n:]
+	}
+}
+
+// idsAtOnce is after how many ids it is looked whether the chains are full.
+const idsAtOnce = 4096
+
+// beginExact begins a chain for each scope of what engines tell of token ids.
+func (k *promptKeys) beginExact(s kv.Scope, length int64) {
 	for _, e := range k.c.exactScopes(s.Model) {
 		if len(k.exact) < cap(k.exact) {
 			k.exact = k.exact[:len(k.exact)+1]
@@ -207,22 +239,19 @@ func (k *promptKeys) hashTokens(p *openai.Peeked, s kv.Scope) {
 			k.exact = append(k.exact, keyChain{})
 		}
 		s.Model, s.Size = e.Model, e.Block
-		k.exact[len(k.exact)-1].begin(s)
+		c := &k.exact[len(k.exact)-1]
+		c.begin(s)
+		c.length = length
 	}
-	openai.WalkTokens(p, func(ids []uint32) bool {
-		k.sent.hasher.WriteTokens(ids)
-		more := !k.sent.full()
-		for i := range k.exact {
-			k.exact[i].hasher.WriteTokens(ids)
-			more = more || !k.exact[i].full()
-		}
-		return more
-	})
-	length := int64(p.PromptTokenIDs / max(p.BatchSize, 1))
-	k.sent.length = length
+}
+
+// writeExact goes on with ids, and tells whether any chain takes more.
+func (k *promptKeys) writeExact(ids []uint32) (more bool) {
 	for i := range k.exact {
-		k.exact[i].length = length
+		k.exact[i].hasher.WriteTokens(ids)
+		more = more || !k.exact[i].full()
 	}
+	return more
 }
 
 // asksFor tells whether a field is there and neither null, false nor zero.

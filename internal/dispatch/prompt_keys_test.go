@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/openai"
@@ -25,7 +26,7 @@ func keysOf(t testing.TB, route openai.Route, model, body string) []kv.Key {
 		t.Fatal(err)
 	}
 	defer p.Release()
-	k := cachesOfM().hashPrompt(p, model, "", 1000)
+	k := cachesOfM().hashPrompt(p, model, "", 1000, nil)
 	if k == nil {
 		return nil
 	}
@@ -179,7 +180,7 @@ func TestKeysGoOnWithTheAnswer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k := cachesOfM().hashPrompt(first, "m", "", 1000)
+			k := cachesOfM().hashPrompt(first, "m", "", 1000, nil)
 			if !k.growing {
 				t.Fatalf("%s: the answer does not count", route)
 			}
@@ -207,7 +208,7 @@ func TestAnswersThatNoNextTurnGoesOnFrom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if k := cachesOfM().hashPrompt(p, "m", "", 1000); k.growing {
+		if k := cachesOfM().hashPrompt(p, "m", "", 1000, nil); k.growing {
 			t.Errorf("%.60s…: the answer counts", body)
 		}
 		p.Release()
@@ -228,9 +229,50 @@ func BenchmarkHashPrompt(b *testing.B) {
 				b.SetBytes(int64(len(p.Body)))
 				b.ReportAllocs()
 				for b.Loop() {
-					c.hashPrompt(p, "m", "", 1000).release()
+					c.hashPrompt(p, "m", "", 1000, nil).release()
 				}
 			})
 		}
 	}
+}
+
+// TestCountedTextIsKnownByItsTokens: a text whose token ids are known here is looked up in
+// what engines tell by the same keys as a prompt of these ids, and goes on to be known by its
+// text in what they are sent.
+func TestCountedTextIsKnownByItsTokens(t *testing.T) {
+	c := cachesOfM()
+	c.scopes["m"].scopes = []fleet.ExactScope{{Model: "m", Block: 16}, {Model: "served", Block: 32}}
+	var ids []uint32
+	var list strings.Builder
+	for i := range uint32(10_000) {
+		ids = append(ids, i*7919%50_000)
+		fmt.Fprintf(&list, "%d,", ids[i])
+	}
+	asIDs := c.hashPrompt(mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":[`+strings.TrimSuffix(list.String(), ",")+`]}`), "m", "", 10_000, nil)
+	text := c.hashPrompt(mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":"`+words+`"}`), "m", "", 10_000, ids)
+	if len(text.exact) != 2 || len(asIDs.exact) != 2 {
+		t.Fatalf("%d and %d chains", len(text.exact), len(asIDs.exact))
+	}
+	for i := range text.exact {
+		a, b := text.exact[i].keys(), asIDs.exact[i].keys()
+		if len(a) < 300 || shared(a, b) != len(a) || len(a) != len(b) || text.exact[i].length != asIDs.exact[i].length {
+			t.Errorf("chain %d: %d keys, %d of them as those of the ids, which are %d", i, len(a), shared(a, b), len(b))
+		}
+	}
+	if plain := keysOf(t, openai.RouteCompletions, "m", `{"model":"m","prompt":"`+words+`"}`); shared(plain, text.sent.keys()) != len(plain) || len(plain) == 0 || !text.growing {
+		t.Errorf("what it is sent is known by %d keys of %d", shared(plain, text.sent.keys()), len(plain))
+	}
+	if got := text.tokensIn(&text.exact[0], 10); got != 160 {
+		t.Errorf("10 blocks of 16 are %d tokens", got)
+	}
+}
+
+func mustPeekRoute(t *testing.T, route openai.Route, body string) *openai.Peeked {
+	t.Helper()
+	p, err := openai.Peek(route, []byte(body), openai.PeekOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Release)
+	return p
 }

@@ -83,12 +83,31 @@ type plan struct {
 	fanFault *failure
 	// generate is the request in tokens, for engines that take them; nil: none does.
 	generate *generate.Request
+	// counted are the token ids of the prompts of a request that is not sent in tokens, where
+	// they were counted here; nil: they were not.
+	counted [][]uint32
 	// translated is set where some engine is sent chat instead of the client's API.
 	translated *translation
 	// translationFault is why the client's request cannot be made into chat, whatever
 	// the state of this router.
 	translationFault *failure
 	ungated          *ungated // set for requests that need no admission
+}
+
+// prompts are the token ids of the request's prompts; nil where they are not known here.
+func (p *plan) prompts() [][]uint32 {
+	if p.generate != nil {
+		return p.generate.Prompts
+	}
+	return p.counted
+}
+
+// firstPrompt are the token ids of the first prompt; nil where they are not known here.
+func (p *plan) firstPrompt() []uint32 {
+	if all := p.prompts(); len(all) > 0 {
+		return all[0]
+	}
+	return nil
 }
 
 // retain takes a share of the request for a prefill leg.
@@ -162,7 +181,7 @@ func (x *request) freeBodies() {
 		next := b.next
 		b.prefill, b.decode, b.next = nil, nil, nil
 		b.requests = [2]engine.Request{}
-		b.pair, b.plan, b.handOff = engine.Pair{}, engine.Plan{}, nil
+		b.pair, b.plan, b.handOff, b.tokens = engine.Pair{}, engine.Plan{}, nil, false
 		clear(b.header)
 		clear(b.rankHeaders[0])
 		clear(b.rankHeaders[1])

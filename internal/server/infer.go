@@ -71,6 +71,9 @@ func (q *request) dispatch() {
 		c.Path += "?" + q.r.URL.RawQuery
 	}
 	c.Header = q.r.Header
+	if c.Client = q.key; c.Client == "" {
+		c.Client = peer(q.r.RemoteAddr)
+	}
 	c.Free, c.Reserve, c.Files, c.Memory = q.free, q.reserve, s, s
 	if r, ok := q.raw.(interface{ Running() }); ok {
 		r.Running()

@@ -204,7 +204,7 @@ func (q *request) access() {
 		ID: q.call.ID, Method: q.r.Method, Client: peer(q.r.RemoteAddr), Key: q.key,
 		Model: rec.Model, Class: rec.Class, Resource: rec.Resource,
 		Prefill: rec.PrefillRank, PrefillID: rec.PrefillName, Decode: rec.DecodeRank, DecodeID: rec.DecodeName,
-		Attempts: rec.Attempts, Failed: rec.Failed, Queued: rec.Queued, Predicted: rec.Predicted, TTFT: rec.TTFT, Total: time.Since(q.call.Arrived),
+		Attempts: rec.Attempts, Failed: rec.Failed, Queued: rec.Queued, Encoded: rec.Encoded, Predicted: rec.Predicted, TTFT: rec.TTFT, Total: time.Since(q.call.Arrived),
 		Status: q.status(), Reason: q.reason, Code: rec.Code, BytesIn: int64(q.length), BytesOut: q.out.bytes,
 		PromptTokens: rec.PromptTokens, OutputTokens: rec.OutputTokens,
 		CacheWhy: rec.Cache.Why, CacheBest: rec.Cache.Best, CacheChosen: rec.Cache.Chosen, CacheReported: rec.Cache.Reported,

@@ -37,6 +37,8 @@ type AccessLine struct {
 	// Queued is the time at the gate, TTFT that to the first output token,
 	// Total that from arrival to the last byte.
 	Queued, TTFT, Total time.Duration
+	// Encoded is the time in which its text became tokens, the wait for that included.
+	Encoded time.Duration
 	// Predicted is how long the request would have waited, of one that was refused
 	// early for it.
 	Predicted time.Duration
@@ -95,6 +97,9 @@ func (l *Log) Access(a *AccessLine) {
 	e.optional("failed", a.Failed)
 	if a.Attempts > 0 || a.Queued > 0 {
 		e.millis("queue_ms", a.Queued)
+	}
+	if a.Encoded > 0 {
+		e.millis("encode_ms", a.Encoded)
 	}
 	e.optional("resource", a.Resource)
 	if a.Predicted > 0 {

@@ -118,7 +118,7 @@ func TestCloseDoesNotWaitForAnOutputThatHangs(t *testing.T) {
 func TestAccessLine(t *testing.T) {
 	a := AccessLine{
 		ID: "abc", Method: "POST", Route: "chat_completions", Model: "m\nfake=1", Prefill: "http://p@0", Decode: "http://d",
-		Attempts: 2, Queued: 1500 * time.Microsecond, TTFT: 20 * time.Millisecond, Total: 3 * time.Second,
+		Attempts: 2, Queued: 1500 * time.Microsecond, Encoded: 2 * time.Millisecond, TTFT: 20 * time.Millisecond, Total: 3 * time.Second,
 		Status: 502, Reason: "upstream_failed", BytesIn: 10, BytesOut: 20, Err: errors.New("it broke"),
 		PromptTokens: 30, OutputTokens: 4, CacheWhy: "load", CacheBest: 25, CacheChosen: 16, CacheReported: -1,
 		PrefixHashes: []byte("a-_9"),
@@ -133,7 +133,7 @@ func TestAccessLine(t *testing.T) {
 			t.Errorf("want one line, got %q", out.String())
 		}
 		if !asJSON {
-			want := `msg=request id=abc method=POST route=chat_completions model="m fake=1" prefill=http://p@0 decode=http://d attempts=2 queue_ms=1.5 ttft_ms=20 total_ms=3000 status=502 reason=upstream_failed bytes_in=10 bytes_out=20 prompt_tokens=30 output_tokens=4 cache_why=load cache_best=25 cache_chosen=16 prefix_hashes=a-_9 error="it broke"` + "\n"
+			want := `msg=request id=abc method=POST route=chat_completions model="m fake=1" prefill=http://p@0 decode=http://d attempts=2 queue_ms=1.5 encode_ms=2 ttft_ms=20 total_ms=3000 status=502 reason=upstream_failed bytes_in=10 bytes_out=20 prompt_tokens=30 output_tokens=4 cache_why=load cache_best=25 cache_chosen=16 prefix_hashes=a-_9 error="it broke"` + "\n"
 			if !strings.HasSuffix(out.String(), want) {
 				t.Errorf("got  %s\nwant …%s", out.String(), want)
 			}

@@ -26,6 +26,12 @@ type Prompt struct {
 	clear, messagesAPI bool
 }
 
+// Counted is a prompt, or a batch of prompts, whose tokens were counted by the model's own
+// tokenizer. Nothing is learned from it.
+func Counted(ids int64, prompts int) Prompt {
+	return Prompt{IDs: ids, Prompts: int64(max(prompts, 1))}
+}
+
 // IsExact reports whether there is nothing to estimate.
 func (p *Prompt) IsExact() bool { return p.IDs > 0 && p.text() == 0 && p.Media == 0 }
 
