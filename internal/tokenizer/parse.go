@@ -222,7 +222,7 @@ func (t *Tokenizer) addTokens(list []addedToken) error {
 
 // size adds up what the tokenizer holds.
 func (t *Tokenizer) size() int64 {
-	n := int64(len(t.tokens))*int64(unsafe.Sizeof(token{})) + t.vocab.bytes() + int64(len(t.decoder))
+	n := int64(len(t.tokens))*int64(unsafe.Sizeof(token{})) + t.vocab.bytes() + int64(len(t.decoder)) + t.text.memory()
 	for i := range t.tokens {
 		n += int64(len(t.tokens[i].text))
 	}

@@ -16,6 +16,8 @@ type Tokenizer struct {
 	vocabulary int
 	// decoder is the section "decoder" of the file, nil without one.
 	decoder json.RawMessage
+	// text is what parseDecoder made of it.
+	text decoding
 
 	memory int64
 }

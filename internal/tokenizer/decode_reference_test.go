@@ -1,0 +1,177 @@
+package tokenizer
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// What the reference makes of ids is in testdata, written by testdata/decode_reference.py.
+
+func readJSON(t testing.TB, name string, to any) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type smallCase struct {
+	IDs           []uint32
+	Skipped, Text string
+}
+
+type smallFile struct {
+	Name      string
+	Tokenizer json.RawMessage
+	Cases     []smallCase
+}
+
+func smallFiles(t testing.TB) (files []smallFile) {
+	readJSON(t, "decode_small.json", &files)
+	return files
+}
+
+func parsed(t testing.TB, data []byte) *Tokenizer {
+	t.Helper()
+	tok, err := Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+// All kinds of decoders, with ids of characters that are not complete, of bytes, of special
+// tokens, and of none.
+func TestDecodeAsTheReference(t *testing.T) {
+	for _, f := range smallFiles(t) {
+		t.Run(f.Name, func(t *testing.T) {
+			tok := parsed(t, f.Tokenizer)
+			for _, c := range f.Cases {
+				for _, skip := range []bool{false, true} {
+					want := c.Text
+					if skip {
+						want = c.Skipped
+					}
+					o := DecodeOptions{SkipSpecial: skip, SpacesBetweenSpecial: true}
+					if got := string(tok.Decode(nil, c.IDs, o)); got != want {
+						t.Errorf("%v, skip %v: %q; want %q", c.IDs, skip, got, want)
+					}
+					checkStream(t, tok, c.IDs, o)
+				}
+			}
+		})
+	}
+}
+
+// checkStream holds a stream to what it says of itself: what it has given is the beginning
+// of the text of whatever comes, and it holds back nothing that is certain.
+func checkStream(t testing.TB, tok *Tokenizer, ids []uint32, o DecodeOptions) {
+	t.Helper()
+	var s Stream
+	s.Begin(tok, o)
+	var out []byte
+	for n, id := range ids {
+		out = s.Append(out, id)
+		if !utf8.Valid(out) {
+			t.Errorf("%v: %q after %d", ids, out, n+1)
+		}
+		fork := s
+		fork.run = append([]byte(nil), s.run...)
+		if got, want := string(fork.Flush(append([]byte(nil), out...))), string(tok.Decode(nil, ids[:n+1], o)); got != want {
+			t.Errorf("%v after %d: %q; want %q", ids, n+1, got, want)
+		}
+		if s.parts > 0 && utf8.FullRune(s.part[:s.parts]) {
+			t.Errorf("%v after %d: %x is held back", ids, n+1, s.part[:s.parts])
+		}
+	}
+}
+
+// draw is the generator of decode_reference.py.
+type draw uint64
+
+func (d *draw) below(n int) int {
+	*d = *d*6364136223846793005 + 1442695040888963407
+	return int(uint64(*d>>33) % uint64(n))
+}
+
+// realTokenizers is the directory of tokenizers that test/tokenizers/install.sh fetches.
+func realTokenizers(t testing.TB) string {
+	home, _ := os.UserHomeDir()
+	dir := cmp.Or(os.Getenv("SLUICE_TEST_TOKENIZERS"), filepath.Join(home, ".cache", "sluice", "tokenizers"))
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("left out: no real tokenizers in %s (test/tokenizers/install.sh)", dir)
+	}
+	return dir
+}
+
+// Random ids of real vocabularies, at every cut.
+func TestDecodeRealVocabularies(t *testing.T) {
+	var want map[string]struct {
+		Vocabulary int
+		Digests    []string
+	}
+	readJSON(t, "decode_real.json", &want)
+	dir := realTokenizers(t)
+	for name, w := range want {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data, err := os.ReadFile(filepath.Join(dir, name, "tokenizer.json"))
+			if err != nil {
+				t.Skip("left out: ", err)
+			}
+			tok := parsed(t, data)
+			d := draw(1)
+			for i, block := range w.Digests {
+				digest := sha256.New()
+				for range 50 {
+					ids := drawIDs(&d, w.Vocabulary)
+					var all, skipped Stream
+					all.Begin(tok, DecodeOptions{SpacesBetweenSpecial: true})
+					skipped.Begin(tok, DecodeOptions{SkipSpecial: true})
+					var text, short []byte
+					for _, id := range ids {
+						text, short = all.Append(text, id), skipped.Append(short, id)
+						digest.Write(append(flushed(&all, text), 0))
+						digest.Write(append(flushed(&skipped, short), 0))
+					}
+				}
+				if got := hex.EncodeToString(digest.Sum(nil))[:12]; got != block {
+					t.Errorf("texts of block %d: digest %s; want %s", i, got, block)
+				}
+			}
+		})
+	}
+}
+
+// flushed is what a text would be if it ended now.
+func flushed(s *Stream, text []byte) []byte {
+	fork := *s
+	fork.run = append([]byte(nil), s.run...)
+	return fork.Flush([]byte(strings.Clone(string(text))))
+}
+
+func drawIDs(d *draw, size int) []uint32 {
+	kind := d.below(4)
+	ids := make([]uint32, 1+d.below(12))
+	for i := range ids {
+		n := d.below(size + 20)
+		switch {
+		case kind == 1, kind == 2 && d.below(2) > 0:
+			n %= 600
+		case kind == 3 && d.below(3) == 0:
+			n = size - n%300
+		}
+		ids[i] = uint32(n)
+	}
+	return ids
+}
