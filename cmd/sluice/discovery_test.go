@@ -32,7 +32,7 @@ func TestWorkersOfAFile(t *testing.T) {
 	p.untilListed(map[string]string{a: "configuration ready", "source configuration": "ok", "source file": "failing"})
 
 	// One of the list has another owner, and one is wrong.
-	replace(t, file, `{"version": 1, "workers": [{"id": "x", "url": "`+b+`"}, {"url": "`+a+`"}, {"url": "grpc://c:1"}]}`)
+	replace(t, file, `{"version": 1, "workers": [{"id": "x", "url": "`+b+`"}, {"url": "`+a+`"}, {"url": "ftp://c:1"}]}`)
 	p.untilListed(map[string]string{a: "configuration ready", b: "file ready", "source configuration": "ok", "source file": "ok"})
 	p.line("workers.json:1: workers[2].url")
 	p.line("already registered by configuration")

@@ -138,7 +138,7 @@ type Discovery struct {
 	CheckInterval time.Duration `yaml:"discovery_check_interval_secs" default:"5" unit:"secs" range:"0.05:86400" onlywith:"discovery_file" help:"Time between two looks at discovery_file."`
 	WorkersState  string        `yaml:"workers_state" help:"File in which workers that were registered by request are kept over a restart, with their keys, readable by its owner only. Without it they are gone after a restart."`
 	SourceHold    time.Duration `yaml:"source_hold_secs" default:"60" unit:"secs" help:"A source that declares no worker any more, or drops more than half of more than 3 at once, is not believed at once: the drop takes effect when it was read three times, or after this time. Workers that fail their health checks go at once. Workers that are replaced stay until the new ones are ready, for this time at most. 0: every drop takes effect at once."`
-	DNSNames      []DNSName     `yaml:"discovery_dns_names" help:"Names in DNS whose addresses are workers, each as NAME:PORT with settings after commas: engines.internal:30000,worker_type=prefill,labels.zone=a. Settings are scheme (http or https), family (auto: IPv4 if there are such addresses, else IPv6; ipv4; ipv6; both) and those of workers that are single values; labels.NAME sets a label. A flag for each name; in the variable spaces between them, in the file a list."`
+	DNSNames      []DNSName     `yaml:"discovery_dns_names" help:"Names in DNS whose addresses are workers, each as NAME:PORT with settings after commas: engines.internal:30000,worker_type=prefill,labels.zone=a. Settings are scheme (http, https, grpc or grpcs), family (auto: IPv4 if there are such addresses, else IPv6; ipv4; ipv6; both) and those of workers that are single values; labels.NAME sets a label. A flag for each name; in the variable spaces between them, in the file a list."`
 	DNSServer     string        `yaml:"discovery_dns_server" onlywith:"discovery_dns" help:"Name server, as HOST or HOST:PORT, in place of those of /etc/resolv.conf."`
 	DNSInterval   time.Duration `yaml:"discovery_dns_min_interval_secs" default:"5" unit:"secs" range:"0.05:300" onlywith:"discovery_dns" help:"Shortest time between two questions for a name. Else it is asked again when the shortest time to live in its answer is over, and every 5 minutes at least."`
 }
@@ -371,7 +371,7 @@ func (t WorkerType) Role() admission.Role {
 type Worker struct {
 	// URL is canonical once loaded: lower-case scheme and host, no default port, no
 	// trailing slash.
-	URL                 string            `json:"url" yaml:"url" required:"true" help:"Base URL, http or https, with a path where the engine is behind one. A final /v1 is left out, with a warning: it belongs to the paths of requests."`
+	URL                 string            `json:"url" yaml:"url" required:"true" help:"Base URL: http or https, with a path where the engine is behind one, or grpc or grpcs with a port and no path for an engine that takes token ids. A final /v1 is left out, with a warning: it belongs to the paths of requests."`
 	Type                WorkerType        `json:"worker_type" yaml:"worker_type" choices:"regular|prefill|decode" default:"regular" help:"Role of the worker. prefill and decode require fleet.pd_disaggregation, regular requires that it is off."`
 	BootstrapPort       BootstrapPort     `json:"bootstrap_port" yaml:"bootstrap_port" defaultdoc:"what /server_info says, else 8998" help:"Port at which decode finds a prefill worker (SGLang's --disaggregation-bootstrap-port), or none to send null."`
 	Backend             string            `json:"backend" yaml:"backend" choices:"auto|sglang|vllm" defaultdoc:"auto" help:"Engine of the worker; auto detects it."`
@@ -389,7 +389,7 @@ type Worker struct {
 	MaxRunningRequests  int64             `json:"max_running_requests" yaml:"max_running_requests" range:"1:" defaultdoc:"what it tells" help:"Maximum number of requests that run at once, per rank: with as many calls booked on it, pending or active, it gets no others. What a worker reports is no limit; classes go by it where another capacity is not known."`
 	PrefillMaxInflight  int64             `json:"prefill_max_inflight_requests" yaml:"prefill_max_inflight_requests" range:"1:" defaultdoc:"prefill_max_inflight_requests_per_worker" help:"Maximum number of requests in prefill on this worker, per rank, in place of admission.prefill_max_inflight_requests_per_worker."`
 	Priority            *int              `json:"priority" yaml:"priority" range:"0:1000" defaultdoc:"50" help:"Of the workers with room for a request, those with the highest priority are used; the others only while none of these has room. No request waits for a worker of higher priority."`
-	TLS                 WorkerTLS         `json:"-" yaml:"tls" help:"TLS settings for an https URL, where the system's certificate authorities are not sufficient."`
+	TLS                 WorkerTLS         `json:"-" yaml:"tls" help:"TLS settings for an https or grpcs URL, where the system's certificate authorities are not sufficient."`
 	// DPSize overrides the number of data-parallel ranks that the worker names, where
 	// fleet.dp_aware is set. Zero: what the worker says.
 	DPSize int `json:"dp_size" yaml:"-"`

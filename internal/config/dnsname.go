@@ -30,7 +30,7 @@ const (
 type DNSWorkers struct {
 	Name   string // as it is asked for
 	Port   int
-	Scheme string // http or https
+	Scheme string // http, https, grpc or grpcs
 	Family string
 	// Worker has the settings of each worker; its URL is empty.
 	Worker Worker
@@ -94,10 +94,11 @@ func (w *DNSWorkers) set(worker *group, root reflect.Value, key, value string) e
 		w.Worker.Labels[label] = value
 		return nil
 	case key == "scheme":
-		if w.Scheme = value; value != "http" && value != "https" {
-			return errors.New("has a scheme that is neither http nor https")
+		switch w.Scheme = value; value {
+		case "http", "https", "grpc", "grpcs":
+			return nil
 		}
-		return nil
+		return errors.New("has a scheme that is none of http, https, grpc and grpcs")
 	case key == "family":
 		switch w.Family = value; value {
 		case FamilyAuto, FamilyIPv4, FamilyIPv6, FamilyBoth:
@@ -193,7 +194,7 @@ func (w *DNSWorkers) complete(cfg *Config, read ReadFile, from Origin) (Worker, 
 	if worker.ModelID == "" {
 		worker.ModelID = cfg.Fleet.ModelID
 	}
-	if w.Scheme == "https" && worker.TLS.ServerName == "" {
+	if (w.Scheme == "https" || w.Scheme == "grpcs") && worker.TLS.ServerName == "" {
 		worker.TLS.ServerName = strings.TrimSuffix(w.Name, ".") // its URL has an address
 	}
 	return worker, sub.errs

@@ -376,8 +376,8 @@ func (l *loader) checkTLS(w *Worker, path, source string) {
 	if t.IsZero() {
 		return
 	}
-	if strings.HasPrefix(w.URL, "http://") {
-		l.fail(path+".tls", source, w.URL, "is only for https URLs")
+	if strings.HasPrefix(w.URL, "http://") || strings.HasPrefix(w.URL, "grpc://") {
+		l.fail(path+".tls", source, w.URL, "is only for https and grpcs URLs")
 	}
 	if t.InsecureSkipVerify {
 		l.warn(path+".tls.insecure_skip_verify", source, "the certificate of %s is not checked", w.URL)

@@ -78,7 +78,7 @@ func TestWorkerListLeavesOutWhatIsWrong(t *testing.T) {
 - just text
 - url: http://port:1
   bootstrap_port: many
-- url: grpc://grpc:1
+- url: grpc://noport
 - url: http://labels:1
   labels: [a]
 - url: http://id:1
@@ -228,7 +228,7 @@ func TestDNSNames(t *testing.T) {
 		"e:1,adapters=x":            "none of scheme",
 		"e:1,labels=x":              "none of scheme",
 		"e:1,api_key=x":             "api_key_file",
-		"e:1,scheme=ftp":            "neither http nor https",
+		"e:1,scheme=ftp":            "none of http, https, grpc and grpcs",
 		"e:1,family=ipv5":           "none of auto",
 		"e:1,block_size=x":          "block_size=x",
 		"e:1,labels.=x":             "which cannot be one",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/grpcchannel"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
@@ -88,7 +89,7 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 		limiter: checkLimiter{max: o.maxProbes}, askers: checkLimiter{max: 2 * o.maxProbes}, readers: checkLimiter{max: o.maxProbes},
 		transport: upstream.Config{
 			APIKey: cfg.Auth.WorkerAPIKey.Reveal(), IdleTimeout: cfg.Timeouts.WorkerIdle, ConnectTimeout: cfg.Timeouts.Connect,
-			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet,
+			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet, OpenChannel: grpcchannel.Open,
 		},
 		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{}, heldOut: map[string]heldOut{}, registrations: make(chan struct{}, 1),
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),

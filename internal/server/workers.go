@@ -243,7 +243,7 @@ func (s *Server) readWorker(body []byte, url string) (config.Worker, *openai.Err
 		return w, openai.InvalidRequest("url", "url is missing; it is the worker's base URL, like http://10.0.0.1:30000")
 	}
 	if !strings.Contains(w.URL, "://") {
-		return w, openai.InvalidRequest("url", "url must begin with http:// or https://; it is the worker's base URL, like http://10.0.0.1:30000")
+		return w, openai.InvalidRequest("url", "url must begin with http:// or https://, or with grpc:// or grpcs://; it is the worker's base URL, like http://10.0.0.1:30000")
 	}
 	var e *openai.Error
 	if w.Type, e = s.workerType(string(w.Type)); e != nil {

@@ -2,7 +2,11 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"syscall"
+	"time"
 )
 
 // Channel carries calls to an engine that speaks gRPC. Methods are full names
@@ -55,3 +59,40 @@ type StatusError struct {
 }
 
 func (e *StatusError) Error() string { return fmt.Sprintf("%s: %s", e.Name, e.Message) }
+
+// ChannelConfig is what a channel to one engine is made of.
+type ChannelConfig struct {
+	// Addr is the engine's host and port, as errors name it; Authority is what requests name.
+	Addr, Authority string
+	// Dial opens a connection to the engine, TLS included. Its error is an *[Error]. It
+	// counts the connection; closing it ends that.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Secure tells that Dial agrees on TLS.
+	Secure bool
+	// APIKey is sent with every call as "authorization: Bearer …".
+	APIKey string
+	// ConnectTimeout bounds what comes after Dial until the connection can be used;
+	// negative: nothing does. DeadPeerTimeout is that of Config, which Dial sees to.
+	ConnectTimeout, DeadPeerTimeout time.Duration
+	// MaxHeaderBytes bounds the metadata of an answer.
+	MaxHeaderBytes int
+}
+
+// NewCanceled completes e for a call whose ctx has ended.
+func NewCanceled(ctx context.Context, e *Error) *Error { return canceled(ctx, e) }
+
+// NewTimeout completes e for a call of which a limit has passed.
+func NewTimeout(limit string, value time.Duration, e *Error) *Error {
+	e.Kind, e.Limit, e.LimitValue, e.Err = KindTimeout, limit, value, errLimit
+	return e
+}
+
+// NewBroken completes e for a call whose connection ended with err.
+func NewBroken(err error, deadPeer time.Duration, e *Error) *Error {
+	e.Err = err
+	classify(e, err)
+	if errors.Is(err, syscall.ETIMEDOUT) {
+		e.Kind, e.Limit, e.LimitValue = KindTimeout, LimitDeadPeer, deadPeer
+	}
+	return e
+}

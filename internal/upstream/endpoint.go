@@ -30,7 +30,7 @@ const (
 	MaxIdleTimeout = 4900 * time.Millisecond
 )
 
-// TLS is how an https engine is trusted and how sluice names itself to it. The
+// TLS is how an https or grpcs engine is trusted and how sluice names itself to it. The
 // zero value trusts the system's certificates.
 type TLS struct {
 	CAFile     string         // PEM file; only these authorities are trusted
@@ -71,6 +71,9 @@ type Config struct {
 	MaxHeaderBytes int
 	// Sockets, if not nil, counts the endpoint's connections, with those of others.
 	Sockets *Sockets
+	// OpenChannel makes the channel of an engine that speaks gRPC; needed where URL begins
+	// with grpc:// or grpcs://. It does not connect.
+	OpenChannel func(ChannelConfig) (Channel, error)
 	// Dial replaces net.Dialer, for tests.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
@@ -124,9 +127,9 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// tlsConfig is nil for http.
+// tlsConfig is nil for http and grpc.
 func (c *Config) tlsConfig(b workerurl.URL) (*tls.Config, error) {
-	if b.Scheme != "https" {
+	if !b.Secure() {
 		return nil, nil
 	}
 	t := &tls.Config{
@@ -178,7 +181,7 @@ type counters struct {
 }
 
 // transport carries requests; one implementation is this package's own, one
-// net/http's.
+// net/http's, one has a channel.
 type transport interface {
 	do(ctx context.Context, req *Request) (*Response, error)
 	idle() int // connections kept warm
@@ -188,7 +191,9 @@ type transport interface {
 
 // Endpoint is one engine. It owns its connections and is safe for concurrent use.
 type Endpoint struct {
-	t transport // immutable
+	// immutable
+	t       transport
+	channel Channel // nil for HTTP
 
 	// atomic
 	closed atomic.Bool
@@ -216,13 +221,24 @@ func NewEndpoint(cfg Config) (*Endpoint, error) {
 		return nil, fmt.Errorf("cannot set up TLS for %s: %w", base, err)
 	}
 	e := &Endpoint{cfg: cfg, base: base, addr: base.Addr()}
-	if cfg.HTTP2 || cfg.NetHTTP {
+	switch {
+	case base.GRPC():
+		t, err := newGRPC(e, tc)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use gRPC for %s: %w", base, err)
+		}
+		e.t, e.channel = t, t.channel
+	case cfg.HTTP2 || cfg.NetHTTP:
 		e.t = newNetHTTP(e, tc)
-	} else {
+	default:
 		e.t = newOwn(e, tc)
 	}
 	return e, nil
 }
+
+// Channel is what carries calls to an engine that speaks gRPC, nil for one that speaks
+// HTTP.
+func (e *Endpoint) Channel() Channel { return e.channel }
 
 // Base is the engine's canonical URL.
 func (e *Endpoint) Base() workerurl.URL { return e.base }
@@ -230,6 +246,10 @@ func (e *Endpoint) Base() workerurl.URL { return e.base }
 // Do sends req and returns when the head of the response is in, whatever its
 // status. The error is an *[Error]. When ctx ends, before or after Do returned,
 // the connection is closed at once.
+//
+// To an engine that speaks gRPC it is one unary call: Path is the full name of the method,
+// the body the message, and so is the answer's; Method is not looked at. A gRPC status that
+// is not OK becomes an HTTP status with an error as OpenAI's API forms it.
 func (e *Endpoint) Do(ctx context.Context, req *Request) (*Response, error) {
 	e.n.requests.Add(1)
 	if err := checkRequest(req); err != nil {
@@ -256,9 +276,13 @@ func (e *Endpoint) Close() {
 
 // Stats returns the counts as of now.
 func (e *Endpoint) Stats() Stats {
-	return Stats{
+	s := Stats{
 		Requests: e.n.requests.Load(), Dials: e.n.dials.Load(), Reuses: e.n.reuses.Load(),
 		Stale: e.n.stale.Load(), Resends: e.n.resends.Load(),
 		Active: e.n.active.Load(), Idle: int64(e.t.idle()),
 	}
+	if e.channel != nil {
+		s.Active = int64(e.channel.Active())
+	}
+	return s
 }

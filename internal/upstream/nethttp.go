@@ -70,7 +70,8 @@ func newNetHTTP(e *Endpoint, tc *tls.Config) *netHTTP {
 	return t
 }
 
-func (t *netHTTP) closeIdle() { t.rt.CloseIdleConnections() }
+func (t *netHTTP) closeIdle()    { t.rt.CloseIdleConnections() }
+func (t *netHTTP) opened() int64 { return t.open.Load() }
 
 // close also makes net/http close the connections in use when they are free.
 func (t *netHTTP) close() {

@@ -26,7 +26,7 @@ type Sockets struct {
 	mu sync.Mutex
 	// guarded by mu
 	pools heap.Heap[*pool]
-	nets  map[*netHTTP]struct{}
+	nets  map[lender]struct{}
 }
 
 // Open is how many connections are open now or being opened.
@@ -36,8 +36,8 @@ func (s *Sockets) Open() int64 { return s.open.Load() }
 func (s *Sockets) BeforeDial(f func()) { s.opening.Store(&f) }
 
 // CloseIdle closes up to n connections that carry no request, those first that have
-// been unused for longest, and returns how many. net/http's client can only close all
-// idle connections to an engine, so with it these may be more than n.
+// been unused for longest, and returns how many. net/http's client and gRPC's can only
+// close all idle connections to an engine, so with them these may be more than n.
 func (s *Sockets) CloseIdle(n int) (closed int) {
 	for closed < n {
 		c := s.oldest()
@@ -53,9 +53,16 @@ func (s *Sockets) CloseIdle(n int) (closed int) {
 	return closed
 }
 
-// closeIdleNet closes idle connections of net/http's client until they are n.
+// lender is an endpoint's connections as a client has them that is not this package's own.
+type lender interface {
+	idle() int // connections that carry no request
+	closeIdle()
+	opened() int64 // all connections
+}
+
+// closeIdleNet closes idle connections of such clients until they are n.
 func (s *Sockets) closeIdleNet(n int) (closed int) {
-	var idle []*netHTTP
+	var idle []lender
 	s.mu.Lock()
 	for t := range s.nets {
 		if t.idle() > 0 {
@@ -67,27 +74,27 @@ func (s *Sockets) closeIdleNet(n int) (closed int) {
 		if closed >= n {
 			break
 		}
-		before := t.open.Load()
+		before := t.opened()
 		t.closeIdle()
-		closed += max(int(before-t.open.Load()), 0)
+		closed += max(int(before-t.opened()), 0)
 	}
 	return closed
 }
 
-// addNet takes in a client of net/http's, dropNet forgets it.
-func (s *Sockets) addNet(t *netHTTP) {
+// addNet takes in another client, dropNet forgets it.
+func (s *Sockets) addNet(t lender) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.nets == nil {
-		s.nets = map[*netHTTP]struct{}{}
+		s.nets = map[lender]struct{}{}
 	}
 	s.nets[t] = struct{}{}
 }
 
-func (s *Sockets) dropNet(t *netHTTP) {
+func (s *Sockets) dropNet(t lender) {
 	if s == nil {
 		return
 	}
@@ -157,7 +164,7 @@ func (s *Sockets) unlist(p *pool) {
 	}
 }
 
-// countedConn is a connection of net/http's client.
+// countedConn is a connection of another client.
 type countedConn struct {
 	net.Conn
 	sockets *Sockets

@@ -20,7 +20,7 @@ const MaxLen = 2048
 // URL is a worker's base URL in canonical form: two values are equal exactly when
 // they mean the same engine.
 type URL struct {
-	Scheme string // "http" or "https"
+	Scheme string // "http", "https", "grpc" or "grpcs"
 	Host   string // lower case; an IP without brackets, its zone after "%"
 	Port   string // decimal, never empty
 	Path   string // escaped; "", or begins with "/" and does not end with it
@@ -31,14 +31,17 @@ var (
 	hostWord   = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?$`)
 )
 
+var errScheme = errors.New("must begin with http:// or https://, or with grpc:// or grpcs://")
+
 // Parse reads a worker's base URL. Scheme and host become lower case, addresses
 // take their shortest form, the default port and slashes at the end go, and so does
 // a final "/v1", which belongs to the paths of requests: "http://Host:80/base/v1/"
 // and "http://host/base" are the same engine. Users, queries, fragments, dot
-// segments and other schemes are refused.
+// segments and other schemes are refused. A URL that begins with grpc:// or grpcs:// needs
+// a port and has no path.
 //
 // The error is a predicate that fits after the name of the setting ("must begin with
-// http:// or https://"). It does not repeat the URL, which may hold a password.
+// http://, …"). It does not repeat the URL, which may hold a password.
 func Parse(raw string) (URL, error) {
 	if len(raw) > MaxLen {
 		return URL{}, fmt.Errorf("is longer than %d bytes", MaxLen)
@@ -48,15 +51,14 @@ func Parse(raw string) (URL, error) {
 	}
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || !schemeWord.MatchString(scheme) {
-		return URL{}, errors.New("must begin with http:// or https://")
+		return URL{}, errScheme
 	}
 	u := URL{Scheme: strings.ToLower(scheme)}
 	switch u.Scheme {
 	case "http", "https":
 	case "grpc", "grpcs":
-		return URL{}, errors.New("must begin with http:// or https://; gRPC is not available yet")
 	default:
-		return URL{}, errors.New("must begin with http:// or https://")
+		return URL{}, errScheme
 	}
 	for i := range len(rest) {
 		switch c := rest[i]; {
@@ -133,6 +135,9 @@ func (u *URL) setAuthority(authority string) error {
 		u.Host = strings.TrimSuffix(strings.ToLower(host), ".")
 	}
 	if port == "" {
+		if u.GRPC() {
+			return fmt.Errorf("must have a port; write it like %s://host:50051", u.Scheme)
+		}
 		u.Port = defaultPort(u.Scheme)
 		return nil
 	}
@@ -158,16 +163,29 @@ func (u *URL) setPath(path string) error {
 			return errors.New("has a dot segment in its path")
 		}
 	}
+	if u.GRPC() && p != "" {
+		return errors.New("must have no path: the methods of gRPC have none in front of them")
+	}
 	u.Path = p
 	return nil
 }
 
+// defaultPort is empty where the port is always written.
 func defaultPort(scheme string) string {
-	if scheme == "https" {
+	switch scheme {
+	case "http":
+		return "80"
+	case "https":
 		return "443"
 	}
-	return "80"
+	return ""
 }
+
+// GRPC tells whether the engine speaks gRPC.
+func (u URL) GRPC() bool { return u.Scheme == "grpc" || u.Scheme == "grpcs" }
+
+// Secure tells whether the engine is reached by TLS.
+func (u URL) Secure() bool { return u.Scheme == "https" || u.Scheme == "grpcs" }
 
 // Addr is the address to dial, host and port.
 func (u URL) Addr() string { return net.JoinHostPort(u.Host, u.Port) }

@@ -18,7 +18,7 @@ func TestOneSpellingOfIPv6(t *testing.T) {
 		{"http://[fe80::1%25eth0]:1", "http://[fe80::1%25eth0]:1"},
 		{"http://::1", "!has an IPv6 address without brackets; write it like http://[::1]:30000"},
 		{"https://2001:db8::1", "!has an IPv6 address without brackets; write it like https://[::1]:30000"},
-		{"::1", "!must begin with http:// or https://"},
+		{"::1", "!must begin with http:// or https://, or with grpc:// or grpcs://"},
 		{"http://[::1", "!has an IPv6 address without its closing bracket, or something between that and the port"},
 		{"http://[::1]30000", "!has an IPv6 address without its closing bracket, or something between that and the port"},
 		{"http://[1.2.3.4]", "!has no IPv6 address in its brackets"},
@@ -45,16 +45,22 @@ func TestOneWorkerWhateverTheSlash(t *testing.T) {
 		{"http://a/V1%2Fx/y", "http://a/V1%2Fx/y"},
 		{"http://10.0.0.1:30000", "http://10.0.0.1:30000"},
 		{"http://my_host.svc.", "http://my_host.svc"},
+		{"GRPC://Host:50051", "grpc://host:50051"},
+		{"grpcs://[::1]:443/", "grpcs://[::1]:443"},
+		{"grpc://h:80/v1", "grpc://h:80"},
 	})
 }
 
 func TestURLsRefused(t *testing.T) {
 	checkURLs(t, [][2]string{
 		{"", "!is empty; write a URL like http://10.0.0.1:30000"},
-		{"a:30000", "!must begin with http:// or https://"},
-		{"//a", "!must begin with http:// or https://"},
-		{"ftp://a", "!must begin with http:// or https://"},
-		{"grpc://a:1", "!must begin with http:// or https://; gRPC is not available yet"},
+		{"a:30000", "!must begin with http:// or https://, or with grpc:// or grpcs://"},
+		{"//a", "!must begin with http:// or https://, or with grpc:// or grpcs://"},
+		{"ftp://a", "!must begin with http:// or https://, or with grpc:// or grpcs://"},
+		{"grpc://a", "!must have a port; write it like grpc://host:50051"},
+		{"grpcs://[::1]", "!must have a port; write it like grpcs://host:50051"},
+		{"grpc://a:1/base", "!must have no path: the methods of gRPC have none in front of them"},
+		{"grpc://a:0", "!must have a port from 1 to 65535 after the colon"},
 		{"http://", "!has no host"},
 		{"http://:1", "!has no host"},
 		{"http:///x", "!has no host"},
