@@ -1,0 +1,74 @@
+package chattemplate
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// render renders a source with variables: the text, or the error in angle brackets.
+func render(t *testing.T, source string, pairs ...Value) string {
+	t.Helper()
+	tm, err := Parse(source, Options{})
+	if err != nil {
+		return "<" + err.Error() + ">"
+	}
+	text, err := tm.Render(context.Background(), &Input{Kwargs: NewDict(pairs...)})
+	if err != nil {
+		return "<" + err.Error() + ">"
+	}
+	return text
+}
+
+func kindOf(err error) Kind {
+	var e *Error
+	if !errors.As(err, &e) {
+		return -1
+	}
+	return e.Kind
+}
+
+func TestErrorsHaveKinds(t *testing.T) {
+	for source, want := range map[string]Kind{
+		"{{ x":                        Syntax,
+		"{% if %}{% endif %}":         Syntax,
+		"{% nonsense %}":              Syntax,
+		"{% include 'x' %}":           Unsupported,
+		"{{ 1|nonsense }}":            Unsupported,
+		"{{ raise_exception('no') }}": Raised,
+		"{{ none + 'x' }}":            Runtime,
+		"{{ x.y.z }}":                 Runtime,
+		"{{ 'x' * 100000000 }}":       Bound,
+		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}":                                Bound,
+		"{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}": Bound,
+		"{{" + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + "}}":        Bound,
+		"{{" + strings.Repeat("not ", 100_000) + "x }}":                                  Bound,
+		"{{ x" + strings.Repeat("|list", 100_000) + " }}":                                Bound,
+		"{{ 1" + strings.Repeat(" + 1", 100_000) + " }}":                                 Bound,
+	} {
+		tm, err := Parse(source, Options{})
+		if err == nil {
+			_, err = tm.Render(context.Background(), &Input{})
+		}
+		if got := kindOf(err); got != want {
+			t.Errorf("%.60s: kind %d, want %d: %v", source, got, want, err)
+		}
+	}
+}
+
+func TestRenderEndsWithItsContext(t *testing.T) {
+	tm, err := Parse("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}", Options{MaxSteps: 1 << 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := tm.Render(ctx, &Input{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
