@@ -116,7 +116,7 @@ func (m *Model) RenderChat(ctx context.Context, body []byte) ([]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.tokenizer.Encode(ctx, nil, text, addSpecial)
+	return encode(ctx, m.tokenizer, text, addSpecial)
 }
 
 // RenderText gives the text of a chat request; see RenderChat.
@@ -144,7 +144,7 @@ func (m *Model) renderText(ctx context.Context, body []byte) (text string, addSp
 
 // Encode gives the token ids of a prompt that is text, with the special tokens that the model's authors put around one, as the completions API has it.
 func (m *Model) Encode(ctx context.Context, text string) ([]uint32, error) {
-	return m.tokenizer.Encode(ctx, nil, text, true)
+	return encode(ctx, m.tokenizer, text, true)
 }
 
 // Count is the number of tokens of a prompt that is text.
