@@ -29,6 +29,10 @@ func (x *exchange) run() {
 		x.answer(f)
 		return
 	}
+	if x.plan.answersHere {
+		x.answerHere()
+		return
+	}
 	x.d.budget.earn()
 	x.out.init(&x.request)
 	var last *failure

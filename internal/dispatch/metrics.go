@@ -28,6 +28,7 @@ type Metrics struct {
 
 	models       modelMetrics
 	caches       cacheMetrics
+	text         textMetrics
 	tokenMetrics *tokens.Metrics
 
 	byRoute [numRoutes]routeMetrics
@@ -92,6 +93,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	reg.MustRegister(m.inflight, m.requests, m.duration, m.ttft, m.queue, m.prefill, m.retries, tokenCounts, m.handOffs)
 	m.models.init(reg)
 	m.caches.init(reg)
+	m.text.init(reg)
 	m.tokenMetrics = tokens.NewMetrics(reg)
 	for r := range m.byRoute {
 		name := openai.Route(r).String()

@@ -14,6 +14,12 @@ type Options struct {
 	// Index knows which ranks hold which prompts in their caches. Nil: nothing is known.
 	Index *kv.Index
 
+	// Texts tells how the text of a pool's model becomes tokens. It is called for every
+	// request, and must not wait. Nil: text becomes tokens for no pool.
+	Texts func(pool string) Text
+	// TextQueue orders the work of making tokens; nil: all of it is done at once.
+	TextQueue TextQueue
+
 	// Bounds that are no settings. Zero: the constants below.
 
 	// PrefillGrace is how long a prefill leg may stay open once decode is over.

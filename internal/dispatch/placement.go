@@ -21,6 +21,7 @@ var (
 	firstSteps = []step{
 		{"plan samples", (*placement).planSamples},
 		{"resolve model", (*placement).resolveModel},
+		{"find text", (*placement).findText},
 	}
 	gatedSteps = []step{
 		{"read pins", (*placement).readPins},
@@ -28,6 +29,7 @@ var (
 		{"restrict to route", (*placement).restrictToRoute},
 		{"resolve target", (*placement).resolveTarget},
 		{"read hints", (*placement).readHints},
+		{"read tokens", (*placement).readTokens},
 		{"measure", (*placement).measure},
 		{"find holders", (*placement).findHolders},
 		{"classify", (*placement).classify},
@@ -41,6 +43,7 @@ var (
 		{"read hints", (*placement).readHints},
 		{"find serving", (*placement).findServing},
 		{"read pins", (*placement).readUngatedPins},
+		{"read tokens", (*placement).readTokens},
 	}
 )
 
@@ -56,6 +59,9 @@ func place(x *request) *failure {
 	p.request = x
 	if f := p.do(firstSteps); f != nil {
 		return f
+	}
+	if x.plan.answersHere {
+		return nil
 	}
 	if p.skipsGate() {
 		x.call.Record.Model = x.plan.pool
@@ -102,7 +108,7 @@ func placeOrWait(x *request) *failure {
 		}
 		f = place(x)
 	}
-	waited := mono.Now().Sub(began)
+	waited := mono.Now().Sub(began) - x.call.Record.Encoded
 	x.ticket.NoWorkerWaited = waited
 	if x.ticket.Deadline != 0 { // it was set just now, and is the client's from its arrival
 		x.ticket.Deadline = max(x.ticket.Deadline.Add(-waited), 1)

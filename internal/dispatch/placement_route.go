@@ -14,6 +14,14 @@ func (x *placement) restrictToRoute() *failure {
 	if x.plan.pair {
 		return x.restrictPair()
 	}
+	if x.plan.text.TakesTokens && x.translatable() {
+		if f := x.refuseStored(); f != nil {
+			return f
+		}
+		if f := planTranslation(x.request); f != nil {
+			return f
+		}
+	}
 	if f := x.sticky(); f != nil {
 		return f
 	}

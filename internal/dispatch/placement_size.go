@@ -1,6 +1,9 @@
 package dispatch
 
 import (
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/classify"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokens"
@@ -32,10 +35,10 @@ func (x *placement) classify() *failure {
 	t.Class = c.Class
 	t.StrictPriority, t.PriorityJump = c.StrictPriority, c.PriorityJump
 	if c.HasMaxQueue {
-		t.Deadline = x.d.clock.Now().Add(c.MaxQueue)
+		t.Deadline = x.waitUntil(c.MaxQueue)
 	}
 	if c.ClassDeadline > 0 {
-		t.ClassDeadline = x.d.clock.Now().Add(c.ClassDeadline)
+		t.ClassDeadline = x.waitUntil(c.ClassDeadline)
 	}
 	if t.Legs = p.Samples(); x.plan.generate != nil {
 		t.Legs = len(x.plan.generate.Prompts) * x.plan.generate.Samples
@@ -47,6 +50,11 @@ func (x *placement) classify() *failure {
 		x.expected = p.MaxTokens
 	}
 	return nil
+}
+
+// waitUntil is when a wait of d ends that began before the request's text became tokens.
+func (x *placement) waitUntil(d time.Duration) admission.Instant {
+	return max(x.d.clock.Now().Add(d-x.call.Record.Encoded), 1)
 }
 
 // lengths is how many tokens there are in all prompts.

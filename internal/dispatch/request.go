@@ -92,6 +92,10 @@ type plan struct {
 	// the state of this router.
 	translationFault *failure
 	ungated          *ungated // set for requests that need no admission
+	// text is how the pool's text becomes tokens; zero: it does not here.
+	text Text
+	// answersHere: no engine is needed.
+	answersHere bool
 }
 
 // prompts are the token ids of the request's prompts; nil where they are not known here.

@@ -1,0 +1,163 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-router/sluice/internal/mono"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokenizer/queue"
+)
+
+// findText finds out how the text of the pool's model becomes tokens, and refuses what
+// engines that take tokens have no route for.
+func (x *placement) findText() *failure {
+	if x.d.opts.Texts == nil {
+		return nil
+	}
+	x.plan.text = x.d.opts.Texts(x.plan.pool)
+	if !x.plan.text.TakesTokens {
+		return nil
+	}
+	switch x.call.Route {
+	case openai.RouteChatCompletions, openai.RouteCompletions, openai.RouteMessages, openai.RouteResponses, openai.RouteEmbeddings:
+	case openai.RouteTokenize, openai.RouteDetokenize, openai.RouteCountTokens:
+		x.plan.answersHere = true
+	default:
+		e := openai.RouteNotFound(x.pattern())
+		e.Message += ": the engines of this model speak gRPC, which has nothing like it"
+		return &failure{reason: reasonNoRoute, local: e}
+	}
+	return nil
+}
+
+// readTokens makes tokens of the request's text: all of the request for engines that take
+// tokens; for others the prompts, which are then counted instead of estimated.
+func (x *placement) readTokens() *failure {
+	switch text := &x.plan.text; {
+	case x.plan.prompts() != nil: // the request is placed again
+		return nil
+	case text.TakesTokens && text.Reader == nil:
+		return x.withoutText()
+	case text.TakesTokens:
+		return x.readRequest()
+	case text.Reader != nil && !x.call.Passing:
+		return x.countPrompts()
+	}
+	return nil
+}
+
+// readRequest makes the request in tokens. The client waits for that as it waits for ranks.
+func (x *placement) readRequest() *failure {
+	body, read := x.measuredBody(), x.plan.text.Reader.Read
+	if f := x.encode(len(body.Body), func(ctx context.Context) (err error) {
+		x.plan.generate, err = read(ctx, body)
+		return err
+	}); f != nil {
+		return f
+	}
+	return x.holdIDs()
+}
+
+// countPrompts makes the token ids of the prompts. If that fails they are estimated, unless
+// the request has ended.
+func (x *placement) countPrompts() *failure {
+	body, count := x.measuredBody(), x.plan.text.Reader.Count
+	if body.PromptKind.TokenIDs() || body.PromptKind == openai.PromptNone {
+		return nil
+	}
+	f := x.encode(len(body.Body), func(ctx context.Context) (err error) {
+		x.plan.counted, err = count(ctx, body)
+		return err
+	})
+	if f == nil {
+		f = x.holdIDs()
+	}
+	if f == nil {
+		return nil
+	}
+	x.plan.counted = nil
+	if x.ctx.ended() != nil || errors.Is(f.err, errPatience) {
+		return f
+	}
+	x.d.metrics.text.uncounted(f)
+	return nil
+}
+
+// smallText is a body whose text does not wait for others, in bytes: it takes less time than
+// they would need to be ordered fairly.
+const smallText = 4 << 10
+
+var errPatience = errors.New("the client's patience is over")
+
+// encode does work that makes tokens of a text, in the request's turn. The time belongs to
+// what the client lets its request wait.
+func (x *request) encode(bytes int, work func(ctx context.Context) error) *failure {
+	ctx := context.Context(&x.ctx)
+	patience, limited := x.d.classes.MaxQueueOf(x.call.Header)
+	if limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, patience, errPatience)
+		defer cancel()
+	}
+	began := mono.Now()
+	var err error
+	if bytes <= smallText || x.d.opts.TextQueue == nil {
+		err = work(ctx)
+	} else {
+		err = x.d.opts.TextQueue.Do(ctx, x.call.Client, bytes, work)
+	}
+	took := mono.Now().Sub(began)
+	x.call.Record.Encoded += took
+	if err == nil {
+		x.d.metrics.text.encoded(took)
+		return nil
+	}
+	return x.encodingFailure(ctx, err, patience)
+}
+
+// encodingFailure is why no tokens were made of a text.
+func (x *request) encodingFailure(ctx context.Context, err error, patience time.Duration) *failure {
+	if cause := x.ctx.ended(); cause != nil {
+		return x.clientEnd(cause)
+	}
+	if ctx.Err() != nil {
+		info := openai.AdmissionInfo{Gate: "text", Resource: "text", Retryable: true}
+		return &failure{reason: reasonDeadline, err: errPatience,
+			local: openai.QueueDeadlineExceeded(patience, info, time.Second, x.d.cfg.Admission.OverloadStatus)}
+	}
+	if errors.Is(err, queue.ErrFull) {
+		return &failure{reason: reasonBufferFull, err: err, local: openai.TextQueueFull(x.d.cfg.Text.QueueMemory)}
+	}
+	f := &failure{reason: reasonBadRequest, err: err}
+	if !errors.As(err, &f.local) {
+		f.reason, f.local = reasonInternal, openai.Internal(err)
+	}
+	return f
+}
+
+// holdIDs counts the memory of the token ids, which are kept as long as the request lasts.
+func (x *request) holdIDs() *failure {
+	n := int(4 * lengths(x.plan.prompts()))
+	if n <= freeAnswer || x.call.Memory == nil {
+		return nil
+	}
+	if !x.call.Memory.ReserveMemory(n) {
+		return &failure{reason: reasonBufferFull, local: openai.BufferFull(x.d.cfg.Server.MaxBufferedBytes)}
+	}
+	x.answers.Add(int64(n))
+	return nil
+}
+
+// withoutText is the failure of a request for engines that take tokens while the files of
+// their model are not here. It waits as for a worker: without them none is ready.
+func (x *placement) withoutText() *failure {
+	f := x.serving().noWorkers()
+	why := x.plan.text.Missing
+	if why == "" {
+		why = "the tokenizer of the model is not read yet"
+	}
+	f.local.Message += "; " + why
+	return f
+}

@@ -1,0 +1,38 @@
+package dispatch
+
+import (
+	"context"
+
+	"github.com/sluice-router/sluice/internal/generate"
+	"github.com/sluice-router/sluice/internal/openai"
+)
+
+// Text is how the text of a pool's model becomes tokens.
+type Text struct {
+	// TakesTokens: the pool's engines take token ids and give token ids.
+	TakesTokens bool
+	// Reader reads prompts by the model's files; nil: they are not here.
+	Reader PromptReader
+	// Missing is why Reader is nil, in words for clients; empty: nobody has looked yet.
+	Missing string
+}
+
+// PromptReader makes tokens of requests by the files of one model. Its errors for clients
+// are *openai.Error; errors.ErrUnsupported is a request that it cannot read though it may
+// be a good one. What it returns has no part of the request's body. Its methods are safe for
+// concurrent use, take processor time as the text is long, and return soon once ctx ends.
+type PromptReader interface {
+	// Read makes the request in tokens of a body of the chat, completions or embeddings API.
+	Read(ctx context.Context, p *openai.Peeked) (*generate.Request, error)
+	// Count makes the token ids of the prompts alone.
+	Count(ctx context.Context, p *openai.Peeked) ([][]uint32, error)
+	// Answer is the whole answer to a request that no engine is needed for: tokenize,
+	// detokenize, and counting the tokens of messages.
+	Answer(ctx context.Context, p *openai.Peeked) ([]byte, error)
+}
+
+// TextQueue runs work on texts: not too much of it at one time, and fairly among keys. Its
+// work is run by the goroutine that calls Do.
+type TextQueue interface {
+	Do(ctx context.Context, key string, bytes int, work func(ctx context.Context) error) error
+}
