@@ -73,6 +73,10 @@ var metricGroups = []metricGroup{
 		[]string{"sluice_prompt_"},
 	},
 	{
+		"Text and tokens", "Text that becomes tokens in the router, for engines that take token ids and to count prompts. [grpc.md](grpc.md) explains it.",
+		[]string{"sluice_text_", "sluice_tokenizer_"},
+	},
+	{
 		"Fleet", "State and work of the workers. `worker` is a worker's URL and `rank` that with `@RANK` under `--dp-aware`, as in `GET /workers`, `GET /admission` and the access log; `worker_id` is the id that answers carry in `X-Sluice-Prefill-Worker` and `X-Sluice-Decode-Worker`. A worker's series are removed with it.",
 		[]string{"sluice_worker", "sluice_rank", "sluice_pairs_"},
 	},

@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-router/sluice/internal/policy"
 	"github.com/sluice-router/sluice/internal/server"
 	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/tokenizer/queue"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -262,7 +263,9 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})
 	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
 	requests := dispatch.NewMetrics(reg)
-	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg, Index: index}, requests, log.Logger)
+	texts := queue.New(cfg.Text.Workers, cfg.Text.QueueMemory)
+	reg.MustRegister(queue.NewCollector(texts))
+	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg, Index: index, TextQueue: texts}, requests, log.Logger)
 	r.server, err = server.New(server.Options{
 		Config: cfg, Engines: engines,
 		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload, Sources: r.sources,

@@ -190,7 +190,16 @@ const (
 // Text says how text becomes tokens.
 type Text struct {
 	TokenizerPaths []TokenizerPath `yaml:"tokenizer_path" help:"Where the files of a model's text are: a directory with tokenizer.json, and for chat tokenizer_config.json and the chat template, as on Hugging Face, or tokenizer.json itself. PATH is for every model, MODEL=PATH for one. An engine that takes token ids is then not asked for its own; of the model of other engines prompts are counted instead of estimated. A flag for each path; in the variable spaces between them, in the file a list."`
+	CountPrompts   string          `yaml:"count_prompt_tokens" choices:"auto|never" default:"auto" help:"auto: the prompts of models whose tokenizer is here (tokenizer_path) are counted for engines that take text too, and what these tell of their KV caches is looked up by token ids. Prompts that cannot be counted are estimated. never: they are estimated, and only engines that take token ids have their text tokenized."`
+	Workers        int             `yaml:"tokenizer_workers" default:"0" range:"0:1024" help:"Most requests whose text becomes tokens at one time; 0: as many as there are cores but one, and one at least."`
+	QueueMemory    int64           `yaml:"tokenizer_queue_memory" default:"256MiB" unit:"bytes" range:"1048576:" help:"Most bytes of text that wait to become tokens or are made into them; more is answered with 503 (buffer_full). A client may have up to four times what is left of it."`
 }
+
+// The values of Text.CountPrompts.
+const (
+	CountAuto  = "auto"
+	CountNever = "never"
+)
 
 // Admission sets the gate. The names, the defaults and what is refused are those
 // of the per-worker prefill slots of the SGLang model gateway and of the policy

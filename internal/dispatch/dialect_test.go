@@ -47,45 +47,47 @@ func (d fakeDialect) Plan(p *engine.Pair) (engine.Plan, error) {
 	return engine.Plan{Shape: d.shape, RequestID: p.RequestID, SameBody: d.byRoom, Legs: l}, nil
 }
 
-// Call turns the request into token ids, and the events of tokens into those of the
-// API, where the engine is one of tokens.
+// TakesTokens implements engine.Dialect.
+func (d fakeDialect) TakesTokens() bool { return d.tokens }
+
+// Call sends the request's token ids, and makes events of the API out of those of tokens,
+// where the engine is one of tokens.
 func (d fakeDialect) Call(ctx context.Context, to *upstream.Endpoint, req *engine.Request) (*upstream.Response, error) {
 	if !d.tokens {
 		return to.Do(ctx, &req.Request)
 	}
-	var body []byte
-	for _, s := range req.Body {
-		body = append(body, s...)
+	if len(req.Body) > 0 || req.Generate == nil || req.ID == "" {
+		return nil, fmt.Errorf("BUG: %d pieces of a body, the request is %v, its id %q", len(req.Body), req.Generate, req.ID)
 	}
-	var in struct {
-		Prompt   string
-		Stream   bool
-		Transfer string `json:"transfer_id"`
+	transfer := string(req.HandOff)
+	if l, ok := req.Legs.(*fakeLegs); ok && l.id != "" {
+		transfer = l.id
 	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, err
-	}
-	frame := []byte(fmt.Sprintf("%-32.32s", in.Transfer))
-	for _, id := range []byte(in.Prompt) {
-		frame = binary.LittleEndian.AppendUint32(frame, uint32(id))
+	frame := []byte(fmt.Sprintf("%-32.32s", transfer))
+	for _, ids := range req.Generate.Prompts {
+		for _, id := range ids {
+			frame = binary.LittleEndian.AppendUint32(frame, id)
+		}
 	}
 	own := req.Request
 	own.Path, own.Body, own.Header = "/tokens", [][]byte{frame}, upstream.Header{{Name: "Content-Type", Value: "application/octet-stream"}}
 	resp, err := to.Do(ctx, &own)
-	if err != nil || resp.Status != http.StatusOK {
+	if err != nil || resp.Status != http.StatusOK || req.Leg == engine.LegPrefill {
 		return resp, err
 	}
-	typ := "application/json"
-	if in.Stream {
+	typ, stream := "application/json", req.Generate.Stream
+	if stream {
 		typ = "text/event-stream"
 	}
-	return upstream.NewResponse(http.StatusOK, upstream.Header{{Name: "Content-Type", Value: typ}}, -1, &tokenBody{Body: resp.Body, stream: in.Stream}), nil
+	return upstream.NewResponse(http.StatusOK, upstream.Header{{Name: "Content-Type", Value: typ}}, -1,
+		&tokenBody{Body: resp.Body, stream: stream, chat: req.Generate.Route == openai.RouteChatCompletions}), nil
 }
 
 // tokenBody makes the API's bytes out of token events.
 type tokenBody struct {
 	upstream.Body
 	stream  bool
+	chat    bool
 	pending []byte // of an event that came in pieces
 	text    string
 	over    bool
@@ -102,21 +104,28 @@ func (b *tokenBody) Next() ([]byte, error) {
 			word := string(rune(binary.LittleEndian.Uint32(b.pending)))
 			b.text += word
 			if b.stream {
-				out = fmt.Appendf(out, "data: {\"choices\":[{\"index\":0,\"text\":%q}]}\n\n", word)
+				out = fmt.Appendf(out, "data: {\"choices\":[{\"index\":0,%s}]}\n\n", b.said("delta", word))
 			}
 		}
 		if err == io.EOF {
 			b.over = true
 			if b.stream {
-				return append(out, "data: [DONE]\n\n"...), nil
+				return append(out, "data: {\"choices\":[{\"index\":0,\"delta\":{},\"text\":\"\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":3}}\n\ndata: [DONE]\n\n"...), nil
 			}
-			return fmt.Appendf(nil, `{"choices":[{"index":0,"text":%q,"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":%d}}`, b.text, len(b.text)), nil
+			return fmt.Appendf(nil, `{"choices":[{"index":0,%s,"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":%d}}`, b.said("message", b.text), len(b.text)), nil
 		}
 		if len(out) > 0 {
 			return out, nil
 		}
 	}
 	return nil, io.EOF
+}
+
+func (b *tokenBody) said(in, text string) string {
+	if b.chat {
+		return fmt.Sprintf(`%q:{"role":"assistant","content":%q}`, in, text)
+	}
+	return fmt.Sprintf(`"text":%q`, text)
 }
 
 func (b *tokenBody) Buffered() int { return 0 }
@@ -212,6 +221,7 @@ func (f *fakeEngines) serve(role string) http.HandlerFunc {
 		case f.state != "" && key != f.state:
 			http.Error(w, `{"error":{"message":"it was handed `+key+`"}}`, http.StatusBadRequest)
 			return
+		case role == "regular":
 		case f.state == "" && role == "prefill":
 			close(f.leg(key))
 		case f.state == "":
@@ -255,7 +265,11 @@ func TestDialectShapes(t *testing.T) {
 			t.Run(name+extra, func(t *testing.T) {
 				t.Parallel()
 				engines := &fakeEngines{field: c.dialect.field.String(), state: c.state, legs: map[string]chan struct{}{}, saw: map[string][]string{}}
-				r := newRig(t, rigOptions{pd: true, dialects: engine.NewRegistry(c.dialect)})
+				o := rigOptions{pd: true, dialects: engine.NewRegistry(c.dialect)}
+				if c.dialect.tokens {
+					o.bounds.Texts = func(string) Text { return Text{TakesTokens: true, Reader: new(byteReader)} }
+				}
+				r := newRig(t, o)
 				for role, typ := range map[string]config.WorkerType{"prefill": config.WorkerPrefill, "decode": config.WorkerDecode} {
 					s := httptest.NewServer(engines.serve(role))
 					t.Cleanup(s.Close)

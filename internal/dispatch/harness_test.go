@@ -216,6 +216,7 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		"/v1/chat/completions": openai.RouteChatCompletions, "/v1/completions": openai.RouteCompletions, "/generate": openai.RouteGenerate,
 		"/v1/messages": openai.RouteMessages, "/v1/responses": openai.RouteResponses,
 		"/v1/embeddings": openai.RouteEmbeddings, "/v1/audio/transcriptions": openai.RouteAudio,
+		"/tokenize": openai.RouteTokenize, "/detokenize": openai.RouteDetokenize, "/v1/messages/count_tokens": openai.RouteCountTokens, "/rerank": openai.RouteRerank,
 	}[req.URL.Path]
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -238,7 +239,7 @@ func (r *rig) handle(w http.ResponseWriter, req *http.Request) {
 		p.Release()
 	}
 	call := &Call{Route: route, Path: req.URL.RequestURI(), Header: req.Header, Peeked: p, Free: free,
-		ID: r.requestID(), Arrived: time.Now(), Passing: route == openai.RouteEmbeddings || route == openai.RouteAudio, Memory: r.memory}
+		ID: r.requestID(), Arrived: time.Now(), Passing: route > openai.RouteMessages, Client: req.Header.Get("X-Client"), Memory: r.memory}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(r.ending, func() { cancel(ErrShutdown) })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/mono"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokenizer/queue"
@@ -42,7 +43,7 @@ func (x *placement) readTokens() *failure {
 		return x.withoutText()
 	case text.TakesTokens:
 		return x.readRequest()
-	case text.Reader != nil && !x.call.Passing:
+	case text.Reader != nil && !x.call.Passing && x.d.cfg.Text.CountPrompts != config.CountNever:
 		return x.countPrompts()
 	}
 	return nil
@@ -64,7 +65,7 @@ func (x *placement) readRequest() *failure {
 // the request has ended.
 func (x *placement) countPrompts() *failure {
 	body, count := x.measuredBody(), x.plan.text.Reader.Count
-	if body.PromptKind.TokenIDs() || body.PromptKind == openai.PromptNone {
+	if body.Route != openai.RouteChatCompletions && body.Route != openai.RouteCompletions || body.PromptKind.TokenIDs() || body.MediaParts > 0 {
 		return nil
 	}
 	f := x.encode(len(body.Body), func(ctx context.Context) (err error) {

@@ -78,6 +78,13 @@ func BufferFull(limit int64) *Error {
 		Message: fmt.Sprintf("the bodies of all requests together would exceed %d bytes (--max-buffered-bytes); try again shortly", limit)}
 }
 
+// TextQueueFull is 503 buffer_full: more texts wait to become tokens than may; limit is in
+// bytes.
+func TextQueueFull(limit int64) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "buffer_full", RetryAfter: time.Second,
+		Message: fmt.Sprintf("the texts that wait to become tokens would exceed %d bytes (--tokenizer-queue-memory), or the client's part of it; try again shortly", limit)}
+}
+
 // PrefillQueueFull is 429 pd_prefill_queue_full: the router-wide queue in front of
 // prefill holds as many requests as it may.
 func PrefillQueueFull(limit int, a AdmissionInfo, retry time.Duration) *Error {
