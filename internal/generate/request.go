@@ -1,8 +1,11 @@
 package generate
 
-import "github.com/sluice-router/sluice/internal/openai"
+import (
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokenizer"
+)
 
-// Request is one request of the API in tokens. It is made once, and then only read:
+// Request is one request of the API in tokens. It is made once and then only read:
 // all its attempts and both legs share it.
 type Request struct {
 	Route openai.Route
@@ -19,10 +22,11 @@ type Request struct {
 	// Form is what only the answer needs.
 	Form Form
 
-	// Vocab is a number that all ids of the engine are below. EOS are the ids that end a
-	// sequence unless Sampling.IgnoreEOS is set.
-	Vocab int
-	EOS   []uint32
+	// Tokenizer makes text of the engine's token ids, which are below Vocab. EOS are the ids
+	// that end a sequence unless Sampling.IgnoreEOS is set.
+	Tokenizer *tokenizer.Tokenizer
+	Vocab     int
+	EOS       []uint32
 	// Context is the most tokens of a prompt and its output together, 0 if it is not known.
 	Context int
 }

@@ -1,0 +1,50 @@
+package generate
+
+import "testing"
+
+// A token of a chat's stream, in a buffer that is used again.
+func BenchmarkChatDelta(b *testing.B) {
+	run(b, newRequest(func(r *Request) { r.Stream = true; r.Sampling.MaxTokens, r.Context = 1<<30, 0 }))
+}
+
+func BenchmarkChatDeltaWithStops(b *testing.B) {
+	run(b, newRequest(func(r *Request) {
+		r.Context = 0
+		r.Stream, r.Sampling.MaxTokens, r.Sampling.Stop = true, 1<<30, []string{"STOP", "\n\nUser:"}
+	}))
+}
+
+func run(b *testing.B, r *Request) {
+	b.ReportAllocs()
+	var a Answer
+	a.Begin(r, "0123456789abcdef0123456789abcdef", 7)
+	e := tell(idWorld)
+	var out []byte
+	for b.Loop() {
+		var err error
+		if out, err = a.Event(out[:0], e); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// A whole request of 32 tokens, from Begin to Release.
+func BenchmarkChatOf32Tokens(b *testing.B) {
+	b.ReportAllocs()
+	r := newRequest(func(r *Request) { r.Stream = true })
+	var a Answer
+	e, last := tell(idWorld), end(Stopped, idEnd)
+	var out []byte
+	for b.Loop() {
+		a.Begin(r, "0123456789abcdef0123456789abcdef", 7)
+		for range 31 {
+			out, _ = a.Event(out[:0], e)
+		}
+		out, _ = a.Event(out[:0], last)
+		var err error
+		if out, err = a.End(out[:0]); err != nil {
+			b.Fatal(err)
+		}
+		a.Release()
+	}
+}
