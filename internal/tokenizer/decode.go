@@ -21,6 +21,9 @@ type DecodeOptions struct {
 	// does, which may put a space before it. Without, it is printed as it stands in the
 	// file. With SkipSpecial it has no effect. The reference knows only "with".
 	SpacesBetweenSpecial bool
+	// AsVLLM gives the text that vLLM's HTTP server gives for the ids, where that is not the
+	// reference's: see Stream.
+	AsVLLM bool
 }
 
 // Decode appends the text of ids to dst: with SpacesBetweenSpecial exactly the text of the

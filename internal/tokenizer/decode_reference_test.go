@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -34,6 +35,14 @@ type smallFile struct {
 	Name      string
 	Tokenizer json.RawMessage
 	Cases     []smallCase
+	Served    []servedCase
+}
+
+// servedCase is a text behind a prompt, as vLLM gives it.
+type servedCase struct {
+	Prompt, IDs  []uint32
+	Skip, Spaces bool
+	Pieces       []string
 }
 
 func smallFiles(t testing.TB) (files []smallFile) {
@@ -67,6 +76,30 @@ func TestDecodeAsTheReference(t *testing.T) {
 						t.Errorf("%v, skip %v: %q; want %q", c.IDs, skip, got, want)
 					}
 					checkStream(t, tok, c.IDs, o)
+				}
+			}
+		})
+	}
+}
+
+// What vLLM's HTTP server gives with each id, its stumbling over runs of bytes that are not
+// valid included.
+func TestDecodeAsVLLM(t *testing.T) {
+	for _, f := range smallFiles(t) {
+		t.Run(f.Name, func(t *testing.T) {
+			tok := parsed(t, f.Tokenizer)
+			var s Stream
+			for _, c := range f.Served {
+				s.BeginAfter(tok, DecodeOptions{SkipSpecial: c.Skip, SpacesBetweenSpecial: c.Spaces, AsVLLM: true}, c.Prompt)
+				var got []string
+				for _, id := range c.IDs {
+					got = append(got, string(s.Append(nil, id)))
+				}
+				if !slices.Equal(got, c.Pieces) {
+					t.Errorf("%+v:\n%q; want\n%q", c, got, c.Pieces)
+				}
+				if rest := s.Flush(nil); len(rest) > 0 {
+					t.Errorf("%+v: %q at the end", c, rest)
 				}
 			}
 		})

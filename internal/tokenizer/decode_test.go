@@ -233,3 +233,82 @@ func BenchmarkStream(b *testing.B) {
 		run(name, tok, ids)
 	}
 }
+
+// A text behind a prompt keeps the space that a text at the beginning loses, and has the
+// character whose first bytes end the prompt.
+func TestTextAfterAPrompt(t *testing.T) {
+	f := func(tok *Tokenizer, prompt []uint32, want string, ids ...uint32) {
+		t.Helper()
+		for _, vllm := range []bool{false, true} {
+			var s Stream
+			s.BeginAfter(tok, DecodeOptions{SkipSpecial: true, AsVLLM: vllm}, prompt)
+			var out []byte
+			for _, id := range ids {
+				out = s.Append(out, id)
+			}
+			if out = s.Flush(out); string(out) != want {
+				t.Errorf("%v after %v, as vLLM %v: %q; want %q", ids, prompt, vllm, out, want)
+			}
+		}
+	}
+	list := func(ids ...uint32) []uint32 { return ids }
+	level := tokenizerWith(t, levelDecoder, []string{"a", "ð", "Ł", "ĺ", "Ģ", "ÿ", "âĸ", "Ġâ"}, []string{"<s>"})
+	f(level, nil, "a", 0)
+	f(level, list(0, 1, 2), "😀a", 3, 4, 0)
+	f(level, list(0, 1, 8, 2, 8, 99), "😀", 3, 4)
+	f(level, list(3, 4), "a", 0)
+	llama := tokenizerWith(t, llamaDecoder, []string{"▁a", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0x41>"}, []string{"<s>"})
+	f(llama, nil, "a a", 0, 0)
+	f(llama, list(6), "a a", 0, 0)
+	f(llama, list(6, 0), " a a", 0, 0)
+	f(llama, list(0, 1, 2), "😀 a", 3, 4, 0)
+	f(llama, list(5, 5, 5, 1, 6), "😀 a", 2, 3, 4, 0)
+	f(llama, list(5), " a", 0)
+	meta := tokenizerWith(t, `{"type":"Metaspace","replacement":"▁","prepend_scheme":"always"}`, []string{"▁a"}, []string{"<s>"})
+	f(meta, list(1), "a a", 0, 0)
+	f(meta, list(0), " a", 0)
+	spaced := tokenizerWith(t, "null", []string{"a"}, nil)
+	f(spaced, list(0), " a a", 0, 0)
+}
+
+// The text of a prompt and that of what comes after it are the text of both together,
+// wherever the text is cut between characters.
+func TestPromptAndTextAreTheWhole(t *testing.T) {
+	for _, f := range smallFiles(t) {
+		tok := parsed(t, f.Tokenizer)
+		for _, c := range f.Cases {
+			for n, id := range c.IDs {
+				o := DecodeOptions{SpacesBetweenSpecial: true}
+				before := string(tok.Decode(nil, c.IDs[:n], o))
+				if strings.HasSuffix(before, "\uFFFD") || n > 0 && tok.Known(c.IDs[n-1]) && tok.text.flags[c.IDs[n-1]]&oneByte != 0 || tok.Known(id) && tok.text.flags[id]&oneByte != 0 {
+					continue
+				}
+				var s Stream
+				s.BeginAfter(tok, o, c.IDs[:n])
+				out := []byte(before)
+				for _, id := range c.IDs[n:] {
+					out = s.Append(out, id)
+				}
+				if out = s.Flush(out); string(out) != c.Text {
+					t.Errorf("%s: %v cut at %d: %q; want %q", f.Name, c.IDs, n, out, c.Text)
+				}
+			}
+		}
+	}
+}
+
+// What is kept of a long run of bytes is bounded, when the next text begins.
+func TestMemoryOfAStream(t *testing.T) {
+	tok := tokenizerWith(t, llamaDecoder, []string{"▁a", "<0x41>", "<0xFF>"}, nil)
+	for _, vllm := range []bool{false, true} {
+		var s Stream
+		s.Begin(tok, DecodeOptions{AsVLLM: vllm})
+		for i := range 1 << 20 {
+			s.Append(nil, uint32(1+i&1))
+		}
+		s.Begin(tok, DecodeOptions{})
+		if n := cap(s.run) + cap(s.held); n > maxKeptBytes {
+			t.Errorf("%d bytes are kept", n)
+		}
+	}
+}

@@ -1,16 +1,31 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // Stream turns ids that come one by one into text. At each moment it has given the longest
 // beginning of the text that no id to come can change; Append of all ids and Flush together
-// give what Decode gives for all of them. It allocates nothing but the memory for a run of
-// tokens that stand for bytes, which it keeps.
+// give what Decode gives for all of them. It allocates nothing but the memory for what is held
+// back, which it keeps.
 //
 // What is held back: in byte-level vocabularies the bytes of a character that is not complete
 // yet, at most 3. Where tokens such as <0xE2> stand for bytes the run of them that is not at
 // its end yet, as the reference prints each of its bytes as U+FFFD if only one of them does
 // not fit, the characters that were complete too.
+//
+// # As vLLM
+//
+// With AsVLLM it gives what vLLM's HTTP server gives (0.32, streamed or not), which decodes the
+// ids anew with each one, and prints what is new if the whole does not end with U+FFFD:
+//
+//   - Text that ends with U+FFFD waits for more. What waits at the end is not printed at all:
+//     a character that is cut off by max_tokens leaves nothing.
+//   - Characters of byte tokens come out as soon as each is complete. If their run turns out
+//     not to be valid afterwards, the rest of it is lost, and the next token is decoded as if
+//     it were the first. (Not imitated: what vLLM prints when the character before was a space
+//     that the decoder strips.)
 type Stream struct {
 	t *Tokenizer
 	o DecodeOptions
@@ -24,15 +39,115 @@ type Stream struct {
 	lastAdded bool // the last one was an added token
 	stripped  int  // how many of the decoder's strips are done with
 	taken     int  // characters that the next one took
+
+	// As vLLM:
+	held    []byte // text that waits as it ends with U+FFFD
+	printed int    // bytes of run that are printed
+	broken  bool   // run is not valid behind them
+	lost    bool   // a run was broken so, and nothing was printed since
 }
 
 // Begin begins a text.
 func (s *Stream) Begin(t *Tokenizer, o DecodeOptions) {
-	*s = Stream{t: t, o: o, run: s.run[:0]}
+	if cap(s.run)+cap(s.held) > maxKeptBytes {
+		s.run, s.held = nil, nil
+	}
+	*s = Stream{t: t, o: o, run: s.run[:0], held: s.held[:0]}
+}
+
+// maxKeptBytes is how much memory of the text before a Stream keeps.
+const maxKeptBytes = 4 << 10
+
+// BeginAfter begins the text that follows a prompt: what the text of both together has more
+// than that of the prompt. So the first token keeps the space that a decoder would take off the
+// beginning of a text, and a character whose first bytes end the prompt becomes complete. That
+// is what engines do.
+func (s *Stream) BeginAfter(t *Tokenizer, o DecodeOptions, prompt []uint32) {
+	s.Begin(t, DecodeOptions{SkipSpecial: o.SkipSpecial, SpacesBetweenSpecial: true})
+	var buf [64]byte
+	for i := 0; i < len(prompt) && (!s.begun || s.stripped < len(t.text.strips)); i++ {
+		s.next(buf[:0], prompt[i])
+	}
+	s.emit(buf[:0], s.run[:len(s.run)-len(incomplete(s.run))])
+	// A character that is not complete began in the last three tokens that have bytes.
+	at, n := len(prompt), 0
+	for at > 0 && n < utf8.UTFMax-1 {
+		at--
+		if id := prompt[at]; t.Known(id) && !(o.SkipSpecial && t.tokens[id].special) {
+			n += len(t.text.bytes(id))
+			if !t.text.byteLevel && t.text.flags[id]&oneByte == 0 {
+				at++
+				break
+			}
+		}
+	}
+	s.parts, s.run = 0, s.run[:0]
+	for _, id := range prompt[at:] {
+		s.next(buf[:0], id)
+	}
+	s.began, s.lastAdded = s.begun, false
+	tail := incomplete(s.run)
+	s.o = o
+	if o.AsVLLM && len(s.run) > len(tail) { // that the run has a character is enough
+		s.printed = 1
+	}
+	s.run = append(s.run[:s.printed], tail...)
+}
+
+// incomplete is the beginning of a character at the end of text.
+func incomplete(text []byte) []byte {
+	for n := min(len(text), utf8.UTFMax-1); n > 0; n-- {
+		if end := text[len(text)-n:]; utf8.RuneStart(end[0]) && !utf8.FullRune(end) {
+			return end
+		}
+	}
+	return nil
 }
 
 // Append appends the text that is certain with one more id. An id without a token has none.
 func (s *Stream) Append(dst []byte, id uint32) []byte {
+	if !s.o.AsVLLM {
+		return s.next(dst, id)
+	}
+	if len(s.held) > 0 {
+		if s.held = s.step(s.held, id); s.waits(s.held) {
+			return dst
+		}
+		dst = append(dst, s.held...)
+		s.held = s.held[:0]
+		return dst
+	}
+	start := len(dst)
+	if dst = s.step(dst, id); s.waits(dst[start:]) {
+		s.held = append(s.held, dst[start:]...)
+		dst = dst[:start]
+	}
+	return dst
+}
+
+// step is next, and begins anew behind a run that was lost.
+func (s *Stream) step(dst []byte, id uint32) []byte {
+	start, lastAdded := len(dst), s.lastAdded
+	dst = s.next(dst, id)
+	if !s.lost {
+		return dst
+	}
+	if s.waits(dst[start:]) {
+		return dst[:start]
+	}
+	s.parts, s.run, s.printed, s.broken, s.lost = 0, s.run[:0], 0, false, false
+	s.began, s.begun, s.stripped, s.taken, s.lastAdded = false, false, 0, 0, lastAdded
+	return s.next(dst[:start], id)
+}
+
+// waits reports whether text, and what of a character there is behind it, ends with U+FFFD if it
+// ends now.
+func (s *Stream) waits(text []byte) bool {
+	return s.parts > 0 || len(s.run) > s.printed || bytes.HasSuffix(text, replacement)
+}
+
+// next appends the text of one more id.
+func (s *Stream) next(dst []byte, id uint32) []byte {
 	if !s.t.Known(id) {
 		s.lastAdded = false
 		return dst
@@ -42,7 +157,7 @@ func (s *Stream) Append(dst []byte, id uint32) []byte {
 		return dst
 	}
 	if tok.added && s.lastAdded && !s.o.SkipSpecial && !s.o.SpacesBetweenSpecial {
-		return append(s.Flush(dst), tok.text...)
+		return append(s.end(dst), tok.text...)
 	}
 	s.lastAdded = tok.added
 	text, flags := d.bytes(id), d.flags[id]
@@ -56,6 +171,9 @@ func (s *Stream) Append(dst []byte, id uint32) []byte {
 	s.begun = true
 	if flags&oneByte != 0 {
 		s.run = append(s.run, text[0])
+		if s.o.AsVLLM {
+			return s.character(dst)
+		}
 		return dst
 	}
 	if len(s.run) > 0 {
@@ -72,9 +190,19 @@ func (s *Stream) Append(dst []byte, id uint32) []byte {
 	return s.emit(dst, text)
 }
 
-// Flush appends what is left when the text has ended: U+FFFD for what is not a character. The
-// stream may go on behind it.
+// Flush appends what is left when the text has ended: U+FFFD for what is not a character, and
+// nothing as vLLM does. The stream may go on behind it.
 func (s *Stream) Flush(dst []byte) []byte {
+	if s.o.AsVLLM {
+		s.parts, s.run, s.held, s.printed, s.broken = 0, s.run[:0], s.held[:0], 0, false
+		s.lost = false
+		return dst
+	}
+	return s.end(dst)
+}
+
+// end appends what is left of bytes behind which something else comes.
+func (s *Stream) end(dst []byte) []byte {
 	if s.parts > 0 {
 		s.parts = 0
 		return s.emit(dst, replacement)
@@ -140,15 +268,35 @@ func (s *Stream) fits(b byte) bool {
 // endRun appends the characters of a run of tokens that stand for bytes: all of them if the
 // bytes are valid UTF-8, else U+FFFD for each byte.
 func (s *Stream) endRun(dst []byte) []byte {
-	d, run := &s.t.text, s.run
-	s.run = s.run[:0]
-	if utf8.Valid(run) {
+	d, run, printed := &s.t.text, s.run, s.printed
+	s.run, s.printed, s.broken = s.run[:0], 0, false
+	switch {
+	case printed == len(run):
+		return dst
+	case printed > 0:
+		s.lost = true
+		return dst
+	case utf8.Valid(run):
 		return s.piece(dst, d, run)
 	}
 	for range run {
 		dst = s.piece(dst, d, replacement)
 	}
 	return dst
+}
+
+// character appends the character that the last byte of a run makes complete.
+func (s *Stream) character(dst []byte) []byte {
+	rest := s.run[s.printed:]
+	if s.broken || !utf8.FullRune(rest) {
+		return dst
+	}
+	if r, n := utf8.DecodeRune(rest); r == utf8.RuneError && n == 1 {
+		s.broken = true
+		return dst
+	}
+	s.printed = len(s.run)
+	return s.piece(dst, &s.t.text, rest)
 }
 
 // piece appends a text that was made of bytes.

@@ -13,7 +13,7 @@ import json
 import pathlib
 import sys
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 
 class Draw:
@@ -29,6 +29,38 @@ class Draw:
 
 def decode(tok, ids, skip):
     return tok.decode(ids, skip_special_tokens=skip)
+
+
+def served(tok, prompt, ids, skip, spaces):
+    """The pieces of text that vLLM 0.32 gives with each id."""
+    stream = decoders.DecodeStream(ids=prompt, skip_special_tokens=skip)
+    added = {} if skip or spaces else tok.get_added_tokens_decoder()
+    after_added, pieces = False, []
+    for id in ids:
+        try:
+            piece = stream.step(tok, id)
+        except Exception as e:
+            assert str(e).startswith("Invalid prefix"), e
+            stream = decoders.DecodeStream(skip_special_tokens=skip)
+            piece = stream.step(tok, id)
+        if id in added and after_added:
+            piece = added[id].content
+        after_added = id in added
+        pieces.append(piece or "")
+    return pieces
+
+
+def prompted(tok, draw, size):
+    """A prompt that does not end within a character, and a text after it. No <0x20>, the first id of
+    vocabularies with bytes: see Stream."""
+    prompt = [1 + draw.below(size - 1) for _ in range(draw.below(4))]
+    if any(decode(tok, prompt, skip).endswith("\ufffd") for skip in (False, True)):
+        prompt = []
+    ids = [1 + draw.below(size - 1) for _ in range(1 + draw.below(9))]
+    if draw.below(3) == 0:
+        ids = [1 + id % 10 if draw.below(5) else id for id in ids]
+    options = [(False, True), (False, False), (True, False)][draw.below(3)]
+    return {"prompt": prompt, "ids": ids, "skip": options[0], "spaces": options[1], "pieces": served(tok, prompt, ids, *options)}
 
 
 BYTES = [f"<0x{b:02X}>" for b in (0x20, 0x41, 0xE2, 0x96, 0x81, 0xF0, 0x9F, 0x98, 0x80, 0xFF, 0xC3)]
@@ -67,6 +99,8 @@ DECODERS = {
     "empty": seq(),
 }
 
+SERVED = ["none", "bytes", "bytes in a sequence", "bytes of stripped tokens", "llama", "gemma", "metaspace", "metaspace, then bytes", "bytes, then metaspace", "fallback alone", "empty"]
+
 
 def file(decoder, vocab):
     return {
@@ -95,7 +129,7 @@ def small():
             if i % 3 == 0:  # mostly bytes
                 ids = [id % 11 if draw.below(5) else id for id in ids]
             cases.append({"ids": ids, "skipped": decode(tok, ids, True), "text": decode(tok, ids, False)})
-        out.append({"name": name, "tokenizer": f, "cases": cases})
+        out.append({"name": name, "tokenizer": f, "cases": cases, "served": [prompted(tok, draw, tok.get_vocab_size() + 1) for _ in range(120 if name in SERVED else 0)]})
     json.dump(out, sys.stdout, ensure_ascii=True, separators=(",", ":"))
     print()
 
