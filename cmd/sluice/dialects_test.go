@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-router/sluice/internal/config"
-	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 )
 
 // The configuration, which knows no engines, takes the names of those that there are,
@@ -15,7 +15,7 @@ import (
 func TestDialectsOfTheSchema(t *testing.T) {
 	worker := reflect.TypeFor[config.Worker]()
 	for field, names := range map[string][]string{
-		"Backend": engine.Builtin().Names(), "KVConnector": engine.Builtin().ConnectorNames(),
+		"Backend": dialects.All().Names(), "KVConnector": dialects.All().ConnectorNames(),
 	} {
 		f, _ := worker.FieldByName(field)
 		choices := strings.Split(f.Tag.Get("choices"), "|")

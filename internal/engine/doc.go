@@ -11,7 +11,7 @@
 //
 // Nobody else compares a dialect's name: what differs between engines is a method here.
 // A [Registry] has the dialects by name and finds out which one a worker is of. A new
-// one embeds [HTTP], which has what is common, and is added to [Builtin].
+// one embeds [HTTP], which has what is common, and is added to package dialects.
 //
 // Four shapes of two legs exist:
 //

@@ -1,6 +1,11 @@
 package engine
 
-import "github.com/sluice-router/sluice/internal/kv/events"
+import (
+	"context"
+
+	"github.com/sluice-router/sluice/internal/kv/events"
+	"github.com/sluice-router/sluice/internal/upstream"
+)
 
 // KVEventsPath implements Prober: newer engines have it.
 func (VLLM) KVEventsPath(*Facts) string { return "/kv_event_sources" }
@@ -23,3 +28,11 @@ func (HTTP) KVEventsPath(*Facts) string { return "" }
 
 // ReadKVEvents implements Prober.
 func (HTTP) ReadKVEvents(string, []byte) ([]events.Source, error) { return nil, events.ErrNoSources }
+
+// PushesKVEvents implements Prober.
+func (HTTP) PushesKVEvents() bool { return false }
+
+// SubscribeKVEvents implements Prober.
+func (HTTP) SubscribeKVEvents(context.Context, *upstream.Endpoint) (events.Subscription, error) {
+	return nil, events.ErrNoSources
+}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-router/sluice/internal/kv/events"
+	"github.com/sluice-router/sluice/internal/upstream"
 )
 
 // Prober is how the workers of a dialect are probed and what their answers mean. The
@@ -57,6 +58,11 @@ type Prober interface {
 	// worker at a host; the error is events.ErrNoSources if it publishes none.
 	KVEventsPath(f *Facts) string
 	ReadKVEvents(host string, answer []byte) ([]events.Source, error)
+	// PushesKVEvents tells whether engines of the dialect push those events over the worker's
+	// own connections, by SubscribeKVEvents; then KVEventsPath is not asked. The subscription
+	// ends with ctx.
+	PushesKVEvents() bool
+	SubscribeKVEvents(ctx context.Context, to *upstream.Endpoint) (events.Subscription, error)
 
 	// LoadsPath is the route with the engine's load, empty for none; ReadLoads reads
 	// its answer.

@@ -35,12 +35,17 @@ func (VLLM) RankHeader() string { return "X-Data-Parallel-Rank" }
 
 // Plan implements Dialect.
 func (d VLLM) Plan(p *Pair) (Plan, error) {
+	return d.plan(p, (*vllmLegs)(p), oneSequence(p.Request))
+}
+
+// plan plans legs; without handOver decode computes all by itself.
+func (d VLLM) plan(p *Pair, legs Legs, handOver bool) (Plan, error) {
 	plan := Plan{
-		Shape: DecodeAlone, Why: AloneSamples, RequestID: p.RequestID, Legs: (*vllmLegs)(p),
+		Shape: DecodeAlone, Why: AloneSamples, RequestID: p.RequestID, Legs: legs,
 		RankHeader: d.RankHeader(), PrefillRank: p.Prefill.DPRank(), DecodeRank: p.Decode.DPRank(),
 	}
 	p.connector = connectorNamed(p.Prefill.Connector())
-	if !oneSequence(p.Request) {
+	if !handOver {
 		return plan, nil
 	}
 	if plan.Shape = p.connector.shape; plan.Shape == DecodeAlone {
@@ -100,7 +105,7 @@ func (l *vllmLegs) EditPrefill(s *openai.Splicer) {
 		s.SetRaw(openai.FieldToolChoice, []byte(auto))
 	}
 	if params := l.connector.prefillParams; params != nil {
-		s.SetRaw(openai.FieldKVTransferParams, params((*Pair)(l)))
+		s.SetRaw(openai.FieldKVTransferParams, params((*Pair)(l), l.transfer()))
 	}
 }
 
@@ -108,11 +113,19 @@ func (l *vllmLegs) EditPrefill(s *openai.Splicer) {
 // params.
 func (l *vllmLegs) EditDecode(s *openai.Splicer, handOff []byte) {
 	if params := l.connector.decodeParams; params != nil && l.transferID != "" {
-		handOff = params((*Pair)(l))
+		handOff = params((*Pair)(l), l.transfer())
 	}
 	if handOff != nil {
 		s.SetRaw(openai.FieldKVTransferParams, handOff)
 	}
+}
+
+// transfer is what the hand-off is called. The HTTP server marks ids of requests by their route.
+func (l *vllmLegs) transfer() transfer {
+	if l.Request.Route == openai.RouteChatCompletions {
+		return transfer{id: l.transferID, request: "chatcmpl-" + l.RequestID}
+	}
+	return transfer{id: l.transferID, request: "cmpl-" + l.RequestID}
 }
 
 // HandOff implements Legs: kv_transfer_params out of a prefill's answer. They are good

@@ -34,10 +34,14 @@ type connector struct {
 	handsOver bool
 	// prefillParams and decodeParams are the kv_transfer_params of the legs, where
 	// they do not come from a prefill's answer. Nil: there are none.
-	prefillParams, decodeParams func(p *Pair) []byte
+	prefillParams, decodeParams func(p *Pair, t transfer) []byte
 	// prepare changes the plan by what is known of the prefill rank. It may be nil.
 	prepare func(p *Pair, plan *Plan) error
 }
+
+// transfer is what the hand-off of one sequence is called: its own id, and the id by which the
+// prefill engine knows the request.
+type transfer struct{ id, request string }
 
 var connectors = map[string]*connector{
 	ConnectorNIXL:     {shape: PrefillFirst, handsOver: true, prefillParams: nixlPrefill},
@@ -63,12 +67,12 @@ func connectorNamed(name string) *connector {
 // decode engine and to say in its answer where they are.
 const nixlParams = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-func nixlPrefill(*Pair) []byte { return []byte(nixlParams) }
+func nixlPrefill(*Pair, transfer) []byte { return []byte(nixlParams) }
 
-func moriioPrefill(p *Pair) []byte {
+func moriioPrefill(_ *Pair, t transfer) []byte {
 	b := append([]byte(nil), nixlParams[:len(nixlParams)-1]...)
 	b = append(b, `,"transfer_id":`...)
-	return append(openai.AppendString(b, "tx-"+p.transferID), '}')
+	return append(openai.AppendString(b, "tx-"+t.id), '}')
 }
 
 // prepareMooncake: the legs are paired by a transfer id; without one nothing is
@@ -87,21 +91,21 @@ func prepareMooncake(p *Pair, plan *Plan) error {
 	return nil
 }
 
-func mooncakePrefill(p *Pair) []byte {
+func mooncakePrefill(_ *Pair, t transfer) []byte {
 	b := append([]byte(nil), `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":`...)
-	return append(openai.AppendString(b, "xfer-"+p.transferID), '}')
+	return append(openai.AppendString(b, "xfer-"+t.id), '}')
 }
 
 // mooncakeDecode names the prefill engine's bootstrap server, and its engine as the
 // server's /query does.
-func mooncakeDecode(p *Pair) []byte {
+func mooncakeDecode(p *Pair, t transfer) []byte {
 	host, port, _ := p.Prefill.Bootstrap()
 	b := append([]byte(nil), `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`...)
 	b = openai.AppendString(b, "http://"+host+":"+strconv.Itoa(port))
 	b = append(b, `,"remote_engine_id":`...)
 	b = openai.AppendString(b, p.engineID)
 	b = append(b, `,"transfer_id":`...)
-	return append(openai.AppendString(b, "xfer-"+p.transferID), '}')
+	return append(openai.AppendString(b, "xfer-"+t.id), '}')
 }
 
 // preparePush: the legs meet by the request's id, which must be a new one: clients
@@ -122,13 +126,7 @@ func preparePush(p *Pair, plan *Plan) error {
 }
 
 // pushDecode tells decode of the prefill engine and of its name for the request.
-func pushDecode(p *Pair) []byte {
-	prefix := "cmpl-"
-	if p.Request.Route == openai.RouteChatCompletions {
-		prefix = "chatcmpl-"
-	}
-	return p.pushPeer.params(prefix + p.RequestID)
-}
+func pushDecode(p *Pair, t transfer) []byte { return p.pushPeer.params(t.request) }
 
 // PushPeer is what a decode engine must be told of a prefill engine that pushes
 // KV cache to it (vLLM's NixlPushConnector), before that one has answered
@@ -142,17 +140,17 @@ type PushPeer struct {
 	Rank, Ranks int
 }
 
-// rankMark stands before the number of the data-parallel rank that ends an engine's id.
-const rankMark = "_dp"
+// RankMark stands before the number of the data-parallel rank that ends an engine's id.
+const RankMark = "_dp"
 
-// ofSeveral says that the worker has n data-parallel ranks, of which the first is the
+// OfSeveral says that the worker has n data-parallel ranks, of which the first is the
 // first-th of the model. Which of them p is of is the end of its id.
-func (p *PushPeer) ofSeveral(first, n int) {
-	at := strings.LastIndex(p.EngineID, rankMark)
+func (p *PushPeer) OfSeveral(first, n int) {
+	at := strings.LastIndex(p.EngineID, RankMark)
 	if at < 0 {
 		return
 	}
-	if dp, err := strconv.Atoi(p.EngineID[at+len(rankMark):]); err == nil && dp >= first && dp-first < n {
+	if dp, err := strconv.Atoi(p.EngineID[at+len(RankMark):]); err == nil && dp >= first && dp-first < n {
 		p.Rank, p.Ranks = dp-first, n
 	}
 }
@@ -160,17 +158,17 @@ func (p *PushPeer) ofSeveral(first, n int) {
 // of is what decode must be told of another rank of the same worker. The engines of one
 // worker differ in the number at the end of their ids and, by as much, in their ports.
 func (p *PushPeer) of(rank int) *PushPeer {
-	at := strings.LastIndex(p.EngineID, rankMark)
+	at := strings.LastIndex(p.EngineID, RankMark)
 	if rank < 0 || rank == p.Rank || p.Ranks < 2 || at < 0 {
 		return p
 	}
-	n, err := strconv.Atoi(p.EngineID[at+len(rankMark):])
+	n, err := strconv.Atoi(p.EngineID[at+len(RankMark):])
 	if err != nil {
 		return p
 	}
 	by := rank - p.Rank
 	o := *p
-	o.EngineID, o.Port, o.Rank = p.EngineID[:at+len(rankMark)]+strconv.Itoa(n+by), p.Port+int64(by), rank
+	o.EngineID, o.Port, o.Rank = p.EngineID[:at+len(RankMark)]+strconv.Itoa(n+by), p.Port+int64(by), rank
 	return &o
 }
 

@@ -114,7 +114,7 @@ func (VLLM) FindConnector(ctx context.Context, w Probed, f *Facts) (Found, error
 	}
 	found := readProbe(ctx, w, answer)
 	if p, _ := found.Peer.(*PushPeer); p != nil && f.DPSize > 1 {
-		p.ofSeveral(f.FirstRank, f.DPSize)
+		p.OfSeveral(f.FirstRank, f.DPSize)
 	}
 	return found, nil
 }
@@ -142,16 +142,25 @@ func readProbe(ctx context.Context, w Probed, answer []byte) Found {
 		if m, err := askMooncake(ctx, w); err == nil {
 			return Found{Connector: ConnectorMooncake, Peer: m}
 		}
+	}
+	return FoundByParams(o["kv_transfer_params"], w.Host)
+}
+
+// FoundByParams tells the connector of a vLLM engine at a host by the kv_transfer_params of a
+// prefill whose KV cache is to be handed over, as they are written; none are those of an engine
+// that hands nothing over.
+func FoundByParams(raw []byte, at string) Found {
+	if len(raw) == 0 || string(raw) == "null" {
 		return Found{Connector: ConnectorNone, Note: "it answers the probe without kv_transfer_params: it does not hand KV over, or its connector needs no parameters; set kv_connector if there is one"}
 	}
-	params := o.Object("kv_transfer_params")
+	params := Fields{"": raw}.Object("")
 	host, note := params.Str("remote_host"), ""
 	switch {
 	case params["remote_notify_port"] != nil:
 		return Found{Connector: ConnectorMoRIIO}
 	case host == "":
 		return unknownConnector("its kv_transfer_params have no remote_host")
-	case isLoopback(host) && !isLoopback(w.Host):
+	case isLoopback(host) && !isLoopback(at):
 		note = fmt.Sprintf("decode workers fetch KV cache from %s, a loopback address; set VLLM_NIXL_SIDE_CHANNEL_HOST at the engine to an address that they can reach", host)
 	}
 	if params.Str("transfer_mode") == "push" {

@@ -151,7 +151,7 @@ func TestVLLMConnectors(t *testing.T) {
 func TestVLLMRanks(t *testing.T) {
 	ids := &MooncakePeer{EngineIDs: []string{"e_dp0", "e_dp1", "", "e_dp3"}}
 	push := &PushPeer{EngineID: "e_dp5", Host: "h", Port: 5601, TPSize: 1, PPSize: 1}
-	push.ofSeveral(4, 4) // the four ranks of this server are numbers 4 to 7 of the model
+	push.OfSeveral(4, 4) // the four ranks of this server are numbers 4 to 7 of the model
 	if push.Rank != 1 || push.Ranks != 4 {
 		t.Fatalf("rank %d of %d, want 1 of 4", push.Rank, push.Ranks)
 	}

@@ -25,6 +25,9 @@ type kvEventSources struct {
 
 func (p *httpProber) kvEvents(ctx context.Context, w *Worker, f *Facts) kvEventSources {
 	d := w.dialectBy(f)
+	if d.PushesKVEvents() {
+		return kvEventSources{asked: true, told: true, list: pushedSources(w.url, f.DPSize)}
+	}
 	path := d.KVEventsPath(&f.Facts)
 	if path == "" {
 		return kvEventSources{asked: true}
@@ -48,6 +51,14 @@ func (p *httpProber) kvEvents(ctx context.Context, w *Worker, f *Facts) kvEventS
 		return kvEventSources{asked: true, told: true, list: list, note: "; " + err.Error()}
 	}
 	return kvEventSources{asked: true, told: true, list: list}
+}
+
+// pushedSources are those of an engine that pushes its events: one stream has all ranks.
+func pushedSources(url string, ranks int) (list []events.Source) {
+	for dp := range max(ranks, 1) {
+		list = append(list, events.Source{Rank: dp, Endpoint: url, Pushed: true})
+	}
+	return list
 }
 
 // Labels that stand for the ports of a worker's KV events, over what its engine says.

@@ -102,10 +102,16 @@ func (s *cacheStreams) followLocked(w *Worker) {
 func (s *cacheStreams) startLocked(r *Rank, source events.Source, model string) {
 	x := s.f.opts.Index
 	st := &rankStream{rank: r, source: source, model: model, log: s.f.log, lines: &s.lines, since: time.Now()}
-	opened, err := s.open(events.Options{
+	o := events.Options{
 		Endpoint: source.Endpoint, Replay: source.Replay, Topic: source.Topic, Rank: source.Rank, Silent: s.f.cfg.KV.EventsSilent,
 		Emptied: func() { x.Clear(r.caches.approx) },
-	})
+	}
+	if source.Pushed {
+		o.Subscribe = func(ctx context.Context) (events.Subscription, error) {
+			return r.Dialect().SubscribeKVEvents(ctx, r.worker.endpoint)
+		}
+	}
+	opened, err := s.open(o)
 	if err != nil {
 		r.caches.whyNone = err.Error()
 		return

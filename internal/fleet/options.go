@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/wire"
@@ -25,7 +26,7 @@ type Options struct {
 	Config *config.Config
 	// Sockets counts the connections to engines. Nil: they are not counted.
 	Sockets *upstream.Sockets
-	// Dialects are the engines that workers may be. Nil: those of package engine.
+	// Dialects are the engines that workers may be. Nil: all that there are.
 	Dialects *engine.Registry
 	// Index is told which ranks there are, and when their caches are empty. Nil: there is
 	// none.
@@ -78,7 +79,7 @@ func (o *Options) complete() {
 		o.drainTimeout = drainTimeout
 	}
 	if o.Dialects == nil {
-		o.Dialects = engine.Builtin()
+		o.Dialects = dialects.All()
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

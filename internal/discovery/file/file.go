@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
-	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 	"github.com/sluice-router/sluice/internal/fleet"
 )
 
@@ -55,7 +55,7 @@ type Source struct {
 
 // New makes the source of a configuration that names a file.
 func New(cfg *config.Config) *Source {
-	dialects := engine.Builtin()
+	dialects := dialects.All()
 	return &Source{
 		path: cfg.Discovery.File, interval: cfg.Discovery.CheckInterval,
 		list: config.WorkerList{Config: cfg, Connector: func(class string) string {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 	"github.com/sluice-router/sluice/internal/labelselector"
 )
 
@@ -88,6 +89,6 @@ func newRules(cfg *config.Config) (*rules, error) {
 	return &rules{
 		roles: rs, port: k.Port, modelFrom: k.ModelIDFrom, model: cfg.Fleet.ModelID,
 		bootstrap: string(k.BootstrapPortAnnotation), connector: string(k.KVConnectorAnnotation), engineID: string(k.KVEngineIDAnnotation),
-		pairLabel: string(cfg.Fleet.PairLabel), connectors: engine.Builtin(),
+		pairLabel: string(cfg.Fleet.PairLabel), connectors: dialects.All(),
 	}, nil
 }

@@ -20,6 +20,9 @@ type Source struct {
 	Endpoint, Replay string
 	// Topic is what the topics of the events begin with.
 	Topic string
+	// Pushed: the engine pushes its events over its connections for requests, and Endpoint is
+	// its own URL.
+	Pushed bool
 }
 
 // ErrNoSources tells that the engine answered that it publishes no events.

@@ -15,11 +15,15 @@ import (
 	"time"
 )
 
-// Options configure a Stream. Only Endpoint is required.
+// Options configure a Stream. Only Endpoint or Subscribe is required.
 type Options struct {
 	// Endpoint is where the engine publishes its events, Replay where it repeats those that
 	// were missed; without Replay a gap clears the rank. Both are "tcp://HOST:PORT".
 	Endpoint, Replay string
+	// Subscribe, if not nil, is how events are come by that the engine pushes over its
+	// connections for requests; Endpoint, Replay and Topic mean nothing then. It is called
+	// again after each end of a subscription.
+	Subscribe func(context.Context) (Subscription, error)
 	// Topic is what the topics of the events begin with.
 	Topic string
 	// Rank is the data-parallel rank that is followed. Batches that say they are of another
@@ -51,6 +55,8 @@ const (
 	minPause  = 100 * time.Millisecond
 	maxPause  = 5 * time.Second
 	steadyFor = 30 * time.Second // a connection that lasted so long is followed by minPause
+	// noSourcesPause is the pause after an engine said that it tells no events.
+	noSourcesPause = time.Minute
 )
 
 // maxTopic is how long a topic may be, so that a subscription is one short frame.
@@ -96,6 +102,10 @@ type Stream struct {
 	used      bool
 	faults    faults
 	lastFault error // since tooMany was called; nil: none
+	// snapshot is the part of a pushed snapshot that comes next; nil: none is under way.
+	snapshot *snapshotPart
+	// afterSnapshot: the last batch was the end of a snapshot.
+	afterSnapshot bool
 	// nextReplay is when the engine may be asked for a replay again.
 	nextReplay time.Time
 
@@ -106,10 +116,12 @@ type Stream struct {
 func New(o Options) (*Stream, error) {
 	s := &Stream{opts: o, seed: maphash.MakeSeed()}
 	var err error
-	if s.endpoint, err = address(o.Endpoint); err != nil {
-		return nil, err
+	if o.Subscribe == nil {
+		if s.endpoint, err = address(o.Endpoint); err != nil {
+			return nil, err
+		}
 	}
-	if o.Replay != "" {
+	if o.Subscribe == nil && o.Replay != "" {
 		if s.replay, err = address(o.Replay); err != nil {
 			return nil, err
 		}
@@ -156,7 +168,11 @@ func (s *Stream) Run(ctx context.Context, sink Sink) {
 	pause := minPause
 	for {
 		began := time.Now()
-		err := s.follow(ctx)
+		follow := s.follow
+		if s.opts.Subscribe != nil {
+			follow = s.followPushed
+		}
+		err := follow(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -165,10 +181,13 @@ func (s *Stream) Run(ctx context.Context, sink Sink) {
 		if time.Since(began) > steadyFor {
 			pause = minPause
 		}
+		if errors.Is(err, ErrNoSources) {
+			pause = noSourcesPause
+		}
 		if !sleep(ctx, pause/2+rand.N(pause/2)) {
 			return
 		}
-		pause = min(2*pause, maxPause)
+		pause = max(min(2*pause, maxPause), minPause)
 	}
 }
 
@@ -364,12 +383,17 @@ func (s *Stream) apply(seq uint64, payload []byte, live bool) {
 	if !s.used && got.bad > 0 {
 		s.bad(fmt.Errorf("%s: nothing in batch %d can be used", s.endpoint, seq))
 	}
-	if !live || got.foreign {
-		return
+	if live && !got.foreign {
+		s.heard(got.time)
 	}
+}
+
+// heard tells that a live batch was applied that the engine made at a time, in seconds since
+// 1970; 0: not known.
+func (s *Stream) heard(made float64) {
 	now := time.Now()
-	if got.time > 0 {
-		s.lag.Store(int64(max(0, float64(now.UnixNano())-got.time*1e9)))
+	if made > 0 {
+		s.lag.Store(int64(max(0, float64(now.UnixNano())-made*1e9)))
 	}
 	if !s.used {
 		return // no sign of what is to be followed
