@@ -125,4 +125,3 @@ func (d Dialect) Warnings(k engine.PairKnowledge) []string {
 	}
 	return list
 }
-
