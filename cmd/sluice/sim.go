@@ -51,6 +51,8 @@ func newSim() *cobra.Command {
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object a line")
 	f.BoolVar(&o.Load, "load", false, "be the backend of a load test: no request log, quick health checks")
 	f.Var(newText(&o.Worker.Backend), "backend", "the engine to play: sglang or vllm")
+	f.BoolVar(&o.Worker.GRPC, "grpc", false, "engines that speak gRPC, as vllm serve --grpc: token ids in and out; KV events are on")
+	f.DurationVar(&o.Worker.PingInterval, "grpc-ping-interval", 0, "with --grpc, clients whose keep-alive pings come more often are told to go away; 0: 5m, as older servers; newer ones 10s")
 	f.Var(newText(&o.Worker.Connector), "connector", "how vLLM's prefill and decode workers move KV: none, nixl, nixl-push, mooncake, moriio, lmcache or shared-storage; empty: nixl")
 	f.DurationVar(&o.Worker.Lease, "kv-lease", 0, "how long a vLLM prefill keeps KV for its decode; 0: 30s, with mooncake 480s")
 	f.IntVar(&o.Worker.PageSize, "page-size", 0, "KV block size in tokens; 0: 1, with vllm 16")

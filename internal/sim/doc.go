@@ -14,11 +14,11 @@
 //
 // # Non-goals
 //
-// No real tokenizer, no sampling, no meaningful text. SGLang: a prompt's token
+// No sampling, no meaningful text, and a tokenizer only where engines speak in token ids. SGLang: a prompt's token
 // count is its size divided by four, output token k is " t<k>". vLLM: see below.
 // No retraction of running requests. The
-// package imports nothing else of this module, so that it cannot share a mistake
-// about the protocol with the router.
+// package imports nothing else of this module but the generated messages of gRPC, so that
+// it cannot share a mistake about the protocol with the router.
 //
 // # Usage
 //
@@ -76,6 +76,31 @@
 // Nothing listens on side channels: the workers of a fleet find each other in memory.
 // NIXL was observed on a real engine; the other connectors and Recompute follow the
 // engine's documentation only.
+//
+// # gRPC
+//
+// With WorkerOptions.GRPC a vLLM worker speaks gRPC instead of HTTP, as vllm serve --grpc
+// with its servicer was observed to do it: the service VllmEngine, grpc.health and
+// reflection. It takes token ids and gives token ids of a small vocabulary of its own
+// (theVocabulary), whose files GetTokenizer hands out. The text is the words that depend on
+// the prompt's tokens, as over HTTP; a word is one id or several.
+//
+//   - Chunks tell the tokens since the last one, and how many these are; now and then two
+//     at once. A complete repeats the last chunk. Samples are told apart by their index.
+//   - Stop strings are found in the engine's own text; the ids up to and with the match are
+//     sent. A max_tokens beyond the context is cut; one that is all the context has left is
+//     no limit, and the output ends with the end of the turn.
+//   - KV is handed on as over HTTP, by kv_transfer_params_json. KV that does not come ends
+//     the call with status OK and finish_reason "error". Params that lack a field end the
+//     engine, and their call hangs: the server outlives its engine and tells that it is not
+//     healthy, until Restart. EndEngine does the same without a request.
+//   - SubscribeKvEvents sends the events of all ranks, with the load in each batch and
+//     records of the load alone between them.
+//   - A client that pings more often than PingInterval is sent GOAWAY too_many_pings; GoAway
+//     sends it to all.
+//
+// Log entries have the method as their path, the message as their body, the metadata as
+// their header, and a Code.
 //
 // # Capacities
 //

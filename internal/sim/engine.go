@@ -25,7 +25,8 @@ type sequence struct {
 	// Of the prefix cache; content is nil without one.
 	content *prompt
 	scope   *cacheScope
-	text    func(b []byte, k int) []byte // appends output token k, nil: the output is not cached
+	text    func(b []byte, k int) []byte // appends output token k
+	token   func(k int) uint32           // instead of text, output token k; neither: the output is not cached
 
 	// Owned by the goroutine that runs it.
 	phase    phase

@@ -24,6 +24,7 @@ type wireError struct {
 	native  bool // /generate's shape {"error":{"message"}}
 	param   string
 	detail  string // more, for the log only
+	kvLoad  bool   // KV did not come
 }
 
 func (e *wireError) Error() string { return e.message }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/codes"
 )
 
 // Action is what a fault does to the connection at its Point.
@@ -19,6 +21,10 @@ const (
 	Close  Action = "close"  // FIN, in the middle of an answer too
 	End    Action = "end"    // a well-formed end of the body, without [DONE]
 	Freeze Action = "freeze" // nothing is sent until the client disconnects
+
+	// Of gRPC workers only. The call goes on where it was, as far as it can.
+	GoAway Action = "goaway" // GOAWAY on all connections; new ones are served
+	Die    Action = "die"    // the engine ends, the server goes on
 )
 
 // Point is where in a request a fault takes effect.
@@ -51,6 +57,14 @@ const (
 	EOFDelimited   Kind = "eof"             // the answer without length, ended by FIN
 	Surplus        Kind = "surplus"         // bytes after a complete answer
 	Informational  Kind = "1xx"             // 103 twice, then a normal answer
+
+	// Of gRPC workers only: answers of Generate. Garbage is a message that is no message.
+	CompleteTwice      Kind = "complete-twice"
+	ChunkAfterComplete Kind = "chunk-after-complete"
+	NoComplete         Kind = "no-complete"  // the stream ends with status OK and without it
+	BadIndex           Kind = "bad-index"    // the index is n
+	BadIDs             Kind = "bad-ids"      // ids beyond the vocabulary
+	HugeMessage        Kind = "huge-message" // of Fault.BodySize bytes, default 16 MiB, but right otherwise
 )
 
 // Fault is a deviation from a healthy answer. It applies to requests of
@@ -100,6 +114,12 @@ type Fault struct {
 	// Kind is a malformed answer in place of the engine's.
 	Kind Kind
 
+	// Of gRPC workers only. Code answers with that status, by its name ("UNAVAILABLE"),
+	// instead of running the engine; Status does the same with the nearest code. Finish is
+	// the finish_reason of the answer, which has no tokens with "error". KVParams is the
+	// hand-off in the answer of a prefill.
+	Code, Finish, KVParams string
+
 	// Echo answers 200 with exactly the request's body, at once.
 	Echo bool
 	// Tokens are the texts of the output tokens, all of them; OutputTokens
@@ -138,6 +158,9 @@ reset=POINT, after=N        reset the connection at a point: accept, request, bo
                             are sent), inside (N events and half of the next are), end; close=POINT,
                             end=POINT and freeze=POINT likewise. reset=POINT is short for do=reset,at=POINT
 write_size=N, write_pause=D write in pieces of N bytes, D apart
+code=UNAVAILABLE            the status of a gRPC call; goaway=POINT and die=POINT send GOAWAY, and end the engine
+                            but not its server; finish=error|abort|..., kv_params=TEXT; kind=complete-twice,
+                            chunk-after-complete, no-complete, bad-index, bad-ids, huge-message (body_size=N)
 kind=KIND                   garbage, truncated, chunk-line, huge-header, error-in-200, error-event,
                             events-for-json, json-for-events, eof, surplus, 1xx
 echo                        answer 200 with the body of the request
@@ -148,10 +171,10 @@ event=TEXT                  write this instead of the engine's events
 // ParseFault reads "key=value,key=value". The keys are on, path, skip, count,
 // accept_delay, delay, first_byte, event_delay, early_headers, keep_alive,
 // comment, status, body, body_size, early, header (Name:Value, repeatable),
-// content_type, do, at, after, write_size, write_pause, kind, echo, token (one
+// content_type, do, at, after, write_size, write_pause, kind, code, finish, kv_params, echo, token (one
 // text, repeatable), output_tokens, token_size, event (repeatable), and the short forms
 // retry_after=3 for the header, reset=headers for do=reset,at=headers, and the
-// same for close, end and freeze. Durations are Go's ("100ms"), flags need no
+// same for close, end, freeze, goaway and die. Durations are Go's ("100ms"), flags need no
 // value. Use ParseFaultJSON for values with commas.
 func ParseFault(s string) (Fault, error) {
 	f := Fault{text: s}
@@ -273,7 +296,13 @@ func (f *Fault) set(k, v string) (err error) {
 		f.At = Point(v)
 	case "after":
 		number(&f.After)
-	case "reset", "close", "end", "freeze":
+	case "code":
+		f.Code = strings.ToUpper(v)
+	case "finish":
+		f.Finish = v
+	case "kv_params":
+		f.KVParams = v
+	case "reset", "close", "end", "freeze", "goaway", "die":
 		f.Do = Action(k)
 		if v != "true" {
 			f.At = Point(v)
@@ -313,7 +342,7 @@ func (f *Fault) check() error {
 		return fmt.Errorf("no such role")
 	}
 	switch f.Do {
-	case "", Reset, Close, End, Freeze:
+	case "", Reset, Close, End, Freeze, GoAway, Die:
 	default:
 		return fmt.Errorf("no such action")
 	}
@@ -324,11 +353,27 @@ func (f *Fault) check() error {
 	}
 	switch f.Kind {
 	case "", Garbage, Truncated, ChunkLine, HugeHeader, ErrorInside200, ErrorEvent, EventsForJSON,
-		JSONForEvents, EOFDelimited, Surplus, Informational:
+		JSONForEvents, EOFDelimited, Surplus, Informational,
+		CompleteTwice, ChunkAfterComplete, NoComplete, BadIndex, BadIDs, HugeMessage:
 	default:
 		return fmt.Errorf("no such kind")
 	}
+	if f.Code != "" && f.grpcCode() == codes.OK {
+		return fmt.Errorf("no such code")
+	}
 	return nil
+}
+
+// grpcCode is the status that a gRPC call is answered with, OK if it runs.
+func (f *Fault) grpcCode() codes.Code {
+	if f.Code == "" {
+		return codeOf(max(f.Status, 200))
+	}
+	var c codes.Code
+	if c.UnmarshalJSON([]byte(`"`+f.Code+`"`)) != nil {
+		return codes.OK
+	}
+	return c
 }
 
 // does reports whether the action is done at p; an action without a point is done

@@ -75,7 +75,7 @@ func (f *Fleet) Add(role Role) (*Worker, error) {
 		return nil, err
 	}
 	w := newWorker(f, role, i, o)
-	if k := o.KVEvents; k != nil {
+	if k := o.KVEvents; k != nil && !o.GRPC {
 		f.mu.Lock()
 		first := f.ranks
 		f.ranks += o.DPSize

@@ -60,10 +60,16 @@ func (k *KVEvents) validate() error {
 
 // eventLog collects a rank's events until its next step, with which they leave.
 type eventLog struct {
-	pub *publisher
+	pub batches
 
 	mu      sync.Mutex // guards the fields below; held while a batch is published
 	pending []kvEvent
+}
+
+// batches are where a rank's events go.
+type batches interface {
+	publish([]kvEvent)
+	rewind() // numbers batches from 0 again
 }
 
 // stored tells of the blocks from..to of a prompt.
@@ -129,6 +135,13 @@ func (w *Worker) RestartCache() {
 // startEvents starts the publishers of all ranks. lifeMu is held.
 func (w *Worker) startEvents(l *lifetime) error {
 	k := w.opt.KVEvents
+	if w.opt.GRPC {
+		l.hub = newEventHub(w)
+		for rank, c := range l.caches {
+			c.events = &eventLog{pub: hubRank{l.hub, rank}}
+		}
+		return nil
+	}
 	if k == nil || !w.caches() {
 		return nil
 	}
@@ -221,7 +234,7 @@ func (w *Worker) KVReplayEndpoint(rank int) string {
 }
 
 func (w *Worker) endpoint(host string, ports []atomic.Int64, rank int) string {
-	if w.opt.KVEvents == nil || !w.caches() || rank < 0 || rank >= len(ports) {
+	if w.opt.KVEvents == nil || w.opt.GRPC || !w.caches() || rank < 0 || rank >= len(ports) {
 		return ""
 	}
 	return "tcp://" + hostPort(host, int(ports[rank].Load()))

@@ -68,6 +68,7 @@ const (
 type engineRef struct {
 	// Immutable.
 	id     string
+	base   string // of all ranks of the process
 	host   string
 	port   int
 	rank   int
@@ -154,7 +155,7 @@ func (x *exchange) register(w *Worker, l *lifetime) {
 	}
 	base := newUUID()
 	for rank := range w.opt.DPSize {
-		e := &engineRef{id: base, host: canonicalHost(w.opt.SideChannelHost), port: w.sidePort + rank, rank: rank,
+		e := &engineRef{id: base, base: base, host: canonicalHost(w.opt.SideChannelHost), port: w.sidePort + rank, rank: rank,
 			worker: w, life: l, lost: make(chan struct{})}
 		if w.opt.DPSize > 1 || w.opt.FirstRank > 0 {
 			e.id += "_dp" + strconv.Itoa(rank+w.opt.FirstRank)

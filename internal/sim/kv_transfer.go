@@ -126,6 +126,10 @@ func (t *transferLeg) checkFields(kv *transferParams, blocks bool) bool {
 	}
 	slices.Sort(missing)
 	t.violate(KVIncomplete, "kv_transfer_params without %s", strings.Join(missing, ", "))
+	if t.s.v.client != nil {
+		t.hangs = true
+		return false
+	}
 	t.hangs, t.fatal = kv.hasBlocks || !blocks, blocks && !kv.hasBlocks
 	return false
 }
@@ -252,6 +256,10 @@ func (t *transferLeg) receive(ctx context.Context) error {
 		return nil
 	}
 	switch {
+	case t.hangs && v.client != nil:
+		w.crash(t.l) // the engine ends, and the server never answers this request
+		<-v.client.Done()
+		return context.Cause(v.client)
 	case t.hangs:
 		<-ctx.Done()
 		cause := context.Cause(ctx)
@@ -302,7 +310,7 @@ func (t *transferLeg) receive(ctx context.Context) error {
 // kvFailed is the error of a request whose KV did not come, with
 // kv_load_failure_policy "fail".
 func kvFailed(why string) error {
-	return &wireError{status: 500, kind: "InternalServerError", message: "Internal server error", detail: "KV load failed: " + why}
+	return &wireError{status: 500, kind: "InternalServerError", message: "Internal server error", detail: "KV load failed: " + why, kvLoad: true}
 }
 
 // errEngineDead is the error of all requests on a worker whose engine crashed.

@@ -56,6 +56,14 @@ type WorkerOptions struct {
 	// Backend is the engine that is simulated: its routes, bodies, errors, metrics
 	// and how it moves KV. Default SGLang.
 	Backend Backend
+	// GRPC makes the worker speak gRPC, as vllm serve --grpc does, instead of HTTP: it takes
+	// token ids and gives token ids. Its Backend is VLLM, and KVEvents are sent over gRPC,
+	// without any need to ask for them.
+	GRPC bool
+	// PingInterval is the least time between keep-alive pings that a gRPC worker takes of a
+	// client, which it tells to go away otherwise. Default 5 min, as older servers; newer
+	// ones have 10 s.
+	PingInterval time.Duration
 	// Model is the served model's name. Default "sim-model".
 	Model string
 	// Names are further names that a vLLM server serves the model by.
@@ -262,6 +270,13 @@ func def[T comparable](v *T, to T) {
 
 // withDefaults returns o with every zero field that has a default filled in.
 func (o WorkerOptions) withDefaults(role Role) WorkerOptions {
+	if o.GRPC {
+		def(&o.Backend, VLLM)
+		def(&o.PingInterval, defaultPingInterval)
+		if o.KVEvents == nil {
+			o.KVEvents = &KVEvents{}
+		}
+	}
 	def(&o.Backend, SGLang)
 	if o.Backend == VLLM {
 		def(&o.MaxRunning, 256)
@@ -332,6 +347,9 @@ func (o WorkerOptions) validate() error {
 	}
 	if o.Backend != SGLang && o.Backend != VLLM {
 		return fmt.Errorf("cannot simulate backend %q: want sglang or vllm", o.Backend)
+	}
+	if o.GRPC && (o.Backend != VLLM || o.HTTP2 || o.BasePath != "" || o.Wrap != nil) {
+		return fmt.Errorf("cannot simulate backend %q over gRPC with HTTP2, BasePath or Wrap: want vllm, and none of these", o.Backend)
 	}
 	if o.Connector != "" && o.Backend != VLLM {
 		return fmt.Errorf("cannot simulate connector %q: only backend vllm has one", o.Connector)

@@ -156,14 +156,19 @@ type growth struct {
 	hasher *hasher
 	carry  []byte // text that does not fill a token yet
 	text   func(b []byte, k int) []byte
-	stored int // blocks
+	token  func(k int) uint32 // instead of text
+	stored int                // blocks
 }
 
 // add takes output token k.
 func (g *growth) add(k int) {
-	g.carry = g.text(g.carry, k)
-	n := pieces(g.carry, g.hasher.add)
-	g.carry = g.carry[:copy(g.carry, g.carry[n:])]
+	if g.token != nil {
+		g.hasher.add(int64(g.token(k)))
+	} else {
+		g.carry = g.text(g.carry, k)
+		n := pieces(g.carry, g.hasher.add)
+		g.carry = g.carry[:copy(g.carry, g.carry[n:])]
+	}
 	if len(g.hasher.blocks) > g.stored {
 		g.stored = len(g.hasher.blocks)
 		g.cache.store(&g.hasher.prompt, g.scope)
@@ -223,9 +228,9 @@ func (p cachedPrompt) computed() {
 		return
 	}
 	c.events.step()
-	if s.content.grow != nil && s.text != nil && s.out > 1 {
+	if s.content.grow != nil && (s.text != nil || s.token != nil) && s.out > 1 {
 		h := s.content.grow.fork()
-		s.growth = &growth{cache: c, scope: s.scope, hasher: h, carry: bytes.Clone(s.content.carry), text: s.text, stored: len(h.blocks)}
+		s.growth = &growth{cache: c, scope: s.scope, hasher: h, carry: bytes.Clone(s.content.carry), text: s.text, token: s.token, stored: len(h.blocks)}
 	}
 }
 

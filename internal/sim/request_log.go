@@ -57,9 +57,10 @@ type Request struct {
 	FirstByte   time.Time `json:"first_byte"` // of the body, after the headers
 	Ended       time.Time `json:"ended"`
 
-	Status  int     `json:"status"` // 0: none was sent
-	Events  int     `json:"events"` // SSE events written
-	Bytes   int64   `json:"bytes"`  // of the body
+	Status  int     `json:"status"`         // 0: none was sent; of a gRPC call the HTTP status that is nearest to Code
+	Code    string  `json:"code,omitempty"` // of a gRPC call: "OK", "InvalidArgument"
+	Events  int     `json:"events"`         // SSE events written, messages of a gRPC call
+	Bytes   int64   `json:"bytes"`          // of the body
 	Outcome Outcome `json:"outcome"`
 	Fault   string  `json:"fault,omitempty"` // the fault that applied
 	Error   string  `json:"error,omitempty"` // what the engine failed with
@@ -307,6 +308,12 @@ func (w *Worker) begin(r *http.Request, probe bool) *Request {
 	if r.Header.Get("Host") == "" {
 		r.Header.Set("Host", r.Host)
 	}
+	w.enter(e, probe)
+	return e
+}
+
+// enter puts a request into the log.
+func (w *Worker) enter(e *Request, probe bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seq++
@@ -314,14 +321,13 @@ func (w *Worker) begin(r *http.Request, probe bool) *Request {
 	if probe {
 		w.stats.Probes++
 		w.probes.add(e)
-		return e
+		return
 	}
 	w.log.add(e)
 	w.stats.Requests++
 	w.stats.Inflight++
 	w.stats.PeakInflight = max(w.stats.PeakInflight, w.stats.Inflight)
 	w.notifyLocked()
-	return e
 }
 
 // note changes an entry under the lock.

@@ -19,6 +19,7 @@ type vsequence struct {
 	long   bool // asks for more than one token
 	many   bool // is one of several sequences
 	kv     *transferParams
+	client context.Context // of a gRPC call: ends when the client has gone; nil otherwise
 
 	// Owned by the goroutine that runs it.
 	seed     uint64 // of the text

@@ -66,7 +66,7 @@ type Worker struct {
 type lifetime struct {
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
-	srv        *http.Server
+	srv        front
 	boot       *http.Server
 	serving    sync.WaitGroup // Serve loops
 	handlers   sync.WaitGroup
@@ -77,6 +77,9 @@ type lifetime struct {
 	caches     []*prefixCache // per rank, nil without
 	blocks     []*blocks      // per rank: ids of the blocks handed on, vLLM only
 	engines    []*engineRef   // per rank, vLLM only
+	hub        *eventHub      // of gRPC workers
+	kvOnce     sync.Once      // see forgetKV
+	engineDead atomic.Bool    // gRPC only: the server has outlived its engine
 
 	mu       sync.Mutex // guards the fields below
 	ended    bool
@@ -137,8 +140,11 @@ func (w *Worker) Options() WorkerOptions { return w.opt }
 // URL is the base URL, with the base path, without a trailing slash.
 func (w *Worker) URL() string {
 	scheme := "http"
+	if w.opt.GRPC {
+		scheme = "grpc"
+	}
 	if w.opt.TLS != nil {
-		scheme = "https"
+		scheme += "s"
 	}
 	return scheme + "://" + w.Addr() + w.opt.BasePath
 }
@@ -244,38 +250,10 @@ func (w *Worker) start() error {
 		l.boot = &http.Server{Handler: w.bootstrapHandler(), ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
 		l.serving.Go(func() { _ = l.boot.Serve(bln) })
 	}
-	idle := w.opt.IdleTimeout
-	if idle < 0 {
-		idle = 0
-	}
-	var h http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.serve(l, rw, r) })
-	if w.opt.Wrap != nil {
-		h = w.opt.Wrap(w, h)
-	}
-	l.srv = &http.Server{
-		Handler:     h,
-		ErrorLog:    log.New(io.Discard, "", 0),
-		IdleTimeout: idle,
-		BaseContext: func(net.Listener) context.Context { return l.ctx },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			if t, ok := c.(*tls.Conn); ok {
-				c = t.NetConn()
-			}
-			return context.WithValue(ctx, connKey{}, c)
-		},
-	}
-	if idle == 0 {
-		l.srv.IdleTimeout = 24 * time.Hour
-	}
-	var p http.Protocols
-	p.SetHTTP1(true)
-	if w.opt.HTTP2 {
-		p.SetHTTP2(true)
-		p.SetUnencryptedHTTP2(true)
-	}
-	l.srv.Protocols = &p
-	if w.opt.TLS != nil {
-		l.srv.TLSConfig = w.opt.TLS.Clone()
+	if w.opt.GRPC {
+		l.srv = newGRPCFront(w, l)
+	} else {
+		l.srv = w.httpFront(l)
 	}
 	now := time.Now().UnixNano()
 	w.started.Store(now)
@@ -299,6 +277,44 @@ func (w *Worker) start() error {
 	}
 	w.admit(l, ln)
 	return nil
+}
+
+// httpFront is the server of a worker that speaks HTTP.
+func (w *Worker) httpFront(l *lifetime) *http.Server {
+	idle := w.opt.IdleTimeout
+	if idle < 0 {
+		idle = 0
+	}
+	var h http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.serve(l, rw, r) })
+	if w.opt.Wrap != nil {
+		h = w.opt.Wrap(w, h)
+	}
+	srv := &http.Server{
+		Handler:     h,
+		ErrorLog:    log.New(io.Discard, "", 0),
+		IdleTimeout: idle,
+		BaseContext: func(net.Listener) context.Context { return l.ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if t, ok := c.(*tls.Conn); ok {
+				c = t.NetConn()
+			}
+			return context.WithValue(ctx, connKey{}, c)
+		},
+	}
+	if idle == 0 {
+		srv.IdleTimeout = 24 * time.Hour
+	}
+	var p http.Protocols
+	p.SetHTTP1(true)
+	if w.opt.HTTP2 {
+		p.SetHTTP2(true)
+		p.SetUnencryptedHTTP2(true)
+	}
+	srv.Protocols = &p
+	if w.opt.TLS != nil {
+		srv.TLSConfig = w.opt.TLS.Clone()
+	}
+	return srv
 }
 
 // admit serves the connections of ln.
@@ -376,7 +392,7 @@ func (w *Worker) end(l *lifetime) {
 	w.gate.open()
 	w.core.open()
 	w.Unwedge()
-	w.fleet.kv.unregister(l)
+	l.forgetKV(w)
 	l.unbook(w)
 	if w.role == Prefill && w.opt.Backend == SGLang {
 		w.fleet.broker.unclaim(w.bootstrapHost(), w.BootstrapPort())
@@ -402,13 +418,18 @@ func (w *Worker) Terminate() {
 }
 
 // crash ends the process on behalf of one of its requests: all running requests fail,
-// then the port refuses.
+// then the port refuses. A gRPC server outlives its engine.
 func (w *Worker) crash(l *lifetime) {
+	l.engineDead.Store(true) // before the requests fail, so that none begins behind them
 	w.mu.Lock()
 	for _, cancel := range w.rids {
 		cancel(errEngineDead)
 	}
 	w.mu.Unlock()
+	if w.opt.GRPC {
+		w.endEngine(l)
+		return
+	}
 	w.fleet.crashes.Go(func() {
 		w.lifeMu.Lock()
 		defer w.lifeMu.Unlock()
