@@ -72,10 +72,10 @@ func (d fakeDialect) Call(ctx context.Context, to *upstream.Endpoint, req *engin
 	own := req.Request
 	own.Path, own.Body, own.Header = "/tokens", [][]byte{frame}, upstream.Header{{Name: "Content-Type", Value: "application/octet-stream"}}
 	resp, err := to.Do(ctx, &own)
-	if err != nil || resp.Status != http.StatusOK || req.Leg == engine.LegPrefill {
+	if err != nil || resp.Status != http.StatusOK {
 		return resp, err
 	}
-	typ, stream := "application/json", req.Generate.Stream
+	typ, stream := "application/json", req.Generate.Stream && req.Leg != engine.LegPrefill
 	if stream {
 		typ = "text/event-stream"
 	}

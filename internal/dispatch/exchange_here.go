@@ -15,8 +15,8 @@ func (x *exchange) answerHere() {
 	}
 	p := x.call.Peeked
 	var body []byte
-	if f := x.encode(len(p.Body), func(ctx context.Context) (err error) {
-		body, err = text.Reader.Answer(ctx, p)
+	if f := x.encode(func(ctx context.Context) (err error) {
+		body, err = text.Reader.Answer(ctx, p, x.turn)
 		return err
 	}); f != nil {
 		x.answer(f)

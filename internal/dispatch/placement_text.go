@@ -52,8 +52,8 @@ func (x *placement) readTokens() *failure {
 // readRequest makes the request in tokens. The client waits for that as it waits for ranks.
 func (x *placement) readRequest() *failure {
 	body, read := x.measuredBody(), x.plan.text.Reader.Read
-	if f := x.encode(len(body.Body), func(ctx context.Context) (err error) {
-		x.plan.generate, err = read(ctx, body)
+	if f := x.encode(func(ctx context.Context) (err error) {
+		x.plan.generate, err = read(ctx, body, x.turn)
 		return err
 	}); f != nil {
 		return f
@@ -68,8 +68,8 @@ func (x *placement) countPrompts() *failure {
 	if body.Route != openai.RouteChatCompletions && body.Route != openai.RouteCompletions || body.PromptKind.TokenIDs() || body.MediaParts > 0 {
 		return nil
 	}
-	f := x.encode(len(body.Body), func(ctx context.Context) (err error) {
-		x.plan.counted, err = count(ctx, body)
+	f := x.encode(func(ctx context.Context) (err error) {
+		x.plan.counted, err = count(ctx, body, x.turn)
 		return err
 	})
 	if f == nil {
@@ -92,9 +92,17 @@ const smallText = 4 << 10
 
 var errPatience = errors.New("the client's patience is over")
 
-// encode does work that makes tokens of a text, in the request's turn. The time belongs to
-// what the client lets its request wait.
-func (x *request) encode(bytes int, work func(ctx context.Context) error) *failure {
+// turn is that of the request's client.
+func (x *request) turn(ctx context.Context, bytes int, work func(ctx context.Context) error) error {
+	if bytes <= smallText || x.d.opts.TextQueue == nil {
+		return work(ctx)
+	}
+	return x.d.opts.TextQueue.Do(ctx, x.call.Client, bytes, work)
+}
+
+// encode makes tokens of the request's text with read. The time belongs to what the client
+// lets its request wait.
+func (x *request) encode(read func(ctx context.Context) error) *failure {
 	ctx := context.Context(&x.ctx)
 	patience, limited := x.d.classes.MaxQueueOf(x.call.Header)
 	if limited {
@@ -103,12 +111,7 @@ func (x *request) encode(bytes int, work func(ctx context.Context) error) *failu
 		defer cancel()
 	}
 	began := mono.Now()
-	var err error
-	if bytes <= smallText || x.d.opts.TextQueue == nil {
-		err = work(ctx)
-	} else {
-		err = x.d.opts.TextQueue.Do(ctx, x.call.Client, bytes, work)
-	}
+	err := read(ctx)
 	took := mono.Now().Sub(began)
 	x.call.Record.Encoded += took
 	if err == nil {

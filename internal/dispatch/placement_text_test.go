@@ -31,8 +31,16 @@ type byteReader struct {
 	reads  atomic.Int64
 }
 
-func (r *byteReader) texts(ctx context.Context, p *openai.Peeked) (all [][]uint32, err error) {
+func (r *byteReader) texts(ctx context.Context, p *openai.Peeked, turn Turn) (all [][]uint32, err error) {
 	r.reads.Add(1)
+	err = turn(ctx, len(p.Body), func(ctx context.Context) (err error) {
+		all, err = r.read(ctx, p)
+		return err
+	})
+	return all, err
+}
+
+func (r *byteReader) read(ctx context.Context, p *openai.Peeked) (all [][]uint32, err error) {
 	if r.before != nil {
 		if err := r.before(ctx); err != nil {
 			return nil, err
@@ -70,20 +78,20 @@ func (r *byteReader) texts(ctx context.Context, p *openai.Peeked) (all [][]uint3
 	return all, nil
 }
 
-func (r *byteReader) Read(ctx context.Context, p *openai.Peeked) (*generate.Request, error) {
-	ids, err := r.texts(ctx, p)
+func (r *byteReader) Read(ctx context.Context, p *openai.Peeked, turn Turn) (*generate.Request, error) {
+	ids, err := r.texts(ctx, p, turn)
 	if err != nil {
 		return nil, err
 	}
 	return &generate.Request{Route: p.Route, Model: p.Model, Prompts: ids, Samples: p.N, Stream: p.Stream}, nil
 }
 
-func (r *byteReader) Count(ctx context.Context, p *openai.Peeked) ([][]uint32, error) {
-	return r.texts(ctx, p)
+func (r *byteReader) Count(ctx context.Context, p *openai.Peeked, turn Turn) ([][]uint32, error) {
+	return r.texts(ctx, p, turn)
 }
 
-func (r *byteReader) Answer(ctx context.Context, p *openai.Peeked) ([]byte, error) {
-	ids, err := r.texts(ctx, p)
+func (r *byteReader) Answer(ctx context.Context, p *openai.Peeked, turn Turn) ([]byte, error) {
+	ids, err := r.texts(ctx, p, turn)
 	if err != nil {
 		return nil, err
 	}

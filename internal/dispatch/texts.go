@@ -17,18 +17,22 @@ type Text struct {
 	Missing string
 }
 
+// Turn does work on a text of so many bytes, that takes processor time, when its turn has
+// come. Its errors, beside those of work, are those of a full queue and of a context that
+// ended.
+type Turn = func(ctx context.Context, bytes int, work func(ctx context.Context) error) error
+
 // PromptReader makes tokens of requests by the files of one model. Its errors for clients
-// are *openai.Error; errors.ErrUnsupported is a request that it cannot read though it may
-// be a good one. What it returns has no part of the request's body. Its methods are safe for
-// concurrent use, take processor time as the text is long, and return soon once ctx ends.
+// are *openai.Error; those of turn are returned as they are. What it returns has no part of
+// the request's body. Its methods are safe for concurrent use, and return soon once ctx ends.
 type PromptReader interface {
 	// Read makes the request in tokens of a body of the chat, completions or embeddings API.
-	Read(ctx context.Context, p *openai.Peeked) (*generate.Request, error)
+	Read(ctx context.Context, p *openai.Peeked, turn Turn) (*generate.Request, error)
 	// Count makes the token ids of the prompts alone.
-	Count(ctx context.Context, p *openai.Peeked) ([][]uint32, error)
+	Count(ctx context.Context, p *openai.Peeked, turn Turn) ([][]uint32, error)
 	// Answer is the whole answer to a request that no engine is needed for: tokenize,
 	// detokenize, and counting the tokens of messages.
-	Answer(ctx context.Context, p *openai.Peeked) ([]byte, error)
+	Answer(ctx context.Context, p *openai.Peeked, turn Turn) ([]byte, error)
 }
 
 // TextQueue runs work on texts: not too much of it at one time, and fairly among keys. Its
