@@ -7,7 +7,7 @@ import "hash/maphash"
 // so that no file can be written to make its texts collide.
 type textIndex struct {
 	seed  maphash.Seed
-	slots []uint32 // id + 1; 0 is free
+	slots []uint64 // the upper half of the hash, and id + 1; 0 is free
 	mask  uint64
 	text  func(id uint32) string
 }
@@ -19,33 +19,32 @@ func newTextIndex(n int, text func(id uint32) string) *textIndex {
 	for size < n+n/2 {
 		size *= 2
 	}
-	return &textIndex{seed: maphash.MakeSeed(), slots: make([]uint32, size), mask: uint64(size - 1), text: text}
+	return &textIndex{seed: maphash.MakeSeed(), slots: make([]uint64, size), mask: uint64(size - 1), text: text}
 }
 
-// add adds a text. It returns the number that the text had before and true if there is one,
-// which stays.
-func (x *textIndex) add(text string, id uint32) (uint32, bool) {
-	for i := maphash.String(x.seed, text) & x.mask; ; i = (i + 1) & x.mask {
-		switch s := x.slots[i]; {
-		case s == 0:
-			x.slots[i] = id + 1
-			return 0, false
-		case x.text(s-1) == text:
-			return s - 1, true
+// slot returns the slot of a text, free or taken, and what it has or is to have in its
+// upper half.
+func (x *textIndex) slot(text string) (slot *uint64, tag uint64) {
+	h := maphash.String(x.seed, text)
+	tag = h >> 32 << 32
+	for i := h & x.mask; ; i = (i + 1) & x.mask {
+		slot = &x.slots[i]
+		if *slot == 0 || *slot>>32<<32 == tag && x.text(uint32(*slot)-1) == text {
+			return slot, tag
 		}
 	}
+}
+
+// add adds a text that is not in the index.
+func (x *textIndex) add(text string, id uint32) {
+	slot, tag := x.slot(text)
+	*slot = tag | uint64(id+1)
 }
 
 // find returns the number of a text.
 func (x *textIndex) find(text string) (uint32, bool) {
-	for i := maphash.String(x.seed, text) & x.mask; ; i = (i + 1) & x.mask {
-		switch s := x.slots[i]; {
-		case s == 0:
-			return 0, false
-		case x.text(s-1) == text:
-			return s - 1, true
-		}
-	}
+	slot, _ := x.slot(text)
+	return uint32(*slot) - 1, *slot != 0
 }
 
-func (x *textIndex) bytes() int64 { return int64(len(x.slots)) * 4 }
+func (x *textIndex) bytes() int64 { return int64(len(x.slots)) * 8 }

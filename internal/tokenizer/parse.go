@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"context"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
@@ -44,6 +45,7 @@ func unsupported(part, format string, args ...any) error {
 
 // file is a tokenizer.json.
 type file struct {
+	Version       *string        `json:"version"`
 	AddedTokens   []addedToken   `json:"added_tokens"`
 	Normalizer    jsontext.Value `json:"normalizer"`
 	PreTokenizer  jsontext.Value `json:"pre_tokenizer"`
@@ -97,6 +99,8 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("cannot read the model of tokenizer.json: %w", err)
 	}
 	switch {
+	case f.Version != nil && *f.Version != "1.0":
+		return nil, unsupported("version", "%q", *f.Version)
 	case m.Type != nil && *m.Type != "BPE":
 		return nil, unsupported("model", "type %s", strconv.Quote(*m.Type))
 	case m.Dropout != nil && *m.Dropout != 0:
@@ -106,7 +110,17 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 	if err := t.readVocabulary(m.Vocab); err != nil {
 		return nil, err
 	}
+	if err := t.buildModel(&m); err != nil {
+		return nil, err
+	}
+	if err := t.parseSteps(&f); err != nil {
+		return nil, err
+	}
 	if err := t.addTokens(f.AddedTokens); err != nil {
+		return nil, err
+	}
+	var err error
+	if t.post, err = parsePostProcessor(f.PostProcessor, len(t.tokens)); err != nil {
 		return nil, err
 	}
 	if present(f.Decoder) {
@@ -186,6 +200,24 @@ func (t *Tokenizer) readVocabulary(v jsontext.Value) error {
 	return nil
 }
 
+// parseSteps reads the normalizer and the pre-tokenizer. Where the last step writes bytes
+// as characters and the model has a token for each, both take the bytes as they are.
+func (t *Tokenizer) parseSteps(f *file) (err error) {
+	if t.normal, err = parseNormalizer(f.Normalizer, nil, 0); err != nil {
+		return err
+	}
+	if t.pre, err = parsePreTokenizer(f.PreTokenizer, nil, 0); err != nil {
+		return err
+	}
+	if n := len(t.pre); n > 0 {
+		if last, ok := t.pre[n-1].(byteLevel); ok && t.useBytes() {
+			last.plain = true
+			t.pre[n-1] = last
+		}
+	}
+	return nil
+}
+
 // addTokens adds the section "added_tokens". Ids are given as the reference gives them: a
 // token of the vocabulary keeps its id there, another one gets the next free one after
 // the vocabulary. The ids in the file are not read, in files that tools wrote they are
@@ -196,12 +228,14 @@ func (t *Tokenizer) addTokens(list []addedToken) error {
 	}
 	t.added = make(map[string]uint32, len(list))
 	next := uint32(t.vocabulary)
-	for _, a := range list {
+	total := 0
+	rules := make(map[uint32]*addedToken, len(list))
+	for i, a := range list {
 		if a.Content == "" {
 			continue
 		}
-		if len(a.Content) > maxTokenBytes {
-			return fmt.Errorf("tokenizer.json has an added token of %d bytes, more than %d", len(a.Content), maxTokenBytes)
+		if total += len(a.Content); len(a.Content) > maxAddedBytes || total > maxAddedTotalBytes {
+			return fmt.Errorf("tokenizer.json has added tokens of %d bytes and more, the limit is %d for one and %d for all", len(a.Content), maxAddedBytes, maxAddedTotalBytes)
 		}
 		id, known := t.TokenID(a.Content)
 		if !known {
@@ -216,7 +250,38 @@ func (t *Tokenizer) addTokens(list []addedToken) error {
 		}
 		t.tokens[id] = token{text: a.Content, special: a.Special, added: true}
 		t.added[a.Content] = id
+		rules[id] = &list[i]
 	}
+	return t.makeFinders(list, rules)
+}
+
+// makeFinders makes what finds added tokens in texts. rules has by id those that count.
+func (t *Tokenizer) makeFinders(list []addedToken, rules map[uint32]*addedToken) error {
+	var inText, inNormal []addedRule
+	for i := range list {
+		a := &list[i]
+		id := t.added[a.Content]
+		if rules[id] != a {
+			continue // given again further down
+		}
+		rule := addedRule{text: a.Content, id: id, singleWord: a.SingleWord, lstrip: a.LStrip, rstrip: a.RStrip}
+		if !a.Normalized {
+			inText = append(inText, rule)
+			continue
+		}
+		e := newEncoder(t)
+		e.begin(context.Background(), nil, len(a.Content))
+		for _, n := range t.normal {
+			rule.text = string(n.apply(e, nil, rule.text))
+		}
+		if e.err != nil || len(rule.text) > maxAddedBytes {
+			return unsupported("added_tokens", "%q, which the normalizer makes too long,", a.Content)
+		}
+		if rule.text != "" {
+			inNormal = append(inNormal, rule)
+		}
+	}
+	t.inText, t.inNormal = newFinder(inText), newFinder(inNormal)
 	return nil
 }
 
@@ -226,5 +291,15 @@ func (t *Tokenizer) size() int64 {
 	for i := range t.tokens {
 		n += int64(len(t.tokens[i].text))
 	}
-	return n + 64*int64(len(t.added))
+	for _, p := range t.pre {
+		switch p := p.(type) {
+		case split:
+			n += p.of.bytes()
+		case byteLevel:
+			if p.words != nil {
+				n += p.words.bytes()
+			}
+		}
+	}
+	return n + 64*int64(len(t.added)) + t.model.bytes() + t.inText.bytes() + t.inNormal.bytes()
 }

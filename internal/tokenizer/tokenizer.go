@@ -1,6 +1,9 @@
 package tokenizer
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"sync"
+)
 
 // Tokenizer is a tokenizer.json, ready for use. It does not change after Parse and is
 // safe for concurrent use.
@@ -19,7 +22,16 @@ type Tokenizer struct {
 	// text is what parseDecoder made of it.
 	text decoding
 
-	memory int64
+	// inText and inNormal find the added tokens in a text as it is and in normalised
+	// text, nil without any.
+	inText, inNormal *finder
+	normal           []normalizer
+	pre              []preTokenizer
+	model            bpe
+	post             template
+
+	memory   int64
+	encoders sync.Pool // of *encoder
 }
 
 // token is one entry of the vocabulary.

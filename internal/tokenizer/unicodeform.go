@@ -1,0 +1,180 @@
+package tokenizer
+
+import (
+	"slices"
+	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// unicodeForm is NFC, NFD, NFKC or NFKD as the reference computes them: with the data of
+// about Unicode 9, in which newer characters neither decompose nor move (formKnown), and
+// without the mark that Go's norm package puts into runs of more than 30 combining
+// characters. So that package only finds the text that needs no change, and gives the data.
+type unicodeForm struct {
+	form    norm.Form // to find what is normal already
+	data    norm.Form // NFD or NFKD
+	compose bool
+}
+
+var unicodeForms = map[string]unicodeForm{
+	"NFC":  {form: norm.NFC, data: norm.NFD, compose: true},
+	"NFD":  {form: norm.NFD, data: norm.NFD},
+	"NFKC": {form: norm.NFKC, data: norm.NFKD, compose: true},
+	"NFKD": {form: norm.NFKD, data: norm.NFKD},
+}
+
+// formChar is a character with its canonical combining class.
+type formChar struct {
+	r     rune
+	class uint8
+}
+
+const (
+	hangulFirst, hangulLast = 0xac00, 0xd7a3
+	jamoL, jamoV, jamoT     = 0x1100, 0x1161, 0x11a7
+	countL, countV, countT  = 19, 21, 28
+)
+
+// compositions are the characters that two others compose to, by these, and the set of
+// those that can be the second one.
+var compositions = sync.OnceValue(func() (c struct {
+	pairs   map[[2]rune]rune
+	seconds *runeSet
+}) {
+	c.pairs = map[[2]rune]rune{}
+	seconds := &runeBits{}
+	for _, known := range formKnown {
+		for r := known[0]; r <= known[1]; r++ {
+			s := string(r)
+			full := []rune(string(norm.NFD.PropertiesString(s).Decomposition()))
+			if len(full) < 2 || norm.NFC.String(s) != s {
+				continue // nothing to compose, or excluded from composing
+			}
+			first := []rune(norm.NFC.String(string(full[:len(full)-1])))
+			if second := full[len(full)-1]; len(first) == 1 {
+				c.pairs[[2]rune{first[0], second}] = r
+				seconds.addRange(second, second)
+			}
+		}
+	}
+	seconds.addRange(jamoV, jamoV+countV-1)
+	seconds.addRange(jamoT, jamoT+countT-1)
+	c.seconds = newRuneSet(seconds)
+	return c
+})
+
+var formKnownSet = sync.OnceValue(func() *runeSet {
+	b := &runeBits{}
+	b.addRanges(formKnown)
+	return newRuneSet(b)
+})
+
+// apply appends the form of s to dst.
+func (f unicodeForm) apply(e *encoder, dst []byte, s string) []byte {
+	for len(s) > 0 && e.tick(64) {
+		n := f.form.QuickSpanString(s)
+		dst = append(dst, s[:n]...)
+		s = s[n:]
+		if len(s) > 0 {
+			var chars []formChar
+			chars, n = f.decompose(e.form[:0], s)
+			s = s[n:]
+			if f.compose {
+				chars = composed(chars)
+			}
+			for _, c := range chars {
+				dst = utf8.AppendRune(dst, c.r)
+			}
+			e.form = chars[:0]
+			if !e.tick(n) {
+				break
+			}
+		}
+	}
+	return dst
+}
+
+// decompose appends the characters at the beginning of s, taken apart and in canonical
+// order, up to one that cannot have to do with those before it. It returns how many bytes
+// of s that are.
+func (f unicodeForm) decompose(chars []formChar, s string) ([]formChar, int) {
+	seconds, known := compositions().seconds, formKnownSet()
+	i := 0
+	for i < len(s) {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		from := len(chars)
+		switch {
+		case r >= hangulFirst && r <= hangulLast:
+			index := r - hangulFirst
+			chars = append(chars, formChar{r: jamoL + index/(countV*countT)}, formChar{r: jamoV + index%(countV*countT)/countT})
+			if t := index % countT; t > 0 {
+				chars = append(chars, formChar{r: jamoT + t})
+			}
+		case !known.has(r):
+			chars = append(chars, formChar{r: r})
+		default:
+			p := f.data.PropertiesString(s[i:])
+			d := p.Decomposition()
+			if d == nil {
+				chars = append(chars, formChar{r: r, class: p.CCC()})
+			}
+			for len(d) > 0 {
+				part, size := utf8.DecodeRune(d)
+				chars = append(chars, formChar{r: part, class: f.data.Properties(d).CCC()})
+				d = d[size:]
+			}
+		}
+		if i > 0 && chars[from].class == 0 && !seconds.has(chars[from].r) {
+			chars = chars[:from]
+			break
+		}
+		i += n
+	}
+	for from := 0; from < len(chars); {
+		to := from
+		for to < len(chars) && chars[to].class != 0 {
+			to++
+		}
+		if to-from > 1 {
+			slices.SortStableFunc(chars[from:to], func(a, b formChar) int { return int(a.class) - int(b.class) })
+		}
+		from = to + 1
+	}
+	return chars, i
+}
+
+// composed puts characters together where two have a common one, in place.
+func composed(chars []formChar) []formChar {
+	pairs := compositions().pairs
+	out := chars[:0]
+	starter := -1 // of out
+	for _, c := range chars {
+		if starter >= 0 {
+			last := out[len(out)-1]
+			blocked := len(out)-1 > starter && (last.class == 0 || last.class >= c.class)
+			if r, ok := compose(pairs, out[starter].r, c.r); ok && !blocked {
+				out[starter].r = r
+				continue
+			}
+		}
+		if c.class == 0 {
+			starter = len(out)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// compose returns the character that two compose to.
+func compose(pairs map[[2]rune]rune, a, b rune) (rune, bool) {
+	switch {
+	case a >= jamoL && a < jamoL+countL && b >= jamoV && b < jamoV+countV:
+		return hangulFirst + ((a-jamoL)*countV+(b-jamoV))*countT, true
+	case a >= hangulFirst && a <= hangulLast && (a-hangulFirst)%countT == 0 && b > jamoT && b < jamoT+countT:
+		return a + (b - jamoT), true
+	}
+	r, ok := pairs[[2]rune{a, b}]
+	return r, ok
+}
