@@ -126,6 +126,7 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 	if present(f.Decoder) {
 		t.decoder = stdjson.RawMessage(bytes.Clone(f.Decoder))
 	}
+	t.readMark(f.PreTokenizer)
 	if err := t.parseDecoder(); err != nil {
 		return nil, err
 	}

@@ -21,6 +21,8 @@ type Tokenizer struct {
 	decoder json.RawMessage
 	// text is what parseDecoder made of it.
 	text decoding
+	// mark stands for a space at the beginning of tokens, if the pre-tokenizer tells so.
+	mark string
 
 	// inText and inNormal find the added tokens in a text as it is and in normalised
 	// text, nil without any.

@@ -160,7 +160,9 @@ def real(directory):
     print()
 
 
-if sys.argv[1] == "small":
+if __name__ != "__main__":
+    pass
+elif sys.argv[1] == "small":
     small()
 else:
     real(sys.argv[2])
