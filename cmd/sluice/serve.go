@@ -264,7 +264,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
 	requests := dispatch.NewMetrics(reg)
 	texts := queue.New(cfg.Text.Workers, cfg.Text.QueueMemory)
-	reg.MustRegister(queue.NewCollector(texts))
+	texts.Register(reg)
 	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg, Index: index, TextQueue: texts}, requests, log.Logger)
 	r.server, err = server.New(server.Options{
 		Config: cfg, Engines: engines,

@@ -46,8 +46,8 @@ var (
 // collector reads a queue when it is scraped.
 type collector struct{ q *Queue }
 
-// NewCollector makes the metrics of a queue, to be registered.
-func NewCollector(q *Queue) prometheus.Collector { return collector{q} }
+// Register registers the metrics of a queue.
+func (q *Queue) Register(reg prometheus.Registerer) { reg.MustRegister(collector{q}, q.waited) }
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
@@ -55,10 +55,7 @@ func (collector) Metrics() metric.Descs {
 }
 
 // Describe is of prometheus.Collector.
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	c.Metrics().Describe(ch)
-	c.q.waited.Describe(ch)
-}
+func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(ch) }
 
 // Collect is of prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -70,5 +67,4 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- limitDesc.Of(float64(s.Limit))
 	ch <- refusedDesc.Of(float64(s.Refused))
 	ch <- leftDesc.Of(float64(s.Left))
-	c.q.waited.Collect(ch)
 }

@@ -326,7 +326,7 @@ func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(1, 10*mb)
 		reg := prometheus.NewPedanticRegistry()
-		reg.MustRegister(NewCollector(b.Queue))
+		b.Register(reg)
 		b.add(t, work{"a", "k", mb})
 		b.add(t, work{"b", "k", kb})
 		err := testutil.GatherAndCompare(reg, strings.NewReader(`
