@@ -68,8 +68,8 @@ func readServerInfo(f *engine.Facts, answer []byte) error {
 	if err := proto.Unmarshal(answer, &m); err != nil {
 		return err
 	}
-	switch class := name(m.KvConnector); {
-	case class == "":
+	switch class := name(m.KvConnector); class {
+	case "":
 		f.Connector = engine.ConnectorNone
 	default:
 		if f.Connector = (Dialect{}).Connectors().Named(class); f.Connector == "" {
