@@ -1,14 +1,12 @@
 package tokenizer
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"unicode/utf8"
 )
@@ -137,50 +135,57 @@ func (d *draw) below(n int) int {
 	return int(uint64(*d>>33) % uint64(n))
 }
 
-// realTokenizers is the directory of tokenizers that test/tokenizers/install.sh fetches.
-func realTokenizers(t testing.TB) string {
-	home, _ := os.UserHomeDir()
-	dir := cmp.Or(os.Getenv("SLUICE_TEST_TOKENIZERS"), filepath.Join(home, ".cache", "sluice", "tokenizers"))
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("left out: no real tokenizers in %s (test/tokenizers/install.sh)", dir)
-	}
-	return dir
-}
-
-// Random ids of real vocabularies, at every cut.
+// Random ids of real vocabularies, and those of the strings of the corpus, cut at each place.
 func TestDecodeRealVocabularies(t *testing.T) {
 	var want map[string]struct {
-		Vocabulary int
-		Digests    []string
+		Vocabulary      int
+		Digests, Corpus []string
 	}
 	readJSON(t, "decode_real.json", &want)
-	dir := realTokenizers(t)
+	strs := readRecorded(t, filepath.Join("testdata", "reference.json")).Strings
+	files := realFiles(t)
 	for name, w := range want {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			data, err := os.ReadFile(filepath.Join(dir, name, "tokenizer.json"))
-			if err != nil {
-				t.Skip("left out: ", err)
+			data, ok := files[name]
+			if !ok {
+				t.Skip("left out: it is not installed (test/tokenizers/install.sh)")
 			}
 			tok := parsed(t, data)
+			digest := sha256.New()
+			texts := func(ids []uint32) {
+				var all, skipped Stream
+				all.Begin(tok, DecodeOptions{SpacesBetweenSpecial: true})
+				skipped.Begin(tok, DecodeOptions{SkipSpecial: true})
+				var text, short []byte
+				for _, id := range ids {
+					text, short = all.Append(text, id), skipped.Append(short, id)
+					digest.Write(append(flushed(&all, text), 0))
+					digest.Write(append(flushed(&skipped, short), 0))
+				}
+			}
+			check := func(what string, i int, want string) {
+				t.Helper()
+				if got := hex.EncodeToString(digest.Sum(nil))[:12]; got != want {
+					t.Errorf("texts of block %d of %s: digest %s; want %s", i, what, got, want)
+				}
+				digest.Reset()
+			}
 			d := draw(1)
 			for i, block := range w.Digests {
-				digest := sha256.New()
 				for range 50 {
-					ids := drawIDs(&d, w.Vocabulary)
-					var all, skipped Stream
-					all.Begin(tok, DecodeOptions{SpacesBetweenSpecial: true})
-					skipped.Begin(tok, DecodeOptions{SkipSpecial: true})
-					var text, short []byte
-					for _, id := range ids {
-						text, short = all.Append(text, id), skipped.Append(short, id)
-						digest.Write(append(flushed(&all, text), 0))
-						digest.Write(append(flushed(&skipped, short), 0))
+					texts(drawIDs(&d, w.Vocabulary))
+				}
+				check("random ids", i, block)
+			}
+			for i, block := range w.Corpus {
+				for _, text := range strs[i*100 : min((i+1)*100, len(strs))] {
+					ids, err := tok.Encode(t.Context(), nil, text, true)
+					if err != nil {
+						t.Fatal(err)
 					}
+					texts(ids[:min(len(ids), 100)])
 				}
-				if got := hex.EncodeToString(digest.Sum(nil))[:12]; got != block {
-					t.Errorf("texts of block %d: digest %s; want %s", i, got, block)
-				}
+				check("the corpus", i, block)
 			}
 		})
 	}
@@ -190,7 +195,7 @@ func TestDecodeRealVocabularies(t *testing.T) {
 func flushed(s *Stream, text []byte) []byte {
 	fork := *s
 	fork.run = append([]byte(nil), s.run...)
-	return fork.Flush([]byte(strings.Clone(string(text))))
+	return fork.Flush(slices.Clone(text))
 }
 
 func drawIDs(d *draw, size int) []uint32 {

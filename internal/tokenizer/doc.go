@@ -27,6 +27,13 @@
 //     list of merges (bpe.go, merge.go).
 //  5. The post-processor puts tokens such as <s> before and behind (postprocess.go).
 //
+// # Decoding
+//
+// The section "decoder" is applied to each token when the file is parsed (decode.go), so that
+// an id costs the copy of a few bytes. What depends on the ids before it is done as they come
+// (Stream): characters that are spread over several tokens, and the space that the first
+// token of a text loses. AppendTokenText gives the names of tokens in log probabilities.
+//
 // The sections "truncation" and "padding" of a file are ignored, as servers do, which
 // set both to none before they encode.
 //

@@ -4,8 +4,8 @@
     python decode_reference.py real DIRECTORY > decode_real.json
 
 "small": vocabularies of a few tokens that are part of the output. "real": the tokenizers of
-DIRECTORY/*/tokenizer.json, of which the output has only digests. The ids are drawn by a
-generator that the test has too.
+DIRECTORY/*/tokenizer.json, of which the output has only digests: with ids drawn by a generator
+that the test has too, and with those of the strings of reference.json (test/tokenizers).
 """
 
 import hashlib
@@ -134,7 +134,11 @@ def small():
     print()
 
 
+CUTS = 100  # of a string of the corpus
+
+
 def real(directory):
+    strings = json.loads((pathlib.Path(__file__).parent / "reference.json").read_text())["strings"]
     out = {}
     for path in sorted(pathlib.Path(directory).glob("*/tokenizer.json")):
         tok = Tokenizer.from_file(str(path))
@@ -155,7 +159,16 @@ def real(directory):
                     for skip in (False, True):
                         digest.update(decode(tok, ids[:n], skip).encode() + b"\0")
             digests.append(digest.hexdigest()[:12])
-        out[path.parent.name] = {"vocabulary": size, "digests": digests}
+        corpus = []
+        for at in range(0, len(strings), 100):
+            digest = hashlib.sha256()
+            for text in strings[at : at + 100]:
+                ids = tok.encode(text, add_special_tokens=True).ids[:CUTS]
+                for n in range(1, len(ids) + 1):
+                    for skip in (False, True):
+                        digest.update(decode(tok, ids[:n], skip).encode() + b"\0")
+            corpus.append(digest.hexdigest()[:12])
+        out[path.parent.name] = {"vocabulary": size, "digests": digests, "corpus": corpus}
     json.dump(out, sys.stdout, indent=1)
     print()
 
