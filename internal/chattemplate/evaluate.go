@@ -186,16 +186,16 @@ func (r *renderer) failUndefined(u undefined, line int) {
 
 // attribute is object.name: what Python has by that name comes first, then an item of it.
 func (r *renderer) attribute(object Value, name string, line int) Value {
+	if u, ok := object.(undefined); ok {
+		r.failUndefined(u, line)
+	}
 	if v, ok := r.pythonAttribute(object, name); ok {
 		return v
 	}
-	switch o := object.(type) {
-	case *Dict:
-		if v, ok := o.get(name); ok {
+	if d, ok := object.(*Dict); ok {
+		if v, ok := d.get(name); ok {
 			return v
 		}
-	case undefined:
-		r.failUndefined(o, line)
 	}
 	return undefined{name: name}
 }
@@ -405,9 +405,6 @@ func (r *renderer) iterate(v Value, line int) []Value {
 		}
 		return items
 	case undefined:
-		if v.security {
-			r.failUndefined(v, line)
-		}
 		return nil
 	}
 	r.fail(Runtime, line, "'%s' object is not iterable", typeName(v))

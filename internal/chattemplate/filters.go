@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/big"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -62,7 +63,7 @@ func init() {
 		},
 		"indent": indentFilter,
 		"int":    intFilter,
-		"lower":  of(strings.ToLower),
+		"lower":  of(lower),
 		"replace": func(r *renderer, line int, v Value, a *arguments) Value {
 			a.most(r, line, "old", "new", "count")
 			if !a.has(0, "old") || !a.has(1, "new") {
@@ -94,8 +95,8 @@ func init() {
 			return trim(s)
 		},
 		"truncate":  truncateFilter,
-		"upper":     of(strings.ToUpper),
-		"urlencode": of(func(s string) string { return strings.ReplaceAll(url.PathEscape(s), "%2F", "/") }),
+		"upper":     of(upper),
+		"urlencode": of(func(s string) string { return urlEscaper.Replace(url.QueryEscape(s)) }),
 		"wordcount": func(r *renderer, line int, v Value, _ *arguments) Value {
 			s := r.str(v, line)
 			r.read(len(s))
@@ -114,6 +115,9 @@ func init() {
 		filters[name] = f
 	}
 }
+
+// urlEscaper makes a path of what is escaped for a query.
+var urlEscaper = strings.NewReplacer("+", "%20", "%2F", "/")
 
 func defaultFilter(r *renderer, line int, v Value, a *arguments) Value {
 	a.most(r, line, "default_value", "boolean")
@@ -134,11 +138,18 @@ func escapeFilter(r *renderer, line int, v Value, _ *arguments) Value {
 	return safe(r.escape(r.str(v, line)))
 }
 
+// underscores are between digits only.
+var underscores = regexp.MustCompile(`^[^_]*([0-9]_[0-9][^_]*)*$`)
+
 // parseFloat reads a float as Python's float(str) does.
 func parseFloat(s string) (float64, bool) {
 	s = strings.ToLower(trim(s))
 	digits := strings.TrimLeft(s, "+-")
-	if strings.ContainsAny(s, "x_p") || digits == "" || digits[0] != '.' && (digits[0] < '0' || digits[0] > '9') && digits != "inf" && digits != "infinity" && digits != "nan" {
+	if !underscores.MatchString(s) {
+		return 0, false
+	}
+	s, digits = strings.ReplaceAll(s, "_", ""), strings.ReplaceAll(digits, "_", "")
+	if strings.ContainsAny(s, "xp") || digits == "" || digits[0] != '.' && (digits[0] < '0' || digits[0] > '9') && digits != "inf" && digits != "infinity" && digits != "nan" {
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(s, 64)

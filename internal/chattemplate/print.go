@@ -18,7 +18,7 @@ type printer struct {
 }
 
 // str is Python's str(v), which a template prints.
-func (r *renderer) str(v Value, line int) string {
+func (r *renderer) str(v Value, _ int) string {
 	switch v := v.(type) {
 	case string:
 		return v
@@ -27,9 +27,6 @@ func (r *renderer) str(v Value, line int) string {
 	case int64:
 		return strconv.FormatInt(v, 10)
 	case undefined:
-		if v.security {
-			r.failUndefined(v, line)
-		}
 		return ""
 	}
 	p := &printer{maxDepth: r.o.MaxDepth, maxBytes: r.o.MaxOutput}

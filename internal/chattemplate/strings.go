@@ -4,6 +4,9 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
 )
 
 // isSpace is Python's str.isspace of one character. It has the four separators of ASCII, which Go's does not.
@@ -211,7 +214,7 @@ func init() {
 	none := func(int) int { return 0 }
 	all := func(fill int) int { return fill }
 	stringMethods = map[string]method{
-		"upper": mapped(strings.ToUpper), "lower": mapped(strings.ToLower), "casefold": mapped(strings.ToLower),
+		"upper": mapped(upper), "lower": mapped(lower), "casefold": mapped(caseFold),
 		"capitalize": mapped(capitalize), "title": mapped(title), "swapcase": mapped(swapCase),
 		"strip": stripping(trim, strings.Trim), "lstrip": stripping(trimLeft, strings.TrimLeft), "rstrip": stripping(trimRight, strings.TrimRight),
 		"startswith": affix(strings.HasPrefix), "endswith": affix(strings.HasSuffix),
@@ -447,12 +450,44 @@ func isLineEnd(c rune) bool {
 	return c >= '\n' && c <= '\r' || c >= 0x1c && c <= 0x1e || c == 0x85 || c == 0x2028 || c == 0x2029
 }
 
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// upper has what strings.ToUpper lacks: letters that become two.
+func upper(s string) string {
+	if isASCII(s) {
+		return strings.ToUpper(s)
+	}
+	return cases.Upper(language.Und).String(s)
+}
+
+// lower has what strings.ToLower lacks: the sigma that ends a word.
+func lower(s string) string {
+	if isASCII(s) {
+		return strings.ToLower(s)
+	}
+	return cases.Lower(language.Und).String(s)
+}
+
+func caseFold(s string) string {
+	if isASCII(s) {
+		return strings.ToLower(s)
+	}
+	return cases.Fold().String(s)
+}
+
 func capitalize(s string) string {
 	c, n := utf8.DecodeRuneInString(s)
 	if n == 0 {
 		return s
 	}
-	return string(unicode.ToTitle(c)) + strings.ToLower(s[n:])
+	return string(unicode.ToTitle(c)) + lower(s[n:])
 }
 
 // title begins each run of letters with a capital letter.
