@@ -62,7 +62,7 @@ func (w *Worker) call(client context.Context, l *lifetime, method string, req pr
 			err = status.Error(codes.Unavailable, "broken by a fault")
 		}
 	case err == nil:
-	case errors.Is(err, errKilled) || errors.Is(context.Cause(ctx), errKilled):
+	case errors.Is(err, errKilled) || l.ctx.Err() != nil:
 		how = Killed
 		<-client.Done() // the connections are reset, nothing is answered
 	case client.Err() != nil:

@@ -130,7 +130,7 @@ func (l *lifetime) baseEngineID() string { return l.engines[0].base }
 
 // tokenizerChunk is the most bytes of one part of the archive. The engine sends all in one
 // when it is small; here a reader must put parts together.
-const tokenizerChunk = 8 << 10
+const tokenizerChunk = 4 << 10
 
 // GetTokenizer sends the model's files.
 func (v *vllmService) GetTokenizer(m *commonpb.GetTokenizerRequest, stream grpc.ServerStreamingServer[commonpb.GetTokenizerChunk]) error {
