@@ -69,7 +69,7 @@ var packages = map[string]string{
 	"upstream": "../internal/upstream", "engine": "../internal/engine", "openai": "../internal/openai", "policy": "../internal/policy",
 	"translate": "../internal/translate", "tokens": "../internal/tokens", "classify": "../internal/classify", "wire": "../internal/wire",
 	"discovery": "../internal/discovery", "file": "../internal/discovery/file", "kubernetes": "../internal/discovery/kubernetes",
-	"dns": "../internal/discovery/dns", "saved": "../internal/discovery/saved", "events": "../internal/kv/events",
+	"dns": "../internal/discovery/dns", "saved": "../internal/discovery/saved", "grpcchannel": "../internal/grpcchannel", "events": "../internal/kv/events",
 }
 
 // unnoticed are the times of the code that nobody outside it notices.
@@ -82,6 +82,7 @@ var unnoticed = map[string]string{
 	"events.replayRetry":             "between the two attempts of one replay",
 	"kubernetes.reportPause":         "events of that time are one reading",
 	"kubernetes.steadyRound":         "when the pauses begin anew",
+	"grpcchannel.fastGap":            "what counts as a fast stream",
 	"http1.pollInterval":             "how often the accepting goroutine polls",
 	"dispatch.askScopesEach":         "how late the size of blocks of a new exact feed is known",
 	"http1.recentWindow":             "what counts as a burst of clients",

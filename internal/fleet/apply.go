@@ -64,6 +64,7 @@ func (f *Fleet) applyOthers(admission.Instant) {
 // applyOwnLocked applies workers that changed.
 func (f *Fleet) applyOwnLocked(ws []*Worker, changes *[]admission.Change) {
 	alone := !f.anyNamedLocked()
+	f.kinds = f.kindsLocked()
 	var offers connectorsByModel
 	for _, w := range ws {
 		if w.inheritsConnector() {
@@ -80,6 +81,8 @@ func (f *Fleet) applyOwnLocked(ws []*Worker, changes *[]admission.Change) {
 // brings in line what is known of all together.
 func (f *Fleet) applyOthersLocked(ws []*Worker, changes *[]admission.Change) (news []pairingNews) {
 	alone := !f.anyNamedLocked()
+	f.noteKindsLocked()
+	f.kinds = f.kindsLocked()
 	for _, w := range ws {
 		w.applied = true
 	}
@@ -95,7 +98,7 @@ func (f *Fleet) applyOthersLocked(ws []*Worker, changes *[]admission.Change) (ne
 			}
 			adopted = o.inheritConnectorLocked(offers)
 		}
-		if adopted || o.modelUnknown {
+		if adopted || o.modelUnknown || f.kinds != nil {
 			f.applyLocked(o, alone, changes)
 		}
 	}
@@ -115,7 +118,7 @@ func (f *Fleet) applyLocked(w *Worker, alone bool, changes *[]admission.Change) 
 	}
 	models := w.ownNames()
 	w.modelUnknown = len(models) == 0
-	w.modelProblem = cmp.Or(w.roleProblem(), w.modelProblemLocked(alone))
+	w.modelProblem = cmp.Or(w.roleProblem(), w.modelProblemLocked(alone), f.kindProblemLocked(w))
 	dps := 1
 	if f.cfg.Fleet.DPAware {
 		if dps = w.spec.Load().DPSize; dps == 0 {
@@ -246,7 +249,7 @@ func (f *Fleet) requestsLocked(w *Worker) int {
 func (f *Fleet) gateStateLocked(r *Rank) admission.RankState {
 	b, _ := r.breaker.get()
 	return admission.RankState{
-		Healthy: r.worker.health.healthy && r.worker.notReady == "" && !r.worker.withheldLocked() && !r.wedged.Load(), Draining: r.worker.draining || r.worker.drained,
+		Healthy: r.worker.health.healthy && r.worker.notReady == "" && !r.worker.withheldLocked() && !r.worker.textHeldLocked() && !r.wedged.Load(), Draining: r.worker.draining || r.worker.drained,
 		Breaker: b, Probes: r.breaker.probes(),
 	}
 }

@@ -259,7 +259,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 		} else {
 			news = f.applySoonLocked([]*Worker{w}, &changes)
 		}
-	} else if after.everHealthy != before.everHealthy {
+	} else if after.everHealthy != before.everHealthy || f.hasTokens && after.dead != before.dead {
 		news = f.applySoonLocked([]*Worker{w}, &changes)
 	} else {
 		f.applyStatesLocked(w, &changes)
@@ -275,6 +275,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	}
 	f.boundCachesLocked(w)
 	f.streams.followLocked(w)
+	f.followTextLocked(w, exchanged)
 	askEvents := f.streams.due(w, facts != nil)
 	f.sched.set(w.event, f.gatheredLocked(w, now.Add(f.jitterLocked(f.pauseLocked(w)))))
 	warnings := w.warnings()

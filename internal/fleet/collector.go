@@ -54,6 +54,12 @@ var (
 		"Tokens of its KV cache that the engine of a rank reports to be in use. Absent while there is no report that counts.", "rank", "role")
 	reportedUsageDesc = metric.Gauge("sluice_rank_reported_kv_usage_ratio",
 		"The part of its KV cache that the engine of a rank reports to be in use, from 0 to 1. Absent while there is no report that counts.", "rank", "role")
+	textStateDesc = metric.Gauge("sluice_worker_tokenizer",
+		"1 for the current state of the tokenizer of a worker that takes token ids, 0 for the others: loading (its files are being read), failed (they cannot be used), unchecked, checked (the engine makes the same tokens of some texts), mismatch (it makes others).", "worker", "worker_id", "role", "state")
+	textModelsDesc = metric.Gauge("sluice_tokenizer_models",
+		"Tokenizers in memory whose files engines have given; workers with the same files share one.")
+	textBytesDesc = metric.Gauge("sluice_tokenizer_memory_bytes",
+		"Memory of these tokenizers, in bytes, about.")
 	missingDesc = metric.Gauge("sluice_ranks_missing_capacity",
 		"Registered ranks with an unknown capacity that classes need; their number of requests is used instead.",
 		"role", "capacity")
@@ -75,7 +81,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) { c.Metrics().Describe(c
 
 // Metrics is of metric.Collector.
 func (collector) Metrics() metric.Descs {
-	return append(metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, warmingDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, loadUnknownDesc, reportedRequestsDesc, reportedTokensDesc, reportedUsageDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}, kvDescs...)
+	return append(metric.Descs{upDesc, stateDesc, suspectDesc, wedgedDesc, wedgesDesc, warmingDesc, quietDesc, oldestPrefillDesc, oldestDecodeDesc, deadDesc, workersDesc, breakerDesc, legsDesc, prefillsDesc, prefillTimeDesc, firstsDesc, firstTimeDesc, loadUnknownDesc, reportedRequestsDesc, reportedTokensDesc, reportedUsageDesc, textStateDesc, textModelsDesc, textBytesDesc, missingDesc, silentDesc, quarantinedDesc, quarantinesDesc}, kvDescs...)
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
@@ -101,6 +107,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.states(ch)
 	c.kvCaches(ch)
+	held := c.f.texts.store.Stats()
+	ch <- textModelsDesc.Of(float64(held.Models))
+	ch <- textBytesDesc.Of(float64(held.Bytes))
 	for _, s := range all {
 		ch <- missingDesc.Of(float64(n[s]), s.role.String(), s.capacity)
 	}
@@ -133,6 +142,7 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		suspect bool
 		dead    bool
 		unknown bool // its load
+		text    string
 		ranks   []rankProgress
 	}
 	f := c.f
@@ -140,7 +150,11 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 	now := f.clock.Now()
 	workers := make([]one, 0, len(f.workers))
 	for _, w := range f.workers {
-		workers = append(workers, one{w, w.statusLocked(), w.suspectLocked(now) != nil, w.health.dead, w.loadUnknownLocked() != "", f.progressOfLocked(w, now)})
+		text := ""
+		if w.takesTokens() {
+			text = w.text.state()
+		}
+		workers = append(workers, one{w, w.statusLocked(), w.suspectLocked(now) != nil, w.health.dead, w.loadUnknownLocked() != "", text, f.progressOfLocked(w, now)})
 	}
 	f.mu.Unlock()
 
@@ -164,6 +178,11 @@ func (c collector) states(ch chan<- prometheus.Metric) {
 		}
 		for _, status := range allStatuses {
 			ch <- stateDesc.Of(one01(o.status == status), url, o.w.ID(), role, string(status))
+		}
+		if o.text != "" {
+			for _, state := range allTextStates {
+				ch <- textStateDesc.Of(one01(o.text == state), url, o.w.ID(), role, state)
+			}
 		}
 		m := &o.w.meter
 		for outcome := range m.legs {

@@ -111,6 +111,15 @@
 // are is read after an engine's facts (kvsources.go). An engine that is dead, another process,
 // or was away and cannot be told from another one has nothing cached.
 //
+// # Text
+//
+// Engines that take token ids give the files by which their model's text becomes tokens
+// (texts.go), unless they are configured (textpaths.go). A worker gets no requests before
+// they are read, and the first with certain files not before the engine was asked for the
+// tokens of some texts, to compare them. Fleet.Text is what is known of a pool's text. The
+// workers of one model are of one kind (kinds.go): all by HTTP or all by gRPC, and with one
+// tokenizer.
+//
 // # Locks
 //
 // Lock order: Fleet.mu, then any of the gate's own lock, a breaker's, the quarantine's, the

@@ -331,6 +331,7 @@ type settings struct {
 	Log          *slog.Logger
 	drainTimeout time.Duration
 	maxProbes    int
+	dialects     *engine.Registry
 
 	tokensPerByte func(model string) float64
 }
@@ -347,7 +348,7 @@ func (s settings) options() Options {
 				s.config(c)
 			}
 		}),
-		Index: kv.New(kv.Options{}), TokensPerByte: s.tokensPerByte, Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
+		Dialects: s.dialects, Index: kv.New(kv.Options{}), TokensPerByte: s.tokensPerByte, Log: s.Log, drainTimeout: s.drainTimeout, maxProbes: s.maxProbes,
 	}
 }
 

@@ -66,7 +66,12 @@ type Fleet struct {
 	others     *event // the pass over all workers that was put off; see applySoonLocked
 	othersDue  bool   // it is scheduled
 
+	hasTokens bool               // some worker is reached by gRPC or takes token ids
+	kinds     map[string]*Worker // of the pass over workers that runs; see kindsLocked
+
 	quarantine quarantine
+
+	texts *texts // immutable
 
 	// registrations has a value after a change of what Registrations returns.
 	registrations chan struct{}
@@ -92,7 +97,8 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 			Sockets: o.Sockets, NetHTTP: cfg.Server.HTTPStack == config.HTTPStackNet, OpenChannel: grpcchannel.Open,
 		},
 		byID: map[string]*Worker{}, byURL: map[string]*Worker{}, retired: map[*Worker]struct{}{}, heldOut: map[string]heldOut{}, registrations: make(chan struct{}, 1),
-		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		texts: newTexts(),
+		rand:  rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}
 	f.others = newEvent(f.applyOthers)
 	f.aliases = cfg.Fleet.ModelAliases
@@ -102,7 +108,12 @@ func newFleet(gate *admission.Gate, o Options, clock admission.Clock, p prober) 
 	return f
 }
 
-func (f *Fleet) start() { go f.sched.loop() }
+func (f *Fleet) start() {
+	go f.sched.loop()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loadPathsLocked()
+}
 
 // Close ends all checks and closes the connections that are not in use. The
 // gate's ranks stay as they are.
@@ -120,6 +131,8 @@ func (f *Fleet) Close() {
 	f.limiter.close()
 	f.askers.close()
 	f.readers.close()
+	f.texts.reads.close()
+	f.texts.checks.close()
 	for _, w := range workers {
 		w.cancel()
 		w.endpoint.Close()
@@ -231,6 +244,7 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 	w.watchEvent = newEvent(func(now admission.Instant) { f.watchDue(w, now) })
 	w.loadEvent = newEvent(func(now admission.Instant) { f.loadTimeDue(w, now) })
 	w.reportEnd = newEvent(func(now admission.Instant) { f.reportEnds(w, now) })
+	w.textEvent = newEvent(func(now admission.Instant) { f.textDue(w, now) })
 	w.updateState(noFacts)
 	w.ranks.Store(new([]*Rank))
 	if old == nil {
@@ -270,6 +284,7 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 	if f.cfg.Health.Disabled {
 		w.health.everHealthy, w.health.healthy = true, true
 	}
+	f.hasTokens = f.hasTokens || w.base.GRPC() || w.takesTokens()
 	f.byID[w.id], f.byURL[spec.URL] = w, w
 	f.sched.set(w.event, now)
 	if f.cfg.Health.LoadMonitor > 0 {
@@ -440,6 +455,8 @@ func (f *Fleet) drainAllLocked(ws []*Worker, now admission.Instant) {
 func (f *Fleet) stopLocked(w *Worker) {
 	w.removed = true
 	w.cancel()
+	w.dropTextLocked()
+	f.sched.drop(w.textEvent)
 	f.forgetPairsLocked(w.Ranks())
 	f.dropFromIndexLocked(w.Ranks())
 	for _, e := range [...]*event{w.event, w.loadEvent, w.reportEnd} {

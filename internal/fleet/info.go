@@ -63,6 +63,8 @@ type Info struct {
 	Patched []string `json:"patched,omitempty"`
 	// LeaveBy is when a draining worker is removed at the latest.
 	LeaveBy *time.Time `json:"leave_by,omitempty"`
+	// Tokenizer is how its text becomes tokens; nil for engines that take text.
+	Tokenizer *TokenizerInfo `json:"tokenizer,omitempty"`
 	// Reason says why it is not healthy, or what the last check found.
 	Reason string `json:"reason,omitempty"`
 	// Busy: it failed its last check and that was forgiven.
@@ -237,7 +239,7 @@ func (w *Worker) statusLocked() Status {
 	switch {
 	case w.draining || w.removed:
 		return StatusDraining
-	case w.health.healthy && (w.withheldLocked() || w.modelProblem != ""):
+	case w.health.healthy && (w.withheldLocked() || w.modelProblem != "" || w.textHeldLocked()):
 		return StatusPending
 	case w.health.healthy && w.drained:
 		return StatusDrained
@@ -263,6 +265,7 @@ func (w *Worker) infoLocked(place int) Info {
 		Connector: w.Connector(), Pairing: w.pairingNotes, Transfer: w.transfers.state(), MaxModelLen: facts.MaxModelLen(),
 		TopologyDomain: w.spec.Load().TopologyDomain, Adapters: w.adapters(), Source: w.source, Origin: w.origin, NotReady: w.notReady,
 		Priority: priorityOf(w.spec.Load()), Drained: w.drained, Patched: w.overlay.names(),
+		Tokenizer:     w.tokenizerInfoLocked(),
 		MissingRoutes: facts.Missing, MissingCapacity: w.missingCapacity(), Warnings: w.warnings(),
 	}
 	if len(w.models) > 0 {
@@ -309,7 +312,7 @@ func (w *Worker) infoLocked(place int) Info {
 	for _, r := range w.oldRanks {
 		i.Load += w.fleet.gate.RankStats(r).Load()
 	}
-	i.Reason = cmp.Or(i.Reason, w.modelProblem, w.notReady)
+	i.Reason = cmp.Or(i.Reason, w.modelProblem, w.textProblemLocked(), w.notReady)
 	if w.draining && !w.removed {
 		at := time.Now().Add(w.drainUntil.Sub(now)).UTC().Round(time.Second)
 		i.LeaveBy = &at

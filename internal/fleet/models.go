@@ -324,6 +324,7 @@ func (f *Fleet) publishModelsLocked() {
 		t.soleModel = name
 	}
 	f.names.Store(t)
+	f.publishTextsLocked()
 }
 
 // listAliasesLocked adds the aliases of models that are listed to the list.

@@ -40,6 +40,7 @@ func (w *Worker) warnings() []string {
 	if why := w.loadUnknownLocked(); why != "" {
 		list = append(list, why)
 	}
+	list = append(list, w.textWarningsLocked()...)
 	list = append(list, w.dialectWarnings()...)
 	list = append(list, w.kvEventWarnings()...)
 	if f.connectorNote != "" && w.setConnector() == "" {

@@ -60,6 +60,7 @@ type Worker struct {
 	watchEvent *event        // the next look at the progress of its legs
 	loadEvent  *event        // the next reading of its load
 	reportEnd  *event        // when the last reading counts no more
+	textEvent  *event        // when its text is read again, or its self-check was waited for
 	askNow     chan struct{} // of one: a rank became suspect while the worker is being asked
 
 	// atomic
@@ -101,6 +102,7 @@ type Worker struct {
 	factsReadAt        admission.Instant // when they were last read whole
 	checking           bool
 	kvSources          kvEventSources
+	text               workerText
 	applied            bool              // applyOthersLocked leaves it out; false outside of it
 	maybeReplaced      bool              // it seems to be another engine than its facts are of
 	readsLoad          bool              // its load is being read
