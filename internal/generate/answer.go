@@ -36,9 +36,8 @@ type Answer struct {
 	open    int // sequences that neither the engine nor a stop string has ended
 	begun   bool
 
-	head    []byte // of each event, or of the whole body, up to the choices
-	piece   []byte // the text of one token
-	scratch []byte // the text of some tokens
+	head  []byte // of each event, or of the whole body, up to the choices
+	piece []byte // the text of one token
 }
 
 // promptState is what is told once for each prompt.
@@ -235,7 +234,7 @@ func (a *Answer) Release() {
 		prompts[i].logs = trim(prompts[i].logs)
 		prompts[i].echo.release()
 	}
-	a.head, a.piece, a.scratch = trim(a.head), trim(a.piece), trim(a.scratch)
+	a.head, a.piece = trim(a.head), trim(a.piece)
 }
 
 // maxKept is the largest buffer that is kept for the next request, in bytes.

@@ -7,6 +7,9 @@
 // bytes go to the client as those of an engine over HTTP would. An engine that breaks the
 // rules of its answers, or tells that it failed, ends the Answer with an [EngineError].
 //
+// read.go has how a Request is made of a body: read_fields.go takes the fields as they are,
+// read_sampling.go and read_prompt.go what becomes of them.
+//
 // answer.go has the life of an Answer, sequence.go what becomes of one sequence's tokens,
 // answer_stream.go and answer_whole.go the bytes, logprobs.go those of log probabilities.
 package generate

@@ -2,13 +2,10 @@ package generate
 
 import (
 	"bytes"
-	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/sluice-router/sluice/internal/openai"
-	"github.com/sluice-router/sluice/internal/tokenizer"
 )
 
 // logs are log probabilities that have not been sent yet, as JSON without the brackets: in
@@ -175,67 +172,11 @@ func (l *logs) name(b []byte, a *Answer, id uint32, text []byte) []byte {
 	return appendQuoted(b, text)
 }
 
-// text is a token's own text, valid until the next call. Of a character whose bytes are spread
-// over several tokens the last one has all, the others have nothing.
+// text is the text that names a token, valid until the next call.
 func (l *logs) text(a *Answer, id uint32) []byte {
-	one := [1]uint32{id}
-	a.piece = a.spell(a.piece[:0], one[:])
-	if !bytes.HasSuffix(a.piece, replacement) {
-		a.piece = a.restoreSpaces(a.piece, id)
-		return a.piece
-	}
-	var ids [len(l.recent) + 1]uint32
-	for n := 1; n <= l.n; n++ {
-		before := append(ids[:0], l.recent[l.n-n:l.n]...)
-		a.piece = a.spell(a.piece[:0], append(before, id))
-		if !bytes.HasSuffix(a.piece, replacement) {
-			return a.piece[a.overlap(a.piece, before):]
-		}
-	}
-	return nil
+	a.piece = a.req.Tokenizer.AppendTokenText(a.piece[:0], l.recent[:l.n], id)
+	return a.piece
 }
-
-// spell appends the text of ids, special tokens included.
-func (a *Answer) spell(dst []byte, ids []uint32) []byte {
-	return a.req.Tokenizer.Decode(dst, ids, tokenizer.DecodeOptions{SpacesBetweenSpecial: true})
-}
-
-// restoreSpaces puts back the spaces at the beginning of a token that are not printed where
-// it begins a text.
-func (a *Answer) restoreSpaces(text []byte, id uint32) []byte {
-	const mark = "▁"
-	token, _ := a.req.Tokenizer.Token(id)
-	for i := 0; strings.HasPrefix(token, mark); i++ {
-		token = token[len(mark):]
-		if i >= len(text) || text[i] != ' ' {
-			text = slices.Insert(text, i, ' ')
-		}
-	}
-	return text
-}
-
-// overlap is how much of text, that of some tokens and one more, belongs to those of the
-// tokens that end with a whole character.
-func (a *Answer) overlap(text []byte, before []uint32) int {
-	for len(before) > 0 {
-		a.scratch = a.spell(a.scratch[:0], before[len(before)-1:])
-		if !bytes.HasSuffix(a.scratch, replacement) {
-			break
-		}
-		before = before[:len(before)-1]
-	}
-	a.scratch = a.spell(a.scratch[:0], before)
-	n := 0
-	for n < len(a.scratch) && n < len(text) && a.scratch[n] == text[n] {
-		n++
-	}
-	for n > 0 && n < len(text) && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return n
-}
-
-var replacement = []byte("\uFFFD")
 
 // promptLogprobs renders those of a prompt: for the list of their own, and for an echo.
 func (a *Answer) promptLogprobs(p *promptState, list []TokenLogprobs) {

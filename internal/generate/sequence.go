@@ -43,11 +43,11 @@ func (s *sequence) begin(a *Answer, index int) {
 		text: s.text[:0], ids: s.ids[:0], logs: s.logs,
 	}
 	s.logs.reset()
-	s.stream.Begin(r.Tokenizer, r.decodeOptions())
+	s.stream.BeginAfter(r.Tokenizer, r.decodeOptions(), r.Prompts[prompt])
 }
 
 func (r *Request) decodeOptions() tokenizer.DecodeOptions {
-	return tokenizer.DecodeOptions{SkipSpecial: r.Sampling.SkipSpecial, SpacesBetweenSpecial: r.Sampling.SpacesBetweenSpecial}
+	return tokenizer.DecodeOptions{SkipSpecial: r.Sampling.SkipSpecial, SpacesBetweenSpecial: r.Sampling.SpacesBetweenSpecial, AsVLLM: true}
 }
 
 func (s *sequence) release() {

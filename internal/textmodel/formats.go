@@ -16,6 +16,8 @@ type Formats struct {
 	Tools ToolFormat
 	// ThinkOpen and ThinkClose are what the model writes around its reasoning, such as <think>; empty: it has none that is known.
 	ThinkOpen, ThinkClose string
+	// ThinkSwitch: the template has a variable that turns reasoning on or off. A model without one reasons only where its template begins to.
+	ThinkSwitch bool
 	// Channels: answers consist of channels (Harmony), of which one is for the user; none of them is plain text.
 	Channels bool
 }
@@ -50,6 +52,7 @@ func formatsOf(t *chattemplate.Template, tok *tokenizer.Tokenizer) Formats {
 	for _, pair := range [...][2]string{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<seed:think>", "</seed:think>"}, {"<|channel>", "<channel|>"}} {
 		if has(pair[1]) {
 			f.ThinkOpen, f.ThinkClose = pair[0], pair[1]
+			f.ThinkSwitch = t.Facts().Uses("enable_thinking") || t.Facts().Uses("thinking")
 			break
 		}
 	}
