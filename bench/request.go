@@ -10,9 +10,10 @@ import (
 // shape is a kind of request.
 type shape struct {
 	stream bool
-	tokens int // that are generated
-	prompt int // bytes of plain text; 0 is a short sentence
-	client int // of a client with a prompt of its own: its number, from 1
+	tokens int  // that are generated
+	prompt int  // bytes of plain text; 0 is a short sentence
+	client int  // of a client with a prompt of its own: its number, from 1
+	grpc   bool // the engines are spoken to by gRPC
 }
 
 // eventsOf is the number of events the simulated engine sends for a stream of
@@ -21,6 +22,9 @@ type shape struct {
 func eventsOf(tokens int) int { return tokens + 3 }
 
 func (s shape) want() want {
+	if s.stream && s.grpc {
+		return want{events: manyEvents}
+	}
 	if s.stream {
 		return want{events: eventsOf(s.tokens)}
 	}

@@ -61,7 +61,10 @@ func startRouter(ctx context.Context, s *spawner, name, bin string, cpus []int, 
 	if len(f.prefill) > 0 {
 		args = append(args, "--pd-disaggregation")
 		for _, w := range f.prefill {
-			args = append(args, "--prefill", w.url, strconv.Itoa(w.bootstrapPort))
+			args = append(args, "--prefill", w.url)
+			if !f.grpc {
+				args = append(args, strconv.Itoa(w.bootstrapPort))
+			}
 		}
 		for _, w := range f.decode {
 			args = append(args, "--decode", w.url)

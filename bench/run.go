@@ -104,7 +104,7 @@ func (p *plan) runGroup(ctx context.Context, s *spawner, group []scenario) ([]*o
 func (p *plan) start(ctx context.Context, s *spawner, z setup) (_ *stage, stop func(), err error) {
 	p.logf("setup: %v workers, %s, %d in flight", z.size, z.policy, z.inflight)
 	st := &stage{plan: *p, spawner: s, routers: map[string]*router{}}
-	if z.size.regular == 0 {
+	if z.size.regular == 0 || z.grpc {
 		st.plan.routers = slices.DeleteFunc(slices.Clone(p.routers), func(name string) bool { return name == proxy })
 	}
 	end := func() {
@@ -120,7 +120,7 @@ func (p *plan) start(ctx context.Context, s *spawner, z setup) (_ *stage, stop f
 			end()
 		}
 	}()
-	if st.sim, err = startSim(ctx, s, p.bins[ours], p.otherCPUs, z.size); err != nil {
+	if st.sim, err = startSim(ctx, s, p.bins[ours], p.otherCPUs, z.size, z.grpc); err != nil {
 		return nil, nil, err
 	}
 	for _, name := range st.plan.routers {
@@ -160,7 +160,9 @@ func (st *stage) measureLoad(ctx context.Context, o *outcome) error {
 	for _, name := range st.plan.routers {
 		targets = append(targets, st.routers[name].target())
 	}
-	targets = append(targets, directTarget(st.sim))
+	if !sc.grpc {
+		targets = append(targets, directTarget(st.sim))
+	}
 	l := load{shape: sc.shape, clients: sc.clients, rate: sc.rate, warm: st.warm, window: st.window}
 	for round := range st.rounds {
 		for _, t := range targets {

@@ -23,6 +23,8 @@ type setup struct {
 	size     size
 	policy   string
 	inflight int // per prefill worker; 0: admission is off
+	// grpc: the engines speak gRPC, so that nobody asks them without a router.
+	grpc bool
 }
 
 // scenario is one measurement.
@@ -70,6 +72,12 @@ func scenarios() []scenario {
 		pairs64 = setup{size: size{prefill: 64, decode: 64}, policy: roundRobin}
 		pairs25 = setup{size: size{prefill: 256, decode: 256}, policy: roundRobin}
 		whole   = setup{size: size{regular: 2}, policy: roundRobin}
+
+		one      = shape{tokens: 1, stream: true, grpc: true}
+		long     = shape{tokens: 200, stream: true, grpc: true}
+		eightK   = shape{tokens: 2, stream: true, prompt: 32 << 10, grpc: true}
+		grpc     = setup{size: size{prefill: 1, decode: 1}, policy: roundRobin, grpc: true}
+		grpcGate = setup{size: size{prefill: 1, decode: 1}, policy: roundRobin, inflight: 8, grpc: true}
 	)
 	with := func(s setup, policy string, inflight int) setup {
 		s.policy, s.inflight = policy, inflight
@@ -100,6 +108,12 @@ func scenarios() []scenario {
 		{name: "agg-small/2", what: "aggregated, small JSON answers", setup: whole, shape: small, clients: 32},
 		{name: "agg-stream/2", what: "aggregated, streams of 16 events", setup: whole, shape: stream, clients: 32},
 		{name: "agg-paced/2", what: "aggregated, streams of 16 events, 5 ms apart", setup: whole, shape: stream, clients: 32, step: 5 * time.Millisecond},
+		{name: "grpc-one/1", what: "by gRPC, streams of one token", setup: grpc, shape: one, clients: 16, goal: 0.4},
+		{name: "grpc-stream/1", what: "by gRPC, 16 streams of 200 tokens, as fast as they go", setup: grpc, shape: long, clients: 16, goal: 0.6},
+		{name: "grpc-paced/1", what: "by gRPC, 200 streams of 200 tokens, 20 ms apart", setup: grpc, shape: long, clients: 200, step: 20 * time.Millisecond, goal: 0.75},
+		{name: "grpc-8k/1", what: "by gRPC, prompts of 32 KB of plain text", setup: grpc, shape: eightK, clients: 1},
+		{name: "grpc-gate/1", what: "by gRPC, 64 clients at 8 slots", setup: grpcGate, shape: one, clients: 64},
+		{name: "grpc-streams-1000/1", what: "1000 silent PD streams by gRPC", kind: kindStreams, setup: grpc, shape: long, streams: 1000},
 		{name: "streams-1000/2", what: "1000 silent PD streams", kind: kindStreams, setup: pairs, shape: stream, streams: 1000},
 		{name: "streams-4000/2", what: "4000 silent PD streams", kind: kindStreams, setup: pairs, shape: stream, streams: 4000},
 		{name: "idle/2", what: "no requests", kind: kindIdle, setup: pairs},

@@ -37,23 +37,24 @@ type simFleet struct {
 	proc                     *process
 	prefill, decode, regular []worker
 	admin                    string
+	grpc                     bool
 }
 
 // startSim starts the simulated engines, which take no time for anything.
-func startSim(ctx context.Context, s *spawner, bin string, cpus []int, z size) (*simFleet, error) {
+func startSim(ctx context.Context, s *spawner, bin string, cpus []int, z size, grpc bool) (*simFleet, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a pipe: %w", err)
 	}
 	proc, err := s.run("sim", cpus, in, bin, "sim", "--load", "--json", "--admin", "127.0.0.1:0",
 		"--prefill", strconv.Itoa(z.prefill), "--decode", strconv.Itoa(z.decode), "--regular", strconv.Itoa(z.regular),
-		"--prefill-rate", "0", "--decode-step", "0", "--decode-per-request", "0")
+		"--prefill-rate", "0", "--decode-step", "0", "--decode-per-request", "0", "--grpc="+strconv.FormatBool(grpc))
 	in.Close()
 	if err != nil {
 		out.Close()
 		return nil, err
 	}
-	f := &simFleet{proc: proc}
+	f := &simFleet{proc: proc, grpc: grpc}
 	if err := f.read(out); err != nil {
 		proc.stop()
 		return nil, fmt.Errorf("cannot start the simulator: %w: %s", err, proc.lastWords())
