@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-router/sluice/internal/discovery/kubernetes"
 	"github.com/sluice-router/sluice/internal/discovery/saved"
 	"github.com/sluice-router/sluice/internal/dispatch"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/kv"
 	"github.com/sluice-router/sluice/internal/policy"
@@ -257,7 +258,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 		reg.MustRegister(kv.NewCollector(index))
 	}
 	r.fleet = fleet.New(gate, fleet.Options{
-		Config: cfg, Sockets: engines, Index: index, Log: log.Logger,
+		Config: cfg, Sockets: engines, Dialects: dialects.All(), Index: index, Log: log.Logger,
 		TokensPerByte: func(model string) float64 { return r.dispatcher.TokensPerByte(model) }, // there is one before the first worker
 	}, clock)
 	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})

@@ -37,10 +37,10 @@ func (f *Fleet) kindsLocked() map[string]*Worker {
 func (w *Worker) kindScoreLocked() (score int) {
 	answers := w.health.everHealthy && !w.health.dead
 	if answers {
-		score++
+		score += 2
 	}
 	if w.text.model != nil {
-		score += 2
+		score++
 	}
 	if answers && w.inGate && w.modelProblem == "" {
 		score += 4

@@ -347,9 +347,13 @@ func (f *Fleet) checkText(w *Worker, run int, m *textmodel.Model) {
 
 // textChangedLocked puts in force what is new of the text of w.
 func (f *Fleet) textChangedLocked(w *Worker) {
+	before := w.modelProblem
 	var changes []admission.Change
 	news := f.applySoonLocked([]*Worker{w}, &changes)
 	f.publishTextsLocked()
+	if w.modelProblem != "" && w.modelProblem != before {
+		f.log.Warn("worker has a configuration warning", "worker", w.url, "id", w.id, "about", w.modelProblem)
+	}
 	if len(changes) > 0 {
 		f.gate.Apply(changes...)
 	}

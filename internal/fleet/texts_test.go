@@ -304,6 +304,13 @@ func TestWorkersOfOneModelAreOfOneKind(t *testing.T) {
 		b.prober.set(well, httpA)
 		b.pass(2 * time.Minute)
 		b.wantCandidates(grpcA, grpcB)
+		b.prober.set(vanished, grpcA)
+		b.pass(2 * time.Minute)
+		b.wantCandidates(grpcB, httpA)
+		b.prober.set(vanished, httpA)
+		b.prober.set(well, grpcA)
+		b.pass(2 * time.Minute)
+		b.wantCandidates(grpcA, grpcB)
 		w := b.up(serves("m"), "http://10.0.1.2:8000")[0]
 		b.pass(5 * time.Second)
 		b.wantCandidates(grpcA, grpcB)
