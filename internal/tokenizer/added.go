@@ -13,7 +13,8 @@ const (
 // finder finds added tokens in a text: the leftmost ones, and of those that begin at the
 // same place the longest. Single words, and white space beside tokens that take it, are
 // as in the reference: a token that is found and does not count, being no single word,
-// hides shorter ones that begin in it.
+// hides shorter ones that begin in it. A token may begin in white space that the one
+// before it took; if it takes white space itself nothing may be left of it.
 type finder struct {
 	root  [256]int32 // by first byte: a state + 1
 	edges []edge     // of all states, those of one state ascending by byte
@@ -132,6 +133,7 @@ func (f *finder) next(s string, from, pos int) (rule *addedRule, start, end, res
 		}
 		resume = end
 		if rule.lstrip {
+			start = max(start, from)
 			for start > from {
 				r, n := utf8.DecodeLastRuneInString(s[from:start])
 				if !rustSpace.has(r) {

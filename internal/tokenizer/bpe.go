@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
@@ -357,7 +358,7 @@ func (b *bpe) byteWord(e *encoder, s string) {
 		e.pieces = p
 		e.mergeShort(b.pairs)
 	} else {
-		l := e.links[:0]
+		l := slices.Grow(e.links[:0], len(s))
 		for i := 0; i < len(s); i++ {
 			l = append(l, link{id: b.byteIDs[s[i]]})
 		}
@@ -473,7 +474,7 @@ func (e *encoder) mergeIDs(pairs *pairTable) {
 		e.mergeShort(pairs)
 		return
 	}
-	e.links = e.links[:0]
+	e.links = slices.Grow(e.links[:0], len(e.ids))
 	for _, id := range e.ids {
 		e.links = append(e.links, link{id: id})
 	}

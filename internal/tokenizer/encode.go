@@ -10,6 +10,7 @@ import (
 var (
 	errGrows        = errors.New("the tokenizer's normalizer makes the text too long")
 	errSteps        = errors.New("the tokenizer's pattern takes too many steps")
+	errOverlap      = errors.New("tokens that take white space overlap in the text")
 	errUnknownToken = errors.New("the tokenizer has no token for what its vocabulary cannot spell")
 )
 
@@ -18,7 +19,7 @@ var (
 const unitsPerLook = 1 << 16
 
 // Encoders keep their buffers for the next text, up to this size each.
-const keptBytes = 1 << 18
+const keptBytes = 1 << 20
 
 // Encode appends the ids of text to dst. With addSpecial, the tokens that the model wants
 // before and behind a text, such as <s>, are added. Special tokens that are written in the
@@ -168,8 +169,12 @@ func (e *encoder) between(f *finder, s string, first bool, pass func(e *encoder,
 		if from < start {
 			pass(e, s[from:start], first && from == 0)
 		}
-		e.tick(end - from + 1)
-		e.dst = append(e.dst, rule.id)
+		e.tick(max(end-from, 0) + 1)
+		if start < end {
+			e.dst = append(e.dst, rule.id)
+		} else if start > end {
+			e.fail(errOverlap)
+		}
 		from, pos = end, resume
 	}
 	if from < len(s) {

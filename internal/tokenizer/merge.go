@@ -1,5 +1,7 @@
 package tokenizer
 
+import "slices"
+
 // The merging of one word. What is merged next is the pair that stands first in the list of
 // merges, of equal ones the leftmost, until no pair is in the list. Short words are searched
 // for it again and again, long ones keep their pairs in a heap: n log n for n pieces, so
@@ -56,7 +58,7 @@ func (e *encoder) mergeShort(pairs *pairTable) {
 // mergeLong merges e.links and appends what remains to e.dst.
 func (e *encoder) mergeLong(pairs *pairTable) {
 	l := e.links
-	heap := e.heap[:0]
+	heap := slices.Grow(e.heap[:0], len(l)+len(l)/2)
 	for i := range l {
 		l[i].prev, l[i].next = int32(i)-1, int32(i)+1
 		l[i].rank = noRank

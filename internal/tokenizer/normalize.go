@@ -103,9 +103,9 @@ type replace struct {
 }
 
 func (n replace) apply(e *encoder, dst []byte, s string) []byte {
-	pos := 0
+	pos, last := 0, -1
 	for e.tick(1) {
-		start, end, ok := n.of.find(e, s, pos)
+		start, end, ok := n.of.find(e, s, pos, last)
 		if !ok {
 			break
 		}
@@ -113,7 +113,7 @@ func (n replace) apply(e *encoder, dst []byte, s string) []byte {
 			e.cutLeft = true
 		}
 		dst = append(append(dst, s[pos:start]...), n.with...)
-		pos = end
+		pos, last = end, end
 		if len(dst) > e.limit {
 			e.fail(errGrows)
 		}

@@ -278,11 +278,22 @@ func (t *Tokenizer) makeFinders(list []addedToken, rules map[uint32]*addedToken)
 		if e.err != nil || len(rule.text) > maxAddedBytes {
 			return unsupported("added_tokens", "%q, which the normalizer makes too long,", a.Content)
 		}
-		if rule.text != "" {
-			inNormal = append(inNormal, rule)
+		if rule.text == "" {
+			return unsupported("added_tokens", "%q, of which the normalizer leaves nothing,", a.Content)
 		}
+		inNormal = append(inNormal, rule)
 	}
 	t.inText, t.inNormal = newFinder(inText), newFinder(inNormal)
+	// The scheme "first" asks where in the original text a word begins, of which no account
+	// is kept here but that a segment is at the beginning.
+	moved := len(t.normal) > 0
+	for i, p := range t.pre {
+		if m, ok := p.(metaspace); ok && m.first && moved && (i > 0 || t.inNormal != nil) {
+			return unsupported("pre_tokenizer", "a prefix for the first word alone, behind other steps,")
+		}
+		_, cuts := p.(split)
+		moved = moved || !cuts
+	}
 	return nil
 }
 

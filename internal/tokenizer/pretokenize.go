@@ -130,24 +130,25 @@ func (f *preTokenizerFile) metaspace() (preTokenizer, error) {
 	return m, nil
 }
 
-// matcher finds the next place in a text that a step is about.
+// matcher finds the next place in a text that a step is about. last is where the one before
+// ended, -1 for the first: a pattern that matches no text does not do so there.
 type matcher interface {
-	find(e *encoder, s string, pos int) (start, end int, ok bool)
+	find(e *encoder, s string, pos, last int) (start, end int, ok bool)
 	bytes() int64
 }
 
 // literal is a text that stands for itself.
 type literal string
 
-func (l literal) find(_ *encoder, s string, pos int) (start, end int, ok bool) {
+func (l literal) find(_ *encoder, s string, pos, _ int) (start, end int, ok bool) {
 	i := strings.Index(s[pos:], string(l))
 	return pos + i, pos + i + len(l), i >= 0
 }
 
 func (l literal) bytes() int64 { return int64(len(l)) }
 
-func (p *pattern) find(e *encoder, s string, pos int) (start, end int, ok bool) {
-	return e.machine.find(p, s, pos)
+func (p *pattern) find(e *encoder, s string, pos, last int) (start, end int, ok bool) {
+	return e.machine.find(p, s, pos, last)
 }
 
 // matcher makes what finds the pattern. part is the section that it stands in.
@@ -214,9 +215,9 @@ type split struct {
 
 func (x split) run(e *encoder, s string, first bool, next int) {
 	out := cutter{e: e, s: s, first: first, next: next, how: x.how, matchBefore: false}
-	pos := 0
+	pos, last := 0, -1
 	for e.err == nil {
-		start, end, ok := x.of.find(e, s, pos)
+		start, end, ok := x.of.find(e, s, pos, last)
 		if !ok {
 			break
 		}
@@ -224,7 +225,7 @@ func (x split) run(e *encoder, s string, first bool, next int) {
 			out.add(pos, start, x.invert)
 		}
 		out.add(start, end, !x.invert)
-		pos = end
+		pos, last = end, end
 	}
 	if pos < len(s) {
 		out.add(pos, len(s), x.invert)
@@ -300,7 +301,7 @@ func (b byteLevel) run(e *encoder, s string, first bool, next int) {
 		return
 	}
 	for pos := 0; pos < len(s) && e.err == nil; {
-		start, end, ok := b.words.find(e, s, pos)
+		start, end, ok := b.words.find(e, s, pos, -1)
 		if !ok {
 			start, end = len(s), len(s)
 		}

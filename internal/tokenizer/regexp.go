@@ -1,18 +1,21 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"slices"
+	"unicode/utf8"
+)
 
 // pattern is a regular expression, compiled for a machine that goes back: it finds the
 // leftmost match, and of the alternatives the first that leads to one, as Oniguruma does.
 // Go's own expressions do not look ahead, and the patterns of all current models do.
 //
-// A pattern that could match no text at all is not compiled, nor is one that could take a
-// time that is exponential in something other than its own size without running into the
-// limit of steps (see encoder.more).
+// Going back can take a time that is exponential in the length of the text, where the
+// pattern asks for it: there is a limit of steps (see encoder.more).
 type pattern struct {
 	code  []instruction
 	sets  []*runeSet
 	first [256]bool // bytes that a match can begin with
+	empty bool      // a match may be of no text
 }
 
 type instruction struct {
@@ -21,6 +24,7 @@ type instruction struct {
 	min, max int32 // of opLoop; max -1: without end
 	next     int32 // where to go on; of opSplit where to go on if the first way fails
 	last     bool  // of opLoop: nothing after it can fail
+	place    place // of opPlace
 	choice   *choiceTable
 }
 
@@ -33,16 +37,19 @@ type choiceTable struct {
 type opcode uint8
 
 const (
-	opMatch    opcode = iota // a match, or the end of a group within
-	opSet                    // one character of the set
-	opLoop                   // min to max characters of the set, as many as possible
-	opChoice                 // alternatives
-	opSplit                  // the next instruction, or if that fails "next"
-	opJump                   // to "next"
-	opAtomic                 // the instructions after it up to opMatch, then "next"
-	opAhead                  // the same, taking nothing
-	opNotAhead               // fails if they match
-	opNotSet                 // fails if the next character is of the set
+	opMatch     opcode = iota // a match, or the end of a group within
+	opSet                     // one character of the set
+	opLoop                    // min to max characters of the set, as many as possible
+	opChoice                  // alternatives
+	opSplit                   // the next instruction, or if that fails "next"
+	opJump                    // to "next"
+	opAtomic                  // the instructions after it up to opMatch, then "next"
+	opAhead                   // the same, taking nothing
+	opNotAhead                // fails if they match
+	opNotSet                  // fails if the next character is of the set
+	opBehind                  // fails if the last character is not of the set
+	opNotBehind               // fails if it is
+	opPlace                   // fails if the match is not at such a place
 )
 
 // compilePattern compiles a regular expression. What is not known of the dialect is an
@@ -66,9 +73,6 @@ func mustCompile(n *node) *pattern {
 
 func compileNode(n *node, src string) (*pattern, error) {
 	c := &compiler{p: &pattern{}, src: src, made: map[*runeBits]*runeSet{}}
-	if canBeEmpty(n) {
-		return nil, c.unsupported("a match of nothing")
-	}
 	if err := c.emit(n); err != nil {
 		return nil, err
 	}
@@ -77,7 +81,7 @@ func compileNode(n *node, src string) (*pattern, error) {
 		in := &c.p.code[i]
 		in.last = in.op == opLoop && c.p.accepts(int32(i)+1)
 	}
-	c.p.first, _ = c.firstBytes(n)
+	c.p.first, c.p.empty = c.firstBytes(n)
 	return c.p, nil
 }
 
@@ -171,6 +175,19 @@ func (c *compiler) emit(n *node) error {
 		return c.emitGroup(opNotAhead, n)
 	case nodeAhead:
 		return c.emitGroup(opAhead, n)
+	case nodeBehind, nodeNotBehind, nodePlace:
+		in := instruction{op: opBehind, place: n.place}
+		if n.kind == nodeNotBehind {
+			in.op = opNotBehind
+		} else if n.kind == nodePlace {
+			in.op = opPlace
+		}
+		var err error
+		if n.set != nil {
+			in.set, err = c.setOf(n)
+		}
+		c.op(in)
+		return err
 	default:
 		return c.emitGroup(opAtomic, n)
 	}
@@ -255,19 +272,9 @@ func canBeEmpty(n *node) bool {
 	case nodeSet:
 		return false
 	case nodeSequence:
-		for _, child := range n.children {
-			if !canBeEmpty(child) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(n.children, func(child *node) bool { return !canBeEmpty(child) })
 	case nodeChoice:
-		for _, child := range n.children {
-			if canBeEmpty(child) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(n.children, canBeEmpty)
 	case nodeRepeat:
 		return n.min == 0 || canBeEmpty(n.children[0])
 	case nodeAtomic:
@@ -347,6 +354,7 @@ func (m *machine) on() bool { return m.steps <= m.pause || m.more() }
 // match returns the end of the match that begins at pos, -1 if there is none.
 func (m *machine) match(p *pattern, s string, pos int) int { return m.run(p, s, 0, pos) }
 
+// run runs the instructions from pc on, up to opMatch.
 func (m *machine) run(p *pattern, s string, pc int32, pos int) int {
 	base := len(m.stack)
 	for {
@@ -366,6 +374,13 @@ func (m *machine) run(p *pattern, s string, pc int32, pos int) int {
 		case opNotSet:
 			r, n := runeAt(s, pos)
 			ok = n == 0 || !in.set.has(r)
+			pc++
+		case opBehind, opNotBehind:
+			r, n := runeBefore(s, pos)
+			ok = (n > 0 && in.set.has(r)) == (in.op == opBehind)
+			pc++
+		case opPlace:
+			ok = in.at(s, pos)
 			pc++
 		case opLoop:
 			low, end := m.loop(in, s, pos)
@@ -481,11 +496,39 @@ func runeAt(s string, pos int) (rune, int) {
 	return utf8.DecodeRuneInString(s[pos:])
 }
 
-// find returns the first match at or after pos.
-func (m *machine) find(p *pattern, s string, pos int) (start, end int, ok bool) {
-	for pos < len(s) {
-		if p.first[s[pos]] {
-			if end := m.match(p, s, pos); end >= 0 {
+// runeBefore returns the character before pos and its length, 0 at the beginning.
+func runeBefore(s string, pos int) (rune, int) {
+	if pos == 0 {
+		return 0, 0
+	}
+	return utf8.DecodeLastRuneInString(s[:pos])
+}
+
+// at reports whether pos is a place that in asks for.
+func (in *instruction) at(s string, pos int) bool {
+	switch in.place {
+	case placeLineStart:
+		return pos == 0 || s[pos-1] == '\n' && pos < len(s)
+	case placeLineEnd:
+		return pos == len(s) || s[pos] == '\n'
+	case placeStart:
+		return pos == 0
+	case placeEnd:
+		return pos == len(s)
+	case placeLastEnd:
+		return pos == len(s) || pos == len(s)-1 && s[pos] == '\n'
+	}
+	before, n := runeBefore(s, pos)
+	after, m := runeAt(s, pos)
+	return ((n > 0 && in.set.has(before)) != (m > 0 && in.set.has(after))) == (in.place == placeWord)
+}
+
+// find returns the first match at or after pos. A match of no text does not count at last,
+// where the match before it ended.
+func (m *machine) find(p *pattern, s string, pos, last int) (start, end int, ok bool) {
+	for pos < len(s) || pos == len(s) && p.empty {
+		if p.empty || p.first[s[pos]] {
+			if end := m.match(p, s, pos); end >= 0 && (end > pos || pos != last) {
 				return pos, end, true
 			}
 			if !m.on() {

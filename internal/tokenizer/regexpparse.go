@@ -19,7 +19,8 @@ const (
 // node is a part of a regular expression.
 type node struct {
 	kind     nodeKind
-	set      *runeBits // of nodeSet
+	set      *runeBits // of nodeSet, nodeBehind, nodeNotBehind, nodePlace
+	place    place     // of nodePlace
 	children []*node   // of nodeSequence and nodeChoice; of the others the first is the body
 	min, max int       // of nodeRepeat; max -1: without end
 }
@@ -27,19 +28,34 @@ type node struct {
 type nodeKind uint8
 
 const (
-	nodeSet      nodeKind = iota // one character
-	nodeSequence                 // all children, one after another
-	nodeChoice                   // the first child that leads to a match
-	nodeRepeat                   // the body as often as possible, less often if need be
-	nodeAtomic                   // the body, without going back into it
-	nodeAhead                    // the body matches here, and nothing is taken
-	nodeNotAhead                 // the body does not match here
+	nodeSet       nodeKind = iota // one character
+	nodeSequence                  // all children, one after another
+	nodeChoice                    // the first child that leads to a match
+	nodeRepeat                    // the body as often as possible, less often if need be
+	nodeAtomic                    // the body, without going back into it
+	nodeAhead                     // the body matches here, and nothing is taken
+	nodeNotAhead                  // the body does not match here
+	nodeBehind                    // the character before this place is of the set
+	nodeNotBehind                 // there is none, or it is not of the set
+	nodePlace                     // what "place" says
+)
+
+// place is a condition about where in the text a match is.
+type place uint8
+
+const (
+	placeLineStart place = iota // ^
+	placeLineEnd                // $
+	placeStart                  // \A
+	placeEnd                    // \z
+	placeLastEnd                // \Z
+	placeWord                   // \b: at one end of a word
+	placeNotWord                // \B
 )
 
 // patternParser reads a regular expression in the dialect of Oniguruma's syntax for Ruby,
-// which is the reference's. Of the dialect only what changes nothing about how much of a
-// text can be matched at a time is known: no references back, no looking behind, no
-// anchors.
+// which is the reference's. Unknown of the dialect are references back, looking behind for
+// more than one character, repetitions of as little as possible, and names of most scripts.
 type patternParser struct {
 	src   string
 	pos   int
@@ -173,11 +189,18 @@ func (p *patternParser) item() (*node, error) {
 		set.addRange('\n', '\n')
 		set.invert()
 		return &node{kind: nodeSet, set: set}, nil
-	case '^', '$':
-		return nil, p.unsupported("an anchor")
+	case '^':
+		p.pos++
+		return &node{kind: nodePlace, place: placeLineStart}, nil
+	case '$':
+		p.pos++
+		return &node{kind: nodePlace, place: placeLineEnd}, nil
 	case '*', '+', '?':
 		return nil, p.unsupported("a quantifier of nothing")
 	case '\\':
+		if n := p.placeEscape(); n != nil {
+			return n, nil
+		}
 		set := p.newSet()
 		if _, err := p.escape(set); err != nil {
 			return nil, err
@@ -197,6 +220,28 @@ func (p *patternParser) item() (*node, error) {
 		}
 		return &node{kind: nodeSet, set: set}, nil
 	}
+}
+
+// placeEscape reads an escape that stands for a place, nil if it stands for characters.
+func (p *patternParser) placeEscape() *node {
+	n := &node{kind: nodePlace}
+	switch {
+	case p.take(`\A`):
+		n.place = placeStart
+	case p.take(`\z`):
+		n.place = placeEnd
+	case p.take(`\Z`):
+		n.place = placeLastEnd
+	case p.take(`\b`):
+		n.place = placeWord
+	case p.take(`\B`):
+		n.place = placeNotWord
+	default:
+		return nil
+	}
+	n.set = p.newSet()
+	n.set.addWord()
+	return n
 }
 
 // addFolded adds a character, and within (?i:…) those that differ from it by case alone.
@@ -235,6 +280,10 @@ func (p *patternParser) group() (*node, error) {
 		kind = nodeNotAhead
 	case p.take("?>"):
 		kind = nodeAtomic
+	case p.take("?<="):
+		kind = nodeBehind
+	case p.take("?<!"):
+		kind = nodeNotBehind
 	case strings.HasPrefix(p.src[p.pos:], "?"):
 		return nil, p.unsupported("a group of this kind")
 	}
@@ -246,8 +295,14 @@ func (p *patternParser) group() (*node, error) {
 		return nil, p.unsupported("a group without an end")
 	}
 	p.fold = fold
-	if kind == nodeSequence {
+	switch kind {
+	case nodeSequence:
 		return n, nil
+	case nodeBehind, nodeNotBehind:
+		if n.kind != nodeSet {
+			return nil, p.unsupported("looking behind for more than a character")
+		}
+		return &node{kind: kind, set: n.set}, nil
 	}
 	return &node{kind: kind, children: []*node{n}}, nil
 }
