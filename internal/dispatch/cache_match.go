@@ -18,7 +18,8 @@ type CacheMatch struct {
 	// LookedUp: requests are placed by this. Else no policy asks what is cached, and nothing
 	// is recorded.
 	LookedUp bool `json:"looked_up"`
-	// PromptTokens are estimated, unless the prompt is of token ids.
+	// PromptTokens are estimated, unless TokenIDs: the prompt is of token ids, or its text
+	// becomes such here.
 	PromptTokens int64 `json:"prompt_tokens"`
 	TokenIDs     bool  `json:"token_ids"`
 	// Keys is how many whole blocks the prompt has, of BlockSize bytes, or token ids.
@@ -57,7 +58,8 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 	defer x.ticket.Close()
 	place := placement{request: x}
 	for _, step := range [...]func(*placement) *failure{
-		(*placement).planSamples, (*placement).resolveModel, (*placement).readPins, (*placement).readLabels, (*placement).resolveTarget, (*placement).measure,
+		(*placement).planSamples, (*placement).resolveModel, (*placement).findText, (*placement).readPins, (*placement).readLabels, (*placement).resolveTarget,
+		(*placement).readOwnTokens, (*placement).measure,
 	} {
 		if f := step(&place); f != nil {
 			if f.local == nil {
@@ -78,7 +80,7 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 	}
 	defer k.release()
 	m.Keys, m.BlockSize = len(k.sent.keys()), k.sent.size
-	m.TokenIDs = p.PromptKind.TokenIDs()
+	m.TokenIDs = p.PromptKind.TokenIDs() || x.plan.prompts() != nil
 	leg, role := prefillsOn(t)
 	m.Legs = append(m.Legs, k.matchLeg(t, leg, role))
 	if t.Shape() == admission.Disaggregated {

@@ -49,11 +49,19 @@ func (x *placement) readTokens() *failure {
 	return nil
 }
 
+// readOwnTokens is readTokens for requests that are not translated.
+func (x *placement) readOwnTokens() *failure {
+	if x.translatable() {
+		return nil
+	}
+	return x.readTokens()
+}
+
 // readRequest makes the request in tokens. The client waits for that as it waits for ranks.
 func (x *placement) readRequest() *failure {
 	body, read := x.measuredBody(), x.plan.text.Reader.Read
 	if f := x.encode(func(ctx context.Context) (err error) {
-		x.plan.generate, err = read(ctx, body, x.turn)
+		x.plan.generate, err = read(ctx, body, x.plan.model, x.turn)
 		return err
 	}); f != nil {
 		return f

@@ -78,7 +78,7 @@ func (r *byteReader) read(ctx context.Context, p *openai.Peeked) (all [][]uint32
 	return all, nil
 }
 
-func (r *byteReader) Read(ctx context.Context, p *openai.Peeked, turn Turn) (*generate.Request, error) {
+func (r *byteReader) Read(ctx context.Context, p *openai.Peeked, name string, turn Turn) (*generate.Request, error) {
 	ids, err := r.texts(ctx, p, turn)
 	if err != nil {
 		return nil, err

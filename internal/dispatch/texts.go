@@ -27,7 +27,8 @@ type Turn = func(ctx context.Context, bytes int, work func(ctx context.Context) 
 // the request's body. Its methods are safe for concurrent use, and return soon once ctx ends.
 type PromptReader interface {
 	// Read makes the request in tokens of a body of the chat, completions or embeddings API.
-	Read(ctx context.Context, p *openai.Peeked, turn Turn) (*generate.Request, error)
+	// name is the model's in the answer; empty: what the client calls it.
+	Read(ctx context.Context, p *openai.Peeked, name string, turn Turn) (*generate.Request, error)
 	// Count makes the token ids of the prompts alone.
 	Count(ctx context.Context, p *openai.Peeked, turn Turn) ([][]uint32, error)
 	// Answer is the whole answer to a request that no engine is needed for: tokenize,
