@@ -222,7 +222,7 @@ func errorCodes(t *testing.T, dir string) map[string]int {
 func TestDocumentedErrorCodes(t *testing.T) {
 	rows := tableRows(t, "http.md", "Errors")
 	used := map[string]bool{}
-	for _, dir := range []string{".", "../dispatch", "../openai", "../translate"} {
+	for _, dir := range []string{".", "../dispatch", "../generate", "../openai", "../translate"} {
 		codes := errorCodes(t, dir)
 		if len(codes) == 0 {
 			t.Errorf("no code was found in %s", dir)
