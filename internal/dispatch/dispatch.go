@@ -30,6 +30,9 @@ func New(gate *admission.Gate, clock admission.Clock, f *fleet.Fleet, o Options,
 		estimator: tokens.NewEstimator(0, m.tokenMetrics), outputs: tokens.NewOutputLearner(0), routes: newRouteMemory(clock),
 		limits: deadlines{cause: errRequestTimeout}, graces: deadlines{cause: errDecodeOver},
 	}}
+	if d.opts.Texts == nil {
+		d.opts.Texts = d.textOf
+	}
 	d.caches, d.prefixBytes = newCaches(&o, f), prefixBytes(cfg)
 	return d
 }

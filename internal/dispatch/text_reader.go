@@ -1,0 +1,122 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/generate"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/textmodel"
+)
+
+// textOf is what the fleet knows of a pool's text, as Options.Texts.
+func (d *services) textOf(pool string) Text {
+	t := d.fleet.Text(pool)
+	text := Text{TakesTokens: t.TakesTokens}
+	switch {
+	case t.Model != nil:
+		text.Reader = &modelReader{PoolText: t, pool: pool}
+	case t.Err != nil:
+		text.Missing = t.Err.Error()
+	}
+	return text
+}
+
+// modelReader reads prompts by the files of a pool's model.
+type modelReader struct {
+	fleet.PoolText
+	pool string
+}
+
+// Read implements PromptReader.
+func (r *modelReader) Read(ctx context.Context, p *openai.Peeked, name string, turn Turn) (*generate.Request, error) {
+	o := generate.ReadOptions{Model: name, Context: int(r.Context), Queue: turn}
+	if o.Model == "" && p.Model == "" {
+		o.Model = r.pool
+	}
+	if e := r.refuseText(p); e != nil {
+		return nil, e
+	}
+	req, err := generate.Read(ctx, p, r.Model, o)
+	return req, textError(err)
+}
+
+// refuseText refuses prompts that are text where the engine makes other tokens of them than
+// the model's files do.
+func (r *modelReader) refuseText(p *openai.Peeked) *openai.Error {
+	if r.Mismatch == nil || p.PromptKind.TokenIDs() || p.Route == openai.RouteChatCompletions {
+		return nil // a chat is refused by the model
+	}
+	return r.refusal()
+}
+
+// refusal is that of a text where the engine makes other tokens.
+func (r *modelReader) refusal() *openai.Error {
+	return unsupportedText("prompts that are text are refused for this model: " + r.Mismatch.Error() + "; prompts that are token ids are served")
+}
+
+// Count implements PromptReader.
+func (r *modelReader) Count(ctx context.Context, p *openai.Peeked, turn Turn) (prompts [][]uint32, err error) {
+	err = turn(ctx, len(p.Body), func(ctx context.Context) error {
+		if p.Route == openai.RouteChatCompletions {
+			ids, err := r.Model.RenderChat(ctx, p.Body)
+			prompts = [][]uint32{ids}
+			return textError(err)
+		}
+		texts, err := promptTexts(p.Raw(openai.FieldPrompt))
+		for _, text := range texts {
+			var ids []uint32
+			if ids, err = r.Model.Encode(ctx, text); err != nil {
+				break
+			}
+			prompts = append(prompts, ids)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return prompts, nil
+}
+
+// promptTexts are the texts of a completions prompt.
+func promptTexts(raw []byte) (texts []string, err error) {
+	var one string
+	if err = json.Unmarshal(raw, &one); err == nil {
+		return []string{one}, nil
+	}
+	if err = json.Unmarshal(raw, &texts); err == nil && len(texts) == 0 {
+		err = errors.ErrUnsupported
+	}
+	return texts, err
+}
+
+// textError is what a model's files tell of a request, for clients.
+func textError(err error) error {
+	var request *textmodel.RequestError
+	var refusal *textmodel.Refusal
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &request):
+		e := openai.InvalidRequest(request.Param, "%s", request.Message)
+		if request.Media {
+			e.Code = codeUnsupported
+		}
+		return e
+	case errors.As(err, &refusal):
+		return unsupportedText("chats with this model are refused: " + refusal.Error())
+	}
+	return err
+}
+
+// codeUnsupported is generate.CodeUnsupported.
+const codeUnsupported = "unsupported_for_grpc"
+
+func unsupportedText(why string) *openai.Error {
+	e := openai.InvalidRequest("", "%s", why)
+	e.Code = codeUnsupported
+	return e
+}

@@ -1,0 +1,155 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/fleet"
+	"github.com/sluice-router/sluice/internal/generate"
+	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/textmodel"
+)
+
+// simReader reads prompts by the files of the simulated engines' model.
+func simReader(t *testing.T) *modelReader {
+	t.Helper()
+	m, err := textmodel.FromDir("../sim/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &modelReader{PoolText: fleet.PoolText{Model: m, Context: 1000}, pool: "sim-model"}
+}
+
+func atOnce(ctx context.Context, _ int, work func(ctx context.Context) error) error { return work(ctx) }
+
+// Prompts are counted as they are read for engines that take tokens.
+func TestCountIsWhatIsRead(t *testing.T) {
+	t.Parallel()
+	r := simReader(t)
+	for route, bodies := range map[openai.Route][]string{
+		openai.RouteCompletions: {
+			`{"model":"m","prompt":"Why is the sky blue? \ud83d\ude00"}`, `{"model":"m","prompt":["a","b c","Why is the sky blue?"],"n":2,"temperature":1}`,
+		},
+		openai.RouteChatCompletions: {`{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Why is the sky blue?"}]}`},
+	} {
+		for _, body := range bodies {
+			p := mustPeekRoute(t, route, body)
+			counted, err := r.Count(t.Context(), p, atOnce)
+			if err != nil {
+				t.Fatal(body, err)
+			}
+			read, err := r.Read(t.Context(), p, "", atOnce)
+			if err != nil {
+				t.Fatal(body, err)
+			}
+			if len(counted) != len(read.Prompts) || lengths(counted) == 0 || !slices.EqualFunc(counted, read.Prompts, slices.Equal[[]uint32]) {
+				t.Errorf("%s: counted %v, read %v", body, counted, read.Prompts)
+			}
+			if read.Context != 1000 || read.Model != "m" {
+				t.Errorf("context %d, model %q", read.Context, read.Model)
+			}
+		}
+	}
+}
+
+// The name in answers is the model's where the client uses an alias or none.
+func TestNameInAnswers(t *testing.T) {
+	t.Parallel()
+	r := simReader(t)
+	for _, c := range []struct{ body, name, want string }{
+		{`{"model":"m","prompt":"a"}`, "", "m"}, {`{"model":"alias","prompt":"a"}`, "target", "target"}, {`{"prompt":"a"}`, "", "sim-model"},
+	} {
+		read, err := r.Read(t.Context(), mustPeekRoute(t, openai.RouteCompletions, c.body), c.name, atOnce)
+		if err != nil || read.Model != c.want {
+			t.Errorf("%s: %v, model %q, want %q", c.body, err, read.Model, c.want)
+		}
+	}
+}
+
+// Where an engine makes other tokens than the model's files, only token ids are served.
+func TestOnlyTokenIDsAfterAMismatch(t *testing.T) {
+	t.Parallel()
+	r := simReader(t)
+	r.Mismatch = errors.New("the self-check failed")
+	r.Model = r.Model.WithChatRefusal(&textmodel.Refusal{Reason: "the self-check failed"})
+	for body, route := range map[string]openai.Route{
+		`{"model":"m","prompt":"a"}`: openai.RouteCompletions, `{"model":"m","input":["a"]}`: openai.RouteEmbeddings,
+		`{"model":"m","messages":[{"role":"user","content":"a"}]}`: openai.RouteChatCompletions,
+	} {
+		_, err := r.Read(t.Context(), mustPeekRoute(t, route, body), "", atOnce)
+		var e *openai.Error
+		if !errors.As(err, &e) || e.Status != 400 || e.Code != generate.CodeUnsupported || !strings.Contains(e.Message, "self-check") {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	for _, body := range []string{`{"prompt":"a"}`, `{"messages":[{"role":"user","content":"a"}]}`} {
+		_, err := r.Answer(t.Context(), mustPeekRoute(t, openai.RouteTokenize, body), atOnce)
+		var e *openai.Error
+		if !errors.As(err, &e) || e.Code != generate.CodeUnsupported {
+			t.Errorf("tokenize %s: %v", body, err)
+		}
+	}
+	read, err := r.Read(t.Context(), mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":[1,2,3]}`), "", atOnce)
+	if err != nil || !slices.Equal(read.Prompts[0], []uint32{1, 2, 3}) {
+		t.Errorf("%v %v", read, err)
+	}
+}
+
+// What is answered here has the form of vLLM's routes.
+func TestAnswersWithoutAnEngine(t *testing.T) {
+	t.Parallel()
+	r := simReader(t)
+	answer := func(route openai.Route, body string) (string, error) {
+		b, err := r.Answer(t.Context(), mustPeekRoute(t, route, body), atOnce)
+		if err == nil && !json.Valid(b) {
+			t.Errorf("%s: %s is no JSON", body, b)
+		}
+		return string(b), err
+	}
+	ids, err := r.Model.Encode(t.Context(), "sky blue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, _ := json.Marshal(ids)
+	got, err := answer(openai.RouteTokenize, `{"model":"m","prompt":"sky blue"}`)
+	if want := fmt.Sprintf(`{"count":%d,"max_model_len":1000,"tokens":%s,"token_strs":null}`, len(ids), list); err != nil || got != want {
+		t.Errorf("%v %s, want %s", err, got, want)
+	}
+	var named struct {
+		Tokens []uint32
+		Names  []string `json:"token_strs"`
+	}
+	got, err = answer(openai.RouteTokenize, `{"prompt":"sky blue","return_token_strs":true}`)
+	if json.Unmarshal([]byte(got), &named) != nil || err != nil || len(named.Names) != len(ids) || strings.ReplaceAll(strings.Join(named.Names, ""), "Ġ", " ") != "sky blue" {
+		t.Errorf("%v %s", err, got)
+	}
+	if got, err = answer(openai.RouteDetokenize, `{"tokens":`+string(list)+`}`); err != nil || got != `{"prompt":"sky blue"}` {
+		t.Errorf("%v %s", err, got)
+	}
+	messages := `"messages":[{"role":"user","content":"sky blue"}]`
+	chat, err := r.Model.RenderChat(t.Context(), []byte(`{`+messages+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err = answer(openai.RouteCountTokens, `{"model":"m",`+messages+`}`); err != nil || got != fmt.Sprintf(`{"input_tokens":%d}`, len(chat)) {
+		t.Errorf("%v %s", err, got)
+	}
+	if got, err = answer(openai.RouteTokenize, `{`+messages+`}`); err != nil || !strings.HasPrefix(got, fmt.Sprintf(`{"count":%d,`, len(chat))) {
+		t.Errorf("%v %s", err, got)
+	}
+	for body, route := range map[string]openai.Route{
+		`{"tokens":[-1]}`: openai.RouteDetokenize, `{"tokens":[99999999]}`: openai.RouteDetokenize, `{"tokens":"a"}`: openai.RouteDetokenize, `{}`: openai.RouteDetokenize,
+		`{"prompt":5}`: openai.RouteTokenize, `{"model":"m"}`: openai.RouteTokenize, `{"prompt":"a","messages":[]}`: openai.RouteTokenize,
+		`{"messages":5}`: openai.RouteCountTokens, `{"messages":[{"role":"user","content":[{"type":"hologram"}]}]}`: openai.RouteCountTokens,
+	} {
+		_, err := answer(route, body)
+		if e := new(openai.Error); !errors.As(err, &e) || e.Status != 400 {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
