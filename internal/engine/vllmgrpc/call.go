@@ -20,7 +20,8 @@ const methodGenerate = service + "Generate"
 // Call implements engine.Dialect. The head of the answer is there with the first bytes that a
 // client can be given, so that what fails before that still has a status of its own.
 func (d Dialect) Call(ctx context.Context, to *upstream.Endpoint, req *engine.Request) (*upstream.Response, error) {
-	c := &call{ctx: ctx, to: to, req: req, channel: to.Channel()}
+	c := &call{ctx: ctx, to: to, own: *req, channel: to.Channel()}
+	c.req = &c.own
 	switch {
 	case c.channel == nil:
 		return nil, c.invalid(errors.New("it is not spoken to by gRPC"))
@@ -42,6 +43,7 @@ type call struct {
 	ctx     context.Context
 	to      *upstream.Endpoint
 	req     *engine.Request
+	own     engine.Request // behind req: the caller uses its own again while the answer is read
 	channel upstream.Channel
 	options upstream.CallOptions
 	// handedOver tells of each sequence whether prefill has handed KV cache over for it.
