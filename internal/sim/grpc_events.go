@@ -77,11 +77,10 @@ func (r hubRank) rewind() {
 
 // message is an event as gRPC has it.
 func (e *kvEvent) message() *commonpb.KvCacheEvent {
+	medium, tier, local := "GPU", commonpb.KvCacheTier_KV_CACHE_TIER_DEVICE, commonpb.KvCacheLocality_KV_CACHE_LOCALITY_LOCAL
 	switch e.kind {
 	case blockStored:
-		stored := &commonpb.KvBlocksStored{}
-		medium, tier := "GPU", commonpb.KvCacheTier_KV_CACHE_TIER_DEVICE
-		stored.Medium, stored.Tier = &medium, &tier
+		stored := &commonpb.KvBlocksStored{Medium: &medium, Tier: &tier, GroupIdx: proto.Uint32(0), KvCacheSpecKind: proto.String("full_attention"), Locality: &local}
 		if e.hasParent {
 			parent := int64(e.parent)
 			stored.ParentBlockHash = &parent
@@ -106,7 +105,7 @@ func (e *kvEvent) message() *commonpb.KvCacheEvent {
 		}
 		return &commonpb.KvCacheEvent{Data: &commonpb.KvCacheEvent_Stored{Stored: stored}}
 	case blockRemoved:
-		removed := &commonpb.KvBlocksRemoved{}
+		removed := &commonpb.KvBlocksRemoved{Medium: &medium, Tier: &tier, GroupIdx: proto.Uint32(0), Locality: &local}
 		for _, h := range e.hashes {
 			removed.BlockHashes = append(removed.BlockHashes, int64(h))
 		}
@@ -138,11 +137,15 @@ type hubStream struct {
 	c      *call
 	hub    *eventHub
 	sub    *hubSubscriber
-	early  bool             // load records before the first batch
+	early  bool             // load records of ranks that have not published yet
 	seq    map[int32]uint64 // by rank: the last number that was sent
 	told   map[int32]*commonpb.EngineLoad
 	at     map[int32]time.Time
 	sample uint64
+	events uint64 // ids of events count through a subscription
+
+	generated int64 // tokens, at the time of the last record
+	counted   time.Time
 }
 
 func (s *hubStream) run(start uint64) error {
@@ -202,7 +205,19 @@ func (s *hubStream) batch(b *commonpb.KvEventBatch) error {
 		load = proto.CloneOf(load)
 		load.CacheHitRate, load.NumUsedTokens, load.MaxTotalNumTokens = nil, nil, nil
 	}
-	return s.c.message(&commonpb.KvEventBatch{SequenceNumber: b.GetSequenceNumber(), Timestamp: b.GetTimestamp(), Events: b.GetEvents(), DpRank: b.DpRank, Load: load})
+	out := &commonpb.KvEventBatch{SequenceNumber: b.GetSequenceNumber(), Timestamp: b.GetTimestamp(), DpRank: b.DpRank, Load: load}
+	for _, e := range b.GetEvents() {
+		s.events++
+		out.Events = append(out.Events, &commonpb.KvCacheEvent{EventId: s.events, Data: e.GetData()})
+	}
+	return s.c.message(out)
+}
+
+// published reports whether a rank has sent a batch to anybody.
+func (h *eventHub) published(rank int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.next[rank] > 0
 }
 
 // records sends the load of ranks for which it has changed or was not told for a while. A
@@ -214,7 +229,7 @@ func (s *hubStream) records() error {
 	for i := range s.hub.w.opt.DPSize {
 		rank := int32(s.hub.w.opt.FirstRank + i)
 		seq, begun := s.seq[rank]
-		if !begun && !s.early {
+		if !begun && (!s.early || s.hub.published(i)) {
 			continue
 		}
 		load, told := s.load(rank), s.told[rank]
@@ -237,15 +252,15 @@ func (s *hubStream) load(rank int32) *commonpb.EngineLoad {
 	c := w.scheduled().counts[int(rank)-w.opt.FirstRank]
 	running, waiting := c.load()
 	s.sample++
-	uncached, pending, steps := uint32(c.tokens[queued]), uint32(c.tokens[queued]+c.uncomputed), true
+	uncached := uint32(c.tokens[queued])
 	hits, used, most := c.hitRate(), int32(c.used), int32(w.opt.KVTokens)
-	usage := float64(c.used) / float64(max(1, w.opt.KVTokens))
 	l := &commonpb.EngineLoad{RunningRequests: uint32(running), WaitingRequests: uint32(waiting), WaitingUncachedTokens: &uncached,
-		TokenUsage: usage, ActiveTokenUsage: &usage, MaxRunningRequests: uint32(w.opt.MaxRunning), Sample: s.sample,
-		CacheHitRate: &hits, NumUsedTokens: &used, MaxTotalNumTokens: &most, EngineReportsSteps: &steps, PrefillPendingTokens: &pending}
-	if running > 0 {
-		silence := uint32(time.Since(time.Unix(0, w.lastProgress.Load())).Milliseconds())
-		l.EngineSilenceMs = &silence
+		TokenUsage: float64(c.used) / float64(max(1, w.opt.KVTokens)), MaxRunningRequests: uint32(w.opt.MaxRunning), Sample: s.sample,
+		CacheHitRate: &hits, NumUsedTokens: &used, MaxTotalNumTokens: &most}
+	now, generated := time.Now(), w.generated.Load()
+	if d := now.Sub(s.counted); !s.counted.IsZero() && d > 0 {
+		l.GenThroughput = float64(generated-s.generated) / d.Seconds()
 	}
+	s.counted, s.generated = now, generated
 	return l
 }

@@ -38,7 +38,7 @@ func (w *Worker) generate(c *call, m *vllmpb.GenerateRequest) error {
 	seqs := r.sequences(w, c)
 	a := &grpcAnswer{w: w, c: c, r: r}
 	for _, s := range seqs {
-		o := &output{r: r, s: s, f: c.fault}
+		o := &output{r: r, s: s}
 		a.outputs = append(a.outputs, o)
 		s.token = func(k int) uint32 {
 			a.mu.Lock()

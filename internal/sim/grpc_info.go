@@ -92,8 +92,8 @@ func (v *vllmService) GetModelInfo(ctx context.Context, m *vllmpb.GetModelInfoRe
 func (v *vllmService) GetServerInfo(ctx context.Context, m *vllmpb.GetServerInfoRequest) (*vllmpb.GetServerInfoResponse, error) {
 	return unary(ctx, v, vllmpb.VllmEngine_GetServerInfo_FullMethodName, m, false, func(*call) (*vllmpb.GetServerInfoResponse, error) {
 		o := v.w.opt
-		info := &vllmpb.GetServerInfoResponse{ServerType: "vllm-grpc", DataParallelSize: int32(o.DPSize), KvCacheDtype: "auto",
-			BlockSize: int32(o.PageSize), ModelDtype: "bfloat16", MaxNumSeqs: int32(o.MaxRunning), ConstrainedDecodingStart: "first_token"}
+		info := &vllmpb.GetServerInfoResponse{DataParallelSize: int32(o.DPSize), KvCacheDtype: "auto",
+			BlockSize: int32(o.PageSize), ModelDtype: "torch.bfloat16", MaxNumSeqs: int32(o.MaxRunning), ConstrainedDecodingStart: "first_token"}
 		if name := connectorNames[o.Connector]; name != "" {
 			info.KvConnector, info.KvRole, info.KvEngineId = name, o.KVRole, v.l.baseEngineID()
 			def(&info.KvRole, "kv_both")

@@ -13,7 +13,6 @@ import (
 type output struct {
 	r *grpcRequest
 	s *sequence
-	f *Fault
 
 	ids  []uint32 // of the words so far, more than are produced
 	next int      // word
@@ -45,8 +44,8 @@ func (o *output) id(k int) uint32 {
 func (o *output) word(k int) string {
 	v := o.s.v
 	switch {
-	case k < len(o.f.Tokens):
-		return o.f.Tokens[k]
+	case k < len(o.r.texts):
+		return o.r.texts[k]
 	case o.r.nonce != nil && v.seed == v.prompt.hash: // not with KV of another prompt
 		return " " + string(o.r.nonce) + "." + strconv.Itoa(k+1)
 	}

@@ -20,10 +20,11 @@ type grpcRequest struct {
 	ids      []uint32
 	prompt   prompt
 	n        int
-	out      int    // tokens to produce, unless a stop comes before
-	finish   string // after that many
-	natural  bool   // the model ends by itself after out tokens, the last of which is endOfTurn
-	nonce    []byte // of the prompt's text
+	out      int      // tokens to produce, unless a stop comes before
+	finish   string   // after that many
+	natural  bool     // the model ends by itself after out tokens, the last of which is endOfTurn
+	texts    []string // the words of the output, of a fault or of a constraint; nil: the model's own
+	nonce    []byte   // of the prompt's text
 	kv       *transferParams
 	scope    *cacheScope
 }
@@ -117,7 +118,7 @@ func (r *grpcRequest) checkSampling() error {
 	}
 	between := func(name string, v, least, most float32) error {
 		if v < least || v > most || v != v {
-			return invalidf(name, "%s must be between %v and %v, got %v.", name, least, most, v)
+			return invalidf(name, "%s must be in [%v, %v], got %v.", name, least, most, v)
 		}
 		return nil
 	}
@@ -157,6 +158,11 @@ func (r *grpcRequest) checkSampling() error {
 	for id := range s.GetLogitBias() {
 		if id < 0 || id >= modelVocabulary {
 			return invalidf("logit_bias", "token_id(s) [%d] in logit_bias contain out-of-vocab token ids. Vocabulary size: %d", id, modelVocabulary)
+		}
+	}
+	for _, id := range s.GetStopTokenIds() {
+		if id >= modelVocabulary {
+			return invalidf("stop_token_ids", "token_id(s) [%d] in stop_token_ids contain out-of-vocab token ids. Vocabulary size: %d", id, modelVocabulary)
 		}
 	}
 	return checkConstraint(s)
@@ -207,10 +213,17 @@ func (r *grpcRequest) setLength(w *Worker, f *Fault) {
 	}
 	r.out, r.finish = most, "length"
 	end := max(w.Timing().OutputTokens, int(r.sampling.GetMinTokens()))
+	switch r.texts = f.Tokens; {
+	case len(r.texts) > 0:
+	case len(r.sampling.GetChoice().GetChoices()) > 0:
+		r.texts = r.sampling.GetChoice().GetChoices()[:1]
+	case r.sampling.GetJsonObject():
+		r.texts = []string{"{", "}"}
+	}
 	switch {
-	case len(f.Tokens) > 0:
+	case len(r.texts) > 0:
 		n := 0
-		for _, t := range f.Tokens {
+		for _, t := range r.texts {
 			n += len(theVocabulary().encode(nil, t))
 		}
 		if end = n + 1; end <= most {

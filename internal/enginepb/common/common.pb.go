@@ -231,8 +231,9 @@ type SubscribeKvEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sequence number to go on from; 0 begins with what happens from now on.
 	StartSequenceNumber uint64 `protobuf:"varint,1,opt,name=start_sequence_number,json=startSequenceNumber,proto3" json:"start_sequence_number,omitempty"`
-	// Ask for load records before the first batch of events too. They have the sequence number
-	// 0 and load_only; without this, the first record comes with the first batch.
+	// Ask for load records of a rank that has not published any batch yet. They have the
+	// sequence number 0 and load_only. TRAP: where there was a batch before the subscription,
+	// the first record comes with the next one, however long that takes.
 	LoadRecordsBeforeFirstBatch bool `protobuf:"varint,2,opt,name=load_records_before_first_batch,json=loadRecordsBeforeFirstBatch,proto3" json:"load_records_before_first_batch,omitempty"`
 	unknownFields               protoimpl.UnknownFields
 	sizeCache                   protoimpl.SizeCache

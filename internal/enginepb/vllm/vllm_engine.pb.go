@@ -1700,7 +1700,7 @@ type GetServerInfoResponse struct {
 	// Seconds since 1970.
 	LastReceiveTimestamp float64 `protobuf:"fixed64,3,opt,name=last_receive_timestamp,json=lastReceiveTimestamp,proto3" json:"last_receive_timestamp,omitempty"`
 	UptimeSeconds        float64 `protobuf:"fixed64,4,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
-	// "vllm-grpc".
+	// "vllm-grpc", or empty.
 	ServerType string `protobuf:"bytes,5,opt,name=server_type,json=serverType,proto3" json:"server_type,omitempty"`
 	// The class of the KV connector, its role ("kv_both", "kv_producer", "kv_consumer") and the
 	// engine's id in hand-offs, another one after each start; "" without a connector.
