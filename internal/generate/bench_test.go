@@ -1,6 +1,11 @@
 package generate
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-router/sluice/internal/openai"
+)
 
 // A token of a chat's stream, in a buffer that is used again.
 func BenchmarkChatDelta(b *testing.B) {
@@ -46,5 +51,29 @@ func BenchmarkChatOf32Tokens(b *testing.B) {
 			b.Fatal(err)
 		}
 		a.Release()
+	}
+}
+
+func BenchmarkReadChat(b *testing.B) {
+	b.ReportAllocs()
+	body := `{"model":"m",` + hi + `,"temperature":0.5,"stop":["STOP"],"max_tokens":100,"stream":true}`
+	m := &fakeModel{context: 4096, ids: []uint32{1, 2, 3}}
+	for b.Loop() {
+		if _, err := readBody(b, openai.RouteChatCompletions, body, m, ReadOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// A megabyte of text, whose tokens are counted elsewhere.
+func BenchmarkReadLongChat(b *testing.B) {
+	b.ReportAllocs()
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("All work and no play. ", 1<<20/22) + `"}],"temperature":0.5}`
+	m := &fakeModel{context: 4096, ids: []uint32{1, 2, 3}}
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		if _, err := readBody(b, openai.RouteChatCompletions, body, m, ReadOptions{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

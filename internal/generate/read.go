@@ -130,7 +130,7 @@ func (b *builder) build(ctx context.Context) error {
 	if e := b.lengths(); e != nil {
 		return e
 	}
-	return nil
+	return asError(b.echo())
 }
 
 func (b *builder) chat() bool { return b.p.Route == openai.RouteChatCompletions }

@@ -126,11 +126,6 @@ func (b *builder) given() *openai.Error {
 		}
 		r.Prompts = append(r.Prompts, ids)
 	}
-	if b.w.echo {
-		for _, ids := range r.Prompts {
-			r.Form.Echo = append(r.Form.Echo, string(r.Tokenizer.Decode(nil, ids, tokenizer.DecodeOptions{SpacesBetweenSpecial: true})))
-		}
-	}
 	return nil
 }
 
@@ -162,9 +157,6 @@ func (b *builder) fit() *openai.Error {
 	if len(r.Prompts) != b.p.BatchSize {
 		return openai.InvalidRequest(f, "%s has %d prompts of different types or too many", f, b.p.BatchSize)
 	}
-	if b.w.returnIDs && r.Form.Echo != nil && !b.chat() {
-		clear(r.Form.Echo) // the ids of the prompt stand beside the text
-	}
 	if keep, ok := b.w.truncate.get(); ok {
 		if keep < -1 || r.Context > 0 && keep > int64(r.Context) {
 			return openai.InvalidRequest("truncate_prompt_tokens", "truncate_prompt_tokens is %d; it must be -1 or at most %d", keep, r.Context)
@@ -193,6 +185,34 @@ func (b *builder) fit() *openai.Error {
 		if b.p.Route == openai.RouteEmbeddings && r.Context > 0 && len(ids) > r.Context {
 			return tooLong(f, "This model's maximum context length is %d tokens. However, your input has %d tokens. Please reduce the length of the input.", r.Context, len(ids))
 		}
+	}
+	return nil
+}
+
+// maxEcho bounds the text of prompts that came as token ids, in bytes: it may be far longer
+// than the body.
+const maxEcho = 64 << 20
+
+// echo takes the prompts' texts before those that are generated, where the client asks for it.
+func (b *builder) echo() *openai.Error {
+	r := b.r
+	if !b.w.echo || b.chat() {
+		return nil
+	}
+	if b.w.returnIDs { // the ids stand beside the text
+		r.Form.Echo = make([]string, len(r.Prompts))
+		return nil
+	}
+	if r.Form.Echo != nil {
+		return nil
+	}
+	size := 0
+	for _, ids := range r.Prompts {
+		text := r.Tokenizer.Decode(nil, ids, tokenizer.DecodeOptions{SpacesBetweenSpecial: true})
+		if size += len(text); size > maxEcho {
+			return openai.InvalidRequest("echo", "the text of the prompts is longer than %d bytes, the most that is echoed", maxEcho)
+		}
+		r.Form.Echo = append(r.Form.Echo, string(text))
 	}
 	return nil
 }
