@@ -111,6 +111,8 @@ func TestTheEndComesInTheEventOfTheLastToken(t *testing.T) {
 	limit := func(r *Request) { r.Sampling.MaxTokens = 2 }
 	f(limit, `"delta":{"content":" world"},"logprobs":null,"finish_reason":"length"`, tell(idHello), tell(idWorld), end(Length))
 	f(func(*Request) {}, `"delta":{"content":""},"logprobs":null,"finish_reason":"stop","stop_reason":null`, tell(idHello), tell(idEnd), end(Stopped))
+	f(func(r *Request) { r.Sampling.IncludeStop, r.Sampling.SkipSpecial = true, false },
+		`"delta":{"content":"<|end|>"},"logprobs":null,"finish_reason":"stop","stop_reason":null`, tell(idHello), tell(idEnd), end(Stopped))
 	f(func(r *Request) { r.Sampling.StopIDs = []uint32{idWorld} }, `"delta":{"content":"a"},"logprobs":null,"finish_reason":"stop","stop_reason":257`,
 		tell(idHello), tell('a', idWorld), func() *Event { e := end(Stopped); e.MatchedID = int64(idWorld); return e }())
 }

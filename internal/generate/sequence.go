@@ -64,6 +64,7 @@ func (s *sequence) release() {
 // engine's word for it follows at once, and both are to be one event for the client.
 func (s *sequence) take(a *Answer, e *Event) (wait bool) {
 	r := a.req
+	stop := false // the last token ends the sequence
 	for i, id := range e.IDs {
 		if s.waiting {
 			s.waiting = false
@@ -83,8 +84,8 @@ func (s *sequence) take(a *Answer, e *Event) (wait bool) {
 			}
 			s.logs.token(a, &e.Logprobs[i])
 		}
-		ends := e.Finish == Stopped && e.MatchedStop == "" && i == len(e.IDs)-1
-		if (ends || s.isStop(r, id)) && !r.Sampling.IncludeStop {
+		stop = s.isStop(r, id) || e.Finish == Stopped && e.MatchedStop == "" && i == len(e.IDs)-1
+		if stop && !r.Sampling.IncludeStop {
 			s.last, s.waiting = id, true
 			continue
 		}
@@ -96,7 +97,7 @@ func (s *sequence) take(a *Answer, e *Event) (wait bool) {
 		s.end(a, e)
 		return false
 	}
-	return s.waiting || s.tokens >= s.limit
+	return stop || s.tokens >= s.limit
 }
 
 // isStop reports whether the engine ends a sequence with this token.
