@@ -63,7 +63,7 @@ func (a *Answer) appendDelta(dst []byte, s *sequence) []byte {
 		dst = append(dst, `,"stop_reason":`...)
 		dst = s.appendStopReason(dst)
 		dst = append(dst, `,"prompt_token_ids":`...)
-		if a.req.Form.TokenIDs && !s.announced {
+		if !s.announced && (a.req.Form.TokenIDs || a.req.Form.Echo != nil) {
 			dst = appendIDs(dst, a.req.Prompts[s.prompt])
 		} else {
 			dst = append(dst, "null"...)

@@ -267,6 +267,9 @@ func TestEchoOfAPrompt(t *testing.T) {
 		if want := `"Once \"upon\" world!" length <nil>|`; err != nil || gist(t, got) != want {
 			t.Errorf("%v %s, want %s", err, gist(t, got), want)
 		}
+		if stream && strings.Count(got, `"prompt_token_ids":[1,2,3]`) != 1 { // as vLLM, asked for or not
+			t.Errorf("the ids of the prompt are not there once:\n%s", got)
+		}
 		r.Form.OnlyEcho, r.Sampling.MaxTokens = true, 1
 		got, err = answer(r, end(Length, '!'))
 		if want := `"Once \"upon\"" length <nil>|`; err != nil || gist(t, got) != want {

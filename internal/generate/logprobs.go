@@ -60,23 +60,29 @@ func (l *logs) chat(a *Answer, t *TokenLogprobs) {
 	if len(b) > 0 {
 		b = append(b, ',')
 	}
-	b = append(l.entry(b, a, t.ID, t.Logprob), `,"top_logprobs":[`...)
+	b = append(l.entry(b, a, t.ID, t.Logprob, false), `,"top_logprobs":[`...)
 	first := true
 	for top := range t.ranked(int(a.req.Form.Logprobs)) {
 		if !first {
 			b = append(b, ',')
 		}
 		first = false
-		b = append(l.entry(b, a, top.ID, top.Logprob), '}')
+		b = append(l.entry(b, a, top.ID, top.Logprob, a.req.Form.TokensAsIDs), '}')
 	}
 	l.content = append(b, "]}"...)
 }
 
-// entry appends a token of a chat without its closing brace.
-func (l *logs) entry(b []byte, a *Answer, id uint32, logprob float32) []byte {
+// entry appends a token of a chat without its closing brace. Its bytes are those of its text,
+// or of its name where named is set.
+func (l *logs) entry(b []byte, a *Answer, id uint32, logprob float32, named bool) []byte {
 	text := l.text(a, id)
 	b = append(b, `{"token":`...)
+	start := len(b)
 	b = l.name(b, a, id, text)
+	if named {
+		text = append(a.piece[:0], b[start+1:len(b)-1]...)
+		a.piece = text
+	}
 	b = appendLogprob(append(b, `,"logprob":`...), logprob)
 	b = append(b, `,"bytes":[`...)
 	for i, c := range text {

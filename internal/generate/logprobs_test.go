@@ -44,8 +44,9 @@ func TestLogprobsOfAChat(t *testing.T) {
 	// The value is that of 32 bits in all its digits, as engines over HTTP print it.
 	r = newRequest(func(r *Request) { r.Sampling.Logprobs, r.Form.Logprobs = 0, 0 })
 	wantLogprobs(t, r, `{"content":[{"token":"!","logprob":-0.10000000149011612,"bytes":[33],"top_logprobs":[]}]}`, end(Length, '!').logs(logprob('!', -0.1)))
-	r.Form.TokensAsIDs = true
-	wantLogprobs(t, r, `{"content":[{"token":"token_id:33","logprob":0.0,"bytes":[33],"top_logprobs":[]}]}`, end(Length, '!').logs(logprob('!', 0)))
+	r.Form.TokensAsIDs, r.Sampling.Logprobs, r.Form.Logprobs = true, 1, 1
+	wantLogprobs(t, r, `{"content":[{"token":"token_id:33","logprob":0.0,"bytes":[33],"top_logprobs":[{"token":"token_id:33","logprob":0.0,"bytes":[116,111,107,101,110,95,105,100,58,51,51]}]}]}`,
+		end(Length, '!').logs(logprob('!', 0, TokenLogprob{'!', 0})))
 }
 
 func TestLogprobsOfACharacterOverSeveralTokens(t *testing.T) {

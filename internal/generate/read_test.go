@@ -74,7 +74,7 @@ const hi = `"messages":[{"role":"user","content":"Hi"}]`
 func TestReadChat(t *testing.T) {
 	r, err := readBody(t, openai.RouteChatCompletions, `{"model":"m",`+hi+`,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},
 		"temperature":0.5,"top_p":"0.9","top_k":-1,"min_p":0.1,"frequency_penalty":-1,"presence_penalty":1,"repetition_penalty":1.5,
-		"max_tokens":5,"max_completion_tokens":7.0,"min_tokens":2,"seed":-5,"stop":["a","b"],"stop_token_ids":[3,3,4],"ignore_eos":true,
+		"max_tokens":5,"max_completion_tokens":7.0,"min_tokens":2,"seed":-5,"stop":["a","b"],"stop_token_ids":[3,3,4],"ignore_eos":"true",
 		"include_stop_str_in_output":true,"skip_special_tokens":false,"spaces_between_special_tokens":false,"logit_bias":{"7":-200,"8":1.5},
 		"logprobs":true,"top_logprobs":2,"return_token_ids":true,"return_tokens_as_token_ids":true,"n":2,"unknown":{"x":1}}`, &fakeModel{context: 100}, ReadOptions{})
 	if err != nil {
@@ -211,6 +211,7 @@ func TestReadRefuses(t *testing.T) {
 		f(route, `"temperature":"0x1"`, invalid, "temperature")
 		f(route, `"temperature":1e999`, invalid, "temperature")
 		f(route, `"temperature":true`, invalid, "temperature")
+		f(route, `"ignore_eos":2`, invalid, "ignore_eos")
 		f(route, `"top_p":0`, invalid, "top_p")
 		f(route, `"top_p":1.5`, invalid, "top_p")
 		f(route, `"min_p":-1`, invalid, "min_p")
@@ -239,7 +240,7 @@ func TestReadRefuses(t *testing.T) {
 		f(route, `"logit_bias":{"1":"x"}`, invalid, "logit_bias")
 		f(route, `"logit_bias":{"300":1}`, invalid, "logit_bias")
 		f(route, `"logit_bias":[]`, invalid, "logit_bias")
-		f(route, `"ignore_eos":"yes"`, invalid, "ignore_eos")
+		f(route, `"ignore_eos":"perhaps"`, invalid, "ignore_eos")
 		f(route, `"prompt_logprobs":-1`, invalid, "prompt_logprobs")
 		f(route, `"prompt_logprobs":1,"stream":true`, invalid, "prompt_logprobs")
 		f(route, `"prompt_logprobs":100000`, invalid, "prompt_logprobs")
@@ -270,7 +271,7 @@ func TestReadRefuses(t *testing.T) {
 	f(chat, `"max_tokens":19`, CodeContextLength, "messages", "maximum context length is 20 tokens", "requested 21 tokens", "2 in the prompt", "19 in the completion")
 	f(chat, `"top_logprobs":2`, invalid, "top_logprobs")
 	f(chat, `"logprobs":true,"top_logprobs":-1`, invalid, "top_logprobs")
-	f(chat, `"logprobs":1`, invalid, "logprobs")
+	f(chat, `"logprobs":2`, invalid, "logprobs")
 	f(chat, `"tools":[]`, invalid, "tools")
 	f(chat, `"tools":[{"type":"function","function":{"name":"f"}}]`, CodeUnsupported, "tools", "tool_choice")
 	f(chat, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`, CodeUnsupported, "tools")

@@ -96,12 +96,20 @@ func (w *wishes) integer(to *optional[int64], name string, raw []byte) {
 	*to = optional[int64]{v, true}
 }
 
+// boolean reads true or false, or what else engines take for them.
 func (w *wishes) boolean(to *bool, name string, raw []byte) {
-	if openai.KindOf(raw) != openai.KindBool {
-		w.wrong(name, "true or false", raw)
-		return
+	word := string(raw)
+	if raw[0] == '"' {
+		word = strings.ToLower(text(raw))
 	}
-	*to = raw[0] == 't'
+	switch word {
+	case "true", "1", "1.0", "yes", "y", "on", "t":
+		*to = true
+	case "false", "0", "0.0", "no", "n", "off", "f":
+		*to = false
+	default:
+		w.wrong(name, "true or false", raw)
+	}
 }
 
 func (w *wishes) choice(to *optional[bool], name string, raw []byte) {
