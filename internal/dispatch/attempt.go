@@ -73,9 +73,23 @@ func (x *attempt) chooseAPI(d engine.Dialect) *failure {
 	alone := !x.plan.pair || x.bypasses()
 	if !x.translatable() || d.Native(x.call.Route) || alone && !d.TakesTokens() {
 		x.passUntranslated()
+	} else if f := x.translate(); f != nil {
+		return f
+	}
+	return x.tokensFor(d)
+}
+
+// tokensFor reads the request in tokens for engines that take them and were not known for
+// such when the request came.
+func (x *attempt) tokensFor(d engine.Dialect) *failure {
+	if x.plan.generate != nil || !d.TakesTokens() {
 		return nil
 	}
-	return x.translate()
+	p := placement{request: x.request}
+	if f := p.findText(); f != nil || !x.plan.text.TakesTokens {
+		return f
+	}
+	return p.readTokens()
 }
 
 // translate begins an attempt at engines that are sent chat in the place of the

@@ -112,7 +112,11 @@ func (x *exchange) runAttempt() *failure {
 		return f
 	}
 	defer x.d.gate.EndPass(u.chosen)
-	f := x.attempt.runAlone(u.chosen.Data().(*fleet.Rank))
+	rank := u.chosen.Data().(*fleet.Rank)
+	if f := x.attempt.tokensFor(rank.Dialect()); f != nil {
+		return f
+	}
+	f := x.attempt.runAlone(rank)
 	if f != nil {
 		u.tried = append(u.tried, u.chosen)
 	}

@@ -37,7 +37,7 @@ func (x *placement) findText() *failure {
 // tokens; for others the prompts, which are then counted instead of estimated.
 func (x *placement) readTokens() *failure {
 	switch text := &x.plan.text; {
-	case x.plan.prompts() != nil: // the request is placed again
+	case x.plan.generate != nil || x.plan.counted != nil && !text.TakesTokens: // the request is placed again
 		return nil
 	case text.TakesTokens && text.Reader == nil:
 		return x.withoutText()

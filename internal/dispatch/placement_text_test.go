@@ -172,6 +172,32 @@ func TestTokensGoToEnginesThatTakeThem(t *testing.T) {
 	}
 }
 
+// Engines that are found out to take tokens only while the request waits for them get it in
+// tokens all the same.
+func TestTokensForEnginesThatWereNotKnown(t *testing.T) {
+	t.Parallel()
+	for _, pair := range []bool{false, true} {
+		for _, path := range []string{"/v1/chat/completions", "/v1/messages"} {
+			var asked atomic.Int64
+			text := Text{TakesTokens: true, Reader: new(byteReader)}
+			r, _ := textRig(t, pair, text, func(o *rigOptions) {
+				o.bounds.Texts = func(string) Text {
+					if asked.Add(1) == 1 {
+						return Text{}
+					}
+					return text
+				}
+			})
+			if a := r.do(t.Context(), path, chatBody("")); a.status != http.StatusOK || !saidMet(path, a.body) {
+				t.Errorf("pair %t, %s: %d %s", pair, path, a.status, a.body)
+			}
+			if n := asked.Load(); n < 2 {
+				t.Errorf("asked %d times", n)
+			}
+		}
+	}
+}
+
 // saidMet tells whether an answer has the fake engine's text, which comes in three pieces.
 func saidMet(path, body string) bool {
 	at := 0
