@@ -149,6 +149,7 @@ func flattenDecoder(list []decoderFile, raw jsontext.Value, depth int) ([]decode
 // read takes the steps apart by the place at which they are done.
 func (d *decoding) read(list []decoderFile) error {
 	fused, fallback := false, false // the texts are one text by now; bytes are put together
+	growth := 1                     // how many times longer a text may become
 	add := func(s textStep) {
 		if fallback {
 			d.after = append(d.after, s)
@@ -178,8 +179,8 @@ func (d *decoding) read(list []decoderFile) error {
 			if !ok || from == "" || fused {
 				return unsupported("decoder", "Replace of a pattern, of nothing, or behind Fuse")
 			}
-			if len(f.Content) > 64 {
-				return unsupported("decoder", "Replace by %d bytes", len(f.Content))
+			if growth *= max(1, (len(f.Content)+len(from)-1)/len(from)); growth > maxGrowth {
+				return unsupported("decoder", "Replace that makes texts more than %d times longer", maxGrowth)
 			}
 			add(func(text string, _ bool) string { return strings.ReplaceAll(text, from, f.Content) })
 		case "Metaspace":
@@ -247,6 +248,9 @@ func (d *decoding) fill(tokens []token) error {
 	d.data = append(make([]byte, 0, len(d.data)), d.data...)
 	return nil
 }
+
+// maxGrowth bounds what all steps Replace together make of a text, by its length.
+const maxGrowth = 64
 
 // maxDecodedBytes bounds what the texts of all tokens take after Replace.
 const maxDecodedBytes = 1 << 28

@@ -123,6 +123,7 @@ func TestUnsupportedDecoders(t *testing.T) {
 		`{"type":"Replace","pattern":{"Regex":"a+"},"content":"b"}`,
 		`{"type":"Replace","pattern":{"String":""},"content":"b"}`,
 		`{"type":"Replace","pattern":{"String":"a"},"content":"` + strings.Repeat("b", 65) + `"}`,
+		`{"type":"Sequence","decoders":[` + strings.TrimSuffix(strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},"content":"aa"},`, 7), ",") + `]}`,
 		`{"type":"Strip","content":" ","start":0,"stop":1}`,
 		`{"type":"Metaspace","replacement":"▁","add_prefix_space":false}`,
 		`{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"ByteFallback"}]}`,
