@@ -107,6 +107,7 @@ type Pair struct {
 	rooms      []int64
 	room       [1]int64 // behind rooms, for one
 	transferID string
+	answerID   string // what the client's answer calls the request, for engines that take tokens
 	connector  *connector
 	engineID   string    // of the prefill rank, with Mooncake
 	pushPeer   *PushPeer // of the prefill rank, with NIXL that pushes

@@ -24,6 +24,7 @@ const MaxHandOffs = 64
 func (d VLLM) PlanTokens(p *Pair) (Plan, error) {
 	legs := (*VLLMTokenLegs)(p)
 	// What an engine calls the request is its alone: clients repeat theirs.
+	p.answerID = p.RequestID
 	p.RequestID += "-" + p.NewID()
 	plan, err := d.plan(p, legs, legs.sequences() <= MaxHandOffs && !wantsPromptLogprobs(p.Request))
 	plan.RankHeader = ""
@@ -31,6 +32,9 @@ func (d VLLM) PlanTokens(p *Pair) (Plan, error) {
 }
 
 func (l *VLLMTokenLegs) sequences() int { return max(l.Request.N, 1) * max(l.Request.BatchSize, 1) }
+
+// AnswerID is what the answer to the client calls the request.
+func (l *VLLMTokenLegs) AnswerID() string { return l.answerID }
 
 // CallID is what both engines call sequence k of a request with the id.
 func CallID(id string, k int) string {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/generate"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -37,7 +38,11 @@ var answerStates = sync.Pool{New: func() any { return new(answerState) }}
 
 func newBody(c *call, src source) *body {
 	b := &body{c: c, src: src, state: answerStates.Get().(*answerState)}
-	b.state.answer.Begin(c.req.Generate, c.req.ID, time.Now().Unix())
+	id := c.req.ID
+	if legs, ok := c.req.Legs.(*engine.VLLMTokenLegs); ok {
+		id = legs.AnswerID()
+	}
+	b.state.answer.Begin(c.req.Generate, id, time.Now().Unix())
 	return b
 }
 

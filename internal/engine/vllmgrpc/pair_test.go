@@ -96,6 +96,9 @@ func TestPairOverNIXL(t *testing.T) {
 	if got := callAndRead(t.Context(), d.start(t), decode); got.text[0] != "d" {
 		t.Errorf("decode: %+v", got)
 	}
+	if got := callAndRead(t.Context(), d.start(t), decode); !strings.Contains(got.raw, `"id":"cmpl-req"`) {
+		t.Errorf("the client's answer is called otherwise than the request: %s", got.raw)
+	}
 	told := d.requests()[0]
 	if told.GetKvTransferParamsJson() != handedOver(1) || told.RequestId != asked.RequestId || told.SamplingParams.GetMaxTokens() != 100 {
 		t.Errorf("decode was asked %v", told)
