@@ -132,3 +132,15 @@ func inputLogprobs(p *vllmpb.SamplingParams, ids []uint32) *vllmpb.InputLogProbs
 	}
 	return l
 }
+
+// NonceAnswer is the text of the first n tokens with which a gRPC worker answers a prompt
+// that has a nonce: of "nonce-a", the beginning of " nonce-a.1 nonce-a.2" and so on. A word
+// is several tokens, so that n is not the number of words.
+func NonceAnswer(nonce string, n int) string {
+	o := output{r: &grpcRequest{nonce: []byte(nonce)}, s: &sequence{v: &vsequence{}}}
+	var ids []uint32
+	for k := range n {
+		ids = append(ids, o.id(k))
+	}
+	return string(theVocabulary().decode(nil, ids, true))
+}

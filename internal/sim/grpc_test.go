@@ -454,3 +454,12 @@ func TestGRPCTellsWhatItIs(t *testing.T) {
 		t.Errorf("health of an unknown service: %v", err)
 	}
 }
+
+func TestGRPCAnswersWithTheNonce(t *testing.T) {
+	f := grpcFleet(t, Options{Prefill: 1, Decode: 1})
+	const text = "hello nonce-7f please"
+	got, err := decode(t, f.Decode(0), text, prefill(t, f.Prefill(0), text, false))
+	if err != nil || told(got) != NonceAnswer("nonce-7f", 20) || !strings.HasPrefix(told(got), " nonce-7f.1 nonce-7f.2") {
+		t.Errorf("answered %q, want %q", told(got), NonceAnswer("nonce-7f", 20))
+	}
+}
