@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/tokenizer"
 )
 
 // logs are log probabilities that have not been sent yet, as JSON without the brackets: in
@@ -35,13 +36,17 @@ func (l *logs) release() {
 	l.reset()
 }
 
-// push makes id the last of the recent tokens.
-func (l *logs) push(id uint32) {
+// push makes a token the last of the recent ones, unless nothing is known of it but its id: the
+// first of a prompt.
+func (l *logs) push(t *TokenLogprobs) {
+	if !t.HasValue {
+		return
+	}
 	if l.n == len(l.recent) {
 		copy(l.recent[:], l.recent[1:])
 		l.n--
 	}
-	l.recent[l.n] = id
+	l.recent[l.n] = t.ID
 	l.n++
 }
 
@@ -52,7 +57,7 @@ func (l *logs) token(a *Answer, t *TokenLogprobs) {
 	} else {
 		l.completion(a, t, a.req.Form.Logprobs)
 	}
-	l.push(t.ID)
+	l.push(t)
 }
 
 func (l *logs) chat(a *Answer, t *TokenLogprobs) {
@@ -103,6 +108,10 @@ func (l *logs) completion(a *Answer, t *TokenLogprobs, asked int32) {
 	}
 	l.offsets = strconv.AppendInt(l.offsets, int64(l.offset), 10)
 	text := l.text(a, t.ID)
+	if !t.HasValue {
+		a.piece = a.req.Tokenizer.Decode(a.piece[:0], []uint32{t.ID}, tokenizer.DecodeOptions{SpacesBetweenSpecial: true})
+		text = a.piece
+	}
 	at := len(l.tokens)
 	l.tokens = l.name(l.tokens, a, t.ID, text)
 	if a.req.Form.TokensAsIDs {
@@ -190,7 +199,7 @@ func (a *Answer) promptLogprobs(p *promptState, list []TokenLogprobs) {
 	if a.req.Route == openai.RouteCompletions && f.Echo != nil && f.Logprobs >= 0 {
 		for i := range list {
 			p.echo.completion(a, &list[i], f.Logprobs)
-			p.echo.push(list[i].ID)
+			p.echo.push(&list[i])
 		}
 	}
 	if f.PromptLogprobs < 0 {
@@ -206,7 +215,6 @@ func (a *Answer) promptLogprobs(p *promptState, list []TokenLogprobs) {
 		}
 		if !t.HasValue {
 			b = append(b, "null"...)
-			names.push(t.ID)
 			continue
 		}
 		b = append(b, '{')
@@ -229,7 +237,7 @@ func (a *Answer) promptLogprobs(p *promptState, list []TokenLogprobs) {
 			place++
 		}
 		b = append(b, '}')
-		names.push(t.ID)
+		names.push(t)
 	}
 	p.logs = append(b, ']')
 }

@@ -96,6 +96,17 @@ func TestLogprobsOfAnEcho(t *testing.T) {
 	wantLogprobs(t, r, `{"text_offset":[0,5,5],"token_logprobs":[null,-1.0,-2.0],"tokens":["Hello","","é"],"top_logprobs":[null,{"":-1.0},{"é":-2.0,"x":-1.0}]}`, end)
 }
 
+// Nothing is known of the first token of a prompt, so that it is named by itself.
+func TestTheFirstTokenOfAnEchoStandsAlone(t *testing.T) {
+	r := newRequest(func(r *Request) {
+		r.Route, r.Prompts, r.Form.Echo = openai.RouteCompletions, [][]uint32{{0xc3, 0xa9}}, []string{"é"}
+		r.Sampling.Logprobs, r.Sampling.PromptLogprobs, r.Form.Logprobs, r.Form.PromptLogprobs, r.Form.OnlyEcho = 0, 0, 0, 0, true
+	})
+	e := end(Length, '!').logs(logprob('!', -1))
+	e.PromptLogprobs = []TokenLogprobs{{ID: 0xc3}, logprob(0xa9, -1)}
+	wantLogprobs(t, r, `{"text_offset":[0,1],"token_logprobs":[null,-1.0],"tokens":["�",""],"top_logprobs":[null,{"":-1.0}]}`, e)
+}
+
 func TestPromptLogprobs(t *testing.T) {
 	r := newRequest(func(r *Request) { r.Sampling.PromptLogprobs, r.Form.PromptLogprobs = 2, 1 })
 	e := end(Length, idHello)

@@ -187,7 +187,7 @@ func (b *builder) refuseChat() *openai.Error {
 		return refuseChats(err)
 	}
 	if b.p.MediaParts > 0 {
-		return unsupported("messages", "%d parts of the messages are no text; with the engines of this model, which are spoken to by gRPC, messages can have text only", b.p.MediaParts)
+		return unsupported("messages", "the messages have parts that are no text (%d); with the engines of this model, which are spoken to by gRPC, there can be text only", b.p.MediaParts)
 	}
 	return nil
 }
@@ -258,8 +258,8 @@ func (b *builder) lengths() *openai.Error {
 	}
 	switch room := int64(limit - longest); {
 	case explicit && asked > room:
-		return tooLong(b.promptField(), "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the completion, %s). Please reduce the length of the prompt or the completion.",
-			limit, int64(longest)+asked, longest, asked, name)
+		return tooLong(b.promptField(), "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the %s, %d in the completion). Please reduce the length of the %[4]s or the completion.",
+			limit, int64(longest)+asked, longest, b.promptField(), asked)
 	case asked < 0: // as much as there is room for: see Request.MaxTokens
 		r.Sampling.MaxTokens = uint32(limit)
 	default:

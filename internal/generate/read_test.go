@@ -268,7 +268,7 @@ func TestReadRefuses(t *testing.T) {
 		f(route, `"thinking_token_budget":5`, CodeUnsupported, "thinking_token_budget")
 	}
 	f(chat, `"max_completion_tokens":0`, invalid, "max_completion_tokens")
-	f(chat, `"max_tokens":19`, CodeContextLength, "messages", "maximum context length is 20 tokens", "requested 21 tokens", "2 in the prompt", "19 in the completion")
+	f(chat, `"max_tokens":19`, CodeContextLength, "messages", "maximum context length is 20 tokens", "requested 21 tokens", "2 in the messages, 19 in the completion", "length of the messages or")
 	f(chat, `"top_logprobs":2`, invalid, "top_logprobs")
 	f(chat, `"logprobs":true,"top_logprobs":-1`, invalid, "top_logprobs")
 	f(chat, `"logprobs":2`, invalid, "logprobs")
