@@ -84,6 +84,10 @@ func (k *conn) explain(e *upstream.Error, err error) error {
 			return upstream.NewTimeout(upstream.LimitConnect, k.ch.cfg.ConnectTimeout, e)
 		}
 		return k.broken(e, *lost, text)
+	case strings.Contains(text, "error code: REFUSED_STREAM"), strings.Contains(text, "stream is rejected because server is draining"):
+		// By HTTP/2 nothing of it was looked at. grpc-go has sent it a second time already.
+		e.Kind, e.Sent = upstream.KindClosed, false
+		return e
 	case strings.Contains(text, "stream terminated by RST_STREAM"):
 		e.Kind = upstream.KindReset
 		return e

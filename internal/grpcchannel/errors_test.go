@@ -3,11 +3,13 @@ package grpcchannel
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,5 +193,93 @@ func TestMethodMustBeAFullName(t *testing.T) {
 	for _, m := range []string{"", "Generate", "/v1/chat/completions", "/generate"} {
 		_, err := c.Invoke(context.Background(), m, nil, upstream.CallOptions{})
 		wantKind(t, err, upstream.KindInvalid, upstream.OpRequest, false)
+	}
+}
+
+// frames is a server of HTTP/2 that answers the head of each request with one frame.
+func frames(t *testing.T, kind byte, payload ...byte) (addr string, asked func() int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var heads atomic.Int32
+	var wg sync.WaitGroup
+	serve := func(c net.Conn) {
+		defer c.Close()
+		if _, err := io.ReadFull(c, make([]byte, len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))); err != nil {
+			return
+		}
+		_, _ = c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0}) // SETTINGS
+		var h [9]byte
+		for {
+			if _, err := io.ReadFull(c, h[:]); err != nil {
+				return
+			}
+			if _, err := io.CopyN(io.Discard, c, int64(h[0])<<16|int64(h[1])<<8|int64(h[2])); err != nil {
+				return
+			}
+			switch {
+			case h[3] == 4 && h[4] == 0:
+				_, _ = c.Write([]byte{0, 0, 0, 4, 1, 0, 0, 0, 0})
+			case h[3] == 1: // HEADERS
+				heads.Add(1)
+				_, _ = c.Write(append([]byte{0, 0, byte(len(payload)), kind, 4, h[5], h[6], h[7], h[8]}, payload...))
+			}
+		}
+	}
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { serve(c) })
+		}
+	})
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String(), func() int { return int(heads.Load()) }
+}
+
+// A stream that the server refuses was not looked at: it is sent once more, and then it may
+// go elsewhere. One that it resets in another way may have run.
+func TestResetStreams(t *testing.T) {
+	const reset = 3
+	for _, c := range []struct {
+		name string
+		code byte
+		kind upstream.Kind
+		sent bool
+		asks int
+	}{
+		{"refused", 7, upstream.KindClosed, false, 2},
+		{"internal error", 2, upstream.KindReset, true, 1},
+		{"cancelled", 8, upstream.KindReset, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			addr, asked := frames(t, reset, 0, 0, 0, c.code)
+			ch := channelTo(t, addr)
+			t.Cleanup(ch.Close) // before the server is waited for
+			_, err := ch.Invoke(context.Background(), method, []byte("x"), upstream.CallOptions{})
+			wantKind(t, err, c.kind, upstream.OpHeader, c.sent)
+			if n := asked(); n != c.asks {
+				t.Errorf("it was sent %d times, want %d", n, c.asks)
+			}
+		})
+	}
+}
+
+// A broken frame is the server's fault, and ends nothing else than the connection.
+func TestFramesThatAreWrong(t *testing.T) {
+	addr, _ := frames(t, 1, 0xff, 0xff, 0xff, 0xff) // HEADERS that cannot be decoded
+	ch := channelTo(t, addr)
+	t.Cleanup(ch.Close)
+	_, err := ch.Invoke(context.Background(), method, []byte("x"), upstream.CallOptions{})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	if e := transportError(t, err); !upstream.EngineFault(e) {
+		t.Errorf("got %+v", e)
 	}
 }
