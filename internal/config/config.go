@@ -114,6 +114,7 @@ type Kubernetes struct {
 	PrefillSelector LabelSelector `yaml:"prefill_selector" onlywith:"kubernetes" help:"Labels of the pods that are prefill workers. With pd_disaggregation."`
 	DecodeSelector  LabelSelector `yaml:"decode_selector" onlywith:"kubernetes" help:"Labels of the pods that are decode workers. With pd_disaggregation. A pod that both selectors match is a prefill worker."`
 	Port            PodPort       `yaml:"service_discovery_port" default:"80" onlywith:"kubernetes" help:"Port of the engine in each pod: a number, the name of a port of its containers, or label:KEY or annotation:KEY of the pod. The annotation smg.ai/worker-ports of a pod (30000, or 30000,30001 for a pod with several engines) wins over it."`
+	Scheme          string        `yaml:"service_discovery_scheme" default:"http" choices:"http|grpc" onlywith:"kubernetes" help:"How the engines of pods are spoken to: http, or grpc for engines that take token ids by gRPC."`
 	// Namespace is empty for all namespaces.
 	Namespace               string      `yaml:"service_discovery_namespace" onlywith:"kubernetes" help:"Namespace of the pods; empty: all namespaces, which needs a ClusterRole."`
 	ModelIDFrom             PodMetadata `yaml:"model_id_from" onlywith:"kubernetes" must:"namespace, label:KEY or annotation:KEY" help:"Where a pod says its model: namespace, label:KEY or annotation:KEY. Without it, and in a pod without that, the model is fleet.model_id, else what the engine reports."`

@@ -218,7 +218,7 @@ func tooLarge(err error) bool {
 func trouble(err error) string {
 	var e *upstream.Error
 	if errors.As(err, &e) && e.Op == upstream.OpTLS && !e.Timeout() && upstream.EngineFault(err) {
-		return err.Error() + "; its URL says https: check its certificate and the tls settings for it"
+		return err.Error() + "; its URL asks for TLS: check its certificate and the tls settings for it"
 	}
 	return ""
 }

@@ -107,7 +107,7 @@ func (r *rules) workers(o *object, s *subject, role config.WorkerType, ip string
 	bootstrap := r.bootstrapPorts(o, s, role, len(ports))
 	for i, port := range ports {
 		w := fleet.Declared{Origin: s.place}
-		w.URL = "http://" + netip.AddrPortFrom(addr, uint16(port)).String()
+		w.URL = r.scheme + "://" + netip.AddrPortFrom(addr, uint16(port)).String()
 		w.Type, w.KVConnector, w.ModelID = role, connector, model
 		w.Labels = map[string]string{}
 		if bootstrap != nil {

@@ -73,6 +73,7 @@ func TestAPodBecomesItsWorkers(t *testing.T) {
 		warning  string
 	}{
 		{name: "ready", want: []string{"regular http://10.0.0.1:8000"}},
+		{name: "gRPC", settings: []func(*config.Config){func(c *config.Config) { c.Kubernetes.Scheme = "grpc" }}, want: []string{"regular grpc://10.0.0.1:8000"}},
 		{name: "no selector matches", change: []func(*corev1.Pod){label("app", "other")}},
 		{name: "not ready stays", change: []func(*corev1.Pod){notReady},
 			want: []string{"regular http://10.0.0.1:8000 not ready: the pod is not ready: containers with unready status: [engine]"}},

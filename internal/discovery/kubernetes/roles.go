@@ -71,6 +71,7 @@ func (rs roles) serverSelector() string {
 type rules struct {
 	roles      roles
 	port       config.PodPort
+	scheme     string // of URLs
 	modelFrom  config.PodMetadata
 	model      string // of workers that say none
 	bootstrap  string // annotation
@@ -87,7 +88,7 @@ func newRules(cfg *config.Config) (*rules, error) {
 		return nil, err
 	}
 	return &rules{
-		roles: rs, port: k.Port, modelFrom: k.ModelIDFrom, model: cfg.Fleet.ModelID,
+		roles: rs, port: k.Port, scheme: k.Scheme, modelFrom: k.ModelIDFrom, model: cfg.Fleet.ModelID,
 		bootstrap: string(k.BootstrapPortAnnotation), connector: string(k.KVConnectorAnnotation), engineID: string(k.KVEngineIDAnnotation),
 		pairLabel: string(cfg.Fleet.PairLabel), connectors: dialects.All(),
 	}, nil
