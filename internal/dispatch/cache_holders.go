@@ -51,7 +51,7 @@ func (k *promptKeys) hint(t *admission.Target, hints *[2]admission.Hint) (leg ad
 	s.at, s.version = t, k.c.index.Version()
 	h.PromptTokens = k.all
 	h.Holders = [admission.MaxHolders]admission.Holder{}
-	s.target, s.leg, s.ids = t, leg, len(k.exact) > 0
+	s.target, s.leg, s.ids = t, leg, k.asIDs && len(k.exact) > 0
 	s.exact, s.most = false, 0
 	k.merge(h, role, &k.sent)
 	s.exact = true

@@ -18,10 +18,11 @@ type CacheMatch struct {
 	// LookedUp: requests are placed by this. Else no policy asks what is cached, and nothing
 	// is recorded.
 	LookedUp bool `json:"looked_up"`
-	// PromptTokens are estimated, unless TokenIDs: the prompt is of token ids, or its text
-	// becomes such here.
+	// PromptTokens are estimated, unless the prompt is of token ids (TokenIDs), or its text
+	// becomes such here (Counted).
 	PromptTokens int64 `json:"prompt_tokens"`
 	TokenIDs     bool  `json:"token_ids"`
+	Counted      bool  `json:"counted,omitempty"`
 	// Keys is how many whole blocks the prompt has, of BlockSize bytes, or token ids.
 	Keys      int   `json:"keys"`
 	BlockSize int64 `json:"block_size"`
@@ -80,7 +81,8 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 	}
 	defer k.release()
 	m.Keys, m.BlockSize = len(k.sent.keys()), k.sent.size
-	m.TokenIDs = p.PromptKind.TokenIDs() || x.plan.prompts() != nil
+	m.TokenIDs = p.PromptKind.TokenIDs()
+	m.Counted = !m.TokenIDs && x.plan.prompts() != nil
 	leg, role := prefillsOn(t)
 	m.Legs = append(m.Legs, k.matchLeg(t, leg, role))
 	if t.Shape() == admission.Disaggregated {
@@ -93,7 +95,7 @@ func (d *Dispatcher) MatchCaches(p *openai.Peeked, header http.Header) (_ *Cache
 func (k *promptKeys) matchLeg(t *admission.Target, leg admission.Leg, role admission.Role) LegMatch {
 	m := LegMatch{Leg: leg.String(), Role: role.String(), Ranks: []RankMatch{}}
 	s := &k.search
-	s.leg, s.ids = leg, len(k.exact) > 0
+	s.leg, s.ids = leg, k.asIDs && len(k.exact) > 0
 	seen := map[*kv.Rank]bool{}
 	for _, of := range [...]*admission.Target{t, nil} {
 		s.target = of

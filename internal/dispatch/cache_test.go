@@ -37,7 +37,7 @@ func (r *rig) held(role admission.Role, route openai.Route, body string) map[str
 		r.t.Fatal(err)
 	}
 	defer p.Release()
-	k := r.d.caches.hashPrompt(p, "sim-model", "", 1000, nil)
+	k := r.d.caches.hashPrompt(p, "sim-model", "", 1000, countedPrompt{})
 	if k == nil {
 		return nil
 	}
@@ -278,7 +278,7 @@ func TestLongPromptsBypassPrefillWhenDecodeHoldsThem(t *testing.T) {
 		c.ConditionalDisagg = config.ConditionalDisagg{Enabled: true, Policy: config.ConditionalISL, EffISL: 100, EffISLRatio: 0.7}
 	}})))
 	other := strings.Replace(turns(), "some words", "other words", 1)
-	k := r.d.caches.hashPrompt(mustPeek(t, other), "sim-model", "", 1000, nil)
+	k := r.d.caches.hashPrompt(mustPeek(t, other), "sim-model", "", 1000, countedPrompt{})
 	defer k.release()
 	for _, w := range r.fleet.List() { // what prefill has cached does not count
 		if w.Role() == admission.RolePrefill {
@@ -336,7 +336,7 @@ func TestCachedTokensCountBeforeTheClass(t *testing.T) {
 // not use do not take the place of those that it may.
 func TestOnlyUsableRanksAreHinted(t *testing.T) {
 	r := newRig(t, aware(rigOptions{sim: sim.Options{Regular: 7}}))
-	k := r.d.caches.hashPrompt(mustPeek(t, turns()), "sim-model", "", 1000, nil)
+	k := r.d.caches.hashPrompt(mustPeek(t, turns()), "sim-model", "", 1000, countedPrompt{})
 	defer k.release()
 	workers := r.fleet.List()
 	for i, w := range workers {
@@ -361,7 +361,7 @@ func TestRequestsThatBeginAlikeAreCounted(t *testing.T) {
 	rank := r.fleet.List()[0].Ranks()[0]
 	target := r.gate.Resolve(admission.TargetSpec{Model: "sim-model", Shape: admission.Aggregated})
 	sharing := func(body string) int64 {
-		k := r.d.caches.hashPrompt(mustPeek(t, body), "sim-model", "", 1000, nil)
+		k := r.d.caches.hashPrompt(mustPeek(t, body), "sim-model", "", 1000, countedPrompt{})
 		defer k.release()
 		r.d.caches.index.Record(rank.Approx(), k.sent.keys())
 		var hints [2]admission.Hint
@@ -584,7 +584,7 @@ func TestAWaitingRequestIsLookedUpAgain(t *testing.T) {
 	})
 	go func() { done <- r.do(t.Context(), "/v1/chat/completions", turns()) }()
 	r.until("one waits", func() bool { return r.gate.Waiting() == 1 })
-	k := r.d.caches.hashPrompt(mustPeek(t, turns()), "sim-model", "", 1000, nil)
+	k := r.d.caches.hashPrompt(mustPeek(t, turns()), "sim-model", "", 1000, countedPrompt{})
 	defer k.release()
 	looked := r.d.caches.index.Stats().Lookups
 	for _, w := range r.fleet.List() {

@@ -27,6 +27,9 @@ type promptKeys struct {
 	// conversation begins with both.
 	growing bool
 	framed  bool // the answer is a message
+	// asIDs: engines get the prompt as the ids that exact is of. Those that tell of their
+	// blocks are known by these alone then; else they may have made other ids of the text.
+	asIDs bool
 
 	search cacheSearch
 	answer openai.AnswerText
@@ -77,8 +80,8 @@ var promptKeysPool = sync.Pool{New: func() any {
 }}
 
 // hashPrompt makes the keys of a request's prompt; nil if it has none. estimate is the
-// length of the prompt in tokens; ids are those of a text, nil if they are not known.
-func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate int64, ids []uint32) *promptKeys {
+// length of the prompt in tokens; text has the ids of one that is text.
+func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate int64, text countedPrompt) *promptKeys {
 	form := formOf[p.Route]
 	if form == 0 || continuesStored(p) {
 		return nil
@@ -89,9 +92,11 @@ func (c *caches) hashPrompt(p *openai.Peeked, model, adapter string, estimate in
 	scope := scopeOf(p, model, adapter, form)
 	if p.PromptKind.TokenIDs() {
 		k.hashTokens(p, scope)
+		k.asIDs = true
 	} else {
 		k.hashText(p, scope)
-		k.hashCounted(ids, scope)
+		k.hashCounted(text.ids, scope)
+		k.asIDs = text.sent
 	}
 	if len(k.sent.keys()) == 0 && len(k.exact) == 0 && !k.growing {
 		k.release()
@@ -302,7 +307,7 @@ func (k *promptKeys) release() {
 			k.exact[i].hasher = kv.Hasher{}
 		}
 	}
-	k.c, k.exact, k.growing = nil, k.exact[:0], false
+	k.c, k.exact, k.growing, k.asIDs = nil, k.exact[:0], false, false
 	k.search.target, k.search.sharing, k.search.counted = nil, 0, false
 	k.records = [2]cacheRecord{}
 	promptKeysPool.Put(k)

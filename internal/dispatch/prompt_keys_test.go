@@ -26,7 +26,7 @@ func keysOf(t testing.TB, route openai.Route, model, body string) []kv.Key {
 		t.Fatal(err)
 	}
 	defer p.Release()
-	k := cachesOfM().hashPrompt(p, model, "", 1000, nil)
+	k := cachesOfM().hashPrompt(p, model, "", 1000, countedPrompt{})
 	if k == nil {
 		return nil
 	}
@@ -180,7 +180,7 @@ func TestKeysGoOnWithTheAnswer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			k := cachesOfM().hashPrompt(first, "m", "", 1000, nil)
+			k := cachesOfM().hashPrompt(first, "m", "", 1000, countedPrompt{})
 			if !k.growing {
 				t.Fatalf("%s: the answer does not count", route)
 			}
@@ -208,7 +208,7 @@ func TestAnswersThatNoNextTurnGoesOnFrom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if k := cachesOfM().hashPrompt(p, "m", "", 1000, nil); k.growing {
+		if k := cachesOfM().hashPrompt(p, "m", "", 1000, countedPrompt{}); k.growing {
 			t.Errorf("%.60s…: the answer counts", body)
 		}
 		p.Release()
@@ -229,7 +229,7 @@ func BenchmarkHashPrompt(b *testing.B) {
 				b.SetBytes(int64(len(p.Body)))
 				b.ReportAllocs()
 				for b.Loop() {
-					c.hashPrompt(p, "m", "", 1000, nil).release()
+					c.hashPrompt(p, "m", "", 1000, countedPrompt{}).release()
 				}
 			})
 		}
@@ -248,8 +248,8 @@ func TestCountedTextIsKnownByItsTokens(t *testing.T) {
 		ids = append(ids, i*7919%50_000)
 		fmt.Fprintf(&list, "%d,", ids[i])
 	}
-	asIDs := c.hashPrompt(mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":[`+strings.TrimSuffix(list.String(), ",")+`]}`), "m", "", 10_000, nil)
-	text := c.hashPrompt(mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":"`+words+`"}`), "m", "", 10_000, ids)
+	asIDs := c.hashPrompt(mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":[`+strings.TrimSuffix(list.String(), ",")+`]}`), "m", "", 10_000, countedPrompt{})
+	text := c.hashPrompt(mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":"`+words+`"}`), "m", "", 10_000, countedPrompt{ids: ids})
 	if len(text.exact) != 2 || len(asIDs.exact) != 2 {
 		t.Fatalf("%d and %d chains", len(text.exact), len(asIDs.exact))
 	}
@@ -261,6 +261,16 @@ func TestCountedTextIsKnownByItsTokens(t *testing.T) {
 	}
 	if plain := keysOf(t, openai.RouteCompletions, "m", `{"model":"m","prompt":"`+words+`"}`); shared(plain, text.sent.keys()) != len(plain) || len(plain) == 0 || !text.growing {
 		t.Errorf("what it is sent is known by %d keys of %d", shared(plain, text.sent.keys()), len(plain))
+	}
+	// An engine that takes text may have made other ids of it: what it was sent counts too.
+	for _, sent := range []bool{false, true} {
+		p := mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":"`+words+`"}`)
+		if k := c.hashPrompt(p, "m", "", 10_000, countedPrompt{ids: ids, sent: sent}); k.asIDs != sent {
+			t.Errorf("known by ids alone: %v, sent as ids: %v", k.asIDs, sent)
+		}
+	}
+	if !asIDs.asIDs {
+		t.Error("a prompt of ids is not known by them alone")
 	}
 	if got := text.tokensIn(&text.exact[0], 10); got != 160 {
 		t.Errorf("10 blocks of 16 are %d tokens", got)

@@ -106,12 +106,18 @@ func (p *plan) prompts() [][]uint32 {
 	return p.counted
 }
 
-// firstPrompt are the token ids of the first prompt; nil where they are not known here.
-func (p *plan) firstPrompt() []uint32 {
+// countedPrompt are the token ids of the first prompt that is text.
+type countedPrompt struct {
+	ids []uint32 // nil: they are not known
+	// sent: engines are sent these ids, so that they have no others for the text.
+	sent bool
+}
+
+func (p *plan) firstPrompt() countedPrompt {
 	if all := p.prompts(); len(all) > 0 {
-		return all[0]
+		return countedPrompt{ids: all[0], sent: p.generate != nil}
 	}
-	return nil
+	return countedPrompt{}
 }
 
 // retain takes a share of the request for a prefill leg.
