@@ -185,7 +185,8 @@ func (d *decoding) read(list []decoderFile) error {
 			add(func(text string, _ bool) string { return strings.ReplaceAll(text, from, f.Content) })
 		case "Metaspace":
 			_, n := utf8.DecodeRuneInString(f.Replacement)
-			if n == 0 || n != len(f.Replacement) || fused || f.AddPrefixSpace != nil && !*f.AddPrefixSpace && f.PrependScheme != "never" {
+			known := f.PrependScheme == "" || f.PrependScheme == "always" || f.PrependScheme == "first" || f.PrependScheme == "never"
+			if n == 0 || n != len(f.Replacement) || !known || fused || f.AddPrefixSpace != nil && !*f.AddPrefixSpace && f.PrependScheme != "never" {
 				return unsupported("decoder", "this Metaspace")
 			}
 			never := f.PrependScheme == "never"

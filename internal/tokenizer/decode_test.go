@@ -126,6 +126,7 @@ func TestUnsupportedDecoders(t *testing.T) {
 		`{"type":"Sequence","decoders":[` + strings.TrimSuffix(strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},"content":"aa"},`, 7), ",") + `]}`,
 		`{"type":"Strip","content":" ","start":0,"stop":1}`,
 		`{"type":"Metaspace","replacement":"▁","add_prefix_space":false}`,
+		`{"type":"Metaspace","replacement":"▁","prepend_scheme":"sometimes"}`,
 		`{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"ByteFallback"}]}`,
 		`{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"String":"a"},"content":"b"}]}`,
 		`{"type":"Sequence","decoders":[{"type":"Fuse"},` + levelDecoder + `]}`,
