@@ -1,6 +1,7 @@
 package chattemplate
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 // ParseJSON reads one JSON value: objects keep the order of their keys, and whole numbers are ints. It refuses what nests deeper than maxDepth, strings that are not
 // valid Unicode (lone surrogates too), and what follows the value. Of a key that comes twice the last value counts, as in Python.
 func ParseJSON(data []byte, maxDepth int) (Value, error) {
-	d := jsontext.NewDecoder(strings.NewReader(string(data)), jsontext.AllowDuplicateNames(true))
+	d := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
 	v, err := parseJSON(d, maxDepth)
 	if err != nil {
 		return nil, err

@@ -11,20 +11,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// render renders a source with variables: the text, or the error in angle brackets.
-func render(t *testing.T, source string, pairs ...Value) string {
-	t.Helper()
-	tm, err := Parse(source, Options{})
-	if err != nil {
-		return "<" + err.Error() + ">"
-	}
-	text, err := tm.Render(context.Background(), &Input{Kwargs: NewDict(pairs...)})
-	if err != nil {
-		return "<" + err.Error() + ">"
-	}
-	return text
-}
-
 func kindOf(err error) Kind {
 	var e *Error
 	if !errors.As(err, &e) {

@@ -171,6 +171,8 @@ func readGenerationConfig(data []byte) (generationConfig, error) {
 type tokenizerConfig struct {
 	special  map[string]string
 	template jsontext.Value // a string, or a list of named ones
+	// addBOS and addEOS say what is put around a prompt, in place of what tokenizer.json says, if either is there.
+	addBOS, addEOS *bool
 }
 
 // specialTokens are the names of special tokens that templates know.
@@ -183,8 +185,17 @@ func readTokenizerConfig(data []byte) (*tokenizerConfig, error) {
 		return nil, err
 	}
 	c.template = file["chat_template"]
+	c.addBOS, c.addEOS = flag(file["add_bos_token"]), flag(file["add_eos_token"])
 	c.addNamed(file)
 	return c, nil
+}
+
+func flag(v jsontext.Value) *bool {
+	if k := v.Kind(); k != 't' && k != 'f' {
+		return nil
+	}
+	set := v.Kind() == 't'
+	return &set
 }
 
 func (c *tokenizerConfig) addNamed(file map[string]jsontext.Value) {

@@ -1,6 +1,7 @@
 package textmodel
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/sluice-router/sluice/internal/chattemplate"
@@ -67,17 +68,32 @@ func (m *Model) readChat(body []byte) (*chat, error) {
 	return c, err
 }
 
+// boolean is a field that is true or false, or one of the words and numbers that HTTP engines take for that.
 func boolean(d *chattemplate.Dict, name string, otherwise bool) (bool, error) {
 	v, ok := d.Get(name)
-	if !ok || v == nil {
+	if !ok {
 		return otherwise, nil
 	}
-	b, ok := v.(bool)
-	if !ok {
-		return false, refusef(name, "%s must be true or false", name)
+	switch b := v.(type) {
+	case bool:
+		return b, nil
+	case int64:
+		if b == 0 || b == 1 {
+			return b == 1, nil
+		}
+	case string:
+		switch strings.ToLower(b) {
+		case "true", "t", "yes", "y", "on", "1":
+			return true, nil
+		case "false", "f", "no", "n", "off", "0":
+			return false, nil
+		}
 	}
-	return b, nil
+	return false, refusef(name, "%s must be true or false", name)
 }
+
+// efforts are the values of reasoning_effort.
+var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 func readKwargs(request *chattemplate.Dict) (*chattemplate.Dict, error) {
 	kwargs := chattemplate.NewDict()
@@ -100,8 +116,8 @@ func readKwargs(request *chattemplate.Dict) (*chattemplate.Dict, error) {
 	}
 	effort, _ := request.Get("reasoning_effort")
 	if effort != nil {
-		if _, ok := effort.(string); !ok {
-			return nil, refusef("reasoning_effort", "reasoning_effort must be a string")
+		if name, ok := effort.(string); !ok || !slices.Contains(efforts, name) {
+			return nil, refusef("reasoning_effort", "reasoning_effort must be one of %s", strings.Join(efforts, ", "))
 		}
 		kwargs.Set("reasoning_effort", effort)
 		if _, ok := kwargs.Get("enable_thinking"); !ok {
@@ -141,6 +157,9 @@ func readTools(request *chattemplate.Dict) (chattemplate.Value, error) {
 	list, ok := v.(*chattemplate.List)
 	if !ok {
 		return nil, refusef("tools", "tools must be a list")
+	}
+	if list.Len() == 0 {
+		return nil, refusef("tools", "tools must not be an empty list: leave the field out")
 	}
 	tools := make([]chattemplate.Value, 0, list.Len())
 	for i := range list.Len() {
@@ -206,6 +225,9 @@ func (m *Model) readMessages(request *chattemplate.Dict) (chattemplate.Value, er
 	list, ok := v.(*chattemplate.List)
 	if !ok {
 		return nil, refusef("messages", "messages must be a list")
+	}
+	if list.Len() == 0 {
+		return nil, refusef("messages", "messages must not be empty")
 	}
 	messages := make([]*chattemplate.Dict, 0, list.Len())
 	developer := false
@@ -274,16 +296,41 @@ func (m *Model) readMessage(from *chattemplate.Dict) (*chattemplate.Dict, error)
 	}
 	if role == "developer" {
 		tools, _ := from.Get("tools")
-		message.Set("tools", tools)
+		message.Set("tools", developerTools(tools))
 	}
 	return message, nil
 }
 
+func developerTools(v chattemplate.Value) chattemplate.Value {
+	list, ok := v.(*chattemplate.List)
+	if !ok {
+		return v
+	}
+	tools := make([]chattemplate.Value, list.Len())
+	for i := range tools {
+		tools[i] = list.At(i)
+		tool, ok := tools[i].(*chattemplate.Dict)
+		if !ok {
+			continue
+		}
+		f, _ := tool.Get("function")
+		if function, ok := f.(*chattemplate.Dict); ok {
+			tool = tool.With("function", ordered(function, "name", "description", "parameters", "strict"))
+		}
+		tools[i] = ordered(tool, "function", "type")
+	}
+	return chattemplate.NewList(tools...)
+}
+
 // readContent gives the content as the template expects it: a string, or a list of parts. Content that is missing is empty.
 func (m *Model) readContent(from *chattemplate.Dict, role string) (chattemplate.Value, error) {
-	v, _ := from.Get("content")
+	v, there := from.Get("content")
+	if v == nil && there && role != "assistant" && role != "function" {
+		return nil, refusef("messages", "the content of a message of the role %.50q must not be null", role)
+	}
 	var texts []string
 	var parts []chattemplate.Value
+	references := false
 	add := func(text string, extra *chattemplate.Dict) {
 		if role == "system" {
 			if text = withoutBillingHeader(text); text == "" {
@@ -312,6 +359,11 @@ func (m *Model) readContent(from *chattemplate.Dict, role string) (chattemplate.
 			case string:
 				add(part, none)
 			case *chattemplate.Dict:
+				if name, ok := part.String("name"); ok && isToolReference(part) {
+					texts, references = append(texts, name), true
+					parts = append(parts, chattemplate.NewDict("type", "tool_reference", "name", name))
+					continue
+				}
 				text, ok, err := partText(part)
 				if err != nil {
 					return nil, err
@@ -326,10 +378,16 @@ func (m *Model) readContent(from *chattemplate.Dict, role string) (chattemplate.
 	default:
 		return nil, refusef("messages", "the content of a message must be a string or a list of parts")
 	}
-	if !m.facts.ContentParts || role == "tool" {
+	if !m.facts.ContentParts || role == "tool" && !references {
 		return strings.Join(texts, "\n"), nil
 	}
 	return chattemplate.NewList(parts...), nil
+}
+
+// isToolReference: the part names a tool whose definition the template puts there.
+func isToolReference(part *chattemplate.Dict) bool {
+	kind, _ := part.String("type")
+	return kind == "tool_reference"
 }
 
 // partText is the text of a part; false: it has none, which is passed over.
@@ -359,8 +417,8 @@ func partText(part *chattemplate.Dict) (text string, ok bool, err error) {
 		}
 		return "", false, refusef("messages", "a part of a content has the type %.50q, which is not supported", kind)
 	}
-	v, _ = part.Get(field)
-	if v == nil && (kind == "text" || kind == "refusal") {
+	v, there := part.Get(field)
+	if v == nil && there && (kind == "text" || kind == "refusal") {
 		return "", false, nil
 	}
 	if text, ok = v.(string); !ok {
@@ -430,27 +488,46 @@ func readToolCalls(from *chattemplate.Dict) (chattemplate.Value, error) {
 		if !ok {
 			return nil, refusef("messages", "tool_calls must be objects")
 		}
-		kind, hasKind := call.Get("type")
+		kind, _ := call.Get("type")
 		f, _ := call.Get("function")
 		function, ok := f.(*chattemplate.Dict)
-		if !ok || hasKind && kind != "function" {
-			return nil, refusef("messages", "tool_calls must be of the type \"function\"")
+		if !ok || kind != "function" {
+			return nil, refusef("messages", "tool_calls must be of the type \"function\", with a function")
 		}
-		arguments := chattemplate.Value(chattemplate.NewDict())
-		given, _ := function.Get("arguments")
-		switch given := given.(type) {
-		case *chattemplate.Dict:
-			arguments = given
-		case string:
-			if parsed, err := chattemplate.ParseJSON([]byte(given), maxDepth); err == nil {
-				if d, ok := parsed.(*chattemplate.Dict); ok {
-					arguments = d
-				}
+		if _, ok := call.String("id"); !ok {
+			return nil, refusef("messages", "tool_calls must have an id")
+		}
+		if _, ok := function.String("name"); !ok {
+			return nil, refusef("messages", "the function of a tool call must have a name")
+		}
+		given, ok := function.String("arguments")
+		if !ok {
+			return nil, refusef("messages", "the arguments of a tool call must be a string with JSON")
+		}
+		arguments := chattemplate.NewDict()
+		if parsed, err := chattemplate.ParseJSON([]byte(given), maxDepth); err == nil {
+			if d, ok := parsed.(*chattemplate.Dict); ok {
+				arguments = d
 			}
 		}
-		calls = append(calls, call.With("function", function.With("arguments", arguments)))
+		function = ordered(function.With("arguments", arguments), "arguments", "name")
+		calls = append(calls, ordered(call.With("function", function), "id", "function", "type"))
 	}
 	return chattemplate.NewList(calls...), nil
+}
+
+// ordered puts fields in the order in which HTTP engines have them, which a template may print. Others follow as they came.
+func ordered(d *chattemplate.Dict, names ...string) *chattemplate.Dict {
+	o := chattemplate.NewDict()
+	for _, name := range names {
+		if v, ok := d.Get(name); ok {
+			o.Set(name, v)
+		}
+	}
+	for i := range d.Len() {
+		o.Set(d.Entry(i))
+	}
+	return o
 }
 
 // withoutDeveloper makes system messages of those of the role developer, for templates that do not know it, and one message at the beginning of all system messages.

@@ -29,6 +29,8 @@ type Model struct {
 	special   map[string]string // bos_token and so on
 	eos       []uint32
 	sampling  Sampling
+	// around is what is put around a prompt; nil: what tokenizer.json says.
+	around *around
 
 	template *chattemplate.Template // nil: see refusal
 	facts    chattemplate.Facts
@@ -116,7 +118,7 @@ func (m *Model) RenderChat(ctx context.Context, body []byte) ([]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
-	return encode(ctx, m.tokenizer, text, addSpecial)
+	return m.encode(ctx, text, addSpecial)
 }
 
 // RenderText gives the text of a chat request; see RenderChat.
@@ -144,7 +146,21 @@ func (m *Model) renderText(ctx context.Context, body []byte) (text string, addSp
 
 // Encode gives the token ids of a prompt that is text, with the special tokens that the model's authors put around one, as the completions API has it.
 func (m *Model) Encode(ctx context.Context, text string) ([]uint32, error) {
-	return encode(ctx, m.tokenizer, text, true)
+	return m.encode(ctx, text, true)
+}
+
+// around are special tokens before and after a prompt.
+type around struct{ before, after []uint32 }
+
+func (m *Model) encode(ctx context.Context, text string, addSpecial bool) ([]uint32, error) {
+	if !addSpecial || m.around == nil {
+		return m.tokenizer.Encode(ctx, nil, text, addSpecial)
+	}
+	ids, err := m.tokenizer.Encode(ctx, slices.Clone(m.around.before), text, false)
+	if err != nil {
+		return nil, err
+	}
+	return append(ids, m.around.after...), nil
 }
 
 // Count is the number of tokens of a prompt that is text.
@@ -179,6 +195,7 @@ func newModel(files map[string][]byte, digest string) (*Model, error) {
 		return nil, err
 	}
 	m.sampling = generation.sampling
+	m.around = m.readAround(own)
 	m.eos = m.endTokens(own.special["eos_token"], generation.eos)
 	m.readTemplate(own, files)
 	m.memory = m.tokenizer.MemoryBytes()
@@ -186,6 +203,20 @@ func newModel(files map[string][]byte, digest string) (*Model, error) {
 		m.memory += int64(20 * len(m.template.Source()))
 	}
 	return m, nil
+}
+
+// readAround follows the tokenizer's configuration, which goes before tokenizer.json where it says anything.
+func (m *Model) readAround(c *tokenizerConfig) *around {
+	if c.addBOS == nil && c.addEOS == nil {
+		return nil
+	}
+	put := func(add *bool, name string) []uint32 {
+		if id, ok := m.tokenizer.TokenID(c.special[name]); ok && add != nil && *add && c.special[name] != "" {
+			return []uint32{id}
+		}
+		return nil
+	}
+	return &around{before: put(c.addBOS, "bos_token"), after: put(c.addEOS, "eos_token")}
 }
 
 // endTokens are the ids that end an answer: the tokenizer's, and those of the generation config or else of the model's config.

@@ -10,7 +10,7 @@ import (
 // ErrStoreFull is the error of Get when the models in use leave no room for another.
 var ErrStoreFull = errors.New("the memory for tokenizers is used up")
 
-// Store keeps one copy of each model in use, by digest, within a bound of memory. It is safe for concurrent use.
+// Store keeps one copy of each model in use within a bound of memory: by its digest, or for a bundle of the operator's by its path. It is safe for concurrent use.
 type Store struct {
 	maxBytes int64
 
@@ -47,22 +47,22 @@ func (s *Store) Stats() StoreStats {
 	return StoreStats{Models: len(s.models), Bytes: s.bytes, MaxBytes: s.maxBytes}
 }
 
-// Get gives the model of a digest, and loads it if it is not there: once, however many ask at the same time. Whoever gets a model must call release when it is no
+// Get gives the model of a key, and loads it if it is not there: once, however many ask at the same time. Whoever gets a model must call release when it is no
 // longer used; release may be called more than once. A load that fails is tried again by the next Get. The load is cancelled when nobody waits for it any more.
-func (s *Store) Get(ctx context.Context, digest string, load func(ctx context.Context) (*Model, error)) (m *Model, release func(), err error) {
+func (s *Store) Get(ctx context.Context, key string, load func(ctx context.Context) (*Model, error)) (m *Model, release func(), err error) {
 	s.mu.Lock()
-	e := s.models[digest]
+	e := s.models[key]
 	if e == nil {
 		e = &entry{loaded: make(chan struct{})}
 		var loading context.Context
 		loading, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-		s.models[digest] = e
-		go s.load(loading, e, digest, load)
+		s.models[key] = e
+		go s.load(loading, e, key, load)
 	}
 	e.users++
 	s.mu.Unlock()
 
-	release = sync.OnceFunc(func() { s.release(digest, e) })
+	release = sync.OnceFunc(func() { s.release(key, e) })
 	select {
 	case <-e.loaded:
 	case <-ctx.Done():
@@ -76,12 +76,9 @@ func (s *Store) Get(ctx context.Context, digest string, load func(ctx context.Co
 	return e.model, release, nil
 }
 
-func (s *Store) load(ctx context.Context, e *entry, digest string, load func(ctx context.Context) (*Model, error)) {
+func (s *Store) load(ctx context.Context, e *entry, key string, load func(ctx context.Context) (*Model, error)) {
 	defer e.cancel()
 	model, err := load(ctx)
-	if err == nil && model.Digest() != digest {
-		err = fmt.Errorf("the tokenizer bundle has the digest %s, and should have %s", model.Digest(), digest)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer close(e.loaded)
@@ -90,7 +87,7 @@ func (s *Store) load(ctx context.Context, e *entry, digest string, load func(ctx
 	}
 	if err != nil {
 		e.err = err
-		s.forget(digest, e)
+		s.forget(key, e)
 		return
 	}
 	e.model = model
@@ -99,7 +96,7 @@ func (s *Store) load(ctx context.Context, e *entry, digest string, load func(ctx
 	}
 }
 
-func (s *Store) release(digest string, e *entry) {
+func (s *Store) release(key string, e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.users--; e.users > 0 {
@@ -113,12 +110,12 @@ func (s *Store) release(digest string, e *entry) {
 	default:
 		e.cancel()
 	}
-	s.forget(digest, e)
+	s.forget(key, e)
 }
 
 // forget takes an entry out, unless another has come in its place.
-func (s *Store) forget(digest string, e *entry) {
-	if s.models[digest] == e {
-		delete(s.models, digest)
+func (s *Store) forget(key string, e *entry) {
+	if s.models[key] == e {
+		delete(s.models, key)
 	}
 }
