@@ -16,7 +16,7 @@ type Asker func(ctx context.Context, text string) ([]uint32, error)
 
 // Mismatch is the error of a self-check that found a difference: the engine makes other tokens of a text than this program does.
 type Mismatch struct {
-	Text        string // the probe
+	Probe       string // the text
 	Own, Theirs []uint32
 }
 
@@ -26,7 +26,7 @@ func (e *Mismatch) Error() string {
 		at++
 	}
 	return fmt.Sprintf("the engine makes %d tokens of the probe %q, and this program %d; they differ from token %d on (%s and %s)",
-		len(e.Theirs), text.Clip(e.Text, 60), len(e.Own), at, tokenAt(e.Theirs, at), tokenAt(e.Own, at))
+		len(e.Theirs), text.Clip(e.Probe, 60), len(e.Own), at, tokenAt(e.Theirs, at), tokenAt(e.Own, at))
 }
 
 func tokenAt(ids []uint32, i int) string {
@@ -66,7 +66,7 @@ func SelfCheck(ctx context.Context, m *Model, ask Asker) error {
 			return fmt.Errorf("the engine does not say how it tokenizes: %w", err)
 		}
 		if !slices.Equal(own, theirs) {
-			return &Mismatch{Text: probe, Own: own, Theirs: theirs}
+			return &Mismatch{Probe: probe, Own: own, Theirs: theirs}
 		}
 	}
 	return nil
