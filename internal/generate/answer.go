@@ -43,6 +43,7 @@ type Answer struct {
 // promptState is what is told once for each prompt.
 type promptState struct {
 	cached int64  // tokens of it that were not computed, -1: not told
+	seen   bool   // its log probabilities were told, or will not be
 	logs   []byte // JSON of prompt_logprobs; empty: none
 	echo   logs   // the log probabilities of an echoed prompt
 }
@@ -64,7 +65,7 @@ func (a *Answer) Begin(r *Request, id string, created int64) {
 	a.prompts = resize(a.prompts, len(r.Prompts))
 	for i := range a.prompts {
 		p := &a.prompts[i]
-		p.cached, p.logs = -1, p.logs[:0]
+		p.cached, p.seen, p.logs = -1, false, p.logs[:0]
 		p.echo.reset()
 	}
 	prefix, object := "cmpl-", "text_completion"
@@ -153,9 +154,17 @@ func (a *Answer) prompt(e *Event) *EngineError {
 	if e.CachedTokens >= 0 && p.cached < 0 {
 		p.cached = min(e.CachedTokens, int64(len(a.req.Prompts[e.Prompt])))
 	}
-	if len(e.PromptLogprobs) == 0 || len(p.logs) > 0 || a.req.Sampling.PromptLogprobs < 0 {
+	if p.seen || a.req.Sampling.PromptLogprobs < 0 {
 		return nil
 	}
+	if len(e.PromptLogprobs) == 0 {
+		if len(e.IDs) > 0 || e.Finish != Running {
+			p.seen = true
+			a.echoUnknown(p, a.req.Prompts[e.Prompt])
+		}
+		return nil
+	}
+	p.seen = true
 	ids := a.req.Prompts[e.Prompt]
 	if len(e.PromptLogprobs) != len(ids) {
 		return a.fail("the engine told log probabilities of %d tokens of a prompt of %d", len(e.PromptLogprobs), len(ids))

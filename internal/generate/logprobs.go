@@ -193,17 +193,33 @@ func (l *logs) text(a *Answer, id uint32) []byte {
 	return a.piece
 }
 
+// echoes reports whether an echo has log probabilities.
+func (a *Answer) echoes() bool {
+	f := &a.req.Form
+	return a.req.Route == openai.RouteCompletions && f.Echo != nil && f.Logprobs >= 0
+}
+
+// echoUnknown is promptLogprobs for an engine that tells nothing of the prompt: each token of
+// the echo is there, without a value, as the first one always is.
+func (a *Answer) echoUnknown(p *promptState, ids []uint32) {
+	if !a.echoes() {
+		return
+	}
+	for _, id := range ids {
+		p.echo.completion(a, &TokenLogprobs{ID: id}, a.req.Form.Logprobs)
+	}
+}
+
 // promptLogprobs renders those of a prompt: for the list of their own, and for an echo.
 func (a *Answer) promptLogprobs(p *promptState, list []TokenLogprobs) {
 	f := &a.req.Form
-	if a.req.Route == openai.RouteCompletions && f.Echo != nil && f.Logprobs >= 0 {
+	if a.echoes() {
 		for i := range list {
 			p.echo.completion(a, &list[i], f.Logprobs)
 			p.echo.push(&list[i])
 		}
 	}
-	if f.PromptLogprobs < 0 {
-		p.logs = append(p.logs, "null"...)
+	if f.PromptLogprobs < 0 || a.req.Stream { // a stream has no place for the list
 		return
 	}
 	var names logs

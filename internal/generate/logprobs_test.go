@@ -107,6 +107,15 @@ func TestTheFirstTokenOfAnEchoStandsAlone(t *testing.T) {
 	wantLogprobs(t, r, `{"text_offset":[0,1],"token_logprobs":[null,-1.0],"tokens":["�",""],"top_logprobs":[null,{"":-1.0}]}`, e)
 }
 
+func TestAnEchoHasItsTokensWhereTheEngineTellsNothingOfThem(t *testing.T) {
+	r := newRequest(func(r *Request) {
+		r.Route, r.Prompts, r.Form.Echo = openai.RouteCompletions, [][]uint32{{idHello, 'a'}}, []string{"Helloa"}
+		r.Sampling.Logprobs, r.Sampling.PromptLogprobs, r.Form.Logprobs, r.Form.PromptLogprobs = 0, 0, 0, 0
+	})
+	wantLogprobs(t, r, `{"text_offset":[0,5,6],"token_logprobs":[null,null,-1.0],"tokens":["Hello","a","!"],"top_logprobs":[null,null,{"!":-1.0}]}`,
+		end(Length, '!').logs(logprob('!', -1)))
+}
+
 func TestPromptLogprobs(t *testing.T) {
 	r := newRequest(func(r *Request) { r.Sampling.PromptLogprobs, r.Form.PromptLogprobs = 2, 1 })
 	e := end(Length, idHello)
