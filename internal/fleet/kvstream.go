@@ -26,6 +26,8 @@ type rankStream struct {
 	log    *slog.Logger
 	lines  *logBudget
 
+	pushed pushedLoad // owned by the stream
+
 	blocks int64 // that exact holds at most; guarded by Fleet.mu
 
 	mu sync.Mutex

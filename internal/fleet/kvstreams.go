@@ -110,6 +110,7 @@ func (s *cacheStreams) startLocked(r *Rank, source events.Source, model string) 
 		o.Subscribe = func(ctx context.Context) (events.Subscription, error) {
 			return r.Dialect().SubscribeKVEvents(ctx, r.worker.endpoint)
 		}
+		o.Load = st.tookLoad
 	}
 	opened, err := s.open(o)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -89,6 +90,7 @@ func readBatch(b *events.Batch, raw []byte) error {
 	if b.Time = m.Timestamp; !(b.Time > 0 && b.Time < 1e11) {
 		b.Time = 0
 	}
+	b.Load = readLoad(m.Load)
 	if b.LoadOnly = m.Load.GetLoadOnly(); b.LoadOnly {
 		return nil
 	}
@@ -111,6 +113,24 @@ func readBatch(b *events.Batch, raw []byte) error {
 		}
 	}
 	return nil
+}
+
+// readLoad is nil for nothing.
+func readLoad(m *commonpb.EngineLoad) *events.Load {
+	if m == nil {
+		return nil
+	}
+	l := &events.Load{
+		Running: int64(m.RunningRequests), Waiting: int64(m.WaitingRequests), WaitingTokens: -1, UsedTokens: -1,
+		Usage: min(max(m.TokenUsage, 0), 1), Age: time.Duration(m.AgeMs) * time.Millisecond,
+	}
+	if m.WaitingUncachedTokens != nil {
+		l.WaitingTokens = int64(*m.WaitingUncachedTokens)
+	}
+	if m.NumUsedTokens != nil {
+		l.UsedTokens = amount(int64(*m.NumUsedTokens))
+	}
+	return l
 }
 
 // batchNumber is the sequence number of a batch that is not read.

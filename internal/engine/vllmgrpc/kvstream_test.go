@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -33,7 +34,7 @@ func TestBatchOfEvents(t *testing.T) {
 	old := block(5, 7, 8)
 	old.CacheLevel, old.LoraId = proto.Int32(1), proto.Int64(9)
 	raw := encoded(t, &commonpb.KvEventBatch{
-		SequenceNumber: 4, Timestamp: 1.5, DpRank: proto.Int32(3), Load: &commonpb.EngineLoad{RunningRequests: 1},
+		SequenceNumber: 4, Timestamp: 1.5, DpRank: proto.Int32(3), Load: &commonpb.EngineLoad{RunningRequests: 1, NumUsedTokens: proto.Int32(5), AgeMs: 20},
 		Events: []*commonpb.KvCacheEvent{
 			storedEvent(&commonpb.KvBlocksStored{
 				Blocks: []*commonpb.KvBlock{salted, block(2, 3, 4)}, ParentBlockHash: proto.Int64(-7), LoraName: proto.String("lora"),
@@ -52,16 +53,17 @@ func TestBatchOfEvents(t *testing.T) {
 	if err := readBatch(&b, raw); err != nil {
 		t.Fatal(err)
 	}
-	want := events.Batch{Seq: 4, Time: 1.5, Rank: 3, Raw: raw, Skipped: 2, Bad: 1, Events: []events.Event{
-		{Stored: &events.Stored{
-			Hashes: []uint64{1<<64 - 1, 2}, Parent: 1<<64 - 7, HasParent: true, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2, Adapter: "lora", Salt: "salt",
-			Extra: [][]string{{"salt"}, nil}, Medium: "GPU", Group: 1, Kind: "full_attention", Session: "s",
-		}},
-		{Stored: &events.Stored{Hashes: []uint64{5}, Tokens: []uint32{7, 8}, BlockSize: 2, Adapter: "#9", Medium: "CPU"}},
-		{Removed: &events.Removed{Hashes: []uint64{1<<64 - 1, 2}, Medium: "GPU", Group: 1}},
-		{},
-		{Stored: &events.Stored{Hashes: []uint64{1, 2}, BlockSize: 2, Medium: "GPU"}},
-	}}
+	want := events.Batch{Seq: 4, Time: 1.5, Rank: 3, Raw: raw, Skipped: 2, Bad: 1,
+		Load: &events.Load{Running: 1, WaitingTokens: -1, UsedTokens: 5, Age: 20 * time.Millisecond}, Events: []events.Event{
+			{Stored: &events.Stored{
+				Hashes: []uint64{1<<64 - 1, 2}, Parent: 1<<64 - 7, HasParent: true, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2, Adapter: "lora", Salt: "salt",
+				Extra: [][]string{{"salt"}, nil}, Medium: "GPU", Group: 1, Kind: "full_attention", Session: "s",
+			}},
+			{Stored: &events.Stored{Hashes: []uint64{5}, Tokens: []uint32{7, 8}, BlockSize: 2, Adapter: "#9", Medium: "CPU"}},
+			{Removed: &events.Removed{Hashes: []uint64{1<<64 - 1, 2}, Medium: "GPU", Group: 1}},
+			{},
+			{Stored: &events.Stored{Hashes: []uint64{1, 2}, BlockSize: 2, Medium: "GPU"}},
+		}}
 	if !reflect.DeepEqual(b, want) {
 		t.Errorf("got  %+v\nwant %+v", b, want)
 	}

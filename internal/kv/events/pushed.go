@@ -28,6 +28,8 @@ type Batch struct {
 	Raw []byte
 	// LoadOnly: it has no events, and the number of the batch before it.
 	LoadOnly bool
+	// Load is how much the engine has to do; nil: not told.
+	Load *Load
 	// Snapshot is set in a part of a snapshot of the whole cache.
 	Snapshot *SnapshotPart
 	Events   []Event
@@ -35,6 +37,18 @@ type Batch struct {
 	Bad, Skipped int
 	// Broken: it could not be read to its end.
 	Broken bool
+}
+
+// Load is how much an engine has to do, as it tells with its events. -1: not told.
+type Load struct {
+	Running, Waiting int64 // requests
+	// WaitingTokens are the prompt tokens to compute of those that wait, UsedTokens those that
+	// the KV cache holds for requests.
+	WaitingTokens, UsedTokens int64
+	// Usage is the part of the KV cache that is in use, from 0 to 1.
+	Usage float64
+	// Age is how old these numbers were when they were sent.
+	Age time.Duration
 }
 
 // SnapshotPart is a part's place in a snapshot: Index of Count, from 0. What was stored before
@@ -166,10 +180,14 @@ func (r *pushReader) end() {
 
 // pushed takes a batch. What was missed is not repeated, so that a gap clears the rank.
 func (s *Stream) pushed(b *Batch) {
+	foreign := s.opts.Rank != AnyRank && b.Rank != s.opts.Rank
+	if b.Load != nil && s.opts.Load != nil && !foreign {
+		s.opts.Load(b.Load)
+	}
 	if b.LoadOnly {
 		return
 	}
-	if s.opts.Rank != AnyRank && b.Rank != s.opts.Rank {
+	if foreign {
 		s.skippedEvents.Add(uint64(len(b.Events) + b.Bad + b.Skipped))
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -112,6 +113,30 @@ func TestPushedEventsAreFollowed(t *testing.T) {
 			t.Errorf("%+v", n)
 		}
 	})
+}
+
+func TestLoadComesWithPushedEvents(t *testing.T) {
+	var loads []int64
+	synctest.Test(t, func(t *testing.T) {
+		p, r := &pusher{}, &recorder{}
+		s, err := New(Options{Subscribe: p.subscribe, Rank: 0, Load: func(l *Load) { loads = append(loads, l.Running) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx, r)
+		synctest.Wait()
+		with := stores(0, 1)
+		with.Load = &Load{Running: 2}
+		for _, b := range []*Batch{{LoadOnly: true, Load: &Load{Running: 1}}, with, {LoadOnly: true, Rank: 1, Load: &Load{Running: 9}}, stores(1, 2)} {
+			p.subs[0].ready <- b
+		}
+		synctest.Wait()
+	})
+	if !slices.Equal(loads, []int64{1, 2}) {
+		t.Errorf("told of loads with %d running requests", loads)
+	}
 }
 
 func TestIdleEngineThatPushesNothingIsLive(t *testing.T) {

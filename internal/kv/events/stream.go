@@ -37,6 +37,9 @@ type Options struct {
 	// Emptied is called, by the goroutine of Run, before Cleared if the engine's cache itself
 	// is empty: it was cleared, or the engine has restarted. May be nil.
 	Emptied func()
+	// Load is called, by the goroutine of Run, with each record of load that comes with pushed
+	// events of the rank. May be nil.
+	Load func(*Load)
 	// Dial connects to a "host:port"; nil is a net.Dialer with keepalive probes.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
