@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-router/sluice/internal/policy"
 	"github.com/sluice-router/sluice/internal/server"
 	"github.com/sluice-router/sluice/internal/telemetry"
+	"github.com/sluice-router/sluice/internal/textmodel"
 	"github.com/sluice-router/sluice/internal/tokenizer/queue"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -266,7 +267,15 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	requests := dispatch.NewMetrics(reg)
 	texts := queue.New(cfg.Text.Workers, cfg.Text.QueueMemory)
 	texts.Register(reg)
-	r.dispatcher = dispatch.New(gate, clock, r.fleet, dispatch.Options{Config: cfg, Index: index, TextQueue: texts}, requests, log.Logger)
+	options := dispatch.Options{Config: cfg, Index: index, TextQueue: texts}
+	if url := cfg.Text.RendererURL; url != "" {
+		renderer, err := textmodel.NewRenderer(url, cfg.Text.RendererLimit)
+		if err != nil {
+			return nil, fmt.Errorf("--renderer-url: %w", err)
+		}
+		options.Renderer = renderer
+	}
+	r.dispatcher = dispatch.New(gate, clock, r.fleet, options, requests, log.Logger)
 	r.server, err = server.New(server.Options{
 		Config: cfg, Engines: engines,
 		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload, Sources: r.sources,

@@ -20,6 +20,10 @@ type Options struct {
 	// TextQueue orders the work of making tokens; nil: all of it is done at once.
 	TextQueue TextQueue
 
+	// Renderer makes token ids of chats that the pool's own files cannot be used for. It may
+	// be nil.
+	Renderer Renderer
+
 	// Bounds that are no settings. Zero: the constants below.
 
 	// PrefillGrace is how long a prefill leg may stay open once decode is over.

@@ -145,6 +145,8 @@ func (x *request) encodingFailure(ctx context.Context, err error, patience time.
 	f := &failure{reason: reasonBadRequest, err: err}
 	if !errors.As(err, &f.local) {
 		f.reason, f.local = reasonInternal, openai.Internal(err)
+	} else if f.local.Status >= 500 {
+		f.reason = reasonUpstream // the renderer
 	}
 	return f
 }

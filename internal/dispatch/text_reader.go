@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"slices"
+	"time"
 
 	"github.com/sluice-router/sluice/internal/fleet"
 	"github.com/sluice-router/sluice/internal/generate"
@@ -17,7 +20,7 @@ func (d *services) textOf(pool string) Text {
 	text := Text{TakesTokens: t.TakesTokens}
 	switch {
 	case t.Model != nil:
-		text.Reader = &modelReader{PoolText: t, pool: pool}
+		text.Reader = &modelReader{PoolText: t, pool: pool, renderer: d.opts.Renderer, renderLimit: d.cfg.Text.RendererLimit}
 	case t.Err != nil:
 		text.Missing = t.Err.Error()
 	}
@@ -28,6 +31,9 @@ func (d *services) textOf(pool string) Text {
 type modelReader struct {
 	fleet.PoolText
 	pool string
+	// renderer makes tokens of chats that Model cannot; it may be nil.
+	renderer    Renderer
+	renderLimit time.Duration
 }
 
 // Read implements PromptReader.
@@ -39,8 +45,38 @@ func (r *modelReader) Read(ctx context.Context, p *openai.Peeked, name string, t
 	if e := r.refuseText(p); e != nil {
 		return nil, e
 	}
+	if r.renderer != nil && p.Route == openai.RouteChatCompletions && (r.Model.ChatRefusal() != nil || p.MediaParts > 0) {
+		o.Render = func(ctx context.Context, _ []byte) ([]uint32, error) { return r.render(ctx, p, name) }
+	}
 	req, err := generate.Read(ctx, p, r.Model, o)
 	return req, textError(err)
+}
+
+// render makes the token ids of a chat elsewhere. The body is copied: a connection may still
+// read it when the request has ended.
+func (r *modelReader) render(ctx context.Context, p *openai.Peeked, name string) ([]uint32, error) {
+	var s openai.Splicer
+	s.Reset(p)
+	if name != "" {
+		s.SetString(openai.FieldModel, name)
+	}
+	segments, _ := s.Segments()
+	got, err := r.renderer.Chat(ctx, slices.Concat(segments...))
+	var failed *textmodel.RendererError
+	switch {
+	case err == nil && got.Features != nil:
+		return nil, unsupportedText("the messages have media, which engines that are spoken to by gRPC are not sent")
+	case err == nil:
+		return got.IDs, nil
+	case !errors.As(err, &failed):
+		return nil, err
+	case failed.Timeout:
+		e := &openai.Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "upstream_timeout", Cause: err,
+			Message: "the renderer gave no answer within " + r.renderLimit.String() + " (--renderer-timeout-secs)"}
+		return nil, e
+	}
+	return nil, &openai.Error{Status: http.StatusBadGateway, Type: "server_error", Code: "upstream_failed", Cause: err,
+		Message: "the renderer (--renderer-url), which makes tokens of chats with this model, failed"}
 }
 
 // refuseText refuses prompts that are text where the engine makes other tokens of them than

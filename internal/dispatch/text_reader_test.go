@@ -153,3 +153,66 @@ func TestAnswersWithoutAnEngine(t *testing.T) {
 		}
 	}
 }
+
+// A renderer makes the tokens of chats that the model's own files cannot be used for, and of
+// no others; what it says of the request and of itself reaches the client as such.
+func TestRendererForWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	chat := mustPeekRoute(t, openai.RouteChatCompletions, `{"model":"alias","messages":[{"role":"user","content":"hi"}]}`)
+	refusing := simReader(t)
+	refusing.Model = refusing.Model.WithChatRefusal(&textmodel.Refusal{Reason: "no template"})
+	for name, c := range map[string]struct {
+		err    error
+		media  bool
+		status int
+		code   string
+	}{
+		"good":           {nil, false, 200, ""},
+		"media":          {nil, true, 400, codeUnsupported},
+		"client's fault": {&textmodel.RequestError{Message: "no", Param: "messages"}, false, 400, "invalid_request"},
+		"down":           {&textmodel.RendererError{Err: errors.New("dial tcp 10.0.0.1: refused")}, false, 502, "upstream_failed"},
+		"slow":           {&textmodel.RendererError{Timeout: true, Err: errors.New("late")}, false, 504, "upstream_timeout"},
+	} {
+		asked := &fakeRenderer{err: c.err, media: c.media}
+		r := *refusing
+		r.renderer = asked
+		read, err := r.Read(t.Context(), chat, "target", atOnce)
+		if !strings.Contains(asked.body, `"model":"target"`) {
+			t.Errorf("%s: it was sent %s", name, asked.body)
+		}
+		if c.status == 200 {
+			if err != nil || !slices.Equal(read.Prompts[0], []uint32{7, 8}) {
+				t.Errorf("%s: %v, %v", name, read, err)
+			}
+			continue
+		}
+		e := new(openai.Error)
+		if !errors.As(err, &e) || e.Status != c.status || e.Code != c.code || strings.Contains(e.Message, "10.0.0.1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	own := simReader(t)
+	asked := &fakeRenderer{}
+	own.renderer = asked
+	if _, err := own.Read(t.Context(), chat, "", atOnce); err != nil || asked.body != "" {
+		t.Errorf("%v; it was asked for a chat that can be rendered: %q", err, asked.body)
+	}
+}
+
+type fakeRenderer struct {
+	err   error
+	media bool
+	body  string
+}
+
+func (r *fakeRenderer) Chat(_ context.Context, body []byte) (*textmodel.Rendered, error) {
+	r.body = string(body)
+	if r.err != nil {
+		return nil, r.err
+	}
+	got := &textmodel.Rendered{IDs: []uint32{7, 8}}
+	if r.media {
+		got.Features = []byte("{}")
+	}
+	return got, nil
+}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/generate"
 	"github.com/sluice-router/sluice/internal/openai"
+	"github.com/sluice-router/sluice/internal/textmodel"
 )
 
 // Text is how the text of a pool's model becomes tokens.
@@ -34,6 +35,12 @@ type PromptReader interface {
 	// Answer is the whole answer to a request that no engine is needed for: tokenize,
 	// detokenize, and counting the tokens of messages.
 	Answer(ctx context.Context, p *openai.Peeked, turn Turn) ([]byte, error)
+}
+
+// Renderer makes the token ids of a chat request's body elsewhere. Its errors are those of
+// [textmodel.Renderer].
+type Renderer interface {
+	Chat(ctx context.Context, body []byte) (*textmodel.Rendered, error)
 }
 
 // TextQueue runs work on texts: not too much of it at one time, and fairly among keys. Its
