@@ -22,8 +22,8 @@ const (
 	End    Action = "end"    // a well-formed end of the body, without [DONE]
 	Freeze Action = "freeze" // nothing is sent until the client disconnects
 
-	// Of gRPC workers only. The call goes on where it was, as far as it can.
-	GoAway Action = "goaway" // GOAWAY on all connections; new ones are served
+	// Of gRPC workers only.
+	GoAway Action = "goaway" // GOAWAY on all connections; calls go on, and new connections are served
 	Die    Action = "die"    // the engine ends, the server goes on
 )
 

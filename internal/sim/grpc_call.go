@@ -184,7 +184,7 @@ func (c *call) applyFault(p Point) error {
 	return c.act()
 }
 
-// act does the fault's action. After GoAway and Die the call goes on.
+// act does the fault's action. After GoAway the call goes on.
 func (c *call) act() error {
 	switch c.fault.Do {
 	case Freeze:
@@ -195,7 +195,7 @@ func (c *call) act() error {
 		return nil
 	case Die:
 		c.w.crash(c.l)
-		return nil
+		return errEngineDead
 	case Reset, Close:
 		if conn := c.conn(); conn != nil {
 			if c.fault.Do == Reset {

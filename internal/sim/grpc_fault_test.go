@@ -98,10 +98,25 @@ func TestGRPCFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.ClearFaults()
 	if err := w.Restart(); err != nil { // after die
 		t.Fatal(err)
 	}
+	// An answer that is not streamed is one message: what is to happen within does so before.
+	for fault, want := range map[string]codes.Code{"reset=event,after=2": codes.Unavailable, "end=event,after=2": codes.OK, "die=event,after=2": codes.Internal} {
+		f, err := ParseFault(fault)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.SetFault(f)
+		all, err := received(t, grpcClient(t, w), generation("faults", func(m *vllmpb.GenerateRequest) { m.Stream = false }))
+		if status.Code(err) != want || len(all) > 0 {
+			t.Errorf("%s, not streamed: %v after %v, want %v and nothing", fault, err, all, want)
+		}
+		if err := w.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.ClearFaults()
 	if all, err := received(t, grpcClient(t, w), generation("faults", nil)); err != nil || completes(all) != 1 {
 		t.Errorf("without faults: %v", err)
 	}

@@ -200,6 +200,11 @@ func (a *grpcAnswer) complete(o *output) error {
 		done.KvTransferParamsJson = &f.KVParams
 	}
 	o.done = true
+	if !stream && (f.does(AtInside) || f.does(AtEvent)) { // the answer is one message
+		if err := a.c.act(); err != nil {
+			return err
+		}
+	}
 	if err := a.deviate(o, done); err != nil {
 		return err
 	}
