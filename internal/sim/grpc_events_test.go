@@ -146,3 +146,15 @@ func TestGRPCLoadIsTold(t *testing.T) {
 		t.Errorf("%v %v", loads, err)
 	}
 }
+
+// A lie that would have no effect is refused.
+func TestGRPCEventsHaveNoLies(t *testing.T) {
+	w := grpcFleet(t, Options{Regular: 1}).Regular(0)
+	lie, err := ParseKVLie("kind=drop,count=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.AddKVLie(lie); err == nil {
+		t.Error("it is taken")
+	}
+}

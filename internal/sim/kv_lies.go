@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	vllmpb "github.com/sluice-router/sluice/internal/enginepb/vllm"
 )
 
 // KVLie is a deviation of a worker's KV events from what its cache does, or from the
@@ -128,6 +130,9 @@ func (l *KVLie) check() error {
 func (w *Worker) AddKVLie(l KVLie) error {
 	if err := l.check(); err != nil {
 		return err
+	}
+	if w.opt.GRPC {
+		return fmt.Errorf("cannot make %s lie: it tells its KV events over gRPC, where a fault with path=%s does it", w.id, vllmpb.VllmEngine_SubscribeKvEvents_FullMethodName)
 	}
 	w.mu.Lock()
 	w.lies = append(w.lies, &l)
