@@ -150,6 +150,7 @@ const maxHandOffAge = 15 * time.Second
 
 // prefill runs the prefill leg. Its answer has the kv_transfer_params, one for each sequence.
 // The first sample of each prompt goes before the others, which then find it in the cache.
+// What is counted is that of the first ones: the prompts were computed there.
 func (c *call) prefill() (*upstream.Response, error) {
 	g := c.req.Generate
 	legs, _ := c.req.Legs.(*engine.VLLMTokenLegs)
@@ -161,6 +162,9 @@ func (c *call) prefill() (*upstream.Response, error) {
 		for k := range n {
 			if (k%g.Samples == 0) != first {
 				continue
+			}
+			if !first && (legs == nil || legs.PrefillParams(k) == nil) {
+				continue // the engines move the prompt's KV cache by themselves, once for all samples
 			}
 			o := one{id: engine.CallID(id, k), prompt: k / g.Samples, sample: k % g.Samples, samples: 1}
 			if legs != nil {
@@ -224,14 +228,16 @@ func (c *call) prefillAll(list []one, p *prefilled) error {
 		}
 		done[o] = true
 		k := o.prompt*c.req.Generate.Samples + o.sample
-		p.take(k, &m)
+		p.take(k, o.sample == 0, &m)
 	}
 }
 
-func (p *prefilled) take(k int, m *message) {
+func (p *prefilled) take(k int, first bool, m *message) {
 	p.done++
-	p.prompt += int64(m.prompt)
-	p.cached += int64(m.cached)
+	if first {
+		p.prompt += int64(m.prompt)
+		p.cached += int64(m.cached)
+	}
 	p.at[k] = time.Now()
 	if m.params != nil {
 		p.params[k] = append([]byte{}, m.params...)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"net/http"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -193,19 +192,20 @@ func (Dialect) LoadsPath() string { return methodLoads }
 // LoadsIdentify implements engine.Prober.
 func (Dialect) LoadsIdentify() bool { return false }
 
-// ReadLoads implements engine.Prober. Engines that were started without statistics tell zeros,
-// which a rank has whose requests are known to run: such an answer is none.
+// ReadLoads implements engine.Prober. A server of some of the model's ranks counts them by their
+// place among all, so that its first need not be 0.
 func (Dialect) ReadLoads(answer []byte) (*engine.Loads, error) {
 	var m vllmpb.GetLoadsResponse
 	if err := proto.Unmarshal(answer, &m); err != nil {
 		return nil, err
 	}
-	l := &engine.Loads{}
+	l := &engine.Loads{FirstRank: engine.MaxDPSize}
 	for _, one := range m.Loads {
 		dp := int(one.DpRank)
 		if dp < 0 || dp >= engine.MaxDPSize {
 			continue
 		}
+		l.FirstRank = min(l.FirstRank, dp)
 		for len(l.Ranks) <= dp {
 			l.Ranks, l.Capacities = append(l.Ranks, engine.RankLoad{}), append(l.Capacities, engine.RankCapacity{})
 		}
@@ -217,7 +217,8 @@ func (Dialect) ReadLoads(answer []byte) (*engine.Loads, error) {
 		l.Capacities[dp] = engine.RankCapacity{KVTokens: amount(int64(one.MaxTotalNumTokens)), MaxRunning: amount(int64(one.MaxRunningRequests))}
 	}
 	if len(l.Ranks) == 0 {
-		return nil, io.ErrUnexpectedEOF
+		return nil, errors.New("it tells the load of no rank")
 	}
+	l.Ranks, l.Capacities = l.Ranks[l.FirstRank:], l.Capacities[l.FirstRank:]
 	return l, nil
 }

@@ -36,9 +36,11 @@ func all() *engine.Registry {
 }
 
 func TestFactsOfAnEngine(t *testing.T) {
+	first := int32(0)
 	m := &mock{info: engineInfo, model: modelInfo, loads: func() *vllmpb.GetLoadsResponse {
 		return &vllmpb.GetLoadsResponse{Loads: []*vllmpb.SchedulerLoad{
-			{DpRank: 1, NumRunningReqs: 3, NumWaitingReqs: 2, MaxTotalNumTokens: 1000, NumUsedTokens: 500, TokenUsage: 0.5, NumWaitingUncachedTokens: 77},
+			{DpRank: first},
+			{DpRank: first + 1, NumRunningReqs: 3, NumWaitingReqs: 2, MaxTotalNumTokens: 1000, NumUsedTokens: 500, TokenUsage: 0.5, NumWaitingUncachedTokens: 77},
 			{DpRank: -1}, {DpRank: 1 << 20},
 		}}
 	}}
@@ -59,6 +61,14 @@ func TestFactsOfAnEngine(t *testing.T) {
 	}
 	if r := l.Ranks[1]; r.Running != 3 || r.Waiting != 2 || r.UsedTokens != 500 || r.Usage != 0.5 || r.WaitingTokens != 77 || l.Capacities[1].KVTokens != 1000 {
 		t.Errorf("the load is %+v, the capacity %+v", r, l.Capacities[1])
+	}
+	first = 6 // of a server that has the last two of eight ranks
+	_, body, _ = ask(ep)(t.Context(), engine.Question{Path: d.LoadsPath()})
+	if l, err := d.ReadLoads(body); err != nil || len(l.Ranks) != 2 || l.FirstRank != 6 || l.Ranks[1].Running != 3 {
+		t.Errorf("the loads are %+v, %v", l, err)
+	}
+	if l, err := d.ReadLoads(nil); err == nil {
+		t.Errorf("no load is %+v", l)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -125,6 +126,9 @@ func TestPairForSeveralSequences(t *testing.T) {
 	if got.err != nil || got.status != 200 {
 		t.Fatalf("prefill: %+v", got)
 	}
+	if u, ok := openai.ReadUsage([]byte(got.raw)); !ok || u.CachedTokens != 2 || got.prompt != 6 { // of each prompt once
+		t.Errorf("the prefill's usage is %+v, %d tokens", u, got.prompt)
+	}
 	if decode.HandOff, err = plan.Legs.HandOff([]byte(got.raw)); err != nil {
 		t.Fatal(err)
 	}
@@ -240,6 +244,40 @@ func TestDecodeThatCouldNotFetch(t *testing.T) {
 				t.Errorf("handed over %t: %+v", handOff, got)
 			}
 		}
+	}
+}
+
+// Where the engines move the cache by themselves a prompt is prefilled once, whatever the samples.
+func TestPrefillOfEnginesThatMoveTheCacheThemselves(t *testing.T) {
+	plan, err := pair(t, rank{connector: engine.ConnectorLMCache}, `{"prompt":[[0],[1]],"n":3}`)
+	if err != nil || plan.Shape != engine.PrefillFirst {
+		t.Fatalf("the plan is %+v, %v", plan, err)
+	}
+	prefill, decode := legs(plan, [][]uint32{{0}, {1}}, 3)
+	p := &mock{generate: answer(complete(0, "length", 0))}
+	got := callAndRead(t.Context(), p.start(t), prefill)
+	if got.status != 200 || len(p.requests()) != 2 || got.prompt != 6 {
+		t.Errorf("%d prefills: %+v", len(p.requests()), got)
+	}
+	if decode.HandOff, err = plan.Legs.HandOff([]byte(got.raw)); err != nil || decode.HandOff != nil {
+		t.Errorf("the hand-off is %s, %v", decode.HandOff, err)
+	}
+	d := &mock{generate: answer(complete(0, "length", 0), complete(1, "length", 0), complete(2, "length", 0))}
+	if got := callAndRead(t.Context(), d.start(t), decode); len(got.text) != 6 || len(d.requests()) != 2 {
+		t.Errorf("%d decodes: %+v", len(d.requests()), got)
+	}
+}
+
+// Of several hand-offs the first may be too old when the last is there.
+func TestOldHandOffsAreLeftOut(t *testing.T) {
+	now := time.Now()
+	p := prefilled{params: [][]byte{[]byte(handedOver(1)), []byte(handedOver(2))}, at: []time.Time{now.Add(-maxHandOffAge - time.Second), now}}
+	if got, _ := openai.RawField(p.json(), "kv_transfer_params"); string(got) != "[null,"+handedOver(2)+"]" {
+		t.Errorf("handed over: %s", got)
+	}
+	p.params, p.at = p.params[:1], p.at[:1] // one alone is as old as its answer
+	if got, _ := openai.RawField(p.json(), "kv_transfer_params"); string(got) != handedOver(1) {
+		t.Errorf("handed over: %s", got)
 	}
 }
 
