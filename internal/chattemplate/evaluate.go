@@ -26,7 +26,12 @@ func (a *arguments) get(name string) (Value, bool) {
 func (r *renderer) evaluate(e expression, s *scope) Value {
 	r.step(1)
 	r.descend(0)
-	defer r.ascend()
+	v := r.valueOf(e, s)
+	r.ascend()
+	return v
+}
+
+func (r *renderer) valueOf(e expression, s *scope) Value {
 	switch n := e.(type) {
 	case *constant:
 		return n.value

@@ -2,6 +2,8 @@ package chattemplate
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -33,10 +35,10 @@ func readRecorded(t *testing.T) recorded {
 	return r
 }
 
-// conversations are the inputs of testdata/conversations.json, as record.py renders them.
-func conversations(t *testing.T) []*Input {
+// conversations are the inputs of a file of testdata, as record.py renders them.
+func conversations(t *testing.T, file string) []*Input {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "conversations.json"))
+	data, err := os.ReadFile(filepath.Join("testdata", file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +86,7 @@ func compare(t *testing.T, name, source string, in *Input, want outcome) {
 
 // Each line of snippets.txt is one template of values, filters, tests, methods and statements, or an error of them.
 func TestSnippetsRenderAsTheReference(t *testing.T) {
-	in := conversations(t)[0]
+	in := conversations(t, "conversations.json")[0]
 	for _, s := range readRecorded(t).Snippets {
 		compare(t, s.Source, s.Source, in, s.outcome)
 	}
@@ -92,7 +94,7 @@ func TestSnippetsRenderAsTheReference(t *testing.T) {
 
 // The templates are our own, in the manner of those of the well-known families.
 func TestTemplatesRenderAsTheReference(t *testing.T) {
-	inputs := conversations(t)
+	inputs := conversations(t, "conversations.json")
 	for name, want := range readRecorded(t).Templates {
 		source, err := os.ReadFile(filepath.Join("testdata", name))
 		if err != nil {
@@ -103,4 +105,84 @@ func TestTemplatesRenderAsTheReference(t *testing.T) {
 			compare(t, name+" with conversation "+string(data), string(source), in, want[i])
 		}
 	}
+}
+
+// The templates of real models are not part of the project, and neither is what they render: of that the hashes are.
+func TestTemplatesOfModelsRenderAsTheReference(t *testing.T) {
+	dir := os.Getenv("SLUICE_TEST_TOKENIZERS")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			t.Skip(err)
+		}
+		dir = filepath.Join(home, ".cache", "sluice", "tokenizers")
+	}
+	data, err := os.ReadFile(filepath.Join("testdata", "third-party.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want map[string]struct {
+		Name    string
+		Renders []string
+	}
+	if err := json.Unmarshal(data, &want); err != nil {
+		t.Fatal(err)
+	}
+	inputs := append(conversations(t, "conversations.json"), conversations(t, "conversations-more.json")...)
+	for _, source := range templatesIn(t, dir) {
+		hash := sha256.Sum256([]byte(source))
+		known, ok := want[hex.EncodeToString(hash[:])]
+		if !ok {
+			continue
+		}
+		delete(want, hex.EncodeToString(hash[:]))
+		tm, err := Parse(source, Options{})
+		if err != nil {
+			t.Errorf("%s: %v", known.Name, err)
+			continue
+		}
+		for i, in := range inputs {
+			got := ""
+			text, err := tm.Render(context.Background(), in)
+			if err == nil {
+				hash := sha256.Sum256([]byte(text))
+				got = hex.EncodeToString(hash[:])[:16]
+			}
+			if got != known.Renders[i] {
+				t.Errorf("%s with conversation %d: %v, got %q", known.Name, i, err, text)
+			}
+		}
+	}
+	for _, missing := range want {
+		t.Logf("left out: the template of %s is not in %s; see test/tokenizers", missing.Name, dir)
+	}
+}
+
+// templatesIn are the chat templates that test/tokenizers/install.sh has put into a directory.
+func templatesIn(t *testing.T, dir string) []string {
+	t.Helper()
+	var sources []string
+	files, _ := filepath.Glob(filepath.Join(dir, "templates", "*.jinja"))
+	for _, name := range files {
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, string(source))
+	}
+	files, _ = filepath.Glob(filepath.Join(dir, "*", "tokenizer_config.json"))
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config struct {
+			Template json.RawMessage `json:"chat_template"`
+		}
+		var source string
+		if json.Unmarshal(data, &config) == nil && json.Unmarshal(config.Template, &source) == nil {
+			sources = append(sources, source)
+		}
+	}
+	return sources
 }

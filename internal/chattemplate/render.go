@@ -63,30 +63,48 @@ func (r *renderer) items(n int) []Value {
 
 // scope has the variables of a block; names that it lacks are looked for in its parents.
 type scope struct {
-	names  []string
-	values []Value
-	parent *scope
+	variables []variable
+	parent    *scope
+}
+
+type variable struct {
+	name  string
+	value Value
 }
 
 func (s *scope) set(name string, v Value) {
-	for i, n := range s.names {
-		if n == name {
-			s.values[i] = v
+	for i := range s.variables {
+		if s.variables[i].name == name {
+			s.variables[i].value = v
 			return
 		}
 	}
-	s.names, s.values = append(s.names, name), append(s.values, v)
+	s.variables = append(s.variables, variable{name, v})
 }
 
 func (s *scope) get(name string) (Value, bool) {
 	for ; s != nil; s = s.parent {
-		for i, n := range s.names {
-			if n == name {
-				return s.values[i], true
-			}
+		if v, ok := s.own(name); ok {
+			return v, true
 		}
 	}
 	return nil, false
+}
+
+// own is the value of a name in this scope alone.
+func (s *scope) own(name string) (Value, bool) {
+	for i := range s.variables {
+		if s.variables[i].name == name {
+			return s.variables[i].value, true
+		}
+	}
+	return nil, false
+}
+
+// again empties the scope for the next round of a loop. A macro that was defined in an earlier round sees the variables of the latest, as in the reference.
+func (s *scope) again() {
+	clear(s.variables)
+	s.variables = s.variables[:0]
 }
 
 // flow is how a body ended.
@@ -233,6 +251,7 @@ type loop struct {
 	at    int     // the item that the body sees is at-1
 	index int     // from 0
 	seen  []Value // filtered, from the current item on; the current is seen[0]
+	tried *scope  // of the filter
 
 	previous Value
 	changed  []Value
@@ -243,7 +262,11 @@ type loop struct {
 func (l *loop) advance(r *renderer) bool {
 	if len(l.seen) > 0 {
 		l.previous = l.seen[0]
-		l.seen = l.seen[1:]
+		if len(l.seen) == 1 {
+			l.seen = l.seen[:0] // to be filled again
+		} else {
+			l.seen = l.seen[1:]
+		}
 	}
 	if len(l.seen) == 0 && !l.fetch(r) {
 		return false
@@ -259,9 +282,11 @@ func (l *loop) fetch(r *renderer) bool {
 		item := l.items[l.at]
 		l.at++
 		if l.n.filter != nil {
-			s := &scope{parent: l.outer}
-			r.assign(s, l.n.target, item, l.n.line)
-			if !truth(r.evaluate(l.n.filter, s)) {
+			if l.tried == nil {
+				l.tried = &scope{parent: l.outer}
+			}
+			r.assign(l.tried, l.n.target, item, l.n.line)
+			if !truth(r.evaluate(l.n.filter, l.tried)) {
 				continue
 			}
 		}
@@ -348,8 +373,7 @@ func (r *renderer) iterateOver(n *forNode, over Value, s *scope, out *strings.Bu
 	r.descend(n.line)
 	defer r.ascend()
 	l := &loop{n: n, outer: s, depth0: depth, items: r.iterate(over, n.line), index: -1}
-	for l.advance(r) {
-		inner := &scope{parent: s}
+	for inner := (&scope{parent: s}); l.advance(r); inner.again() {
 		r.assign(inner, n.target, l.seen[0], n.line)
 		inner.set("loop", l)
 		if r.run(n.body, inner, out) == flowBreak {
@@ -443,14 +467,4 @@ func (r *renderer) callMacro(m *macro, line int, a *arguments, caller *macro) Va
 		r.fail(Runtime, line, "break or continue outside of a loop")
 	}
 	return out.String()
-}
-
-// own is the value of a name in this scope alone.
-func (s *scope) own(name string) (Value, bool) {
-	for i, n := range s.names {
-		if n == name {
-			return s.values[i], true
-		}
-	}
-	return nil, false
 }

@@ -27,7 +27,7 @@ import (
 type Options struct {
 	MaxSource int // bytes of source; default 1 MiB
 	MaxOutput int // bytes of a render, and of any string on the way; default 32 MiB
-	MaxSteps  int // evaluated nodes of a render, and one for each 256 bytes that are read or copied; default 8 million, about a second
+	MaxSteps  int // evaluated nodes of a render, and one for each 256 bytes that are read or copied; default 24 million, a second or two
 	MaxBytes  int // bytes that a render allocates in all; default 512 MiB
 	MaxDepth  int // nesting of the source, of calls, and of values that are printed or compared; default 200
 }
@@ -37,7 +37,7 @@ func (o Options) withDefaults() Options {
 		field *int
 		value int
 	}{
-		{&o.MaxSource, 1 << 20}, {&o.MaxOutput, 32 << 20}, {&o.MaxSteps, 8_000_000}, {&o.MaxBytes, 512 << 20}, {&o.MaxDepth, 200},
+		{&o.MaxSource, 1 << 20}, {&o.MaxOutput, 32 << 20}, {&o.MaxSteps, 24_000_000}, {&o.MaxBytes, 512 << 20}, {&o.MaxDepth, 200},
 	} {
 		if *f.field <= 0 {
 			*f.field = f.value

@@ -27,4 +27,12 @@ if [ ! -s "$dir/deepseek_v4/tokenizer.json" ]; then
 		part.rename(sys.argv[2])
 	END
 fi
+# Chat templates of models, of which the tests of internal/chattemplate know what they render.
+if [ ! -d "$dir/templates" ]; then
+	GOFLAGS=-mod=mod GOWORK=off bash -c 'cd "$0" && go mod init x >/dev/null 2>&1 && go mod download github.com/ardanlabs/jinja@v1.8.0' "$tmp"
+	mkdir -p "$dir/templates.part"
+	cp "$(go env GOMODCACHE)"/github.com/ardanlabs/jinja@v1.8.0/testdata/templates/*.jinja "$dir/templates.part/"
+	chmod u+w "$dir/templates.part"/*
+	mv "$dir/templates.part" "$dir/templates"
+fi
 echo "tokenizers are in $dir"

@@ -1,10 +1,13 @@
 """Records what jinja2 makes of the templates and snippets of this directory, in the environment of the transformers library.
 
     python3 record.py            (needs jinja2; the result is expected.json)
+    python3 record.py DIRECTORY  (with the templates of test/tokenizers; the result is third-party.json, which has hashes only)
 """
 import datetime
+import hashlib
 import json
 import pathlib
+import sys
 
 import jinja2
 import jinja2.ext
@@ -52,6 +55,30 @@ def render(source, variables):
 
 
 conversations = json.loads((here / "conversations.json").read_text())
+
+
+def sha(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def variables(conversation):
+    return {"tools": None, "documents": None, "add_generation_prompt": True, **conversation}
+
+
+if len(sys.argv) > 1:
+    conversations += json.loads((here / "conversations-more.json").read_text())
+    sources = {p.name: p.read_text() for p in pathlib.Path(sys.argv[1]).glob("templates/*.jinja")}
+    for path in pathlib.Path(sys.argv[1]).glob("*/tokenizer_config.json"):
+        source = json.loads(path.read_text()).get("chat_template")
+        if isinstance(source, str):
+            sources[path.parent.name] = source
+    hashes = {}
+    for name, source in sorted(sources.items()):
+        renders = [render(source, variables(c)) for c in conversations]
+        hashes[sha(source)] = {"name": name, "renders": [sha(r["text"])[:16] if "text" in r else "" for r in renders]}
+    (here / "third-party.json").write_text(json.dumps(hashes, indent=0) + "\n")
+    sys.exit()
+
 result = {"snippets": [], "templates": {}}
 for line in (here / "snippets.txt").read_text().split("\n"):
     if line:
@@ -61,7 +88,6 @@ for path in sorted(here.glob("*.jinja")):
     source = path.read_text()
     renders = []
     for c in conversations:
-        variables = {"tools": None, "documents": None, "add_generation_prompt": True, **c}
-        renders.append(render(source, variables))
+        renders.append(render(source, variables(c)))
     result["templates"][path.name] = renders
 (here / "expected.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
