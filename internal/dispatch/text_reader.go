@@ -42,6 +42,9 @@ func (r *modelReader) Read(ctx context.Context, p *openai.Peeked, name string, t
 	if o.Model == "" && p.Model == "" {
 		o.Model = r.pool
 	}
+	if e := r.Engine; e != nil {
+		o.Vocab, o.EOS, o.Sampling = e.Vocab, e.EOS, e.Sampling
+	}
 	if e := r.refuseText(p); e != nil {
 		return nil, e
 	}

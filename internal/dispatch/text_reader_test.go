@@ -57,6 +57,25 @@ func TestCountIsWhatIsRead(t *testing.T) {
 	}
 }
 
+// What the engine tells of its model goes before what the files say.
+func TestTheEnginesDefaultsOfSampling(t *testing.T) {
+	t.Parallel()
+	r := simReader(t)
+	p := mustPeekRoute(t, openai.RouteCompletions, `{"model":"m","prompt":"Hi","top_p":0.5}`)
+	top, cold := 0.9, 0.1
+	r.Engine = &fleet.EngineText{Vocab: 1 << 20, EOS: []uint32{1 << 19}, Sampling: &textmodel.Sampling{TopP: &top, Temperature: &cold}}
+	req, err := r.Read(t.Context(), p, "", atOnce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := req.Sampling; s.TopP != 0.5 || s.Temperature != 0.1 || req.Vocab != 1<<20 || !slices.Contains(req.EOS, 1<<19) {
+		t.Errorf("top_p %v, temperature %v, vocabulary %d, ends %v", s.TopP, s.Temperature, req.Vocab, req.EOS)
+	}
+	if slices.Contains(r.Model.EOS(), 1<<19) {
+		t.Error("the model itself was changed")
+	}
+}
+
 // The name in answers is the model's where the client uses an alias or none.
 func TestNameInAnswers(t *testing.T) {
 	t.Parallel()

@@ -69,6 +69,9 @@ type Facts struct {
 	// reports with its load.
 	States []RankCapacity
 
+	// Tokens is what an engine that takes token ids tells of its model; nil: nothing.
+	Tokens *TokenFacts
+
 	// Fingerprint distinguishes this engine process from another one at the same
 	// address, beside the other fields. Zero: unknown.
 	Fingerprint uint64
@@ -88,6 +91,24 @@ type Facts struct {
 	Answered bool
 	// InfoLost: the route that failed is the one with the bootstrap port.
 	InfoLost bool
+}
+
+// TokenFacts is what an engine that takes token ids tells of its model.
+type TokenFacts struct {
+	Vocab int64 // a number that all its ids are below; 0: not told
+	// EOS are the ids with which it ends a sequence.
+	EOS []uint32
+	// Sampling is the JSON of the choices that it makes behind HTTP where a client makes none;
+	// empty: not told.
+	Sampling string
+}
+
+// Same reports whether both tell the same.
+func (t *TokenFacts) Same(other *TokenFacts) bool {
+	if t == nil || other == nil {
+		return t == other
+	}
+	return t.Vocab == other.Vocab && t.Sampling == other.Sampling && slices.Equal(t.EOS, other.EOS)
 }
 
 // RankCapacity is what a worker reports of one of its data-parallel ranks. Zero: not

@@ -38,7 +38,8 @@ var noFacts = &Facts{}
 // business: nothing of what it serves and how it is paired.
 func (f *Facts) onlySelfAffected(old *Facts) bool {
 	return f.read == old.read && f.Backend == old.Backend && f.Connector == old.Connector && f.CacheType == old.CacheType &&
-		f.ServedName == old.ServedName && f.ModelPath == old.ModelPath && f.DPSize == old.DPSize && f.SameModels(&old.Facts)
+		f.ServedName == old.ServedName && f.ModelPath == old.ModelPath && f.DPSize == old.DPSize && f.SameModels(&old.Facts) &&
+		f.Tokens.Same(old.Tokens)
 }
 
 // otherEngine reports whether the facts are those of another engine process than the

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/textmodel"
 )
 
@@ -25,9 +26,29 @@ type PoolText struct {
 	// TakesTokens: the pool's workers take token ids, so that a request without them cannot
 	// be served.
 	TakesTokens bool
+	// Engine is what an engine of the pool tells of its model; nil: nothing.
+	Engine *EngineText
 	// Context is how many tokens a prompt and its answer have together at most, by what the
 	// workers and the model's files say; 0: neither says it.
 	Context int64
+}
+
+// EngineText is what an engine that takes token ids tells of its model. Immutable.
+type EngineText struct {
+	Vocab int // a number that all its ids are below; 0: not told
+	EOS   []uint32
+	// Sampling is what it does behind HTTP where a client makes no choice; nil: not told.
+	Sampling *textmodel.Sampling
+}
+
+func newEngineText(t *engine.TokenFacts) *EngineText {
+	e := &EngineText{Vocab: int(t.Vocab), EOS: t.EOS}
+	if t.Sampling != "" {
+		if s, err := textmodel.ReadSampling([]byte(t.Sampling)); err == nil {
+			e.Sampling = &s
+		}
+	}
+	return e
 }
 
 // errTextLoading is PoolText.Err while nothing has failed.
@@ -406,6 +427,9 @@ func (p PoolText) with(w *Worker) PoolText {
 		return p
 	}
 	p.TakesTokens = true
+	if t := w.Facts().Tokens; t != nil && p.Engine == nil {
+		p.Engine = newEngineText(t)
+	}
 	t := &w.text
 	switch {
 	case t.mismatch != nil && p.Mismatch == nil:

@@ -420,3 +420,28 @@ func TestSelfCheckDoesNotKeepWorkersOutForLong(t *testing.T) {
 		b.wantCandidates(grpcA, grpcB)
 	})
 }
+
+// What an engine tells of its model is known with its text, and new when the engine is.
+func TestWhatAnEngineTellsOfItsModel(t *testing.T) {
+	tokenFleet(t, nil, func(b *testbed, d *tokenDialect) {
+		d.set(grpcA, zipOf(tinyFiles(false), time.Unix(1e9, 0)), nil)
+		told := func(sampling string, started float64) *Facts {
+			facts := serves("m")
+			facts.started = started
+			facts.Tokens = &engine.TokenFacts{Vocab: 40, EOS: []uint32{7}, Sampling: sampling}
+			return facts
+		}
+		b.up(told(`{"temperature": 0.5}`, 1), grpcA)
+		b.pass(5 * time.Second)
+		b.wantCandidates(grpcA)
+		e := b.Text("m").Engine
+		if e == nil || e.Vocab != 40 || len(e.EOS) != 1 || e.Sampling == nil || *e.Sampling.Temperature != 0.5 {
+			t.Fatalf("the engine's own: %+v", e)
+		}
+		b.prober.says(grpcA, told(`{"temperature": 0.25}`, 2))
+		b.pass(5 * time.Minute)
+		if e := b.Text("m").Engine; e == nil || *e.Sampling.Temperature != 0.25 {
+			t.Errorf("after another engine came: %+v", e)
+		}
+	})
+}

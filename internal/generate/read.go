@@ -3,6 +3,7 @@ package generate
 import (
 	"context"
 	"math"
+	"slices"
 
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/textmodel"
@@ -44,8 +45,10 @@ type ReadOptions struct {
 	// Context is the context of the engines that may get the request, in tokens, if it is
 	// less than the model's own; 0 if it is not known.
 	Context int
-	// Vocab is the engine's size of the vocabulary, if it is more than the model's own.
+	// Vocab is the engine's size of the vocabulary, if it is more than the model's own. EOS are
+	// ids with which the engine ends a sequence, beside the model's own.
 	Vocab int
+	EOS   []uint32
 	// Sampling, if it is not nil, is what the engine tells of the model's choices; it goes
 	// before the model's own.
 	Sampling *textmodel.Sampling
@@ -83,6 +86,11 @@ func Read(ctx context.Context, p *openai.Peeked, m Model, o ReadOptions) (*Reque
 	r := b.r
 	if r.Model == "" {
 		r.Model = p.Model
+	}
+	for _, id := range o.EOS {
+		if !slices.Contains(r.EOS, id) {
+			r.EOS = append(slices.Clip(r.EOS), id)
+		}
 	}
 	r.Vocab = max(m.VocabSize(), o.Vocab)
 	if t := r.Tokenizer; t != nil {

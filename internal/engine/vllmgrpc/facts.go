@@ -59,7 +59,31 @@ func readModelInfo(f *engine.Facts, answer []byte) error {
 		return errors.New("it names no model")
 	}
 	f.Models = []engine.ModelInfo{{ID: id, Root: f.ModelPath, OwnedBy: "vllm", MaxModelLen: amount(int64(m.MaxContextLength))}}
+	f.Tokens = tokenFacts(&m)
 	return nil
+}
+
+// Bounds of what an engine tells of its model's tokens.
+const (
+	maxEOS      = 64
+	maxVocab    = 1 << 24
+	maxSampling = 4 << 10 // bytes
+)
+
+func tokenFacts(m *vllmpb.GetModelInfoResponse) *engine.TokenFacts {
+	t := &engine.TokenFacts{}
+	if m.VocabSize <= maxVocab {
+		t.Vocab = int64(m.VocabSize)
+	}
+	for _, id := range m.EosTokenIds[:min(len(m.EosTokenIds), maxEOS)] {
+		if id >= 0 {
+			t.EOS = append(t.EOS, uint32(id))
+		}
+	}
+	if s := m.DefaultSamplingParamsJson; len(s) <= maxSampling {
+		t.Sampling = s
+	}
+	return t
 }
 
 func readServerInfo(f *engine.Facts, answer []byte) error {

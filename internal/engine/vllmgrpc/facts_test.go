@@ -28,7 +28,8 @@ func engineInfo() *vllmpb.GetServerInfoResponse {
 }
 
 func modelInfo() *vllmpb.GetModelInfoResponse {
-	return &vllmpb.GetModelInfoResponse{ModelPath: "org/tiny", ServedModelName: "tiny", MaxContextLength: 1024, VocabSize: 576}
+	return &vllmpb.GetModelInfoResponse{ModelPath: "org/tiny", ServedModelName: "tiny", MaxContextLength: 1024, VocabSize: 576,
+		EosTokenIds: []int32{2, -1, 7}, DefaultSamplingParamsJson: `{"top_k": 20}`}
 }
 
 func all() *engine.Registry {
@@ -52,6 +53,9 @@ func TestFactsOfAnEngine(t *testing.T) {
 	if f.Connector != engine.ConnectorNIXL || f.PageSize != 32 || f.MaxRunningRequests != 16 || f.DPSize != 2 || f.Fingerprint == 0 ||
 		!slices.Equal(f.Names(), []string{"tiny"}) || f.MaxModelLen() != 1024 || f.CacheType != "auto" {
 		t.Errorf("the facts are %+v", f)
+	}
+	if want := (&engine.TokenFacts{Vocab: 576, EOS: []uint32{2, 7}, Sampling: `{"top_k": 20}`}); !f.Tokens.Same(want) {
+		t.Errorf("of its tokens it tells %+v, want %+v", f.Tokens, want)
 	}
 	d := Dialect{}
 	_, body, _ := ask(ep)(t.Context(), engine.Question{Path: d.LoadsPath()})
@@ -273,5 +277,12 @@ func TestRankThatIsNotThere(t *testing.T) {
 	}
 	if (Dialect{}).RankMissing(400, []byte("temperature is out of range")) {
 		t.Error("another number out of range is taken for a rank's")
+	}
+}
+
+func TestWhatAnEngineTellsOfTokensIsBounded(t *testing.T) {
+	f := tokenFacts(&vllmpb.GetModelInfoResponse{VocabSize: 1 << 30, EosTokenIds: make([]int32, 1000), DefaultSamplingParamsJson: strings.Repeat("x", maxSampling+1)})
+	if f.Vocab != 0 || len(f.EOS) > maxEOS || f.Sampling != "" {
+		t.Errorf("%+v", f)
 	}
 }
