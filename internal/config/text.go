@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"net/url"
 	"strings"
 )
 
@@ -58,8 +59,9 @@ func (t *Text) TokenizerPath(model string) string {
 	return everyone
 }
 
-// checkText refuses two paths for one model.
+// checkText refuses two paths for one model, and URLs that are none.
 func (l *loader) checkText() {
+	l.checkRenderer()
 	const path = "text.tokenizer_path"
 	if !l.good(path) {
 		return
@@ -77,5 +79,17 @@ func (l *loader) checkText() {
 			l.fail(path, l.source(path), string(p), "the model %q has two paths", clip(model))
 		}
 		seen[model] = true
+	}
+}
+
+// checkRenderer refuses what no renderer can be reached at.
+func (l *loader) checkRenderer() {
+	const path = "text.renderer_url"
+	if !l.good(path) || l.cfg.Text.RendererURL == "" {
+		return
+	}
+	u, err := url.Parse(l.cfg.Text.RendererURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		l.blame(path, "must be like http://HOST:PORT")
 	}
 }

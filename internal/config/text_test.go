@@ -29,3 +29,13 @@ func TestTokenizerPaths(t *testing.T) {
 		}
 	}
 }
+
+func TestRendererURL(t *testing.T) {
+	for url, good := range map[string]bool{
+		"http://a:1": true, "https://a/x": true, "": true, "a:1": false, "ftp://a": false, "http://": false, "http://a?b": false, "http://u@a": false,
+	} {
+		if _, _, err := Load([]string{"--renderer-url", url}, nil, nil); (err == nil) != good {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}

@@ -25,6 +25,8 @@ func (x *placement) findText() *failure {
 	case openai.RouteChatCompletions, openai.RouteCompletions, openai.RouteMessages, openai.RouteResponses, openai.RouteEmbeddings:
 	case openai.RouteTokenize, openai.RouteDetokenize, openai.RouteCountTokens:
 		x.plan.answersHere = true
+	case openai.RouteStoredResponse:
+		return &failure{reason: reasonBadRequest, local: noStoredResponse("engines that speak gRPC store none")}
 	default:
 		e := openai.RouteNotFound(x.pattern())
 		e.Message += ": the engines of this model speak gRPC, which has nothing like it"
@@ -100,43 +102,48 @@ const smallText = 4 << 10
 
 var errPatience = errors.New("the client's patience is over")
 
-// turn is that of the request's client.
+// turn is that of the request's client, which waits for it as long as it lets its request
+// wait for ranks.
 func (x *request) turn(ctx context.Context, bytes int, work func(ctx context.Context) error) error {
 	if bytes <= smallText || x.d.opts.TextQueue == nil {
 		return work(ctx)
 	}
-	return x.d.opts.TextQueue.Do(ctx, x.call.Client, bytes, work)
+	wait := ctx
+	if patience, limited := x.d.classes.MaxQueueOf(x.call.Header); limited {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeoutCause(ctx, max(patience, leastWait), errPatience)
+		defer cancel()
+	}
+	return x.d.opts.TextQueue.Do(wait, x.call.Client, bytes, func(context.Context) error { return work(ctx) })
 }
+
+// leastWait is how long a client waits for the turn of its text that does not wait at all: it
+// comes at once if nobody else has text.
+const leastWait = time.Millisecond
 
 // encode makes tokens of the request's text with read. The time belongs to what the client
 // lets its request wait.
 func (x *request) encode(read func(ctx context.Context) error) *failure {
-	ctx := context.Context(&x.ctx)
-	patience, limited := x.d.classes.MaxQueueOf(x.call.Header)
-	if limited {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, patience, errPatience)
-		defer cancel()
-	}
 	began := mono.Now()
-	err := read(ctx)
+	err := read(&x.ctx)
 	took := mono.Now().Sub(began)
 	x.call.Record.Encoded += took
 	if err == nil {
 		x.d.metrics.text.encoded(took)
 		return nil
 	}
-	return x.encodingFailure(ctx, err, patience)
+	return x.encodingFailure(err)
 }
 
 // encodingFailure is why no tokens were made of a text.
-func (x *request) encodingFailure(ctx context.Context, err error, patience time.Duration) *failure {
+func (x *request) encodingFailure(err error) *failure {
 	if cause := x.ctx.ended(); cause != nil {
 		return x.clientEnd(cause)
 	}
-	if ctx.Err() != nil {
+	if errors.Is(err, errPatience) {
+		patience, _ := x.d.classes.MaxQueueOf(x.call.Header)
 		info := openai.AdmissionInfo{Gate: "text", Resource: "text", Retryable: true}
-		return &failure{reason: reasonDeadline, err: errPatience,
+		return &failure{reason: reasonDeadline, err: err,
 			local: openai.QueueDeadlineExceeded(patience, info, time.Second, x.d.cfg.Admission.OverloadStatus)}
 	}
 	if errors.Is(err, queue.ErrFull) {

@@ -286,8 +286,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A client that leaves ends the reading of its text, and so does its own limit to wait, with
-// the answer of a limit to wait.
+// A client that leaves ends the reading of its text.
 func TestReadingEndsWithTheClient(t *testing.T) {
 	t.Parallel()
 	for name, takes := range map[string]bool{"tokens": true, "text": false} {
@@ -316,15 +315,44 @@ func TestReadingEndsWithTheClient(t *testing.T) {
 			if rec := r.waitRecord(0); rec.Reason != reasonClientGone || rec.Attempts != 0 {
 				t.Errorf("%+v", rec)
 			}
-			a := r.chat("", "X-Sluice-Max-Queue-Ms", "30")
-			if a.status != http.StatusTooManyRequests || a.code() != reasonDeadline {
-				t.Errorf("%d %s", a.status, a.body)
-			}
-			if err := <-ended; !errors.Is(err, errPatience) {
-				t.Error(err)
-			}
 			r.idle()
 		})
+	}
+}
+
+// A client waits for the turn of its text as long as it lets its request wait, and one that
+// does not wait at all is served if it need not.
+func TestPatienceForTheTurn(t *testing.T) {
+	t.Parallel()
+	long := `{"model":"sim-model","prompt":"` + strings.Repeat("word ", 2000) + `"}`
+	for _, takes := range []bool{true, false} {
+		q := queue.New(1, 0)
+		change := func(o *rigOptions) { o.bounds.TextQueue = q }
+		text := Text{Reader: new(byteReader)}
+		var r *rig
+		if takes {
+			r, _ = textRig(t, true, text, change)
+		} else {
+			o := rigOptions{sim: sim.Options{Regular: 1}, bounds: Options{Texts: func(string) Text { return text }}}
+			change(&o)
+			r = newRig(t, o)
+		}
+		if a := r.do(t.Context(), "/v1/completions", long, "X-Sluice-Max-Queue-Ms", "0"); a.status != http.StatusOK {
+			t.Errorf("nobody else has text: %d %s", a.status, a.body)
+		}
+		begun, end := make(chan struct{}), make(chan struct{})
+		go func() {
+			_ = q.Do(context.Background(), "other", 1, func(context.Context) error { close(begun); <-end; return nil })
+		}()
+		<-begun
+		for _, ms := range []string{"0", "30"} {
+			a := r.do(t.Context(), "/v1/completions", long, "X-Sluice-Max-Queue-Ms", ms)
+			if a.status != http.StatusTooManyRequests || a.code() != reasonDeadline {
+				t.Errorf("%s ms: %d %s", ms, a.status, a.body)
+			}
+		}
+		close(end)
+		r.idle()
 	}
 }
 

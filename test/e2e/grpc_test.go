@@ -345,3 +345,59 @@ func TestGRPCBesideHTTP(t *testing.T) {
 		send(client, http.MethodPost, r.url()+"/v1/chat/completions", strings.Replace(body, "sim-model", model, 1)).wait(t).good(t)
 	}
 }
+
+// With conditional disaggregation a second turn runs whole on the decode worker that holds the
+// first, as it does by HTTP; what is held is known by token ids.
+func TestGRPCBypass(t *testing.T) {
+	t.Parallel()
+	r := startGRPC(t, "pair", "--conditional-disagg-enabled", "--conditional-disagg-eff-isl-threshold", "700")
+	client := clients(t)
+	prompt := strings.Repeat("some words that both turns begin with. ", 100)
+	ask := func(more string) *answer {
+		a := send(client, http.MethodPost, r.url()+"/v1/completions", fmt.Sprintf(`{"model":"sim-model","max_tokens":3,"prompt":%q}`, prompt+more)).wait(t)
+		a.good(t)
+		return a
+	}
+	prefills := func() int { return r.fleet.stats("prefill-0").Requests + r.fleet.stats("prefill-1").Requests }
+	before := prefills() // the engine was asked how it makes tokens
+	ask("")
+	if n := prefills() - before; n != 1 {
+		t.Fatalf("the first turn had %d prefills", n)
+	}
+	// The engine tells of its blocks when it has them.
+	eventually(t, "a turn runs whole on decode", func() string {
+		before := prefills()
+		a := ask(" And then some.")
+		if n := prefills() - before; n != 0 {
+			return fmt.Sprint(n, " prefills")
+		}
+		if line := r.accessLine(a.id); line["prefill"] != nil || line["cache_why"] != "holder" {
+			t.Errorf("access line %v", line)
+		}
+		return ""
+	})
+	before = prefills()
+	ask(strings.Repeat(" many other words, none of which anybody has", 400))
+	if n := prefills() - before; n != 1 {
+		t.Errorf("a prompt of many new tokens had %d prefills", n)
+	}
+}
+
+// What classes book of a text are its tokens as the engine counts them.
+func TestGRPCClassesBookCountedTokens(t *testing.T) {
+	t.Parallel()
+	fleet := startSim(t, append([]string{"--grpc", "--prefill", "1", "--decode", "1", "--decode-step", "1h"}, smallKV...)...)
+	r, _ := startClasses(t, fleet, twoClasses)
+	prompt := strings.Repeat("word ", 100)
+	a := send(clients(t), http.MethodPost, r.url()+"/tokenize", fmt.Sprintf(`{"model":"sim-model","prompt":%q}`, prompt)).wait(t)
+	var counted struct{ Count int64 }
+	if err := json.Unmarshal([]byte(a.body), &counted); err != nil || counted.Count < 50 {
+		t.Fatalf("%v %s", err, a)
+	}
+	c := send(clients(t), http.MethodPost, r.url()+"/v1/completions", fmt.Sprintf(`{"model":"sim-model","max_tokens":2,"prompt":%q}`, prompt))
+	want := (counted.Count + 9) / 10
+	r.waitGate("its blocks are booked on decode", func(d gateDoc) bool { return d.decodeBlocks() == want })
+	c.cancel()
+	c.wait(t)
+	eventually(t, "all holds are given back", r.held)
+}
