@@ -202,3 +202,46 @@ func TestCloseEndsAReaderThatRanAhead(t *testing.T) {
 	s.Close()
 	soon(t, gone, "the end of the call at the engine")
 }
+
+// Large messages are not read ahead by their number.
+func TestReaderIsBoundedInBytes(t *testing.T) {
+	e := startEngine(t, "127.0.0.1:0", func(s grpc.ServerStream, in []byte) error {
+		big := make([]byte, 1<<20)
+		for i := range 100 {
+			if i >= 20 {
+				in = big
+			}
+			if err := s.SendMsg(in); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	c := channelTo(t, e.addr)
+	s := openStream(context.Background(), t, c, "x", upstream.Limits{})
+	for range 20 { // so many that a reader takes over
+		if _, err := s.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.(*stream).reader == nil {
+		t.Fatal("no reader")
+	}
+	for range 50 { // what comes in the time of other calls
+		short := openStream(context.Background(), t, c, "y", upstream.Limits{})
+		if _, err := short.Next(); err != nil {
+			t.Fatal(err)
+		}
+		short.Close()
+	}
+	if n := s.Ready(); n > 2 {
+		t.Errorf("%d messages of 1 MiB were read ahead", n)
+	}
+	n := 20
+	for range 80 {
+		if _, err := s.Next(); err != nil {
+			t.Fatalf("message %d: %v", n, err)
+		}
+		n++
+	}
+}

@@ -14,9 +14,11 @@ const (
 	// fastGap of the one before.
 	fastMessages = 4
 	fastGap      = time.Millisecond
-	// readAhead is how many messages a reader takes before they are asked for. What comes
-	// beyond is held back by flow control.
-	readAhead = 32
+	// readAhead is how many messages a reader takes before they are asked for, and
+	// readAheadBytes how many bytes of them, the last one not counted. What comes beyond is
+	// held back by flow control.
+	readAhead      = 32
+	readAheadBytes = 64 << 10
 )
 
 // reader receives the messages of a fast stream on a goroutine of its own, so that those that
@@ -34,6 +36,7 @@ type reader struct {
 	// guarded by mu
 	queue   [readAhead]mem.BufferSlice
 	at, n   int // the messages are queue[at], …, n of them
+	bytes   int // in the queue
 	err     error
 	waiting bool // the caller
 	full    bool // the reader waits
@@ -56,7 +59,8 @@ func (r *reader) run() {
 		} else {
 			r.queue[(r.at+r.n)%readAhead] = m.data
 			r.n++
-			r.full = r.n == readAhead
+			r.bytes += m.data.Len()
+			r.full = r.n == readAhead || r.bytes >= readAheadBytes
 		}
 		wake, full := r.waiting, r.full
 		r.waiting = false
@@ -94,8 +98,9 @@ func (r *reader) next() (mem.BufferSlice, error) {
 	r.queue[r.at] = nil
 	r.at = (r.at + 1) % readAhead
 	r.n--
+	r.bytes -= m.Len()
 	// Not at once, or the two would take turns message by message.
-	room := r.full && r.n <= readAhead/2
+	room := r.full && r.n <= readAhead/2 && r.bytes <= readAheadBytes/2
 	if room {
 		r.full = false
 	}
