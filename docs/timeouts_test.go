@@ -74,6 +74,7 @@ var packages = map[string]string{
 
 // unnoticed are the times of the code that nobody outside it notices.
 var unnoticed = map[string]string{
+	"dispatch.leastWait":             "how long a text waits for its turn whose client does not wait at all",
 	"fleet.leastLook":                "bounds how often a rank is looked at with tiny settings",
 	"admission.recheckEvery":         "a safety net: what it finds is a fault",
 	"admission.refreshApart":         "how seldom hints of waiting requests are looked through",
