@@ -278,6 +278,10 @@ func upstreamReason(e *upstream.Error) string {
 	case upstream.KindClosed:
 		return "it closed the connection before its answer was whole"
 	case upstream.KindMalformed:
+		var rule *upstream.RuleError
+		if errors.As(e, &rule) {
+			return "its answer breaks the rules of its contract: " + rule.Rule
+		}
 		return "its answer is not valid HTTP"
 	case upstream.KindTooLarge:
 		return "a part of its answer is larger than allowed"

@@ -84,6 +84,12 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s %s: %s: %s", what, e.Addr, e.Kind, e.Err)
 }
 
+// RuleError is the cause of an error of kind [KindMalformed] where the answer came as it should, by
+// gRPC, and what it says breaks the rules of the engine's contract. Its words are not the engine's.
+type RuleError struct{ Rule string }
+
+func (e *RuleError) Error() string { return e.Rule }
+
 // Unwrap gives the cause, and for a custom cause of a context also the context's
 // own error, so that errors.Is(err, context.Canceled) holds too.
 func (e *Error) Unwrap() []error {

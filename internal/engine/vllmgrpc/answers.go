@@ -21,7 +21,7 @@ func (c *call) invalid(err error) error {
 
 // malformed is the error of an answer that breaks the rules.
 func (c *call) malformed(err error) error {
-	return &upstream.Error{Op: upstream.OpBody, Kind: upstream.KindMalformed, Addr: c.addr(), Sent: true, Err: err}
+	return &upstream.Error{Op: upstream.OpBody, Kind: upstream.KindMalformed, Addr: c.addr(), Sent: true, Err: &upstream.RuleError{Rule: err.Error()}}
 }
 
 func (c *call) addr() string {

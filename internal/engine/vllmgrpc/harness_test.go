@@ -290,7 +290,8 @@ func readAnswer(resp *upstream.Response) read {
 // malformed tells whether the error is that of an answer that breaks the rules.
 func (r *read) malformed() bool {
 	var e *upstream.Error
-	return errors.As(r.err, &e) && e.Kind == upstream.KindMalformed && upstream.EngineFault(r.err)
+	var rule *upstream.RuleError
+	return errors.As(r.err, &e) && errors.As(r.err, &rule) && rule.Rule != "" && e.Kind == upstream.KindMalformed && upstream.EngineFault(r.err)
 }
 
 // soon waits for c, long enough for any machine.

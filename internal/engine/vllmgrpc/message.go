@@ -3,7 +3,6 @@ package vllmgrpc
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -29,9 +28,9 @@ type message struct {
 }
 
 var (
-	errWire     = errors.New("it is no valid message of the contract")
-	errEmpty    = errors.New("it is neither a chunk nor the end of a sequence")
-	errLogprobs = errors.New("its lists of log probabilities have different lengths")
+	errWire     = errors.New("a message cannot be read")
+	errEmpty    = errors.New("a message is neither a part nor the end of a sequence")
+	errLogprobs = errors.New("lists of log probabilities have different lengths")
 )
 
 // Numbers of fields. A chunk and a complete differ.
@@ -351,7 +350,7 @@ func (l *logprobs) join() error {
 func (m *message) reason() (generate.Finish, error) {
 	switch string(m.finish) {
 	case "":
-		return generate.Running, errors.New("it ends a sequence without a reason")
+		return generate.Running, errors.New("a sequence ends without a reason")
 	case "length":
 		return generate.Length, nil
 	case "abort":
@@ -371,7 +370,7 @@ func (m *message) event(e *generate.Event, prompt, sample int, streamed bool) er
 		e.PromptTokens = int64(m.prompt)
 	}
 	if !m.complete && !streamed {
-		return errors.New("it is a part of an answer that was not to come in parts")
+		return errors.New("an answer that was not to come in parts does")
 	}
 	if !m.complete || !streamed {
 		e.IDs, e.Logprobs, e.PromptLogprobs = m.ids, m.output.list, m.input.list
@@ -382,7 +381,7 @@ func (m *message) event(e *generate.Event, prompt, sample int, streamed bool) er
 	var err error
 	e.MatchedStop, e.MatchedID = string(m.matchedStop), m.matchedID
 	if e.Finish, err = m.reason(); err != nil {
-		return fmt.Errorf("sequence %d: %w", sample, err)
+		return err
 	}
 	return nil
 }
