@@ -70,7 +70,11 @@ func place(x *request) *failure {
 		x.plan.ungated.spec = p.spec
 		return f
 	}
-	return p.do(gatedSteps)
+	f := p.do(gatedSteps)
+	if f == nil {
+		x.dropCounted()
+	}
+	return f
 }
 
 func (x *placement) do(steps []step) *failure {

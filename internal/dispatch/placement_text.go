@@ -158,6 +158,18 @@ func (x *request) encodingFailure(err error) *failure {
 	return f
 }
 
+// dropCounted lets go of the ids of prompts that are not sent: they were booked and hashed.
+func (x *request) dropCounted() {
+	if x.plan.counted == nil {
+		return
+	}
+	if n := 4 * lengths(x.plan.counted); n > freeAnswer && x.call.Memory != nil {
+		x.call.Memory.ReleaseMemory(int(n))
+		x.answers.Add(-n)
+	}
+	x.plan.counted = nil
+}
+
 // holdIDs counts the memory of the token ids, which are kept as long as the request lasts.
 func (x *request) holdIDs() *failure {
 	n := int(4 * lengths(x.plan.prompts()))

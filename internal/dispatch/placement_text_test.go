@@ -215,19 +215,22 @@ func saidMet(path, body string) bool {
 // The gate books the tokens that were counted, for engines that take tokens and for others.
 func TestCountedTokensAreBooked(t *testing.T) {
 	t.Parallel()
-	prompt := strings.Repeat("x", 3000) // about 750 tokens by the estimate
+	prompt := strings.Repeat("x", 6000) // about 1500 tokens by the estimate
 	for name, path := range map[string]string{"chat": "/v1/chat/completions", "batch": "/v1/completions"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			reader := new(byteReader)
 			r := newRig(t, rigOptions{sim: sim.Options{Regular: 1}, bounds: Options{Texts: func(string) Text { return Text{Reader: reader} }}})
-			body, want := `{"model":"sim-model","messages":[{"role":"user","content":"`+prompt+`"}],"max_tokens":2}`, int64(3000)
+			body, want := `{"model":"sim-model","messages":[{"role":"user","content":"`+prompt+`"}],"max_tokens":2}`, int64(6000)
 			if name == "batch" {
-				body, want = `{"model":"sim-model","prompt":["`+prompt+`","`+prompt+`"],"n":2,"max_tokens":2}`, 6000
+				body, want = `{"model":"sim-model","prompt":["`+prompt+`","`+prompt+`"],"n":2,"max_tokens":2}`, 12_000
 			}
 			x := placed(t, r, path, body)
 			if x.ticket.PromptTokens != want || !x.prompt.IsExact() {
 				t.Errorf("%d tokens, exact: %v, want %d", x.ticket.PromptTokens, x.prompt.IsExact(), want)
+			}
+			if x.plan.counted != nil || x.answers.Load() != 0 {
+				t.Errorf("%d bytes of ids are kept", x.answers.Load())
 			}
 			x.leave()
 			if reader.reads.Load() != 1 {
@@ -242,7 +245,7 @@ func placed(t *testing.T, r *rig, path, body string) *request {
 	t.Helper()
 	route := map[string]openai.Route{"/v1/chat/completions": openai.RouteChatCompletions, "/v1/completions": openai.RouteCompletions}[path]
 	p := mustPeekRoute(t, route, body)
-	x := &request{d: &r.d.services, call: &Call{Route: route, Path: path, Peeked: p, Header: http.Header{}, Arrived: time.Now()}}
+	x := &request{d: &r.d.services, call: &Call{Route: route, Path: path, Peeked: p, Header: http.Header{}, Arrived: time.Now(), Memory: &countedMemory{limit: 1 << 20}}}
 	x.refs.Store(1)
 	x.bodyRefs.Store(1)
 	if f := place(x); f != nil {
