@@ -2,6 +2,7 @@ package chattemplate
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,22 +18,38 @@ import (
 // ParseJSON reads one JSON value: objects keep the order of their keys, and whole numbers are ints. It refuses what nests deeper than maxDepth, strings that are not
 // valid Unicode (lone surrogates too), and what follows the value. Of a key that comes twice the last value counts, as in Python.
 func ParseJSON(data []byte, maxDepth int) (Value, error) {
-	d := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
-	v, err := parseJSON(d, maxDepth)
+	return ParseJSONContext(context.Background(), data, maxDepth)
+}
+
+// ParseJSONContext is ParseJSON until ctx ends, whose error it then returns.
+func ParseJSONContext(ctx context.Context, data []byte, maxDepth int) (Value, error) {
+	p := &jsonParser{d: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true)), ctx: ctx}
+	v, err := p.value(maxDepth)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := d.ReadToken(); err != io.EOF {
+	if _, err := p.d.ReadToken(); err != io.EOF {
 		return nil, errors.New("more than one JSON value")
 	}
 	return v, nil
 }
 
-func parseJSON(d *jsontext.Decoder, maxDepth int) (Value, error) {
+type jsonParser struct {
+	d      *jsontext.Decoder
+	ctx    context.Context
+	values int
+}
+
+func (p *jsonParser) value(maxDepth int) (Value, error) {
 	if maxDepth < 0 {
 		return nil, errors.New("the JSON nests too deep")
 	}
-	t, err := d.ReadToken()
+	if p.values++; p.values%checkEvery == 0 {
+		if err := p.ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	t, err := p.d.ReadToken()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the JSON: %w", err)
 	}
@@ -47,30 +64,30 @@ func parseJSON(d *jsontext.Decoder, maxDepth int) (Value, error) {
 		return jsonNumber(t.String())
 	case '[':
 		l := &List{}
-		for d.PeekKind() != ']' {
-			item, err := parseJSON(d, maxDepth-1)
+		for p.d.PeekKind() != ']' {
+			item, err := p.value(maxDepth - 1)
 			if err != nil {
 				return nil, err
 			}
 			l.items = append(l.items, item)
 		}
-		_, err := d.ReadToken()
+		_, err := p.d.ReadToken()
 		return l, err
 	case '{':
 		o := &Dict{}
-		for d.PeekKind() != '}' {
-			key, err := d.ReadToken()
+		for p.d.PeekKind() != '}' {
+			key, err := p.d.ReadToken()
 			if err != nil {
 				return nil, fmt.Errorf("cannot read the JSON: %w", err)
 			}
 			name := key.String()
-			value, err := parseJSON(d, maxDepth-1)
+			value, err := p.value(maxDepth - 1)
 			if err != nil {
 				return nil, err
 			}
 			o.Set(name, value)
 		}
-		_, err := d.ReadToken()
+		_, err := p.d.ReadToken()
 		return o, err
 	}
 	return nil, errors.New("cannot read the JSON")

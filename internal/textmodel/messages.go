@@ -1,6 +1,7 @@
 package textmodel
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -29,8 +30,11 @@ var ignored = map[string]bool{
 }
 
 // readChat makes of a body what vLLM's HTTP server gives to the template: its fields in the order in which that has them, defaults filled in, unknown ones left out.
-func (m *Model) readChat(body []byte) (*chat, error) {
-	v, err := chattemplate.ParseJSON(body, maxDepth)
+func (m *Model) readChat(ctx context.Context, body []byte) (*chat, error) {
+	v, err := chattemplate.ParseJSONContext(ctx, body, maxDepth)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return nil, &RequestError{Message: err.Error(), Err: err}
 	}

@@ -131,7 +131,7 @@ func (m *Model) renderText(ctx context.Context, body []byte) (text string, addSp
 	if m.refusal != nil {
 		return "", false, m.refusal
 	}
-	in, err := m.readChat(body)
+	in, err := m.readChat(ctx, body)
 	if err != nil {
 		return "", false, err
 	}

@@ -316,6 +316,47 @@ func TestRenderingEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestReadingARequestEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := chattemplate.ParseJSONContext(ctx, []byte("["+strings.Repeat("1,", 10_000)+"1]"), 10)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Whatever the body is, there are token ids or a *RequestError.
+func FuzzRenderChat(f *testing.F) {
+	data, err := os.ReadFile(filepath.Join("testdata", "bodies.json"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	var bodies []json.RawMessage
+	if err := json.Unmarshal(data, &bodies); err != nil {
+		f.Fatal(err)
+	}
+	for _, body := range bodies {
+		f.Add([]byte(body))
+	}
+	var t testing.T
+	var models []*Model
+	for _, name := range []string{"chatml-tools", "macros-xml", "channels"} {
+		source, err := os.ReadFile(filepath.Join("..", "chattemplate", "testdata", name+".jinja"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		models = append(models, modelOf(&t, map[string]any{templateFile: string(source)}))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, m := range models {
+			var request *RequestError
+			if _, err := m.RenderChat(context.Background(), body); err != nil && !errors.As(err, &request) {
+				t.Errorf("got %v", err)
+			}
+		}
+	})
+}
+
 func TestTemplateTellsOfAnswers(t *testing.T) {
 	for source, want := range map[string]Formats{
 		"{{ messages }}": {},
