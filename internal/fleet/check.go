@@ -23,6 +23,8 @@ type prober interface {
 	// changed reports, by a few cheap requests, whether w is another engine than
 	// before, or serves something else.
 	changed(ctx context.Context, w *Worker, before *Facts) bool
+	// lost counts the connections that w has ended, as [upstream.Endpoint.Lost].
+	lost(w *Worker) int64
 	// scheduler asks the route that needs the scheduler, answers for a small piece of
 	// work, counters reads the load. An outcome other than OK, denied and unknown is no
 	// answer within the time.
@@ -65,7 +67,7 @@ func (f *Fleet) due(w *Worker, now admission.Instant) {
 // when it seems to be another engine, and every factsInterval.
 func (f *Fleet) factsStaleLocked(w *Worker, now admission.Instant) bool {
 	facts := w.Facts()
-	if !facts.read || facts.Incomplete || w.withheldLocked() || !w.health.healthy {
+	if !facts.read || facts.Incomplete || w.withheldLocked() || !w.health.healthy || f.prober.lost(w) != w.lostBefore {
 		return true
 	}
 	age := now.Sub(w.factsReadAt)
@@ -84,6 +86,7 @@ func (f *Fleet) check(w *Worker, l checkParams, stale, away bool) {
 		// The facts are read before the worker becomes a candidate, so that its first
 		// request finds the right pool; the timeout bounds that delay.
 		ctx, cancel := context.WithTimeout(w.ctx, f.cfg.Health.Timeout)
+		w.lostNow = f.prober.lost(w)
 		facts = f.prober.facts(ctx, w)
 		f.readCapacities(ctx, w, facts)
 		cancel()
@@ -241,12 +244,14 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	halfOpen := f.halfOpenLocked(w, c, now)
 	var changes []admission.Change
 	var news []pairingNews
-	exchanged := false
+	exchanged, lost := false, false
 	// Complete facts from before are better than incomplete ones.
 	if facts != nil && (!facts.Incomplete || !w.Facts().read || w.Facts().Incomplete) {
 		old := w.Facts()
 		w.updateState(facts)
 		w.factsReadAt, w.maybeReplaced = now, false
+		lost = w.lostNow != w.lostBefore
+		w.lostBefore = w.lostNow
 		if exchanged = facts.otherEngine(old); exchanged {
 			f.engineReplacedLocked(w, now, &changes)
 		}
@@ -275,7 +280,7 @@ func (f *Fleet) finishCheck(w *Worker, c checkResult, facts *Facts) {
 	}
 	f.boundCachesLocked(w)
 	f.streams.followLocked(w)
-	f.followTextLocked(w, exchanged)
+	f.followTextLocked(w, exchanged || lost && back, lost)
 	askEvents := f.streams.due(w, facts != nil)
 	f.sched.set(w.event, f.gatheredLocked(w, now.Add(f.jitterLocked(f.pauseLocked(w)))))
 	warnings := w.warnings()

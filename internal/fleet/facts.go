@@ -70,6 +70,8 @@ func (p *httpProber) facts(ctx context.Context, w *Worker) *Facts {
 	return &Facts{Facts: *w.dialects().ReadFacts(ctx, p.asker(w), w.setDialect())}
 }
 
+func (*httpProber) lost(w *Worker) int64 { return w.endpoint.Lost() }
+
 // changed reports, by a few cheap requests, whether w is another engine process than
 // before, or serves other models.
 func (p *httpProber) changed(ctx context.Context, w *Worker, before *Facts) bool {

@@ -32,6 +32,8 @@ type fakeProber struct {
 	asked map[string]int
 	at    map[string]time.Time
 	load  map[string]*loads
+	// losses are the connections that workers have ended, by URL.
+	losses map[string]int64
 	// by URL: what the question for the connector finds or why not, how often it
 	// was asked, what the bootstrap server says
 	connects map[string]string
@@ -238,6 +240,21 @@ func (p *fakeProber) counters(ctx context.Context, w *Worker, _ engine.Dialect, 
 		r.outcome = outcomeBusy
 	}
 	return &engine.Loads{Ranks: slices.Repeat([]RankLoad{s.load}, max(s.ranks, 1))}, r.outcome
+}
+
+func (p *fakeProber) lost(w *Worker) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.losses[w.URL()]
+}
+
+func (p *fakeProber) loses(url string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.losses == nil {
+		p.losses = map[string]int64{}
+	}
+	p.losses[url]++
 }
 
 func (p *fakeProber) facts(_ context.Context, w *Worker) *Facts {

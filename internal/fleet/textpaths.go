@@ -62,7 +62,7 @@ func (f *Fleet) loadPath(path string) {
 	}
 	for _, w := range f.workers {
 		if f.textPathLocked(w) == path {
-			f.followTextLocked(w, false)
+			f.followTextLocked(w, false, false)
 		}
 	}
 	f.publishTextsLocked()

@@ -91,7 +91,8 @@ const (
 type workerText struct {
 	run      int // the number of the reading that counts; 0: none was begun
 	running  bool
-	failures int // to read it, in a row
+	refresh  bool // it is read again, while model is used on
+	failures int  // to read it, in a row
 	model    *textmodel.Model
 	release  func() // gives model back to the store; nil where it is of a path
 	err      error  // why there is no model
@@ -219,15 +220,20 @@ func (w *Worker) dropTextLocked() {
 }
 
 // followTextLocked begins to read the text of w if that is to be done: when its facts were
-// read first, and when it is another engine.
-func (f *Fleet) followTextLocked(w *Worker, exchanged bool) {
+// read first, when it is another engine, and, while what is known is used on, when
+// connections to it were lost, since it may be another then.
+func (f *Fleet) followTextLocked(w *Worker, exchanged, lost bool) {
 	if !w.takesTokens() || !w.Facts().read {
 		return
 	}
 	if exchanged {
 		w.dropTextLocked()
 	}
-	if t := &w.text; !t.running && t.model == nil && t.err == nil {
+	switch t := &w.text; {
+	case t.model != nil && lost && f.textPathLocked(w) == "":
+		t.refresh = true
+		f.readTextLocked(w)
+	case !t.running && t.model == nil && t.err == nil:
 		f.readTextLocked(w)
 	}
 }
@@ -258,7 +264,7 @@ func (f *Fleet) textDue(w *Worker, _ admission.Instant) {
 	t := &w.text
 	switch {
 	case w.removed || w.draining || f.closed:
-	case t.model == nil && !t.running:
+	case (t.model == nil || t.refresh) && !t.running:
 		f.readTextLocked(w)
 	case t.model != nil && t.held:
 		t.held, t.unsure = false, errors.New("it has not answered yet")
@@ -282,7 +288,9 @@ func (f *Fleet) readText(w *Worker, run int, path string) {
 		}
 		return
 	}
-	t.err = err
+	if t.model == nil {
+		t.err = err
+	}
 	if err != nil {
 		t.running = false
 		log := f.log.With("worker", w.url, "id", w.id, "why", err)
@@ -295,7 +303,23 @@ func (f *Fleet) readText(w *Worker, run int, path string) {
 		f.textChangedLocked(w)
 		return
 	}
-	t.model, t.release, t.failures = m, release, 0
+	t.failures, t.refresh = 0, false
+	if t.model != nil && t.model.Digest() == m.Digest() {
+		if release != nil {
+			release()
+		}
+		if known := t.model; !t.checked && t.mismatch == nil {
+			f.texts.checks.start(false, func() { f.checkText(w, run, known) })
+		} else {
+			t.running = false
+		}
+		return
+	}
+	if t.release != nil {
+		t.release()
+	}
+	t.model, t.release = m, release
+	t.checked, t.mismatch = false, nil
 	t.held = !slices.ContainsFunc(f.workers, func(o *Worker) bool {
 		return o != w && o.text.checked && o.text.model != nil && o.text.model.Digest() == m.Digest()
 	})

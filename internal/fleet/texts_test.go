@@ -445,3 +445,39 @@ func TestWhatAnEngineTellsOfItsModel(t *testing.T) {
 		}
 	})
 }
+
+// An engine that does not tell its processes apart may be another one when connections to it
+// were lost. What is known of its text is used until it was read again.
+func TestTextIsReadAgainAfterConnectionsWereLost(t *testing.T) {
+	tokenFleet(t, nil, func(b *testbed, d *tokenDialect) {
+		d.set(grpcA, zipOf(tinyFiles(false), time.Unix(1, 0)), nil)
+		b.up(serves("m"), grpcA)
+		b.pass(5 * time.Second)
+		before, asked := b.Text("m").Model, d.asked(grpcA)
+		b.pass(time.Minute)
+		if n := d.asked(grpcA); n != asked {
+			t.Errorf("it was asked %d times more without a reason", n-asked)
+		}
+		b.prober.loses(grpcA)
+		b.pass(time.Minute)
+		if b.Text("m").Model != before || d.asked(grpcA) != asked+1 {
+			t.Errorf("the same files: asked %d times", d.asked(grpcA)-asked)
+		}
+		d.set(grpcA, nil, errors.New("not now"))
+		b.prober.loses(grpcA)
+		b.pass(20 * time.Second)
+		b.wantCandidates(grpcA)
+		if b.Text("m").Model != before {
+			t.Error("what was known is not used on")
+		}
+		d.set(grpcA, zipOf(tinyFiles(true), time.Unix(1, 0)), nil)
+		b.pass(2 * time.Minute)
+		b.wantCandidates(grpcA)
+		if m := b.Text("m").Model; m == nil || m.Digest() == before.Digest() {
+			t.Error("the text is that of the engine before")
+		}
+		if s := b.texts.store.Stats(); s.Models != 1 {
+			t.Errorf("the store holds %+v", s)
+		}
+	})
+}

@@ -76,6 +76,7 @@ type Worker struct {
 	// owned by the check that runs
 	connectorProbes   int // times it was asked for its connector
 	connectorProbedAt admission.Instant
+	lostNow           int64 // Endpoint.Lost when the facts are read
 
 	// guarded by Fleet.mu
 	// inheritedConnector is the connector of a decode worker for which none is set: that of
@@ -100,6 +101,7 @@ type Worker struct {
 	inGate             bool              // its ranks are registered there
 	oldRanks           []*admission.Rank // earlier registrations of its ranks that may have holds
 	factsReadAt        admission.Instant // when they were last read whole
+	lostBefore         int64             // Endpoint.Lost then
 	checking           bool
 	kvSources          kvEventSources
 	text               workerText

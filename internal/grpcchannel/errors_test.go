@@ -283,3 +283,28 @@ func TestFramesThatAreWrong(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 }
+
+// Connections that the engine ends are counted: another may be at its address then. Those
+// that are closed here are not.
+func TestLostConnectionsAreCounted(t *testing.T) {
+	e := startEngine(t, "127.0.0.1:0", echo)
+	ep := endpoint(t, "grpc://"+e.addr, nil)
+	call := func() {
+		t.Helper()
+		if _, err := ep.Channel().Invoke(context.Background(), method, nil, upstream.CallOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call()
+	ep.CloseIdle()
+	call()
+	if n := ep.Lost(); n != 0 {
+		t.Errorf("%d connections are said to be lost", n)
+	}
+	e.Stop()
+	for end := time.Now().Add(10 * time.Second); ep.Lost() != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are said to be lost, want 1", ep.Lost())
+		}
+	}
+}

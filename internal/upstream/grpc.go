@@ -23,6 +23,37 @@ type grpc struct {
 	dialer  func(ctx context.Context, network, addr string) (net.Conn, error) // counts
 
 	open atomic.Int64 // connections
+	lost atomic.Int64 // connections that the other end has ended
+}
+
+// watchedConn counts a connection that ends before it is closed here.
+type watchedConn struct {
+	net.Conn
+	lost *atomic.Int64
+	over atomic.Bool
+}
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && !c.over.Swap(true) {
+		c.lost.Add(1)
+	}
+	return n, err
+}
+
+func (c *watchedConn) Close() error {
+	c.over.Store(true)
+	return c.Conn.Close()
+}
+
+// Lost counts the connections that the engine, or the network, has ended: after that another
+// process may be at its address. It is 0 for engines by HTTP, which end idle connections as
+// they like.
+func (e *Endpoint) Lost() int64 {
+	if t, ok := e.t.(*grpc); ok {
+		return t.lost.Load()
+	}
+	return 0
 }
 
 var errNoGRPC = errors.New("this program has no gRPC")
@@ -68,7 +99,7 @@ func (t *grpc) dial(ctx context.Context) (net.Conn, error) {
 		c, err = handshake(ctx, c, t.tls)
 	}
 	if err == nil {
-		return c, nil
+		return &watchedConn{Conn: c, lost: &t.lost}, nil
 	}
 	out := &Error{Op: op, Kind: KindOther, Addr: e.addr, Err: err}
 	classify(out, err)
