@@ -256,7 +256,7 @@ func TestGRPCRetries(t *testing.T) {
 	} {
 		t.Run(worker, func(t *testing.T) {
 			t.Parallel()
-			r := startGRPC(t, "pair")
+			r := startGRPC(t, "pair", "--policy", "round_robin") // by caches, the other one might have all
 			r.fleet.fault(worker, fault)
 			for range 8 {
 				send(clients(t), http.MethodPost, r.url()+"/v1/chat/completions", apiBodies(3, streamed)["/v1/chat/completions"]).wait(t).good(t)
