@@ -137,6 +137,16 @@ func (r *renderer) mustHash(key Value, line int) {
 	if !hashable(key) {
 		r.fail(Runtime, line, "unhashable type: '%s'", typeName(key))
 	}
+	r.readKey(key)
+}
+
+// readKey counts the reading of a key, which is compared with others, and printed if it is a tuple.
+func (r *renderer) readKey(key Value) {
+	if s, ok := asString(key); ok {
+		r.read(len(s))
+	} else if t, ok := key.(*Tuple); ok && len(t.items) > 0 {
+		r.read(maxTupleKey)
+	}
 }
 
 func (r *renderer) arguments(p passedArguments, s *scope, line int) *arguments {
@@ -210,6 +220,7 @@ func (r *renderer) item(object, key Value, line int) Value {
 	switch o := object.(type) {
 	case *Dict:
 		if hashable(key) {
+			r.readKey(key)
 			if v, ok := o.get(key); ok {
 				return v
 			}

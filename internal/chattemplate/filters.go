@@ -138,11 +138,17 @@ func escapeFilter(r *renderer, line int, v Value, _ *arguments) Value {
 	return safe(r.escape(r.str(v, line)))
 }
 
+// longestNumber is the most bytes of a text that is read as a number.
+const longestNumber = 1000
+
 // underscores are between digits only.
 var underscores = regexp.MustCompile(`^[^_]*([0-9]_[0-9][^_]*)*$`)
 
 // parseFloat reads a float as Python's float(str) does.
 func parseFloat(s string) (float64, bool) {
+	if len(s) > longestNumber {
+		return 0, false
+	}
 	s = strings.ToLower(trim(s))
 	digits := strings.TrimLeft(s, "+-")
 	if !underscores.MatchString(s) {
@@ -181,10 +187,10 @@ func intFilter(r *renderer, line int, v Value, a *arguments) Value {
 		r.failUndefined(u, line)
 	}
 	f, isFloat := v.(float64)
-	if s, ok := asString(v); ok {
+	if s, ok := asString(v); ok && len(s) <= longestNumber {
 		base := a.number(r, line, 1, "base", 10)
 		digits := strings.ReplaceAll(trim(s), "_", "")
-		if len(digits) < 1000 && (base == 0 || base >= 2 && base <= 36) {
+		if base == 0 || base >= 2 && base <= 36 {
 			if base == 16 || base == 8 || base == 2 {
 				for _, prefix := range map[int][]string{16: {"0x", "0X"}, 8: {"0o", "0O"}, 2: {"0b", "0B"}}[base] {
 					digits = strings.TrimPrefix(digits, prefix)

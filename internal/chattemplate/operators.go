@@ -11,7 +11,11 @@ func (r *renderer) equal(a, b Value) bool {
 	r.step(1)
 	if x, ok := asString(a); ok {
 		y, ok := asString(b)
-		return ok && x == y
+		if !ok || len(x) != len(y) {
+			return false
+		}
+		r.read(len(x))
+		return x == y
 	}
 	if isNumber(a) && isNumber(b) {
 		return compareNumbers(a, b) == 0
@@ -114,6 +118,7 @@ func (r *renderer) order(a, b Value, line int, op string) int {
 	x, okX := asString(a)
 	y, okY := asString(b)
 	if okX && okY {
+		r.read(min(len(x), len(y)))
 		return strings.Compare(x, y)
 	}
 	_, tupleA := a.(*Tuple)

@@ -234,14 +234,17 @@ func init() {
 		},
 		"isascii": func(r *renderer, line int, s string, a *arguments) Value {
 			a.need(r, line, 0, 0)
+			r.read(len(s))
 			return strings.IndexFunc(s, func(c rune) bool { return c >= utf8.RuneSelf }) < 0
 		},
 		"islower": func(r *renderer, line int, s string, a *arguments) Value {
 			a.need(r, line, 0, 0)
+			r.read(len(s))
 			return strings.IndexFunc(s, unicode.IsUpper) < 0 && strings.IndexFunc(s, unicode.IsLower) >= 0
 		},
 		"isupper": func(r *renderer, line int, s string, a *arguments) Value {
 			a.need(r, line, 0, 0)
+			r.read(len(s))
 			return strings.IndexFunc(s, unicode.IsLower) < 0 && strings.IndexFunc(s, unicode.IsUpper) >= 0
 		},
 		"count": func(r *renderer, line int, s string, a *arguments) Value {

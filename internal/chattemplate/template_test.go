@@ -58,3 +58,21 @@ func TestRenderEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// What a render reads of long strings counts as steps, so that no loop over one is cheap by the count and long by the clock.
+func TestReadingLongStringsCounts(t *testing.T) {
+	for _, e := range []string{
+		"s | length", "s | wordcount", "s is lower", "s.isascii()", "s.islower()", "s.isalpha()", "s == u", "s < u", "'y' in s", "s.find('y')", "s.count('y')",
+		"s.split('y') | first", "s.replace('y', 'z')", "s | trim", "s.strip()", "s.upper()", "s[5]", "s[-1]", "{s: 1}[s]", "{'x': 1}[s]", "{(s, 1): 1} is mapping",
+		"s.splitlines() | length", "s.partition('y')[1]", "s.startswith('a', 5)", "s | tojson | length", "s ~ '' | length", "[s] == [u]", "s in [u]",
+	} {
+		source := `{% set s = "x" * 1000000 %}{% set u = "x" * 1000000 %}{% for i in range(10000) %}{% set v = ` + e + ` %}{% endfor %}`
+		tm, err := Parse(source, Options{MaxSteps: 100_000, MaxBytes: 1 << 40})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tm.Render(context.Background(), &Input{}); kindOf(err) != Bound {
+			t.Errorf("%s: %v", e, err)
+		}
+	}
+}

@@ -43,6 +43,7 @@ func init() {
 	cased := func(has, lacks func(rune) bool) testFunc {
 		return func(r *renderer, line int, v Value, _ *arguments) bool {
 			s := r.str(v, line)
+			r.read(len(s))
 			return strings.IndexFunc(s, has) >= 0 && strings.IndexFunc(s, lacks) < 0
 		}
 	}

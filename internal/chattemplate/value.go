@@ -160,6 +160,9 @@ func (d *Dict) clone() *Dict {
 // tupleKey is a key that is a tuple: its printed form, since Go cannot compare slices.
 type tupleKey string
 
+// maxTupleKey bounds its bytes.
+const maxTupleKey = 64 << 10
+
 // hashKey is a key in a form in which keys that are equal in Python are equal in Go: 1, 1.0 and True are one key.
 func hashKey(key Value) Value {
 	switch k := key.(type) {
@@ -175,7 +178,7 @@ func hashKey(key Value) Value {
 	case safe:
 		return string(k)
 	case *Tuple:
-		return tupleKey(fmt.Sprint(len(k.items)) + (&printer{maxDepth: 50, maxBytes: 1 << 20}).repr(k))
+		return tupleKey(fmt.Sprint(len(k.items)) + (&printer{maxDepth: 50, maxBytes: maxTupleKey}).repr(k))
 	case *big.Int:
 		return tupleKey(k.String())
 	case undefined:
