@@ -285,6 +285,7 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 		w.health.everHealthy, w.health.healthy = true, true
 	}
 	f.hasTokens = f.hasTokens || w.base.GRPC() || w.takesTokens()
+	w.endpoint.OnLost(w.checkSoon)
 	f.byID[w.id], f.byURL[spec.URL] = w, w
 	f.sched.set(w.event, now)
 	if f.cfg.Health.LoadMonitor > 0 {

@@ -302,8 +302,9 @@ func (r *Rank) NoteFailure(what, detail string) {
 
 // CheckSoon schedules a check of the worker, because it may have changed: as after an
 // engine's 404 for a model that it should serve. Many calls cause one check a second.
-func (r *Rank) CheckSoon() {
-	w := r.worker
+func (r *Rank) CheckSoon() { r.worker.checkSoon() }
+
+func (w *Worker) checkSoon() {
 	now := w.fleet.clock.Now()
 	w.fleet.sched.advance(w.event, max(now, admission.Instant(w.lastCheck.Load()).Add(checkSoonPause)))
 }

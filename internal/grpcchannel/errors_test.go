@@ -289,6 +289,8 @@ func TestFramesThatAreWrong(t *testing.T) {
 func TestLostConnectionsAreCounted(t *testing.T) {
 	e := startEngine(t, "127.0.0.1:0", echo)
 	ep := endpoint(t, "grpc://"+e.addr, nil)
+	told := make(chan struct{}, 1)
+	ep.OnLost(func() { told <- struct{}{} })
 	call := func() {
 		t.Helper()
 		if _, err := ep.Channel().Invoke(context.Background(), method, nil, upstream.CallOptions{}); err != nil {
@@ -302,9 +304,8 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 		t.Errorf("%d connections are said to be lost", n)
 	}
 	e.Stop()
-	for end := time.Now().Add(10 * time.Second); ep.Lost() != 1; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d connections are said to be lost, want 1", ep.Lost())
-		}
+	soon(t, told, "the notice of a lost connection")
+	if n := ep.Lost(); n != 1 {
+		t.Errorf("%d connections are said to be lost, want 1", n)
 	}
 }

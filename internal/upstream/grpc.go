@@ -24,19 +24,24 @@ type grpc struct {
 
 	open atomic.Int64 // connections
 	lost atomic.Int64 // connections that the other end has ended
+
+	onLost atomic.Pointer[func()]
 }
 
 // watchedConn counts a connection that ends before it is closed here.
 type watchedConn struct {
 	net.Conn
-	lost *atomic.Int64
+	t    *grpc
 	over atomic.Bool
 }
 
 func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil && !c.over.Swap(true) {
-		c.lost.Add(1)
+		c.t.lost.Add(1)
+		if f := c.t.onLost.Load(); f != nil {
+			(*f)()
+		}
 	}
 	return n, err
 }
@@ -54,6 +59,13 @@ func (e *Endpoint) Lost() int64 {
 		return t.lost.Load()
 	}
 	return 0
+}
+
+// OnLost has f called after Lost has grown. f must not block.
+func (e *Endpoint) OnLost(f func()) {
+	if t, ok := e.t.(*grpc); ok {
+		t.onLost.Store(&f)
+	}
 }
 
 var errNoGRPC = errors.New("this program has no gRPC")
@@ -99,7 +111,7 @@ func (t *grpc) dial(ctx context.Context) (net.Conn, error) {
 		c, err = handshake(ctx, c, t.tls)
 	}
 	if err == nil {
-		return &watchedConn{Conn: c, lost: &t.lost}, nil
+		return &watchedConn{Conn: c, t: t}, nil
 	}
 	out := &Error{Op: op, Kind: KindOther, Addr: e.addr, Err: err}
 	classify(out, err)
