@@ -597,8 +597,9 @@ func TestAWaitingRequestIsLookedUpAgain(t *testing.T) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	}
-	if rec := r.waitRecord(1); rec.Cache.Why != "holder" || rec.Cache.Best == 0 {
-		t.Errorf("%+v", rec.Cache)
+	// The first one, of which nothing is held, may end after it.
+	if a, b := r.waitRecord(0).Cache, r.waitRecord(1).Cache; max(a.Best, b.Best) == 0 || a.Why != "holder" && b.Why != "holder" {
+		t.Errorf("%+v, %+v", a, b)
 	}
 }
 
