@@ -86,8 +86,9 @@ func newFinder(rules []addedRule) *finder {
 	return f
 }
 
-// longest returns the longest token at the beginning of s.
-func (f *finder) longest(s string) (rule *addedRule, ok bool) {
+// longest returns the longest token at the beginning of s, nil if there is none, and how
+// many bytes it read to tell.
+func (f *finder) longest(s string) (rule *addedRule, walked int) {
 	state := f.root[s[0]] - 1
 	for i := 1; ; i++ {
 		n := &f.nodes[state]
@@ -95,7 +96,7 @@ func (f *finder) longest(s string) (rule *addedRule, ok bool) {
 			rule = &f.rules[n.rule-1]
 		}
 		if i == len(s) || n.first == n.end {
-			return rule, rule != nil
+			return rule, i
 		}
 		edges := f.edges[n.first:n.end]
 		j := 0
@@ -106,7 +107,7 @@ func (f *finder) longest(s string) (rule *addedRule, ok bool) {
 			j++
 		}
 		if j == len(edges) || edges[j].b != s[i] {
-			return rule, rule != nil
+			return rule, i
 		}
 		state = edges[j].to
 	}
@@ -115,14 +116,17 @@ func (f *finder) longest(s string) (rule *addedRule, ok bool) {
 // next returns the first token that counts at or after pos, with the white space that it
 // takes. from is the end of the token before, which white space on the left is not taken
 // beyond. resume is where to look for the next one.
-func (f *finder) next(s string, from, pos int) (rule *addedRule, start, end, resume int, ok bool) {
+func (f *finder) next(e *encoder, s string, from, pos int) (rule *addedRule, start, end, resume int, ok bool) {
 	for pos < len(s) {
 		if f.root[s[pos]] == 0 {
 			pos++
 			continue
 		}
-		rule, found := f.longest(s[pos:])
-		if !found {
+		rule, walked := f.longest(s[pos:])
+		if !e.tick(walked) {
+			break
+		}
+		if rule == nil {
 			pos++
 			continue
 		}

@@ -45,7 +45,7 @@ type bpe struct {
 	prefix, suffix string
 	// joins are the pairs of first pieces over which some merge reaches. Between others
 	// words are cut, which changes nothing but the time: what is merged on one side does
-	// not depend on the other. Not for models with a prefix or suffix.
+	// not depend on the other. nil: words are not cut.
 	joins *pairTable
 }
 
@@ -78,28 +78,28 @@ func (c *charIndex) get(r rune) uint32 {
 // buildModel makes the model of the file's vocabulary, which t has already.
 func (t *Tokenizer) buildModel(m *modelFile) error {
 	b := &t.model
-	b.ignoreMerges, b.fuseUnk = m.IgnoreMerges, m.FuseUnk
+	b.ignoreMerges, b.fuseUnk = m.ignoreMerges, m.fuseUnk
 	b.words = t.vocab
 	b.unk = noID
-	if m.UnkToken != nil {
-		if id, ok := t.vocab.find(*m.UnkToken); ok {
+	if m.unkToken != nil {
+		if id, ok := t.vocab.find(*m.unkToken); ok {
 			b.unk = id
 		} else {
 			b.unkError = true
 		}
 	}
-	if m.ContinuingSubwordPrefix != nil {
-		b.prefix = *m.ContinuingSubwordPrefix
+	if m.prefix != nil {
+		b.prefix = *m.prefix
 	}
-	if m.EndOfWordSuffix != nil {
-		b.suffix = *m.EndOfWordSuffix
+	if m.suffix != nil {
+		b.suffix = *m.suffix
 	}
 	if len(b.prefix) > 64 || len(b.suffix) > 64 {
 		return unsupported("model", "a prefix or suffix of so many bytes")
 	}
 	for i := range b.fallback {
 		b.fallback[i] = noID
-		if m.ByteFallback {
+		if m.byteFallback {
 			if id, ok := t.vocab.find(fmt.Sprintf("<0x%02X>", i)); ok {
 				b.fallback[i] = id
 			}
@@ -112,7 +112,7 @@ func (t *Tokenizer) buildModel(m *modelFile) error {
 		}
 	}
 	b.direct = make([]atomic.Uint32, len(t.tokens)/16+1)
-	return t.readMerges(m.Merges)
+	return t.readMerges(m.merges)
 }
 
 // readMerges reads the section "merges" of the model, whose elements are pairs, or texts
@@ -201,8 +201,12 @@ func (t *Tokenizer) readMerges(v jsontext.Value) error {
 	}
 	if b.prefix == "" && b.suffix == "" {
 		joins := make(map[[2]uint32]struct{})
+		const most = 1 << 22 // real models have a tenth of it
 		var lasts, firsts [3]uint32
 		for _, m := range merges {
+			if len(joins) > most {
+				break
+			}
 			nl := t.outermost(lasts[:0], t.tokens[m.left].text, true)
 			nr := t.outermost(firsts[:0], t.tokens[m.right].text, false)
 			for _, l := range nl {
@@ -211,9 +215,11 @@ func (t *Tokenizer) readMerges(v jsontext.Value) error {
 				}
 			}
 		}
-		b.joins = newPairTable(len(joins))
-		for j := range joins {
-			b.joins.set(j[0], j[1], 0, 0)
+		if len(joins) <= most {
+			b.joins = newPairTable(len(joins))
+			for j := range joins {
+				b.joins.set(j[0], j[1], 0, 0)
+			}
 		}
 	}
 	return nil
@@ -392,7 +398,7 @@ func (b *bpe) charWord(e *encoder, s string) {
 			if unknown {
 				ids, unknown = append(ids, b.unk), false
 			}
-			if len(ids) > 0 && !b.joins.has(ids[len(ids)-1], id) {
+			if len(ids) > 0 && b.joins != nil && !b.joins.has(ids[len(ids)-1], id) {
 				e.ids = ids
 				b.mergeChars(e, s[from:i], exact)
 				ids, from, exact = e.ids[:0], i, true

@@ -73,6 +73,7 @@ type encoder struct {
 	cutLeft bool // the normalizer took something away at the beginning of the segment
 	normal  [2][]byte
 	form    []formChar
+	sorted  []formChar
 	bufs    []stepBuffers // by the step of the pre-tokenizer
 
 	// Of one word, see merge.go.
@@ -109,7 +110,8 @@ func (e *encoder) end() {
 		e.bufs[i].mapped = kept(e.bufs[i].mapped)
 	}
 	e.normal[0], e.normal[1] = kept(e.normal[0]), kept(e.normal[1])
-	e.form, e.ids, e.links, e.heap = kept(e.form), kept(e.ids), kept(e.links), kept(e.heap)
+	e.form, e.sorted = kept(e.form), kept(e.sorted)
+	e.ids, e.links, e.heap = kept(e.ids), kept(e.links), kept(e.heap)
 	e.machine.stack = kept(e.machine.stack)
 }
 
@@ -145,8 +147,12 @@ func (e *encoder) more() bool {
 	if e.machine.steps > e.steps {
 		e.fail(errSteps)
 	}
+	if !e.tick(unitsPerLook) {
+		e.machine.pause = -1 // it ends, and does not begin again in this text
+		return false
+	}
 	e.machine.pause = e.machine.steps + unitsPerLook
-	return e.tick(unitsPerLook)
+	return true
 }
 
 // text encodes a text: added tokens, and the segments between them.
@@ -162,7 +168,7 @@ func (e *encoder) between(f *finder, s string, first bool, pass func(e *encoder,
 	}
 	from, pos := 0, 0
 	for e.err == nil {
-		rule, start, end, resume, ok := f.next(s, from, pos)
+		rule, start, end, resume, ok := f.next(e, s, from, pos)
 		if !ok {
 			break
 		}

@@ -2,10 +2,12 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"unsafe"
 
@@ -43,15 +45,12 @@ func unsupported(part, format string, args ...any) error {
 	return &UnsupportedError{Part: part, What: text.Clip(fmt.Sprintf(format, args...), 200)}
 }
 
-// file is a tokenizer.json.
+// file is a tokenizer.json. Sections are parts of the data that was read.
 type file struct {
-	Version       *string        `json:"version"`
-	AddedTokens   []addedToken   `json:"added_tokens"`
-	Normalizer    jsontext.Value `json:"normalizer"`
-	PreTokenizer  jsontext.Value `json:"pre_tokenizer"`
-	PostProcessor jsontext.Value `json:"post_processor"`
-	Decoder       jsontext.Value `json:"decoder"`
-	Model         jsontext.Value `json:"model"`
+	version     *string
+	addedTokens []addedToken
+
+	normalizer, preTokenizer, postProcessor, decoder, model jsontext.Value
 }
 
 // addedToken is an element of "added_tokens".
@@ -66,20 +65,107 @@ type addedToken struct {
 
 // modelFile is the section "model".
 type modelFile struct {
-	Type                    *string        `json:"type"`
-	Dropout                 *float64       `json:"dropout"`
-	UnkToken                *string        `json:"unk_token"`
-	ContinuingSubwordPrefix *string        `json:"continuing_subword_prefix"`
-	EndOfWordSuffix         *string        `json:"end_of_word_suffix"`
-	FuseUnk                 bool           `json:"fuse_unk"`
-	ByteFallback            bool           `json:"byte_fallback"`
-	IgnoreMerges            bool           `json:"ignore_merges"`
-	Vocab                   jsontext.Value `json:"vocab"`
-	Merges                  jsontext.Value `json:"merges"`
+	kind         *string
+	dropout      *float64
+	unkToken     *string
+	prefix       *string
+	suffix       *string
+	fuseUnk      bool
+	byteFallback bool
+	ignoreMerges bool
+
+	vocab, merges jsontext.Value
 }
 
 // fileOptions are how the reference reads JSON: of names given twice the last one counts.
 var fileOptions = jsontext.AllowDuplicateNames(true)
+
+// members calls f with the members of a JSON object. The values are parts of data: the
+// largest are as large as the file, so they are not copied.
+func members(data []byte, f func(name string, value jsontext.Value) error) error {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data), fileOptions)
+	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
+		return cmp.Or(err, errors.New("it is no object"))
+	}
+	for {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		if name.Kind() == '}' {
+			break
+		}
+		member := name.String()
+		value, err := dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		end := dec.InputOffset()
+		if err := f(member, jsontext.Value(data[end-int64(len(value)):end])); err != nil {
+			return err
+		}
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return cmp.Or(err, errors.New("something stands behind the object"))
+	}
+	return nil
+}
+
+func (f *file) read(data []byte) error {
+	return members(data, func(name string, value jsontext.Value) error {
+		switch name {
+		case "version":
+			return json.Unmarshal(value, &f.version, fileOptions)
+		case "added_tokens":
+			f.addedTokens = nil
+			return json.Unmarshal(value, &f.addedTokens, fileOptions)
+		case "normalizer":
+			f.normalizer = value
+		case "pre_tokenizer":
+			f.preTokenizer = value
+		case "post_processor":
+			f.postProcessor = value
+		case "decoder":
+			f.decoder = value
+		case "model":
+			f.model = value
+		}
+		return nil
+	})
+}
+
+func (m *modelFile) read(data []byte) error {
+	return members(data, func(name string, value jsontext.Value) error {
+		var field any
+		switch name {
+		case "vocab":
+			m.vocab = value
+			return nil
+		case "merges":
+			m.merges = value
+			return nil
+		case "type":
+			field = &m.kind
+		case "dropout":
+			field = &m.dropout
+		case "unk_token":
+			field = &m.unkToken
+		case "continuing_subword_prefix":
+			field = &m.prefix
+		case "end_of_word_suffix":
+			field = &m.suffix
+		case "fuse_unk":
+			field = &m.fuseUnk
+		case "byte_fallback":
+			field = &m.byteFallback
+		case "ignore_merges":
+			field = &m.ignoreMerges
+		default:
+			return nil
+		}
+		return json.Unmarshal(value, field, fileOptions)
+	})
+}
 
 // Parse reads a tokenizer.json. What it does not know is an *UnsupportedError; other errors
 // tell that the file is broken or too large. The data is not kept.
@@ -88,26 +174,26 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer.json has %d bytes, more than %d", len(tokenizerJSON), maxFileBytes)
 	}
 	var f file
-	if err := json.Unmarshal(tokenizerJSON, &f, fileOptions); err != nil {
+	if err := f.read(tokenizerJSON); err != nil {
 		return nil, fmt.Errorf("cannot read tokenizer.json: %w", err)
 	}
-	if len(f.Model) == 0 {
+	if len(f.model) == 0 {
 		return nil, errors.New("tokenizer.json has no model")
 	}
 	var m modelFile
-	if err := json.Unmarshal(f.Model, &m, fileOptions); err != nil {
+	if err := m.read(f.model); err != nil {
 		return nil, fmt.Errorf("cannot read the model of tokenizer.json: %w", err)
 	}
 	switch {
-	case f.Version != nil && *f.Version != "1.0":
-		return nil, unsupported("version", "%q", *f.Version)
-	case m.Type != nil && *m.Type != "BPE":
-		return nil, unsupported("model", "type %s", strconv.Quote(*m.Type))
-	case m.Dropout != nil && *m.Dropout != 0:
+	case f.version != nil && *f.version != "1.0":
+		return nil, unsupported("version", "%q", *f.version)
+	case m.kind != nil && *m.kind != "BPE":
+		return nil, unsupported("model", "type %s", strconv.Quote(*m.kind))
+	case m.dropout != nil && *m.dropout != 0:
 		return nil, unsupported("model", "dropout")
 	}
 	t := &Tokenizer{}
-	if err := t.readVocabulary(m.Vocab); err != nil {
+	if err := t.readVocabulary(m.vocab); err != nil {
 		return nil, err
 	}
 	if err := t.buildModel(&m); err != nil {
@@ -116,17 +202,17 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 	if err := t.parseSteps(&f); err != nil {
 		return nil, err
 	}
-	if err := t.addTokens(f.AddedTokens); err != nil {
+	if err := t.addTokens(f.addedTokens); err != nil {
 		return nil, err
 	}
 	var err error
-	if t.post, err = parsePostProcessor(f.PostProcessor, len(t.tokens)); err != nil {
+	if t.post, err = parsePostProcessor(f.postProcessor, len(t.tokens)); err != nil {
 		return nil, err
 	}
-	if present(f.Decoder) {
-		t.decoder = stdjson.RawMessage(bytes.Clone(f.Decoder))
+	if present(f.decoder) {
+		t.decoder = stdjson.RawMessage(bytes.Clone(f.decoder))
 	}
-	t.readMark(f.PreTokenizer)
+	t.readMark(f.preTokenizer)
 	if err := t.parseDecoder(); err != nil {
 		return nil, err
 	}
@@ -204,10 +290,10 @@ func (t *Tokenizer) readVocabulary(v jsontext.Value) error {
 // parseSteps reads the normalizer and the pre-tokenizer. Where the last step writes bytes
 // as characters and the model has a token for each, both take the bytes as they are.
 func (t *Tokenizer) parseSteps(f *file) (err error) {
-	if t.normal, err = parseNormalizer(f.Normalizer, nil, 0); err != nil {
+	if t.normal, err = parseNormalizer(f.normalizer, nil, 0); err != nil {
 		return err
 	}
-	if t.pre, err = parsePreTokenizer(f.PreTokenizer, nil, 0); err != nil {
+	if t.pre, err = parsePreTokenizer(f.preTokenizer, nil, 0); err != nil {
 		return err
 	}
 	if n := len(t.pre); n > 0 {

@@ -79,18 +79,15 @@ func (f unicodeForm) apply(e *encoder, dst []byte, s string) []byte {
 		s = s[n:]
 		if len(s) > 0 {
 			var chars []formChar
-			chars, n = f.decompose(e.form[:0], s)
+			chars, n = f.decompose(e, e.form[:0], s)
 			s = s[n:]
 			if f.compose {
-				chars = composed(chars)
+				chars = composed(e, chars)
 			}
 			for _, c := range chars {
 				dst = utf8.AppendRune(dst, c.r)
 			}
 			e.form = chars[:0]
-			if !e.tick(n) {
-				break
-			}
 		}
 	}
 	return dst
@@ -99,10 +96,10 @@ func (f unicodeForm) apply(e *encoder, dst []byte, s string) []byte {
 // decompose appends the characters at the beginning of s, taken apart and in canonical
 // order, up to one that cannot have to do with those before it. It returns how many bytes
 // of s that are.
-func (f unicodeForm) decompose(chars []formChar, s string) ([]formChar, int) {
+func (f unicodeForm) decompose(e *encoder, chars []formChar, s string) ([]formChar, int) {
 	seconds, known := compositions().seconds, formKnownSet()
 	i := 0
-	for i < len(s) {
+	for i < len(s) && e.tick(2) {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		from := len(chars)
 		switch {
@@ -137,20 +134,47 @@ func (f unicodeForm) decompose(chars []formChar, s string) ([]formChar, int) {
 		for to < len(chars) && chars[to].class != 0 {
 			to++
 		}
-		if to-from > 1 {
-			slices.SortStableFunc(chars[from:to], func(a, b formChar) int { return int(a.class) - int(b.class) })
-		}
+		e.sortByClass(chars[from:to])
 		from = to + 1
 	}
 	return chars, i
 }
 
+// sortByClass puts combining characters into the order of their classes; those of one class
+// stay as they are. A text may be a megabyte of them.
+func (e *encoder) sortByClass(chars []formChar) {
+	if len(chars) <= 16 {
+		for i := 1; i < len(chars); i++ {
+			for j := i; j > 0 && chars[j-1].class > chars[j].class; j-- {
+				chars[j-1], chars[j] = chars[j], chars[j-1]
+			}
+		}
+		return
+	}
+	var starts [257]int
+	for _, c := range chars {
+		starts[int(c.class)+1]++
+	}
+	for i := 1; i < len(starts); i++ {
+		starts[i] += starts[i-1]
+	}
+	e.sorted = slices.Grow(e.sorted[:0], len(chars))[:len(chars)]
+	for _, c := range chars {
+		e.sorted[starts[c.class]] = c
+		starts[c.class]++
+	}
+	copy(chars, e.sorted)
+}
+
 // composed puts characters together where two have a common one, in place.
-func composed(chars []formChar) []formChar {
+func composed(e *encoder, chars []formChar) []formChar {
 	pairs := compositions().pairs
 	out := chars[:0]
 	starter := -1 // of out
 	for _, c := range chars {
+		if !e.tick(2) {
+			break
+		}
 		if starter >= 0 {
 			last := out[len(out)-1]
 			blocked := len(out)-1 > starter && (last.class == 0 || last.class >= c.class)
