@@ -125,10 +125,10 @@ func (p *prefilled) json() []byte {
 		switch params = bytes.TrimSpace(params); {
 		case len(params) == 0, list && now.Sub(p.at[k]) > maxHandOffAge:
 			b = append(b, "null"...)
-		case json.Valid(params):
+		case (params[0] == '{' || string(params) == "null") && json.Valid(params):
 			b = append(b, params...)
-		default:
-			b = append(b, `"no JSON"`...) // which whoever reads the hand-off refuses
+		default: // one sequence's list would be read as that of several
+			b = append(b, `"no object"`...) // which whoever reads the hand-off refuses
 		}
 	}
 	if list {

@@ -214,8 +214,12 @@ func TestHandOffIsCheckedBeforeItGoesOn(t *testing.T) {
 	if _, err := plan.Legs.HandOff([]byte(`{}`)); !errors.Is(err, engine.ErrNoHandOff) {
 		t.Errorf("without any: %v", err)
 	}
-	// Neither JSON nor whole: it must not spoil the answer that it is put into.
-	for _, bad := range []string{"{", "nonsense", "}", ""} {
+	// Neither an object nor nothing: it must not spoil the answer that it is put into, nor be
+	// taken for what several sequences hand over.
+	for bad, want := range map[string]error{
+		"{": engine.ErrBadHandOff, "nonsense": engine.ErrBadHandOff, "}": engine.ErrBadHandOff, "[]": engine.ErrBadHandOff,
+		"[" + handedOver(1) + "]": engine.ErrBadHandOff, "[null]": engine.ErrBadHandOff, "null": engine.ErrNoHandOff, "": engine.ErrNoHandOff,
+	} {
 		m := &mock{generate: func(_ *vllmpb.GenerateRequest, s sender) error {
 			c := complete(0, "length", 0)
 			c.GetComplete().KvTransferParamsJson = proto.String(bad)
@@ -223,7 +227,7 @@ func TestHandOffIsCheckedBeforeItGoesOn(t *testing.T) {
 		}}
 		prefill, _ := legs(plan, [][]uint32{{0}}, 1)
 		got := callAndRead(t.Context(), m.start(t), prefill)
-		if _, err := plan.Legs.HandOff([]byte(got.raw)); err == nil || got.err != nil {
+		if _, err := plan.Legs.HandOff([]byte(got.raw)); !errors.Is(err, want) || got.err != nil {
 			t.Errorf("%q: %+v, %v", bad, got, err)
 		}
 	}
