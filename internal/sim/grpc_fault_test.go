@@ -76,7 +76,8 @@ func TestGRPCFaults(t *testing.T) {
 			return last(all).GetComplete().GetKvTransferParamsJson() == "[]"
 		}},
 		{"finish=error", codes.OK, func(all []*vllmpb.GenerateResponse) bool {
-			return len(all) == 1 && all[0].GetComplete().GetFinishReason() == "error" && len(all[0].GetComplete().GetOutputIds()) == 0
+			return len(all) == 2 && len(all[0].GetChunk().GetTokenIds()) == 0 &&
+				all[1].GetComplete().GetFinishReason() == "error" && len(all[1].GetComplete().GetOutputIds()) == 0
 		}},
 		{"finish=abort", codes.OK, func(all []*vllmpb.GenerateResponse) bool { return last(all).GetComplete().GetFinishReason() == "abort" }},
 		{"end=event,after=2", codes.OK, func(all []*vllmpb.GenerateResponse) bool { return len(all) == 2 }},

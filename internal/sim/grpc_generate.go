@@ -169,7 +169,8 @@ func (a *grpcAnswer) complete(o *output) error {
 			s.produced = 0
 		}
 	}
-	if stream && s.produced > o.sent { // held back when it was ended
+	// Tokens that were held back when it was ended, or a chunk without any.
+	if stream && (s.produced > o.sent || s.finish == "error" && o.chunks == 0) {
 		if err := a.chunkLocked(o, ""); err != nil {
 			return err
 		}

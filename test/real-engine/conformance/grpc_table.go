@@ -266,8 +266,8 @@ func factsOf(ctx context.Context, conn *grpc.ClientConn, name string) (results [
 	if err != nil {
 		return nil, nil, err
 	}
-	say("server", "%s, ranks %d, block_size %d, max_num_seqs %d, connector %q, role %q, engine id: %v", s.GetServerType(), s.GetDataParallelSize(),
-		s.GetBlockSize(), s.GetMaxNumSeqs(), s.GetKvConnector(), s.GetKvRole(), s.GetKvEngineId() != "")
+	say("server", "%s, ranks %d, block_size %d, max_num_seqs %d, connector %q, role: %v, engine id: %v", s.GetServerType(), s.GetDataParallelSize(),
+		s.GetBlockSize(), s.GetMaxNumSeqs(), s.GetKvConnector(), s.GetKvRole() != "", s.GetKvEngineId() != "")
 	l, err := c.GetLoads(ctx, &vllmpb.GetLoadsRequest{})
 	if err != nil {
 		return nil, nil, err
