@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e chaos e2e-real e2e-kubernetes fuzz docs proto tools clean
+.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e chaos e2e-real e2e-real-grpc e2e-kubernetes fuzz docs proto tools clean
 
 all: build
 
@@ -87,12 +87,15 @@ bench-e2e:
 
 # The tests against a real vLLM on the CPU, which is installed first where it is
 # not: gigabytes, see test/real-engine/README.md. REAL='-run Pair' runs some.
+# e2e-real-grpc is about engines by gRPC: other tests, on engines of their own.
 REAL       ?=
-TRANSCRIPT ?= $(CURDIR)/bin/e2e-real.txt
-e2e-real:
+TRANSCRIPT ?= $(CURDIR)/bin/$@.txt
+e2e-real: ENGINES = all
+e2e-real-grpc: ENGINES = grpc
+e2e-real e2e-real-grpc:
 	test/real-engine/install.sh
 	@mkdir -p $(dir $(TRANSCRIPT))
-	$(GO) test -tags realengine -count=1 -timeout 60m -v ./test/real-engine -transcript $(TRANSCRIPT) $(REAL); \
+	$(GO) test -tags realengine -count=1 -timeout 60m -v ./test/real-engine -engines $(ENGINES) -transcript $(TRANSCRIPT) $(REAL); \
 	status=$$?; [ -n "$$REAL_ENGINE_KEEP" ] || $(GO) run ./test/real-engine stop; exit $$status
 
 # The tests on a real kube-apiserver, which is installed first where it is not: minutes of

@@ -189,7 +189,11 @@ func (a answer) whole(r *route) string {
 	return ""
 }
 
-func (e event) is(last string) bool { return e.data == last || at(e.json, "type") == last }
+func (e event) is(last string) bool {
+	kind := at(e.json, "type")
+	// What reached its limit is incomplete, which vLLM itself does not say.
+	return e.data == last || kind == last || last == "response.completed" && kind == "response.incomplete"
+}
 
 // failed is the stream's error event, "" if it has none.
 func (a answer) failed() string {

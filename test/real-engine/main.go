@@ -75,8 +75,12 @@ func run(ctx context.Context, args []string) error {
 		ctx, cancel := context.WithTimeout(ctx, startLimit)
 		defer cancel()
 		engines, err := Ensure(ctx, home, sets[args[1]]...)
-		if n := len(engines); err == nil && n > 1 && args[1] != "whole" && !engines[0].Role.GRPC() {
-			err = Warm(ctx, engines[n-2], engines[n-1])
+		if n := len(engines); err == nil && n > 1 && args[1] != "whole" {
+			warm := Warm
+			if engines[0].Role.GRPC() {
+				warm = WarmGRPC
+			}
+			err = warm(ctx, engines[n-2], engines[n-1])
 		}
 		for _, e := range engines {
 			fmt.Printf("%s is ready at %s\n", e.Role, e.URL())

@@ -19,9 +19,27 @@ var (
 	// one and two run whole requests, two with a small KV cache; prefill and decode are the
 	// pair.
 	one, two, prefill, decode *Engine
+	// These are spoken to by gRPC, but for renderer. They run with -engines grpc, and of the
+	// others one only.
+	grpcOne, grpcPrefill, grpcDecode, renderer *Engine
 )
 
-var only = flag.String("engines", "all", "one: leave out what needs more than the engine that runs whole requests")
+// All at once would take more memory than many machines have.
+var only = flag.String("engines", "all", "one: leave out what needs more than the engine that runs whole requests; grpc: the tests with engines by gRPC, and no others")
+
+// slots are where the engines of a run are put.
+func slots(which string) []**Engine {
+	switch which {
+	case "one":
+		return []**Engine{&one}
+	case "grpc":
+		return []**Engine{&grpcOne, &grpcPrefill, &grpcDecode, &renderer, &one}
+	}
+	return []**Engine{&one, &two, &prefill, &decode}
+}
+
+var roleOf = map[**Engine]Role{&one: One, &two: Two, &prefill: Prefill, &decode: Decode,
+	&grpcOne: GRPCOne, &grpcPrefill: GRPCPrefill, &grpcDecode: GRPCDecode, &renderer: Render}
 
 // TestMain builds sluice and starts the engines. REAL_ENGINE_KEEP=1 leaves the
 // engines running for the next time.
@@ -50,28 +68,41 @@ func runTests(m *testing.M) int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	all := []Role{One, Two, Prefill, Decode}
-	roles := all
-	if *only == string(One) {
-		roles = roles[:1]
+	// The tests by gRPC have names of their own.
+	choice := "test.skip"
+	if *only == "grpc" {
+		choice = "test.run"
+	}
+	if f := flag.Lookup(choice); f.Value.String() == "" {
+		if err := f.Value.Set("^TestGRPC"); err != nil {
+			return failed(err)
+		}
+	}
+	var roles []Role
+	for _, slot := range slots(*only) {
+		roles = append(roles, roleOf[slot])
 	}
 	engines, err := Ensure(ctx, home, roles...)
 	if err != nil {
 		return failed(err)
 	}
+	for i, slot := range slots(*only) {
+		*slot = engines[i]
+	}
 	if os.Getenv("REAL_ENGINE_KEEP") != "1" {
 		defer func() {
-			for _, e := range []*Engine{one, two, prefill, decode} {
-				if e != nil {
-					e.Stop()
-				}
+			for _, slot := range slots(*only) {
+				(*slot).Stop() // as they are now: tests start some anew
 			}
 		}()
 	}
-	one = engines[0]
-	if len(engines) == len(all) {
-		two, prefill, decode = engines[1], engines[2], engines[3]
+	if prefill != nil {
 		if err := Warm(ctx, prefill, decode); err != nil {
+			return failed(err)
+		}
+	}
+	if grpcPrefill != nil {
+		if err := WarmGRPC(ctx, grpcPrefill, grpcDecode); err != nil {
 			return failed(err)
 		}
 	}

@@ -146,6 +146,7 @@ func (s Spec) command(h Home) []string {
 		return []string{
 			h.path("venv", "bin", "vllm"), "launch", "render", h.path("model"),
 			"--served-model-name", Model, "--max-model-len", strconv.Itoa(MaxModelLen),
+			"--enable-auto-tool-choice", "--tool-call-parser", "hermes", // else it refuses chats with tools
 			"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port),
 		}
 	}
