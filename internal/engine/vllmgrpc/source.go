@@ -45,6 +45,7 @@ const maxLanes = 64
 type fan struct {
 	c      *call
 	list   []one
+	ctx    context.Context
 	cancel context.CancelFunc
 	lanes  sync.WaitGroup
 	begun  atomic.Int64 // calls
@@ -69,7 +70,7 @@ func newFan(c *call, list []one) *fan {
 	n := min(len(list), maxLanes)
 	f := &fan{c: c, list: list, items: make(chan *lane, n)}
 	ctx, cancel := context.WithCancel(c.ctx)
-	f.cancel = cancel
+	f.ctx, f.cancel = ctx, cancel
 	for range n {
 		l := &lane{resume: make(chan struct{}, 1)}
 		f.lanes.Go(func() { f.run(ctx, l) })
@@ -119,7 +120,10 @@ func (f *fan) next() (*one, []byte, error) {
 		}
 		l := f.queued
 		if f.queued = nil; l == nil {
-			l = <-f.items
+			if l = f.take(); l == nil {
+				f.err = upstream.NewCanceled(f.c.ctx, &upstream.Error{Op: upstream.OpBody, Addr: f.c.addr(), Sent: true})
+				break
+			}
 		}
 		f.last = l
 		switch l.err {
@@ -134,6 +138,22 @@ func (f *fan) next() (*one, []byte, error) {
 		}
 	}
 	return nil, nil, f.err
+}
+
+// take waits for a lane. It is nil when the context has ended and nothing more comes: a lane that
+// waits to be resumed then ends without a word.
+func (f *fan) take() *lane {
+	select {
+	case l := <-f.items:
+		return l
+	case <-f.ctx.Done():
+	}
+	select {
+	case l := <-f.items:
+		return l
+	default:
+		return nil
+	}
 }
 
 func (f *fan) ready() int {
@@ -151,7 +171,7 @@ func (f *fan) wait() {
 		f.last.resume <- struct{}{}
 		f.last = nil
 	}
-	f.queued = <-f.items
+	f.queued = f.take()
 }
 
 // close waits for the lanes, which end at once.
