@@ -88,7 +88,8 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte
 		return nil, &failure{leg: admission.PrefillLeg, rank: pr, err: err, reason: reasonUpstream,
 			local: openai.UpstreamFailed("prefill", "what it hands over to decode cannot be used", err)}
 	}
-	return nil, x.withoutHandOff(pr, connector, err)
+	// What some sequences of the request have is used.
+	return params, x.withoutHandOff(pr, connector, err)
 }
 
 // withoutHandOff lets decode compute the prompt, or ends the request, by option.

@@ -24,7 +24,7 @@ const (
 	blameError
 	// blameOther: its other 5xx.
 	blameOther
-	// blameSlow: a time limit passed while the engine worked.
+	// blameSlow: a time limit passed while the engine worked, or it ended its work itself.
 	blameSlow
 	// blameLate: decode was too late while its prefill had not finished.
 	blameLate
@@ -118,6 +118,9 @@ func (f *failure) blame() blame {
 	case http.StatusInternalServerError:
 		return blameError
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		if f.ended {
+			return blameSlow
+		}
 		return blameBroken
 	case http.StatusServiceUnavailable:
 		if f.gaveUp {
@@ -139,6 +142,9 @@ func (f *failure) blame() blame {
 	if asUpstream(f.err, &ue) && (ue.Kind == upstream.KindRefused || ue.Kind == upstream.KindUnreachable ||
 		ue.Kind == upstream.KindResolve || ue.Kind == upstream.KindTLS || ue.Limit == upstream.LimitConnect) {
 		return blameUnreached
+	}
+	if ue != nil && ue.Kind == upstream.KindTooLarge {
+		return blameOther // another attempt would end in the same way
 	}
 	switch f.reason {
 	case reasonUpstreamTime:

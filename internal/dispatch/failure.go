@@ -89,6 +89,8 @@ type failure struct {
 	// gaveUp: the engine took the request and then gave it up, in the middle of its
 	// answer or without a word of its load: a status of 503 is no want of room then.
 	gaveUp bool
+	// ended: the engine itself ended what it had begun, see upstream.Response.
+	ended bool
 	// workerDead: the leg was taken back from a workerDead worker.
 	workerDead bool
 	// wedged: the leg was taken back from a rank whose scheduler makes no progress.

@@ -153,6 +153,7 @@ func (x *request) statusFailure(ctx *legContext, leg admission.Leg, rank *fleet.
 		leg: leg, rank: rank, status: resp.Status, body: body,
 		contentType: resp.Get("Content-Type"), retryAfter: resp.Get("Retry-After"),
 		reason:      reasonEngineStatus,
+		ended:       resp.Ended,
 		transfer:    x.plan.pair && rank.Dialect().TransferFailure(resp.Status, body),
 		rankMissing: rank != nil && rank.DPRank() >= 0 && rank.Dialect().RankMissing(resp.Status, body),
 	}
@@ -266,6 +267,7 @@ var errTooLarge = errors.New("larger than allowed")
 
 // upstreamReason says what went wrong without naming an address.
 func upstreamReason(e *upstream.Error) string {
+	var rule *upstream.RuleError
 	switch e.Kind {
 	case upstream.KindRefused:
 		return "it refuses connections"
@@ -278,12 +280,14 @@ func upstreamReason(e *upstream.Error) string {
 	case upstream.KindClosed:
 		return "it closed the connection before its answer was whole"
 	case upstream.KindMalformed:
-		var rule *upstream.RuleError
 		if errors.As(e, &rule) {
 			return "its answer breaks the rules of its contract: " + rule.Rule
 		}
 		return "its answer is not valid HTTP"
 	case upstream.KindTooLarge:
+		if errors.As(e, &rule) {
+			return rule.Rule
+		}
 		return "a part of its answer is larger than allowed"
 	}
 	return "the connection failed"

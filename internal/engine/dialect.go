@@ -198,7 +198,8 @@ type Legs interface {
 	EditDecode(s *openai.Splicer, handOff []byte)
 	// HandOff reads what the answer of a prefill leg that went first hands over, as
 	// it is written: a part of answer. It is nil, without an error, where the engines
-	// move the KV cache by themselves. The error wraps ErrNoHandOff or ErrBadHandOff.
+	// move the KV cache by themselves. The error wraps ErrNoHandOff or ErrBadHandOff. With
+	// ErrNoHandOff it may be what is handed over for some sequences of the request.
 	HandOff(answer []byte) ([]byte, error)
 	// Dispensable tells whether a prefill leg of this plan that was answered with the
 	// status may be left out: its edits, and not the request, may be what the engine

@@ -67,7 +67,7 @@ func (l *VLLMTokenLegs) DecodeParams(handOff []byte, n int) ([][]byte, error) {
 		}
 		return list, nil
 	}
-	parts, err := splitHandOff(handOff)
+	parts, err := splitHandOff(handOff, n)
 	if err == nil && len(parts) > 0 && len(parts) != n {
 		err = fmt.Errorf("%w: it is of %d sequences, and %d are asked for", ErrBadHandOff, len(parts), n)
 	}
@@ -75,10 +75,11 @@ func (l *VLLMTokenLegs) DecodeParams(handOff []byte, n int) ([][]byte, error) {
 	return list, err
 }
 
-// splitHandOff returns the parts of what prefill handed over, one for each sequence; nil stands
-// for nothing. They are parts of handOff.
-func splitHandOff(handOff []byte) (parts [][]byte, err error) {
-	if len(handOff) == 0 || handOff[0] != '[' {
+// splitHandOff returns the parts of what prefill handed over for n sequences, one for each; nil
+// stands for nothing. They are parts of handOff. What is handed over for one sequence is no
+// list: if it looks like one, the engine has sent it so.
+func splitHandOff(handOff []byte, n int) (parts [][]byte, err error) {
+	if n == 1 || len(handOff) == 0 || handOff[0] != '[' {
 		if len(handOff) > 0 {
 			parts = [][]byte{handOff}
 		}
@@ -111,7 +112,8 @@ func (*VLLMTokenLegs) Dispensable(int) bool { return false }
 func (*VLLMTokenLegs) Release() {}
 
 // HandOff implements Legs: kv_transfer_params out of the answer of the prefill call, an object,
-// or a list with one or null for each sequence.
+// or a list with one or null for each sequence. Where some have none it returns those that are
+// there with an [ErrNoHandOff].
 func (l *VLLMTokenLegs) HandOff(answer []byte) ([]byte, error) {
 	if !l.connector.handsOver {
 		return nil, nil
@@ -120,24 +122,28 @@ func (l *VLLMTokenLegs) HandOff(answer []byte) ([]byte, error) {
 	if !ok || bytes.Equal(params, []byte("null")) {
 		return nil, fmt.Errorf("%w: it has no kv_transfer_params", ErrNoHandOff)
 	}
-	parts, err := splitHandOff(params)
+	n := l.sequences()
+	parts, err := splitHandOff(params, n)
 	if err != nil {
 		return nil, err
 	}
-	some := false
+	there := 0
 	for _, part := range parts {
 		if part == nil {
 			continue
 		}
-		some = true
+		there++
 		if err := l.checkParams(part); err != nil {
 			return nil, err
 		}
 	}
-	if !some {
+	switch there {
+	case 0:
 		return nil, fmt.Errorf("%w: it has no kv_transfer_params", ErrNoHandOff)
+	case n:
+		return params, nil
 	}
-	return params, nil
+	return params, fmt.Errorf("%w: it has kv_transfer_params for %d of %d sequences", ErrNoHandOff, there, n)
 }
 
 // checkParams refuses params with which a decode engine would hang, or end: it reads what it

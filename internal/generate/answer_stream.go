@@ -100,6 +100,8 @@ func (s *sequence) appendFinish(dst []byte) []byte {
 		return append(dst, "null"...)
 	case s.finish == Length:
 		return append(dst, `"length"`...)
+	case s.finish == Other:
+		return openai.AppendString(dst, s.reason)
 	}
 	return append(dst, `"stop"`...)
 }

@@ -163,6 +163,7 @@ func TestTextOfStopsAndEnds(t *testing.T) {
 	f("ignored ones are text", stops(special, func(r *Request) { r.Sampling.IgnoreEOS = true }), `"<|end|>" length <nil>|`, tell(idEnd), end(Length))
 	f("an end of sequence that is not known as one", stops(special), `"Hello" stop <nil>|`, end(Stopped, idHello, idUser))
 	f("no token at all", stops(), `"" stop <nil>|`, end(Stopped))
+	f("a reason that is not known here", stops(), `"Hello!" repetition <nil>|`, tell(idHello), &Event{IDs: []uint32{'!'}, PromptTokens: -1, CachedTokens: -1, MatchedID: -1, Finish: Other, Reason: "repetition"})
 	f("a character over several tokens", stops(), `"é😀" length <nil>|`, tell(0xc3), tell(0xa9, 0xf0), tell(0x9f, 0x98), tell(0x80), end(Length))
 	f("ids that only fill the vocabulary up", stops(), `"Hello" length <nil>|`, tell(idHello, idTests+1), end(Length))
 }

@@ -14,6 +14,8 @@ type Event struct {
 	PromptTokens, CachedTokens int64
 	// Finish is set in the last event of the sequence, which may have no tokens.
 	Finish Finish
+	// Reason is how the engine calls the reason Other.
+	Reason string
 	// MatchedStop is the stop string or the text that ended it, MatchedID the token, -1: none.
 	MatchedStop string
 	MatchedID   int64
@@ -44,4 +46,5 @@ const (
 	Length         // its limit of tokens
 	Aborted        // somebody asked the engine to stop
 	Failed         // the engine could not go on
+	Other          // a good end whose reason is not known here: the client is told the engine's word
 )

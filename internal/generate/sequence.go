@@ -23,6 +23,7 @@ type sequence struct {
 	ended     bool // by the engine's word or by a stop string
 	told      bool // the engine told the end
 	finish    Finish
+	reason    string // of Other
 	stop      string // the stop string that ended it, "": none
 	stopID    int64  // the stop token, -1: none
 	announced bool   // its first event has been sent
@@ -155,7 +156,7 @@ func (s *sequence) end(a *Answer, e *Event) {
 		}
 		s.stop = stop
 	}
-	s.stopID = e.MatchedID
+	s.stopID, s.reason = e.MatchedID, e.Reason
 	s.finished(a, e.Finish)
 }
 

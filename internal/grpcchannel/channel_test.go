@@ -152,7 +152,7 @@ func TestMessageOverTheBoundIsTooLarge(t *testing.T) {
 	c := channelTo(t, e.addr)
 	c.maxMessage = 1000
 	_, err := c.Invoke(context.Background(), method, nil, upstream.CallOptions{})
-	wantKind(t, err, upstream.KindTooLarge, upstream.OpHeader, true)
+	wantKind(t, err, upstream.KindTooLarge, upstream.OpBody, true)
 }
 
 // A server that heeds the bound which it is told resets the stream by itself.

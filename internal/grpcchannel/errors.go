@@ -2,6 +2,7 @@ package grpcchannel
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -30,8 +31,9 @@ var (
 		"grpc: received unexpected payload format", "grpc: compressed flag set", "grpc: peer compressed",
 		"received unexpected content-type", "missing HTTP content-type", "no decompressor available",
 	}
-	// largeTexts: a part of the answer is over its bound.
-	largeTexts = []string{"grpc: received message larger than max", "grpc: message after decompression larger", "peer header list size exceeded limit"}
+	// largeTexts: a message is over its bound, or (largeHead) the metadata.
+	largeTexts = []string{"grpc: received message larger than max", "grpc: message after decompression larger"}
+	largeHead  = "peer header list size exceeded limit"
 )
 
 func containsAny(s string, of []string) bool {
@@ -62,6 +64,10 @@ func (k *conn) explain(e *upstream.Error, err error) error {
 		}
 		return e
 	case containsAny(text, largeTexts):
+		e.Op, e.Kind = upstream.OpBody, upstream.KindTooLarge // also if it is the first
+		e.Err = &upstream.RuleError{Rule: fmt.Sprintf("a message is larger than %d MiB", k.ch.maxMessage>>20)}
+		return e
+	case strings.Contains(text, largeHead):
 		e.Kind = upstream.KindTooLarge
 		return e
 	case st.Code() == codes.Canceled && strings.Contains(text, "the client connection is closing"):

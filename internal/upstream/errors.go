@@ -84,8 +84,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s %s: %s: %s", what, e.Addr, e.Kind, e.Err)
 }
 
-// RuleError is the cause of an error of kind [KindMalformed] where the answer came as it should, by
-// gRPC, and what it says breaks the rules of the engine's contract. Its words are not the engine's.
+// RuleError is the cause of an error of kind [KindMalformed] or [KindTooLarge] where the answer came as it should, by
+// gRPC, and breaks a rule of the engine's contract. Its words are not the engine's.
 type RuleError struct{ Rule string }
 
 func (e *RuleError) Error() string { return e.Rule }

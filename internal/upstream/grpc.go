@@ -222,8 +222,14 @@ func (e *StatusError) Response() *Response {
 	b = append(b, `","param":null,"code":`...)
 	b = strconv.AppendInt(b, int64(status), 10)
 	b = append(b, "}}"...)
-	return NewResponse(status, Header{{"Content-Type", "application/json"}}, int64(len(b)), &bytesBody{left: b})
+	resp := NewResponse(status, Header{{"Content-Type", "application/json"}}, int64(len(b)), &bytesBody{left: b})
+	resp.Ended = e.Ended()
+	return resp
 }
+
+// Ended tells whether the status says that the engine ended what it had begun: CANCELLED or
+// DEADLINE_EXCEEDED. There is no proxy that could have said so instead of it, as with HTTP.
+func (e *StatusError) Ended() bool { return e.Code == 1 || e.Code == 4 }
 
 // bytesBody is a body that is there as a whole.
 type bytesBody struct {

@@ -89,6 +89,9 @@ type Response struct {
 	ContentLength int64
 	// Reused: the answer came over a connection used before.
 	Reused bool
+	// Ended: the status is the engine's own word that it ended what it had begun, by a
+	// deadline or of itself. Another attempt would do all of it again.
+	Ended bool
 	// Body is never nil. The caller must read it to its end or call Close.
 	Body Body
 

@@ -45,6 +45,10 @@ func TestGRPCEngineFaults(t *testing.T) {
 		{"decode-0", "end=event,after=3", 502, true},
 		{"decode-0", "reset=event,after=3,event_delay=50ms", 502, true},
 		{"prefill-0", "reset=body", 502, false},
+		{"prefill-0", "kind=bad-ids", 502, false},
+		{"prefill-0", `{"kv_params":"[]"}`, 502, false},
+		{"prefill-0", `{"kv_params":"[null]"}`, 502, false},
+		{"prefill-0", `{"kv_params":"1"}`, 502, false},
 		{"prefill-0", `{"kv_params":"{}"}`, 502, false},
 		{"prefill-0", `{"kv_params":"{\"do_remote_prefill\":true,\"remote_engine_id\":\"e\"}"}`, 502, false},
 		{"prefill-0", `{"kv_params":"{\"remote_host\":1,\"remote_port\":\"x\",\"remote_engine_id\":2,\"remote_block_ids\":3,\"do_remote_prefill\":true}"}`, 502, false},
@@ -100,4 +104,34 @@ func streamedText(body string) (text string, finishes int) {
 		}
 	}
 	return text, finishes
+}
+
+// A status is the engine's own word. What it ended itself, by a deadline or otherwise, and what
+// it refuses is not done again; that it cannot be reached or has no room, and what may be the
+// other engine's fault, is tried again within bounds.
+func TestGRPCStatusesThatAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	r := startRouter(t, startSim(t, "--grpc", "--prefill", "0", "--decode", "0", "--regular", "2"), "--disable-circuit-breaker",
+		"--retry-initial-backoff-ms", "1", "--retry-max-backoff-ms", "2")
+	for code, want := range map[string]struct{ status, least, most int }{
+		"RESOURCE_EXHAUSTED": {429, 1, 1}, "INVALID_ARGUMENT": {400, 1, 1}, "UNAUTHENTICATED": {401, 1, 1},
+		"PERMISSION_DENIED": {403, 1, 1}, "FAILED_PRECONDITION": {400, 1, 1}, "OUT_OF_RANGE": {400, 1, 1},
+		"ABORTED": {409, 1, 1}, "UNIMPLEMENTED": {501, 1, 1},
+		"DEADLINE_EXCEEDED": {504, 1, 1}, "CANCELLED": {502, 1, 1},
+		"UNAVAILABLE": {503, 2, 8}, "INTERNAL": {500, 2, 2},
+	} {
+		requests := func() (n int) {
+			for _, w := range r.fleet.workers {
+				n += r.fleet.stats(w.ID).Requests
+			}
+			return n
+		}
+		r.fleet.fault("all", "code="+code)
+		before := requests()
+		a := send(clients(t), http.MethodPost, r.url()+"/v1/chat/completions", apiBodies(3, "")["/v1/chat/completions"]).wait(t)
+		if n := requests() - before; a.status != want.status || n < want.least || n > want.most {
+			t.Errorf("%s: the engines saw %d requests, want %d to %d: %s, want status %d", code, n, want.least, want.most, a, want.status)
+		}
+		r.fleet.heal("all")
+	}
 }

@@ -33,7 +33,10 @@ func (c *call) addr() string {
 // of its own, or the error of the connection.
 func (c *call) failed(err error) (*upstream.Response, error) {
 	if status, message, ok := c.told(err); ok {
-		return told(status, message), nil
+		resp := told(status, message)
+		var st *upstream.StatusError
+		resp.Ended = errors.As(err, &st) && st.Ended()
+		return resp, nil
 	}
 	return nil, c.unwrapped(err)
 }

@@ -223,6 +223,11 @@ func (c *call) prefillAll(list []one, p *prefilled) error {
 			return c.malformed(fmt.Errorf("the engine told of sequence %d, and was asked for one", m.index))
 		case done[o]:
 			return c.malformed(errors.New("the engine told the end of a sequence twice"))
+		case len(e.IDs) > 1:
+			return c.malformed(fmt.Errorf("the engine generated %d tokens, and was asked for one", len(e.IDs)))
+		case len(e.IDs) == 1 && uint64(e.IDs[0]) >= uint64(c.req.Generate.Vocab):
+			// Its vocabulary is another one: what decode goes on with would be too.
+			return c.malformed(fmt.Errorf("the engine told the token id %d; the model has %d", e.IDs[0], c.req.Generate.Vocab))
 		case e.Finish == generate.Failed || e.Finish == generate.Aborted:
 			return &generate.EngineError{Finish: e.Finish}
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -345,12 +346,17 @@ func (l *logprobs) join() error {
 	return nil
 }
 
+// maxReason is how long the name of a reason may be, in bytes.
+const maxReason = 64
+
 // reason is why the sequence ended. An engine may know reasons that this program does not:
-// they end a sequence as a stop does.
+// the client is told them by the engine's name for them, as it is by HTTP.
 func (m *message) reason() (generate.Finish, error) {
 	switch string(m.finish) {
 	case "":
 		return generate.Running, errors.New("a sequence ends without a reason")
+	case "stop":
+		return generate.Stopped, nil
 	case "length":
 		return generate.Length, nil
 	case "abort":
@@ -358,7 +364,10 @@ func (m *message) reason() (generate.Finish, error) {
 	case "error":
 		return generate.Failed, nil
 	}
-	return generate.Stopped, nil
+	if len(m.finish) > maxReason || !utf8.Valid(m.finish) {
+		return generate.Running, errors.New("a sequence ends for a reason that has no proper name")
+	}
+	return generate.Other, nil
 }
 
 // event makes e the event that m is of sequence (prompt, sample). streamed tells that tokens
@@ -382,6 +391,9 @@ func (m *message) event(e *generate.Event, prompt, sample int, streamed bool) er
 	e.MatchedStop, e.MatchedID = string(m.matchedStop), m.matchedID
 	if e.Finish, err = m.reason(); err != nil {
 		return err
+	}
+	if e.Finish == generate.Other {
+		e.Reason = string(m.finish)
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func TestMessageWithAll(t *testing.T) {
 
 func TestReasonsToEnd(t *testing.T) {
 	for reason, want := range map[string]generate.Finish{
-		"stop": generate.Stopped, "length": generate.Length, "abort": generate.Aborted, "error": generate.Failed, "repetition": generate.Stopped,
+		"stop": generate.Stopped, "length": generate.Length, "abort": generate.Aborted, "error": generate.Failed, "repetition": generate.Other,
 	} {
 		var m message
 		var e generate.Event

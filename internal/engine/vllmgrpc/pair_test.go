@@ -129,8 +129,8 @@ func TestPairForSeveralSequences(t *testing.T) {
 	if u, ok := openai.ReadUsage([]byte(got.raw)); !ok || u.CachedTokens != 2 || got.prompt != 6 { // of each prompt once
 		t.Errorf("the prefill's usage is %+v, %d tokens", u, got.prompt)
 	}
-	if decode.HandOff, err = plan.Legs.HandOff([]byte(got.raw)); err != nil {
-		t.Fatal(err)
+	if decode.HandOff, err = plan.Legs.HandOff([]byte(got.raw)); !errors.Is(err, engine.ErrNoHandOff) {
+		t.Fatalf("that one sequence has nothing is told as %v", err)
 	}
 	d := &mock{generate: func(r *vllmpb.GenerateRequest, s sender) error {
 		k := r.GetKvTransferParamsJson()
@@ -192,23 +192,37 @@ func TestDecodeComputesItselfWhatCannotBeHandedOver(t *testing.T) {
 func TestHandOffIsCheckedBeforeItGoesOn(t *testing.T) {
 	plan, _ := pair(t, rank{connector: engine.ConnectorNIXL}, `{"prompt":[0]}`)
 	for params, want := range map[string]error{
-		handedOver(1): nil,
-		"null":        engine.ErrNoHandOff,
-		"[null,null]": engine.ErrNoHandOff,
-		`"x"`:         engine.ErrBadHandOff,
-		"[1]":         engine.ErrBadHandOff,
-		"{}":          engine.ErrBadHandOff,
-		strings.Replace(handedOver(1), `"h"`, `""`, 1):                                     engine.ErrBadHandOff,
-		strings.Replace(handedOver(1), `"h"`, `7`, 1):                                      engine.ErrBadHandOff,
-		strings.Replace(handedOver(1), `"remote_engine_id":"e",`, "", 1):                   engine.ErrBadHandOff,
-		strings.Replace(handedOver(1), `5600`, `"5600"`, 1):                                engine.ErrBadHandOff,
-		strings.Replace(handedOver(1), `[[1]]`, `null`, 1):                                 engine.ErrBadHandOff,
-		"[" + handedOver(1) + "," + strings.Replace(handedOver(2), `"h"`, `null`, 1) + "]": engine.ErrBadHandOff,
-		"[" + handedOver(1) + ",null]":                                                     nil,
+		handedOver(1):             nil,
+		"null":                    engine.ErrNoHandOff,
+		"[]":                      engine.ErrBadHandOff, // the engine's own: it is asked for one
+		"[null]":                  engine.ErrBadHandOff,
+		"[" + handedOver(1) + "]": engine.ErrBadHandOff,
+		`"x"`:                     engine.ErrBadHandOff,
+		"1":                       engine.ErrBadHandOff,
+		"{}":                      engine.ErrBadHandOff,
+		strings.Replace(handedOver(1), `"h"`, `""`, 1):                   engine.ErrBadHandOff,
+		strings.Replace(handedOver(1), `"h"`, `7`, 1):                    engine.ErrBadHandOff,
+		strings.Replace(handedOver(1), `"remote_engine_id":"e",`, "", 1): engine.ErrBadHandOff,
+		strings.Replace(handedOver(1), `5600`, `"5600"`, 1):              engine.ErrBadHandOff,
+		strings.Replace(handedOver(1), `[[1]]`, `null`, 1):               engine.ErrBadHandOff,
 	} {
 		got, err := plan.Legs.HandOff([]byte(`{"kv_transfer_params":` + params + `}`))
 		if !errors.Is(err, want) || want == nil && string(got) != params {
 			t.Errorf("%s: got %s, %v; want %v", params, got, err, want)
+		}
+	}
+	two, _ := pair(t, rank{connector: engine.ConnectorNIXL}, `{"prompt":[0],"n":2}`)
+	for params, want := range map[string]error{
+		"[null,null]": engine.ErrNoHandOff,
+		"[1,2]":       engine.ErrBadHandOff,
+		"[[],[]]":     engine.ErrBadHandOff,
+		"[" + handedOver(1) + "," + handedOver(2) + "]":                                    nil,
+		"[" + handedOver(1) + "," + strings.Replace(handedOver(2), `"h"`, `null`, 1) + "]": engine.ErrBadHandOff,
+		"[" + handedOver(1) + ",null]":                                                     engine.ErrNoHandOff, // and that of one
+	} {
+		got, err := two.Legs.HandOff([]byte(`{"kv_transfer_params":` + params + `}`))
+		if some := strings.Contains(params, `"h"`) && want != engine.ErrBadHandOff; !errors.Is(err, want) || some && string(got) != params {
+			t.Errorf("two: %s: got %s, %v; want %v", params, got, err, want)
 		}
 	}
 	if _, err := plan.Legs.HandOff([]byte(`{}`)); !errors.Is(err, engine.ErrNoHandOff) {
@@ -334,5 +348,38 @@ func TestPairOverMooncake(t *testing.T) {
 	}
 	if k := d.requests()[0].GetKvTransferParamsJson(); !strings.Contains(k, `"remote_engine_id":"eng"`) || !strings.Contains(k, `"remote_bootstrap_addr":"http://10.0.0.1:8998"`) {
 		t.Errorf("decode's params are %s", k)
+	}
+}
+
+// What a prefill says is looked at as closely as what a decode says, and its call is cancelled.
+func TestPrefillsThatBreakTheRules(t *testing.T) {
+	for name, list := range map[string][]*vllmpb.GenerateResponse{
+		"ends twice":               {complete(0, "length", 0), complete(0, "length", 0)},
+		"no end":                   nil,
+		"sequence not asked for":   {complete(1, "length", 0)},
+		"id beyond the vocabulary": {complete(0, "length", vocabulary)},
+		"more than asked for":      {complete(0, "length", 0, 0)},
+		"chunk":                    {chunk(0, 0)},
+		"no reason":                {complete(0, "", 0)},
+		"endless reason":           {complete(0, strings.Repeat("a", 65), 0)},
+		"empty message":            {{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan, _ := pair(t, rank{connector: engine.ConnectorNIXL}, `{"prompt":[0]}`)
+			prefill, _ := legs(plan, [][]uint32{{0}}, 1)
+			ended := make(chan struct{})
+			m := &mock{generate: func(_ *vllmpb.GenerateRequest, s sender) error {
+				defer close(ended)
+				if err := send(s, list...); err != nil || list == nil {
+					return err
+				}
+				<-s.Context().Done()
+				return nil
+			}}
+			if got := callAndRead(t.Context(), m.start(t), prefill); !got.malformed() {
+				t.Errorf("got %+v", got)
+			}
+			soon(t, ended, "the end of the call")
+		})
 	}
 }

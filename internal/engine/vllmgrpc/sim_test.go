@@ -2,6 +2,7 @@ package vllmgrpc
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -74,7 +75,7 @@ func (s *pairSim) request(t *testing.T, text string, edit func(*engine.Request))
 func (s *pairSim) legs(t *testing.T, text string, edit func(*engine.Request), change func([]byte) []byte) (prefill, decode read) {
 	t.Helper()
 	p, d := s.request(t, text, edit), s.request(t, text, edit)
-	body := `{"prompt":[1]}`
+	body := fmt.Sprintf(`{"prompt":[1],"n":%d}`, p.Generate.Samples)
 	plan, err := pair(t, s.rank, body)
 	if err != nil || plan.Shape != engine.PrefillFirst {
 		t.Fatalf("the plan is %+v, %v", plan, err)
