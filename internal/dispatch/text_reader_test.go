@@ -163,7 +163,7 @@ func TestAnswersWithoutAnEngine(t *testing.T) {
 	}
 	for body, route := range map[string]openai.Route{
 		`{"tokens":[-1]}`: openai.RouteDetokenize, `{"tokens":[99999999]}`: openai.RouteDetokenize, `{"tokens":"a"}`: openai.RouteDetokenize, `{}`: openai.RouteDetokenize,
-		`{"prompt":5}`: openai.RouteTokenize, `{"model":"m"}`: openai.RouteTokenize, `{"prompt":"a","messages":[]}`: openai.RouteTokenize,
+		`{"prompt":5}`: openai.RouteTokenize, `{"prompt":"a\ud800"}`: openai.RouteTokenize, `{"model":"m"}`: openai.RouteTokenize, `{"prompt":"a","messages":[]}`: openai.RouteTokenize,
 		`{"messages":5}`: openai.RouteCountTokens, `{"messages":[{"role":"user","content":[{"type":"hologram"}]}]}`: openai.RouteCountTokens,
 	} {
 		_, err := answer(route, body)

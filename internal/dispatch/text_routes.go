@@ -32,7 +32,7 @@ func (r *modelReader) Answer(ctx context.Context, p *openai.Peeked, turn Turn) (
 // tokenize answers in the form of vLLM: the tokens of a text or of a chat.
 func (r *modelReader) tokenize(ctx context.Context, p *openai.Peeked) ([]byte, error) {
 	var in struct {
-		Prompt     *string         `json:"prompt"`
+		Prompt     json.RawMessage `json:"prompt"`
 		Messages   json.RawMessage `json:"messages"`
 		AddSpecial *bool           `json:"add_special_tokens"`
 		Names      bool            `json:"return_token_strs"`
@@ -41,18 +41,25 @@ func (r *modelReader) tokenize(ctx context.Context, p *openai.Peeked) ([]byte, e
 		return nil, wrongType(err)
 	}
 	var ids []uint32
+	var prompt string
 	var err error
+	isText := len(in.Prompt) > 0 && in.Prompt[0] == '"'
+	if isText {
+		prompt = string(openai.AppendUnquoted(make([]byte, 0, len(in.Prompt)), in.Prompt))
+	}
 	switch {
-	case in.Messages != nil && in.Prompt == nil:
+	case in.Messages != nil && !isText:
 		ids, err = r.Model.RenderChat(ctx, p.Body)
-	case in.Messages != nil || in.Prompt == nil:
+	case in.Messages != nil || !isText:
 		return nil, openai.InvalidRequest("prompt", "either prompt, a string, or messages must be given")
+	case openai.HasLoneSurrogate(in.Prompt):
+		return nil, openai.InvalidRequest("prompt", "prompt has half of a UTF-16 surrogate pair; it must be text")
 	case r.Mismatch != nil:
 		return nil, r.refusal()
 	case in.AddSpecial != nil && !*in.AddSpecial:
-		ids, err = r.Model.Tokenizer().Encode(ctx, nil, *in.Prompt, false)
+		ids, err = r.Model.Tokenizer().Encode(ctx, nil, prompt, false)
 	default:
-		ids, err = r.Model.Encode(ctx, *in.Prompt)
+		ids, err = r.Model.Encode(ctx, prompt)
 	}
 	if err != nil {
 		return nil, err

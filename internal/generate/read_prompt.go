@@ -133,7 +133,12 @@ func (b *builder) given() *openai.Error {
 func (b *builder) encode(ctx context.Context) error {
 	texts := make([]string, 0, len(b.p.Prompt))
 	for _, at := range b.p.Prompt {
-		texts = append(texts, text(b.p.Body[at.Start:at.End]))
+		raw := b.p.Body[at.Start:at.End]
+		if openai.HasLoneSurrogate(raw) {
+			f := b.promptField()
+			return openai.InvalidRequest(f, "%s has half of a UTF-16 surrogate pair; it must be text", f)
+		}
+		texts = append(texts, text(raw))
 	}
 	if b.w.echo {
 		b.r.Form.Echo = texts

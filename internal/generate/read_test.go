@@ -284,6 +284,8 @@ func TestReadRefuses(t *testing.T) {
 	f(completions, `"prompt":""`, invalid, "prompt")
 	f(completions, `"prompt":["a",""]`, invalid, "prompt")
 	f(completions, `"prompt":null`, invalid, "prompt")
+	f(completions, `"prompt":"a\ud83e"`, invalid, "prompt", "surrogate")
+	f(completions, `"prompt":["a","\udd23\ud83e b"]`, invalid, "prompt", "surrogate")
 	f(completions, `"prompt":[-1]`, invalid, "prompt", "token id")
 	f(completions, `"prompt":[1.5]`, invalid, "prompt")
 	f(completions, `"prompt":[264]`, invalid, "prompt", "264")

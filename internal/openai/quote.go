@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -56,6 +57,36 @@ func AppendUnquoted(dst, raw []byte) []byte {
 		return dst
 	}
 	return appendUnescaped(dst, raw[1:len(raw)-1], nil)
+}
+
+// HasLoneSurrogate reports whether the JSON string raw, given with its quotes and known to be
+// valid, has a \u escape of half a character without the other half: no text has that, and
+// no tokenizer takes it.
+func HasLoneSurrogate(raw []byte) bool {
+	for i := 0; ; {
+		at := bytes.IndexByte(raw[i:], '\\')
+		if at < 0 {
+			return false
+		}
+		i += at
+		r, ok := uint32(0), false
+		if i+1 < len(raw) && raw[i+1] == 'u' {
+			r, ok = hex4(raw, i+2)
+		}
+		if !ok || !utf16.IsSurrogate(rune(r)) {
+			i = min(i+2, len(raw))
+			continue
+		}
+		i += 6
+		if i+1 >= len(raw) || raw[i] != '\\' || raw[i+1] != 'u' {
+			return true
+		}
+		low, _ := hex4(raw, i+2)
+		if utf16.DecodeRune(rune(r), rune(low)) == utf8.RuneError {
+			return true
+		}
+		i += 6
+	}
 }
 
 // unescaped are the bytes that a backslash and another byte stand for.
