@@ -284,8 +284,11 @@ func sequence(v Value) ([]Value, bool) {
 	return nil, false
 }
 
+// slice is object[start:stop:step]. What cannot be sliced fails; only of constants, which the
+// reference folds when it compiles, the slice is undefined.
 func (r *renderer) slice(n *sliceExpr, s *scope) Value {
 	object := r.evaluate(n.object, s)
+	_, folded := n.object.(*constant)
 	var bounds [3]*int64
 	for i, e := range []expression{n.start, n.stop, n.step} {
 		if e == nil {
@@ -297,6 +300,9 @@ func (r *renderer) slice(n *sliceExpr, s *scope) Value {
 		}
 		b, ok := asInt(v)
 		if !ok {
+			if _, fixed := e.(*constant); !folded || !fixed {
+				r.fail(Runtime, n.line, "slice indices must be integers or None")
+			}
 			return undefined{name: "slice"}
 		}
 		bounds[i] = &b
@@ -324,6 +330,9 @@ func (r *renderer) slice(n *sliceExpr, s *scope) Value {
 			items, count = r.iterate(g, n.line), g.n
 			object = &List{items}
 			break
+		}
+		if !folded {
+			r.fail(Runtime, n.line, "'%s' object is not subscriptable", typeName(object))
 		}
 		return undefined{name: "slice"}
 	}

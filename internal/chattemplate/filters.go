@@ -251,7 +251,13 @@ func indentFilter(r *renderer, line int, v Value, a *arguments) Value {
 		indent = strings.Repeat(" ", max(0, min(a.number(r, line, 0, "width", 4), 10_000)))
 	}
 	first, blank := truth(a.at(r, line, 1, "first")), truth(a.at(r, line, 2, "blank"))
-	s := r.str(v, line)
+	s, ok := asString(v)
+	switch u, missing := v.(undefined); {
+	case missing:
+		r.failUndefined(u, line)
+	case !ok:
+		r.fail(Runtime, line, "'%s' object cannot be indented", typeName(v))
+	}
 	var b strings.Builder
 	for i, item := range r.lines(s+"\n", false) {
 		text := item.(string)
@@ -280,6 +286,10 @@ func titleFilter(s string) string {
 
 func truncateFilter(r *renderer, line int, v Value, a *arguments) Value {
 	a.most(r, line, "length", "killwords", "end", "leeway")
+	switch v.(type) {
+	case nil, bool, int64, float64:
+		r.fail(Runtime, line, "object of type '%s' has no len()", typeName(v))
+	}
 	s := r.str(v, line)
 	length, end := a.number(r, line, 0, "length", 255), a.text(r, line, 2, "end", "...")
 	count := r.length(s)

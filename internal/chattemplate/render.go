@@ -368,19 +368,23 @@ func (r *renderer) runFor(n *forNode, s *scope, out *strings.Builder, depth int)
 	r.iterateOver(n, r.evaluate(n.over, s), s, out, depth)
 }
 
-// iterateOver runs a loop over a value. A break and a continue end here.
+// iterateOver runs a loop over a value. A break and a continue end here. As in jinja2, and
+// unlike Python, else follows unless one of the turns came to its end.
 func (r *renderer) iterateOver(n *forNode, over Value, s *scope, out *strings.Builder, depth int) {
 	r.descend(n.line)
 	defer r.ascend()
 	l := &loop{n: n, outer: s, depth0: depth, items: r.iterate(over, n.line), index: -1}
+	whole := false
 	for inner := (&scope{parent: s}); l.advance(r); inner.again() {
 		r.assign(inner, n.target, l.seen[0], n.line)
 		inner.set("loop", l)
-		if r.run(n.body, inner, out) == flowBreak {
+		how := r.run(n.body, inner, out)
+		if how == flowBreak {
 			break
 		}
+		whole = whole || how == flowOn
 	}
-	if l.index < 0 {
+	if !whole {
 		r.run(n.orElse, &scope{parent: s}, out)
 	}
 }
