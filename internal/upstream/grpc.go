@@ -106,6 +106,9 @@ func (t *grpc) dial(ctx context.Context) (net.Conn, error) {
 	}
 	op := OpDial
 	c, err := t.dialer(ctx, "tcp", e.addr)
+	if err == nil {
+		c = newRawSocket(c)
+	}
 	if err == nil && t.tls != nil {
 		op = OpTLS
 		c, err = handshake(ctx, c, t.tls)
