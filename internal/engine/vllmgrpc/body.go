@@ -114,9 +114,10 @@ func (b *body) end() (err error) {
 }
 
 // fill appends what becomes of the messages that are there already. An error is told behind
-// what was made before it.
+// what was made before it. Once all sequences have ended only the status is missing, which the
+// engine sends with the last message, so that the end is one piece with what goes before it.
 func (b *body) fill() {
-	for b.err == nil && len(b.out) < maxPiece && b.src.ready() > 0 {
+	for b.err == nil && len(b.out) < maxPiece && (b.src.ready() > 0 || b.told == b.sequences()) {
 		if err := b.pull(); err != nil {
 			b.fail(err)
 		}

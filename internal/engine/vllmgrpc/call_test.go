@@ -30,6 +30,21 @@ func TestStreamedAnswerTakesNoTokenTwice(t *testing.T) {
 	}
 }
 
+// The client is written to once where all comes at once: the end of a stream waits for no
+// second write.
+func TestEndOfAStreamIsOnePieceWithItsLastEvent(t *testing.T) {
+	m := &mock{generate: answer(chunk(0, 0), complete(0, "length", 0))}
+	r := request(func(r *engine.Request) { streamed(r); r.Generate.Sampling.MaxTokens = 1 })
+	resp, err := Dialect{}.Call(t.Context(), m.start(t), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if piece, err := resp.Body.Next(); err != nil || !strings.HasSuffix(string(piece), "data: [DONE]\n\n") || !resp.Body.Done() {
+		t.Errorf("the first piece is %q, %v", piece, err)
+	}
+}
+
 func TestWholeAnswer(t *testing.T) {
 	m := &mock{generate: answer(complete(0, "stop", 0, 1, end))}
 	got := callAndRead(t.Context(), m.start(t), request(nil))
