@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/sluice-router/sluice/internal/text"
 )
@@ -197,18 +198,42 @@ func (f *Facts) readModels(body []byte) error {
 type Fields map[string]json.RawMessage
 
 // Str returns a name; empty for everything else.
-func (o Fields) Str(name string) string {
-	var s string
-	if json.Unmarshal(o[name], &s) != nil || !ValidName(s) {
+func (o Fields) Str(name string) string { return nameIn(o[name]) }
+
+// Num returns a whole number ≥ 0; 0 for everything else.
+func (o Fields) Num(name string) int64 { return wholeIn(o[name]) }
+
+// nameIn is the name that a JSON value is; empty for everything else.
+func nameIn(raw []byte) string {
+	s, ok := plainString(raw)
+	if !ok && json.Unmarshal(raw, &s) != nil || !ValidName(s) {
 		return ""
 	}
 	return s
 }
 
-// Num returns a whole number ≥ 0; 0 for everything else.
-func (o Fields) Num(name string) int64 {
+// plainString is a string of printable ASCII without escapes, which hand-offs have with each
+// request: it needs no decoder.
+func plainString(raw []byte) (s string, ok bool) {
+	if len(raw) < 2 || raw[0] != '"' {
+		return "", false
+	}
+	raw = raw[1 : len(raw)-1]
+	for _, c := range raw {
+		if c < ' ' || c > '~' || c == '\\' || c == '"' {
+			return "", false
+		}
+	}
+	return string(raw), true
+}
+
+// wholeIn is the whole number ≥ 0 that a JSON value is; 0 for everything else.
+func wholeIn(raw []byte) int64 {
+	if n, err := strconv.ParseUint(string(raw), 10, 53); err == nil {
+		return int64(n) // needs no decoder
+	}
 	var f float64
-	if json.Unmarshal(o[name], &f) != nil || f != math.Trunc(f) || f < 0 || f > 1<<53 {
+	if json.Unmarshal(raw, &f) != nil || f != math.Trunc(f) || f < 0 || f > 1<<53 {
 		return 0
 	}
 	return int64(f)

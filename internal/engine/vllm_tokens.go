@@ -149,20 +149,21 @@ func (l *VLLMTokenLegs) HandOff(answer []byte) ([]byte, error) {
 // checkParams refuses params with which a decode engine would hang, or end: it reads what it
 // needs of them without looking whether it is there.
 func (l *VLLMTokenLegs) checkParams(params []byte) error {
-	var o Fields
-	if params[0] != '{' || json.Unmarshal(params, &o) != nil {
+	var fields [4][]byte
+	if !openai.RawFields(params, []string{"remote_host", "remote_engine_id", "remote_port", "remote_block_ids"}, fields[:]) {
 		return fmt.Errorf("%w: its kv_transfer_params are no object", ErrBadHandOff)
 	}
+	host, id, port, blocks := fields[0], fields[1], wholeIn(fields[2]), fields[3]
 	missing := ""
 	switch {
-	case o.Str("remote_host") == "":
+	case nameIn(host) == "":
 		missing = "remote_host"
 	case l.connector == connectors[ConnectorMoRIIO]: // the rest is its own
-	case o.Str("remote_engine_id") == "":
+	case nameIn(id) == "":
 		missing = "remote_engine_id"
-	case o.Num("remote_port") < 1 || o.Num("remote_port") > 65535:
+	case port < 1 || port > 65535:
 		missing = "remote_port"
-	case len(o["remote_block_ids"]) == 0 || o["remote_block_ids"][0] != '[':
+	case len(blocks) == 0 || blocks[0] != '[':
 		missing = "remote_block_ids"
 	}
 	if missing != "" {

@@ -19,3 +19,21 @@ func TestRawField(t *testing.T) {
 	f(`{"kv":1`, "kv", "", false)
 	f(``, "kv", "", false)
 }
+
+func TestRawFields(t *testing.T) {
+	f := func(json, a, b string, ok bool) {
+		t.Helper()
+		var raw [2][]byte
+		got := RawFields([]byte(json), []string{"a", "b"}, raw[:])
+		if got != ok || ok && (string(raw[0]) != a || string(raw[1]) != b) {
+			t.Errorf("the fields of %s are %q, %t, want %q and %q, %t", json, raw, got, a, b, ok)
+		}
+	}
+	f(`{"b":[1, 2],"c":{"a":1},"a":"x"}`, `"x"`, `[1, 2]`, true)
+	f(` {"a":1,"\u0061" : 2 }`, "2", "", true) // the last counts
+	f(`{}`, "", "", true)
+	f(`{"a":1`, "", "", false)
+	f(`{"a":1,}`, "", "", false)
+	f(`["a"]`, "", "", false)
+	f(``, "", "", false)
+}

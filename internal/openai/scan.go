@@ -42,7 +42,7 @@ type scanner struct {
 
 	// inObject has a bit per nesting level: set for an object, clear for an array.
 	// It has room for the default bound only, as scanners are on the stacks of
-	// goroutines; deep has the levels of a larger one.
+	// goroutines; deep, once it is needed, has the levels of a larger one.
 	inObject [DefaultMaxDepth/64 + 1]uint64
 	deep     []uint64
 }
@@ -50,9 +50,6 @@ type scanner struct {
 func (s *scanner) reset(b []byte, maxDepth int) {
 	s.b = b
 	s.maxDepth = min(maxDepth, maxScanDepth)
-	if s.maxDepth > DefaultMaxDepth && s.deep == nil {
-		s.deep = make([]uint64, maxScanDepth/64+1)
-	}
 	s.fault, s.faultAt = faultNone, 0
 }
 
@@ -355,7 +352,7 @@ func (s *scanner) skip(i, depth int) int {
 	b := s.b
 	level := depth
 	inObject := s.inObject[:]
-	if s.maxDepth > DefaultMaxDepth {
+	if s.deep != nil {
 		inObject = s.deep
 	}
 	for {
@@ -375,7 +372,9 @@ func (s *scanner) skip(i, depth int) int {
 				i = k + 1
 				break
 			}
-			level++
+			if level++; level>>6 >= len(inObject) {
+				inObject = s.deepen()
+			}
 			inObject[level>>6] |= 1 << (level & 63)
 			if i = s.key(k); i < 0 {
 				return -1
@@ -390,7 +389,9 @@ func (s *scanner) skip(i, depth int) int {
 				i = k + 1
 				break
 			}
-			level++
+			if level++; level>>6 >= len(inObject) {
+				inObject = s.deepen()
+			}
 			inObject[level>>6] &^= 1 << (level & 63)
 			if k < len(b) && isDigit(b[k]) {
 				i = s.numberRun(k)
@@ -439,6 +440,15 @@ func (s *scanner) skip(i, depth int) int {
 			return s.fail(faultComma, i)
 		}
 	}
+}
+
+// deepen makes room for the levels beyond the default bound.
+//
+//go:noinline
+func (s *scanner) deepen() []uint64 {
+	s.deep = make([]uint64, maxScanDepth/64+1)
+	copy(s.deep, s.inObject[:])
+	return s.deep
 }
 
 // key passes a field name at i and its colon.

@@ -135,6 +135,33 @@ func (s *scanner) counts(i int, u *Usage, depth int) int {
 	}
 }
 
+// RawFields finds several top-level fields of a JSON object in one pass, as RawField finds
+// one: raw[i] is the value of names[i], nil if there is none. It is false, and raw not to be
+// used, if json is no object.
+func RawFields(json []byte, names []string, raw [][]byte) bool {
+	var s scanner
+	s.reset(json, DefaultMaxDepth)
+	i := s.space(0)
+	if i >= len(json) || json[i] != '{' {
+		return false
+	}
+	i++
+	for first := true; ; first = false {
+		at, v, done := s.member(i, first)
+		if v < 0 || done {
+			return v >= 0
+		}
+		if i = s.skip(v, 1); i < 0 {
+			return false
+		}
+		for k, name := range names {
+			if s.nameIs(at, name) {
+				raw[k] = json[v:i]
+			}
+		}
+	}
+}
+
 // RawField is a top-level field of a JSON object as it is written, the last of that
 // name; ok is false if there is none or json is no object. The bytes are those of json.
 func RawField(json []byte, field string) (raw []byte, ok bool) {

@@ -116,7 +116,7 @@ const maxMetadata = 2 << 10 // bytes
 // metadata is what of an HTTP request's header goes with a call: the ids of the request and of
 // its trace, and the client's key where that is passed on.
 func metadata(header upstream.Header) upstream.Header {
-	var out upstream.Header
+	out := make(upstream.Header, 0, len(passed))
 	for _, f := range header {
 		for _, name := range passed {
 			if strings.EqualFold(f.Name, name) && len(f.Value) <= maxMetadata && plainValue(f.Value) {
