@@ -11,6 +11,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -23,7 +24,13 @@ func ParseJSON(data []byte, maxDepth int) (Value, error) {
 
 // ParseJSONContext is ParseJSON until ctx ends, whose error it then returns.
 func ParseJSONContext(ctx context.Context, data []byte, maxDepth int) (Value, error) {
-	p := &jsonParser{d: jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true)), ctx: ctx}
+	d := decoders.Get().(*jsontext.Decoder)
+	d.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
+	defer func() {
+		d.Reset(noJSON{}) // or it would keep data
+		decoders.Put(d)
+	}()
+	p := &jsonParser{d: d, ctx: ctx}
 	v, err := p.value(maxDepth)
 	if err != nil {
 		return nil, err
@@ -33,6 +40,14 @@ func ParseJSONContext(ctx context.Context, data []byte, maxDepth int) (Value, er
 	}
 	return v, nil
 }
+
+// decoders are used one time after the other.
+var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(noJSON{}) }}
+
+// noJSON has nothing to read.
+type noJSON struct{}
+
+func (noJSON) Read([]byte) (int, error) { return 0, io.EOF }
 
 type jsonParser struct {
 	d      *jsontext.Decoder
@@ -80,7 +95,7 @@ func (p *jsonParser) value(maxDepth int) (Value, error) {
 			if err != nil {
 				return nil, fmt.Errorf("cannot read the JSON: %w", err)
 			}
-			name := key.String()
+			var name Value = key.String() // before key is overwritten
 			value, err := p.value(maxDepth - 1)
 			if err != nil {
 				return nil, err

@@ -153,7 +153,8 @@ func (t *Template) render(ctx context.Context, in *Input, messages Value) (text 
 		now = time.Now()
 	}
 	r := &renderer{ctx: ctx, o: t.o, now: now}
-	vars := &scope{}
+	const others = 8 // names
+	vars := &scope{variables: make([]variable, 0, len(in.Special)+others)}
 	for name, token := range in.Special {
 		vars.set(name, token)
 	}

@@ -131,6 +131,10 @@ func (d *Dict) Set(key, value Value) {
 		d.values[i] = value
 		return
 	}
+	if d.keys == nil {
+		room := new([8]Value) // of most messages and their parts
+		d.keys, d.values = room[:0:4], room[4:4]
+	}
 	d.keys, d.values = append(d.keys, key), append(d.values, value)
 	if d.index != nil {
 		d.index[hash] = len(d.keys) - 1
