@@ -66,7 +66,7 @@ func (c *Channel) start(ctx context.Context, desc *grpc.StreamDesc, method strin
 	} else if ctx.Done() != nil {
 		s.stop = context.AfterFunc(ctx, cancel)
 	}
-	inner = metadata.NewOutgoingContext(inner, c.metadata(o.Header))
+	inner = c.withMetadata(inner, o.Header)
 	cs, err := k.cc.NewStream(inner, desc, method)
 	if err != nil {
 		return nil, s.fail(upstream.OpDial, err)
@@ -82,21 +82,25 @@ func (c *Channel) start(ctx context.Context, desc *grpc.StreamDesc, method strin
 	return s, nil
 }
 
-// metadata are the lines of a call. Those that belong to the connection or to gRPC are left
-// out, and values that gRPC cannot carry.
-func (c *Channel) metadata(h upstream.Header) metadata.MD {
-	md := make(metadata.MD, len(h)+1)
+// withMetadata adds the lines of a call. Those that belong to the connection or to gRPC are
+// left out, and values that gRPC cannot carry.
+func (c *Channel) withMetadata(ctx context.Context, h upstream.Header) context.Context {
+	var room [8]string
+	list := room[:0] // names and values in turn
 	for _, f := range h {
 		name := strings.ToLower(f.Name)
 		if reserved(name) || c.cfg.APIKey != "" && name == "authorization" || !wire.ValidToken(name) || !printable(f.Value) {
 			continue
 		}
-		md[name] = append(md[name], f.Value)
+		list = append(list, name, f.Value)
 	}
 	if c.cfg.APIKey != "" {
-		md["authorization"] = []string{"Bearer " + c.cfg.APIKey}
+		list = append(list, "authorization", "Bearer "+c.cfg.APIKey)
 	}
-	return md
+	if len(list) == 0 {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, list...)
 }
 
 // ContextEnded implements upstream.Listener.
