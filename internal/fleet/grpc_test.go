@@ -1,9 +1,13 @@
 package fleet
 
 import (
+	"net"
+	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine/dialects"
 	"github.com/sluice-router/sluice/internal/grpcchannel"
 	"github.com/sluice-router/sluice/internal/sim"
@@ -70,5 +74,91 @@ func TestServerThatOutlivesItsEngine(t *testing.T) {
 	engines.Regular(0).EndEngine()
 	if c := p.check(t.Context(), w, checkParams{}); c.health == outcomeOK || c.alive == outcomeOK || !strings.Contains(c.reason, "HealthCheck") {
 		t.Errorf("check of one whose engine is dead: %+v", c)
+	}
+}
+
+// A URL with the wrong scheme is told as that, whichever of the four is there and whichever is asked for.
+func TestWrongSchemeIsNamed(t *testing.T) {
+	engines, err := sim.Start(sim.Options{Regular: 1, Worker: sim.WorkerOptions{Backend: sim.VLLM, GRPC: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engines.Close()
+	grpcAddr := strings.TrimPrefix(engines.Regular(0).URL(), "grpc://")
+	httpAddr := strings.TrimPrefix(serve(t, func(http.ResponseWriter, *http.Request) {}).URL, "http://")
+	alerts, err := net.Listen("tcp", "127.0.0.1:0") // refuses what is no handshake, as servers of TLS do
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer alerts.Close()
+	serving.Go(func() {
+		for {
+			c, err := alerts.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1))
+			_, _ = c.Write([]byte("\x15\x03\x01\x00\x02\x02\x46"))
+			_ = c.Close()
+		}
+	})
+	for _, tc := range []struct{ url, want string }{
+		{"http://" + grpcAddr, "speaks HTTP/2: "},
+		{"http://" + grpcAddr, "its URL begins with grpc://"},
+		{"grpc://" + httpAddr, "speaks HTTP/1: "},
+		{"grpc://" + httpAddr, "its URL begins with http://"},
+		{"grpcs://" + grpcAddr, "without TLS it begins with grpc://"},
+		{"https://" + httpAddr, "without TLS it begins with http://"},
+		{"http://" + alerts.Addr().String(), "its URL begins with https://"},
+	} {
+		spec, base, err := checkSpec(WorkerSpec{URL: tc.url}, dialects.All())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ep, err := endpointOf(&spec, upstream.Config{OpenChannel: grpcchannel.Open})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := quick
+		o.Endpoint = "/health"
+		p := &httpProber{cfg: &o}
+		w := &Worker{fleet: &Fleet{opts: Options{Dialects: dialects.All()}}, url: spec.URL, base: base, endpoint: ep}
+		w.spec.Store(&spec)
+		w.updateState(noFacts)
+		if c := p.check(t.Context(), w, checkParams{}); c.health == outcomeOK || !strings.Contains(c.misconfigured, tc.want) {
+			t.Errorf("%s: %+v, want %q", tc.url, c, tc.want)
+		} else if strings.Contains(c.reason, "tls: tls:") || strings.Count(c.reason, "cannot ") > 1 {
+			t.Errorf("%s: the reason says it twice: %s", tc.url, c.reason)
+		}
+		ep.Close()
+	}
+}
+
+// A bootstrap port that no leg of a pair looks for is told to be of no use.
+func TestBootstrapPortThatIsNotUsedIsAWarning(t *testing.T) {
+	for _, tc := range []struct {
+		connector string
+		port      config.BootstrapPort
+		warned    bool
+	}{
+		{"nixl", 8998, true},
+		{"mooncake", 8998, false},
+		{"nixl", config.BootstrapAuto, false},
+		{"nixl", config.BootstrapNone, false},
+	} {
+		engines, err := sim.Start(sim.Options{Prefill: 1, Worker: sim.WorkerOptions{Backend: sim.VLLM, GRPC: true, Connector: sim.Connector(tc.connector)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engines.Close()
+		f := live(t, settings{Health: quick})
+		w := mustAdd(t, f, WorkerSpec{URL: engines.Prefill(0).URL(), Type: config.WorkerPrefill, BootstrapPort: tc.port})
+		ready(t, w)
+		until(t, "its connector is known", func() bool { return w.Info().Connector == tc.connector })
+		if got := strings.Contains(strings.Join(w.Info().Warnings, "\n"), "bootstrap_port"); got != tc.warned {
+			t.Errorf("%s with port %d: warnings %q", tc.connector, tc.port, w.Info().Warnings)
+		}
 	}
 }

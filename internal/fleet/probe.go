@@ -2,16 +2,19 @@ package fleet
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
 	"github.com/sluice-router/sluice/internal/upstream"
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 const (
@@ -58,7 +61,7 @@ func (p *httpProber) check(ctx context.Context, w *Worker, l checkParams) checkR
 		r := alive(ctx)
 		if c.alive = r.outcome; c.alive == outcomeBusy || c.alive == outcomeUnreachable {
 			c.health = outcomeUnreachable
-			c.reason += "; " + r.reason
+			c.reason = joinReasons(c.reason, r.reason)
 		}
 	}
 	return c
@@ -82,7 +85,7 @@ func (p *httpProber) health(ctx context.Context, w *Worker) probeResult {
 		case e.Timeout() && !noConn && e.Limit != upstream.LimitDeadPeer:
 			return probeResult{outcome: outcomeBusy, timedOut: true, reason: err.Error()}
 		}
-		return probeResult{outcome: outcomeUnreachable, noConnection: noConn, reason: err.Error(), misconfigured: trouble(err)}
+		return probeResult{outcome: outcomeUnreachable, noConnection: noConn, reason: err.Error(), misconfigured: trouble(err, w.base)}
 	}
 	switch {
 	case ill != nil:
@@ -107,7 +110,7 @@ func (p *httpProber) alive(ctx context.Context, w *Worker) probeResult {
 		return probeResult{outcome: outcomeUnknown, reason: err.Error()}
 	case err != nil:
 		var e *upstream.Error
-		return probeResult{outcome: outcomeUnreachable, timedOut: errors.As(err, &e) && e.Timeout(), reason: err.Error(), misconfigured: trouble(err)}
+		return probeResult{outcome: outcomeUnreachable, timedOut: errors.As(err, &e) && e.Timeout(), reason: err.Error(), misconfigured: trouble(err, w.base)}
 	case ill != nil:
 		return probeResult{outcome: outcomeBusy, reason: fmt.Sprintf("%s: %s", path, ill)}
 	case behindAProxy(status):
@@ -215,10 +218,49 @@ func tooLarge(err error) bool {
 
 // trouble says what is wrong with a worker's registration, if that is why a request
 // failed.
-func trouble(err error) string {
-	var e *upstream.Error
-	if errors.As(err, &e) && e.Op == upstream.OpTLS && !e.Timeout() && upstream.EngineFault(err) {
+func trouble(err error, url workerurl.URL) string {
+	var (
+		e      *upstream.Error
+		other  *upstream.ProtocolError
+		record tls.RecordHeaderError
+	)
+	switch {
+	case !errors.As(err, &e) || e.Timeout() || !upstream.EngineFault(err):
+		return ""
+	case errors.As(err, &other):
+		if scheme := schemeFor(other.Speaks, url); scheme != "" {
+			return fmt.Sprintf("%s; if it is an engine, its URL begins with %s://", err, scheme)
+		}
+	case errors.As(err, &record):
+		return fmt.Sprintf("%s; it does not speak TLS, for which its URL asks: without TLS it begins with %s://", err, strings.TrimSuffix(url.Scheme, "s"))
+	case e.Op == upstream.OpTLS:
 		return err.Error() + "; its URL asks for TLS: check its certificate and the tls settings for it"
 	}
 	return ""
+}
+
+// schemeFor is the scheme that a URL should have where a protocol was heard at its address,
+// "" if that is not to be told.
+func schemeFor(heard upstream.Protocol, url workerurl.URL) string {
+	s := ""
+	if url.Secure() {
+		s = "s"
+	}
+	switch heard {
+	case upstream.ProtocolHTTP1:
+		return "http" + s
+	case upstream.ProtocolHTTP2:
+		return "grpc" + s
+	case upstream.ProtocolTLS:
+		return strings.TrimSuffix(url.Scheme, "s") + "s"
+	}
+	return ""
+}
+
+// joinReasons is both reasons, or the one if they are the same.
+func joinReasons(a, b string) string {
+	if a == b {
+		return a
+	}
+	return a + "; " + b
 }

@@ -115,7 +115,7 @@ func probeInParallel(ctx context.Context, o *config.Health, l checkParams, healt
 			}
 			return checkResult{health: h.outcome, alive: life, reason: h.reason, misconfigured: h.misconfigured}
 		case sent > 0 && failed == sent && (sent == most || !more):
-			return checkResult{health: outcomeUnreachable, alive: life, failedProbes: failed, reason: h.reason + "; " + why, misconfigured: h.misconfigured}
+			return checkResult{health: outcomeUnreachable, alive: life, failedProbes: failed, reason: joinReasons(h.reason, why), misconfigured: h.misconfigured}
 		}
 		if failure != "" && !settled && l.onFailure != nil {
 			l.onFailure(failure)

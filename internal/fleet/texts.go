@@ -150,7 +150,7 @@ func (w *Worker) textProblemLocked() string {
 	case t.model != nil:
 		return "it is being asked how it makes tokens of some texts, to be compared with its tokenizer's files: it gets no requests before"
 	case t.err != nil:
-		return fmt.Sprintf("the files of its tokenizer cannot be used: %s: it gets no requests", t.err)
+		return fmt.Sprintf("the files of its tokenizer cannot be used: %s; it gets no requests until they can", t.err)
 	}
 	return errTextLoading.Error() + ": it gets no requests before"
 }

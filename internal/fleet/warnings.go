@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/engine"
 )
 
 // warnings are what an operator should know of, including the warnings of the facts.
@@ -65,6 +67,10 @@ func (w *Worker) dialectWarnings() (list []string) {
 	}
 	if c := w.setConnector(); c != "" && w.Dialect().Connectors().Named(c) == "" {
 		list = append(list, fmt.Sprintf("its kv_connector is set to %s, but it speaks %s and has none", c, w.Backend()))
+	}
+	// By HTTP the port is asked for the connector, at least.
+	if port, ok := w.spec.Load().BootstrapPort.Port(); ok && w.base.GRPC() && !w.factsInsufficient() && !w.Dialect().UsesBootstrap(w.Connector()) {
+		list = append(list, fmt.Sprintf("its bootstrap_port, %d, is not used: pairs do not meet there with the KV connector %s; leave it out", port, cmp.Or(w.Connector(), engine.ConnectorNone)))
 	}
 	return append(list, w.Dialect().Warnings(w.pairKnowledge())...)
 }

@@ -159,7 +159,7 @@ func (b *builder) refuse() *openai.Error {
 		}
 	}
 	if n, ok := b.w.bestOf.get(); ok && n > int64(b.p.N) {
-		return unsupported("best_of", "best_of is %d; the engines of this model, which are spoken to by gRPC, give all samples: ask for so many with n", n)
+		return unsupported("best_of", "best_of is %d; the engines of this model, which are spoken to by gRPC, return every sample that they make; leave it out, or ask for %d samples with n", n, n)
 	}
 	return nil
 }
@@ -180,10 +180,10 @@ func (b *builder) refuseChat() *openai.Error {
 		return openai.InvalidRequest("tool_choice", "tool_choice is set and there are no tools; leave it out")
 	}
 	if b.w.template {
-		return openai.InvalidRequest("chat_template", "a template of the client's own is not taken; leave it out")
+		return openai.InvalidRequest("chat_template", "chat_template is not accepted from clients: the model's own template is used; leave it out")
 	}
 	if b.p.PromptKind != openai.PromptMessages {
-		return openai.InvalidRequest("messages", "messages is missing or empty; it must be a list of messages")
+		return openai.InvalidRequest("messages", "messages is missing or empty, or is no list; it must be a list of one message at least")
 	}
 	if b.w.continueFinal && b.w.generationPrompt.or(false) {
 		return openai.InvalidRequest("continue_final_message", "continue_final_message and add_generation_prompt can't both be true")
@@ -195,7 +195,7 @@ func (b *builder) refuseChat() *openai.Error {
 		return refuseChats(err)
 	}
 	if b.p.MediaParts > 0 {
-		return unsupported("messages", "the messages have parts that are no text (%d); with the engines of this model, which are spoken to by gRPC, there can be text only", b.p.MediaParts)
+		return unsupported("messages", "messages have %d parts that are not text, such as images; the engines of this model, which are spoken to by gRPC, take text only: leave those parts out", b.p.MediaParts)
 	}
 	return nil
 }

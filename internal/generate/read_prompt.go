@@ -185,7 +185,10 @@ func (b *builder) fit() *openai.Error {
 	}
 	for i, ids := range r.Prompts {
 		if len(ids) == 0 {
-			return openai.InvalidRequest(f, "prompt %d has no tokens", i)
+			if len(r.Prompts) == 1 {
+				return openai.InvalidRequest(f, "%s has no tokens; it must not be empty", f)
+			}
+			return openai.InvalidRequest(f, "%s[%d] has no tokens; none may be empty", f, i)
 		}
 		if b.p.Route == openai.RouteEmbeddings && r.Context > 0 && len(ids) > r.Context {
 			return tooLong(f, "This model's maximum context length is %d tokens. However, your input has %d tokens. Please reduce the length of the input.", r.Context, len(ids))

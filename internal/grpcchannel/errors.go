@@ -34,6 +34,9 @@ var (
 	// largeTexts: a message is over its bound, or (largeHead) the metadata.
 	largeTexts = []string{"grpc: received message larger than max", "grpc: message after decompression larger"}
 	largeHead  = "peer header list size exceeded limit"
+	// http1Text: the server's first bytes are HTTP/1. prefaceEOFText: there are none.
+	http1Text      = "looked like an HTTP/1.1 header"
+	prefaceEOFText = `error reading server preface: EOF"`
 )
 
 func containsAny(s string, of []string) bool {
@@ -74,6 +77,7 @@ func (k *conn) explain(e *upstream.Error, err error) error {
 		e.Kind = upstream.KindShutdown
 		return e
 	case opening:
+		e.Err = heard(text)
 		// There was a connection, but no stream came to be: what is at the other end does not
 		// begin as HTTP/2 does, or not in time.
 		k.ch.retire(k)
@@ -89,7 +93,7 @@ func (k *conn) explain(e *upstream.Error, err error) error {
 		case errors.Is(*lost, os.ErrDeadlineExceeded):
 			return upstream.NewTimeout(upstream.LimitConnect, k.ch.cfg.ConnectTimeout, e)
 		}
-		return k.broken(e, *lost, text)
+		return k.broken(e, *lost, e.Err)
 	case strings.Contains(text, "error code: REFUSED_STREAM"), strings.Contains(text, "stream is rejected because server is draining"):
 		// By HTTP/2 nothing of it was looked at. grpc-go has sent it a second time already.
 		e.Kind, e.Sent = upstream.KindClosed, false
@@ -106,7 +110,7 @@ func (k *conn) explain(e *upstream.Error, err error) error {
 	case st.Code() == codes.Unavailable && containsAny(text, lostTexts):
 		e.Kind = upstream.KindClosed
 		if lost := k.lost.Load(); lost != nil {
-			return k.broken(e, *lost, text)
+			return k.broken(e, *lost, e.Err)
 		}
 		return e
 	}
@@ -114,23 +118,32 @@ func (k *conn) explain(e *upstream.Error, err error) error {
 }
 
 // broken completes e by why the socket ended, and keeps grpc-go's words where those say more.
-func (k *conn) broken(e *upstream.Error, lost error, text string) *upstream.Error {
+func (k *conn) broken(e *upstream.Error, lost, words error) *upstream.Error {
 	was := e.Kind
 	e = upstream.NewBroken(lost, k.ch.cfg.DeadPeerTimeout, e)
 	if e.Kind == upstream.KindOther {
 		e.Kind = was
 	}
-	e.Err = &lostError{text, lost}
+	e.Err = &lostError{words, lost}
 	return e
 }
 
-type lostError struct {
-	text  string
-	cause error
+// heard is grpc-go's text of a connection that came to nothing, with what that says of the
+// protocol that is spoken at the address.
+func heard(text string) error {
+	switch {
+	case strings.Contains(text, http1Text):
+		return &upstream.ProtocolError{Speaks: upstream.ProtocolHTTP1, Err: errors.New("no HTTP/2, as gRPC needs")}
+	case strings.HasSuffix(text, prefaceEOFText):
+		return errors.New("it was ended before anything came, as by a server that expects TLS (" + text + ")")
+	}
+	return errors.New(text)
 }
 
-func (e *lostError) Error() string { return e.text }
-func (e *lostError) Unwrap() error { return e.cause }
+type lostError struct{ words, cause error }
+
+func (e *lostError) Error() string   { return e.words.Error() }
+func (e *lostError) Unwrap() []error { return []error{e.words, e.cause} }
 
 var codeNames = [...]string{
 	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",

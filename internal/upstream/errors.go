@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -81,7 +82,52 @@ func (e *Error) Error() string {
 	if e.Kind == KindTimeout && e.Limit != "" {
 		return fmt.Sprintf("%s %s: the %s limit of %s passed", what, e.Addr, e.Limit, e.LimitValue)
 	}
-	return fmt.Sprintf("%s %s: %s: %s", what, e.Addr, e.Kind, e.Err)
+	why := e.Err.Error()
+	if kind := string(e.Kind) + ": "; !strings.HasPrefix(why, kind) { // crypto/tls says so itself
+		why = kind + why
+	}
+	return fmt.Sprintf("%s %s: %s", what, e.Addr, why)
+}
+
+// ProtocolError is the cause of an error where what is at the address was heard to speak
+// another protocol than the endpoint does: most often its URL has the wrong scheme.
+type ProtocolError struct {
+	// Speaks is the protocol that was heard.
+	Speaks Protocol
+	// Err is how that showed.
+	Err error
+}
+
+// Protocol is what is spoken at an address.
+type Protocol string
+
+// The protocols that are told apart.
+const (
+	ProtocolHTTP1 Protocol = "HTTP/1"
+	ProtocolHTTP2 Protocol = "HTTP/2" // in the clear, as gRPC without TLS
+	ProtocolTLS   Protocol = "TLS"
+)
+
+func (e *ProtocolError) Error() string {
+	return fmt.Sprintf("what is there speaks %s: %s", e.Speaks, e.Err)
+}
+func (e *ProtocolError) Unwrap() error { return e.Err }
+
+// The first bytes by which protocols are known; those of HTTP/2 follow three of a length.
+const (
+	http2Settings = "\x04\x00\x00\x00\x00\x00" // a server's first frame: SETTINGS, no flags, stream 0
+	tlsAlert      = "\x15\x03"                 // the record in which a server refuses what is no handshake
+)
+
+// protocolOf names the protocol whose server begins with b, as err if none is known by it.
+func protocolOf(b []byte, err error) error {
+	switch {
+	case len(b) >= 9 && string(b[3:9]) == http2Settings:
+		return &ProtocolError{ProtocolHTTP2, err}
+	case strings.HasPrefix(string(b[:min(len(b), 2)]), tlsAlert):
+		return &ProtocolError{ProtocolTLS, err}
+	}
+	return err
 }
 
 // RuleError is the cause of an error of kind [KindMalformed] or [KindTooLarge] where the answer came as it should, by

@@ -235,7 +235,7 @@ func (x *exchange) readHead(method string) *Error {
 		b := c.in.B[c.in.R:c.in.W]
 		end := wire.HeadEnd(b, &scanned)
 		if !startsLikeHTTP(b) {
-			return x.fail(OpHeader, malformed(errors.New("the answer does not begin like HTTP/1: \""+text.Clip(string(b), text.MaxQuoted)+"\"")))
+			return x.fail(OpHeader, malformed(protocolOf(b, errors.New("the answer does not begin like HTTP/1: \""+text.Clip(string(b), text.MaxQuoted)+"\""))))
 		}
 		if end > bound || end < 0 && len(b) >= bound {
 			return x.fail(OpHeader, malformed(wire.TooLarge("the head of the answer", x.own.bound, "bytes")))
