@@ -19,7 +19,7 @@ func (d *services) textOf(pool string) Text {
 	t := d.fleet.Text(pool)
 	text := Text{TakesTokens: t.TakesTokens}
 	switch {
-	case t.Model != nil:
+	case t.Model != nil || t.IDsOnly:
 		text.Reader = &modelReader{PoolText: t, pool: pool, renderer: d.opts.Renderer, renderLimit: d.cfg.Text.RendererLimit}
 	case t.Err != nil:
 		text.Missing = t.Err.Error()
@@ -47,6 +47,10 @@ func (r *modelReader) Read(ctx context.Context, p *openai.Peeked, name string, t
 	}
 	if e := r.refuseText(p); e != nil {
 		return nil, e
+	}
+	if r.Model == nil {
+		req, err := generate.Read(ctx, p, (*noModel)(r), o)
+		return req, textError(err)
 	}
 	if r.renderer != nil && p.Route == openai.RouteChatCompletions && (r.Model.ChatRefusal() != nil || p.MediaParts > 0) {
 		o.Render = func(ctx context.Context, _ []byte) ([]uint32, error) { return r.render(ctx, p, name) }

@@ -13,6 +13,9 @@ import (
 
 // Answer implements PromptReader.
 func (r *modelReader) Answer(ctx context.Context, p *openai.Peeked, turn Turn) (answer []byte, err error) {
+	if r.Model == nil {
+		return nil, (*noModel)(r).refusal()
+	}
 	err = turn(ctx, len(p.Body), func(ctx context.Context) (err error) {
 		switch p.Route {
 		case openai.RouteTokenize:

@@ -39,7 +39,7 @@ func (w *Worker) kindScoreLocked() (score int) {
 	if answers {
 		score += 2
 	}
-	if w.text.model != nil {
+	if w.text.digest() != "" {
 		score++
 	}
 	if answers && w.inGate && w.modelProblem == "" {
@@ -63,7 +63,7 @@ func (f *Fleet) kindProblemLocked(w *Worker) string {
 			how := map[bool]string{true: "gRPC", false: "HTTP"}
 			return fmt.Sprintf("it is reached by %s, and %s, which serves the model %q too, by %s: it gets no requests; the workers of a model are of one kind",
 				how[w.base.GRPC()], o.url, name, how[o.base.GRPC()])
-		case o.text.model != nil && w.text.model != nil && o.text.model.Digest() != w.text.model.Digest():
+		case o.text.digest() != "" && w.text.digest() != "" && o.text.digest() != w.text.digest():
 			return fmt.Sprintf("its tokenizer's files are not those of %s, which serves the model %q too: it gets no requests; give both engines the same files, or set tokenizer_path", o.url, name)
 		}
 	}

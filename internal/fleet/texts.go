@@ -20,6 +20,8 @@ type PoolText struct {
 	Err   error
 	// Loading: Err is that the files are being read. It may pass in seconds.
 	Loading bool
+	// IDsOnly: Err will last. Prompts that are token ids can be answered with token ids.
+	IDsOnly bool
 	// Mismatch is set where an engine makes other tokens of a text than Model does: only
 	// prompts that are token ids can be served. Model refuses chat then.
 	Mismatch error
@@ -56,6 +58,19 @@ var errTextLoading = errors.New("the files of the model's tokenizer are being re
 
 // errNoText is PoolText.Err of engines that do not give their files.
 var errNoText = errors.New("its engine does not give the files of its tokenizer; set tokenizer_path")
+
+// unsupportedFiles is PoolText.Err of engines with a tokenizer of an unknown kind.
+type unsupportedFiles struct {
+	digest string // of its files
+	err    error
+}
+
+func (e *unsupportedFiles) Error() string { return e.err.Error() }
+func (e *unsupportedFiles) Unwrap() error { return e.err }
+
+// idsOnly tells whether err, which is why there is no model, is known to last: the engine's
+// tokenizer is none that can be used here. Token ids need none.
+func idsOnly(err error) bool { return errors.Is(err, errNoText) || textmodel.Unsupported(err) }
 
 // Text returns how the text of a pool's requests becomes tokens. It takes no lock.
 func (f *Fleet) Text(pool string) PoolText {
@@ -133,10 +148,9 @@ func (t *workerText) state() string {
 func (w *Worker) takesTokens() bool { return w.Dialect().TakesTokens() }
 
 // textHeldLocked reports whether w gets no requests because its text cannot be made into
-// tokens yet. One whose engine gives no files, and for which none are set, serves prompts
-// that are token ids.
+// tokens yet. One that never can serves prompts that are token ids.
 func (w *Worker) textHeldLocked() bool {
-	if !w.takesTokens() || w.text.model == nil && errors.Is(w.text.err, errNoText) {
+	if !w.takesTokens() || w.text.model == nil && idsOnly(w.text.err) {
 		return false
 	}
 	return w.text.model == nil || w.text.held
@@ -166,6 +180,9 @@ func (w *Worker) textWarningsLocked() (list []string) {
 		list = append(list, fmt.Sprintf("%s: chat and prompts that are text are refused for its model; prompts that are token ids are served", t.mismatch))
 	case t.model == nil && t.err != nil:
 		list = append(list, fmt.Sprintf("the files of its tokenizer cannot be used: %s", t.err))
+		if idsOnly(t.err) {
+			list[len(list)-1] += ": chat and prompts that are text are refused for its model; prompts that are token ids are answered with token ids (return_token_ids)"
+		}
 	case t.unsure != nil:
 		list = append(list, fmt.Sprintf("whether it makes the same tokens of a text as its tokenizer's files could not be found out: %s", t.unsure))
 	}
@@ -203,6 +220,19 @@ func (w *Worker) tokenizerInfoLocked() *TokenizerInfo {
 	return i
 }
 
+// digest identifies the files of the tokenizer, whether they can be used or not; empty: not
+// known.
+func (t *workerText) digest() string {
+	var unsupported *unsupportedFiles
+	switch {
+	case t.model != nil:
+		return t.model.Digest()
+	case errors.As(t.err, &unsupported):
+		return unsupported.digest
+	}
+	return ""
+}
+
 // forUse is the model as requests are to have it.
 func (t *workerText) forUse() *textmodel.Model {
 	if t.model == nil || t.mismatch == nil {
@@ -230,7 +260,7 @@ func (f *Fleet) followTextLocked(w *Worker, exchanged, lost bool) {
 		w.dropTextLocked()
 	}
 	switch t := &w.text; {
-	case t.model != nil && lost && f.textPathLocked(w) == "":
+	case (t.model != nil || idsOnly(t.err)) && lost && f.textPathLocked(w) == "":
 		t.refresh = true
 		f.readTextLocked(w)
 	case !t.running && t.model == nil && t.err == nil:
@@ -297,7 +327,7 @@ func (f *Fleet) readText(w *Worker, run int, path string) {
 		if t.failures++; t.failures == 1 {
 			log.Warn("cannot use the files of a worker's tokenizer")
 		}
-		if !errors.Is(err, errNoText) {
+		if !idsOnly(err) {
 			f.sched.set(w.textEvent, f.clock.Now().Add(f.jitterLocked(min(textRetry<<min(t.failures-1, 16), maxTextRetry))))
 		}
 		f.textChangedLocked(w)
@@ -352,7 +382,11 @@ func (f *Fleet) loadText(w *Worker, path string) (m *textmodel.Model, release fu
 	if err != nil {
 		return nil, nil, err
 	}
-	return f.texts.store.Get(ctx, b.Digest(), func(context.Context) (*textmodel.Model, error) { return b.Model() })
+	m, release, err = f.texts.store.Get(ctx, b.Digest(), func(context.Context) (*textmodel.Model, error) { return b.Model() })
+	if textmodel.Unsupported(err) {
+		err = &unsupportedFiles{b.Digest(), err}
+	}
+	return m, release, err
 }
 
 // checkText compares what the engine of w makes of some texts with what m makes of them.
@@ -436,8 +470,9 @@ func (f *Fleet) publishTextsLocked() {
 			if c := int64(p.Model.Context()); c > 0 && (p.Context == 0 || c < p.Context) {
 				p.Context = c
 			}
-			pools[name] = p
 		}
+		p.IDsOnly = p.Model == nil && p.TakesTokens && !p.Loading && idsOnly(p.Err)
+		pools[name] = p
 	}
 	f.texts.pools.Store(&pools)
 }

@@ -192,8 +192,6 @@ func TestTextOfAPoolIsThatOfItsEngine(t *testing.T) {
 
 func TestBadBundlesKeepAWorkerOut(t *testing.T) {
 	files := tinyFiles(false)
-	bad := tinyFiles(false)
-	bad["tokenizer.json"] = `{"model":{"type":"Mystery"}}`
 	for name, set := range map[string]func(d *tokenDialect){
 		"not a zip": func(d *tokenDialect) { d.set(grpcA, []byte("PK nonsense"), nil) },
 		"wrong digest": func(d *tokenDialect) {
@@ -202,9 +200,6 @@ func TestBadBundlesKeepAWorkerOut(t *testing.T) {
 		},
 		"no tokenizer": func(d *tokenDialect) {
 			d.set(grpcA, zipOf(map[string]string{"config.json": "{}"}, time.Unix(1, 0)), nil)
-		},
-		"of no known form": func(d *tokenDialect) {
-			d.set(grpcA, zipOf(bad, time.Unix(1, 0)), nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -343,13 +338,48 @@ func TestConfiguredFilesOfATokenizer(t *testing.T) {
 			t.Errorf("text of a path that is not there: %+v", p)
 		}
 		// Without files it serves what needs none.
-		if p := b.Text("else"); p.Model != nil || !errors.Is(p.Err, errNoText) || !p.TakesTokens {
+		if p := b.Text("else"); p.Model != nil || !errors.Is(p.Err, errNoText) || !p.TakesTokens || !p.IDsOnly {
 			t.Errorf("text without files: %+v", p)
 		}
 		b.wantCandidates(grpcA, grpcC, httpA)
 		if d.asked(grpcA)+d.asked(grpcB) > 0 {
 			t.Error("engines were asked for their files although a path is set")
 		}
+	})
+}
+
+// A worker whose tokenizer is of an unknown kind serves what needs none, and is not asked for
+// the files again. The files are known all the same: workers with others are kept apart.
+func TestATokenizerOfAnUnknownKind(t *testing.T) {
+	tokenFleet(t, nil, func(b *testbed, d *tokenDialect) {
+		unknown := map[string]string{"tokenizer.json": `{"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0]]}}`}
+		d.set(grpcA, zipOf(unknown, time.Unix(1, 0)), nil)
+		d.set(grpcB, zipOf(tinyFiles(false), time.Unix(1, 0)), nil)
+		w := b.up(serves("m"), grpcA)[0]
+		b.pass(time.Second)
+		b.wantCandidates(grpcA)
+		if p := b.Text("m"); p.Model != nil || !p.IDsOnly || !strings.Contains(p.Err.Error(), "Unigram") {
+			t.Errorf("text: %+v", p)
+		}
+		if i := w.Info(); i.Status != StatusReady || !strings.Contains(strings.Join(i.Warnings, "; "), "answered with token ids") {
+			t.Errorf("%s, %q", i.Status, i.Warnings)
+		}
+		other := b.up(serves("m"), grpcB)[0]
+		b.pass(5 * time.Minute)
+		if n := d.asked(grpcA); n != 1 {
+			t.Errorf("the files were asked for %d times", n)
+		}
+		b.wantCandidates(grpcA)
+		if i := other.Info(); i.Status != StatusPending || !strings.Contains(i.Reason, "not those of") {
+			t.Errorf("%s, %q", i.Status, i.Reason)
+		}
+		// Another engine at the address has the files of the other worker.
+		d.set(grpcA, zipOf(tinyFiles(false), time.Unix(1, 0)), nil)
+		facts := serves("m")
+		facts.Fingerprint = 2
+		b.prober.says(grpcA, facts)
+		b.pass(time.Minute)
+		b.wantCandidates(grpcA, grpcB)
 	})
 }
 

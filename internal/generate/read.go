@@ -20,6 +20,8 @@ const (
 
 // Model is what Read needs of a model. *textmodel.Model is one.
 type Model interface {
+	// Tokenizer is nil where there is none: ChatRefusal is why then, and only requests that
+	// need no text are taken.
 	Tokenizer() *tokenizer.Tokenizer
 	// Digest identifies the model's files.
 	Digest() string
@@ -122,12 +124,14 @@ type builder struct {
 
 func (b *builder) build(ctx context.Context) error {
 	if b.p.Route == openai.RouteEmbeddings {
-		if e := b.embedding(); e != nil {
-			return e
+		for _, step := range [...]func() *openai.Error{b.embedding, b.refuseText} {
+			if e := step(); e != nil {
+				return e
+			}
 		}
 		return b.prompts(ctx)
 	}
-	for _, step := range [...]func() *openai.Error{b.refuse, b.refuseChat, b.sampling, b.stops, b.logprobs, b.constraint, b.form} {
+	for _, step := range [...]func() *openai.Error{b.refuse, b.refuseChat, b.sampling, b.stops, b.logprobs, b.constraint, b.form, b.refuseText} {
 		if e := step(); e != nil {
 			return e
 		}
@@ -191,7 +195,9 @@ func (b *builder) refuseChat() *openai.Error {
 	if b.o.Render != nil {
 		return nil
 	}
-	if err := b.m.ChatRefusal(); err != nil {
+	if err := b.m.ChatRefusal(); err != nil && b.r.Tokenizer == nil {
+		return unsupported("messages", "chats with this model are refused: %s; send the prompt as token ids to /v1/completions", err)
+	} else if err != nil {
 		return refuseChats(err)
 	}
 	if b.p.MediaParts > 0 {

@@ -23,7 +23,8 @@ type Request struct {
 	Form Form
 
 	// Tokenizer makes text of the engine's token ids, which are below Vocab. EOS are the ids
-	// that end a sequence unless Sampling.IgnoreEOS is set.
+	// that end a sequence unless Sampling.IgnoreEOS is set. Without a tokenizer the answer has
+	// no text, only ids.
 	Tokenizer *tokenizer.Tokenizer
 	Vocab     int
 	EOS       []uint32

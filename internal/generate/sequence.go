@@ -44,8 +44,14 @@ func (s *sequence) begin(a *Answer, index int) {
 		text: s.text[:0], ids: s.ids[:0], logs: s.logs,
 	}
 	s.logs.reset()
+	if !r.hasText() {
+		return
+	}
 	s.stream.BeginAfter(r.Tokenizer, r.decodeOptions(), r.Prompts[prompt])
 }
+
+// hasText reports whether the answer has a text of the generated tokens.
+func (r *Request) hasText() bool { return r.Tokenizer != nil && !r.Form.OnlyEcho }
 
 func (r *Request) decodeOptions() tokenizer.DecodeOptions {
 	return tokenizer.DecodeOptions{SkipSpecial: r.Sampling.SkipSpecial, SpacesBetweenSpecial: r.Sampling.SpacesBetweenSpecial, AsVLLM: true}
@@ -111,7 +117,7 @@ func (s *sequence) isStop(r *Request, id uint32) bool {
 
 // spell appends a token's text, as far as it is certain.
 func (s *sequence) spell(a *Answer, id uint32) {
-	if a.req.Form.OnlyEcho {
+	if !a.req.hasText() {
 		return
 	}
 	a.piece = s.stream.Append(a.piece[:0], id)
@@ -142,7 +148,7 @@ func (s *sequence) end(a *Answer, e *Event) {
 	if s.ended {
 		return
 	}
-	if !a.req.Form.OnlyEcho {
+	if a.req.hasText() {
 		a.piece = s.stream.Flush(a.piece[:0])
 		s.text = s.match.Flush(s.match.Pass(s.text, a.piece))
 	}

@@ -169,6 +169,13 @@ func (m *Model) Count(ctx context.Context, text string) (int, error) {
 	return len(ids), err
 }
 
+// Unsupported reports whether err is of files that are whole, and whose tokenizer is of a kind
+// that is not known here.
+func Unsupported(err error) bool {
+	var e *tokenizer.UnsupportedError
+	return errors.As(err, &e)
+}
+
 // newModel makes a model of the files of a bundle, by their names.
 func newModel(files map[string][]byte, digest string) (*Model, error) {
 	m := &Model{digest: digest, now: time.Now}

@@ -198,7 +198,7 @@ func TestBundle(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 	}
-	if _, _, err := (Dialect{}).Bundle(t.Context(), (&mock{}).start(t), 1); err == nil {
+	if _, _, err := (Dialect{}).Bundle(t.Context(), (&mock{}).start(t), 1); !errors.Is(err, errors.ErrUnsupported) {
 		t.Error("an engine without the method gave files")
 	}
 }

@@ -65,7 +65,6 @@ func (s *subscription) Close() { s.s.Close() }
 func (s *subscription) Next() (*events.Batch, error) {
 	raw, err := s.s.Next()
 	var st *upstream.StatusError
-	const unimplemented = 12
 	switch {
 	case errors.As(err, &st) && st.Code == unimplemented:
 		return nil, fmt.Errorf("%w: %.200s", events.ErrNoSources, messageOf(st))

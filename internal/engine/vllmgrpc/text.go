@@ -25,7 +25,11 @@ var errNoChannel = errors.New("it is not spoken to by gRPC")
 // textIdle is the longest silence of an engine that sends its tokenizer.
 const textIdle = 30 * time.Second
 
-// Bundle implements engine.TextSource by GetTokenizer, whose last chunk has the digest.
+// unimplemented is the status of a method that a server does not have.
+const unimplemented = 12
+
+// Bundle implements engine.TextSource by GetTokenizer, whose last chunk has the digest. Engines without
+// that method wrap errors.ErrUnsupported.
 func (Dialect) Bundle(ctx context.Context, to *upstream.Endpoint, limit int) (archive []byte, digest string, err error) {
 	ch := to.Channel()
 	if ch == nil {
@@ -42,7 +46,11 @@ func (Dialect) Bundle(ctx context.Context, to *upstream.Endpoint, limit int) (ar
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
+		var st *upstream.StatusError
+		switch {
+		case errors.As(err, &st) && st.Code == unimplemented:
+			return nil, "", fmt.Errorf("GetTokenizer: %w (%w)", errors.ErrUnsupported, err)
+		case err != nil:
 			return nil, "", err
 		}
 		if told != "" {
