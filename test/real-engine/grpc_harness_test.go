@@ -10,7 +10,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -71,6 +70,14 @@ type grpcProxy struct {
 	mu sync.Mutex
 	// guarded by mu
 	change func(*vllmpb.GenerateResponse) // nil: nothing is changed
+	id     string                         // of the last request
+}
+
+// asked is the id of the last request.
+func (p *grpcProxy) asked() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.id
 }
 
 func (p *grpcProxy) changes(f func(*vllmpb.GenerateResponse)) {
@@ -123,6 +130,15 @@ func (p *grpcProxy) pass(from grpc.ServerStream, to *grpc.ClientConn) error {
 	if err := from.RecvMsg(&m); err != nil {
 		return err
 	}
+	if method == vllmpb.VllmEngine_Generate_FullMethodName {
+		var asked vllmpb.GenerateRequest
+		if err := proto.Unmarshal(m, &asked); err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		p.mu.Lock()
+		p.id = asked.GetRequestId()
+		p.mu.Unlock()
+	}
 	if err := call.SendMsg(m); err != nil {
 		return err
 	}
@@ -169,6 +185,3 @@ func (encoded) Unmarshal(data mem.BufferSlice, v any) error {
 	*v.(*[]byte) = data.Materialize()
 	return nil
 }
-
-// took is for a reader of the transcript.
-func took(since time.Time) time.Duration { return time.Since(since).Round(10 * time.Millisecond) }

@@ -1,6 +1,8 @@
 """Drives a router with the official Python SDKs.
 
-    router.py serve BASE          calls that are to succeed, on every API
+    router.py serve BASE [without-tools]
+                                  calls that are to succeed, on every API; those with
+                                  tools are to be refused if there are none
     router.py refused BASE STATUS calls that are to be refused with that status
     router.py leave BASE          streams that are left in their middle
 
@@ -174,9 +176,13 @@ if mode == "serve":
     check("messages", same(lambda: message().content[0].text, message_stream_text))
     check("chat, n", samples)
     check("completions, two prompts", batch)
-    check("chat, a tool", chat_tool)
-    check("chat, a tool, streamed", chat_tool_stream)
-    check("messages, a tool", message_tool)
+    if "without-tools" in sys.argv:
+        for name, call, lib in [("chat", chat_tool, openai), ("chat", chat_tool_stream, openai), ("messages", message_tool, anthropic)]:
+            check(f"{name}, a tool", raises(lib.BadRequestError, 400, call))
+    else:
+        check("chat, a tool", chat_tool)
+        check("chat, a tool, streamed", chat_tool_stream)
+        check("messages, a tool", message_tool)
     check("messages, counting tokens", lambda: claude.messages.count_tokens(model="tiny", messages=ASK).input_tokens)
     for name, call, lib in [("chat", chat, openai), ("completions", completion, openai), ("responses", response, openai), ("messages", message, anthropic)]:
         limit = "max_output_tokens" if call is response else "max_tokens"
