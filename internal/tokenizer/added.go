@@ -8,6 +8,8 @@ import (
 const (
 	maxAddedBytes      = 1 << 10 // of one added token: each of its bytes may be read again at each byte of a text
 	maxAddedTotalBytes = 1 << 22
+	// maxAddedWork is for normalising all added tokens, in units of work: less than a second.
+	maxAddedWork = 1 << 26
 )
 
 // finder finds added tokens in a text: the leftmost ones, and of those that begin at the
@@ -113,13 +115,26 @@ func (f *finder) longest(s string) (rule *addedRule, walked int) {
 	}
 }
 
+// skip returns how many bytes at the beginning of s no token begins with.
+func (f *finder) skip(s string) int {
+	for i := range len(s) {
+		if f.root[s[i]] != 0 {
+			return i
+		}
+	}
+	return len(s)
+}
+
 // next returns the first token that counts at or after pos, with the white space that it
 // takes. from is the end of the token before, which white space on the left is not taken
 // beyond. resume is where to look for the next one.
 func (f *finder) next(e *encoder, s string, from, pos int) (rule *addedRule, start, end, resume int, ok bool) {
 	for pos < len(s) {
-		if f.root[s[pos]] == 0 {
-			pos++
+		if n := f.skip(s[pos:min(len(s), pos+1<<12)]); n > 0 {
+			pos += n
+			if !e.tick(n / 8) {
+				break
+			}
 			continue
 		}
 		rule, walked := f.longest(s[pos:])
@@ -138,7 +153,7 @@ func (f *finder) next(e *encoder, s string, from, pos int) (rule *addedRule, sta
 		resume = end
 		if rule.lstrip {
 			start = max(start, from)
-			for start > from {
+			for start > from && e.tick(2) {
 				r, n := utf8.DecodeLastRuneInString(s[from:start])
 				if !rustSpace.has(r) {
 					break
@@ -147,7 +162,8 @@ func (f *finder) next(e *encoder, s string, from, pos int) (rule *addedRule, sta
 			}
 		}
 		if rule.rstrip {
-			for end < len(s) {
+			end = max(end, from) // what the token before took is not gone over again
+			for end < len(s) && e.tick(2) {
 				r, n := utf8.DecodeRuneInString(s[end:])
 				if !rustSpace.has(r) {
 					break

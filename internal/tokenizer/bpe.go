@@ -365,11 +365,12 @@ func (b *bpe) byteWord(e *encoder, s string) {
 		e.mergeShort(b.pairs)
 	} else {
 		l := slices.Grow(e.links[:0], len(s))
-		for i := 0; i < len(s); i++ {
+		for i := 0; i < len(s) && e.tick(1); i++ {
 			l = append(l, link{id: b.byteIDs[s[i]]})
 		}
-		e.links = l
-		e.mergeLong(b.pairs)
+		if e.links = l; e.err == nil {
+			e.mergeLong(b.pairs)
+		}
 	}
 	b.learn(e, n, id, whole)
 }
@@ -482,7 +483,9 @@ func (e *encoder) mergeIDs(pairs *pairTable) {
 	}
 	e.links = slices.Grow(e.links[:0], len(e.ids))
 	for _, id := range e.ids {
-		e.links = append(e.links, link{id: id})
+		if e.links = append(e.links, link{id: id}); !e.tick(1) {
+			return
+		}
 	}
 	e.mergeLong(pairs)
 }

@@ -218,9 +218,18 @@ func (d *decoding) read(list []decoderFile) error {
 // fill does for each token what can be done beforehand.
 func (d *decoding) fill(tokens []token) error {
 	d.ends, d.flags = make([]uint32, len(tokens)), make([]uint8, len(tokens))
+	work := 0
+	apply := func(steps []textStep, text string) string {
+		for _, s := range steps {
+			before := len(text)
+			text = s(text, false)
+			work += 16 + before + len(text)
+		}
+		return text
+	}
 	for id, tok := range tokens {
 		if tok.text != "" {
-			text := apply(d.before, tok.text, false)
+			text := apply(d.before, tok.text)
 			b, isByte := byte(0), false
 			if d.fallback {
 				b, isByte = fallbackByte(text)
@@ -234,15 +243,15 @@ func (d *decoding) fill(tokens []token) error {
 				d.data = appendLevelBytes(d.data, text)
 				d.flags[id] = known
 			default:
-				d.data = append(d.data, apply(d.after, text, false)...)
+				d.data = append(d.data, apply(d.after, text)...)
 				d.flags[id] = known
 			}
 			if utf8.Valid(d.data[start:]) {
 				d.flags[id] |= whole
 			}
 		}
-		if len(d.data) > maxDecodedBytes {
-			return unsupported("decoder", "texts of more than %d bytes", maxDecodedBytes)
+		if len(d.data) > maxDecodedBytes || work > maxDecodeWork {
+			return unsupported("decoder", "texts of more than %d bytes, or so many steps for each,", maxDecodedBytes)
 		}
 		d.ends[id] = uint32(len(d.data))
 	}
@@ -255,6 +264,10 @@ const maxGrowth = 64
 
 // maxDecodedBytes bounds what the texts of all tokens take after Replace.
 const maxDecodedBytes = 1 << 28
+
+// maxDecodeWork bounds what the steps read and write for that, in bytes: some tenths of a second.
+// The largest known tokenizer takes 30 MB.
+const maxDecodeWork = 1 << 27
 
 // bytes is the text of a token as it was made beforehand.
 func (d *decoding) bytes(id uint32) []byte {

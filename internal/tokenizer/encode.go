@@ -9,14 +9,21 @@ import (
 
 var (
 	errGrows        = errors.New("the tokenizer's normalizer makes the text too long")
-	errSteps        = errors.New("the tokenizer's pattern takes too many steps")
+	errWork         = errors.New("the tokenizer takes too long for a text of this length")
 	errOverlap      = errors.New("tokens that take white space overlap in the text")
 	errUnknownToken = errors.New("the tokenizer has no token for what its vocabulary cannot spell")
 )
 
-// Work is counted in units of about 10 ns; between two looks at the context are at most a
-// few milliseconds of it.
-const unitsPerLook = 1 << 16
+// Work is counted in units of about 10 ns, in misses of the cache of ten times as much;
+// between two looks at the context is at most about a millisecond of it.
+const unitsPerLook = 1 << 14
+
+// What a text may cost in all: ten times what one costs with the tokenizers of known
+// models. It is not reached but with a file that was made to.
+const (
+	workPerByte = 512
+	freeWork    = 1 << 21
+)
 
 // Encoders keep their buffers for the next text, up to this size each.
 const keptBytes = 1 << 20
@@ -28,8 +35,8 @@ const keptBytes = 1 << 20
 // of the longest word.
 //
 // When ctx ends, Encode returns its error within 20 ms. Other errors, which are of the
-// model and not of the text, are those of a tokenizer.json that makes texts grow, or whose
-// pattern goes over the same text again and again. With an error dst is returned as it was.
+// model and not of the text, are those of a tokenizer.json that makes texts grow, or that
+// goes over the same text again and again. With an error dst is returned as it was.
 func (t *Tokenizer) Encode(ctx context.Context, dst []uint32, text string, addSpecial bool) ([]uint32, error) {
 	if err := ctx.Err(); err != nil {
 		return dst, err
@@ -67,7 +74,7 @@ type encoder struct {
 	dst   []uint32
 	units int // of work until the next look at the context
 	limit int // bytes that a segment may be after it was rewritten
-	steps int // steps that the machine may take, in all
+	work  int // units left for the text
 
 	machine machine
 	cutLeft bool // the normalizer took something away at the beginning of the segment
@@ -97,8 +104,8 @@ func newEncoder(t *Tokenizer) *encoder {
 func (e *encoder) begin(ctx context.Context, dst []uint32, bytes int) {
 	e.ctx, e.err, e.dst = ctx, nil, dst
 	e.units = unitsPerLook
-	e.limit = 1<<16 + 32*bytes
-	e.steps = 1<<20 + 256*bytes
+	e.limit = 1<<16 + 16*bytes
+	e.work = freeWork + workPerByte*bytes
 	e.machine.steps, e.machine.pause = 0, unitsPerLook
 }
 
@@ -134,6 +141,9 @@ func (e *encoder) fail(err error) {
 // tick counts work and looks at the context once in a while. It reports whether to go on.
 func (e *encoder) tick(units int) bool {
 	if e.units -= units; e.units < 0 {
+		if e.work -= unitsPerLook - e.units; e.work < 0 {
+			e.fail(errWork)
+		}
 		e.units = unitsPerLook
 		if err := e.ctx.Err(); err != nil {
 			e.fail(err)
@@ -144,10 +154,7 @@ func (e *encoder) tick(units int) bool {
 
 // more reports whether the machine may take more steps.
 func (e *encoder) more() bool {
-	if e.machine.steps > e.steps {
-		e.fail(errSteps)
-	}
-	if !e.tick(unitsPerLook) {
+	if !e.tick(unitsPerLook + 1) {
 		e.machine.pause = -1 // it ends, and does not begin again in this text
 		return false
 	}
@@ -192,18 +199,25 @@ func (e *encoder) between(f *finder, s string, first bool, pass func(e *encoder,
 // text.
 func (e *encoder) segment(s string, first bool) {
 	e.cutLeft = false
+	if s = e.normalize(s); e.err != nil {
+		return
+	}
+	e.between(e.t.inNormal, s, first && !e.cutLeft, (*encoder).words)
+}
+
+// normalize rewrites s by all normalizers. What it returns is valid until it is called again.
+func (e *encoder) normalize(s string) string {
 	for i, n := range e.t.normal {
 		buf := n.apply(e, e.normal[i%2][:0], s)
 		e.normal[i%2] = buf
 		if len(buf) > e.limit {
 			e.fail(errGrows)
 		}
-		if e.err != nil {
-			return
+		if s = stringOf(buf); !e.tick(len(s) / 16) {
+			break
 		}
-		s = stringOf(buf)
 	}
-	e.between(e.t.inNormal, s, first && !e.cutLeft, (*encoder).words)
+	return s
 }
 
 // words encodes normalised text without added tokens.
@@ -226,7 +240,9 @@ func (e *encoder) pass(s string, first bool, step int) {
 func (e *encoder) buffer(next int) []byte { return e.bufs[next-1].text[:0] }
 
 func (e *encoder) hold(next int, b []byte) string {
-	e.bufs[next-1].text = b
+	if e.bufs[next-1].text = b; len(b) > e.limit {
+		e.fail(errGrows)
+	}
 	return stringOf(b)
 }
 
@@ -234,7 +250,9 @@ func (e *encoder) hold(next int, b []byte) string {
 func (e *encoder) mapped(next int) []byte { return e.bufs[next-1].mapped[:0] }
 
 func (e *encoder) holdMapped(next int, b []byte) string {
-	e.bufs[next-1].mapped = b
+	if e.bufs[next-1].mapped = b; len(b) > e.limit {
+		e.fail(errGrows)
+	}
 	return stringOf(b)
 }
 

@@ -74,7 +74,7 @@ func (e *encoder) mergeLong(pairs *pairTable) {
 			return
 		}
 	}
-	for i := len(heap)/4 + 1; i >= 0; i-- {
+	for i := len(heap)/4 + 1; i >= 0 && e.tick(2); i-- {
 		heapDown(heap, i)
 	}
 	pair := func(at int32) {
@@ -111,7 +111,7 @@ func (e *encoder) mergeLong(pairs *pairTable) {
 		}
 	}
 	e.heap = heap[:0]
-	for i := int32(0); i >= 0 && e.err == nil; i = l[i].next {
+	for i := int32(0); i >= 0 && e.tick(1); i = l[i].next {
 		e.dst = append(e.dst, l[i].id)
 	}
 }

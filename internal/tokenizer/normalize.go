@@ -80,7 +80,7 @@ func parseNormalizer(v jsontext.Value, list []normalizer, depth int) ([]normaliz
 			return nil, unsupported("normalizer", "type %q", f.Type)
 		}
 	}
-	if len(list) > maxSteps {
+	if len(list) > maxSteps || patterns(list) > maxPatterns {
 		return nil, unsupported("normalizer", "so long a sequence")
 	}
 	return list, nil
@@ -125,13 +125,14 @@ func (n replace) apply(e *encoder, dst []byte, s string) []byte {
 type trim struct{ left, right bool }
 
 func (n trim) apply(e *encoder, dst []byte, s string) []byte {
+	space := func(r rune) bool { return rustSpace.has(r) && e.tick(2) }
 	if n.left {
-		t := strings.TrimLeftFunc(s, rustSpace.has)
+		t := strings.TrimLeftFunc(s, space)
 		e.cutLeft = e.cutLeft || len(t) < len(s)
 		s = t
 	}
 	if n.right {
-		s = strings.TrimRightFunc(s, rustSpace.has)
+		s = strings.TrimRightFunc(s, space)
 	}
 	return append(dst, s...)
 }

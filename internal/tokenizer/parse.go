@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/go-json-experiment/json"
@@ -26,7 +27,13 @@ const (
 	maxMerges      = 1<<21 - 1
 	maxTokenBytes  = 1 << 14
 	maxAddedTokens = 1 << 16
-	maxSteps       = 64 // normalizers, pre-tokenizers or processors in one sequence
+	maxAddedFile   = 32 << 20 // bytes of the section "added_tokens"
+	// maxSectionBytes is for each of the other sections but the model. The largest known
+	// is a table of 316 KB (of a normalizer that is not supported).
+	maxSectionBytes = 1 << 20
+	maxSteps        = 64 // normalizers, pre-tokenizers or processors in one sequence
+	maxGaps         = 4  // ids for each token of the vocabulary, beside maxFreeGaps
+	maxFreeGaps     = 1 << 12
 )
 
 // UnsupportedError tells that a tokenizer.json is of a kind that this package does not
@@ -47,10 +54,9 @@ func unsupported(part, format string, args ...any) error {
 
 // file is a tokenizer.json. Sections are parts of the data that was read.
 type file struct {
-	version     *string
-	addedTokens []addedToken
+	version *string
 
-	normalizer, preTokenizer, postProcessor, decoder, model jsontext.Value
+	addedTokens, normalizer, preTokenizer, postProcessor, decoder, model jsontext.Value
 }
 
 // addedToken is an element of "added_tokens".
@@ -117,8 +123,7 @@ func (f *file) read(data []byte) error {
 		case "version":
 			return json.Unmarshal(value, &f.version, fileOptions)
 		case "added_tokens":
-			f.addedTokens = nil
-			return json.Unmarshal(value, &f.addedTokens, fileOptions)
+			f.addedTokens = value
 		case "normalizer":
 			f.normalizer = value
 		case "pre_tokenizer":
@@ -192,6 +197,9 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 	case m.dropout != nil && *m.dropout != 0:
 		return nil, unsupported("model", "dropout")
 	}
+	if err := f.checkSizes(); err != nil {
+		return nil, err
+	}
 	t := &Tokenizer{}
 	if err := t.readVocabulary(m.vocab); err != nil {
 		return nil, err
@@ -218,6 +226,21 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 	}
 	t.memory = t.size()
 	return t, nil
+}
+
+// checkSizes bounds the sections that are read more than once, or into much larger values.
+func (f *file) checkSizes() error {
+	for name, v := range map[string]jsontext.Value{
+		"normalizer": f.normalizer, "pre_tokenizer": f.preTokenizer, "post_processor": f.postProcessor, "decoder": f.decoder,
+	} {
+		if len(v) > maxSectionBytes {
+			return unsupported(name, "a section of %d bytes, more than %d,", len(v), maxSectionBytes)
+		}
+	}
+	if len(f.addedTokens) > maxAddedFile {
+		return unsupported("added_tokens", "a section of %d bytes, more than %d,", len(f.addedTokens), maxAddedFile)
+	}
+	return nil
 }
 
 // present reports whether a section of the file is there and not null.
@@ -261,10 +284,17 @@ func (t *Tokenizer) readVocabulary(v jsontext.Value) error {
 		if err != nil || id > maxTokenID {
 			return fmt.Errorf("tokenizer.json: id %s of a token is not a number below %d", text.Clip(string(number), 40), maxTokenID+1)
 		}
+		if len(entries) > maxTokenID {
+			return fmt.Errorf("tokenizer.json has more than %d tokens", maxTokenID+1)
+		}
 		top = max(top, uint32(id))
 		entries = append(entries, entry{start: start, end: len(texts), id: uint32(id)})
 	}
 	arena := string(texts)
+	if int(top) > maxGaps*len(entries)+maxFreeGaps {
+		// Memory is taken for each id, so that a short file would take as much as a long one.
+		return unsupported("model", "a vocabulary of %d tokens with the id %d", len(entries), top)
+	}
 	if len(entries) > 0 {
 		t.tokens = make([]token, top+1)
 	}
@@ -305,13 +335,36 @@ func (t *Tokenizer) parseSteps(f *file) (err error) {
 	return nil
 }
 
+// readAddedTokens reads the section "added_tokens".
+func readAddedTokens(v jsontext.Value) (list []addedToken, err error) {
+	if !present(v) {
+		return nil, nil
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(v), fileOptions)
+	if open, err := dec.ReadToken(); err != nil || open.Kind() != '[' {
+		return nil, brokenSection("added_tokens", cmp.Or(err, errors.New("it is no list")))
+	}
+	for dec.PeekKind() != ']' {
+		if len(list) == maxAddedTokens {
+			return nil, fmt.Errorf("tokenizer.json has more than %d added tokens", maxAddedTokens)
+		}
+		var a addedToken
+		if err := json.UnmarshalDecode(dec, &a); err != nil {
+			return nil, brokenSection("added_tokens", err)
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
 // addTokens adds the section "added_tokens". Ids are given as the reference gives them: a
 // token of the vocabulary keeps its id there, another one gets the next free one after
 // the vocabulary. The ids in the file are not read, in files that tools wrote they are
 // the same. Of a text given twice the last one counts.
-func (t *Tokenizer) addTokens(list []addedToken) error {
-	if len(list) > maxAddedTokens {
-		return fmt.Errorf("tokenizer.json has %d added tokens, more than %d", len(list), maxAddedTokens)
+func (t *Tokenizer) addTokens(section jsontext.Value) error {
+	list, err := readAddedTokens(section)
+	if err != nil {
+		return err
 	}
 	t.added = make(map[string]uint32, len(list))
 	next := uint32(t.vocabulary)
@@ -345,6 +398,10 @@ func (t *Tokenizer) addTokens(list []addedToken) error {
 // makeFinders makes what finds added tokens in texts. rules has by id those that count.
 func (t *Tokenizer) makeFinders(list []addedToken, rules map[uint32]*addedToken) error {
 	var inText, inNormal []addedRule
+	e := newEncoder(t)
+	e.begin(context.Background(), nil, maxAddedBytes)
+	e.work = maxAddedWork
+	total := 0
 	for i := range list {
 		a := &list[i]
 		id := t.added[a.Content]
@@ -356,16 +413,15 @@ func (t *Tokenizer) makeFinders(list []addedToken, rules map[uint32]*addedToken)
 			inText = append(inText, rule)
 			continue
 		}
-		e := newEncoder(t)
-		e.begin(context.Background(), nil, len(a.Content))
-		for _, n := range t.normal {
-			rule.text = string(n.apply(e, nil, rule.text))
-		}
+		rule.text = strings.Clone(e.normalize(rule.text))
 		if e.err != nil || len(rule.text) > maxAddedBytes {
 			return unsupported("added_tokens", "%q, which the normalizer makes too long,", a.Content)
 		}
 		if rule.text == "" {
 			return unsupported("added_tokens", "%q, of which the normalizer leaves nothing,", a.Content)
+		}
+		if total += len(rule.text); total > maxAddedTotalBytes {
+			return unsupported("added_tokens", "%d bytes of them, to which the normalizer makes them,", total)
 		}
 		inNormal = append(inNormal, rule)
 	}
@@ -388,6 +444,11 @@ func (t *Tokenizer) size() int64 {
 	n := int64(len(t.tokens))*int64(unsafe.Sizeof(token{})) + t.vocab.bytes() + int64(len(t.decoder)) + t.text.memory()
 	for i := range t.tokens {
 		n += int64(len(t.tokens[i].text))
+	}
+	for _, step := range t.normal {
+		if r, ok := step.(replace); ok {
+			n += r.of.bytes() + int64(len(r.with))
+		}
 	}
 	for _, p := range t.pre {
 		switch p := p.(type) {

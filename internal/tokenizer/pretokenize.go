@@ -93,10 +93,40 @@ func parsePreTokenizer(v jsontext.Value, list []preTokenizer, depth int) ([]preT
 	if err != nil {
 		return nil, err
 	}
-	if len(list) == maxSteps {
+	if list = append(list, step); len(list) > maxSteps || rewrites(list) > maxRewrites || patterns(list) > maxPatterns {
 		return nil, unsupported("pre_tokenizer", "so long a sequence")
 	}
-	return append(list, step), nil
+	return list, nil
+}
+
+// maxRewrites is how many steps may rewrite text. Each keeps what it has written until those
+// behind it have read it, and may make it longer.
+const maxRewrites = 4
+
+func rewrites(list []preTokenizer) (n int) {
+	for _, step := range list {
+		if _, cuts := step.(split); !cuts {
+			n++
+		}
+	}
+	return n
+}
+
+// patterns counts those that are regular expressions, which take more memory than the rest.
+func patterns[T any](list []T) (n int) {
+	for _, step := range list {
+		var of matcher
+		switch step := any(step).(type) {
+		case split:
+			of = step.of
+		case replace:
+			of = step.of
+		}
+		if _, ok := of.(*pattern); ok {
+			n++
+		}
+	}
+	return n
 }
 
 func (f *preTokenizerFile) split() (preTokenizer, error) {
@@ -216,7 +246,7 @@ type split struct {
 func (x split) run(e *encoder, s string, first bool, next int) {
 	out := cutter{e: e, s: s, first: first, next: next, how: x.how, matchBefore: false}
 	pos, last := 0, -1
-	for e.err == nil {
+	for e.tick(2) {
 		start, end, ok := x.of.find(e, s, pos, last)
 		if !ok {
 			break
@@ -295,6 +325,7 @@ type byteLevel struct {
 func (b byteLevel) run(e *encoder, s string, first bool, next int) {
 	if b.prefixSpace && s[0] != ' ' {
 		s = e.hold(next, append(append(e.buffer(next), ' '), s...))
+		e.tick(len(s) / 16)
 	}
 	if b.words == nil {
 		b.word(e, s, first, next)
@@ -341,6 +372,9 @@ func (m metaspace) run(e *encoder, s string, first bool, next int) {
 			out = append(out, m.mark...)
 		} else {
 			out = append(out, s[i])
+		}
+		if !e.tick(1) {
+			return
 		}
 	}
 	s = e.hold(next, out)

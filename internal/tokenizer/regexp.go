@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"hash/maphash"
 	"slices"
 	"unicode/utf8"
 )
@@ -72,7 +73,7 @@ func mustCompile(n *node) *pattern {
 }
 
 func compileNode(n *node, src string) (*pattern, error) {
-	c := &compiler{p: &pattern{}, src: src, made: map[*runeBits]*runeSet{}}
+	c := &compiler{p: &pattern{}, src: src, made: map[*runeBits]*runeSet{}, byHash: map[uint64]*runeBits{}, seed: maphash.MakeSeed(), firsts: map[*node]firstBytes{}}
 	if err := c.emit(n); err != nil {
 		return nil, err
 	}
@@ -81,7 +82,8 @@ func compileNode(n *node, src string) (*pattern, error) {
 		in := &c.p.code[i]
 		in.last = in.op == opLoop && c.p.accepts(int32(i)+1)
 	}
-	c.p.first, c.p.empty = c.firstBytes(n)
+	first := c.firstBytes(n)
+	c.p.first, c.p.empty = first.of, first.empty
 	return c.p, nil
 }
 
@@ -111,6 +113,17 @@ type compiler struct {
 	p    *pattern
 	src  string
 	made map[*runeBits]*runeSet
+	// byHash has one of equal sets; firsts what is known of parts, which repetitions ask for
+	// again.
+	byHash map[uint64]*runeBits
+	seed   maphash.Seed
+	firsts map[*node]firstBytes
+}
+
+// firstBytes are the bytes that a match of a part can begin with, and whether it may be empty.
+type firstBytes struct {
+	of    [256]bool
+	empty bool
 }
 
 func (c *compiler) unsupported(what string) error {
@@ -131,18 +144,17 @@ func (c *compiler) setOf(n *node) (*runeSet, error) {
 	if s := c.made[n.set]; s != nil {
 		return s, nil
 	}
-	for b, s := range c.made {
-		if *b == *n.set {
-			c.made[n.set] = s
-			return s, nil
-		}
+	hash := maphash.Comparable(c.seed, *n.set)
+	if same := c.byHash[hash]; same != nil && *same == *n.set {
+		c.made[n.set] = c.made[same]
+		return c.made[n.set], nil
 	}
 	if len(c.p.sets) == maxPatternSets {
 		return nil, c.unsupported("so many sets of characters")
 	}
 	s := newRuneSet(n.set)
 	c.p.sets = append(c.p.sets, s)
-	c.made[n.set] = s
+	c.made[n.set], c.byHash[hash] = s, n.set
 	return s, nil
 }
 
@@ -210,13 +222,13 @@ func (c *compiler) emitChoice(n *node) error {
 	c.op(instruction{op: opChoice, choice: table})
 	var jumps []int32
 	for i, child := range n.children {
-		first, empty := c.firstBytes(child)
-		for b := range first {
-			if first[b] || empty {
+		first := c.firstBytes(child)
+		for b, begins := range first.of {
+			if begins || first.empty {
 				table.byFirst[b] |= 1 << i
 			}
 		}
-		if empty {
+		if first.empty {
 			table.byFirst[256] |= 1 << i
 		}
 		table.targets = append(table.targets, c.here())
@@ -238,7 +250,7 @@ func (c *compiler) emitRepeat(n *node) error {
 		c.op(instruction{op: opLoop, set: set, min: int32(n.min), max: int32(n.max)})
 		return err
 	}
-	if canBeEmpty(body) {
+	if c.firstBytes(body).empty {
 		return c.unsupported("a repetition of nothing")
 	}
 	for range n.min {
@@ -266,61 +278,43 @@ func (c *compiler) emitRepeat(n *node) error {
 	return nil
 }
 
-// canBeEmpty reports whether n may match without taking a character.
-func canBeEmpty(n *node) bool {
-	switch n.kind {
-	case nodeSet:
-		return false
-	case nodeSequence:
-		return !slices.ContainsFunc(n.children, func(child *node) bool { return !canBeEmpty(child) })
-	case nodeChoice:
-		return slices.ContainsFunc(n.children, canBeEmpty)
-	case nodeRepeat:
-		return n.min == 0 || canBeEmpty(n.children[0])
-	case nodeAtomic:
-		return canBeEmpty(n.children[0])
-	default:
-		return true
+// firstBytes returns the bytes that a match of n can begin with.
+func (c *compiler) firstBytes(n *node) firstBytes {
+	f, known := c.firsts[n]
+	if !known {
+		f = c.findFirst(n)
+		c.firsts[n] = f
 	}
+	return f
 }
 
-// firstBytes returns the bytes that a match of n can begin with, and whether it may be
-// empty.
-func (c *compiler) firstBytes(n *node) (first [256]bool, empty bool) {
-	add := func(child *node) bool {
-		f, e := c.firstBytes(child)
-		for b := range f {
-			first[b] = first[b] || f[b]
+func (c *compiler) findFirst(n *node) (f firstBytes) {
+	add := func(child *node) (empty bool) {
+		of := c.firstBytes(child)
+		for b, begins := range of.of {
+			f.of[b] = f.of[b] || begins
 		}
-		return e
+		return of.empty
 	}
 	switch n.kind {
 	case nodeSet:
-		if s, err := c.setOf(n); err == nil {
-			return s.firstBytes(), false
+		if s, err := c.setOf(n); err == nil { // else the pattern is refused
+			f.of = s.firstBytes()
 		}
-		return first, false // the pattern is refused
 	case nodeSequence:
-		for _, child := range n.children {
-			if !add(child) {
-				return first, false
-			}
-		}
-		return first, true
+		f.empty = !slices.ContainsFunc(n.children, func(child *node) bool { return !add(child) })
 	case nodeChoice:
 		for _, child := range n.children {
-			if add(child) {
-				empty = true
-			}
+			f.empty = add(child) || f.empty
 		}
-		return first, empty
 	case nodeRepeat:
-		return first, add(n.children[0]) || n.min == 0
+		f.empty = add(n.children[0]) || n.min == 0
 	case nodeAtomic:
-		return first, add(n.children[0])
+		f.empty = add(n.children[0])
 	default:
-		return first, true
+		f.empty = true
 	}
+	return f
 }
 
 // machine runs patterns. It is used by one goroutine at a time.
@@ -477,8 +471,13 @@ func (m *machine) loop(in *instruction, s string, pos int) (low, end int) {
 		if count++; count == in.min {
 			low = pos
 		}
+		if count%(1<<15) == 0 {
+			if m.steps += 1 << 12; !m.on() {
+				break
+			}
+		}
 	}
-	m.steps += int(count) / 8 // a character of a loop costs less than an instruction
+	m.steps += int(count) % (1 << 15) / 8 // a character of a loop costs less than an instruction
 	if count < in.min {
 		return 0, -1
 	}
@@ -538,6 +537,9 @@ func (m *machine) find(p *pattern, s string, pos, last int) (start, end int, ok 
 		pos++
 		for pos < len(s) && !utf8.RuneStart(s[pos]) {
 			pos++
+		}
+		if m.steps++; !m.on() {
+			break
 		}
 	}
 	return 0, 0, false

@@ -14,6 +14,8 @@ const (
 	maxPatternCode   = 4096
 	maxPatternSets   = 128 // different ones
 	maxPatternParts  = 512 // sets that are made on the way, of 136 KiB each
+	maxPatternChain  = 8   // quantifiers of one item
+	maxPatterns      = 16  // of one section
 )
 
 // node is a part of a regular expression.
@@ -310,7 +312,7 @@ func (p *patternParser) group() (*node, error) {
 // quantifiers reads those that follow an item. "a{2}+" is "(?:a{2})+" in this dialect, while
 // "a++" is possessive.
 func (p *patternParser) quantifiers(item *node) (*node, error) {
-	for p.more() {
+	for chain := 0; p.more(); chain++ {
 		lo, hi := 0, -1
 		braces := false
 		switch p.src[p.pos] {
@@ -327,6 +329,9 @@ func (p *patternParser) quantifiers(item *node) (*node, error) {
 			braces = true
 		default:
 			return item, nil
+		}
+		if chain == maxPatternChain {
+			return nil, p.unsupported("so many quantifiers of one item")
 		}
 		p.pos++
 		item = &node{kind: nodeRepeat, min: lo, max: hi, children: []*node{item}}

@@ -73,10 +73,35 @@ var formKnownSet = sync.OnceValue(func() *runeSet {
 
 // apply appends the form of s to dst.
 func (f unicodeForm) apply(e *encoder, dst []byte, s string) []byte {
+	for len(s) > 0 && e.err == nil {
+		n := f.cut(e, s)
+		dst = f.part(e, dst, s[:n])
+		s = s[n:]
+	}
+	return dst
+}
+
+// formPart is about how much text is looked at at one time: it takes less than a millisecond.
+const formPart = 1 << 14
+
+// cut returns the length of a part at the beginning of s that has nothing to do with what
+// follows.
+func (f unicodeForm) cut(e *encoder, s string) int {
+	n := formPart
+	for ; n < len(s) && e.tick(2); n++ {
+		if utf8.RuneStart(s[n]) && f.form.PropertiesString(s[n:]).BoundaryBefore() {
+			return n
+		}
+	}
+	return len(s)
+}
+
+func (f unicodeForm) part(e *encoder, dst []byte, s string) []byte {
 	for len(s) > 0 && e.tick(64) {
 		n := f.form.QuickSpanString(s)
 		dst = append(dst, s[:n]...)
 		s = s[n:]
+		e.tick(n)
 		if len(s) > 0 {
 			var chars []formChar
 			chars, n = f.decompose(e, e.form[:0], s)
@@ -85,7 +110,9 @@ func (f unicodeForm) apply(e *encoder, dst []byte, s string) []byte {
 				chars = composed(e, chars)
 			}
 			for _, c := range chars {
-				dst = utf8.AppendRune(dst, c.r)
+				if dst = utf8.AppendRune(dst, c.r); !e.tick(1) {
+					return dst
+				}
 			}
 			e.form = chars[:0]
 		}
@@ -153,7 +180,9 @@ func (e *encoder) sortByClass(chars []formChar) {
 	}
 	var starts [257]int
 	for _, c := range chars {
-		starts[int(c.class)+1]++
+		if starts[int(c.class)+1]++; !e.tick(1) {
+			return
+		}
 	}
 	for i := 1; i < len(starts); i++ {
 		starts[i] += starts[i-1]
@@ -161,7 +190,9 @@ func (e *encoder) sortByClass(chars []formChar) {
 	e.sorted = slices.Grow(e.sorted[:0], len(chars))[:len(chars)]
 	for _, c := range chars {
 		e.sorted[starts[c.class]] = c
-		starts[c.class]++
+		if starts[c.class]++; !e.tick(1) {
+			return
+		}
 	}
 	copy(chars, e.sorted)
 }
