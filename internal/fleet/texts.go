@@ -164,9 +164,17 @@ func (w *Worker) textProblemLocked() string {
 	case t.model != nil:
 		return "it is being asked how it makes tokens of some texts, to be compared with its tokenizer's files: it gets no requests before"
 	case t.err != nil:
-		return fmt.Sprintf("the files of its tokenizer cannot be used: %s; it gets no requests until they can", t.err)
+		return w.textFilesProblemLocked() + "; it gets no requests before"
 	}
 	return errTextLoading.Error() + ": it gets no requests before"
+}
+
+// textFilesProblemLocked says why the files of w's tokenizer cannot be used, and what to do.
+func (w *Worker) textFilesProblemLocked() string {
+	if w.fleet.textPathLocked(w) != "" {
+		return fmt.Sprintf("the files of tokenizer_path cannot be used: %s; mend them and restart, or leave the path out if the engine gives its own", w.text.err)
+	}
+	return fmt.Sprintf("the files of its tokenizer, for which the engine is asked, cannot be used: %s; set tokenizer_path if it has none to give", w.text.err)
 }
 
 // textWarningsLocked are what an operator should know of the worker's text.
@@ -179,7 +187,7 @@ func (w *Worker) textWarningsLocked() (list []string) {
 	case t.mismatch != nil:
 		list = append(list, fmt.Sprintf("%s: chat and prompts that are text are refused for its model; prompts that are token ids are served", t.mismatch))
 	case t.model == nil && t.err != nil:
-		list = append(list, fmt.Sprintf("the files of its tokenizer cannot be used: %s", t.err))
+		list = append(list, w.textFilesProblemLocked())
 		if idsOnly(t.err) {
 			list[len(list)-1] += ": chat and prompts that are text are refused for its model; prompts that are token ids are answered with token ids (return_token_ids)"
 		}

@@ -156,6 +156,8 @@ func TestTextOfAPoolIsThatOfItsEngine(t *testing.T) {
 		}
 		if i := ws[0].Info(); i.Status != StatusPending || !strings.Contains(i.Reason, "not yet") || i.Tokenizer.State != textFailed {
 			t.Errorf("worker without a tokenizer: %s, %q, %+v", i.Status, i.Reason, i.Tokenizer)
+		} else if !strings.Contains(i.Reason, "set tokenizer_path") {
+			t.Errorf("what to do is not told: %q", i.Reason)
 		}
 		d.set(grpcA, zipOf(tinyFiles(false), time.Unix(1e9, 0)), nil)
 		b.pass(5 * time.Second)
@@ -327,7 +329,7 @@ func TestConfiguredFilesOfATokenizer(t *testing.T) {
 	tokenFleet(t, paths, func(b *testbed, d *tokenDialect) {
 		b.up(serves("m"), grpcA)
 		b.up(serves("n"), httpA)
-		b.up(serves("bad"), grpcB)
+		bad := b.up(serves("bad"), grpcB)[0]
 		b.up(serves("else"), grpcC)
 		b.pass(5 * time.Second)
 		m, n := b.Text("m"), b.Text("n")
@@ -336,6 +338,9 @@ func TestConfiguredFilesOfATokenizer(t *testing.T) {
 		}
 		if p := b.Text("bad"); p.Model != nil || p.Err == nil || p.Loading {
 			t.Errorf("text of a path that is not there: %+v", p)
+		}
+		if i := bad.Info(); !strings.Contains(i.Reason, "the files of tokenizer_path cannot be used") {
+			t.Errorf("the reason does not name the option: %q", i.Reason)
 		}
 		// Without files it serves what needs none.
 		if p := b.Text("else"); p.Model != nil || !errors.Is(p.Err, errNoText) || !p.TakesTokens || !p.IDsOnly {
@@ -469,7 +474,7 @@ func TestWhatAnEngineTellsOfItsModel(t *testing.T) {
 			t.Fatalf("the engine's own: %+v", e)
 		}
 		b.prober.says(grpcA, told(`{"temperature": 0.25}`, 2))
-		b.pass(5 * time.Minute)
+		b.pass(factsInterval + 2*time.Minute) // its facts are read, at the check that follows
 		if e := b.Text("m").Engine; e == nil || *e.Sampling.Temperature != 0.25 {
 			t.Errorf("after another engine came: %+v", e)
 		}

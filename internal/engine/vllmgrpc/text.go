@@ -51,7 +51,7 @@ func (Dialect) Bundle(ctx context.Context, to *upstream.Endpoint, limit int) (ar
 		case errors.As(err, &st) && st.Code == unimplemented:
 			return nil, "", fmt.Errorf("GetTokenizer: %w (%w)", errors.ErrUnsupported, err)
 		case err != nil:
-			return nil, "", err
+			return nil, "", fmt.Errorf("GetTokenizer: %w", err)
 		}
 		if told != "" {
 			return nil, "", errors.New("GetTokenizer goes on behind the part that has the digest")
