@@ -62,6 +62,20 @@ func (b *builder) render(ctx context.Context) (err error) {
 			return err
 		})
 	}
+	if err != nil {
+		return renderError(err)
+	}
+	for _, id := range ids {
+		if uint64(id) >= uint64(b.r.Vocab) {
+			return openai.InvalidRequest("messages", "the messages have the token id %d; the model has %d", id, b.r.Vocab)
+		}
+	}
+	b.r.Prompts = [][]uint32{ids}
+	return asError(b.refuseReasoning(ids))
+}
+
+// renderError is what a render's error tells the client.
+func renderError(err error) error {
 	var wrong *textmodel.RequestError
 	var refusal *textmodel.Refusal
 	switch {
@@ -71,16 +85,8 @@ func (b *builder) render(ctx context.Context) (err error) {
 		return openai.InvalidRequest(wrong.Param, "%s", wrong.Message)
 	case errors.As(err, &refusal):
 		return refuseChats(refusal)
-	case err != nil:
-		return err
 	}
-	for _, id := range ids {
-		if uint64(id) >= uint64(b.r.Vocab) {
-			return openai.InvalidRequest("messages", "the messages have the token id %d; the model has %d", id, b.r.Vocab)
-		}
-	}
-	b.r.Prompts = [][]uint32{ids}
-	return asError(b.refuseReasoning(ids))
+	return err
 }
 
 func refuseChats(why error) *openai.Error {

@@ -2,7 +2,6 @@ package vllmgrpc
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -107,7 +106,11 @@ func told(status int, message string) *upstream.Response {
 // json is the answer of a prefill leg, in the form in which it comes by HTTP; with several
 // sequences kv_transfer_params is a list.
 func (p *prefilled) json() []byte {
-	b := append([]byte(nil), `{"object":"prefill","choices":[],"usage":{"prompt_tokens":`...)
+	room := 256
+	for _, params := range p.params {
+		room += len(params) + len("null,")
+	}
+	b := append(make([]byte, 0, room), `{"object":"prefill","choices":[],"usage":{"prompt_tokens":`...)
 	b = strconv.AppendInt(b, p.prompt, 10)
 	b = append(b, `,"completion_tokens":`...)
 	b = strconv.AppendInt(b, int64(p.done), 10)
@@ -128,7 +131,7 @@ func (p *prefilled) json() []byte {
 		switch params = bytes.TrimSpace(params); {
 		case len(params) == 0, list && now.Sub(p.at[k]) > maxHandOffAge:
 			b = append(b, "null"...)
-		case (params[0] == '{' || string(params) == "null") && json.Valid(params):
+		case (params[0] == '{' || string(params) == "null") && openai.WholeJSON(params):
 			b = append(b, params...)
 		default: // one sequence's list would be read as that of several
 			b = append(b, `"no object"`...) // which whoever reads the hand-off refuses

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/sluice-router/sluice/internal/engine"
@@ -61,12 +62,25 @@ func (c *call) id() string {
 
 // open begins one call of Generate.
 func (c *call) open(ctx context.Context, o *one) (upstream.MessageStream, error) {
-	message, err := o.encode(c.req)
+	buf := messages.Get().(*[]byte)
+	defer func() {
+		if cap(*buf) <= maxKeptMessage {
+			messages.Put(buf)
+		}
+	}()
+	message, err := o.appendMessage((*buf)[:0], c.req)
 	if err != nil {
 		return nil, c.invalid(err)
 	}
+	*buf = message // the channel has copied it when Stream returns
 	return c.channel.Stream(ctx, methodGenerate, message, c.options)
 }
+
+// messages have the memory in which one request after another is encoded, up to maxKeptMessage
+// bytes.
+var messages = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxKeptMessage = 64 << 10
 
 // calls are those by which the engine is to generate all that is asked for.
 func (c *call) calls() ([]one, error) {

@@ -20,8 +20,8 @@ type one struct {
 	streamed       bool
 }
 
-// encode is the message of the call, for a leg of req.
-func (c *one) encode(req *engine.Request) ([]byte, error) {
+// appendMessage appends the message of the call, for a leg of req.
+func (c *one) appendMessage(dst []byte, req *engine.Request) ([]byte, error) {
 	g := req.Generate
 	m := &vllmpb.GenerateRequest{
 		RequestId: strings.ToValidUTF8(c.id, "?"),
@@ -41,7 +41,7 @@ func (c *one) encode(req *engine.Request) ([]byte, error) {
 	if req.Rank >= 0 {
 		m.DataParallelRank = proto.Int32(int32(req.Rank))
 	}
-	return proto.Marshal(m)
+	return proto.MarshalOptions{}.MarshalAppend(dst, m)
 }
 
 // prefillSampling is for one token, which nobody sees: decode chooses it once more. The engine
