@@ -200,9 +200,6 @@ func (b *builder) refuseChat() *openai.Error {
 	} else if err != nil {
 		return refuseChats(err)
 	}
-	if b.p.MediaParts > 0 {
-		return unsupported("messages", "messages have %d parts that are not text, such as images; the engines of this model, which are spoken to by gRPC, take text only: leave those parts out", b.p.MediaParts)
-	}
 	return nil
 }
 

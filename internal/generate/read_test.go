@@ -313,7 +313,7 @@ func TestReadPassesWhatSaysNothing(t *testing.T) {
 	}
 	f := func(body string) {
 		t.Helper()
-		if _, err := readBody(t, openai.RouteChatCompletions, body, &fakeModel{context: 100}, ReadOptions{}); err != nil {
+		if _, err := readBody(t, openai.RouteChatCompletions, body, &fakeModel{context: 100, ids: []uint32{1}}, ReadOptions{}); err != nil {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -413,6 +413,14 @@ func TestReadTruncatesPrompts(t *testing.T) {
 	f(`"truncate_prompt_tokens":2`, "ef")
 	f(`"truncate_prompt_tokens":2,"truncation_side":"right"`, "ab")
 	f(`"truncate_prompt_tokens":-1`, "cdef")
+}
+
+// Which parts of a content are media is for the model to say: one that has no "text" may be text.
+func TestReadLeavesPartsToTheModel(t *testing.T) {
+	body := `{"messages":[{"role":"assistant","content":[{"type":"refusal","refusal":"no"}]},{"role":"user","content":"Hi"}]}`
+	if _, err := readBody(t, openai.RouteChatCompletions, body, &fakeModel{context: 100, ids: []uint32{1}}, ReadOptions{}); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestReadRefusesChatsThatCannotBeRead(t *testing.T) {

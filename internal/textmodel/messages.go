@@ -441,7 +441,7 @@ func isMedia(kind string) bool {
 }
 
 func mediaError(kind string) error {
-	return &RequestError{Message: "this model is given text only here: it cannot take a part of the type \"" + kind + "\"", Param: "messages", Media: true}
+	return &RequestError{Message: "the engines of this model, which are spoken to by gRPC, take text only: leave out the parts of the type \"" + kind + "\"", Param: "messages", Media: true}
 }
 
 // knownFields are those of parts that the API knows; templates see only others besides the text.
