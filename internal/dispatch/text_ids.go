@@ -32,7 +32,9 @@ func (m *noModel) ChatRefusal() error {
 	return &textmodel.Refusal{Reason: "there is no tokenizer for it", Err: m.Err}
 }
 
-func (m *noModel) RenderChat(context.Context, []byte) ([]uint32, error) { return nil, m.ChatRefusal() }
+func (m *noModel) RenderChatAtMost(context.Context, []byte, int) ([]uint32, error) {
+	return nil, m.ChatRefusal()
+}
 
 // refusal is that of routes that make tokens of text or text of tokens.
 func (m *noModel) refusal() *openai.Error {

@@ -119,6 +119,52 @@ func TestOnlyTokenIDsAfterAMismatch(t *testing.T) {
 	}
 }
 
+// A text that is far too long is not read to its end to be refused: of a short one for the
+// same context the number is exact.
+func TestTextsThatAreFarTooLong(t *testing.T) {
+	t.Parallel()
+	r := simReader(t)
+	for _, words := range []int{1500, 1 << 18} {
+		text := strings.TrimPrefix(strings.Repeat(" sky", words), " ")
+		for body, route := range map[string]openai.Route{
+			`{"model":"m","prompt":"` + text + `"}`:                               openai.RouteCompletions,
+			`{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`: openai.RouteChatCompletions,
+			`{"model":"m","input":"` + text + `"}`:                                openai.RouteEmbeddings,
+		} {
+			_, err := r.Read(t.Context(), mustPeekRoute(t, route, body), "", atOnce)
+			var e *openai.Error
+			if !errors.As(err, &e) || e.Status != 400 || e.Code != generate.CodeContextLength || !strings.Contains(e.Message, "1000 tokens") {
+				t.Errorf("%v, %d words: %v", route, words, err)
+				continue
+			}
+			if far := words > 2000; far != strings.Contains(e.Message, "has at least ") {
+				t.Errorf("%v, %d words: %s", route, words, e.Message)
+			}
+		}
+	}
+	body := `{"model":"m","prompt":"` + strings.Repeat(" sky", 1<<14) + `","truncate_prompt_tokens":10}`
+	if read, err := r.Read(t.Context(), mustPeekRoute(t, openai.RouteCompletions, body), "", atOnce); err != nil || len(read.Prompts[0]) != 10 {
+		t.Errorf("a text that is to be shortened: %v", err)
+	}
+}
+
+// A few ids may stand for much text.
+func TestDetokenizedTextIsBounded(t *testing.T) {
+	t.Parallel()
+	r := simReader(t)
+	longest, size := uint32(0), 0
+	for id := range uint32(r.Model.Tokenizer().VocabSize()) {
+		if s, _ := r.Model.Tokenizer().Token(id); len(s) > size {
+			longest, size = id, len(s)
+		}
+	}
+	list := strings.Repeat(fmt.Sprintf(",%d", longest), maxDetokenized/size*2+1)
+	_, err := r.Answer(t.Context(), mustPeekRoute(t, openai.RouteDetokenize, `{"tokens":[`+list[1:]+`]}`), atOnce)
+	if e := new(openai.Error); !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, "16777216 bytes") {
+		t.Errorf("%v", err)
+	}
+}
+
 // What is answered here has the form of vLLM's routes.
 func TestAnswersWithoutAnEngine(t *testing.T) {
 	t.Parallel()

@@ -92,10 +92,16 @@ func (r *modelReader) tokenize(ctx context.Context, p *openai.Peeked) ([]byte, e
 			b = append(b, ',')
 		}
 		name, _ := r.Model.Tokenizer().Token(id)
-		b = openai.AppendString(b, name)
+		if b = openai.AppendString(b, name); len(b) > 8*maxDetokenized {
+			return nil, openai.InvalidRequest("return_token_strs", "the names of the tokens have more than %d bytes, the most that is answered", 8*maxDetokenized)
+		}
 	}
 	return append(b, `]}`...), nil
 }
+
+// maxDetokenized is the most text of an answer that is made here, in bytes. It may be far longer
+// than the request: a token may have thousands of bytes.
+const maxDetokenized = 16 << 20
 
 // detokenize answers in the form of vLLM: the text of tokens.
 func (r *modelReader) detokenize(p *openai.Peeked) ([]byte, error) {
@@ -116,7 +122,10 @@ func (r *modelReader) detokenize(p *openai.Peeked) ([]byte, error) {
 		}
 		ids[i] = uint32(id)
 	}
-	text := r.Model.Tokenizer().Decode(nil, ids, tokenizer.DecodeOptions{SpacesBetweenSpecial: true})
+	text, fits := r.Model.Tokenizer().DecodeAtMost(nil, ids, tokenizer.DecodeOptions{SpacesBetweenSpecial: true}, maxDetokenized)
+	if !fits {
+		return nil, openai.InvalidRequest("tokens", "the text of the tokens has more than %d bytes, the most that is answered; send them in parts", maxDetokenized)
+	}
 	return append(openai.AppendString([]byte(`{"prompt":`), string(text)), '}'), nil
 }
 

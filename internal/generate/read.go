@@ -2,6 +2,7 @@ package generate
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 
@@ -36,8 +37,9 @@ type Model interface {
 	Formats() textmodel.Formats
 	// DefaultSampling are the model's choices where a client makes none.
 	DefaultSampling() textmodel.Sampling
-	// RenderChat makes token ids of the body of a chat request.
-	RenderChat(ctx context.Context, body []byte) ([]uint32, error)
+	// RenderChatAtMost makes token ids of the body of a chat request. If most is not 0, one
+	// that has more of them may be a *tokenizer.TooManyError instead.
+	RenderChatAtMost(ctx context.Context, body []byte, most int) ([]uint32, error)
 }
 
 // ReadOptions is what Read needs beside the request and the model.
@@ -330,6 +332,24 @@ func tooLong(param, format string, args ...any) *openai.Error {
 	e := openai.InvalidRequest(param, format, args...)
 	e.Code = CodeContextLength
 	return e
+}
+
+// atMost is how many ids of a prompt are wanted, 0 for all: those that do not fit are not
+// made just to be counted. The number of a prompt that is not far too long is told exactly.
+func (b *builder) atMost() int {
+	if _, truncated := b.w.truncate.get(); truncated {
+		return 0
+	}
+	return 2 * b.r.Context
+}
+
+// farTooLong is what is told of a prompt whose ids were not all made, if err is about one.
+func (b *builder) farTooLong(err error) *openai.Error {
+	var e *tokenizer.TooManyError
+	if !errors.As(err, &e) {
+		return nil
+	}
+	return tooLong(b.promptField(), "This model's maximum context length is %d tokens. However, your prompt has at least %d tokens. Please reduce the length of the prompt.", b.r.Context, e.AtLeast)
 }
 
 // fingerprint names the files of a model, as all that is known to make answers differ.

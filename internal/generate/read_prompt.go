@@ -58,9 +58,12 @@ func (b *builder) render(ctx context.Context) (err error) {
 		ids, err = b.o.Render(ctx, b.p.Body)
 	} else {
 		err = b.queue(ctx, len(b.p.Body), func(ctx context.Context) (err error) {
-			ids, err = b.m.RenderChat(ctx, b.p.Body)
+			ids, err = b.m.RenderChatAtMost(ctx, b.p.Body, b.atMost())
 			return err
 		})
+	}
+	if e := b.farTooLong(err); e != nil {
+		return e
 	}
 	if err != nil {
 		return renderError(err)
@@ -152,7 +155,10 @@ func (b *builder) encode(ctx context.Context) error {
 	special := b.w.addSpecial.or(true)
 	return b.queue(ctx, b.p.PromptBytes, func(ctx context.Context) error {
 		for _, t := range texts {
-			ids, err := b.r.Tokenizer.Encode(ctx, nil, t, special)
+			ids, err := b.r.Tokenizer.EncodeAtMost(ctx, nil, t, special, b.atMost())
+			if e := b.farTooLong(err); e != nil {
+				return e
+			}
 			if err != nil {
 				return err
 			}
@@ -222,8 +228,8 @@ func (b *builder) echo() *openai.Error {
 	}
 	size := 0
 	for _, ids := range r.Prompts {
-		text := r.Tokenizer.Decode(nil, ids, tokenizer.DecodeOptions{SpacesBetweenSpecial: true})
-		if size += len(text); size > maxEcho {
+		text, fits := r.Tokenizer.DecodeAtMost(nil, ids, tokenizer.DecodeOptions{SpacesBetweenSpecial: true}, maxEcho-size)
+		if size += len(text); !fits {
 			return openai.InvalidRequest("echo", "the text of the prompts is longer than %d bytes, the most that is echoed", maxEcho)
 		}
 		r.Form.Echo = append(r.Form.Echo, string(text))

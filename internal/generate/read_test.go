@@ -35,7 +35,7 @@ func (m *fakeModel) ChatRefusal() error                  { return m.refusal }
 func (m *fakeModel) Formats() textmodel.Formats          { return m.formats }
 func (m *fakeModel) DefaultSampling() textmodel.Sampling { return m.sampling }
 
-func (m *fakeModel) RenderChat(ctx context.Context, body []byte) ([]uint32, error) {
+func (m *fakeModel) RenderChatAtMost(ctx context.Context, body []byte, _ int) ([]uint32, error) {
 	if m.render != nil {
 		return nil, m.render
 	}

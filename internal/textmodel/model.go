@@ -114,11 +114,17 @@ func (m *Model) WithChatRefusal(r *Refusal) *Model {
 // without adding a beginning of sequence to that of the template.
 // Its errors are a *RequestError, the *Refusal of ChatRefusal, and the error of ctx.
 func (m *Model) RenderChat(ctx context.Context, body []byte) ([]uint32, error) {
+	return m.RenderChatAtMost(ctx, body, 0)
+}
+
+// RenderChatAtMost is RenderChat for a conversation of which no more than so many ids are wanted, if most is not 0.
+// One that has more is a *tokenizer.TooManyError (see Tokenizer.EncodeAtMost).
+func (m *Model) RenderChatAtMost(ctx context.Context, body []byte, most int) ([]uint32, error) {
 	text, addSpecial, err := m.renderText(ctx, body)
 	if err != nil {
 		return nil, err
 	}
-	return m.encode(ctx, text, addSpecial)
+	return m.encode(ctx, text, addSpecial, most)
 }
 
 // RenderText gives the text of a chat request; see RenderChat.
@@ -146,17 +152,17 @@ func (m *Model) renderText(ctx context.Context, body []byte) (text string, addSp
 
 // Encode gives the token ids of a prompt that is text, with the special tokens that the model's authors put around one, as the completions API has it.
 func (m *Model) Encode(ctx context.Context, text string) ([]uint32, error) {
-	return m.encode(ctx, text, true)
+	return m.encode(ctx, text, true, 0)
 }
 
 // around are special tokens before and after a prompt.
 type around struct{ before, after []uint32 }
 
-func (m *Model) encode(ctx context.Context, text string, addSpecial bool) ([]uint32, error) {
+func (m *Model) encode(ctx context.Context, text string, addSpecial bool, most int) ([]uint32, error) {
 	if !addSpecial || m.around == nil {
-		return m.tokenizer.Encode(ctx, nil, text, addSpecial)
+		return m.tokenizer.EncodeAtMost(ctx, nil, text, addSpecial, most)
 	}
-	ids, err := m.tokenizer.Encode(ctx, slices.Clone(m.around.before), text, false)
+	ids, err := m.tokenizer.EncodeAtMost(ctx, slices.Clone(m.around.before), text, false, most)
 	if err != nil {
 		return nil, err
 	}

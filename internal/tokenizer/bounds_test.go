@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -95,5 +96,45 @@ func TestPreTokenizersCannotMakeTextsGrowWithoutEnd(t *testing.T) {
 	e.text(strings.Repeat(" ", 1<<14))
 	if !errors.Is(e.err, errGrows) {
 		t.Errorf("it is %v, want %v", e.err, errGrows)
+	}
+}
+
+// TestEncodingEndsWhenThereAreTooManyIDs: what is refused for its length costs what is wanted
+// of it, not what it is long, and the number told is true.
+func TestEncodingEndsWhenThereAreTooManyIDs(t *testing.T) {
+	const most = 100
+	for name, tok := range testTokenizers(t) {
+		for kind, text := range longTexts() {
+			all, err := tok.Encode(t.Context(), nil, text, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := &endingContext{Context: t.Context()}
+			dst := []uint32{1, 2, 3}
+			got, err := tok.EncodeAtMost(ctx, dst, text, true, most)
+			tooMany := (*TooManyError)(nil)
+			if !errors.As(err, &tooMany) || len(got) != len(dst) {
+				t.Errorf("%s: %s: it is %d ids, %v, of %d", name, kind, len(got), err, len(all))
+				continue
+			}
+			if tooMany.AtLeast <= most || tooMany.AtLeast > len(all) {
+				t.Errorf("%s: %s: it has at least %d ids, want more than %d and at most the %d that it has", name, kind, tooMany.AtLeast, most, len(all))
+			}
+			if got, err := tok.EncodeAtMost(t.Context(), nil, text, true, len(all)); err != nil || !slices.Equal(got, all) {
+				t.Errorf("%s: %s: with room for all it is %d ids, %v", name, kind, len(got), err)
+			}
+			t.Logf("%s: %s: %d looks, at least %d of %d", name, kind, ctx.looks, tooMany.AtLeast, len(all))
+		}
+	}
+}
+
+func TestDecodingEndsWhenTheTextIsTooLong(t *testing.T) {
+	tok := mustParse(t, model(`{"`+strings.Repeat("a", 1000)+`":0}`, `[]`, `"decoder":{"type":"Fuse"}`))
+	ids := make([]uint32, 1000)
+	if text, fits := tok.DecodeAtMost([]byte("x"), ids, DecodeOptions{}, 10_000); fits || len(text) > 12_000 {
+		t.Errorf("it is %d bytes, %v", len(text), fits)
+	}
+	if text, fits := tok.DecodeAtMost([]byte("x"), ids, DecodeOptions{}, 1_000_000); !fits || len(text) != 1_000_001 {
+		t.Errorf("with room for all it is %d bytes, %v", len(text), fits)
 	}
 }

@@ -363,7 +363,7 @@ func (b *bpe) byteWord(e *encoder, s string) {
 		}
 		e.pieces = p
 		e.mergeShort(b.pairs)
-	} else {
+	} else if e.roomFor(len(s)) {
 		l := slices.Grow(e.links[:0], len(s))
 		for i := 0; i < len(s) && e.tick(1); i++ {
 			l = append(l, link{id: b.byteIDs[s[i]]})
@@ -479,6 +479,9 @@ func (e *encoder) mergeIDs(pairs *pairTable) {
 			e.pieces = append(e.pieces, piece{id: id})
 		}
 		e.mergeShort(pairs)
+		return
+	}
+	if !e.roomFor(len(e.ids)) {
 		return
 	}
 	e.links = slices.Grow(e.links[:0], len(e.ids))

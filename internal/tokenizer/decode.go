@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -29,12 +30,23 @@ type DecodeOptions struct {
 // Decode appends the text of ids to dst: with SpacesBetweenSpecial exactly the text of the
 // reference. Ids without a token are left out, as there; Known tells them.
 func (t *Tokenizer) Decode(dst []byte, ids []uint32, o DecodeOptions) []byte {
+	dst, _ = t.DecodeAtMost(dst, ids, o, math.MaxInt)
+	return dst
+}
+
+// DecodeAtMost is Decode for a text that may have no more than so many bytes. If it has more,
+// which a few ids can make, it is broken off and false is returned.
+func (t *Tokenizer) DecodeAtMost(dst []byte, ids []uint32, o DecodeOptions, most int) ([]byte, bool) {
 	var s Stream
 	s.Begin(t, o)
+	n := len(dst)
 	for _, id := range ids {
-		dst = s.Append(dst, id)
+		if dst = s.Append(dst, id); len(dst)-n > most {
+			return dst, false
+		}
 	}
-	return s.Flush(dst)
+	dst = s.Flush(dst)
+	return dst, len(dst)-n <= most
 }
 
 // Known reports whether there is a token with the id. An engine may give ids that have none:

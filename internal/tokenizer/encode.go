@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"unicode/utf8"
 	"unsafe"
 )
@@ -38,6 +40,25 @@ const keptBytes = 1 << 20
 // model and not of the text, are those of a tokenizer.json that makes texts grow, or that
 // goes over the same text again and again. With an error dst is returned as it was.
 func (t *Tokenizer) Encode(ctx context.Context, dst []uint32, text string, addSpecial bool) ([]uint32, error) {
+	return t.EncodeAtMost(ctx, dst, text, addSpecial, 0)
+}
+
+// TooManyError tells that a text has more ids than were wanted. It was not encoded to its
+// end.
+type TooManyError struct {
+	AtLeast int // ids that the text has
+}
+
+// Error returns the number.
+func (e *TooManyError) Error() string {
+	return fmt.Sprintf("the text has at least %d tokens", e.AtLeast)
+}
+
+// EncodeAtMost is Encode for a text of which no more than so many ids are wanted, if most is
+// not 0. A text that has more is a *TooManyError, soon after that is known: its cost is that
+// of most ids, and not that of its length. If it has just a few more, it may be encoded all
+// the same.
+func (t *Tokenizer) EncodeAtMost(ctx context.Context, dst []uint32, text string, addSpecial bool, most int) ([]uint32, error) {
 	if err := ctx.Err(); err != nil {
 		return dst, err
 	}
@@ -50,6 +71,9 @@ func (t *Tokenizer) Encode(ctx context.Context, dst []uint32, text string, addSp
 	}
 	n := len(dst)
 	e.begin(ctx, dst, len(text))
+	if most > 0 {
+		e.most = n + most
+	}
 	if addSpecial {
 		e.dst = append(e.dst, t.post.before...)
 	}
@@ -60,6 +84,9 @@ func (t *Tokenizer) Encode(ctx context.Context, dst []uint32, text string, addSp
 	dst, err := e.dst, e.err
 	e.end()
 	t.encoders.Put(e)
+	if tooMany := (*TooManyError)(nil); errors.As(err, &tooMany) {
+		tooMany.AtLeast -= n
+	}
 	if err != nil {
 		return dst[:n], err
 	}
@@ -75,6 +102,7 @@ type encoder struct {
 	units int // of work until the next look at the context
 	limit int // bytes that a segment may be after it was rewritten
 	work  int // units left for the text
+	most  int // ids that dst may have
 
 	machine machine
 	cutLeft bool // the normalizer took something away at the beginning of the segment
@@ -106,6 +134,7 @@ func (e *encoder) begin(ctx context.Context, dst []uint32, bytes int) {
 	e.units = unitsPerLook
 	e.limit = 1<<16 + 16*bytes
 	e.work = freeWork + workPerByte*bytes
+	e.most = math.MaxInt
 	e.machine.steps, e.machine.pause = 0, unitsPerLook
 }
 
@@ -148,6 +177,19 @@ func (e *encoder) tick(units int) bool {
 		if err := e.ctx.Err(); err != nil {
 			e.fail(err)
 		}
+		if len(e.dst) > e.most {
+			e.fail(&TooManyError{AtLeast: len(e.dst)})
+		}
+	}
+	return e.err == nil
+}
+
+// roomFor reports whether the ids of a word of so many pieces may fit: no token has more
+// pieces than bytes.
+func (e *encoder) roomFor(pieces int) bool {
+	least := len(e.dst) + (pieces-1)/e.t.longest + 1
+	if least > e.most {
+		e.fail(&TooManyError{AtLeast: least})
 	}
 	return e.err == nil
 }

@@ -175,7 +175,7 @@ func TestShortAndLongWordsMergeAlike(t *testing.T) {
 		for i := range ids {
 			ids[i] = uint32(r.IntN(12))
 		}
-		e := newEncoder(&Tokenizer{})
+		e := newEncoder(&Tokenizer{longest: 1})
 		e.begin(t.Context(), nil, 1000)
 		for _, id := range ids {
 			e.pieces = append(e.pieces, piece{id: id})

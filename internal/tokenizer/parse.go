@@ -200,7 +200,7 @@ func Parse(tokenizerJSON []byte) (*Tokenizer, error) {
 	if err := f.checkSizes(); err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{}
+	t := &Tokenizer{longest: 1}
 	if err := t.readVocabulary(m.vocab); err != nil {
 		return nil, err
 	}
@@ -311,6 +311,7 @@ func (t *Tokenizer) readVocabulary(v jsontext.Value) error {
 		}
 		taken[e.id] = true
 		t.tokens[e.id] = token{text: s}
+		t.longest = max(t.longest, len(s))
 		t.vocab.add(s, e.id)
 		t.vocabulary++
 	}

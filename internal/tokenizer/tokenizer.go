@@ -17,6 +17,8 @@ type Tokenizer struct {
 	vocab *textIndex
 	// vocabulary is the number of tokens in the model's vocabulary.
 	vocabulary int
+	// longest is the number of bytes of the longest token, at least 1.
+	longest int
 	// decoder is the section "decoder" of the file, nil without one.
 	decoder json.RawMessage
 	// text is what parseDecoder made of it.
