@@ -308,4 +308,12 @@ func TestLostConnectionsAreCounted(t *testing.T) {
 	if n := ep.Lost(); n != 1 {
 		t.Errorf("%d connections are said to be lost, want 1", n)
 	}
+	startEngine(t, e.addr, echo)
+	call()
+	soon(t, told, "the notice that somebody is there again")
+	ep.CloseIdle()
+	call()
+	if n := ep.Lost(); n != 1 || len(told) != 0 {
+		t.Errorf("%d connections are said to be lost, want 1; %d notices more", n, len(told))
+	}
 }

@@ -24,8 +24,15 @@ type grpc struct {
 
 	open atomic.Int64 // connections
 	lost atomic.Int64 // connections that the other end has ended
+	back atomic.Int64 // lost when a connection was made last
 
 	onLost atomic.Pointer[func()]
+}
+
+func (t *grpc) tell() {
+	if f := t.onLost.Load(); f != nil {
+		(*f)()
+	}
 }
 
 // watchedConn counts a connection that ends before it is closed here.
@@ -39,9 +46,7 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil && !c.over.Swap(true) {
 		c.t.lost.Add(1)
-		if f := c.t.onLost.Load(); f != nil {
-			(*f)()
-		}
+		c.t.tell()
 	}
 	return n, err
 }
@@ -61,7 +66,8 @@ func (e *Endpoint) Lost() int64 {
 	return 0
 }
 
-// OnLost has f called after Lost has grown. f must not block.
+// OnLost has f called after Lost has grown, and again when there is a connection after that:
+// what it leads to may be told apart only then. f must not block.
 func (e *Endpoint) OnLost(f func()) {
 	if t, ok := e.t.(*grpc); ok {
 		t.onLost.Store(&f)
@@ -114,6 +120,9 @@ func (t *grpc) dial(ctx context.Context) (net.Conn, error) {
 		c, err = handshake(ctx, c, t.tls)
 	}
 	if err == nil {
+		if n := t.lost.Load(); t.back.Swap(n) != n {
+			t.tell()
+		}
 		return &watchedConn{Conn: c, t: t}, nil
 	}
 	out := &Error{Op: op, Kind: KindOther, Addr: e.addr, Err: err}
