@@ -586,11 +586,11 @@ func TestAWaitingRequestIsLookedUpAgain(t *testing.T) {
 	r.until("one waits", func() bool { return r.gate.Waiting() == 1 })
 	k := r.d.caches.hashPrompt(mustPeek(t, turns()), "sim-model", "", 1000, countedPrompt{})
 	defer k.release()
-	looked := r.d.caches.index.Stats().Lookups
+	found := r.d.caches.index.Stats().Found
 	for _, w := range r.fleet.List() {
 		r.d.caches.index.Record(w.Ranks()[0].Approx(), k.sent.keys())
 	}
-	r.until("it was looked up again", func() bool { return r.d.caches.index.Stats().Lookups > looked })
+	r.until("it was looked up again", func() bool { return r.d.caches.index.Stats().Found > found })
 	p.Thaw()
 	for range 2 {
 		if a := <-done; a.status != 200 {

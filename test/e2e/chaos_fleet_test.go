@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -192,11 +193,26 @@ func (f *chaosFleet) add(p *engineProcess, generation string, fates func(i int) 
 	f.sims = append(f.sims, p)
 }
 
+// byGRPC are the arguments for engines by gRPC.
+var byGRPC = slices.Clip([]string{"--grpc"})
+
 // startPairs starts prefill and decode engines of both kinds: for each kind a process whose
 // engines have faults one by one, but for the first prefill and decode engine, which only
 // ever behave, with two data-parallel ranks each, and one that is stopped and killed as a whole.
-func startPairs(t testing.TB) *chaosFleet {
+func startPairs(t testing.TB, form chaosForm) *chaosFleet {
 	f := &chaosFleet{}
+	if form.grpc {
+		f.add(startEngines(t, "grpc-a", append(byGRPC, "--dp-size", "2", "--prefill", "3", "--decode", "3")...), "grpc-a", func(i int) []deed {
+			if i%3 == 0 {
+				return nil
+			}
+			return grpcFaults
+		})
+		b := startEngines(t, "grpc-b", append(byGRPC, "--prefill", "2", "--decode", "2")...)
+		f.add(b, "grpc-b", func(int) []deed { return nil })
+		f.processes = append(f.processes, b)
+		return f
+	}
 	for _, kind := range []string{"sglang", "vllm"} {
 		f.add(startEngines(t, kind+"-a", "--backend", kind, "--dp-size", "2", "--prefill", "3", "--decode", "3"), kind+"-a", func(i int) []deed {
 			if i%3 == 0 {
@@ -214,8 +230,22 @@ func startPairs(t testing.TB) *chaosFleet {
 // startWhole starts engines that run whole requests: for each kind a process whose engines
 // have faults one by one, but for the first two, with two data-parallel ranks each, three
 // processes of one engine each, and two engines behind TLS, one of them with HTTP/2.
-func startWhole(t testing.TB) *chaosFleet {
+func startWhole(t testing.TB, form chaosForm) *chaosFleet {
 	f := &chaosFleet{}
+	if form.grpc {
+		f.add(startEngines(t, "grpc-a", append(byGRPC, "--dp-size", "2", "--regular", "5")...), "grpc", func(i int) []deed {
+			if i < 2 {
+				return nil
+			}
+			return grpcFaults
+		})
+		for i := range 3 {
+			p := startEngines(t, fmt.Sprint("grpc-", i), append(byGRPC, "--regular", "1")...)
+			f.add(p, "grpc", func(int) []deed { return nil })
+			f.processes = append(f.processes, p)
+		}
+		return f
+	}
 	for _, kind := range []string{"sglang", "vllm"} {
 		f.add(startEngines(t, kind+"-a", "--backend", kind, "--dp-size", "2", "--prefill", "0", "--decode", "0", "--regular", "5"), kind, func(i int) []deed {
 			if i < 2 {

@@ -48,6 +48,17 @@ var engineFaults = []deed{
 	{"fault kind=garbage,count=3", "heal", time.Second, 1},
 }
 
+// The same for engines by gRPC, with what only these can do.
+var grpcFaults = append(slices.DeleteFunc(slices.Clone(engineFaults), func(d deed) bool { return strings.Contains(d.do, "inside") }), []deed{
+	{"fault code=UNAVAILABLE,count=12", "heal", time.Second, 1},
+	{"fault code=CANCELLED,count=4", "heal", time.Second, 1},
+	{"fault goaway=event,after=1,count=4", "heal", time.Second, 2},
+	{"fault finish=error,count=4", "heal", time.Second, 1},
+	{"fault finish=abort,count=4", "heal", time.Second, 1},
+	{"fault kind=no-complete,count=3", "heal", time.Second, 1},
+	{"fault kind=bad-index,count=3", "heal", time.Second, 1},
+}...)
+
 // What happens to a process that holds some engines.
 var processFaults = []deed{
 	{"SIGSTOP", "SIGCONT", 4 * time.Second, 3},

@@ -210,6 +210,9 @@ func (s *byDNS) flags(of []*engine) []string {
 	for _, e := range of {
 		s.declare(nil, nil, e)
 		name := fmt.Sprintf("%s:%s,worker_type=%s,labels.generation=%s", nameInDNS(e), port(e.url), e.role, e.generation)
+		if strings.HasPrefix(e.url, "grpc:") {
+			name += ",scheme=grpc"
+		}
 		if e.bootstrap != 0 {
 			name += fmt.Sprintf(",bootstrap_port=%d", e.bootstrap)
 		}
@@ -231,7 +234,8 @@ func (s *byDNS) fail(on bool) {
 }
 
 func port(engine string) string {
-	_, port, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(engine, "https://"), "http://"), ":")
+	_, address, _ := strings.Cut(engine, "://")
+	_, port, _ := strings.Cut(address, ":")
 	return port
 }
 
@@ -239,7 +243,7 @@ func port(engine string) string {
 type byKubernetes struct {
 	t      testing.TB
 	config string
-	pairs  bool
+	form   chaosForm
 
 	mu sync.Mutex
 	// guarded by mu
@@ -250,9 +254,9 @@ type byKubernetes struct {
 	bad     bool
 }
 
-func newKubernetes(t testing.TB, pairs bool) *byKubernetes {
+func newKubernetes(t testing.TB, form chaosForm) *byKubernetes {
 	t.Helper()
-	s := &byKubernetes{t: t, pairs: pairs, config: filepath.Join(t.TempDir(), "kubeconfig"), pods: make(map[string]map[string]any), more: make(chan struct{})}
+	s := &byKubernetes{t: t, form: form, config: filepath.Join(t.TempDir(), "kubeconfig"), pods: make(map[string]map[string]any), more: make(chan struct{})}
 	server := httptest.NewServer(s)
 	t.Cleanup(func() {
 		s.fail(true) // ends the watches
@@ -270,7 +274,10 @@ func (s *byKubernetes) flags(of []*engine) []string {
 		s.declare(nil, nil, e)
 	}
 	out := []string{"--service-discovery", "--kubeconfig", s.config, "--service-discovery-namespace", "llm", "--model-id-from", "annotation:model"}
-	if s.pairs {
+	if s.form.grpc {
+		out = append(out, "--service-discovery-scheme", "grpc")
+	}
+	if s.form.pairs {
 		return append(out, "--prefill-selector", "role=prefill", "--decode-selector", "role=decode")
 	}
 	return append(out, "--selector", "role=regular")

@@ -39,12 +39,21 @@ func TestChaos(t *testing.T) {
 			t.Skip("the short run is made without the race detector, the long ones with it")
 		}
 	}
-	for _, pairs := range []bool{true, false} {
-		t.Run(map[bool]string{true: "pairs", false: "whole requests"}[pairs], func(t *testing.T) {
+	for name, form := range chaosForms {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			runChaos(t, pairs, uint64(seed), time.Duration(secs)*time.Second)
+			runChaos(t, form, uint64(seed), time.Duration(secs)*time.Second)
 		})
 	}
+}
+
+// chaosForm is a form of fleet: of pairs or of engines that run whole requests, by HTTP or by
+// gRPC.
+type chaosForm struct{ pairs, grpc bool }
+
+var chaosForms = map[string]chaosForm{
+	"pairs": {pairs: true}, "whole requests": {},
+	"pairs by gRPC": {pairs: true, grpc: true}, "whole requests by gRPC": {grpc: true},
 }
 
 func number(t *testing.T, name string, otherwise int) int {
@@ -59,25 +68,25 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-func runChaos(t *testing.T, pairs bool, seed uint64, length time.Duration) {
+func runChaos(t *testing.T, form chaosForm, seed uint64, length time.Duration) {
 	c := &chaos{t: t}
 	dir := t.TempDir()
 	c.sources = map[string]declarer{
-		"configuration": &byConfiguration{t: t, file: filepath.Join(dir, "sluice.yaml"), pairs: pairs},
+		"configuration": &byConfiguration{t: t, file: filepath.Join(dir, "sluice.yaml"), pairs: form.pairs},
 		"file":          &byFile{t: t, file: filepath.Join(dir, "workers.yaml")},
 		"requests":      &byRequests{t},
 		"dns":           newDNS(t),
-		"kubernetes":    newKubernetes(t, pairs),
+		"kubernetes":    newKubernetes(t, form),
 	}
 	args := []string{"--health-check-endpoint", "/health", "--health-check-interval-secs", "0.3", "--health-check-timeout-secs", "2",
 		"--health-failure-threshold", "2", "--worker-wedge-secs", "1", "--source-hold-secs", "3", "--no-worker-wait-secs", "3",
 		"--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "1", "--cb-success-threshold", "1", "--retry-initial-backoff-ms", "20", "--worker-idle-timeout-secs", "1",
 		"--request-timeout-secs", fmt.Sprint(requestBound.Seconds()), "--stream-idle-timeout-secs", "5", "--access-log", "failures", "--dp-aware"}
-	if pairs {
-		c.chaosFleet = startPairs(t)
+	if form.pairs {
+		c.chaosFleet = startPairs(t, form)
 		args = append(args, "--pair-label", "generation", "--prefill-max-inflight-requests-per-worker", "1", "--prefill-queue-timeout-secs", "10")
 	} else {
-		c.chaosFleet = startWhole(t)
+		c.chaosFleet = startWhole(t, form)
 	}
 	for _, name := range chaosSources {
 		args = append(args, c.sources[name].flags(ofSource(c.engines, name))...)
@@ -107,7 +116,7 @@ func runChaos(t *testing.T, pairs bool, seed uint64, length time.Duration) {
 	before := c.settled(0, 0)
 	took("the start")
 
-	crowd := startChaosClients(t, c.r.url(), 20, seed)
+	crowd := startChaosClients(t, c.r.url(), form, 20, seed)
 	for _, h := range schedule {
 		time.Sleep(time.Until(crowd.began.Add(h.at)))
 		c.do(h)
