@@ -333,6 +333,19 @@ func TestGRPCBesideHTTP(t *testing.T) {
 		}
 		return ""
 	})
+	if n := r.metric("sluice_admission_decode_requests"); n != 4 {
+		t.Errorf("%v requests on decode, of two kinds with two each", n)
+	}
+	if n := r.metric("sluice_requests_in_flight"); n != 4 {
+		t.Errorf("%v requests in flight", n)
+	}
+	booked := map[bool]int64{} // by gRPC or not
+	for _, k := range r.gate().Ranks {
+		booked[strings.HasPrefix(k.ID, "grpc:")] += k.Active + k.Pending
+	}
+	if booked[true] <= 0 || booked[false] <= 0 {
+		t.Errorf("KV blocks that are booked, by gRPC or not: %v", booked)
+	}
 	for _, f := range []*simFleet{byGRPC, byHTTP} {
 		f.heal("all")
 	}
