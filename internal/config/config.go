@@ -195,7 +195,7 @@ type Text struct {
 	RendererLimit  time.Duration   `yaml:"renderer_timeout_secs" default:"30" unit:"secs" range:"0.001:3600" help:"Timeout of one request to renderer_url."`
 	CountPrompts   string          `yaml:"count_prompt_tokens" choices:"auto|never" default:"auto" help:"auto: the prompts of models whose tokenizer is here (tokenizer_path) are counted for engines that take text too, and what these tell of their KV caches is looked up by token ids. Prompts that cannot be counted are estimated. never: they are estimated, and only engines that take token ids have their text tokenized."`
 	Workers        int             `yaml:"tokenizer_workers" default:"0" range:"0:1024" help:"Most requests whose text becomes tokens at one time; 0: as many as there are cores but one, and one at least."`
-	QueueMemory    int64           `yaml:"tokenizer_queue_memory" default:"256MiB" unit:"bytes" range:"1048576:" help:"Most bytes of text that wait to become tokens or are made into them; more is answered with 503 (buffer_full). A client may have up to four times what is left of it."`
+	QueueMemory    int64           `yaml:"tokenizer_queue_memory" default:"256MiB" unit:"bytes" range:"1048576:" help:"Most bytes of text that wait to become tokens or are made into them; more is answered with 503 (buffer_full). A client may have up to four times what is left of it. The work itself, of up to 60 bytes for each byte of text, has as much again: long texts for which that has no room wait."`
 }
 
 // The values of Text.CountPrompts.

@@ -27,7 +27,10 @@
 //
 // # Memory
 //
-// Bytes of texts that wait or run are counted, with 512 for each call. There is a bound on
+// Bytes of texts that wait or run are counted, with 512 for each call. What the work takes
+// beside its text is counted apart, as the most that it can be, 60 bytes for each byte of text,
+// within a bound of the same size: a text for which there is no memory waits, and with it all
+// behind it, until others end. There is a bound on
 // them together, and a key may hold four times what is free: 80 % of the bound when it is
 // alone, and less, the less there is left for others.
 //

@@ -31,6 +31,7 @@ func model(rt *rapid.T) {
 	workers := rapid.IntRange(1, 3).Draw(rt, "workers")
 	limit := rapid.SampledFrom([]int64{0, 5000, 50_000}).Draw(rt, "limit")
 	q := New(workers, limit)
+	q.perByte = rapid.SampledFrom([]int64{0, 1, 10}).Draw(rt, "per byte")
 	var all []*modelled
 	defer func() { // also when it failed, which is tried again with less
 		for _, m := range all {
@@ -40,7 +41,7 @@ func model(rt *rapid.T) {
 	}()
 	check := func() {
 		synctest.Wait()
-		running, waiting, bytes := 0, 0, int64(0)
+		running, waiting, bytes, work := 0, 0, int64(0), int64(0)
 		waits := map[string]bool{}
 		for _, m := range all {
 			switch {
@@ -48,6 +49,7 @@ func model(rt *rapid.T) {
 				continue
 			case m.running:
 				running++
+				work += m.size * q.perByte
 			default:
 				waiting++
 				waits[m.key] = true
@@ -55,10 +57,14 @@ func model(rt *rapid.T) {
 			bytes += m.size
 		}
 		s := q.Stats()
-		if s.Running != running || s.Waiting != waiting || s.Bytes != bytes || running > workers {
+		if q.work != work || s.Running != running || s.Waiting != waiting || s.Bytes != bytes || running > workers {
 			rt.Fatalf("%+v; want %d running, %d waiting, %d bytes", s, running, waiting, bytes)
 		}
-		if waiting > 0 && running < workers {
+		if limit > 0 && q.work > limit && running > 1 {
+			rt.Fatalf("%d run, and take %d bytes", running, q.work)
+		}
+		blocked := waiting > 0 && limit > 0 && running > 0 && q.work+q.ready.First().waiting.First().size*q.perByte > limit
+		if waiting > 0 && running < workers && !blocked {
 			rt.Fatalf("%d wait, and %d of %d workers are in use", waiting, running, workers)
 		}
 		if limit > 0 && bytes > limit && running+waiting > 1 {

@@ -22,6 +22,9 @@ const (
 	// patience is how much longer a byte of text waits for shorter texts of its key: a
 	// second for a megabyte, ten times what it takes to tokenize it.
 	patience = time.Microsecond
+	// workBytes is what tokenizing takes beside the text, for each byte of it at worst, which is
+	// that of one long word (see tokenizer.Encode).
+	workBytes = 60
 	// share is how many times what is free a key may hold.
 	share = 4
 	// maxIdle bounds the keys without work whose past is remembered.
@@ -32,12 +35,14 @@ const (
 type Queue struct {
 	workers  int
 	maxBytes int64
+	perByte  int64 // workBytes
 	waited   prometheus.Histogram
 
 	mu      sync.Mutex
 	running int
 	waiting int
 	bytes   int64 // of what waits and runs
+	work    int64 // bytes that may be taken by what runs, beside its texts
 	refused uint64
 	left    uint64
 	keys    map[string]*flow
@@ -52,7 +57,8 @@ type Queue struct {
 
 // New makes a queue that runs at most workers calls at one time, or, if that is 0, as many
 // as there are cores but one, at least 1; and holds at most maxBytes of text, if that is not
-// 0. maxBytes should be more than the longest text; one that is longer is taken when the
+// 0; what the work may take beside, by the length of its texts, is at most as much again.
+// maxBytes should be more than the longest text; one that is longer is taken when the
 // queue is empty.
 func New(workers int, maxBytes int64) *Queue {
 	if workers <= 0 {
@@ -61,6 +67,7 @@ func New(workers int, maxBytes int64) *Queue {
 	return &Queue{
 		workers:  workers,
 		maxBytes: max(maxBytes, 0),
+		perByte:  workBytes,
 		keys:     map[string]*flow{},
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sluice_tokenizer_queue_wait_seconds",
@@ -117,6 +124,7 @@ func (q *Queue) wait(ctx context.Context, w *waiter) bool {
 	q.waiting--
 	q.settle(w.flow)
 	q.release(w.flow, w.size)
+	q.grant() // it may have been the first, for which there was no memory
 	return false
 }
 
@@ -147,7 +155,7 @@ func (q *Queue) enter(key string, size int64) (*flow, *waiter, error) {
 	}
 	q.bytes += size
 	f.bytes += size
-	if q.running < q.workers { // so nobody waits
+	if q.ready.Len() == 0 && q.room(size) {
 		q.begin(f, size)
 		return f, nil, nil
 	}
@@ -156,6 +164,7 @@ func (q *Queue) enter(key string, size int64) (*flow, *waiter, error) {
 	f.waiting.Push(w)
 	q.waiting++
 	q.settle(f)
+	q.grant() // it may come before a longer one, for which there is no memory
 	return f, w, nil
 }
 
@@ -175,14 +184,22 @@ func (q *Queue) exit(f *flow, size int64) {
 
 func (q *Queue) end(f *flow, size int64) {
 	q.running--
+	q.work -= size * q.perByte
 	q.now += size / int64(q.active)
 	q.grant()
 	q.release(f, size)
 }
 
-// grant starts what is next as long as there is a worker for it.
+// room reports whether a text may run: there is a worker for it, and memory for the work. One
+// text may always run.
+func (q *Queue) room(size int64) bool {
+	return q.running < q.workers && (q.maxBytes == 0 || q.running == 0 || q.work+size*q.perByte <= q.maxBytes)
+}
+
+// grant starts what is next as long as there is room for it. If there is none, those behind it
+// wait too, for else a long text might wait for ever.
 func (q *Queue) grant() {
-	for q.running < q.workers && q.ready.Len() > 0 {
+	for q.ready.Len() > 0 && q.room(q.ready.First().waiting.First().size) {
 		f := q.ready.First()
 		w := f.waiting.Pop()
 		q.waiting--
@@ -195,6 +212,7 @@ func (q *Queue) grant() {
 // begin counts a text of f as running.
 func (q *Queue) begin(f *flow, size int64) {
 	q.running++
+	q.work += size * q.perByte
 	f.start += size
 }
 

@@ -305,6 +305,50 @@ func TestMemory(t *testing.T) {
 	})
 }
 
+// Each of these texts may take 60 MB: with 128 MB two of them run at one time, though there are
+// four workers, and a short one that comes when the third waits does not wait with it.
+func TestMemoryOfTheWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(4, 128*mb)
+		end := make(chan struct{})
+		run := func(ctx context.Context, bytes int, end chan struct{}) {
+			go q.Do(ctx, fmt.Sprint(bytes), bytes, func(context.Context) error { <-end; return nil })
+			synctest.Wait()
+		}
+		want := func(running, waiting int) {
+			t.Helper()
+			if s := q.Stats(); s.Running != running || s.Waiting != waiting {
+				t.Errorf("%d run and %d wait, want %d and %d", s.Running, s.Waiting, running, waiting)
+			}
+		}
+		leave, cancel := context.WithCancel(t.Context())
+		run(t.Context(), mb, end)
+		run(t.Context(), mb+1, end)
+		run(leave, mb+2, end)
+		want(2, 1)
+		run(t.Context(), kb, end)
+		want(3, 1)
+		run(t.Context(), 2*mb, end)
+		want(3, 2)
+		run(t.Context(), 2*kb, end)
+		want(4, 2)
+		cancel()
+		synctest.Wait()
+		want(4, 1)
+		close(end)
+		synctest.Wait()
+		empty(t, q)
+		// One that is longer than the bound runs alone.
+		end = make(chan struct{})
+		run(t.Context(), 5*mb, end)
+		run(t.Context(), kb, end)
+		want(1, 1)
+		close(end)
+		synctest.Wait()
+		empty(t, q)
+	})
+}
+
 // The past of keys that have no work is bounded.
 func TestManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
