@@ -98,7 +98,8 @@ func refuseChats(why error) *openai.Error {
 
 // refuseReasoning refuses a chat in whose answer the model would reason, as that can't be told
 // from the rest here. The prompt's end tells where templates begin to reason, or have ended it
-// already; where it tells neither, models reason that can be told not to.
+// already; where it tells neither, models reason that can be told not to. A final message that
+// is to be continued may have begun or ended it long before.
 func (b *builder) refuseReasoning(ids []uint32) *openai.Error {
 	f := b.m.Formats()
 	if f.Channels {
@@ -107,11 +108,14 @@ func (b *builder) refuseReasoning(ids []uint32) *openai.Error {
 	if f.ThinkClose == "" {
 		return nil
 	}
-	const tail = 64 // tokens
+	tail := 64 // tokens
+	if b.w.continueFinal {
+		tail = len(ids)
+	}
 	end := string(b.r.Tokenizer.Decode(nil, ids[max(0, len(ids)-tail):], tokenizer.DecodeOptions{SpacesBetweenSpecial: true}))
 	opened, closed := strings.LastIndex(end, f.ThinkOpen), strings.LastIndex(end, f.ThinkClose)
 	switch trimmed := strings.TrimSpace(end); {
-	case strings.HasSuffix(trimmed, f.ThinkClose):
+	case strings.HasSuffix(trimmed, f.ThinkClose) || b.w.continueFinal && closed > opened:
 		return nil
 	case strings.HasSuffix(trimmed, f.ThinkOpen) || b.w.continueFinal && opened > closed:
 	case !f.ThinkSwitch || b.w.thinkingOff:

@@ -455,6 +455,11 @@ func TestReadRefusesChatsThatCannotBeRead(t *testing.T) {
 	f("that is not begun", &fakeModel{formats: think, ids: ids("<|assistant|>")}, "", "")
 	think.ThinkSwitch = true
 	f("that is on unless it is turned off", &fakeModel{formats: think, ids: ids("<|assistant|>")}, "", CodeUnsupported)
+	open := `,"continue_final_message":true,"add_generation_prompt":false`
+	long := strings.Repeat("so ", 60)
+	f("that a message ended which is continued", &fakeModel{formats: think, ids: ids("<|assistant|><think>\n\n</think>\n\n" + long)}, open, "")
+	f("that a message began which is continued", &fakeModel{formats: think, ids: ids("<|assistant|><think>\n" + long)}, open, CodeUnsupported)
+	f("and that is turned off too late", &fakeModel{formats: think, ids: ids("<|assistant|><think>\n" + long)}, open+`,"reasoning_effort":"none"`, CodeUnsupported)
 	f("turned off", &fakeModel{formats: think, ids: ids("<|assistant|>")}, `,"chat_template_kwargs":{"enable_thinking":false}`, "")
 	f("ids that are none", &fakeModel{ids: []uint32{9999}}, "", "invalid_request")
 }
