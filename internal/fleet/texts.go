@@ -177,6 +177,18 @@ func (w *Worker) textFilesProblemLocked() string {
 	return fmt.Sprintf("the files of its tokenizer, for which the engine is asked, cannot be used: %s; set tokenizer_path if it has none to give", w.text.err)
 }
 
+// mismatchMeansLocked says what follows from a mismatch, and what to do.
+func (w *Worker) mismatchMeansLocked() string {
+	means := "chat and prompts that are text are refused for its model; prompts that are token ids are served"
+	if w.fleet.cfg.Text.RendererURL != "" {
+		means = "chats of its model go to renderer_url, and prompts that are text are refused; prompts that are token ids are served"
+	}
+	if w.fleet.textPathLocked(w) != "" {
+		means += "; are the files of tokenizer_path those of the engine's model?"
+	}
+	return means
+}
+
 // textWarningsLocked are what an operator should know of the worker's text.
 func (w *Worker) textWarningsLocked() (list []string) {
 	if !w.takesTokens() {
@@ -185,7 +197,7 @@ func (w *Worker) textWarningsLocked() (list []string) {
 	t := &w.text
 	switch {
 	case t.mismatch != nil:
-		list = append(list, fmt.Sprintf("%s: chat and prompts that are text are refused for its model; prompts that are token ids are served", t.mismatch))
+		list = append(list, t.mismatch.Error()+": "+w.mismatchMeansLocked())
 	case t.model == nil && t.err != nil:
 		list = append(list, w.textFilesProblemLocked())
 		if idsOnly(t.err) {
@@ -421,7 +433,7 @@ func (f *Fleet) checkText(w *Worker, run int, m *textmodel.Model) {
 		log.Debug("a worker makes the same tokens as its tokenizer's files")
 	case errors.As(err, &other):
 		t.mismatch = other
-		log.Warn("a worker makes other tokens than its tokenizer's files: chat and prompts that are text are refused for its model", "about", other)
+		log.Warn("a worker makes other tokens than its tokenizer's files: "+w.mismatchMeansLocked(), "about", other)
 	default:
 		t.unsure = err
 		log.Warn("cannot find out whether a worker makes the same tokens as its tokenizer's files", "why", err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 	"github.com/sluice-router/sluice/internal/textmodel"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -515,4 +516,24 @@ func TestTextIsReadAgainAfterConnectionsWereLost(t *testing.T) {
 			t.Errorf("the store holds %+v", s)
 		}
 	})
+}
+
+// What follows from a mismatch depends on what is set, and so does what to do.
+func TestWhatAMismatchMeans(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		cfg  config.Text
+		want string
+	}{
+		{config.Text{}, "chat and prompts that are text are refused for its model; prompts that are token ids are served"},
+		{config.Text{RendererURL: "http://r:1"}, "chats of its model go to renderer_url, and prompts that are text are refused; prompts that are token ids are served"},
+		{config.Text{TokenizerPaths: []config.TokenizerPath{config.TokenizerPath(dir)}}, "chat and prompts that are text are refused for its model; prompts that are token ids are served; are the files of tokenizer_path those of the engine's model?"},
+	} {
+		w := &Worker{fleet: &Fleet{cfg: &config.Config{Text: c.cfg}, opts: Options{Dialects: dialects.All()}}}
+		w.spec.Store(&WorkerSpec{})
+		w.updateState(noFacts)
+		if got := w.mismatchMeansLocked(); got != c.want {
+			t.Errorf("%+v: %q", c.cfg, got)
+		}
+	}
 }

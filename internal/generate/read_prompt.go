@@ -93,7 +93,11 @@ func renderError(err error) error {
 }
 
 func refuseChats(why error) *openai.Error {
-	return unsupported("messages", "chats with this model are refused: %s; send the prompt as text or token ids to /v1/completions", why)
+	as := "text or token ids"
+	if other := (*textmodel.Mismatch)(nil); errors.As(why, &other) { // text is refused too
+		as = "token ids"
+	}
+	return unsupported("messages", "chats with this model are refused: %s; send the prompt as %s to /v1/completions", why, as)
 }
 
 // refuseReasoning refuses a chat in whose answer the model would reason, as that can't be told

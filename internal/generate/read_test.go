@@ -565,3 +565,15 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// After a mismatch text is refused as well, so that only token ids are advised.
+func TestRefusedChatsAreToldWhatIsServed(t *testing.T) {
+	for want, why := range map[string]error{
+		"as token ids to /v1/completions":         &textmodel.Refusal{Reason: "the self-check failed", Err: &textmodel.Mismatch{Probe: "x"}},
+		"as text or token ids to /v1/completions": &textmodel.Refusal{Reason: "it has no chat template"},
+	} {
+		if e := refuseChats(why); !strings.Contains(e.Message, want) {
+			t.Errorf("%v: %q", why, e.Message)
+		}
+	}
+}
