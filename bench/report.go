@@ -157,7 +157,11 @@ func writeMemory(w io.Writer, outcomes []*outcome) {
 	for _, o := range outcomes {
 		switch o.scenario.kind {
 		case kindStreams:
-			row(o, fmt.Sprintf("memory of one of %d silent streams", o.scenario.streams), "KiB", memory, goalStreamKiB)
+			what, limit := fmt.Sprintf("memory of one of %d silent streams", o.scenario.streams), goalStreamKiB
+			if o.scenario.grpc {
+				what, limit = what+" by gRPC", 0
+			}
+			row(o, what, "KiB", memory, limit)
 		case kindIdle:
 			many := o.scenario.size.workers() >= 1000
 			restGoal, cpuGoal := goalRestMB, 0.0
@@ -193,6 +197,8 @@ func writeGoals(w io.Writer, outcomes []*outcome) {
 		case s.kind == kindFirst && s.goal > 0:
 			add(s.name+": added first byte p50, of smg's", s.goal, o.addedRatio(func(a, b sample) float64 { return a.first50 - b.first50 }))
 			add(s.name+": added first byte p99, of smg's", s.goal, o.addedRatio(func(a, b sample) float64 { return a.first99 - b.first99 }))
+		case s.kind == kindStreams && s.grpc:
+			add(s.name+": memory of a silent stream, of smg's", goalStreamGRPC, o.ratio(func(x sample) float64 { return x.memory }))
 		case s.kind == kindStreams:
 			add(s.name+": KiB per silent stream", goalStreamKiB, o.median(ours, func(x sample) float64 { return x.memory }))
 		case s.kind == kindGrowth:

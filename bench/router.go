@@ -80,7 +80,7 @@ func startRouter(ctx context.Context, s *spawner, name, bin string, cpus []int, 
 		return nil, err
 	}
 	r := &router{name: name, proc: proc, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))}
-	err = proc.await(ctx, 2*time.Minute, func(ctx context.Context) error { return r.ready(ctx, workers) })
+	err = proc.await(ctx, 2*time.Minute, func(ctx context.Context) error { return r.ready(ctx, workers, f.grpc) })
 	if err != nil {
 		proc.stop()
 		return nil, err
@@ -89,8 +89,9 @@ func startRouter(ctx context.Context, s *spawner, name, bin string, cpus []int, 
 }
 
 // ready asks the router's list of workers, which both routers have in the same
-// form.
-func (r *router) ready(ctx context.Context, workers int) error {
+// form. A worker by gRPC may be healthy before its tokenizer is read, so that only
+// an answer tells.
+func (r *router) ready(ctx context.Context, workers int, grpc bool) error {
 	var list struct {
 		Workers []struct {
 			Healthy bool `json:"is_healthy"`
@@ -107,6 +108,9 @@ func (r *router) ready(ctx context.Context, workers int) error {
 	}
 	if healthy < workers {
 		return fmt.Errorf("%d of %d workers are healthy", healthy, workers)
+	}
+	if grpc {
+		return ask(ctx, http.MethodPost, "http://"+r.addr+"/v1/chat/completions", shape{tokens: 1}.body(""), nil)
 	}
 	return nil
 }

@@ -48,8 +48,10 @@ type scenario struct {
 // Goals in absolute figures.
 const (
 	goalStreamKiB = 40.0
-	goalRestMB    = 30.0
-	goalIdleCPU   = 2.0 // percent of a core, with manyWorkers
+	// goalStreamGRPC is the most that the memory of a stream by gRPC may be of the peer's.
+	goalStreamGRPC = 1.0
+	goalRestMB     = 30.0
+	goalIdleCPU    = 2.0 // percent of a core, with manyWorkers
 	// goalGrowth is the most that CPU per request with many workers may be of
 	// that with few.
 	goalGrowth = 1.25
