@@ -170,6 +170,9 @@ type signs struct {
 	before                        engine.RankLoad
 	still, looked                 admission.Instant
 	reads                         int
+
+	// byQuestion: nothing tells of progress but the answer to a small piece of work.
+	byQuestion bool
 }
 
 // probeSigns are what the probes of one kind found.
@@ -267,7 +270,8 @@ func (h *hangStatus) proven(now admission.Instant, probed bool) bool {
 		speaks = true
 	}
 	if !speaks {
-		return false
+		// The question is given the whole of its time: other clients' work may stand before it.
+		return s.byQuestion && !s.unread && !s.question.other && s.question.refused > 0
 	}
 	// An engine that says that nothing runs may be right: a stream whose client reads
 	// slowly is long over there, a picture is still being fetched for a prompt, a grammar
@@ -290,6 +294,8 @@ func (s *signs) String() string {
 		return "its health route fails and its counters stand still"
 	case s.counted && s.health.flying:
 		return "its health route does not answer and its counters stand still"
+	case s.byQuestion:
+		return "a request for one token is not answered"
 	case s.counted:
 		return "its counters stand still"
 	}

@@ -124,7 +124,9 @@ func (f *Fleet) nextQuestions(w *Worker) (q questions, more bool) {
 		if h.state == silent {
 			continue
 		}
-		question = question || !probed && !s.question.flying && (h.state == wedged || s.idle())
+		// By gRPC nobody tells how many tokens were made, so that nothing else is left to ask.
+		s.byQuestion = s.absent && !probed && q.dialect.TakesTokens()
+		question = question || !probed && !s.question.flying && (h.state == wedged || s.idle() || s.byQuestion)
 	}
 	if question && len(w.models) > 0 {
 		if all := q.dialect.SchedulerQuestions(w.models[0]); len(all) > 0 {

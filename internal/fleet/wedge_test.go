@@ -584,6 +584,30 @@ func TestCountersThatAreReadOnceHaveNotStoodStill(t *testing.T) {
 	}
 }
 
+// Where nothing tells of progress, an engine hangs that does not answer a small piece of work in
+// all the time that it is given.
+func TestHangThatOnlyAQuestionShows(t *testing.T) {
+	h := &hangStatus{}
+	second := admission.Instant(time.Second)
+	for i := range admission.Instant(9) {
+		h.counters(i*second, i*second, RankLoad{Running: 1}, false)
+	}
+	h.signs.question.flying, h.signs.question.refused = true, 1
+	if h.proven(10*second, false) {
+		t.Error("counters of no tokens are taken for a sign")
+	}
+	h.signs.byQuestion, h.signs.question.refused = true, 0
+	if h.proven(10*second, false) {
+		t.Error("it has not had its time to answer")
+	}
+	if h.signs.question.refused = 1; !h.proven(10*second, false) {
+		t.Error("nothing was answered, and that is not seen")
+	}
+	if h.signs.question.other = true; h.proven(10*second, false) {
+		t.Error("another rank of its worker has answered")
+	}
+}
+
 // A router that stood still itself, stopped or on a machine that was, has seen no bytes in
 // that time, nor answers to its probes: that proves nothing.
 func TestRouterThatStoodStillBlamesNobody(t *testing.T) {
