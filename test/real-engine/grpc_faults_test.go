@@ -3,12 +3,7 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +25,7 @@ func TestGRPCDecodeKilled(t *testing.T) {
 	whole := request{route: chat, prompt: prompt(60), tokens: 800}.send(t, pair.url)
 	begun.waitEvents(3)
 	waitBusy(t, grpcDecode, 2)
-	if err := killCore(grpcDecode); err != nil {
+	if err := syscall.Kill(grpcDecode.core(t), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
@@ -80,29 +75,99 @@ func TestGRPCDecodeKilled(t *testing.T) {
 	report.say(t, "served again %s after it was back", time.Since(back).Round(10*time.Millisecond))
 }
 
-// killCore kills the process that computes, and leaves that which speaks gRPC.
-func killCore(e *Engine) error {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return err
+// A prefill engine that is killed and comes back is another one: what it hands over names its
+// new id, and decode fetches from it. What decode has begun goes on meanwhile.
+func TestGRPCPrefillKilled(t *testing.T) {
+	r := startGRPCPair(t, seesSoon...)
+	q := request{route: chat, prompt: prompt(60), tokens: 700, stream: true}
+	c := q.send(t, r.url)
+	c.waitEvents(3)
+	grpcPrefill.Kill()
+	if a := (request{route: chat, prompt: prompt(40), tokens: 8}).ask(t, r.url); a.status < 500 || a.code() == "" {
+		t.Errorf("without prefill: %s", a)
 	}
-	for _, file := range stats {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		s := string(b)
-		f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
-		if len(f) < 3 || f[2] != strconv.Itoa(e.pid) || !strings.Contains(s, "EngineCor") { // names are cut
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			return err
-		}
-		return syscall.Kill(pid, syscall.SIGKILL)
+	a := c.wait()
+	if missing := a.whole(chat); missing != "" {
+		t.Error(missing)
 	}
-	return fmt.Errorf("%s has no process of a core", e.Role)
+	q.stream = false
+	if want := q.ask(t, one.URL()).text(chat); a.text(chat) != want {
+		t.Errorf("the request in decode says %q, the engine itself %q", clip(a.text(chat)), clip(want))
+	}
+	restart(t, &grpcPrefill)
+	back := time.Now()
+	r.waitReady()
+	for range 3 {
+		sameText(t, request{route: chat, prompt: prompt(60), tokens: 16, stream: true}, r.url)
+	}
+	report.say(t, "served again %s after it was back", time.Since(back).Round(10*time.Millisecond))
+}
+
+// An engine whose core is stopped, while its gRPC server says that it serves, is found; so is
+// one that is stopped whole. What it has not begun to answer is served elsewhere, and it is
+// used again when it goes on.
+func TestGRPCWedgedEngine(t *testing.T) {
+	for name, which := range map[string]func() int{
+		"its core alone": func() int { return grpcDecode.core(t) },
+		"all of it":      func() int { return -grpcDecode.pid },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startRouter(t, "--worker-urls", grpcOne.URL(), grpcDecode.URL(), "--policy", "round_robin", "--worker-wedge-secs", "3")
+			stream := request{route: chat, prompt: prompt(20), tokens: 900, stream: true}.on(grpcDecode.URL()).send(t, r.url)
+			stream.waitEvents(3)
+			pid := which()
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			goOn := func() { _ = syscall.Kill(pid, syscall.SIGCONT) } // or it has ended
+			defer goOn()
+			stopped := time.Now()
+			asked := make([]request, 8)
+			calls := make([]*call, len(asked))
+			for i := range asked {
+				asked[i] = request{route: chat, prompt: prompt(60), tokens: 16, stream: i%2 == 0}
+				calls[i] = asked[i].send(t, r.url)
+			}
+			for i, c := range calls {
+				a := c.wait()
+				q := asked[i]
+				q.stream = false
+				if want := q.ask(t, one.URL()).text(chat); a.whole(chat) != "" || a.text(chat) != want {
+					t.Errorf("a request: %s, want %q", a, want)
+				}
+			}
+			moved := time.Since(stopped).Round(10 * time.Millisecond)
+			if a := stream.wait(); a.whole(chat) == "" {
+				t.Errorf("the stream of the stopped engine is whole: %s", a)
+			}
+			report.say(t, "%s stopped: requests were served elsewhere after %s, the engine's stream ended after %s", name, moved, time.Since(stopped).Round(10*time.Millisecond))
+			goOn()
+			r.waitReady()
+			waitBusy(t, grpcDecode, 0)
+			sameText(t, request{route: chat, prompt: prompt(60), tokens: 16}.on(grpcDecode.URL()), r.url)
+		})
+	}
+}
+
+// A burst wider than the window of prefill: each request has its own text.
+func TestGRPCBurst(t *testing.T) {
+	r := startGRPCPair(t, "--prefill-max-inflight-requests-per-worker", "8")
+	asked := make([]request, 64)
+	calls := make([]*call, len(asked))
+	for i := range asked {
+		asked[i] = request{route: completions, prompt: prompt(40), tokens: 8, stream: i%2 == 0}
+		calls[i] = asked[i].send(t, r.url)
+	}
+	for i, c := range calls {
+		a := c.wait()
+		q := asked[i]
+		q.stream = false
+		if want := q.ask(t, one.URL()).text(completions); a.whole(completions) != "" || a.text(completions) != want {
+			t.Errorf("%s, want %q", a, want)
+		}
+	}
+	waitBusy(t, grpcPrefill, 0)
+	waitBusy(t, grpcDecode, 0)
 }
 
 // What engines tell of their caches by gRPC is where requests go, and what they report is what

@@ -76,7 +76,15 @@ func TestGRPCAborted(t *testing.T) {
 	}
 	defer conn.Close()
 	for _, stream := range []bool{true, false} {
+		waitBusy(t, grpcOne, 0)
+		before := p.asked()
 		c := request{route: chat, prompt: prompt(60), tokens: 800, stream: stream}.send(t, r.url)
+		eventually(t, "the engine is asked", func() string {
+			if p.asked() == before {
+				return "not yet"
+			}
+			return ""
+		})
 		waitBusy(t, grpcOne, 1)
 		if stream {
 			c.waitBegun()

@@ -41,6 +41,8 @@ func badInputs() []badInput {
 		{"an id that is no integer", co, `{"model":"tiny","max_tokens":4,"prompt":[300,1.5]}`, 400, "", 0},
 		{"an id beyond 32 bits", co, `{"model":"tiny","max_tokens":4,"prompt":[300,99999999999999999999]}`, 400, "", 0},
 		{"a prompt beyond the context", co, `{"model":"tiny","max_tokens":4,"prompt":"` + long + `"}`, 400, "context_length_exceeded", 0},
+		{"1 MB", co, `{"model":"tiny","max_tokens":4,"prompt":"` + strings.Repeat("word", 1<<18) + `"}`, 400, "context_length_exceeded", 0},
+		{"a chat of 1 MB", ch, `{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":"` + strings.Repeat(" ", 1<<20) + `"}]}`, 400, "context_length_exceeded", 0},
 		{"a chat beyond the context", ch, `{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":"` + long + `"}]}`, 400, "context_length_exceeded", 0},
 		{"more than the context", ch, `{"model":"tiny","max_tokens":5000,"messages":[{"role":"user","content":"Why?"}]}`, 400, "context_length_exceeded", 0},
 		{"more than the context, of text", co, `{"model":"tiny","max_tokens":1024,"prompt":"Why?"}`, 400, "context_length_exceeded", 200},
