@@ -2,6 +2,7 @@ package grpcchannel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -153,6 +154,16 @@ func TestMessageOverTheBoundIsTooLarge(t *testing.T) {
 	c.maxMessage = 1000
 	_, err := c.Invoke(context.Background(), method, nil, upstream.CallOptions{})
 	wantKind(t, err, upstream.KindTooLarge, upstream.OpBody, true)
+}
+
+// An engine that is made with grpc-go says of a message to it what this end says of its answer.
+func TestMessageOverTheEnginesBoundIsItsOwnWord(t *testing.T) {
+	e := startEngine(t, "127.0.0.1:0", echo, grpc.MaxRecvMsgSize(1000))
+	_, err := channelTo(t, e.addr).Invoke(context.Background(), method, make([]byte, 1001), upstream.CallOptions{})
+	var st *upstream.StatusError
+	if !errors.As(err, &st) || st.Name != "RESOURCE_EXHAUSTED" {
+		t.Errorf("got %v", err)
+	}
 }
 
 // A server that heeds the bound which it is told resets the stream by itself.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -31,8 +32,9 @@ var (
 		"grpc: received unexpected payload format", "grpc: compressed flag set", "grpc: peer compressed",
 		"received unexpected content-type", "missing HTTP content-type", "no decompressor available",
 	}
-	// largeTexts: a message is over its bound, or (largeHead) the metadata.
-	largeTexts = []string{"grpc: received message larger than max", "grpc: message after decompression larger"}
+	// largeTexts: a message is over its bound, or (largeHead) the metadata. Engines and proxies
+	// that are made with grpc-go tell so of messages that were sent to them, with their own bound.
+	largeTexts = []string{"grpc: received message larger than max", "grpc: message after decompression larger", "grpc: received message after decompression larger"}
 	largeHead  = "peer header list size exceeded limit"
 	// http1Text: the server's first bytes are HTTP/1. prefaceEOFText: there are none.
 	http1Text      = "looked like an HTTP/1.1 header"
@@ -66,7 +68,7 @@ func (k *conn) explain(e *upstream.Error, err error) error {
 			e.Op, e.Kind, e.Limit, e.LimitValue, e.Err = d.Op, d.Kind, d.Limit, d.LimitValue, d.Err
 		}
 		return e
-	case containsAny(text, largeTexts):
+	case containsAny(text, largeTexts) && strings.Contains(text, strconv.Itoa(k.ch.maxMessage)):
 		e.Op, e.Kind = upstream.OpBody, upstream.KindTooLarge // also if it is the first
 		e.Err = &upstream.RuleError{Rule: fmt.Sprintf("a message is larger than %d MiB", k.ch.maxMessage>>20)}
 		return e
