@@ -44,10 +44,10 @@ func (b *builder) sampling() *openai.Error {
 		k = *d.TopK
 	}
 	k = w.topK.or(k)
-	if k < -1 || k > math.MaxInt32 {
+	if k < -1 {
 		return openai.InvalidRequest("top_k", "top_k is %d; it must be 0 for all tokens, or at least 1", k)
 	}
-	s.TopK = int32(max(k, 0))
+	s.TopK = int32(min(max(k, 0), math.MaxInt32)) // beyond the vocabulary there is no difference
 	if v, ok := w.seed.get(); ok && v != -1 {
 		seed := foldSeed(v)
 		s.Seed = &seed

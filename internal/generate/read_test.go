@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -413,6 +414,13 @@ func TestReadTruncatesPrompts(t *testing.T) {
 	f(`"truncate_prompt_tokens":2`, "ef")
 	f(`"truncate_prompt_tokens":2,"truncation_side":"right"`, "ab")
 	f(`"truncate_prompt_tokens":-1`, "cdef")
+}
+
+func TestReadTakesAnyLargeTopK(t *testing.T) {
+	r, err := readBody(t, openai.RouteCompletions, `{"prompt":"Hi","top_k":1000000000000}`, &fakeModel{context: 100}, ReadOptions{})
+	if err != nil || r.Sampling.TopK != math.MaxInt32 {
+		t.Errorf("%+v, %v", r, err)
+	}
 }
 
 // Which parts of a content are media is for the model to say: one that has no "text" may be text.
