@@ -132,11 +132,11 @@ func TestRolesInTheIndex(t *testing.T) {
 // has one.
 func TestRegistrationOfARank(t *testing.T) {
 	inBubble(t, settings{}, func(b *testbed) {
-		b.prober.set(well, urlA)
 		w := b.add(WorkerSpec{URL: urlA})
 		if len(w.Ranks()) != 1 || w.Ranks()[0].Admission() != nil {
-			t.Errorf("before its model is known: %v", w.Ranks())
+			t.Errorf("before it is well: %v", w.Ranks())
 		}
+		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))
 		b.pass(time.Minute)
 		r := w.Ranks()[0]
