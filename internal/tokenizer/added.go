@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"sort"
 	"unicode/utf8"
+
+	"github.com/sluice-router/sluice/internal/tokenizer/pattern"
 )
 
 const (
@@ -155,7 +157,7 @@ func (f *finder) next(e *encoder, s string, from, pos int) (rule *addedRule, sta
 			start = max(start, from)
 			for start > from && e.tick(2) {
 				r, n := utf8.DecodeLastRuneInString(s[from:start])
-				if !rustSpace.has(r) {
+				if !pattern.Space.Has(r) {
 					break
 				}
 				start -= n
@@ -165,7 +167,7 @@ func (f *finder) next(e *encoder, s string, from, pos int) (rule *addedRule, sta
 			end = max(end, from) // what the token before took is not gone over again
 			for end < len(s) && e.tick(2) {
 				r, n := utf8.DecodeRuneInString(s[end:])
-				if !rustSpace.has(r) {
+				if !pattern.Space.Has(r) {
 					break
 				}
 				end += n
@@ -178,12 +180,12 @@ func (f *finder) next(e *encoder, s string, from, pos int) (rule *addedRule, sta
 
 func wordBefore(s string, pos int) bool {
 	r, n := utf8.DecodeLastRuneInString(s[:pos])
-	return n > 0 && rustWord.has(r)
+	return n > 0 && pattern.Word.Has(r)
 }
 
 func wordAt(s string, pos int) bool {
 	r, n := utf8.DecodeRuneInString(s[pos:])
-	return n > 0 && rustWord.has(r)
+	return n > 0 && pattern.Word.Has(r)
 }
 
 func (f *finder) bytes() int64 {

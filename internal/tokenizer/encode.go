@@ -7,6 +7,8 @@ import (
 	"math"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/sluice-router/sluice/internal/tokenizer/pattern"
 )
 
 var (
@@ -104,7 +106,7 @@ type encoder struct {
 	work  int // units left for the text
 	most  int // ids that dst may have
 
-	machine machine
+	machine pattern.Machine
 	cutLeft bool // the normalizer took something away at the beginning of the segment
 	normal  [2][]byte
 	form    []formChar
@@ -124,7 +126,7 @@ type stepBuffers struct{ text, mapped []byte }
 
 func newEncoder(t *Tokenizer) *encoder {
 	e := &encoder{t: t, bufs: make([]stepBuffers, len(t.pre)+1)}
-	e.machine.more = e.more
+	e.machine.More = e.more
 	return e
 }
 
@@ -135,7 +137,7 @@ func (e *encoder) begin(ctx context.Context, dst []uint32, bytes int) {
 	e.limit = 1<<16 + 16*bytes
 	e.work = freeWork + workPerByte*bytes
 	e.most = math.MaxInt
-	e.machine.steps, e.machine.pause = 0, unitsPerLook
+	e.machine.Steps, e.machine.Pause = 0, unitsPerLook
 }
 
 // end lets go of what belongs to the text, and of large buffers.
@@ -148,7 +150,7 @@ func (e *encoder) end() {
 	e.normal[0], e.normal[1] = kept(e.normal[0]), kept(e.normal[1])
 	e.form, e.sorted = kept(e.form), kept(e.sorted)
 	e.ids, e.links, e.heap = kept(e.ids), kept(e.links), kept(e.heap)
-	e.machine.stack = kept(e.machine.stack)
+	e.machine.Shrink(keptBytes)
 }
 
 // kept returns s for another use, or nil if it is large.
@@ -197,10 +199,10 @@ func (e *encoder) roomFor(pieces int) bool {
 // more reports whether the machine may take more steps.
 func (e *encoder) more() bool {
 	if !e.tick(unitsPerLook + 1) {
-		e.machine.pause = -1 // it ends, and does not begin again in this text
+		e.machine.Pause = -1 // it ends, and does not begin again in this text
 		return false
 	}
-	e.machine.pause = e.machine.steps + unitsPerLook
+	e.machine.Pause = e.machine.Steps + unitsPerLook
 	return true
 }
 

@@ -2,12 +2,13 @@ package tokenizer
 
 import (
 	"fmt"
-	"sort"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-router/sluice/internal/tokenizer/pattern"
 )
 
 // normalizer is one step that rewrites a segment.
@@ -125,7 +126,7 @@ func (n replace) apply(e *encoder, dst []byte, s string) []byte {
 type trim struct{ left, right bool }
 
 func (n trim) apply(e *encoder, dst []byte, s string) []byte {
-	space := func(r rune) bool { return rustSpace.has(r) && e.tick(2) }
+	space := func(r rune) bool { return pattern.Space.Has(r) && e.tick(2) }
 	if n.left {
 		t := strings.TrimLeftFunc(s, space)
 		e.cutLeft = e.cutLeft || len(t) < len(s)
@@ -150,11 +151,7 @@ func (lowercase) apply(e *encoder, dst []byte, s string) []byte {
 		case r == 'İ':
 			dst = append(dst, "i̇"...)
 		default:
-			i := sort.Search(len(rustLower), func(i int) bool { return rustLower[i].hi >= r })
-			if i < len(rustLower) && r >= rustLower[i].lo && (r-rustLower[i].lo)%rustLower[i].step == 0 {
-				r += rustLower[i].move
-			}
-			dst = utf8.AppendRune(dst, r)
+			dst = utf8.AppendRune(dst, pattern.ToLower(r))
 		}
 		if !e.tick(1) {
 			break
@@ -169,7 +166,7 @@ type stripAccents struct{}
 func (stripAccents) apply(e *encoder, dst []byte, s string) []byte {
 	for i, r := range s {
 		switch {
-		case r < utf8.RuneSelf || !rustMark.has(r):
+		case r < utf8.RuneSelf || !pattern.Mark.Has(r):
 			dst = utf8.AppendRune(dst, r)
 		case i == 0:
 			e.cutLeft = true

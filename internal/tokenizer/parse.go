@@ -32,6 +32,7 @@ const (
 	// is a table of 316 KB (of a normalizer that is not supported).
 	maxSectionBytes = 1 << 20
 	maxSteps        = 64 // normalizers, pre-tokenizers or processors in one sequence
+	maxPatterns     = 16 // regular expressions in one section
 	maxGaps         = 4  // ids for each token of the vocabulary, beside maxFreeGaps
 	maxFreeGaps     = 1 << 12
 )
@@ -456,7 +457,7 @@ func (t *Tokenizer) size() int64 {
 		case split:
 			n += p.of.bytes()
 		case byteLevel:
-			if p.words != nil {
+			if p.words.of != nil {
 				n += p.words.bytes()
 			}
 		}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-router/sluice/internal/tokenizer/pattern"
 )
 
 // preTokenizer is one step that cuts text into words.
@@ -61,25 +63,25 @@ func parsePreTokenizer(v jsontext.Value, list []preTokenizer, depth int) ([]preT
 	case "ByteLevel":
 		b := byteLevel{prefixSpace: f.AddPrefixSpace == nil || *f.AddPrefixSpace}
 		if f.UseRegex == nil || *f.UseRegex {
-			b.words, err = compilePattern(wordPattern)
+			b.words, err = compileExpression(wordPattern)
 		}
 		step = b
 	case "Digits":
-		s := split{of: setMatcher(rustNumeric), how: isolated}
+		s := split{of: expression{pattern.OfCharacters(pattern.Numeric)}, how: isolated}
 		if !f.IndividualDigits {
 			s.how = contiguous
 		}
 		step = s
 	case "Punctuation":
-		s := split{of: setMatcher(rustPunctuation), how: isolated}
+		s := split{of: expression{pattern.OfCharacters(pattern.Punctuation)}, how: isolated}
 		if f.Behavior != "" {
 			s.how, err = parseBehavior(f.Behavior)
 		}
 		step = s
 	case "WhitespaceSplit":
-		step = split{of: setMatcher(rustSpace), how: removed}
+		step = split{of: expression{pattern.OfCharacters(pattern.Space)}, how: removed}
 	case "Whitespace":
-		step = split{of: wordsMatcher(), how: removed, invert: true}
+		step = split{of: expression{pattern.OfWords()}, how: removed, invert: true}
 	case "CharDelimiterSplit":
 		if len([]rune(f.Delimiter)) != 1 {
 			return nil, errors.New("tokenizer.json: pre_tokenizer: a delimiter that is not one character")
@@ -122,7 +124,7 @@ func patterns[T any](list []T) (n int) {
 		case replace:
 			of = step.of
 		}
-		if _, ok := of.(*pattern); ok {
+		if _, ok := of.(expression); ok {
 			n++
 		}
 	}
@@ -177,8 +179,21 @@ func (l literal) find(_ *encoder, s string, pos, _ int) (start, end int, ok bool
 
 func (l literal) bytes() int64 { return int64(len(l)) }
 
-func (p *pattern) find(e *encoder, s string, pos, last int) (start, end int, ok bool) {
-	return e.machine.find(p, s, pos, last)
+// expression is a regular expression.
+type expression struct{ of *pattern.Pattern }
+
+func (x expression) find(e *encoder, s string, pos, last int) (start, end int, ok bool) {
+	return e.machine.Find(x.of, s, pos, last)
+}
+
+func (x expression) bytes() int64 { return x.of.Bytes() }
+
+func compileExpression(source string) (x expression, err error) {
+	p, err := pattern.Compile(source)
+	if u := (*pattern.UnsupportedError)(nil); errors.As(err, &u) {
+		err = unsupported("pattern", "%s", u.What)
+	}
+	return expression{p}, err
 }
 
 // matcher makes what finds the pattern. part is the section that it stands in.
@@ -187,30 +202,9 @@ func (f *patternFile) matcher(part string) (matcher, error) {
 	case f.String != nil && *f.String != "":
 		return literal(*f.String), nil
 	case f.Regex != nil:
-		return compilePattern(*f.Regex)
+		return compileExpression(*f.Regex)
 	}
 	return nil, unsupported(part, "no pattern")
-}
-
-// setMatcher finds single characters.
-func setMatcher(x ranges) matcher {
-	b := &runeBits{}
-	b.addRanges(x)
-	return mustCompile(&node{kind: nodeSet, set: b})
-}
-
-// wordsMatcher finds what Whitespace takes as words: runs of \w, and runs of what is
-// neither that nor white space.
-func wordsMatcher() matcher {
-	word, other := &runeBits{}, &runeBits{}
-	word.addRanges(rustWord)
-	other.add(word)
-	other.addRanges(rustSpace)
-	other.invert()
-	run := func(b *runeBits) *node {
-		return &node{kind: nodeRepeat, min: 1, max: -1, children: []*node{{kind: nodeSet, set: b}}}
-	}
-	return mustCompile(&node{kind: nodeChoice, children: []*node{run(word), run(other)}})
 }
 
 // behavior is what becomes of the matches of a split, and of the text between them.
@@ -318,7 +312,7 @@ func (p *cutter) pass(start, end int) {
 // themselves (see byteWords).
 type byteLevel struct {
 	prefixSpace bool
-	words       *pattern
+	words       expression
 	plain       bool // the bytes stay what they are
 }
 
@@ -327,7 +321,7 @@ func (b byteLevel) run(e *encoder, s string, first bool, next int) {
 		s = e.hold(next, append(append(e.buffer(next), ' '), s...))
 		e.tick(len(s) / 16)
 	}
-	if b.words == nil {
+	if b.words.of == nil {
 		b.word(e, s, first, next)
 		return
 	}

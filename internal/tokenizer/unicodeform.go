@@ -6,10 +6,12 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/sluice-router/sluice/internal/tokenizer/pattern"
 )
 
 // unicodeForm is NFC, NFD, NFKC or NFKD as the reference computes them: with the data of
-// about Unicode 9, in which newer characters neither decompose nor move (formKnown), and
+// about Unicode 9, in which newer characters neither decompose nor move (pattern.FormKnown), and
 // without the mark that Go's norm package puts into runs of more than 30 combining
 // characters. So that package only finds the text that needs no change, and gives the data.
 type unicodeForm struct {
@@ -41,11 +43,11 @@ const (
 // those that can be the second one.
 var compositions = sync.OnceValue(func() (c struct {
 	pairs   map[[2]rune]rune
-	seconds *runeSet
+	seconds *pattern.Set
 }) {
 	c.pairs = map[[2]rune]rune{}
-	seconds := &runeBits{}
-	for _, known := range formKnown {
+	seconds := &pattern.Bits{}
+	for _, known := range pattern.FormKnown {
 		for r := known[0]; r <= known[1]; r++ {
 			s := string(r)
 			full := []rune(string(norm.NFD.PropertiesString(s).Decomposition()))
@@ -55,20 +57,20 @@ var compositions = sync.OnceValue(func() (c struct {
 			first := []rune(norm.NFC.String(string(full[:len(full)-1])))
 			if second := full[len(full)-1]; len(first) == 1 {
 				c.pairs[[2]rune{first[0], second}] = r
-				seconds.addRange(second, second)
+				seconds.AddRange(second, second)
 			}
 		}
 	}
-	seconds.addRange(jamoV, jamoV+countV-1)
-	seconds.addRange(jamoT, jamoT+countT-1)
-	c.seconds = newRuneSet(seconds)
+	seconds.AddRange(jamoV, jamoV+countV-1)
+	seconds.AddRange(jamoT, jamoT+countT-1)
+	c.seconds = pattern.NewSet(seconds)
 	return c
 })
 
-var formKnownSet = sync.OnceValue(func() *runeSet {
-	b := &runeBits{}
-	b.addRanges(formKnown)
-	return newRuneSet(b)
+var formKnownSet = sync.OnceValue(func() *pattern.Set {
+	b := &pattern.Bits{}
+	b.AddRanges(pattern.FormKnown)
+	return pattern.NewSet(b)
 })
 
 // apply appends the form of s to dst.
@@ -136,7 +138,7 @@ func (f unicodeForm) decompose(e *encoder, chars []formChar, s string) ([]formCh
 			if t := index % countT; t > 0 {
 				chars = append(chars, formChar{r: jamoT + t})
 			}
-		case !known.has(r):
+		case !known.Has(r):
 			chars = append(chars, formChar{r: r})
 		default:
 			p := f.data.PropertiesString(s[i:])
@@ -150,7 +152,7 @@ func (f unicodeForm) decompose(e *encoder, chars []formChar, s string) ([]formCh
 				d = d[size:]
 			}
 		}
-		if i > 0 && chars[from].class == 0 && !seconds.has(chars[from].r) {
+		if i > 0 && chars[from].class == 0 && !seconds.Has(chars[from].r) {
 			chars = chars[:from]
 			break
 		}

@@ -1,6 +1,7 @@
-package tokenizer
+package pattern
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -15,16 +16,15 @@ const (
 	maxPatternSets   = 128 // different ones
 	maxPatternParts  = 512 // sets that are made on the way, of 136 KiB each
 	maxPatternChain  = 8   // quantifiers of one item
-	maxPatterns      = 16  // of one section
 )
 
 // node is a part of a regular expression.
 type node struct {
 	kind     nodeKind
-	set      *runeBits // of nodeSet, nodeBehind, nodeNotBehind, nodePlace
-	place    place     // of nodePlace
-	children []*node   // of nodeSequence and nodeChoice; of the others the first is the body
-	min, max int       // of nodeRepeat; max -1: without end
+	set      *Bits   // of nodeSet, nodeBehind, nodeNotBehind, nodePlace
+	place    place   // of nodePlace
+	children []*node // of nodeSequence and nodeChoice; of the others the first is the body
+	min, max int     // of nodeRepeat; max -1: without end
 }
 
 type nodeKind uint8
@@ -55,26 +55,26 @@ const (
 	placeNotWord                // \B
 )
 
-// patternParser reads a regular expression in the dialect of Oniguruma's syntax for Ruby,
+// parser reads a regular expression in the dialect of Oniguruma's syntax for Ruby,
 // which is the reference's. Unknown of the dialect are references back, looking behind for
 // more than one character, repetitions of as little as possible, and names of most scripts.
-type patternParser struct {
+type parser struct {
 	src   string
 	pos   int
 	fold  bool // within (?i:…)
 	depth int
-	parts int                // sets made
-	chars map[rune]*runeBits // sets of one character, without (?i:…)
+	parts int            // sets made
+	chars map[rune]*Bits // sets of one character, without (?i:…)
 }
 
-func parsePattern(src string) (n *node, err error) {
+func parse(src string) (n *node, err error) {
 	if len(src) > maxPatternBytes {
-		return nil, unsupported("pattern", "a length of %d bytes, more than %d,", len(src), maxPatternBytes)
+		return nil, unsupported("a length of %d bytes, more than %d,", len(src), maxPatternBytes)
 	}
 	if !utf8.ValidString(src) {
-		return nil, unsupported("pattern", "text that is not UTF-8")
+		return nil, unsupported("text that is not UTF-8")
 	}
-	p := &patternParser{src: src, chars: map[rune]*runeBits{}}
+	p := &parser{src: src, chars: map[rune]*Bits{}}
 	n, err = p.choice()
 	if err == nil && p.parts > maxPatternParts {
 		err = p.unsupported("so many sets of characters")
@@ -85,22 +85,33 @@ func parsePattern(src string) (n *node, err error) {
 	return n, err
 }
 
-func (p *patternParser) unsupported(what string) error {
-	return unsupported("pattern", "%s at byte %d of %s", what, p.pos, strconv.Quote(p.src))
+// UnsupportedError tells what of a pattern is not known here, or is more than it may have.
+type UnsupportedError struct{ What string }
+
+func (e *UnsupportedError) Error() string {
+	return "a pattern has " + e.What + ", which is not supported"
+}
+
+func unsupported(format string, args ...any) error {
+	return &UnsupportedError{fmt.Sprintf(format, args...)}
+}
+
+func (p *parser) unsupported(what string) error {
+	return unsupported("%s at byte %d of %s", what, p.pos, strconv.Quote(p.src))
 }
 
 // newSet makes a set. Once there are too many, the pattern reads as ended: it is refused.
-func (p *patternParser) newSet() *runeBits {
+func (p *parser) newSet() *Bits {
 	if p.parts++; p.parts > maxPatternParts {
 		p.pos = len(p.src)
 	}
-	return &runeBits{}
+	return &Bits{}
 }
 
-func (p *patternParser) more() bool { return p.pos < len(p.src) }
+func (p *parser) more() bool { return p.pos < len(p.src) }
 
 // take reads text if it is next.
-func (p *patternParser) take(text string) bool {
+func (p *parser) take(text string) bool {
 	if strings.HasPrefix(p.src[p.pos:], text) {
 		p.pos += len(text)
 		return true
@@ -108,14 +119,14 @@ func (p *patternParser) take(text string) bool {
 	return false
 }
 
-func (p *patternParser) rune() rune {
+func (p *parser) rune() rune {
 	r, n := utf8.DecodeRuneInString(p.src[p.pos:])
 	p.pos += n
 	return r
 }
 
 // choice reads alternatives, up to a closing parenthesis or the end.
-func (p *patternParser) choice() (*node, error) {
+func (p *parser) choice() (*node, error) {
 	if p.depth++; p.depth > maxPatternDepth {
 		return nil, p.unsupported("so deep nesting")
 	}
@@ -137,7 +148,7 @@ func (p *patternParser) choice() (*node, error) {
 	return n, nil
 }
 
-func (p *patternParser) sequence() (*node, error) {
+func (p *parser) sequence() (*node, error) {
 	n := &node{kind: nodeSequence}
 	for p.more() && p.src[p.pos] != '|' && p.src[p.pos] != ')' {
 		start := p.pos
@@ -173,7 +184,7 @@ func foldsToOne(s string) bool {
 }
 
 // item reads one character, class or group.
-func (p *patternParser) item() (*node, error) {
+func (p *parser) item() (*node, error) {
 	switch c := p.src[p.pos]; c {
 	case '(':
 		p.pos++
@@ -188,7 +199,7 @@ func (p *patternParser) item() (*node, error) {
 	case '.':
 		p.pos++
 		set := p.newSet()
-		set.addRange('\n', '\n')
+		set.AddRange('\n', '\n')
 		set.invert()
 		return &node{kind: nodeSet, set: set}, nil
 	case '^':
@@ -225,7 +236,7 @@ func (p *patternParser) item() (*node, error) {
 }
 
 // placeEscape reads an escape that stands for a place, nil if it stands for characters.
-func (p *patternParser) placeEscape() *node {
+func (p *parser) placeEscape() *node {
 	n := &node{kind: nodePlace}
 	switch {
 	case p.take(`\A`):
@@ -247,8 +258,8 @@ func (p *patternParser) placeEscape() *node {
 }
 
 // addFolded adds a character, and within (?i:…) those that differ from it by case alone.
-func (p *patternParser) addFolded(set *runeBits, r rune) error {
-	set.addRange(r, r)
+func (p *parser) addFolded(set *Bits, r rune) error {
+	set.AddRange(r, r)
 	if !p.fold {
 		return nil
 	}
@@ -256,19 +267,19 @@ func (p *patternParser) addFolded(set *runeBits, r rune) error {
 	case r >= utf8.RuneSelf:
 		return p.unsupported("a character beyond ASCII without regard to case")
 	case r|0x20 >= 'a' && r|0x20 <= 'z':
-		set.addRange(r^0x20, r^0x20)
+		set.AddRange(r^0x20, r^0x20)
 	}
 	switch r | 0x20 {
 	case 's':
-		set.addRange('ſ', 'ſ')
+		set.AddRange('ſ', 'ſ')
 	case 'k':
-		set.addRange('\u212a', '\u212a') // the sign for Kelvin
+		set.AddRange('\u212a', '\u212a') // the sign for Kelvin
 	}
 	return nil
 }
 
 // group reads what follows an opening parenthesis.
-func (p *patternParser) group() (*node, error) {
+func (p *parser) group() (*node, error) {
 	fold, kind := p.fold, nodeSequence
 	switch {
 	case p.take("?:"):
@@ -311,7 +322,7 @@ func (p *patternParser) group() (*node, error) {
 
 // quantifiers reads those that follow an item. "a{2}+" is "(?:a{2})+" in this dialect, while
 // "a++" is possessive.
-func (p *patternParser) quantifiers(item *node) (*node, error) {
+func (p *parser) quantifiers(item *node) (*node, error) {
 	for chain := 0; p.more(); chain++ {
 		lo, hi := 0, -1
 		braces := false
@@ -346,7 +357,7 @@ func (p *patternParser) quantifiers(item *node) (*node, error) {
 }
 
 // braces reads {n}, {n,} or {n,m} but for the last byte.
-func (p *patternParser) braces() (lo, hi int, ok bool) {
+func (p *parser) braces() (lo, hi int, ok bool) {
 	end := strings.IndexByte(p.src[p.pos:], '}')
 	if end < 0 {
 		return 0, 0, false
@@ -371,14 +382,14 @@ func (p *patternParser) braces() (lo, hi int, ok bool) {
 }
 
 // class reads a set in brackets, from behind the opening one.
-func (p *patternParser) class() (*runeBits, error) {
+func (p *parser) class() (*Bits, error) {
 	if p.depth++; p.depth > maxPatternDepth {
 		return nil, p.unsupported("so deep nesting")
 	}
 	defer func() { p.depth-- }()
 	negated := p.take("^")
 	set := p.newSet()
-	var left *runeBits // what stands before the last &&
+	var left *Bits // what stands before the last &&
 	for first := true; ; first = false {
 		if !p.more() {
 			return nil, p.unsupported("a class without an end")
@@ -416,7 +427,7 @@ func (p *patternParser) class() (*runeBits, error) {
 }
 
 // classRange reads a character, a range or an escape within brackets.
-func (p *patternParser) classRange(set *runeBits) error {
+func (p *parser) classRange(set *Bits) error {
 	lo, single, err := p.classItem(set)
 	if err != nil {
 		return err
@@ -449,12 +460,12 @@ func (p *patternParser) classRange(set *runeBits) error {
 			}
 		}
 	}
-	set.addRange(lo, hi)
+	set.AddRange(lo, hi)
 	return nil
 }
 
 // classItem reads one character within brackets, or adds what an escape stands for.
-func (p *patternParser) classItem(set *runeBits) (r rune, single bool, err error) {
+func (p *parser) classItem(set *Bits) (r rune, single bool, err error) {
 	if !p.more() {
 		return 0, false, p.unsupported("a class without an end")
 	}
@@ -481,7 +492,7 @@ func (p *patternParser) classItem(set *runeBits) (r rune, single bool, err error
 
 // escape reads a backslash and what it stands for, and adds that. It returns the character
 // if it is one, else -1.
-func (p *patternParser) escape(set *runeBits) (rune, error) {
+func (p *parser) escape(set *Bits) (rune, error) {
 	p.pos++
 	if !p.more() {
 		return 0, p.unsupported("a backslash at the end")
@@ -531,7 +542,7 @@ func (p *patternParser) escape(set *runeBits) (rune, error) {
 }
 
 // property reads {name} or {^name} and adds it.
-func (p *patternParser) property(set *runeBits, negated bool) error {
+func (p *parser) property(set *Bits, negated bool) error {
 	end := strings.IndexByte(p.src[p.pos:], '}')
 	if end < 0 || p.src[p.pos] != '{' {
 		return p.unsupported("a property")
@@ -556,7 +567,7 @@ func (p *patternParser) property(set *runeBits, negated bool) error {
 }
 
 // hexadecimal reads what follows \x.
-func (p *patternParser) hexadecimal(set *runeBits) (rune, error) {
+func (p *parser) hexadecimal(set *Bits) (rune, error) {
 	rest := p.src[p.pos:]
 	if strings.HasPrefix(rest, "{") {
 		if end := strings.IndexByte(rest, '}'); end > 1 && end <= 9 {
@@ -570,7 +581,7 @@ func (p *patternParser) hexadecimal(set *runeBits) (rune, error) {
 	return 0, p.unsupported("an escape")
 }
 
-func (p *patternParser) codePoint(set *runeBits, digits string, length int) (rune, error) {
+func (p *parser) codePoint(set *Bits, digits string, length int) (rune, error) {
 	n, err := strconv.ParseUint(digits, 16, 32)
 	if err != nil || n > utf8.MaxRune || !utf8.ValidRune(rune(n)) {
 		return 0, p.unsupported("an escape")

@@ -1,4 +1,4 @@
-package tokenizer
+package pattern
 
 import (
 	"math/bits"
@@ -7,19 +7,29 @@ import (
 	"unicode/utf8"
 )
 
-// ranges are sets of characters by their first and last ones, ascending.
-type ranges [][2]rune
+// Ranges are sets of characters by their first and last ones, ascending.
+type Ranges [][2]rune
 
-// has reports whether r is in the set.
-func (x ranges) has(r rune) bool {
+// Has reports whether r is in the set.
+func (x Ranges) Has(r rune) bool {
 	i := sort.Search(len(x), func(i int) bool { return x[i][1] >= r })
 	return i < len(x) && x[i][0] <= r
 }
 
-// runeBits is a set of characters that is being put together: a bit for each.
-type runeBits [(utf8.MaxRune + 1) / 64]uint64
+// ToLower is the lower case of a character beyond ASCII, where that is one character.
+func ToLower(r rune) rune {
+	i := sort.Search(len(lower), func(i int) bool { return lower[i].hi >= r })
+	if i < len(lower) && r >= lower[i].lo && (r-lower[i].lo)%lower[i].step == 0 {
+		r += lower[i].move
+	}
+	return r
+}
 
-func (b *runeBits) addRange(lo, hi rune) {
+// Bits is a set of characters that is being put together: a bit for each.
+type Bits [(utf8.MaxRune + 1) / 64]uint64
+
+// AddRange adds the characters from lo to hi.
+func (b *Bits) AddRange(lo, hi rune) {
 	for r := lo; r <= hi; {
 		if r%64 == 0 && hi-r >= 63 {
 			b[r/64] = ^uint64(0)
@@ -31,35 +41,37 @@ func (b *runeBits) addRange(lo, hi rune) {
 	}
 }
 
-func (b *runeBits) addRanges(x ranges) {
+// AddRanges adds all of x.
+func (b *Bits) AddRanges(x Ranges) {
 	for _, r := range x {
-		b.addRange(r[0], r[1])
+		b.AddRange(r[0], r[1])
 	}
 }
 
-func (b *runeBits) add(o *runeBits) {
+func (b *Bits) add(o *Bits) {
 	for i := range b {
 		b[i] |= o[i]
 	}
 }
 
-func (b *runeBits) intersect(o *runeBits) {
+func (b *Bits) intersect(o *Bits) {
 	for i := range b {
 		b[i] &= o[i]
 	}
 }
 
-func (b *runeBits) invert() {
+func (b *Bits) invert() {
 	for i := range b {
 		b[i] = ^b[i]
 	}
 }
 
-func (b *runeBits) has(r rune) bool { return b[r/64]>>(r%64)&1 != 0 }
+// Has reports whether r is in the set.
+func (b *Bits) Has(r rune) bool { return b[r/64]>>(r%64)&1 != 0 }
 
 // addCategory adds a general category, or all whose names begin with a letter, as
 // Oniguruma knows them. It reports whether there is one with the name.
-func (b *runeBits) addCategory(name string) bool {
+func (b *Bits) addCategory(name string) bool {
 	var wanted [len(categoryNames)]bool
 	known := false
 	for i, n := range categoryNames {
@@ -74,14 +86,14 @@ func (b *runeBits) addCategory(name string) bool {
 		if i+1 < len(categoryStarts) {
 			end = rune(categoryStarts[i+1]/32) - 1
 		}
-		b.addRange(rune(s/32), end)
+		b.AddRange(rune(s/32), end)
 	}
 	return known
 }
 
 // addProperty adds what \p{name} stands for in Oniguruma, of which only some are known
 // here: it reports whether name is.
-func (b *runeBits) addProperty(name string) bool {
+func (b *Bits) addProperty(name string) bool {
 	switch strings.ToLower(name) {
 	case "letter":
 		name = "L"
@@ -100,38 +112,38 @@ func (b *runeBits) addProperty(name string) bool {
 	if len(name) >= 1 && len(name) <= 2 {
 		return b.addCategory(strings.ToUpper(name[:1]) + strings.ToLower(name[1:]))
 	}
-	scripts := map[string]ranges{
+	scripts := map[string]Ranges{
 		"han": scriptHan, "hiragana": scriptHiragana, "katakana": scriptKatakana, "hangul": scriptHangul,
 		"latin": scriptLatin, "cyrillic": scriptCyrillic, "greek": scriptGreek, "arabic": scriptArabic,
 		"hebrew": scriptHebrew, "thai": scriptThai, "devanagari": scriptDevanagari, "bopomofo": scriptBopomofo,
 	}
 	x, known := scripts[strings.ToLower(name)]
-	b.addRanges(x)
+	b.AddRanges(x)
 	return known
 }
 
 // addWord adds Oniguruma's \w.
-func (b *runeBits) addWord() {
+func (b *Bits) addWord() {
 	for _, c := range []string{"L", "M", "Nd", "Nl", "Pc"} {
 		b.addCategory(c)
 	}
-	b.addRanges(wordMore)
+	b.AddRanges(wordMore)
 }
 
 // addSpace adds \s: all white space of Unicode.
-func (b *runeBits) addSpace() { b.addRanges(rustSpace) }
+func (b *Bits) addSpace() { b.AddRanges(Space) }
 
-// runeSet is a set of characters to be asked often: bits in pages of 256, of which equal
+// Set is a set of characters to be asked often: bits in pages of 256, of which equal
 // ones are kept once.
-type runeSet struct {
+type Set struct {
 	ascii [128]bool
 	index [(utf8.MaxRune + 1) / 256]uint16
 	pages [][4]uint64
 }
 
-// newRuneSet makes the set of b. Surrogates are in none.
-func newRuneSet(b *runeBits) *runeSet {
-	s := &runeSet{}
+// NewSet makes the set of b. Surrogates are in none.
+func NewSet(b *Bits) *Set {
+	s := &Set{}
 	seen := map[[4]uint64]uint16{}
 	for i := range s.index {
 		page := [4]uint64(b[i*4 : i*4+4])
@@ -147,12 +159,13 @@ func newRuneSet(b *runeBits) *runeSet {
 		s.index[i] = n
 	}
 	for r := range s.ascii {
-		s.ascii[r] = b.has(rune(r))
+		s.ascii[r] = b.Has(rune(r))
 	}
 	return s
 }
 
-func (s *runeSet) has(r rune) bool {
+// Has reports whether r is in the set.
+func (s *Set) Has(r rune) bool {
 	if r < utf8.RuneSelf {
 		return s.ascii[r]
 	}
@@ -160,7 +173,7 @@ func (s *runeSet) has(r rune) bool {
 }
 
 // firstBytes tells for each byte whether a character of the set begins with it.
-func (s *runeSet) firstBytes() (first [256]bool) {
+func (s *Set) firstBytes() (first [256]bool) {
 	for i, page := range s.index {
 		for w, bitsOfWord := range s.pages[page] {
 			for ; bitsOfWord != 0; bitsOfWord &= bitsOfWord - 1 {
@@ -177,4 +190,5 @@ func (s *runeSet) firstBytes() (first [256]bool) {
 	return first
 }
 
-func (s *runeSet) bytes() int64 { return int64(len(s.index))*2 + int64(len(s.pages))*32 + 128 }
+// Bytes is the memory of the set.
+func (s *Set) Bytes() int64 { return int64(len(s.index))*2 + int64(len(s.pages))*32 + 128 }

@@ -1,27 +1,26 @@
-package tokenizer
+package pattern
 
 import (
 	"hash/maphash"
 	"slices"
-	"unicode/utf8"
 )
 
-// pattern is a regular expression, compiled for a machine that goes back: it finds the
+// Pattern is a regular expression, compiled for a machine that goes back: it finds the
 // leftmost match, and of the alternatives the first that leads to one, as Oniguruma does.
 // Go's own expressions do not look ahead, and the patterns of all current models do.
 //
 // Going back can take a time that is exponential in the length of the text, where the
 // pattern asks for it: there is a limit of steps (see encoder.more).
-type pattern struct {
+type Pattern struct {
 	code  []instruction
-	sets  []*runeSet
+	sets  []*Set
 	first [256]bool // bytes that a match can begin with
 	empty bool      // a match may be of no text
 }
 
 type instruction struct {
 	op       opcode
-	set      *runeSet
+	set      *Set
 	min, max int32 // of opLoop; max -1: without end
 	next     int32 // where to go on; of opSplit where to go on if the first way fails
 	last     bool  // of opLoop: nothing after it can fail
@@ -53,18 +52,38 @@ const (
 	opPlace                   // fails if the match is not at such a place
 )
 
-// compilePattern compiles a regular expression. What is not known of the dialect is an
+// Compile compiles a regular expression. What is not known of the dialect is an
 // *UnsupportedError.
-func compilePattern(src string) (*pattern, error) {
-	n, err := parsePattern(src)
+func Compile(src string) (*Pattern, error) {
+	n, err := parse(src)
 	if err != nil {
 		return nil, err
 	}
 	return compileNode(n, src)
 }
 
+// OfCharacters finds single characters.
+func OfCharacters(x Ranges) *Pattern {
+	b := &Bits{}
+	b.AddRanges(x)
+	return mustCompile(&node{kind: nodeSet, set: b})
+}
+
+// OfWords finds runs of word characters, and runs of what is neither that nor white space.
+func OfWords() *Pattern {
+	word, other := &Bits{}, &Bits{}
+	word.AddRanges(Word)
+	other.add(word)
+	other.AddRanges(Space)
+	other.invert()
+	run := func(b *Bits) *node {
+		return &node{kind: nodeRepeat, min: 1, max: -1, children: []*node{{kind: nodeSet, set: b}}}
+	}
+	return mustCompile(&node{kind: nodeChoice, children: []*node{run(word), run(other)}})
+}
+
 // mustCompile compiles a pattern of our own.
-func mustCompile(n *node) *pattern {
+func mustCompile(n *node) *Pattern {
 	p, err := compileNode(n, "")
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -72,8 +91,8 @@ func mustCompile(n *node) *pattern {
 	return p
 }
 
-func compileNode(n *node, src string) (*pattern, error) {
-	c := &compiler{p: &pattern{}, src: src, made: map[*runeBits]*runeSet{}, byHash: map[uint64]*runeBits{}, seed: maphash.MakeSeed(), firsts: map[*node]firstBytes{}}
+func compileNode(n *node, src string) (*Pattern, error) {
+	c := &compiler{p: &Pattern{}, src: src, made: map[*Bits]*Set{}, byHash: map[uint64]*Bits{}, seed: maphash.MakeSeed(), firsts: map[*node]firstBytes{}}
 	if err := c.emit(n); err != nil {
 		return nil, err
 	}
@@ -88,17 +107,18 @@ func compileNode(n *node, src string) (*pattern, error) {
 }
 
 // accepts reports whether the match is complete at pc, or goes there by jumps alone.
-func (p *pattern) accepts(pc int32) bool {
+func (p *Pattern) accepts(pc int32) bool {
 	for p.code[pc].op == opJump {
 		pc = p.code[pc].next
 	}
 	return p.code[pc].op == opMatch
 }
 
-func (p *pattern) bytes() int64 {
+// Bytes is the memory of the pattern.
+func (p *Pattern) Bytes() int64 {
 	n := int64(len(p.code)) * 48
 	for _, s := range p.sets {
-		n += s.bytes()
+		n += s.Bytes()
 	}
 	for _, in := range p.code {
 		if in.choice != nil {
@@ -110,12 +130,12 @@ func (p *pattern) bytes() int64 {
 
 // compiler turns the parts of a regular expression into instructions.
 type compiler struct {
-	p    *pattern
+	p    *Pattern
 	src  string
-	made map[*runeBits]*runeSet
+	made map[*Bits]*Set
 	// byHash has one of equal sets; firsts what is known of parts, which repetitions ask for
 	// again.
-	byHash map[uint64]*runeBits
+	byHash map[uint64]*Bits
 	seed   maphash.Seed
 	firsts map[*node]firstBytes
 }
@@ -127,7 +147,7 @@ type firstBytes struct {
 }
 
 func (c *compiler) unsupported(what string) error {
-	return unsupported("pattern", "%s in %q", what, c.src)
+	return unsupported("%s in %q", what, c.src)
 }
 
 // op adds an instruction and returns where.
@@ -140,7 +160,7 @@ func (c *compiler) op(in instruction) int32 {
 func (c *compiler) here() int32 { return int32(len(c.p.code)) }
 
 // setOf returns the set of n, made once for equal ones.
-func (c *compiler) setOf(n *node) (*runeSet, error) {
+func (c *compiler) setOf(n *node) (*Set, error) {
 	if s := c.made[n.set]; s != nil {
 		return s, nil
 	}
@@ -152,7 +172,7 @@ func (c *compiler) setOf(n *node) (*runeSet, error) {
 	if len(c.p.sets) == maxPatternSets {
 		return nil, c.unsupported("so many sets of characters")
 	}
-	s := newRuneSet(n.set)
+	s := NewSet(n.set)
 	c.p.sets = append(c.p.sets, s)
 	c.made[n.set], c.byHash[hash] = s, n.set
 	return s, nil
@@ -315,232 +335,4 @@ func (c *compiler) findFirst(n *node) (f firstBytes) {
 		f.empty = true
 	}
 	return f
-}
-
-// machine runs patterns. It is used by one goroutine at a time.
-type machine struct {
-	stack []frame
-	steps int // taken so far
-	pause int // steps after which more is asked
-	more  func() bool
-}
-
-// frame is a place to go back to.
-type frame struct {
-	pc   int32
-	kind frameKind
-	pos  int
-	low  int    // of frameLoop: the loop must take the text up to here
-	rest uint64 // of frameChoice: the alternatives not yet tried
-}
-
-type frameKind uint8
-
-const (
-	frameGo     frameKind = iota // go on at pc
-	frameLoop                    // go on at pc with one character less
-	frameChoice                  // try the next alternative of the choice at pc
-)
-
-// on reports whether the machine may go on.
-func (m *machine) on() bool { return m.steps <= m.pause || m.more() }
-
-// match returns the end of the match that begins at pos, -1 if there is none.
-func (m *machine) match(p *pattern, s string, pos int) int { return m.run(p, s, 0, pos) }
-
-// run runs the instructions from pc on, up to opMatch.
-func (m *machine) run(p *pattern, s string, pc int32, pos int) int {
-	base := len(m.stack)
-	for {
-		m.steps++
-		in := &p.code[pc]
-		ok := true
-		switch in.op {
-		case opMatch:
-			m.stack = m.stack[:base]
-			return pos
-		case opSet:
-			r, n := runeAt(s, pos)
-			if ok = n > 0 && in.set.has(r); ok {
-				pos += n
-				pc++
-			}
-		case opNotSet:
-			r, n := runeAt(s, pos)
-			ok = n == 0 || !in.set.has(r)
-			pc++
-		case opBehind, opNotBehind:
-			r, n := runeBefore(s, pos)
-			ok = (n > 0 && in.set.has(r)) == (in.op == opBehind)
-			pc++
-		case opPlace:
-			ok = in.at(s, pos)
-			pc++
-		case opLoop:
-			low, end := m.loop(in, s, pos)
-			if ok = end >= 0; ok {
-				pc++
-				pos = end
-				if low < end && !in.last {
-					m.stack = append(m.stack, frame{pc: pc, kind: frameLoop, pos: end, low: low})
-				}
-			}
-		case opChoice:
-			b := 256
-			if pos < len(s) {
-				b = int(s[pos])
-			}
-			pc, ok = m.choose(in.choice, pc, pos, in.choice.byFirst[b])
-		case opSplit:
-			m.stack = append(m.stack, frame{pc: in.next, pos: pos})
-			pc++
-		case opJump:
-			pc = in.next
-		case opAtomic, opAhead, opNotAhead:
-			end := m.run(p, s, pc+1, pos)
-			ok = (end >= 0) != (in.op == opNotAhead)
-			if in.op == opAtomic {
-				pos = end
-			}
-			pc = in.next
-		}
-		if ok && m.on() {
-			continue
-		}
-		// Go back to the last place with another way.
-		for ok = false; !ok; {
-			m.steps++
-			if len(m.stack) == base || !m.on() {
-				m.stack = m.stack[:base]
-				return -1
-			}
-			top := &m.stack[len(m.stack)-1]
-			switch top.kind {
-			case frameGo:
-				pc, pos, ok = top.pc, top.pos, true
-				m.stack = m.stack[:len(m.stack)-1]
-			case frameLoop:
-				_, n := utf8.DecodeLastRuneInString(s[:top.pos])
-				top.pos -= n
-				pc, pos, ok = top.pc, top.pos, true
-				if top.pos <= top.low {
-					m.stack = m.stack[:len(m.stack)-1]
-				}
-			case frameChoice:
-				f := *top
-				m.stack = m.stack[:len(m.stack)-1]
-				pos = f.pos
-				pc, ok = m.choose(p.code[f.pc].choice, f.pc, pos, f.rest)
-			}
-		}
-	}
-}
-
-// choose takes the first of the alternatives in rest and keeps the others.
-func (m *machine) choose(table *choiceTable, pc int32, pos int, rest uint64) (int32, bool) {
-	for i, target := range table.targets {
-		if rest>>i&1 == 0 {
-			continue
-		}
-		if rest &^= 1 << i; rest != 0 {
-			m.stack = append(m.stack, frame{pc: pc, kind: frameChoice, pos: pos, rest: rest})
-		}
-		return target, true
-	}
-	return pc, false
-}
-
-// loop takes as many characters as in allows. It returns where the fewest and where the
-// most end, -1 for the latter if there are too few.
-func (m *machine) loop(in *instruction, s string, pos int) (low, end int) {
-	low = pos
-	count, set := int32(0), in.set
-	for count != in.max && pos < len(s) {
-		n := 1
-		if b := s[pos]; b < utf8.RuneSelf {
-			if !set.ascii[b] {
-				break
-			}
-		} else {
-			var r rune
-			if r, n = utf8.DecodeRuneInString(s[pos:]); !set.has(r) {
-				break
-			}
-		}
-		pos += n
-		if count++; count == in.min {
-			low = pos
-		}
-		if count%(1<<15) == 0 {
-			if m.steps += 1 << 12; !m.on() {
-				break
-			}
-		}
-	}
-	m.steps += int(count) % (1 << 15) / 8 // a character of a loop costs less than an instruction
-	if count < in.min {
-		return 0, -1
-	}
-	return low, pos
-}
-
-// runeAt returns the character at pos and its length, 0 at the end.
-func runeAt(s string, pos int) (rune, int) {
-	if pos >= len(s) {
-		return 0, 0
-	}
-	if b := s[pos]; b < utf8.RuneSelf {
-		return rune(b), 1
-	}
-	return utf8.DecodeRuneInString(s[pos:])
-}
-
-// runeBefore returns the character before pos and its length, 0 at the beginning.
-func runeBefore(s string, pos int) (rune, int) {
-	if pos == 0 {
-		return 0, 0
-	}
-	return utf8.DecodeLastRuneInString(s[:pos])
-}
-
-// at reports whether pos is a place that in asks for.
-func (in *instruction) at(s string, pos int) bool {
-	switch in.place {
-	case placeLineStart:
-		return pos == 0 || s[pos-1] == '\n' && pos < len(s)
-	case placeLineEnd:
-		return pos == len(s) || s[pos] == '\n'
-	case placeStart:
-		return pos == 0
-	case placeEnd:
-		return pos == len(s)
-	case placeLastEnd:
-		return pos == len(s) || pos == len(s)-1 && s[pos] == '\n'
-	}
-	before, n := runeBefore(s, pos)
-	after, m := runeAt(s, pos)
-	return ((n > 0 && in.set.has(before)) != (m > 0 && in.set.has(after))) == (in.place == placeWord)
-}
-
-// find returns the first match at or after pos. A match of no text does not count at last,
-// where the match before it ended.
-func (m *machine) find(p *pattern, s string, pos, last int) (start, end int, ok bool) {
-	for pos < len(s) || pos == len(s) && p.empty {
-		if p.empty || p.first[s[pos]] {
-			if end := m.match(p, s, pos); end >= 0 && (end > pos || pos != last) {
-				return pos, end, true
-			}
-			if !m.on() {
-				return 0, 0, false
-			}
-		}
-		pos++
-		for pos < len(s) && !utf8.RuneStart(s[pos]) {
-			pos++
-		}
-		if m.steps++; !m.on() {
-			break
-		}
-	}
-	return 0, 0, false
 }
