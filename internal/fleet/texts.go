@@ -22,8 +22,9 @@ type PoolText struct {
 	Loading bool
 	// IDsOnly: Err will last. Prompts that are token ids can be answered with token ids.
 	IDsOnly bool
-	// Mismatch is set where an engine makes other tokens of a text than Model does: only
-	// prompts that are token ids can be served. Model refuses chat then.
+	// Mismatch is set where an engine makes other tokens of a text than its files do: only
+	// prompts that are token ids can be served. Model refuses chat then, or is nil where the
+	// engine's tokens have other texts than in the files too.
 	Mismatch error
 	// TakesTokens: the pool's workers take token ids, so that a request without them cannot
 	// be served.
@@ -70,7 +71,16 @@ func (e *unsupportedFiles) Unwrap() error { return e.err }
 
 // idsOnly tells whether err, which is why there is no model, is known to last: the engine's
 // tokenizer is none that can be used here. Token ids need none.
-func idsOnly(err error) bool { return errors.Is(err, errNoText) || textmodel.Unsupported(err) }
+func idsOnly(err error) bool {
+	return errors.Is(err, errNoText) || textmodel.Unsupported(err) || unreadable(err)
+}
+
+// unreadable tells whether err is that the files of a tokenizer are not those of the engine's
+// vocabulary: what they would make of its tokens is not what it meant.
+func unreadable(err error) bool {
+	var m *textmodel.Mismatch
+	return errors.As(err, &m) && !m.Reads
+}
 
 // Text returns how the text of a pool's requests becomes tokens. It takes no lock.
 func (f *Fleet) Text(pool string) PoolText {
@@ -177,10 +187,16 @@ func (w *Worker) textFilesProblemLocked() string {
 	return fmt.Sprintf("the files of its tokenizer, for which the engine is asked, cannot be used: %s; set tokenizer_path if it has none to give", w.text.err)
 }
 
+// textOfIDsOnly is what is served where token ids cannot be made into text.
+const textOfIDsOnly = "chat and prompts that are text are refused for its model; prompts that are token ids are answered with token ids (return_token_ids)"
+
 // mismatchMeansLocked says what follows from a mismatch, and what to do.
 func (w *Worker) mismatchMeansLocked() string {
 	means := "chat and prompts that are text are refused for its model; prompts that are token ids are served"
-	if w.fleet.cfg.Text.RendererURL != "" {
+	switch {
+	case unreadable(w.text.mismatch):
+		means = textOfIDsOnly + ", as its own tokens have other texts in the files"
+	case w.fleet.cfg.Text.RendererURL != "":
 		means = "chats of its model go to renderer_url, and prompts that are text are refused; prompts that are token ids are served"
 	}
 	if w.fleet.textPathLocked(w) != "" {
@@ -201,7 +217,7 @@ func (w *Worker) textWarningsLocked() (list []string) {
 	case t.model == nil && t.err != nil:
 		list = append(list, w.textFilesProblemLocked())
 		if idsOnly(t.err) {
-			list[len(list)-1] += ": chat and prompts that are text are refused for its model; prompts that are token ids are answered with token ids (return_token_ids)"
+			list[len(list)-1] += ": " + textOfIDsOnly
 		}
 	case t.unsure != nil:
 		list = append(list, fmt.Sprintf("whether it makes the same tokens of a text as its tokenizer's files could not be found out: %s", t.unsure))
@@ -511,6 +527,9 @@ func (p PoolText) with(w *Worker) PoolText {
 	}
 	t := &w.text
 	switch {
+	case unreadable(t.mismatch):
+		p.Model, p.Mismatch, p.Err = nil, t.mismatch, t.mismatch
+	case unreadable(p.Mismatch): // the other workers have the same files
 	case t.mismatch != nil && p.Mismatch == nil:
 		p.Model, p.Mismatch = t.forUse(), t.mismatch
 	case t.model != nil && p.Model == nil:

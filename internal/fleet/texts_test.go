@@ -391,15 +391,17 @@ func TestATokenizerOfAnUnknownKind(t *testing.T) {
 
 // What comes of comparing an engine's tokens with those of its files.
 func TestSelfCheckOfATokenizer(t *testing.T) {
-	other := &textmodel.Mismatch{Probe: "a", Own: []uint32{0}, Theirs: []uint32{1}}
+	other := &textmodel.Mismatch{Probe: "a", Own: []uint32{0}, Theirs: []uint32{1}, Reads: true}
+	unread := &textmodel.Mismatch{Probe: "a", Own: []uint32{0}, Theirs: []uint32{1}}
 	for name, c := range map[string]struct {
 		err   error
 		state string
 		warns string
 	}{
-		"same":     {nil, textChecked, ""},
-		"other":    {other, textMismatch, "are refused"},
-		"no reply": {errors.New("it is busy"), textUnchecked, "it is busy"},
+		"same":             {nil, textChecked, ""},
+		"other":            {other, textMismatch, "are refused"},
+		"other vocabulary": {unread, textMismatch, "return_token_ids"},
+		"no reply":         {errors.New("it is busy"), textUnchecked, "it is busy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tokenFleet(t, nil, func(b *testbed, d *tokenDialect) {
@@ -413,6 +415,12 @@ func TestSelfCheckOfATokenizer(t *testing.T) {
 					t.Errorf("state %q, warnings %q", i.Tokenizer.State, i.Warnings)
 				}
 				p := b.Text("m")
+				if c.err == error(unread) { // its tokens would be read as a guess
+					if p.Model != nil || !p.IDsOnly || !errors.Is(p.Err, unread) || !errors.Is(p.Mismatch, unread) {
+						t.Errorf("text: %+v", p)
+					}
+					return
+				}
 				if p.Model == nil || (p.Mismatch != nil) != (c.state == textMismatch) {
 					t.Fatalf("text: %+v", p)
 				}

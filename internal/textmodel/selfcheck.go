@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/chattemplate"
 	"github.com/sluice-router/sluice/internal/text"
+	"github.com/sluice-router/sluice/internal/tokenizer"
 )
 
 // Asker gives the token ids that the engine itself makes of a text. Special tokens are added as the engine adds them to a prompt of the completions API.
@@ -18,6 +19,9 @@ type Asker func(ctx context.Context, text string) ([]uint32, error)
 type Mismatch struct {
 	Probe       string // the text
 	Own, Theirs []uint32
+	// Reads: the engine cuts the text in other places, but its tokens have the same text here,
+	// so that its answers can be read. Otherwise its vocabulary is another.
+	Reads bool
 }
 
 func (e *Mismatch) Error() string {
@@ -66,10 +70,18 @@ func SelfCheck(ctx context.Context, m *Model, ask Asker) error {
 			return fmt.Errorf("the engine does not say how it tokenizes: %w", err)
 		}
 		if !slices.Equal(own, theirs) {
-			return &Mismatch{Probe: probe, Own: own, Theirs: theirs}
+			return &Mismatch{Probe: probe, Own: own, Theirs: theirs, Reads: m.reads(probe, own, theirs)}
 		}
 	}
 	return nil
+}
+
+// reads tells whether the engine's tokens of a text are read here as that text, or as this
+// program's own tokens are. Special tokens are left out: the engine may add others.
+func (m *Model) reads(probe string, own, theirs []uint32) bool {
+	o := tokenizer.DecodeOptions{SkipSpecial: true, SpacesBetweenSpecial: true}
+	read := string(m.tokenizer.Decode(nil, theirs, o))
+	return read == probe || read == string(m.tokenizer.Decode(nil, own, o))
 }
 
 // probes are the texts of a self-check.

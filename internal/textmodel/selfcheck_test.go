@@ -56,6 +56,39 @@ func TestSelfCheckTellsADifference(t *testing.T) {
 	}
 }
 
+// An engine that cuts texts elsewhere has the same vocabulary; one whose tokens have other
+// texts has not.
+func TestSelfCheckTellsWhetherAnswersCanBeRead(t *testing.T) {
+	m := modelOf(t, nil)
+	for reads, make := range map[bool]func(ids []uint32, text string) []uint32{
+		true: func(_ []uint32, text string) (ids []uint32) {
+			for _, b := range []byte(text) { // no merges
+				one, _ := m.Tokenizer().Encode(t.Context(), nil, string(rune(b)), false)
+				ids = append(ids, one...)
+			}
+			return ids
+		},
+		false: func(ids []uint32, _ string) []uint32 {
+			for i := range ids {
+				ids[i]++
+			}
+			return ids
+		},
+	} {
+		err := SelfCheck(t.Context(), m, func(ctx context.Context, text string) ([]uint32, error) {
+			ids, err := m.Encode(ctx, text)
+			if strings.HasPrefix(text, "def f(x)") { // of ASCII alone
+				ids = make(ids, text)
+			}
+			return ids, err
+		})
+		var mismatch *Mismatch
+		if !errors.As(err, &mismatch) || mismatch.Reads != reads {
+			t.Errorf("%v, want that the answers can be read: %t", err, reads)
+		}
+	}
+}
+
 // An engine that does not answer is no difference.
 func TestSelfCheckWithoutAnswers(t *testing.T) {
 	m := modelOf(t, nil)
