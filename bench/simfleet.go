@@ -145,6 +145,9 @@ func ask(ctx context.Context, method, url, body string, into any) error {
 		return err
 	}
 	r.Close = true
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json") // smg refuses it without
+	}
 	a, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return err
