@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 
+	"github.com/sluice-router/sluice/internal/generate"
 	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/tokenizer"
 	"github.com/sluice-router/sluice/internal/translate"
@@ -75,14 +77,8 @@ func (r *modelReader) tokenize(ctx context.Context, p *openai.Peeked) ([]byte, e
 	} else {
 		b = append(b, "null"...)
 	}
-	b = append(b, `,"tokens":[`...)
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendUint(b, uint64(id), 10)
-	}
-	b = append(b, `],"token_strs":`...)
+	b = generate.AppendIDs(append(b, `,"tokens":`...), ids)
+	b = append(b, `,"token_strs":`...)
 	if !in.Names {
 		return append(b, `null}`...), nil
 	}
@@ -134,12 +130,8 @@ func (r *modelReader) countMessages(ctx context.Context, p *openai.Peeked) ([]by
 	var s openai.Splicer
 	s.Reset(p)
 	s.SetInt(openai.FieldMaxTokens, 1) // which the API does not ask for here
-	var body []byte
 	segments, _ := s.Segments()
-	for _, b := range segments {
-		body = append(body, b...)
-	}
-	chat, _, err := translate.MessagesRequest(body, translate.Options{})
+	chat, _, err := translate.MessagesRequest(slices.Concat(segments...), translate.Options{})
 	if err != nil {
 		return nil, err
 	}

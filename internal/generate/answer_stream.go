@@ -20,7 +20,7 @@ func (a *Answer) appendOpening(dst []byte) []byte {
 		dst = a.appendUsageSoFar(dst, s)
 		dst = append(dst, `,"prompt_token_ids":`...)
 		if r.Form.TokenIDs {
-			dst = appendIDs(dst, r.Prompts[s.prompt])
+			dst = AppendIDs(dst, r.Prompts[s.prompt])
 		} else {
 			dst = append(dst, "null"...)
 		}
@@ -64,7 +64,7 @@ func (a *Answer) appendDelta(dst []byte, s *sequence) []byte {
 		dst = s.appendStopReason(dst)
 		dst = append(dst, `,"prompt_token_ids":`...)
 		if !s.announced && (a.req.Form.TokenIDs || a.req.Form.Echo != nil) {
-			dst = appendIDs(dst, a.req.Prompts[s.prompt])
+			dst = AppendIDs(dst, a.req.Prompts[s.prompt])
 		} else {
 			dst = append(dst, "null"...)
 		}
@@ -119,7 +119,7 @@ func (s *sequence) appendStopReason(dst []byte) []byte {
 
 func (a *Answer) appendTokenIDs(dst []byte, s *sequence) []byte {
 	if a.req.Form.TokenIDs {
-		return appendIDs(dst, s.ids)
+		return AppendIDs(dst, s.ids)
 	}
 	return append(dst, "null"...)
 }

@@ -40,7 +40,7 @@ func (a *Answer) appendWhole(dst []byte) []byte {
 		dst = a.appendPromptLogs(append(dst, `"prompt_logprobs":`...), 0)
 		dst = append(dst, `,"prompt_token_ids":`...)
 		if r.Form.TokenIDs {
-			dst = appendIDs(dst, r.Prompts[0])
+			dst = AppendIDs(dst, r.Prompts[0])
 		} else {
 			dst = append(dst, "null"...)
 		}
@@ -69,7 +69,7 @@ func (a *Answer) appendCompletion(dst []byte, s *sequence) []byte {
 	dst = a.appendPromptLogs(append(dst, `,"prompt_logprobs":`...), s.prompt)
 	dst = append(dst, `,"prompt_token_ids":`...)
 	if r.Form.TokenIDs {
-		dst = appendIDs(dst, r.Prompts[s.prompt])
+		dst = AppendIDs(dst, r.Prompts[s.prompt])
 	} else {
 		dst = append(dst, "null"...)
 	}

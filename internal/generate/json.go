@@ -87,7 +87,8 @@ func appendFloat(dst []byte, v float64) []byte {
 	return append(dst, '.', '0')
 }
 
-func appendIDs(dst []byte, ids []uint32) []byte {
+// AppendIDs appends token ids as a JSON list.
+func AppendIDs(dst []byte, ids []uint32) []byte {
 	dst = append(dst, '[')
 	for i, id := range ids {
 		if i > 0 {

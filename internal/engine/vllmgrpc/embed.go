@@ -2,13 +2,10 @@ package vllmgrpc
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,8 +15,6 @@ import (
 
 	"github.com/sluice-router/sluice/internal/engine"
 	vllmpb "github.com/sluice-router/sluice/internal/enginepb/vllm"
-	"github.com/sluice-router/sluice/internal/generate"
-	"github.com/sluice-router/sluice/internal/openai"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
 
@@ -68,7 +63,7 @@ func (c *call) embed() (*upstream.Response, error) {
 	if first != nil {
 		return c.failed(first)
 	}
-	body := appendEmbeddings(nil, g, vectors, id)
+	body := g.AppendEmbeddings(nil, vectors, id, time.Now().Unix())
 	return upstream.NewResponse(http.StatusOK, jsonHeader, int64(len(body)), &plainBody{left: body}), nil
 }
 
@@ -96,53 +91,6 @@ func (c *call) embedOne(ctx context.Context, id string, prompt []uint32) ([]floa
 		return nil, c.malformed(fmt.Errorf("the engine's embedding has %d numbers, and it said %d", len(m.Embedding), m.EmbeddingDim))
 	}
 	return m.Embedding, nil
-}
-
-// appendEmbeddings appends the API's answer, as vLLM gives it over HTTP.
-func appendEmbeddings(b []byte, g *generate.Request, vectors [][]float32, id string) []byte {
-	b = openai.AppendString(append(b, `{"id":`...), "embd-"+id)
-	b = strconv.AppendInt(append(b, `,"object":"list","created":`...), time.Now().Unix(), 10)
-	b = openai.AppendString(append(b, `,"model":`...), g.Model)
-	b = append(b, `,"data":[`...)
-	for i, v := range vectors {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(append(b, `{"index":`...), int64(i), 10)
-		b = append(b, `,"object":"embedding","embedding":`...)
-		if g.Form.Base64 {
-			b = appendBase64(b, v)
-		} else {
-			b = appendFloatList(b, v)
-		}
-		b = append(b, '}')
-	}
-	n := g.PromptTokens()
-	b = strconv.AppendInt(append(b, `],"usage":{"prompt_tokens":`...), n, 10)
-	b = strconv.AppendInt(append(b, `,"total_tokens":`...), n, 10)
-	return append(b, `,"completion_tokens":0,"prompt_tokens_details":null}}`...)
-}
-
-// appendBase64 appends the bytes of the numbers, each little-endian.
-func appendBase64(b []byte, v []float32) []byte {
-	raw := make([]byte, 0, 4*len(v))
-	for _, x := range v {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
-	}
-	b = append(b, '"')
-	b = base64.StdEncoding.AppendEncode(b, raw)
-	return append(b, '"')
-}
-
-func appendFloatList(b []byte, v []float32) []byte {
-	b = append(b, '[')
-	for i, x := range v {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendFloat(b, float64(x), 'g', -1, 64)
-	}
-	return append(b, ']')
 }
 
 // finite tells whether JSON can have all the numbers.
