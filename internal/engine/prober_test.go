@@ -92,7 +92,7 @@ func TestReadFacts(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var asked []string
-			f := Builtin().ReadFacts(t.Context(), scripted(tc.answers, &asked), tc.set)
+			f := NewRegistry(SGLang{}, VLLM{}).ReadFacts(t.Context(), scripted(tc.answers, &asked), tc.set)
 			got := result{f.Backend, f.Version, f.Connector, f.InfoPath, f.BootstrapPort, f.PageSize, f.MaxRunningRequests, f.Missing, f.Incomplete, f.InfoLost}
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Errorf("facts (-want +got):\n%s", d)

@@ -2,15 +2,12 @@ package engine
 
 import "slices"
 
-// Registry has dialects by their names. It is immutable.
+// Registry has dialects by their names: package dialects has that of all. It is immutable.
 type Registry struct{ dialects []Dialect }
 
 // NewRegistry makes a registry. Of the dialects that speak a scheme, the first is that of
 // workers of which nothing is known.
 func NewRegistry(dialects ...Dialect) *Registry { return &Registry{dialects} }
-
-// Builtin has the dialects of this package; package dialects has all.
-func Builtin() *Registry { return NewRegistry(SGLang{}, VLLM{}) }
 
 // Named returns the dialect of a name.
 func (r *Registry) Named(name string) (d Dialect, ok bool) {

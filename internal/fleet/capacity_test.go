@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 )
 
 func TestCapacity(t *testing.T) {
@@ -82,7 +83,7 @@ func factsOf(answers map[string]string) *Facts {
 		}
 		return 404, nil, nil
 	}
-	return &Facts{Facts: *engine.Builtin().ReadFacts(context.Background(), ask, nil)}
+	return &Facts{Facts: *dialects.All().Speaking("http").ReadFacts(context.Background(), ask, nil)}
 }
 
 // gateRank is what the gate knows of a rank.

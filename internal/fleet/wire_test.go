@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/engine"
+	"github.com/sluice-router/sluice/internal/engine/dialects"
 	"github.com/sluice-router/sluice/internal/sim"
 	"github.com/sluice-router/sluice/internal/upstream"
 )
@@ -371,7 +372,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 			o := quick
 			o.Endpoint, o.FailureThreshold = "/health", 2
 			p := &httpProber{cfg: &o}
-			spec, base, err := checkSpec(WorkerSpec{URL: tc.url}, engine.Builtin())
+			spec, base, err := checkSpec(WorkerSpec{URL: tc.url}, dialects.All())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +381,7 @@ func TestCheckTellsBusyFromGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer ep.Close()
-			w := &Worker{fleet: &Fleet{opts: Options{Dialects: engine.Builtin()}}, url: spec.URL, base: base, endpoint: ep}
+			w := &Worker{fleet: &Fleet{opts: Options{Dialects: dialects.All()}}, url: spec.URL, base: base, endpoint: ep}
 			w.spec.Store(&spec)
 			w.updateState(noFacts)
 			if c := p.check(t.Context(), w, checkParams{}); c.health != tc.health || c.alive != tc.alive || (c.reason == "") != (c.health == outcomeOK) {
@@ -558,7 +559,7 @@ func FuzzFacts(f *testing.F) {
 	f.Add([]byte(`[[[[`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		ask := func(context.Context, engine.Question) (int, []byte, error) { return 200, body, nil }
-		facts := &Facts{Facts: *engine.Builtin().ReadFacts(t.Context(), ask, nil)}
+		facts := &Facts{Facts: *dialects.All().Speaking("http").ReadFacts(t.Context(), ask, nil)}
 		if l, err := (engine.SGLang{}).ReadLoads(body); err == nil {
 			facts.loads = l.Capacities
 		}
