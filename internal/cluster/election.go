@@ -1,0 +1,38 @@
+package cluster
+
+import "github.com/sluice-router/sluice/admission"
+
+// election knows who is the keeper: it reads and writes the record in the store, stands
+// for keeper, promises, and resigns.
+type election struct {
+	m *Machine
+	// promised is the epoch whose keeper this member obeys; its own while it is the keeper.
+	promised Epoch
+}
+
+func (e *election) start(m *Machine) { e.m = m }
+
+// tick does what is due: reading and renewing the record, standing, resigning.
+func (e *election) tick() {}
+
+func (e *election) next() admission.Instant { return never }
+
+// stored takes the result of a StoreOp.
+func (e *election) stored(StoreResult) {}
+
+// control takes one control message.
+func (e *election) control(*peer, *Control) {}
+
+// told looks at the head of an envelope: epochs higher than the own one, a keeper's
+// office.
+func (e *election) told(*peer, *Envelope) {}
+
+// stranger makes a peer of the sender of an envelope that is not known yet, if it says
+// who it is and may be a member.
+func (e *election) stranger(*Envelope) *peer { return nil }
+
+func (e *election) handOver() {}
+
+func (e *election) leave() {}
+
+func (e *election) ended(string) error { return nil }

@@ -1,0 +1,33 @@
+package cluster
+
+import "github.com/sluice-router/sluice/admission"
+
+// keeper is the gate for all members, while this one has the office.
+type keeper struct {
+	m     *Machine
+	epoch Epoch
+}
+
+// newKeeper begins the office: members are asked to report; see the package comment for
+// when the gate opens. soft is what a keeper before handed over, or nil.
+func newKeeper(m *Machine, e Epoch, members []Member, soft []byte) *keeper {
+	return &keeper{m: m, epoch: e}
+}
+
+// office is what it may do now.
+func (k *keeper) office() Office { return OfficeNone }
+
+// tick does what time brings: deadlines of the core, silent and lost members, grants that
+// wait for the standby.
+func (k *keeper) tick() {}
+
+func (k *keeper) next() admission.Instant { return never }
+
+// envelope takes an envelope of the epoch from a member: its session, its items.
+func (k *keeper) envelope(*peer, *Envelope) {}
+
+// receive takes an item of this process's own member.
+func (k *keeper) receive(Incarnation, *Item) {}
+
+// took tells that what was pending for p goes out as number seq of its session.
+func (k *keeper) took(*peer, uint64) {}

@@ -1,0 +1,89 @@
+package cluster
+
+import (
+	"sort"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+const never = admission.Instant(1<<63 - 1)
+
+// sentTimes remembers when stamps were sent, a few hundred of the last ones.
+type sentTimes struct {
+	stamps [512]uint64
+	times  [512]admission.Instant
+	n      uint64 // how many were kept so far
+}
+
+// keep remembers a stamp unless the last one that is remembered was sent just before: an
+// echo of this one then counts as one of that.
+func (s *sentTimes) keep(stamp uint64, at, apart admission.Instant) {
+	if s.n > 0 && at-s.times[(s.n-1)%uint64(len(s.times))] < apart {
+		return
+	}
+	s.stamps[s.n%uint64(len(s.stamps))], s.times[s.n%uint64(len(s.times))] = stamp, at
+	s.n++
+}
+
+// at returns when the last remembered stamp that is not after stamp was sent.
+func (s *sentTimes) at(stamp uint64) (t admission.Instant, ok bool) {
+	size := uint64(len(s.stamps))
+	kept := min(s.n, size)
+	i := sort.Search(int(kept), func(i int) bool { return s.stamps[(s.n-1-uint64(i))%size] <= stamp })
+	if i == int(kept) {
+		return 0, false
+	}
+	return s.times[(s.n-1-uint64(i))%size], true
+}
+
+// peer is another member, as far as envelopes go.
+type peer struct {
+	Member
+
+	// Of beats, whatever the epoch.
+	stamp    uint64 // the last one sent
+	sent     sentTimes
+	echo     uint64            // the last stamp received
+	answered admission.Instant // when the last stamp was sent that it answered; never before: since
+	since    admission.Instant // when it became a peer
+	everHere bool              // it answered at all
+	lastSent admission.Instant
+	epoch    Epoch // the one that it told last
+
+	// Of the session. session is the one that the member side opened.
+	session        uint64
+	seqOut, seqIn  uint64
+	acked          uint64 // of seqOut
+	ackNow         bool   // it waits for Ack
+	pending        []Item
+	control        []Control
+	fresh          admission.Instant // of the envelope that is being read: when the stamp it echoes was sent
+	resyncAsked    admission.Instant
+	droppedPending bool // pending had grown too large; the session is void
+}
+
+// maxPending bounds the items that wait to be taken for one peer. A peer that reads so
+// slowly gets a new session.
+const maxPending = 1 << 17
+
+// quiet is for how long p has left envelopes unanswered.
+func (p *peer) quiet(now admission.Instant) admission.Instant {
+	if !p.everHere {
+		return now - p.since
+	}
+	return now - p.answered
+}
+
+// resetSession forgets what was sent and received in a session.
+func (p *peer) resetSession(session uint64) {
+	p.session, p.seqOut, p.seqIn, p.acked, p.ackNow = session, 0, 0, 0, false
+	clear(p.pending)
+	p.pending, p.droppedPending = p.pending[:0], false
+}
+
+// ready tells whether an envelope is to be sent to p now.
+func (m *Machine) ready(p *peer) bool {
+	now, beat := m.now, admission.Instant(m.o.Beat)
+	takes := m.keeper == nil || m.keeper.office() == OfficeDeciding // see Take
+	return takes && len(p.pending) > 0 || len(p.control) > 0 || p.ackNow || p.lastSent == 0 || now-p.lastSent >= beat
+}

@@ -1,0 +1,462 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// Machine is one member of a cluster; see the package comment. It is not safe for
+// concurrent use. Time is told with each call and never runs back.
+//
+// After each call the caller takes what came of it: [Machine.Out] once, and an envelope
+// ([Machine.Take]) for each peer of [Machine.Ready] to which nothing is being written.
+type Machine struct {
+	o   Options
+	now admission.Instant
+
+	peers map[Incarnation]*peer
+	order []*peer // the same, by incarnation
+
+	election election
+	keeper   *keeper // while this member is the keeper of an epoch
+	member   member
+	docs     documents
+
+	// loop are the items between this member and this keeper, in order.
+	loop    []looped
+	looping bool
+
+	out Output
+}
+
+// looped is an item that stays in this process.
+type looped struct {
+	toKeeper bool
+	item     Item
+}
+
+// Output is what is to be done.
+type Output struct {
+	// Decided are local tickets that were decided, Renew those whose hints are to be
+	// renewed, Moved the answers to Move, Revoked those whose prefill legs are to be ended.
+	Decided []Decided
+	Renew   []uint64
+	Moved   []Moved
+	Revoked []uint64
+	// Store is an operation on the store, whose result is told by Stored. There is never
+	// more than one at a time.
+	Store *StoreOp
+	// Peers changed: ask [Machine.Peers].
+	PeersChanged bool
+	// Documents changed, for the fleet of this process.
+	Documents []Document
+	// RanksChanged: the copy of the keeper's table changed; ask [Machine.Rows].
+	RanksChanged bool
+	// Events are what operators are told.
+	Events []Event
+}
+
+// Decided is the decision on a local ticket.
+type Decided struct {
+	Number          uint64
+	Attempt         uint32
+	Granted         bool
+	Prefill, Decode string // rank ids, "" where there is none
+	Grant           Grant
+	Refusal         *admission.Refusal
+}
+
+// Moved answers [Machine.Move].
+type Moved struct {
+	Number  uint64
+	Attempt uint32
+	Granted bool
+	Decode  string
+}
+
+// StoreOp is an operation on the store: a write of Record where Write is set, if the
+// revision is still Revision ("": there is none); else a reading.
+type StoreOp struct {
+	ID       uint64
+	Write    bool
+	Record   Record
+	Revision string
+}
+
+// StoreResult is what came of one. A write has the new Revision; a Conflict means that
+// the record has another revision now.
+type StoreResult struct {
+	ID       uint64
+	Record   *Record // of a reading; nil: there is none
+	Revision string
+	Conflict bool
+	Err      error // the store did not answer, or with nonsense; a write may have happened
+}
+
+// Event is one thing that operators are told, once.
+type Event struct {
+	Level   Level
+	Message string
+	Args    []any // pairs of key and value, as for log/slog
+}
+
+// Level is how much an event matters.
+type Level int8
+
+// The levels, as log/slog has them.
+const (
+	LevelInfo  Level = 0
+	LevelWarn  Level = 4
+	LevelError Level = 8
+)
+
+// NewMachine makes a member that knows of no other. Its first step is Tick.
+func NewMachine(o Options, now admission.Instant) *Machine {
+	o.Complete()
+	m := &Machine{o: o, now: now, peers: map[Incarnation]*peer{}}
+	m.election.start(m)
+	m.member.start(m)
+	m.docs.start(m)
+	return m
+}
+
+// Tick tells the time.
+func (m *Machine) Tick(now admission.Instant) {
+	m.at(now)
+	m.settle()
+}
+
+func (m *Machine) at(now admission.Instant) { m.now = max(m.now, now) }
+
+// settle lets each part do what is due, and carries what stays in this process.
+func (m *Machine) settle() {
+	m.election.tick()
+	if m.keeper != nil {
+		m.keeper.tick()
+	}
+	m.member.tick()
+	m.runLoop()
+}
+
+func (m *Machine) runLoop() {
+	if m.looping {
+		return
+	}
+	m.looping = true
+	for i := 0; i < len(m.loop); i++ {
+		l := m.loop[i]
+		m.loop[i] = looped{}
+		switch {
+		case !l.toKeeper:
+			m.member.receive(&l.item)
+		case m.keeper != nil:
+			m.keeper.receive(m.o.Self.Incarnation, &l.item)
+		}
+	}
+	m.loop, m.looping = m.loop[:0], false
+}
+
+// NextDeadline is when Tick is due at the latest.
+func (m *Machine) NextDeadline() admission.Instant {
+	next := min(m.election.next(), m.member.next())
+	if m.keeper != nil {
+		next = min(next, m.keeper.next())
+	}
+	for _, p := range m.order {
+		next = min(next, p.lastSent.Add(m.o.Beat))
+	}
+	return next
+}
+
+// Out returns what is to be done since the last call. It is valid until the next call of
+// any method.
+func (m *Machine) Out() Output {
+	out := m.out
+	m.out = Output{}
+	return out
+}
+
+// Peers are the members to which streams are kept.
+func (m *Machine) Peers() (peers []Member) {
+	for _, p := range m.order {
+		peers = append(peers, p.Member)
+	}
+	return peers
+}
+
+// Ready appends the peers for which there is an envelope to send.
+func (m *Machine) Ready(to []Incarnation) []Incarnation {
+	for _, p := range m.order {
+		if m.ready(p) {
+			to = append(to, p.Incarnation)
+		}
+	}
+	return to
+}
+
+// Take returns the envelope for a peer; nil: there is no such peer. The caller owns it.
+// What is in it must be sent before a later one, or not at all.
+func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
+	m.at(now)
+	p := m.peers[to]
+	if p == nil {
+		return nil
+	}
+	p.stamp++
+	p.sent.keep(p.stamp, m.now, admission.Instant(5*time.Millisecond))
+	p.lastSent, p.ackNow = m.now, false
+	e := &Envelope{
+		From: m.o.Self.Incarnation, To: to, Stamp: p.stamp, Echo: p.echo,
+		Epoch: m.election.promised, Session: p.session, Ack: p.seqIn,
+		Control: p.control,
+	}
+	p.control = nil
+	if m.keeper != nil {
+		e.Office = m.keeper.office()
+	}
+	if m.keeper == nil || e.Office == OfficeDeciding { // else what was decided may not act now
+		e.Items, p.pending = p.pending, nil
+	}
+	if len(e.Items) > 0 {
+		p.seqOut++
+		if m.keeper != nil {
+			m.keeper.took(p, p.seqOut)
+		}
+	}
+	e.Seq = p.seqOut
+	return e
+}
+
+// Receive takes an envelope that came from a peer whose stream says that it is From.
+func (m *Machine) Receive(now admission.Instant, e *Envelope) {
+	m.at(now)
+	if e.To != m.o.Self.Incarnation {
+		return
+	}
+	p := m.peers[e.From]
+	if p == nil {
+		if p = m.election.stranger(e); p == nil {
+			return
+		}
+	}
+	if e.Stamp > p.echo {
+		p.echo = e.Stamp
+	}
+	p.fresh = -1
+	if t, ok := p.sent.at(e.Echo); ok && e.Echo > 0 {
+		p.fresh = t
+		if !p.everHere || t > p.answered {
+			p.answered, p.everHere = t, true
+		}
+	}
+	p.epoch = e.Epoch
+	for i := range e.Control {
+		m.election.control(p, &e.Control[i])
+	}
+	m.election.told(p, e)
+	switch {
+	case m.keeper != nil && e.Epoch == m.keeper.epoch:
+		m.keeper.envelope(p, e)
+	case m.keeper == nil && e.Epoch == m.election.promised && e.Epoch.Keeper == e.From:
+		m.member.envelope(p, e)
+	}
+	m.settle()
+}
+
+// Stored tells what came of a StoreOp.
+func (m *Machine) Stored(now admission.Instant, r StoreResult) {
+	m.at(now)
+	m.election.stored(r)
+	m.settle()
+}
+
+// Arrive tells that a local ticket wants to start, for the first time or once more. The
+// instants of r are of this machine's clock.
+func (m *Machine) Arrive(now admission.Instant, number uint64, attempt uint32, r *admission.Request) {
+	m.at(now)
+	m.member.arrive(number, attempt, r)
+	m.runLoop()
+}
+
+// Step tells what became of a local ticket: StepCancel, StepStartDecode, StepFirstToken,
+// StepGrow (amount: blocks in all), StepEndPrefill, StepEndDecode, StepRelease,
+// StepForget.
+func (m *Machine) Step(now admission.Instant, number uint64, attempt uint32, op admission.StepOp, amount int64) {
+	m.at(now)
+	m.member.step(number, attempt, op, amount)
+	m.runLoop()
+}
+
+// Move asks for another decode rank for a local ticket; the answer is in Output.Moved,
+// within a fifth of a second.
+func (m *Machine) Move(now admission.Instant, number uint64, attempt uint32, exclude []string) {
+	m.at(now)
+	m.member.move(number, attempt, exclude)
+	m.runLoop()
+}
+
+// Refresh hands in renewed hints.
+func (m *Machine) Refresh(now admission.Instant, number uint64, attempt uint32, hints *[2]admission.RequestHint) {
+	m.at(now)
+	m.member.refresh(number, attempt, hints)
+	m.runLoop()
+}
+
+// Observe tells what this process's fleet knows of ranks.
+func (m *Machine) Observe(now admission.Instant, o Observation) {
+	m.at(now)
+	m.member.observe(o)
+	m.runLoop()
+}
+
+// Declare tells what documents this process changed: workers that were registered or
+// removed by hand, and what its sources declare.
+func (m *Machine) Declare(now admission.Instant, d []Document) {
+	m.at(now)
+	m.docs.declare(d)
+	m.runLoop()
+}
+
+// Configure puts settings in force for the gate, if nobody has newer ones.
+func (m *Machine) Configure(now admission.Instant, generation uint64, s admission.Settings) {
+	m.at(now)
+	m.member.configure(generation, s)
+	m.runLoop()
+}
+
+// StopArrivals, and then DrainWithin, are what they are of a gate, for local tickets.
+func (m *Machine) StopArrivals(now admission.Instant) {
+	m.at(now)
+	m.member.stopArrivals()
+	m.runLoop()
+}
+
+// DrainWithin refuses local waiters that cannot start within d.
+func (m *Machine) DrainWithin(now admission.Instant, d time.Duration) {
+	m.at(now)
+	m.member.drainWithin(d)
+	m.runLoop()
+}
+
+// RefuseWaiters ends every local wait.
+func (m *Machine) RefuseWaiters(now admission.Instant) {
+	m.at(now)
+	m.member.refuseWaiters()
+	m.runLoop()
+}
+
+// HandOver gives the office to another member, if this one has it and there is another.
+func (m *Machine) HandOver(now admission.Instant) {
+	m.at(now)
+	m.election.handOver()
+	m.settle()
+}
+
+// Leave says goodbye to all. The caller sends what Ready says once more, and ends.
+func (m *Machine) Leave(now admission.Instant) {
+	m.at(now)
+	m.election.leave()
+	m.settle()
+}
+
+// Ended is an operator's word that the member of that name is gone for good, if it does
+// not answer.
+func (m *Machine) Ended(now admission.Instant, name string) error {
+	m.at(now)
+	defer m.settle()
+	return m.election.ended(name)
+}
+
+// toKeeper sends an item to the keeper of the promised epoch.
+func (m *Machine) toKeeper(it Item) {
+	if k := m.election.promised.Keeper; k == m.o.Self.Incarnation {
+		m.loop = append(m.loop, looped{true, it})
+	} else if p := m.peers[k]; p != nil {
+		p.add(it)
+	}
+}
+
+// toMember sends an item to a member, in its session.
+func (m *Machine) toMember(to Incarnation, it Item) {
+	if to == m.o.Self.Incarnation {
+		m.loop = append(m.loop, looped{false, it})
+	} else if p := m.peers[to]; p != nil {
+		p.add(it)
+	}
+}
+
+func (p *peer) add(it Item) {
+	if p.droppedPending {
+		return
+	}
+	if len(p.pending) >= maxPending {
+		clear(p.pending)
+		p.pending, p.droppedPending = nil, true // a gap follows, and with it a new session
+		p.seqOut++
+		return
+	}
+	p.pending = append(p.pending, it)
+}
+
+// say sends a control message, in place of one of its kind that was not sent yet.
+func (p *peer) say(c Control) {
+	for i := range p.control {
+		if p.control[i].Kind == c.Kind {
+			p.control[i] = c
+			return
+		}
+	}
+	p.control = append(p.control, c)
+}
+
+// addPeer makes a member a peer, or renews what is known of it.
+func (m *Machine) addPeer(x Member) *peer {
+	if x.Incarnation == m.o.Self.Incarnation {
+		return nil
+	}
+	p := m.peers[x.Incarnation]
+	if p == nil {
+		p = &peer{Member: x, since: m.now}
+		m.peers[x.Incarnation] = p
+		m.order = append(m.order, p)
+		slices.SortFunc(m.order, func(a, b *peer) int { return cmp.Compare(a.Incarnation, b.Incarnation) })
+		m.out.PeersChanged = true
+	} else if p.Member != x {
+		p.Member = x
+		m.out.PeersChanged = true
+	}
+	return p
+}
+
+// dropPeer forgets a peer.
+func (m *Machine) dropPeer(x Incarnation) {
+	if m.peers[x] == nil {
+		return
+	}
+	delete(m.peers, x)
+	m.order = slices.DeleteFunc(m.order, func(p *peer) bool { return p.Incarnation == x })
+	m.out.PeersChanged = true
+}
+
+func (m *Machine) event(l Level, message string, args ...any) {
+	m.out.Events = append(m.out.Events, Event{l, message, args})
+}
+
+// becomeKeeper begins an epoch that the store has: members are as they were written. The
+// own promise is made.
+func (m *Machine) becomeKeeper(e Epoch, members []Member, soft []byte) {
+	m.keeper = newKeeper(m, e, members, soft)
+	m.member.promised()
+}
+
+// endKeeper ends the office; what was decided and not sent is void.
+func (m *Machine) endKeeper() {
+	m.keeper = nil
+	for _, p := range m.order {
+		p.resetSession(0)
+	}
+	m.loop = slices.DeleteFunc(m.loop, func(l looped) bool { return l.toKeeper })
+}
