@@ -226,6 +226,9 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	if err := checkTokenizers(cfg); err != nil {
 		return nil, err
 	}
+	if err := checkCluster(cfg); err != nil {
+		return nil, err
+	}
 	hot := make(chan policy.HotPrefix, maxHotPrefixes)
 	newPolicy, err := policies(cfg.Routing, hot)
 	if err != nil {

@@ -30,7 +30,12 @@ type Config struct {
 	Health            Health            `yaml:"health" help:"Active health checks."`
 	Retry             Retry             `yaml:"retry" help:"Attempts after one that failed before any byte reached the client."`
 	CircuitBreaker    CircuitBreaker    `yaml:"circuit_breaker" help:"A rank that keeps failing is left alone for a while."`
+	Cluster           Cluster           `yaml:"cluster" help:"Several routers behind one gate: the limits, queues and classes hold for all of them together. docs/cluster.md explains it."`
 	Timeouts          Timeouts          `yaml:"timeouts" help:"Time limits of a request and of its connections. docs/timeouts.md lists them with all others, those that are not options too."`
+
+	// Generation orders configurations over the members of a cluster: the highest is in
+	// force. Zero: not given.
+	Generation int64 `yaml:"config_generation" range:"0:" default:"0" reload:"true" help:"Number of this configuration among those that the routers of a cluster are started with: the limits, classes and policies of the highest are in force for all of them. Raise it with each change; the Helm chart gives the revision of the release. 0: not given; then the last that was loaded is in force."`
 
 	// Classes are the policy classes: those of the class file or of the
 	// admission group, else the one that router_queue_threshold makes; nil with

@@ -52,7 +52,7 @@
 //	fileof      the key whose value stands in the file named here
 //	onlywith    when the setting means anything: admission, classes, pd,
 //	            threshold, conditional, preferred, discovery_file, discovery_dns,
-//	            kubernetes, never
+//	            kubernetes, cluster, never
 //	reload      "true" where a change takes effect without a restart
 //	null        "true" where null in a file is the same as no key
 //	exponents   "true" for numbers that may have an exponent

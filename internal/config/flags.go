@@ -102,7 +102,7 @@ func (o *option) flagType() string {
 	case o.typ.Kind() == reflect.Bool:
 		return "bool"
 	case o.fileOf != "" || o.path == policyConfigPath || o.path == "discovery.discovery_file" || o.path == "discovery.workers_state" ||
-		o.path == "kubernetes.kubeconfig":
+		o.path == "kubernetes.kubeconfig" || strings.HasPrefix(o.path, "cluster.cluster_tls_"):
 		return "FILE"
 	case o.unit != "":
 		return strings.ToUpper(o.unit)
@@ -110,6 +110,10 @@ func (o *option) flagType() string {
 		return "NUMBER"
 	case o.secret():
 		return "KEY"
+	case o.typ == typeStoreURL:
+		return "URL"
+	case o.path == "cluster.cluster_listen", o.path == "cluster.cluster_advertise":
+		return "HOST:PORT"
 	case o.typ == typeAliases:
 		return "ALIAS=MODEL"
 	case o.typ == typeSelector:

@@ -8,7 +8,7 @@ import (
 // TestHints: the usual slips are told with what to write instead.
 func TestHints(t *testing.T) {
 	for text, want := range map[string]string{
-		"listen: {port: 1}\n":                               "listen: unknown key; there are workers, server, auth, log,",
+		"listen: {port: 1}\n":                               "listen: unknown key; there are workers, config_generation, server, auth, log,",
 		"prefill: [http://a]\n":                             "workers are listed under workers, each with its worker_type",
 		"admission: {active_decode_blocks_threshold: 90}\n": "write 0.9 for 90 %",
 		"admission: {max_wait: 20}\n":                       "did you mean admission.max_wait_secs?",

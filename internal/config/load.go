@@ -313,6 +313,7 @@ func (l *loader) fillIn() {
 	if c.Admission.PrefillMaxInflight <= 0 {
 		c.Admission.PrefillMaxInflight = -1
 	}
+	l.fillInCluster()
 	for i := range c.Workers {
 		if c.Workers[i].ModelID == "" {
 			c.Workers[i].ModelID = c.Fleet.ModelID

@@ -177,6 +177,10 @@ func (p *printer) shown(o *option, root reflect.Value) bool {
 		if !p.cfg.Kubernetes.Enabled {
 			return false
 		}
+	case "cluster":
+		if !p.cfg.Cluster.Enabled() {
+			return false
+		}
 	}
 	if o.path == policyConfigPath {
 		return false // its classes are shown in its place

@@ -76,12 +76,20 @@ func WriteReference(w io.Writer) error {
 					write("| `%s` | `--%s` | | %s |\n", o.key, o.flag, o.help)
 					continue
 				}
-				write("| `%s` | `--%s` | %s | %s |\n", o.key, o.flag, o.referenceDefault(), o.referenceHelp())
+				flag := ""
+				if o.flag != "" {
+					flag = "`--" + o.flag + "`"
+				}
+				write("| `%s` | %s | %s | %s |\n", o.key, flag, o.referenceDefault(), o.referenceHelp())
 			}
 			if e.path == "admission" {
 				writeClassReference(write)
 			}
 		case *option:
+			if e.structList == nil {
+				write("\n## %s\n\n%s\n\n| Key | Flag | Default |\n|---|---|---|\n| `%s` | `--%s` | %s |\n", e.key, e.referenceHelp(), e.key, e.flag, e.referenceDefault())
+				continue
+			}
 			write("\n## %s\n\n%s\n%s", e.key, e.help, referenceWorkers)
 			for _, f := range workerFlags {
 				write("| `--%s %s` | `%s` | %s |\n", f.name, strings.ReplaceAll(f.words, "|", `\|`), envName(f.name), f.help)

@@ -196,6 +196,7 @@ var (
 	typeAliases  = reflect.TypeFor[ModelAliases]()
 	typeDuration = reflect.TypeFor[time.Duration]()
 	typeSelector = reflect.TypeFor[LabelSelector]()
+	typeStoreURL = reflect.TypeFor[StoreURL]()
 )
 
 func (o *option) secret() bool { return o.typ == typeSecret || o.typ == typeSecrets }

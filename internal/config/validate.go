@@ -24,6 +24,7 @@ func (l *loader) validate() {
 	l.checkText()
 	l.checkDiscovery()
 	l.checkKubernetes()
+	l.checkCluster()
 	l.checkWorkers()
 }
 
