@@ -29,7 +29,8 @@ type Machine struct {
 	loop    []looped
 	looping bool
 
-	out Output
+	out      Output
+	counters Counters
 }
 
 // looped is an item that stays in this process.
@@ -220,6 +221,8 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 	if m.keeper == nil || e.Office == OfficeDeciding { // else what was decided may not act now
 		e.Items, p.pending = p.pending, nil
 	}
+	m.counters.Envelopes++
+	m.counters.Items += uint64(len(e.Items))
 	if len(e.Items) > 0 {
 		p.seqOut++
 		if m.keeper != nil {

@@ -44,3 +44,9 @@ func (b *member) stopArrivals() {}
 func (b *member) drainWithin(time.Duration) {}
 
 func (b *member) refuseWaiters() {}
+
+// stats is the state of the core by which this member decides alone, if it does.
+func (b *member) stats() (s admission.Stats, ok bool) { return s, false }
+
+// shares are the own shares of ranks, most at most.
+func (b *member) shares(most int) []ShareView { return nil }

@@ -54,10 +54,15 @@ type Status struct {
 	StoreWritten time.Duration `json:"store_written_ns"`
 	StoreError   string        `json:"store_error,omitempty"`
 	StoreWrites  uint64        `json:"store_writes"`
+	// Shares are this member's, some at most, by which it decides without a keeper.
+	Shares   []ShareView `json:"shares"`
+	Counters Counters    `json:"-"`
 	// View is the keeper's, ViewAge how old it is.
 	View    *ClusterView  `json:"cluster,omitempty"`
 	ViewAge time.Duration `json:"view_age_ns"`
 }
 
 // Status tells what this member knows.
-func (m *Machine) Status() Status { return Status{Self: m.o.Self, Promised: m.election.promised} }
+func (m *Machine) Status() Status {
+	return Status{Self: m.o.Self, Promised: m.election.promised, Shares: m.member.shares(maxShareViews), Counters: m.counters}
+}

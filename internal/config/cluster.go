@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +19,7 @@ import (
 // Cluster makes the process a member of a gate that several routers share.
 type Cluster struct {
 	URL    StoreURL `yaml:"cluster" help:"Store in which the routers of a cluster find each other, which makes this router a member: etcd://HOST:PORT,HOST:PORT (etcds with TLS), redis://HOST:PORT or valkey://HOST:PORT (rediss with TLS), or kubernetes://NAMESPACE for a Lease there. User and password stand in the URL; give it by the environment then, which is not in the process list. Without it the router is alone, and every limit is its own."`
-	Name   string   `yaml:"cluster_name" default:"sluice" onlywith:"cluster" help:"Name of the cluster. Routers with the same name in the same store share one gate. 1 to 63 of A-Z a-z 0-9 _ . -; with kubernetes:// the name of the Lease, in lower case."`
+	Name   string   `yaml:"cluster_name" default:"sluice" onlywith:"cluster" help:"Name of the cluster. Routers with the same name in the same store share one gate. 1 to 63 lowercase letters, digits and -; with kubernetes:// it is the name of the Lease."`
 	Listen string   `yaml:"cluster_listen" default:"127.0.0.1:0" onlywith:"cluster" help:"HOST:PORT on which to serve the other members; port 0: any free port. Other than on the loopback interface it needs cluster_secret_file or cluster_tls_cert_file."`
 	// Advertise is empty for the address that is listened on. Its port may be 0.
 	Advertise  string        `yaml:"cluster_advertise" defaultdoc:"the address of cluster_listen" onlywith:"cluster" help:"HOST:PORT at which the others reach this member, and its name: it should be the same after a restart. Port 0: that of cluster_listen. Required if cluster_listen is on all interfaces."`
@@ -89,12 +88,6 @@ func (u *StoreURL) UnmarshalText(text []byte) error {
 // String is the URL without what may be secret: user, password and query.
 func (u StoreURL) String() string { return redactWorker(string(u)) }
 
-// Scheme is the kind of the store.
-func (u StoreURL) Scheme() string {
-	scheme, _, _ := strings.Cut(string(u), "://")
-	return scheme
-}
-
 // checkHostPort checks an address. The error goes on after the address.
 func checkHostPort(s string, zero bool) error {
 	host, port, err := net.SplitHostPort(s)
@@ -118,8 +111,6 @@ const (
 	worldReadable    = 0o004
 )
 
-var clusterName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
-
 // checkCluster refuses what cannot be a member, and options of a cluster without one.
 func (l *loader) checkCluster() {
 	const url = "cluster.cluster"
@@ -136,12 +127,8 @@ func (l *loader) checkCluster() {
 		return
 	}
 	const name = "cluster.cluster_name"
-	switch {
-	case !l.good(name):
-	case !clusterName.MatchString(c.Name):
-		l.blame(name, "must be 1 to 63 of A-Z a-z 0-9 _ . -, with a letter or digit at both ends")
-	case c.URL.Scheme() == "kubernetes" && (strings.ToLower(c.Name) != c.Name || strings.Contains(c.Name, "_")):
-		l.blame(name, "must be in lower case and without _ with a store in Kubernetes: a Lease gets this name")
+	if l.good(name) && !namespaceName.MatchString(c.Name) { // one rule, so that a cluster can move to another store
+		l.blame(name, "must be 1 to 63 lowercase letters, digits and -, with a letter or digit at both ends")
 	}
 	l.checkClusterTimes()
 	l.checkClusterAddresses()
