@@ -180,6 +180,16 @@ func WorkersUnavailable(model, role string, a AdmissionInfo, retry time.Duration
 	return e
 }
 
+// GateUnavailable is 503 gate_unavailable: no member of the cluster decides for all, and
+// this one may not decide alone, or has no share of the workers that could serve the
+// request.
+func GateUnavailable(a AdmissionInfo, retry time.Duration) *Error {
+	e := refused(http.StatusServiceUnavailable, "gate_unavailable", a, retry)
+	e.Type = typeServer
+	e.Message = "the routers of the cluster have no one among them that decides for all (see GET /cluster), and this one may not start the request alone" + e.again()
+	return e
+}
+
 // UpstreamFailed is 502 upstream_failed: the engine could not be reached, broke off
 // before an answer, or sent something that is not an answer. role is "prefill", "decode" or
 // ""; reason must not hold addresses or keys; cause goes to the log.

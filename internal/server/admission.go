@@ -25,6 +25,7 @@ type (
 		Unknown      uint64           `json:"unknown_classes"`
 		Missed       uint64           `json:"missed_events"`
 		Reload       *ReloadState     `json:"reload,omitempty"`
+		Cluster      *gateOfDoc       `json:"cluster,omitempty"`
 	}
 	limitsDoc struct {
 		PrefillSlots    int   `json:"prefill_max_inflight_requests_per_worker"`
@@ -176,9 +177,9 @@ func (q *request) admission() {
 		state := r.State()
 		reload = &state
 	}
-	st := q.s.opts.Gate.Snapshot()
+	st, of := q.gateStats()
 	doc := admissionDoc{
-		Reload: reload,
+		Reload: reload, Cluster: of,
 		Limits: limitsDoc{
 			PrefillSlots: st.Limits.PrefillSlots, QueueSize: st.Limits.QueueSize, QueueTimeoutMS: ms(st.Limits.QueueTimeout),
 			MaxWaitingBytes: st.Limits.MaxWaitingBytes, GuardMS: ms(st.Limits.StarvationGuard),

@@ -28,6 +28,8 @@ const (
 	reasonNoWorker      = "worker_not_found"
 	reasonWorkerLeaving = "worker_leaving"
 	reasonNoModel       = "model_not_found"
+	reasonNoCluster     = "no_cluster"
+	reasonClusterState  = "cluster_state"
 	reasonTooManyFiles  = "too_many_connections"
 	reasonInternal      = "internal_error"
 	reasonNotReady      = "not_ready"
@@ -39,6 +41,9 @@ const (
 	codeWorkerNotFound  = "worker_not_found"
 	codeWorkerLeaving   = "worker_leaving"
 	codeEncoding        = "unsupported_encoding"
+	codeNoCluster       = "no_cluster"
+	codeClusterState    = "cluster_state"
+	codeMemberNotFound  = "member_not_found"
 	codeBodyTimeout     = "request_timeout"
 	codeTooManyFiles    = "too_many_connections"
 	tooManyRetryAfter   = time.Second

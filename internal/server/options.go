@@ -39,6 +39,8 @@ type Options struct {
 	Reload Reloader
 	// Sources are where workers are declared, for GET /workers. Nil: there are none.
 	Sources *discovery.Manager
+	// Cluster makes the gate one of several routers. Nil: this one is alone.
+	Cluster Cluster
 }
 
 const (

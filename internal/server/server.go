@@ -127,7 +127,8 @@ const (
 	pathMetrics         = "/metrics" // on a port of its own
 )
 
-// newRoutes is the table of all paths but /workers/{id} and below, /v1/models/{id} and /v1/responses/{id}.
+// newRoutes is the table of all paths but /workers/{id} and below, /v1/models/{id}, /v1/responses/{id}
+// and /cluster/members/{name}/ended.
 func (s *Server) newRoutes() map[string]*route {
 	get := func(name string, a access, serve func(*request)) *route {
 		return &route{name: name, access: map[string]access{http.MethodGet: a}, allow: []string{http.MethodGet, http.MethodHead}, serve: serve}
@@ -160,6 +161,9 @@ func (s *Server) newRoutes() map[string]*route {
 		"/readiness": probe((*request).ready),
 
 		pathKVMatch: {name: "kv_match", access: map[string]access{http.MethodPost: admin}, allow: []string{http.MethodPost}, serve: (*request).kvMatch},
+
+		pathCluster:  watched(get("cluster", readOnly, (*request).cluster)),
+		pathHandOver: handOverRoute,
 
 		"/admission":        watched(get("admission", readOnly, (*request).admission)),
 		"/admission/reload": {name: "reload", access: map[string]access{http.MethodPost: admin}, allow: []string{http.MethodPost}, serve: (*request).reload},
@@ -218,6 +222,9 @@ func (s *Server) match(path string) *route {
 			return drainRoute
 		}
 		return workerRoute
+	}
+	if _, ok := endedMember(path); ok {
+		return endedRoute
 	}
 	if id, ok := strings.CutPrefix(path, pathModels+"/"); ok && id != "" {
 		return modelRoute
