@@ -36,3 +36,7 @@ func (e *election) handOver() {}
 func (e *election) leave() {}
 
 func (e *election) ended(string) error { return nil }
+
+// renewed is when the last successful write of the record as this member's own began, for
+// as long as this member is the keeper; negative: there was none.
+func (e *election) renewed() admission.Instant { return -1 }

@@ -117,7 +117,7 @@ const (
 	ItemMoved                         // answers ItemMove: Granted, Decode
 	ItemRows                          // *Rows: ranks of the table
 	ItemShares                        // *Shares
-	ItemHold                          // *HoldOf (nil: it holds nothing): to the standby
+	ItemHold                          // *HoldOf (as granted, or moved), or Op and Amount (a step of that): to the standby
 	ItemHolds                         // *Holds: all holds, to a new standby
 	ItemStatus                        // *ClusterView: what members tell operators
 )
@@ -175,6 +175,8 @@ type Grant struct {
 	Queued bool
 	Lacked admission.Resource
 	Choice admission.Choice
+	// Tokens and Blocks are what was booked.
+	Tokens, Blocks int64
 }
 
 // Refused is a refusal, and what the ticket is told beside.
@@ -186,10 +188,11 @@ type Refused struct {
 
 // HoldOf is what a granted ticket holds.
 type HoldOf struct {
-	Ask                                     Ask // what the booking follows from
+	Ask                                     *Ask // what was asked for; its times do not count
 	HoldsPrefill, HoldsDecode, DecodeActive bool
 	FirstToken                              bool
-	Grown                                   int64
+	Tokens, Blocks                          int64         // booked by the grant, or by the move
+	Grown                                   int64         // blocks since
 	Age                                     time.Duration // of the grant
 	Class                                   string
 }
@@ -237,8 +240,9 @@ type Report struct {
 	// Known are the members that it knows of, Ended those that it knows to have ended.
 	Known []Member
 	Ended []Incarnation
-	// Shares is what it obeys.
+	// Shares is what it obeys, Fallback what it does without a keeper.
 	Shares        Shares
+	Fallback      Fallback
 	Rows          *Rows // its copy of the table
 	Configuration *Configuration
 	Documents     *Documents

@@ -34,3 +34,22 @@ func (k *keeper) took(*peer, uint64) {}
 
 // stats is the state of the core; ok is false before the gate is open.
 func (k *keeper) stats() (s admission.Stats, ok bool) { return s, false }
+
+// What the election tells the keeper, and asks it.
+
+// join tells of a member that asks to be listed and may be.
+func (k *keeper) join(Member) {}
+
+// wanted is the list that the record is to have: the members, by seat, this one among them.
+// The election writes the record anew when it differs from what was written last.
+func (k *keeper) wanted() []Member { return nil }
+
+// listed tells that the store has this list.
+func (k *keeper) listed([]Member) {}
+
+// ended tells that a member is proven to have ended: what it held and asked for is released.
+func (k *keeper) ended(Incarnation) {}
+
+// stop ends deciding for good, before the office is handed over, and returns the soft state
+// of the core.
+func (k *keeper) stop() (soft []byte) { return nil }
