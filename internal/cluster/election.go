@@ -40,3 +40,18 @@ func (e *election) ended(string) error { return nil }
 // renewed is when the last successful write of the record as this member's own began, for
 // as long as this member is the keeper; negative: there was none.
 func (e *election) renewed() admission.Instant { return -1 }
+
+// valid tells whether this member, as the keeper, may decide now: within the lease, less
+// the margin, the store or all listed members confirmed it.
+func (e *election) valid() bool { return false }
+
+// hears tells whether the keeper of the promised epoch is in office, as was heard lately;
+// this member itself, when it is the keeper.
+func (e *election) hears() bool { return false }
+
+// lastHeard is when a keeper of the promised epoch in office was last heard, by an envelope
+// that answered a recent one of this member's; negative: never.
+func (e *election) lastHeard() admission.Instant { return -1 }
+
+// hasEnded tells whether a member is proven to have ended.
+func (e *election) hasEnded(Incarnation) bool { return false }

@@ -14,9 +14,11 @@ type Envelope struct {
 	// it received from it. They tell who answers, whatever the epoch.
 	Stamp, Echo uint64
 	// Epoch is what the sender has promised, its own when it is the keeper. Office is what
-	// it may do now, in that case.
+	// it may do now, in that case; Heard: the keeper of Epoch is in office, as the sender
+	// heard lately.
 	Epoch  Epoch
 	Office Office
+	Heard  bool
 
 	// Items are in order. Those between a member and its keeper belong to a Session, which
 	// the member opens with its report; Seq numbers the envelopes of a session that have

@@ -211,7 +211,7 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 	p.lastSent, p.ackNow = m.now, false
 	e := &Envelope{
 		From: m.o.Self.Incarnation, To: to, Stamp: p.stamp, Echo: p.echo,
-		Epoch: m.election.promised, Session: p.session, Ack: p.seqIn,
+		Epoch: m.election.promised, Heard: m.election.hears(), Session: p.session, Ack: p.seqIn,
 		Control: p.control,
 	}
 	p.control = nil
@@ -249,13 +249,15 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 		p.echo = e.Stamp
 	}
 	p.fresh = -1
-	if t, ok := p.sent.at(e.Echo); ok && e.Echo > 0 {
+	if t, ok := p.sent.at(e.Echo); ok && e.Echo > 0 && e.Echo <= p.stamp {
 		p.fresh = t
 		if !p.everHere || t > p.answered {
 			p.answered, p.everHere = t, true
 		}
 	}
-	p.epoch = e.Epoch
+	if e.Epoch.Compare(p.epoch) > 0 { // what it promised before may come late
+		p.epoch = e.Epoch
+	}
 	for i := range e.Control {
 		m.election.control(p, &e.Control[i])
 	}

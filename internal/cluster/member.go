@@ -45,6 +45,10 @@ func (b *member) drainWithin(time.Duration) {}
 
 func (b *member) refuseWaiters() {}
 
+// isStandby tells whether this member is told of all holds by the keeper of the promised
+// epoch; it stands first.
+func (b *member) isStandby() bool { return false }
+
 // stats is the state of the core by which this member decides alone, if it does.
 func (b *member) stats() (s admission.Stats, ok bool) { return s, false }
 
