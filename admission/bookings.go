@@ -67,8 +67,18 @@ func (lg *ledger) endTokens(t *Ticket) bool {
 	return true
 }
 
-// endPrefill ends the prefill slot, units and tokens of t, if it still has them.
+// endPrefill is dropPrefill, and counts how long the hold lasted.
 func (lg *ledger) endPrefill(now Instant, t *Ticket) bool {
+	if !lg.dropPrefill(t) {
+		return false
+	}
+	t.Prefill.meter(now)
+	lg.queues.endRun(now, t, PrefillLeg)
+	return true
+}
+
+// dropPrefill ends the prefill slot, units and tokens of t, if it still has them.
+func (lg *ledger) dropPrefill(t *Ticket) bool {
 	if !t.holdsPrefill {
 		return false
 	}
@@ -81,8 +91,6 @@ func (lg *ledger) endPrefill(now Instant, t *Ticket) bool {
 	lg.unprobe(t, r, PrefillLeg)
 	r.check()
 	lg.index.refresh(r, 0)
-	r.meter(now)
-	lg.queues.endRun(now, t, PrefillLeg)
 	return true
 }
 
@@ -100,19 +108,27 @@ func (lg *ledger) StartDecode(t *Ticket) {
 	r.check()
 }
 
-// endDecode ends the decode holds of t, and the prefill tokens it has there.
+// endDecode is dropAnswer, and counts how long the hold lasted.
 func (lg *ledger) endDecode(now Instant, t *Ticket) bool {
+	if !lg.dropAnswer(t) {
+		return false
+	}
+	t.Decode.meter(now)
+	lg.queues.endRun(now, t, DecodeLeg)
+	return true
+}
+
+// dropAnswer ends the decode holds of t, if it still has them, and the prefill tokens it has
+// there.
+func (lg *ledger) dropAnswer(t *Ticket) bool {
 	if !t.holdsDecode {
 		return false
 	}
-	r := t.Decode
 	if t.Prefill == nil {
-		r.tokens -= t.tokens
+		t.Decode.tokens -= t.tokens
 		t.tokens = 0
 	}
 	lg.dropDecode(t)
-	r.meter(now)
-	lg.queues.endRun(now, t, DecodeLeg)
 	return true
 }
 

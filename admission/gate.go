@@ -52,6 +52,7 @@ type Gate struct {
 	// immutable
 	clock    Clock
 	observer Observer
+	remote   *remoteGate // nil: the core decides
 
 	mu sync.Mutex
 	// guarded by mu
@@ -216,6 +217,9 @@ func (g *Gate) publish() {
 // *Refusal, or ctx's error when the caller gave up. After
 // an error t holds nothing.
 func (g *Gate) Acquire(ctx context.Context, t *Ticket) error {
+	if g.remote != nil {
+		return g.remote.acquire(ctx, t)
+	}
 	now, out := g.enter()
 	t.gate = g
 	g.core.Arrive(now, t, &out)
@@ -286,12 +290,17 @@ func (g *Gate) cancel(t *Ticket) bool {
 
 // StartDecode tells that the decode leg was sent.
 func (t *Ticket) StartDecode() {
-	if t.gate == nil {
+	g := t.gate
+	if g == nil {
 		return
 	}
-	t.gate.mu.Lock()
-	t.gate.core.StartDecode(t)
-	t.gate.mu.Unlock()
+	if g.remote != nil {
+		g.remote.startDecode(t)
+		return
+	}
+	g.mu.Lock()
+	g.core.StartDecode(t)
+	g.mu.Unlock()
 }
 
 // EndPrefill gives the prefill slot back: the last prefill leg is over. It may
@@ -299,6 +308,10 @@ func (t *Ticket) StartDecode() {
 func (t *Ticket) EndPrefill() {
 	g := t.gate
 	if g == nil {
+		return
+	}
+	if g.remote != nil {
+		g.remote.endPrefill(t)
 		return
 	}
 	now, out := g.enter()
@@ -313,6 +326,10 @@ func (t *Ticket) EndDecode() {
 	if g == nil {
 		return
 	}
+	if g.remote != nil {
+		g.remote.endDecode(t)
+		return
+	}
 	now, out := g.enter()
 	g.core.EndDecode(now, t, &out)
 	g.unlockAndDeliver(out)
@@ -323,6 +340,10 @@ func (t *Ticket) EndDecode() {
 func (t *Ticket) Release() {
 	g := t.gate
 	if g == nil {
+		return
+	}
+	if g.remote != nil {
+		g.remote.release(t)
 		return
 	}
 	now, out := g.enter()
@@ -339,6 +360,9 @@ func (t *Ticket) Close() {
 		return
 	}
 	t.ended = true
+	if t.gate != nil && t.gate.remote != nil {
+		t.gate.remote.forget(t)
+	}
 	for _, target := range [...]*Target{t.Target, t.Instead} {
 		if target != nil && target.gate != nil {
 			g := target.gate
@@ -356,6 +380,10 @@ func (t *Ticket) FirstToken() {
 	if g == nil {
 		return
 	}
+	if g.remote != nil {
+		g.remote.firstToken(t)
+		return
+	}
 	now, out := g.enter()
 	g.core.FirstToken(now, t, &out)
 	g.unlockAndDeliver(out)
@@ -366,6 +394,10 @@ func (t *Ticket) FirstToken() {
 func (t *Ticket) Grow(blocks int64) {
 	g := t.gate
 	if g == nil {
+		return
+	}
+	if g.remote != nil {
+		g.remote.grow(t, blocks)
 		return
 	}
 	now, out := g.enter()
@@ -381,6 +413,9 @@ func (t *Ticket) MoveDecode(exclude ...*Rank) bool {
 	if g == nil {
 		return false
 	}
+	if g.remote != nil {
+		return g.remote.moveDecode(t, exclude)
+	}
 	now, out := g.enter()
 	moved := g.core.MoveDecode(now, t, exclude, &out)
 	g.unlockAndDeliver(out)
@@ -389,6 +424,10 @@ func (t *Ticket) MoveDecode(exclude ...*Rank) bool {
 
 // Apply makes fleet changes take effect together; see [Core.Apply].
 func (g *Gate) Apply(changes ...Change) {
+	if g.remote != nil {
+		g.remote.apply(changes)
+		return
+	}
 	g.step(func(now Instant, out *[]*Ticket) {
 		g.core.Apply(now, changes, out)
 		if !onlyReports(changes) {
@@ -406,23 +445,23 @@ func (g *Gate) UsesReports(role Role) bool {
 
 // SetLimits changes the bounds; see [Core.SetLimits].
 func (g *Gate) SetLimits(l Limits) {
-	g.step(func(now Instant, out *[]*Ticket) { g.core.SetLimits(now, l, out) })
+	g.configured(StepSetLimits, func(now Instant, out *[]*Ticket) { g.core.SetLimits(now, l, out) })
 }
 
 // SetClasses changes the policy classes, whole; see [Core.SetClasses]. Nil is
 // the one synthetic class.
 func (g *Gate) SetClasses(cs *Classes) {
-	g.step(func(now Instant, out *[]*Ticket) { g.core.SetClasses(now, cs, out) })
+	g.configured(StepSetClasses, func(now Instant, out *[]*Ticket) { g.core.SetClasses(now, cs, out) })
 }
 
 // Reload puts settings in force, in one step; see [Core.Reload].
 func (g *Gate) Reload(s Settings) {
-	g.step(func(now Instant, out *[]*Ticket) { g.core.Reload(now, s, out) })
+	g.configured(StepReload, func(now Instant, out *[]*Ticket) { g.core.Reload(now, s, out) })
 }
 
 // SetRejectThresholds changes the router-wide reject thresholds.
 func (g *Gate) SetRejectThresholds(h RejectThresholds) {
-	g.step(func(now Instant, out *[]*Ticket) { g.core.SetRejectThresholds(now, h, out) })
+	g.configured(StepSetReject, func(now Instant, out *[]*Ticket) { g.core.SetRejectThresholds(now, h, out) })
 }
 
 // RejectThresholds returns those in force.
@@ -450,6 +489,11 @@ func (g *Gate) NeedsCapacity(role Role) bool {
 // PoolLoad returns what the ranks of a pool hold together; the zero value when
 // no rank serves the model.
 func (g *Gate) PoolLoad(model string, role Role) PoolLoad {
+	if g.remote != nil {
+		if l, known := g.remote.PoolLoad(model, role); known {
+			return l
+		}
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if m := g.core.models[model]; m != nil {
@@ -469,13 +513,19 @@ func (g *Gate) NoWorkerWait() (wait time.Duration, stopping bool) {
 // StopArrivals refuses new requests from now on; see [Core.StopArrivals].
 func (g *Gate) StopArrivals() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.core.StopArrivals()
+	g.mu.Unlock()
+	if g.remote != nil {
+		g.remote.StopArrivals()
+	}
 }
 
 // DrainWithin refuses those who cannot start within d; see [Core.DrainWithin]. It
 // returns how many waiters that were.
 func (g *Gate) DrainWithin(d time.Duration) (refused int) {
+	if g.remote != nil {
+		return g.remote.DrainWithin(d)
+	}
 	g.step(func(now Instant, out *[]*Ticket) {
 		g.core.DrainWithin(now, d, out)
 		for _, t := range *out {
@@ -488,4 +538,9 @@ func (g *Gate) DrainWithin(d time.Duration) (refused int) {
 }
 
 // RefuseWaiters ends every wait; see [Core.RefuseWaiters].
-func (g *Gate) RefuseWaiters() { g.step(g.core.RefuseWaiters) }
+func (g *Gate) RefuseWaiters() {
+	g.step(g.core.RefuseWaiters)
+	if g.remote != nil {
+		g.remote.RefuseWaiters()
+	}
+}

@@ -54,22 +54,6 @@ func (w *world) decided(t *rapid.T, a Answer, but uint64, arrived bool) (decided
 	return decided
 }
 
-// written writes fleet changes down.
-func written(changes []Change) (all []FleetChange) {
-	for _, ch := range changes {
-		x := FleetChange{Op: ch.Op, Rank: ch.Rank.ref(), State: ch.State, Attributes: ch.Attributes, Report: ch.Report}
-		if ch.Op == AddRank {
-			spec := specOf(ch.Rank)
-			x.Add = &spec
-		}
-		if ch.Other != nil {
-			x.Other = ch.Other.ref()
-		}
-		all = append(all, x)
-	}
-	return all
-}
-
 // rebuild goes on with a fresh core that is told what the old one knew.
 func (w *world) rebuild(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "rebuild") < 3 {

@@ -33,6 +33,12 @@ type Request struct {
 
 	Bypass  *BypassRule
 	Instead *TargetSpec
+
+	// Predicate is a number of what Target and Instead ask for: requests of one gate that
+	// have the same number, which is not 0, ask for the same. It is not written down.
+	Predicate uint64 `json:"-"`
+	// Origin is whose request it is; see StepSetMask.
+	Origin uint64 `json:",omitempty"`
 }
 
 // RequestHint is a [Hint].
@@ -414,7 +420,20 @@ func requestOf(t *Ticket) Request {
 		s := t.Instead.specification()
 		r.Instead = &s
 	}
+	r.Predicate = t.predicate()
 	return r
+}
+
+// predicate is a number of what t may be placed on; see Request.
+func (t *Ticket) predicate() uint64 {
+	n := t.Target.number
+	if t.Instead == nil && n>>32 == 0 {
+		return n
+	}
+	if t.Instead == nil || (n|t.Instead.number)>>32 != 0 {
+		return 0
+	}
+	return n | t.Instead.number<<32
 }
 
 // specification is what the target was resolved from, with the model that serves it.

@@ -36,8 +36,9 @@ type rankIndex struct {
 
 	fewRanks [maxParks]*Rank // memory
 
-	pinned map[targetKey]*Target
-	idle   []*Target // interned targets without users, the oldest first
+	pinned  map[targetKey]*Target
+	targets uint64    // made so far
+	idle    []*Target // interned targets without users, the oldest first
 
 	prefillThresholds []*prefillThreshold
 	blockThresholds   []*blockThreshold
@@ -53,6 +54,11 @@ type rankIndex struct {
 // ranked tells whether some ranks of a pool may go before others.
 func (ix *rankIndex) ranked(p *pool) bool { return len(ix.priorities) > 1 || p.warmUp.n > 0 }
 
+func (ix *rankIndex) nextTarget() uint64 {
+	ix.targets++
+	return ix.targets
+}
+
 // model returns the pools of a name, making them when they are new.
 func (ix *rankIndex) model(name string) *model {
 	if m := ix.models[name]; m != nil {
@@ -66,7 +72,7 @@ func (ix *rankIndex) model(name string) *model {
 		m.pools[role] = p
 	}
 	for s := range onPrefillOnly + 1 {
-		m.targets[s] = &Target{model: m, shape: s, free: true}
+		m.targets[s] = &Target{model: m, shape: s, free: true, number: ix.nextTarget()}
 	}
 	ix.models[name] = m
 	at, _ := slices.BinarySearchFunc(ix.modelsByName, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })

@@ -216,18 +216,18 @@ func (c *Core) String() string {
 // Snapshot describes the gate's state and why its queues do not move; see
 // [Core.Snapshot].
 func (g *Gate) Snapshot() Stats {
-	now := g.clock.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.core.Snapshot(max(now, g.last))
+	if g.remote != nil {
+		return g.remote.snapshot()
+	}
+	return g.local((*Core).Snapshot)
 }
 
 // Stats describes the gate's state, but for ClassStats.Short and HeldUp.
 func (g *Gate) Stats() Stats {
-	now := g.clock.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.core.Stats(max(now, g.last))
+	if g.remote != nil {
+		return g.remote.stats()
+	}
+	return g.local((*Core).Stats)
 }
 
 // RankStats returns what one rank holds now, whether or not it is still
@@ -238,10 +238,13 @@ func (g *Gate) RankStats(r *Rank) RankStats {
 	return rankStats(g.core, r)
 }
 
-// Waiting returns the number of requests that wait.
+// Waiting returns the number of requests that wait in this process.
 func (g *Gate) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.remote != nil {
+		return g.remote.waiting
+	}
 	return g.core.waiting
 }
 

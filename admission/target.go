@@ -23,6 +23,7 @@ type Target struct {
 	gate     *Gate // of targets that are not free and that a gate resolved
 	topology Topology
 	prefers  bool
+	number   uint64 // no other target of the gate has it
 
 	// partners are the pairing groups, or with TopologyRequired the domains, of the ranks
 	// that may run each leg; see MayUse. Each set is replaced, never changed.
@@ -245,7 +246,7 @@ func (ix *rankIndex) intern(m *model, s TargetSpec) *Target {
 	key := targetKey{model: m, shape: s.Shape, pins: s.Pins, rest: s.rest()}
 	t := ix.pinned[key]
 	if t == nil {
-		t = &Target{model: m, shape: s.Shape, pins: s.Pins, key: key, spec: s.clone(), topology: s.Topology}
+		t = &Target{model: m, shape: s.Shape, pins: s.Pins, key: key, spec: s.clone(), topology: s.Topology, number: ix.nextTarget()}
 		if t.shape != Disaggregated {
 			t.topology = TopologyAny
 		}

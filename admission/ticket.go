@@ -84,6 +84,7 @@ type Ticket struct {
 	prev, next  *Ticket // of the target's waiters
 	matched     *Target // by the last call of Matcher
 
+	extra   *extraTicket // of one that is decided about elsewhere, or that a Port drives
 	choice  Choice
 	hintsAt Instant // when hints were handed in, or asked for, last
 	// By AffinityWait: for how long it has declined ranks, but for the time since declinesAt,

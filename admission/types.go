@@ -164,6 +164,9 @@ const (
 	ClassQueueFull
 	// AllOverloaded: every candidate is over a reject threshold.
 	AllOverloaded
+	// GateUnavailable: of several routers that share one gate nobody decides, or this one
+	// has to decide alone and has no share of any rank that could serve the request.
+	GateUnavailable
 	numReasons
 )
 
@@ -203,6 +206,8 @@ func (r Reason) String() string {
 		return "class_queue_full"
 	case AllOverloaded:
 		return "all_overloaded"
+	case GateUnavailable:
+		return "gate_unavailable"
 	}
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
@@ -363,6 +368,8 @@ func (r *Refusal) Error() string {
 		return "a retry could not be placed"
 	case Draining:
 		return "the router is shutting down"
+	case GateUnavailable:
+		return "none of the routers that share the admission gate can decide now"
 	}
 	return "refused: " + r.Reason.String()
 }

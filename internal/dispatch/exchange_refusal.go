@@ -62,6 +62,9 @@ func (x *exchange) refusal(r *admission.Refusal) *failure {
 	case admission.Draining:
 		f.reason = reasonDraining
 		f.local = openai.Draining()
+	case admission.GateUnavailable:
+		f.reason = reasonGate
+		f.local = openai.GateUnavailable(info, r.RetryAfter)
 	default:
 		f.reason, f.err = reasonNoWorkers, nil // the message says more
 		f.local = openai.WorkersUnavailable(x.call.Peeked.Model, x.missingRole(), info, r.RetryAfter)

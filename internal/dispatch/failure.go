@@ -39,6 +39,7 @@ const (
 	reasonDeadline       = "queue_deadline_exceeded"
 	reasonNoWorkers      = "no_available_workers"
 	reasonDraining       = "draining"
+	reasonGate           = "gate_unavailable"
 	reasonBadRequest     = "invalid_request"
 	reasonNoModel        = "model_not_found"
 	reasonNoRoute        = "route_not_found"
