@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-router/sluice/test/process"
 )
 
 // adminToken is that of an account that may do everything.
@@ -34,12 +36,12 @@ type Cluster struct {
 	net         string // the first two numbers of all addresses: "127.90"
 	lock        net.Listener
 	certs       *certificates
-	etcd        *Process
+	etcd        *process.Process
 	etcdURL     string
 	mu          sync.Mutex
-	servers     []*APIServer // guarded by mu
-	finished    bool         // guarded by mu
-	controllers *Process     // nil without them; guarded by mu
+	servers     []*APIServer     // guarded by mu
+	finished    bool             // guarded by mu
+	controllers *process.Process // nil without them; guarded by mu
 }
 
 // StartCluster starts etcd and one API server. All it writes is in dir.
@@ -62,7 +64,7 @@ func StartCluster(ctx context.Context, bin Binaries, dir string) (_ *Cluster, er
 	}
 	c.etcdURL = "http://" + c.address(0, 1) + ":2379"
 	peer := "http://" + c.address(0, 1) + ":2380"
-	c.etcd, err = StartProcess(dir, "etcd", []string{"PATH=" + os.Getenv("PATH")}, bin.Etcd,
+	c.etcd, err = process.Start(dir, "etcd", []string{"PATH=" + os.Getenv("PATH")}, bin.Etcd,
 		"--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", c.etcdURL, "--advertise-client-urls", c.etcdURL,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	if err != nil {
@@ -122,7 +124,7 @@ type APIServer struct {
 	cluster *Cluster
 	name    string
 	port    int
-	process *Process
+	process *process.Process
 }
 
 // AddServer starts one more API server on the same etcd and waits until it is ready.
@@ -144,7 +146,7 @@ func (c *Cluster) AddServer(ctx context.Context) (*APIServer, error) {
 func (s *APIServer) Start(ctx context.Context) error {
 	dir := s.cluster.Dir
 	var err error
-	s.process, err = StartProcess(dir, s.name, []string{"PATH=" + os.Getenv("PATH")}, s.cluster.bin.APIServer,
+	s.process, err = process.Start(dir, s.name, []string{"PATH=" + os.Getenv("PATH")}, s.cluster.bin.APIServer,
 		"--etcd-servers="+s.cluster.etcdURL,
 		"--bind-address="+s.cluster.address(0, 1), "--secure-port="+strconv.Itoa(s.port),
 		"--endpoint-reconciler-type=none",

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/sluice-router/sluice/test/process"
 )
 
 // controllersPort is where the controllers say how they are.
@@ -21,7 +23,7 @@ func (c *Cluster) StartControllers(ctx context.Context) error {
 	if err := c.Server(0).WriteKubeconfig(kubeconfig, "default", adminToken); err != nil {
 		return err
 	}
-	p, err := StartProcess(c.Dir, "controllers", []string{"PATH=" + os.Getenv("PATH")}, c.bin.Controllers,
+	p, err := process.Start(c.Dir, "controllers", []string{"PATH=" + os.Getenv("PATH")}, c.bin.Controllers,
 		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--controllers=deployment-controller,replicaset-controller,statefulset-controller",
 		"--leader-elect=false", "--bind-address="+c.address(0, 1), "--secure-port="+strconv.Itoa(controllersPort),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-router/sluice/internal/sim"
+	"github.com/sluice-router/sluice/test/process"
 )
 
 // adminPort is where an engine that is a process serves the simulator's admin API.
@@ -36,7 +37,7 @@ func (n *Node) startEngine(p *Pod, address string, port int) (engine, error) {
 		}
 		argv := append([]string{n.cluster.bin.Sluice, "sim"}, p.Spec.Containers[0].Args...)
 		argv = append(argv, "--host", address, "--port", strconv.Itoa(port), "--admin", net.JoinHostPort(address, strconv.Itoa(adminPort)))
-		proc, err := StartProcess(n.cluster.Dir, "pod-"+p.Metadata.UID, []string{"PATH=" + os.Getenv("PATH")}, argv...)
+		proc, err := process.Start(n.cluster.Dir, "pod-"+p.Metadata.UID, []string{"PATH=" + os.Getenv("PATH")}, argv...)
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +49,7 @@ func (n *Node) startEngine(p *Pod, address string, port int) (engine, error) {
 }
 
 // processEngine is "sluice sim" with one worker.
-type processEngine struct{ p *Process }
+type processEngine struct{ p *process.Process }
 
 func (e processEngine) ended() <-chan struct{} { return e.p.Done() }
 func (e processEngine) terminate()             { _ = e.p.Signal(syscall.SIGTERM) } // or it has ended

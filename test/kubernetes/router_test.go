@@ -14,11 +14,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-router/sluice/test/process"
 )
 
 // router is a running "sluice serve" that finds its workers in Kubernetes.
 type router struct {
-	*Process
+	*process.Process
 	t       testing.TB
 	addr    string // host:port of the clients' listener
 	metrics string // of the other one
@@ -48,7 +50,7 @@ func startRouterAs(t testing.TB, prefix, env []string, flags ...string) *router 
 		"--prometheus-host", cluster.address(0, 1), "--prometheus-port", "0", "--log-json",
 		"--service-discovery", "--service-discovery-port", "http")
 	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
-	p, err := StartProcess(t.TempDir(), name, append(env, "PATH="+os.Getenv("PATH")), append(argv, flags...)...)
+	p, err := process.Start(t.TempDir(), name, append(env, "PATH="+os.Getenv("PATH")), append(argv, flags...)...)
 	must(t, err)
 	r := &router{Process: p, t: t}
 	t.Cleanup(r.finish)
@@ -71,7 +73,7 @@ func startRouterAs(t testing.TB, prefix, env []string, flags ...string) *router 
 // lines are those of the log that contain a text.
 func (r *router) lines(text string) []string {
 	r.t.Helper()
-	b, err := os.ReadFile(r.log)
+	b, err := os.ReadFile(r.Log())
 	must(r.t, err)
 	var out []string
 	for line := range strings.Lines(string(b)) {

@@ -3,7 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"sync"
 )
 
@@ -93,20 +93,23 @@ func (s *memoryStore) Write(ctx context.Context, value []byte, revision string) 
 	return s.of.record.Revision, nil
 }
 
-var errLost = fmt.Errorf("%w: the answer was lost", ErrUnavailable)
+var (
+	errLost = Unavailable(errors.New("the answer was lost"))
+	errDown = Unavailable(errors.New("it is down"))
+)
 
 // answers needs of.mu.
 func (s *memoryStore) answers(ctx context.Context) error {
 	select {
 	case <-s.closed:
-		return fmt.Errorf("%w: the store is closed", ErrUnavailable)
+		return errClosed
 	default:
 	}
 	if err := ctx.Err(); err != nil {
-		return err
+		return Unavailable(err)
 	}
 	if s.of.down {
-		return fmt.Errorf("%w: it is down", ErrUnavailable)
+		return errDown
 	}
 	return nil
 }

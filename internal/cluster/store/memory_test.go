@@ -3,10 +3,25 @@ package store_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sluice-router/sluice/internal/cluster/store"
+	"github.com/sluice-router/sluice/internal/cluster/store/storetest"
 )
+
+func TestMemory(t *testing.T) {
+	var mu sync.Mutex
+	clusters := map[string]*store.Memory{}
+	storetest.Run(t, &storetest.Bed{Open: func(_ testing.TB, _, cluster string) store.Store {
+		mu.Lock()
+		defer mu.Unlock()
+		if clusters[cluster] == nil {
+			clusters[cluster] = &store.Memory{}
+		}
+		return clusters[cluster].Open()
+	}})
+}
 
 // A write whose answer is lost has happened; what is read afterwards tells.
 func TestMemoryLosesAnswers(t *testing.T) {

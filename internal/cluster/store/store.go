@@ -13,7 +13,8 @@ import (
 // Store keeps one record. Its methods may be called by any number of goroutines.
 //
 // A call ends within CallLimit, or earlier with its context, whatever the coordinator
-// does. Every error is one of those below, to be told with errors.Is, or the context's.
+// does. Every error is one of those below, to be told with errors.Is; that of a context
+// which has ended is ErrUnavailable and the context's.
 type Store interface {
 	// Read returns the record. A missing one is no error: its Revision is "".
 	// A record is never older than what this Store has itself written or read, unless
@@ -23,10 +24,10 @@ type Store interface {
 	// Write replaces the record if its revision is still the given one, and returns the
 	// revision of the new one. "" is that of a missing record, which is then created.
 	//
-	// With ErrConflict and ErrRefused nothing was written. With ErrUnavailable or the
-	// context's error it may have been, also later than the return: only what is read
-	// afterwards tells. Nothing is tried twice inside one call, so that ErrConflict
-	// never stands for a write of the same call.
+	// With any error but ErrUnavailable nothing was written. With that one it may have
+	// been, and may yet be, later than the return: what is read afterwards tells as far
+	// as it goes, and a write that succeeds afterwards has put an end to it. ErrConflict
+	// never stands for a change by the same call.
 	Write(ctx context.Context, value []byte, revision string) (newRevision string, err error)
 
 	// Close frees what the Store holds. Calls that run, and later ones, fail.
@@ -75,6 +76,14 @@ func NewRevision() string {
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
+
+// Unavailable makes ErrUnavailable of an error.
+func Unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
+
+// Refused makes ErrRefused of an error.
+func Refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
+
+var errClosed = Unavailable(errors.New("the store is closed"))
 
 var revisionForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 

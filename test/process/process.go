@@ -1,4 +1,6 @@
-package main
+// Package process starts programs for tests: servers that end with the test, can be frozen
+// and killed, and tell the end of what they printed.
+package process
 
 import (
 	"errors"
@@ -30,18 +32,24 @@ type start struct {
 // the kernel ends the children with the thread that started them.
 var spawner = sync.OnceValue(func() chan<- start {
 	starts := make(chan start)
-	go func() {
-		runtime.LockOSThread()
-		for s := range starts {
-			s.err <- s.cmd.Start()
-		}
-	}()
+	go spawn(starts)
 	return starts
 })
 
-// StartProcess starts a program whose output goes to dir/name.log, behind what an
+// Spawner is the function of a goroutine that stays when all processes have ended, for
+// checks of leaks.
+const Spawner = "github.com/sluice-router/sluice/test/process.spawn"
+
+func spawn(starts <-chan start) {
+	runtime.LockOSThread()
+	for s := range starts {
+		s.err <- s.cmd.Start()
+	}
+}
+
+// Start starts a program whose output goes to dir/name.log, behind what an
 // earlier one of that name has left there.
-func StartProcess(dir, name string, env []string, argv ...string) (*Process, error) {
+func Start(dir, name string, env []string, argv ...string) (*Process, error) {
 	p := &Process{name: name, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -70,6 +78,9 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // ExitCode is that of a process that has ended, -1 if a signal ended it.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
+// Log is the file of all that the process prints.
+func (p *Process) Log() string { return p.log }
+
 // Running tells whether the process lives.
 func (p *Process) Running() bool {
 	select {
@@ -87,6 +98,12 @@ func (p *Process) Signal(s syscall.Signal) error {
 	}
 	return nil
 }
+
+// Freeze stops the process where it is: its connections stay and are silent.
+func (p *Process) Freeze() error { return p.Signal(syscall.SIGSTOP) }
+
+// Thaw undoes Freeze.
+func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }
 
 // Kill ends the process at once and waits for its end.
 func (p *Process) Kill() {
