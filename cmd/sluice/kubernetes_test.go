@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-router/sluice/internal/sim"
 )
 
-// cluster is an API server with pods, as far as sluice asks it.
-type cluster struct {
+// podCluster is an API server with pods, as far as sluice asks it.
+type podCluster struct {
 	mu      sync.Mutex
 	version int
 	pods    map[string]map[string]any
@@ -25,7 +25,7 @@ type cluster struct {
 }
 
 // put stores a pod whose engine is at a URL of this machine.
-func (c *cluster) put(name, engine string, labels map[string]string, ready bool, deleteAt time.Time) {
+func (c *podCluster) put(name, engine string, labels map[string]string, ready bool, deleteAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u, err := url.Parse(engine)
@@ -48,14 +48,14 @@ func (c *cluster) put(name, engine string, labels map[string]string, ready bool,
 	c.tell(typ, pod)
 }
 
-func (c *cluster) remove(name string) {
+func (c *podCluster) remove(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tell("DELETED", c.pods[name])
 	delete(c.pods, name)
 }
 
-func (c *cluster) tell(typ string, pod map[string]any) {
+func (c *podCluster) tell(typ string, pod map[string]any) {
 	c.version++
 	b, err := json.Marshal(map[string]any{"type": typ, "object": pod})
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *cluster) tell(typ string, pod map[string]any) {
 }
 
 // setFailing also ends the watches.
-func (c *cluster) setFailing(on bool) {
+func (c *podCluster) setFailing(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failing = on
@@ -76,7 +76,7 @@ func (c *cluster) setFailing(on bool) {
 }
 
 // ServeHTTP serves lists and watches. Events that were before a watch are not shown.
-func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *podCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,9 +113,9 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // startCluster starts an API server and returns a file with its address.
-func startCluster(t *testing.T) (c *cluster, kubeconfig string) {
+func startCluster(t *testing.T) (c *podCluster, kubeconfig string) {
 	t.Helper()
-	c = &cluster{pods: map[string]map[string]any{}, more: make(chan struct{})}
+	c = &podCluster{pods: map[string]map[string]any{}, more: make(chan struct{})}
 	server := httptest.NewServer(c)
 	t.Cleanup(func() {
 		c.setFailing(true)

@@ -89,6 +89,10 @@ var metricGroups = []metricGroup{
 		[]string{"sluice_source_"},
 	},
 	{
+		"Cluster", "Several routers behind one gate (`--cluster`), as this one knows it; [cluster.md](cluster.md#metrics-and-alerts) says which to watch. Without `--cluster` there are no series.",
+		[]string{"sluice_cluster_"},
+	},
+	{
 		"Server", "The router's own resources and their limits.",
 		[]string{"sluice_buffered_", "sluice_client_", "sluice_engine_connections", "sluice_open_files_", "sluice_ready"},
 	},

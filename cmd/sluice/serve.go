@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-router/sluice/admission"
+	"github.com/sluice-router/sluice/internal/cluster"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/discovery/dns"
@@ -167,6 +168,7 @@ type router struct {
 	server     *server.Server
 	reload     reload
 	registry   *telemetry.Registry
+	member     cluster.Collector // of a cluster
 
 	hotPrefixes chan policy.HotPrefix
 }
@@ -236,7 +238,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	}
 	reg := telemetry.NewRegistry()
 	r := &router{log: log, registry: reg, hotPrefixes: hot}
-	reg.MustRegister(log, &r.reload)
+	reg.MustRegister(log, &r.reload, &r.member)
 	if cfg.Kubernetes.Enabled {
 		v, _ := built()
 		if r.kubernetes, err = kubernetes.New(kubernetes.Options{Config: cfg, UserAgent: "sluice/" + v, Log: log.Logger}); err != nil {
