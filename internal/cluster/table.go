@@ -1,38 +1,96 @@
 package cluster
 
-import "github.com/sluice-router/sluice/admission"
+import (
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+// The keeper's table has each rank once, merged from what the members observe:
+//
+//   - registered is what any member has,
+//   - draining is what any member says,
+//   - unhealthy, or its breaker open, is what no member that tried lately was served by.
+//     While one was, the rank is masked for those that failed: their requests do not get
+//     it, those of the others do. It is masked, too, for members that do not have it.
+//   - capacity, models, labels and limits are those of the member that changed them last.
+//
+// table_merge.go has these rules, table_rows.go the table, table_copy.go the copy of it
+// that every member has, table_observe.go what a member knows by itself.
 
 // Observation is what a member's fleet knows of ranks: of all that it has (Full), or of
 // those that changed.
 type Observation struct {
 	Full  bool
 	Ranks []RankObservation
+	Pairs []PairObservation
 }
 
 // RankObservation is what one member knows of one rank.
 type RankObservation struct {
 	ID   string
 	Gone bool // it is not registered there any more; nothing else is told
-	// Spec is what is known of it; its Generation is the member's own and Data is nil.
+	// Spec is what is known of it, its state and its engine's report among it; its
+	// Generation is the member's own and Data is nil.
 	Spec admission.RankSpec
-	// Failed: this member has the rank for unhealthy, or its breaker is open. Succeeded: the
-	// member tried lately and was served.
-	Failed, Succeeded bool
+	// Stamp is when what Spec has beside State and Reported changed last there, in Unix
+	// milliseconds of that member's clock.
+	Stamp uint64
+	// ReportAge is how old Spec.Reported was when this was sent.
+	ReportAge time.Duration
+	// Checks and Legs are what came lately of checks of its health and of requests.
+	Checks, Legs Trial
 }
 
-// Rows are ranks of the keeper's table that changed since Since, or all of them.
+// Trial is what came lately of trying something.
+type Trial uint8
+
+const (
+	// Untried: it was not tried lately.
+	Untried Trial = iota
+	// Succeeded: it was, and did.
+	Succeeded
+	// Failed: it was, and failed. Of requests: the breaker is open, or the rank makes no
+	// progress.
+	Failed
+)
+
+func (t Trial) String() string {
+	switch t {
+	case Succeeded:
+		return "succeeded"
+	case Failed:
+		return "failed"
+	}
+	return "untried"
+}
+
+// PairObservation is a pair of a prefill and a decode rank, by their ids, between which KV
+// transfers fail, so that it is not to be granted.
+type PairObservation struct {
+	Prefill, Decode string
+	Left            time.Duration // of its quarantine; 0: it is over
+}
+
+// Rows are ranks of the keeper's table that changed since a version, or all of them.
 type Rows struct {
 	Version uint64
 	Full    bool
 	Rows    []Row
+	// Pairs are all pairs in quarantine, if HasPairs.
+	HasPairs bool
+	Pairs    []PairObservation
 }
 
 // Row is a rank of the keeper's table.
 type Row struct {
 	At   RankAt
-	Gone bool
-	// Spec has the id, the generation and what all members together know.
-	Spec admission.RankSpec
+	Gone bool // it is not in the table any more; nothing else is told
+	// Spec has the id, the generation and what all members together know; nil: as it was
+	// told before.
+	Spec *admission.RankSpec
+	// Masked are the members whose requests must not use it; told with Spec.
+	Masked []Incarnation
 	// Load is what all requests hold of it.
 	Load Load
 }
@@ -42,3 +100,12 @@ type Load struct {
 	Slots, PrefillLegs, Pending, Active int
 	Tokens, PendingBlocks, ActiveBlocks int64
 }
+
+const (
+	// maxTableRanks bounds the ranks of a table, and those that one member may tell of.
+	maxTableRanks = 1 << 16
+	// maxTablePairs bounds the pairs in quarantine, as the gate does.
+	maxTablePairs = 64
+	// maxPairTime bounds how long a pair stays in quarantine because of one report.
+	maxPairTime = 10 * time.Minute
+)
