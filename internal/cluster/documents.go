@@ -64,7 +64,11 @@ const (
 	maxDocumentsPart = 256 << 10
 )
 
-// documents keeps the documents of all members. A writer's versions grow and each hop keeps
+// documents keeps the documents of all members. A report has hello; both sides hand each
+// ItemDocuments, and that of a report, to receive, which sends what the other side lacks.
+// What changes later is sent by itself. The keeper tells who is a member (members).
+//
+// A writer's versions grow and each hop keeps
 // their order, so that the last one which was seen of a writer stands for all before it: two
 // members find what the other lacks by their lists of these (seen). A document that one of
 // them has and the other has not, though it has seen its version, was deleted there.

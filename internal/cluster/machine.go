@@ -24,6 +24,8 @@ type Machine struct {
 	keeper   *keeper // while this member is the keeper of an epoch
 	member   member
 	docs     documents
+	ranks    tableCopy    // the keeper's table, as it was told last
+	observed observations // what this process's fleet knows of ranks
 
 	// loop are the items between this member and this keeper, in order.
 	loop    []looped
@@ -139,6 +141,7 @@ func (m *Machine) settle() {
 		m.keeper.tick()
 	}
 	m.member.tick()
+	m.docs.tick()
 	m.runLoop()
 }
 
@@ -162,7 +165,7 @@ func (m *Machine) runLoop() {
 
 // NextDeadline is when Tick is due at the latest.
 func (m *Machine) NextDeadline() admission.Instant {
-	next := min(m.election.next(), m.member.next())
+	next := min(m.election.next(), m.member.next(), m.docs.next())
 	if m.keeper != nil {
 		next = min(next, m.keeper.next())
 	}
@@ -313,9 +316,18 @@ func (m *Machine) Refresh(now admission.Instant, number uint64, attempt uint32, 
 // Observe tells what this process's fleet knows of ranks.
 func (m *Machine) Observe(now admission.Instant, o Observation) {
 	m.at(now)
+	m.observed.add(m.now, &o)
 	m.member.observe(o)
 	m.runLoop()
 }
+
+// Rows is the copy of the keeper's table, by id; nil: no keeper has told any. It must not be
+// changed, and not be read after the next call of any method.
+func (m *Machine) Rows() map[string]*Row { return m.ranks.byID }
+
+// Documents are those that say something: what was ordered by hand, and what the sources of
+// all members declare.
+func (m *Machine) Documents() []Document { return m.docs.all() }
 
 // Declare tells what documents this process changed: workers that were registered or
 // removed by hand, and what its sources declare.

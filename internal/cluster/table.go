@@ -15,8 +15,13 @@ import (
 //     it, those of the others do. It is masked, too, for members that do not have it.
 //   - capacity, models, labels and limits are those of the member that changed them last.
 //
-// table_merge.go has these rules, table_rows.go the table, table_copy.go the copy of it
-// that every member has, table_observe.go what a member knows by itself.
+// table_merge.go has these rules, table_rows.go the table and who has told what,
+// table_settle.go what follows for the core and for the members' copies (table_copy.go),
+// table_pairs.go the pairs in quarantine, table_observe.go what a member knows by itself.
+//
+// The keeper restores the table from its own copy and those in reports, hands it what
+// members observe (observe), and who is lost or forgotten; after any of these it hands the
+// core what changes returns, and each member what rowsSince the version that it was sent last.
 
 // Observation is what a member's fleet knows of ranks: of all that it has (Full), or of
 // those that changed.

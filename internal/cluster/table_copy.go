@@ -32,7 +32,8 @@ func (c *tableCopy) apply(rows *Rows) {
 		old := c.row(told.At.Number)
 		switch {
 		case told.Gone:
-			if old != nil && old.At == told.At {
+			// It may have had another generation, too, of which nobody told in between.
+			if old != nil && old.At.Generation <= told.At.Generation {
 				c.drop(old)
 			}
 			continue

@@ -317,4 +317,3 @@ func (t *table) dropRestored() {
 		}
 	}
 }
-
