@@ -80,6 +80,7 @@ func (d *documents) take(s *docSession, full bool, x *Document) {
 		d.note(x.Version)
 		return
 	}
+	x.Restored = false
 	if k = d.keep(*x); k == nil {
 		return
 	}

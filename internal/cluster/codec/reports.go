@@ -74,28 +74,40 @@ func shares(c *coder, s *cluster.Shares) {
 func observation(c *coder, o *cluster.Observation) {
 	flag(c, 1, &o.Full)
 	list(c, 2, &o.Ranks, rankObservation)
+	list(c, 3, &o.Pairs, pairObservation)
+}
+
+func pairObservation(c *coder, p *cluster.PairObservation) {
+	text(c, 1, &p.Prefill)
+	text(c, 2, &p.Decode)
+	signed(c, 3, &p.Left)
 }
 
 func rankObservation(c *coder, r *cluster.RankObservation) {
 	text(c, 1, &r.ID)
 	flag(c, 2, &r.Gone)
 	message(c, 3, &r.Spec, rankSpec)
-	flag(c, 4, &r.Failed)
-	flag(c, 5, &r.Succeeded)
+	unsigned(c, 4, &r.Stamp)
+	signed(c, 5, &r.ReportAge)
+	unsigned(c, 6, &r.Checks)
+	unsigned(c, 7, &r.Legs)
 }
 
 func rows(c *coder, r *cluster.Rows) {
 	unsigned(c, 1, &r.Version)
 	flag(c, 2, &r.Full)
 	list(c, 3, &r.Rows, row)
+	flag(c, 4, &r.HasPairs)
+	list(c, 5, &r.Pairs, pairObservation)
 }
 
 func row(c *coder, r *cluster.Row) {
 	unsigned(c, 1, &r.At.Number)
 	unsigned(c, 2, &r.At.Generation)
 	flag(c, 3, &r.Gone)
-	message(c, 4, &r.Spec, rankSpec)
+	optional(c, 4, &r.Spec, rankSpec)
 	message(c, 5, &r.Load, load)
+	randoms(c, 6, &r.Masked)
 }
 
 func load(c *coder, l *cluster.Load) {
@@ -154,6 +166,10 @@ func reported(c *coder, r *admission.ReportedLoad) {
 func documents(c *coder, d *cluster.Documents) {
 	flag(c, 1, &d.Full)
 	list(c, 2, &d.All, document)
+	flag(c, 3, &d.First)
+	flag(c, 4, &d.Last)
+	flag(c, 5, &d.Ask)
+	list(c, 6, &d.Have, version)
 }
 
 func document(c *coder, d *cluster.Document) {
@@ -164,4 +180,10 @@ func document(c *coder, d *cluster.Document) {
 	text(c, 5, &d.Source)
 	text(c, 6, &d.Origin)
 	blob(c, 7, &d.Body)
+	flag(c, 8, &d.Restored)
+}
+
+func version(c *coder, v *cluster.Version) {
+	unsigned(c, 1, &v.Counter)
+	random(c, 2, &v.Writer)
 }
