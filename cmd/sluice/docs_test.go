@@ -19,6 +19,7 @@ func etc(t *testing.T, page string) string {
 	write(t, dir+"/client-keys", "team-a:key-a\nteam-b:key-b\n")
 	write(t, dir+"/admin-key", "key-admin\n")
 	write(t, dir+"/worker-key", "key-worker\n")
+	write(t, dir+"/cluster-secret", "0123456789abcdef0123456789abcdef\n")
 	for _, block := range blocks(page, "yaml") {
 		if !configKeys.MatchString(block) {
 			write(t, dir+"/classes.yaml", block)
