@@ -480,6 +480,10 @@ func restored(t *testing.T, b *Bed) {
 	s, _ := open(t, b)
 	kept := write(t, s, "kept", "")
 	backup := b.Faults.Backup()
+	eventually(t, "a read after the backup", func() error {
+		_, err := s.Read(t.Context())
+		return err
+	})
 	later, revision := []string{}, kept
 	for i := range 10 {
 		revision = write(t, s, fmt.Sprint("lost ", i), revision)
