@@ -48,7 +48,10 @@ type peer struct {
 	since    admission.Instant // when it became a peer
 	everHere bool              // it answered at all
 	lastSent admission.Instant
-	epoch    Epoch // the one that it told last
+	epoch    Epoch  // the one that it told last
+	hears    bool   // it hears the keeper of that, as it told last
+	refused  string // why it is no member
+	rejects  string // why it does not take this process
 
 	// Of the session. session is the one that the member side opened.
 	session        uint64

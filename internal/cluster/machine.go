@@ -266,6 +266,7 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 	}
 	m.election.told(p, e)
 	switch {
+	case p.refused != "" || m.peers[e.From] != p: // no member, or not any more
 	case m.keeper != nil && e.Epoch == m.keeper.epoch:
 		m.keeper.envelope(p, e)
 	case m.keeper == nil && e.Epoch == m.election.promised && e.Epoch.Keeper == e.From:
@@ -384,8 +385,12 @@ func (m *Machine) Leave(now admission.Instant) {
 func (m *Machine) Ended(now admission.Instant, name string) error {
 	m.at(now)
 	defer m.settle()
-	return m.election.ended(name)
+	return m.election.endedByName(name)
 }
+
+// Version is the version of the protocol that the gate speaks: the newest that all its
+// members do.
+func (m *Machine) Version() uint32 { return m.election.version() }
 
 // toKeeper sends an item to the keeper of the promised epoch.
 func (m *Machine) toKeeper(it Item) {
