@@ -50,7 +50,12 @@ type Options struct {
 	Keep bool
 	// Start makes a router that is ready to serve.
 	Start func(context.Context, RouterOptions) (*Router, error)
-	// PrefillTime is the simulated prefill's length. Zero: 3 s.
+	// Routers is how many RunRouters starts, and StartMember makes one of them, by its
+	// number from 0 on, which serves and is on its way to the others. One that was killed is
+	// started again by the same number.
+	Routers     int
+	StartMember func(context.Context, int, RouterOptions) (*Member, error)
+	// PrefillTime is the simulated prefill's length. Zero: 3 s, with several routers 0.5 s.
 	PrefillTime time.Duration
 }
 

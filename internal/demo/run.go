@@ -180,7 +180,7 @@ func (r *run) send(ctx context.Context, client *http.Client, i int) {
 	r.mu.Lock()
 	r.reqs[i].sent = time.Now()
 	r.mu.Unlock()
-	a := r.post(ctx, client, i)
+	a := post(ctx, client, r.st.router.URL, r.s.reqs[i].body, idHeader, requestID+strconv.Itoa(i))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	q := &r.reqs[i]
@@ -189,17 +189,20 @@ func (r *run) send(ctx context.Context, client *http.Client, i int) {
 	r.order = append(r.order, i)
 }
 
-func (r *run) post(ctx context.Context, client *http.Client, i int) (q request) {
-	path, body := "/v1/chat/completions", r.s.reqs[i].body
+// post sends a request to the router at url. headers are pairs.
+func post(ctx context.Context, client *http.Client, url, body string, headers ...string) (q request) {
+	path := "/v1/chat/completions"
 	if strings.Contains(body, `"prompt"`) {
 		path = "/v1/completions"
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.st.router.URL+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+path, strings.NewReader(body))
 	if err != nil {
 		return request{err: err}
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set(idHeader, requestID+strconv.Itoa(i))
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return request{err: err}

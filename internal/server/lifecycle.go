@@ -87,7 +87,11 @@ func (s *Server) Run(ctx context.Context) error {
 // drain ends the service in steps: not ready, no new requests, the rest is ended.
 func (s *Server) drain() {
 	o, gate, start := &s.cfg.Server, s.opts.Gate, time.Now()
-	s.phase.Store(phaseNotReady)
+	if !s.phase.CompareAndSwap(phaseServing, phaseNotReady) { // aborted
+		s.waitIdle(shutdownGrace)
+		s.closeServers()
+		return
+	}
 	s.log.Info("shutting down: reporting not ready", "pre_drain_wait", o.PreDrainWait, "running", s.active.Load(), "waiting", gate.Waiting())
 	if n := gate.DrainWithin(o.PreDrainWait + o.DrainTimeout); n > 0 {
 		s.log.Info("refused requests that could not start before the end of the drain", "refused", n)
@@ -113,6 +117,17 @@ func (s *Server) drain() {
 		s.log.Warn("prefill legs are still running after the drain", "error", err)
 	}
 	s.log.Info("stopped", "whole", whole, "took", time.Since(start).Round(time.Millisecond))
+}
+
+// Abort cuts all connections without an answer, as the death of the process would, and
+// closes both ports. Run returns then.
+func (s *Server) Abort() {
+	s.phase.Store(phaseAborted)
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.main.Shutdown(gone)
+	_ = s.scrapes.Close()
+	s.end(dispatch.ErrShutdown)
 }
 
 // waitIdle waits until no request is active, at most for limit. It reports whether

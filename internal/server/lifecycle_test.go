@@ -183,6 +183,25 @@ func TestWaitersThatCannotStartInTheDrainAreRefusedAtOnce(t *testing.T) {
 	}
 }
 
+// An aborted router is to its clients like one that was killed: connections break off, and
+// nobody is told a status.
+func TestAbortCutsConnectionsWithoutAnAnswer(t *testing.T) {
+	r := start(t, func(s *setup) {
+		s.sim.Worker.Timing.PrefillTime = patience
+		s.cfg.Server.DrainTimeout = 0
+	})
+	c := r.dial()
+	c.post("/v1/chat/completions", len(chat), chat)
+	r.waitFor("the prefill", func() bool { return r.sim.Prefill(0).Stats().Inflight == 1 })
+	r.srv.Abort()
+	if b, err := io.ReadAll(c.r); len(b) > 0 {
+		t.Errorf("the client was sent %q, %v", b, err)
+	}
+	r.stop()
+	<-r.done
+	r.waitFor("the engine to be told", func() bool { return r.sim.Prefill(0).Stats().Inflight == 0 })
+}
+
 func TestPortInUseErrorNamesTheAddress(t *testing.T) {
 	r := start(t, nil)
 	taken := r.srv.Addr().(*net.TCPAddr)

@@ -56,6 +56,7 @@ const (
 	phaseServing  int32 = iota
 	phaseNotReady       // takes requests, says it is not ready
 	phaseDraining       // takes none
+	phaseAborted        // takes none, and answers nobody
 )
 
 // route is one path.
