@@ -4,21 +4,18 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/sluice-router/sluice/internal/suggest"
+	"github.com/sluice-router/sluice/internal/cluster/store"
 	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // Cluster makes the process a member of a gate that several routers share.
 type Cluster struct {
-	URL    StoreURL `yaml:"cluster" help:"Store in which the routers of a cluster find each other, which makes this router a member: etcd://HOST:PORT,HOST:PORT (etcds with TLS), redis://HOST:PORT or valkey://HOST:PORT (rediss with TLS), or kubernetes://NAMESPACE for a Lease there. User and password stand in the URL; give it by the environment then, which is not in the process list. Without it the router is alone, and every limit is its own."`
+	URL    StoreURL `yaml:"cluster" help:"Store in which the routers of a cluster find each other, which makes this router a member: etcd://HOST:PORT,HOST:PORT (etcds with TLS), redis://HOST:PORT or valkey://HOST:PORT (rediss with TLS), or kubernetes://NAMESPACE for a Lease there. docs/cluster-stores.md has what else it may hold: user and password, files for TLS. A URL with a password is better given by the environment, which is not in the list of processes. Without it the router is alone, and every limit is its own."`
 	Name   string   `yaml:"cluster_name" default:"sluice" onlywith:"cluster" help:"Name of the cluster. Routers with the same name in the same store share one gate. 1 to 63 lowercase letters, digits and -; with kubernetes:// it is the name of the Lease."`
 	Listen string   `yaml:"cluster_listen" default:"127.0.0.1:0" onlywith:"cluster" help:"HOST:PORT on which to serve the other members; port 0: any free port. Other than on the loopback interface it needs cluster_secret_file or cluster_tls_cert_file."`
 	// Advertise is empty for the address that is listened on. Its port may be 0.
@@ -48,45 +45,22 @@ func (c Cluster) Enabled() bool { return c.URL != "" }
 // password, which String hides.
 type StoreURL string
 
-// storeSchemes are the kinds of stores.
-var storeSchemes = []string{"etcd", "etcds", "redis", "rediss", "valkey", "valkeys", "kubernetes"}
-
-// UnmarshalText checks what all stores have in common. The rest is the store's to check.
+// UnmarshalText reads a URL as the stores take it.
 func (u *StoreURL) UnmarshalText(text []byte) error {
-	scheme, rest, ok := strings.Cut(string(text), "://")
-	if !ok || !slices.Contains(storeSchemes, scheme) {
-		list := strings.Join(storeSchemes, "://, ") + "://"
-		if n := suggest.Nearest(strings.ToLower(scheme), storeSchemes); ok && n != "" {
-			return fmt.Errorf("must begin with one of %s; did you mean %s://?", list, n)
-		}
-		return fmt.Errorf("must begin with one of %s", list)
-	}
-	if strings.ContainsFunc(rest, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return errors.New("has a space in it")
-	}
-	rest, _, _ = strings.Cut(rest, "?")
-	hosts, _, _ := strings.Cut(rest[strings.LastIndexByte(rest, '@')+1:], "/")
-	if scheme == "kubernetes" {
-		if !namespaceName.MatchString(hosts) {
-			return errors.New("must name a namespace: kubernetes://NAMESPACE")
-		}
-		*u = StoreURL(text)
-		return nil
-	}
-	if hosts == "" {
-		return fmt.Errorf("names no host; write %s://HOST:PORT", scheme)
-	}
-	for host := range strings.SplitSeq(hosts, ",") {
-		if err := checkHostPort(host, false); err != nil {
-			return fmt.Errorf("has the host %q, which %w", clip(host), err)
-		}
+	if _, err := store.ParseURL(string(text)); err != nil {
+		return err
 	}
 	*u = StoreURL(text)
 	return nil
 }
 
-// String is the URL without what may be secret: user, password and query.
-func (u StoreURL) String() string { return redactWorker(string(u)) }
+// String is the URL without what may be secret: user, password and settings.
+func (u StoreURL) String() string {
+	if parsed, err := store.ParseURL(string(u)); err == nil {
+		return parsed.String()
+	}
+	return redactWorker(string(u))
+}
 
 // checkHostPort checks an address. The error goes on after the address.
 func checkHostPort(s string, zero bool) error {

@@ -8,8 +8,8 @@
 // reflection; every mistake is reported at once, each with its path, its source
 // and its value; secrets are never printed.
 //
-// Non-goals: knowing the components that read the settings. The one type of theirs
-// here is the classes, which are configuration themselves.
+// Non-goals: knowing the components that read the settings. The types of theirs
+// here are the classes, which are configuration themselves, and the URL of a store.
 //
 // # Life of a configuration
 //

@@ -102,7 +102,7 @@ func TestClusterDocument(t *testing.T) {
 	if strings.Contains(a.body, "hunter2") {
 		t.Error("the password of the store is shown")
 	}
-	if d.Name != "blue" || d.Role != "standby" || *d.HeardMS != 20 || d.Store.URL != "redis://<hidden>@a:6379" || d.Store.WrittenMS != 60000 || d.Store.Error != "it is down" ||
+	if d.Name != "blue" || d.Role != "standby" || *d.HeardMS != 20 || d.Store.URL != "redis://a:6379" || d.Store.WrittenMS != 60000 || d.Store.Error != "it is down" ||
 		d.Epoch != (epochDoc{4, "0000000000000001"}) || d.Keeper != "10.0.0.1:7400" || !d.Deciding || *d.ViewAgeMS != 40 || len(d.Members) != 3 || d.Waiting != 5 {
 		t.Errorf("%s", a.body)
 	}
