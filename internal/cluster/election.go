@@ -187,10 +187,6 @@ func (e *election) control(p *peer, c *Control) {
 		e.goodbye(p, c)
 	case ControlReject:
 		e.wasRejected(p, c)
-	case ControlResync:
-		if p.Incarnation == e.promised.Keeper && c.Epoch == e.promised {
-			e.m.member.promised()
-		}
 	}
 }
 

@@ -29,8 +29,8 @@ func (k *keeper) envelope(*peer, *Envelope) {}
 // receive takes an item of this process's own member.
 func (k *keeper) receive(Incarnation, *Item) {}
 
-// took tells that what was pending for p goes out as number seq of its session.
-func (k *keeper) took(*peer, uint64) {}
+// took tells that items, which were pending for p, go out as number seq of its session.
+func (k *keeper) took(p *peer, seq uint64, items []Item) {}
 
 // stats is the state of the core; ok is false before the gate is open.
 func (k *keeper) stats() (s admission.Stats, ok bool) { return s, false }

@@ -84,6 +84,25 @@ func (p *peer) resetSession(session uint64) {
 	p.pending, p.droppedPending = p.pending[:0], false
 }
 
+// maxItems bounds the items of an envelope; a part of something long is the last of its.
+const maxItems = 1024
+
+// takeItems takes what is to be sent next.
+func (p *peer) takeItems() (items []Item) {
+	n := 0
+	for n < min(len(p.pending), maxItems) {
+		n++
+		if k := p.pending[n-1].Kind; k == ItemReport || k == ItemHolds || k == ItemRows || k == ItemDocuments {
+			break
+		}
+	}
+	items = p.pending[:n:n]
+	if p.pending = p.pending[n:]; len(p.pending) == 0 {
+		p.pending = nil // the items belong to the caller
+	}
+	return items
+}
+
 // ready tells whether an envelope is to be sent to p now.
 func (m *Machine) ready(p *peer) bool {
 	now, beat := m.now, admission.Instant(m.o.Beat)

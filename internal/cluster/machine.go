@@ -222,14 +222,14 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 		e.Office = m.keeper.office()
 	}
 	if m.keeper == nil || e.Office == OfficeDeciding { // else what was decided may not act now
-		e.Items, p.pending = p.pending, nil
+		e.Items = p.takeItems()
 	}
 	m.counters.Envelopes++
 	m.counters.Items += uint64(len(e.Items))
 	if len(e.Items) > 0 {
 		p.seqOut++
 		if m.keeper != nil {
-			m.keeper.took(p, p.seqOut)
+			m.keeper.took(p, p.seqOut, e.Items)
 		}
 	}
 	e.Seq = p.seqOut
@@ -248,9 +248,6 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 			return
 		}
 	}
-	if e.Stamp > p.echo {
-		p.echo = e.Stamp
-	}
 	p.fresh = -1
 	if t, ok := p.sent.at(e.Echo); ok && e.Echo > 0 && e.Echo <= p.stamp {
 		p.fresh = t
@@ -258,6 +255,10 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 			p.answered, p.everHere = t, true
 		}
 	}
+	if e.Stamp > p.echo && m.confirms(p) {
+		p.echo = e.Stamp
+	}
+	m.listen()
 	if e.Epoch.Compare(p.epoch) > 0 { // what it promised before may come late
 		p.epoch = e.Epoch
 	}
@@ -269,16 +270,37 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 	case p.refused != "" || m.peers[e.From] != p: // no member, or not any more
 	case m.keeper != nil && e.Epoch == m.keeper.epoch:
 		m.keeper.envelope(p, e)
-	case m.keeper == nil && e.Epoch == m.election.promised && e.Epoch.Keeper == e.From:
+	case m.keeper == nil && e.Epoch.Keeper == e.From && (e.Epoch == m.election.promised || m.o.withoutEpochs):
 		m.member.envelope(p, e)
 	}
 	m.settle()
+}
+
+// confirms tells whether the envelope of p that is being read is to be echoed. A member that
+// falls back because it does not hear its keeper must be lost to that keeper by then. So what
+// the keeper sends is not echoed while what this member sends is not answered in time: it does
+// not count as heard here either.
+func (m *Machine) confirms(p *peer) bool {
+	if m.keeper != nil || p.Incarnation != m.election.promised.Keeper || p.echo == 0 {
+		return true
+	}
+	return p.fresh >= 0 && m.now-p.fresh <= admission.Instant(m.o.Silent)
+}
+
+// listen lets this process's requests hear its own keeper when it is in office again, before
+// that decides: what was granted here meanwhile is reported first.
+func (m *Machine) listen() {
+	if m.keeper != nil && m.member.alone.on {
+		m.member.listen()
+		m.runLoop()
+	}
 }
 
 // Stored tells what came of a StoreOp.
 func (m *Machine) Stored(now admission.Instant, r StoreResult) {
 	m.at(now)
 	m.election.stored(r)
+	m.listen()
 	m.settle()
 }
 

@@ -64,5 +64,8 @@ type Status struct {
 
 // Status tells what this member knows.
 func (m *Machine) Status() Status {
-	return Status{Self: m.o.Self, Promised: m.election.promised, Shares: m.member.shares(maxShareViews), Counters: m.counters}
+	s := Status{Self: m.o.Self, Counters: m.counters}
+	m.election.status(&s)
+	m.member.status(&s)
+	return s
 }
