@@ -16,25 +16,22 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/sluice-router/sluice/internal/cluster/store"
 )
 
 // Store implements store.Store.
 type Store struct {
-	url         store.URL
-	key         string
-	read, write *rueidis.Lua
-	calls       *store.Calls
+	url   store.URL
+	key   string
+	calls *store.Calls
 
 	// Of the call that runs.
-	client rueidis.Client // nil without a connection
-	conn   net.Conn       // the client's only one
+	conn net.Conn   // nil without a connection
+	resp redis.Conn // speaks Redis' protocol on conn
 }
 
 var _ store.Store = (*Store)(nil)
@@ -47,10 +44,7 @@ func New(u store.URL, name string) (*Store, error) {
 	if err := store.CheckName(name); err != nil {
 		return nil, err
 	}
-	return &Store{
-		url: u, key: "sluice:" + name + ":gate", calls: store.NewCalls(),
-		read: rueidis.NewLuaScriptNoSha(look + readScript), write: rueidis.NewLuaScriptNoSha(look + writeScript),
-	}, nil
+	return &Store{url: u, key: "sluice:" + name + ":gate", calls: store.NewCalls()}, nil
 }
 
 // The scripts answer a word and what belongs to it.
@@ -63,13 +57,13 @@ local now = redis.call('HGET', KEYS[1], 'revision') or ''
 if kind == 'hash' and now == '' then return {'foreign', 'a hash without a revision'} end
 `
 	// ARGV: the largest value.
-	readScript = `
+	readScript = look + `
 if now == '' then return {'none'} end
 if redis.call('HSTRLEN', KEYS[1], 'value') > tonumber(ARGV[1]) then return {'foreign', 'a value that is too large'} end
 return {'record', now, redis.call('HGET', KEYS[1], 'value') or ''}
 `
 	// ARGV: the expected revision, the new one, the value.
-	writeScript = `
+	writeScript = look + `
 if now ~= ARGV[1] then return {'conflict', now} end
 redis.call('HSET', KEYS[1], 'revision', ARGV[2], 'value', ARGV[3])
 return {'written'}
@@ -79,7 +73,7 @@ return {'written'}
 // Read implements store.Store.
 func (s *Store) Read(ctx context.Context) (r store.Record, err error) {
 	err = s.calls.Do(ctx, func(ctx context.Context) error {
-		answer, _, err := s.run(ctx, s.read, strconv.Itoa(store.MaxValue))
+		answer, _, err := s.run(ctx, readScript, store.MaxValue)
 		switch {
 		case err != nil:
 			return err
@@ -101,7 +95,7 @@ func (s *Store) Write(ctx context.Context, value []byte, revision string) (newRe
 	}
 	newRevision = store.NewRevision()
 	err = s.calls.Do(ctx, func(ctx context.Context) error {
-		answer, again, err := s.run(ctx, s.write, revision, newRevision, string(value))
+		answer, again, err := s.run(ctx, writeScript, revision, newRevision, value)
 		switch {
 		case err != nil:
 			return err
@@ -131,8 +125,8 @@ func foreign(answer []string) error {
 
 // run runs a script. A connection that turns out to be closed is replaced once; again says
 // that the script may have run on the first one.
-func (s *Store) run(ctx context.Context, script *rueidis.Lua, args ...string) (answer []string, again bool, err error) {
-	if s.client != nil {
+func (s *Store) run(ctx context.Context, script string, args ...any) (answer []string, again bool, err error) {
+	if s.conn != nil {
 		if answer, err = s.runOnce(ctx, script, args); err == nil || !errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
 			return answer, false, err
 		}
@@ -146,23 +140,29 @@ func (s *Store) run(ctx context.Context, script *rueidis.Lua, args ...string) (a
 }
 
 // runOnce runs a script on the connection, which is dropped if that fails.
-func (s *Store) runOnce(ctx context.Context, script *rueidis.Lua, args []string) ([]string, error) {
+func (s *Store) runOnce(ctx context.Context, script string, args []any) (answer []string, err error) {
+	err = s.use(ctx, func() error {
+		answer, err = redis.Strings(s.resp.Do("EVAL", append([]any{script, 1, s.key}, args...)...))
+		if err == nil && len(answer) == 0 {
+			err = errors.New("an empty answer")
+		}
+		return err
+	})
+	return answer, err
+}
+
+// use calls f, which uses the connection. That is closed when ctx ends, and dropped if f
+// fails.
+func (s *Store) use(ctx context.Context, f func() error) error {
 	stop := context.AfterFunc(ctx, func() { s.conn.Close() })
-	answer, err := script.Exec(ctx, s.client, []string{s.key}, args).AsStrSlice()
-	if err == nil && len(answer) == 0 {
-		err = errors.New("an empty answer")
-	}
+	err := f()
 	if !stop() || err != nil {
 		s.drop()
 	}
-	if err != nil {
-		return nil, classify(ctx, err)
-	}
-	return answer, nil
+	return classify(ctx, err)
 }
 
-// connect makes the one connection. The library's client is made with it and dropped with
-// it: it has nothing in the background.
+// connect makes the connection.
 func (s *Store) connect(ctx context.Context) error {
 	user, password, err := s.url.Credentials()
 	if err != nil {
@@ -172,52 +172,39 @@ func (s *Store) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	end, _ := ctx.Deadline() // that of store.Calls
-	var stop func() bool
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: s.url.Hosts, Username: user, Password: password, SelectDB: s.url.Database,
-		ClientName: "sluice", ClientSetInfo: rueidis.DisableClientSetInfo,
-		ForceSingleClient: true, DisableRetry: true, DisableCache: true, PipelineMultiplex: -1,
-		ReadBufferEachConn: 8 << 10, WriteBufferEachConn: 8 << 10, RingScaleEachConn: 4,
-		Dialer: net.Dialer{Timeout: time.Until(end), KeepAlive: -1}, // no pings
-		DialCtxFn: func(_ context.Context, address string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			conn, err := dial(ctx, address, config)
-			if err != nil {
-				return nil, err
-			}
-			s.conn = conn
-			stop = context.AfterFunc(ctx, func() { conn.Close() })
-			return conn, nil
-		},
-	})
-	if stop != nil && !stop() && err == nil {
-		err = ctx.Err()
+	if config == nil {
+		s.conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", s.url.Hosts[0])
+	} else {
+		s.conn, err = (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", s.url.Hosts[0])
 	}
-	s.client = client
 	if err != nil {
-		s.drop()
+		s.conn = nil
 		return classify(ctx, err)
 	}
-	return nil
+	s.resp = redis.NewConn(s.conn, 0, 0)
+	return s.use(ctx, func() error {
+		if password != "" {
+			credentials := []any{user, password}
+			if user == "" {
+				credentials = credentials[1:]
+			}
+			if _, err := s.resp.Do("AUTH", credentials...); err != nil {
+				return err
+			}
+		}
+		if s.url.Database == 0 {
+			return nil
+		}
+		_, err := s.resp.Do("SELECT", s.url.Database)
+		return err
+	})
 }
 
-func dial(ctx context.Context, address string, config *tls.Config) (net.Conn, error) {
-	if config == nil {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	}
-	return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
-}
-
-// drop closes the connection. The library's own Close would wait for answers on it, so
-// that it comes second.
 func (s *Store) drop() {
 	if s.conn != nil {
 		s.conn.Close()
 	}
-	if s.client != nil {
-		s.client.Close()
-	}
-	s.client, s.conn = nil, nil
+	s.conn, s.resp = nil, nil
 }
 
 // Close implements store.Store.
@@ -236,24 +223,28 @@ var refusals = []string{
 	"MOVED", "ASK", "CROSSSLOT",
 }
 
+// classify makes one of the package store's errors of any other.
 func classify(ctx context.Context, err error) error {
-	if ended := ctx.Err(); ended != nil {
-		return store.Unavailable(ended)
-	}
-	if answer, ok := rueidis.IsRedisErr(err); ok {
-		text := answer.Error()
-		for _, prefix := range refusals {
-			if strings.HasPrefix(text, prefix) {
-				if prefix == "MOVED" || prefix == "ASK" {
-					return store.Refused(fmt.Errorf("the server is part of a Redis Cluster, and another of its servers has the record: %.200s", text))
-				}
-				return store.Refused(fmt.Errorf("%.200s", text))
-			}
+	var answer redis.Error
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return store.Unavailable(ctx.Err())
+	case !errors.As(err, &answer):
+		if store.IsTLSRefusal(err) {
+			return store.Refused(err)
 		}
-		return store.Unavailable(fmt.Errorf("%.200s", text))
+		return store.Unavailable(err)
 	}
-	if store.IsTLSRefusal(err) {
-		return store.Refused(err)
+	err = fmt.Errorf("%.200s", string(answer))
+	for _, prefix := range refusals {
+		if strings.HasPrefix(string(answer), prefix) {
+			if prefix == "MOVED" || prefix == "ASK" {
+				err = fmt.Errorf("the server is part of a Redis Cluster, and another of its servers has the record: %w", err)
+			}
+			return store.Refused(err)
+		}
 	}
 	return store.Unavailable(err)
 }

@@ -59,14 +59,14 @@ const startLimit = time.Minute
 func StartEtcd(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	binary := find(t, "etcd")
-	address, peer := freeAddress(t), freeAddress(t)
+	address, peer := FreeAddress(t), FreeAddress(t)
 	s := &Server{t: t, Address: address, Scheme: "etcd", dir: t.TempDir()}
 	s.data = filepath.Join(s.dir, "data")
 	scheme := "http://"
 	if slices.Contains(flags, "--cert-file") {
 		scheme = "https://"
 	}
-	s.health = "http://" + freeAddress(t)
+	s.health = "http://" + FreeAddress(t)
 	s.argv = append([]string{
 		binary, "--data-dir", s.data, "--listen-client-urls", scheme + address, "--advertise-client-urls", scheme + address,
 		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
@@ -91,7 +91,7 @@ func StartValkey(t testing.TB, flags ...string) *Server {
 
 func startRedis(t testing.TB, scheme, binary string, flags []string) *Server {
 	t.Helper()
-	s := &Server{t: t, Address: freeAddress(t), Scheme: scheme, dir: t.TempDir()}
+	s := &Server{t: t, Address: FreeAddress(t), Scheme: scheme, dir: t.TempDir()}
 	s.data = filepath.Join(s.dir, "data")
 	host, port, _ := net.SplitHostPort(s.Address)
 	s.argv = append([]string{
@@ -233,10 +233,10 @@ var taken = make(chan map[string]bool, 1)
 
 func init() { taken <- map[string]bool{} }
 
-// freeAddress returns an address on which nobody listens. Servers are told their port, so
+// FreeAddress returns an address on which nobody listens. Servers are told their port, so
 // it cannot be held until they start; it is on a loopback address of this process's own,
 // where others do not look for one.
-func freeAddress(t testing.TB) string {
+func FreeAddress(t testing.TB) string {
 	t.Helper()
 	pid := os.Getpid()
 	host := "127." + strconv.Itoa(201+pid>>14%50) + "." + strconv.Itoa(pid>>6&255) + "." + strconv.Itoa(1+pid&63)
@@ -279,17 +279,13 @@ func etcdAnswers(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// redisAnswers says nil when the server has loaded its files. One that speaks TLS only is
-// not asked that.
+// redisAnswers says nil when the server has loaded its files.
 func redisAnswers(ctx context.Context, s *Server) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Address)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if slices.Contains(s.argv, "--tls-port") {
-		return nil
-	}
 	conn.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
