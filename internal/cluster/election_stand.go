@@ -152,16 +152,19 @@ func (e *election) withSelf(list []Member) []Member {
 }
 
 // handOver gives the office to the senior of the newest version among those that answer.
-func (e *election) handOver() {
-	if e.m.keeper == nil || e.handTo != 0 {
-		return
+func (e *election) handOver() error {
+	switch {
+	case e.m.keeper == nil:
+		return ErrNotKeeper
+	case e.handTo != 0:
+		return nil
 	}
 	to := e.successor()
 	if to == nil {
-		e.m.event(LevelInfo, "cluster: there is nobody to hand the office over to", "epoch", e.promised)
-		return
+		return ErrNoSuccessor
 	}
 	e.handTo, e.handBy = to.Incarnation, e.m.now.Add(e.m.o.Lease)
+	return nil
 }
 
 func (e *election) successor() *peer {

@@ -163,12 +163,18 @@ func (m *Machine) runLoop() {
 	m.loop, m.looping = m.loop[:0], false
 }
 
-// NextDeadline is when Tick is due at the latest.
-func (m *Machine) NextDeadline() admission.Instant {
+// NextTick is when Tick is due at the latest, for a caller that minds beats itself.
+func (m *Machine) NextTick() admission.Instant {
 	next := min(m.election.next(), m.member.next(), m.docs.next())
 	if m.keeper != nil {
 		next = min(next, m.keeper.next())
 	}
+	return next
+}
+
+// NextDeadline is when Tick is due at the latest, or a beat.
+func (m *Machine) NextDeadline() admission.Instant {
+	next := m.NextTick()
 	for _, p := range m.order {
 		next = min(next, p.lastSent.Add(m.o.Beat))
 	}
@@ -199,6 +205,22 @@ func (m *Machine) Ready(to []Incarnation) []Incarnation {
 		}
 	}
 	return to
+}
+
+// IsReady tells whether there is an envelope to send to a peer.
+func (m *Machine) IsReady(now admission.Instant, to Incarnation) bool {
+	m.at(now)
+	p := m.peers[to]
+	return p != nil && m.ready(p)
+}
+
+// Quiet is for how long a peer has left envelopes unanswered.
+func (m *Machine) Quiet(now admission.Instant, of Incarnation) time.Duration {
+	m.at(now)
+	if p := m.peers[of]; p != nil {
+		return time.Duration(p.quiet(m.now))
+	}
+	return 0
 }
 
 // Take returns the envelope for a peer; nil: there is no such peer. The caller owns it.
@@ -388,11 +410,12 @@ func (m *Machine) RefuseWaiters(now admission.Instant) {
 	m.runLoop()
 }
 
-// HandOver gives the office to another member, if this one has it and there is another.
-func (m *Machine) HandOver(now admission.Instant) {
+// HandOver gives the office to another member. The error is ErrNotKeeper or
+// ErrNoSuccessor.
+func (m *Machine) HandOver(now admission.Instant) error {
 	m.at(now)
-	m.election.handOver()
-	m.settle()
+	defer m.settle()
+	return m.election.handOver()
 }
 
 // Leave says goodbye to all. The caller sends what Ready says once more, and ends.
