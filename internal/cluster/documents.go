@@ -46,9 +46,12 @@ type Documents struct {
 	All         []Document
 	// Have is, for each writer, the last version that the sender has seen, and with it all
 	// earlier ones; told with the last part. Ask: what the receiver has beyond that is to be
-	// sent.
-	Have []Version
-	Ask  bool
+	// sent. Answer: these parts are all that the receiver did not have of it.
+	Have        []Version
+	Ask, Answer bool
+	// Floor is the highest counter of what was deleted and forgotten. A document that is
+	// older and not known any more was deleted.
+	Floor uint64
 }
 
 const (
@@ -56,9 +59,14 @@ const (
 	// something was deleted; the oldest of these are forgotten.
 	maxDocuments = 1 << 16
 	maxDeleted   = 4096
+	// deletedKept is how long it is remembered that something was deleted.
+	deletedKept = 10 * time.Minute
 	// maxWriters bounds the writers of which the last version is known. There is one more
 	// with each start of a member.
 	maxWriters = 1024
+	// firstCounter is the lowest of what is new: below are the versions of what was read
+	// from files.
+	firstCounter = 1 << 20
 	// maxDocumentSize bounds one document, in bytes, maxDocumentsPart those of one message.
 	maxDocumentSize  = 64 << 10
 	maxDocumentsPart = 256 << 10
@@ -86,6 +94,7 @@ type documents struct {
 	// dropped is the last version of each writer that was deleted and forgotten. Who has not
 	// seen it needs all documents.
 	dropped map[Incarnation]uint64
+	floor   uint64 // see Documents
 
 	own      map[docName][]byte // bodies of what sources of this process declare
 	disputed []docName          // of own, what others have changed
@@ -93,6 +102,7 @@ type documents struct {
 	sessions map[Incarnation]*docSession
 	orphans  map[string]admission.Instant // members that are gone, by name: when what they declared goes
 	refused  int
+	most     int // maxDeleted
 }
 
 type docName struct{ key, source, origin string }
@@ -100,15 +110,18 @@ type docName struct{ key, source, origin string }
 type document struct {
 	Document
 	changed uint64
+	at      admission.Instant // when that was
 	node    list.Node[*document]
 }
 
 // docSession is what one peer was sent.
 type docSession struct {
-	sent   uint64               // changes up to here
-	ready  bool                 // it has told what it has
-	full   map[docName]struct{} // of the full list that it is sending
-	lacked bool                 // that list is of use: it was told from its first part on
+	sent     uint64               // changes up to here
+	ready    bool                 // it has told what it has
+	answered bool                 // what it has beyond that was told here
+	behind   bool                 // something was deleted and forgotten before it was told: it needs all
+	full     map[docName]struct{} // of the full list that it is sending
+	lacked   bool                 // that list is of use: it was told from its first part on
 }
 
 func (d *Document) name() docName { return docName{d.Key, d.Source, d.Origin} }
@@ -117,7 +130,7 @@ func (d *documents) start(m *Machine) {
 	*d = documents{
 		m: m, byName: map[docName]*document{}, seen: map[Incarnation]uint64{}, dropped: map[Incarnation]uint64{},
 		own: map[docName][]byte{}, sessions: map[Incarnation]*docSession{}, orphans: map[string]admission.Instant{},
-		inherit: m.now.Add(max(m.o.Lost, orphanTime)),
+		inherit: m.now.Add(max(m.o.Lost, orphanTime)), most: maxDeleted,
 	}
 }
 
@@ -152,8 +165,8 @@ func (d *documents) declare(all []Document) {
 // write gives x a new version and keeps it.
 func (d *documents) write(x Document) {
 	self := d.m.o.Self.Incarnation
-	counter := max(d.highest+1, x.Version.Counter)
-	if x.Restored && d.restored+1 > d.seen[self] {
+	counter := max(d.highest+1, x.Version.Counter, firstCounter)
+	if x.Restored && d.restored+1 > d.seen[self] && d.restored+1 < firstCounter {
 		d.restored++
 		counter = d.restored
 	}
@@ -185,13 +198,13 @@ func (d *documents) keep(x Document) *document {
 	}
 	k.Document = x
 	d.change++
-	k.changed = d.change
+	k.changed, k.at = d.change, d.m.now
 	if k.node.Listed() {
 		d.recent.Remove(&k.node)
 	}
 	d.recent.PushBack(&k.node)
 	d.note(x.Version)
-	if d.deleted > maxDeleted {
+	if d.deleted > d.most {
 		d.forgetDeleted()
 	}
 	return k
@@ -215,20 +228,32 @@ func (d *documents) note(v Version) {
 }
 
 // forgetDeleted forgets the older half of the documents that only say that something was
-// deleted.
+// deleted, but for those that not all members need have been told.
 func (d *documents) forgetDeleted() {
-	for n := d.recent.First(); n != nil && d.deleted > maxDeleted/2; {
+	for n := d.recent.First(); n != nil && d.deleted > d.most/2; {
 		next, k := n.Next(), n.Value
+		if k.at.Add(deletedKept) > d.m.now && d.deleted <= 4*maxDeleted {
+			break // those after it are younger
+		}
 		if k.Deleted {
 			d.recent.Remove(n)
 			delete(d.byName, k.name())
 			d.deleted--
-			d.dropped[k.Version.Writer] = max(d.dropped[k.Version.Writer], k.Version.Counter)
-			if len(d.dropped) > maxWriters {
-				d.dropped = map[Incarnation]uint64{0: d.highest} // whom nobody has seen: all are told all
+			for _, s := range d.sessions {
+				s.behind = s.behind || s.ready && s.sent < k.changed
 			}
+			d.drop(k.Version)
+			d.floor = max(d.floor, k.Version.Counter)
 		}
 		n = next
+	}
+}
+
+// drop notes that what was deleted with a version is forgotten.
+func (d *documents) drop(v Version) {
+	d.dropped[v.Writer] = max(d.dropped[v.Writer], v.Counter)
+	if len(d.dropped) > maxWriters {
+		d.dropped = map[Incarnation]uint64{0: d.highest} // a writer that nobody has seen: all are told all
 	}
 }
 

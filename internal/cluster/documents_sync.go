@@ -9,12 +9,12 @@ import (
 // seen. The other side answers with what is lacking here, and asks for what it lacks.
 func (d *documents) hello() *Documents {
 	clear(d.sessions)
-	return &Documents{First: true, Last: true, Have: d.have(), Ask: true}
+	return &Documents{First: true, Last: true, Have: d.have(), Floor: d.floor, Ask: true}
 }
 
 // have is the last version seen of each writer.
 func (d *documents) have() []Version {
-	list := make([]Version, 0, len(d.seen))
+	list := make([]Version, 0, len(d.seen)) // not nil
 	for w, c := range d.seen {
 		list = append(list, Version{c, w})
 	}
@@ -35,6 +35,9 @@ func (d *documents) receive(from Incarnation, x *Documents) {
 		s = &docSession{}
 		d.sessions[from] = s
 	}
+	if !s.answered && !x.Answer && d.m.keeper == nil {
+		return // it was sent before the other side knew of this session
+	}
 	if x.Full && x.First {
 		s.full, s.lacked = map[docName]struct{}{}, true
 	}
@@ -42,10 +45,17 @@ func (d *documents) receive(from Incarnation, x *Documents) {
 		d.take(s, x.Full, &x.All[i])
 	}
 	if x.Full && x.Last && s.lacked {
-		d.dropUnknown(s.full, x.Have)
+		d.dropUnknown(s.full, x.Have, x.Floor)
+		d.forgotten(s, x.Have)
+		if x.Floor <= maxCounter {
+			d.floor = max(d.floor, x.Floor)
+		}
 	}
 	if x.Last {
 		s.full, s.lacked = nil, false
+	}
+	if x.Answer && x.Last {
+		s.answered = true
 		for _, v := range x.Have {
 			if v.Counter <= maxCounter {
 				d.note(v)
@@ -53,12 +63,15 @@ func (d *documents) receive(from Incarnation, x *Documents) {
 		}
 	}
 	if x.Ask {
-		parts := d.lacking(x.Have)
+		if x.Have == nil {
+			x.Have = []Version{}
+		}
+		parts := d.lacking(x.Have, x.Floor)
 		parts[len(parts)-1].Ask = d.m.keeper != nil // it asked first
 		for _, part := range parts {
 			d.send(from, part)
 		}
-		s.sent, s.ready = d.change, true
+		s.sent, s.ready, s.behind = d.change, true, false
 	}
 	d.flush()
 }
@@ -74,7 +87,8 @@ func (d *documents) take(s *docSession, full bool, x *Document) {
 	}
 	k := d.byName[x.name()]
 	switch {
-	case k == nil && d.seen[x.Version.Writer] >= x.Version.Counter:
+	case k == nil && (d.seen[x.Version.Writer] >= x.Version.Counter || d.floor >= x.Version.Counter):
+		d.note(x.Version)
 		return // it was deleted since, and that was forgotten here
 	case k != nil && k.Version.Compare(x.Version) >= 0:
 		d.note(x.Version)
@@ -95,16 +109,13 @@ func (d *documents) take(s *docSession, full bool, x *Document) {
 
 // dropUnknown drops what a peer does not have, of whose documents all were told, though it
 // has seen it: it was deleted.
-func (d *documents) dropUnknown(told map[docName]struct{}, have []Version) {
+func (d *documents) dropUnknown(told map[docName]struct{}, have []Version, floor uint64) {
 	seen := make(map[Incarnation]uint64, len(have))
 	for _, v := range have {
 		seen[v.Writer] = v.Counter
 	}
 	for _, k := range d.sorted() {
-		if _, mine := d.own[k.name()]; mine {
-			continue
-		}
-		if _, ok := told[k.name()]; ok || seen[k.Version.Writer] < k.Version.Counter {
+		if _, ok := told[k.name()]; ok || seen[k.Version.Writer] < k.Version.Counter && floor < k.Version.Counter {
 			continue
 		}
 		d.recent.Remove(&k.node)
@@ -113,9 +124,26 @@ func (d *documents) dropUnknown(told map[docName]struct{}, have []Version) {
 			d.deleted--
 			continue
 		}
+		if _, mine := d.own[k.name()]; mine {
+			d.disputed = append(d.disputed, k.name())
+			continue
+		}
 		gone := *k
 		gone.Deleted, gone.Body = true, nil
 		d.tell(&gone)
+	}
+}
+
+// forgotten takes into account that somewhere among the versions of have something may be
+// that was deleted and forgotten: who has not seen them all needs all documents.
+func (d *documents) forgotten(from *docSession, have []Version) {
+	for _, v := range have {
+		if v.Counter <= maxCounter {
+			d.drop(v)
+		}
+	}
+	for _, s := range d.sessions {
+		s.behind = s.behind || s.ready && s != from
 	}
 }
 
@@ -128,14 +156,14 @@ func (d *documents) sorted() []*document {
 	return list
 }
 
-// lacking is what somebody lacks who has seen the versions of have, with what this member
-// has seen, in the order of versions.
-func (d *documents) lacking(have []Version) []Documents {
+// lacking is what somebody lacks who has seen the versions of have (nil: who needs all), with
+// what this member has seen, in the order of versions.
+func (d *documents) lacking(have []Version, floor uint64) []Documents {
 	seen := make(map[Incarnation]uint64, len(have))
 	for _, v := range have {
 		seen[v.Writer] = v.Counter
 	}
-	full := false
+	full := have == nil || floor < d.floor
 	for w, c := range d.dropped {
 		full = full || seen[w] < c
 	}
@@ -146,7 +174,10 @@ func (d *documents) lacking(have []Version) []Documents {
 		}
 	}
 	parts := inParts(list, full)
-	parts[len(parts)-1].Have = d.have()
+	for i := range parts {
+		parts[i].Answer = true
+	}
+	parts[len(parts)-1].Have, parts[len(parts)-1].Floor = d.have(), d.floor
 	return parts
 }
 
@@ -184,7 +215,14 @@ func (d *documents) flush() {
 	d.claim()
 	for _, p := range d.m.order {
 		s := d.sessions[p.Incarnation]
-		if s == nil || !s.ready || s.sent == d.change {
+		if s == nil || !s.ready || s.sent == d.change && !s.behind {
+			continue
+		}
+		if s.behind {
+			s.behind, s.sent = false, d.change
+			for _, part := range d.lacking(nil, 0) {
+				d.send(p.Incarnation, part)
+			}
 			continue
 		}
 		var list []Document

@@ -170,6 +170,8 @@ func documents(c *coder, d *cluster.Documents) {
 	flag(c, 4, &d.Last)
 	flag(c, 5, &d.Ask)
 	list(c, 6, &d.Have, version)
+	flag(c, 7, &d.Answer)
+	unsigned(c, 8, &d.Floor)
 }
 
 func document(c *coder, d *cluster.Document) {
