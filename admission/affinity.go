@@ -69,6 +69,9 @@ func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
 			break
 		}
 		l, t := x.lane, x.waiter
+		if len(q.masked) > 0 && a.barred(q, t) {
+			break
+		}
 		if len(a.willing) > 0 && !equalTurn(t, a.base) {
 			break
 		}

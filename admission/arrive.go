@@ -12,7 +12,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	if !t.arrived {
 		t.arrived, t.arrival = true, now
 		c.arrivals++
-		t.seq = c.arrivals
+		t.epoch, t.seq = c.epoch, c.arrivals
 	}
 	c.arriving = t
 	defer func() { c.arriving = nil }()
@@ -36,7 +36,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 		c.classify(t)
 	}
 	f := t.Target.model.modelGroup
-	pair := c.chooser.servable(t.Target)
+	pair := c.chooser.servable(t.Target, t.mask)
 	if !pair && c.noWorkerWait(t) <= 0 {
 		c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
 		return
@@ -52,7 +52,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	// It is looked at before the bounds, which are for those who have to wait.
 	l := q.lane(&c.queues, t)
 	declines := false
-	if l == nil || t.ahead(l.head()) || !l.blocked() && c.among(q, t) {
+	if (l == nil || t.ahead(l.head()) || !l.blocked() && c.among(q, t)) && !c.chooser.barred(q, t) {
 		lack = c.chooser.choose(t)
 		declines = lack == ResourceNone && c.limits.AffinityLookahead > 1 && c.waits(now, t, q)
 		if lack == ResourceNone && !declines {
@@ -104,7 +104,7 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	}
 	t.lacked = q.lackFor(lack)
 	c.enqueue(now, t, pair)
-	if t.lane.head() == t {
+	if t.lane.head() == t && lack != ResourceTurn {
 		c.block(now, t.lane, lack, c.few(t.Target, t.lane.waitsOn(lack)))
 		f.note(now)
 	}

@@ -106,6 +106,9 @@ func (lg *ledger) StartDecode(t *Ticket) {
 	r.blocksPending -= t.heldBlocks
 	r.blocksActive += t.heldBlocks
 	r.check()
+	if lg.index.loaded != nil {
+		lg.index.loaded.note(r)
+	}
 }
 
 // endDecode is dropAnswer, and counts how long the hold lasted.

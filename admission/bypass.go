@@ -8,7 +8,7 @@ func (c *Core) reconsider(now Instant, t *Ticket) bool {
 		return false
 	}
 	t.reconsidered = true
-	if t.Bypass == nil || t.Instead == nil || t.Instead.model != t.Target.model || t.Instead.shape == Bypass || !c.chooser.servable(t.Instead) {
+	if t.Bypass == nil || t.Instead == nil || t.Instead.model != t.Target.model || t.Instead.shape == Bypass || !c.chooser.servable(t.Instead, t.mask) {
 		return false
 	}
 	m := t.Target.model

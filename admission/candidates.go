@@ -166,12 +166,16 @@ func (f *filter) sharing(x *Exclusions) (workers legSet) {
 // allows and can be paired, without the ranks that failed it and the pairs in
 // quarantine where others are left. It tells whether there are any.
 func (f *filter) eligible(t *Ticket, s *candidates) bool {
-	return f.eligibleWithout(t.Target, &t.Exclude, s)
+	return f.eligibleWithout(t.Target, &t.Exclude, t.mask, s)
 }
 
 // servable tells whether some candidate (disaggregated: some allowed pair of
-// candidates) exists for t, room or not.
-func (f *filter) servable(t *Target) bool {
+// candidates) exists for t, room or not, beside the ranks of a mask.
+func (f *filter) servable(t *Target, masked *mask) bool {
+	if masked != nil {
+		var s candidates
+		return f.eligibleWithout(t, &Exclusions{}, masked, &s)
+	}
 	m := t.model
 	if t.shape != Disaggregated {
 		p := m.pools[t.role(DecodeLeg)]
@@ -203,7 +207,7 @@ func (f *filter) servable(t *Target) bool {
 	return false
 }
 
-func (f *filter) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool {
+func (f *filter) eligibleWithout(t *Target, x *Exclusions, masked *mask, s *candidates) bool {
 	sharing := f.sharing(x)
 	for _, legs := range avoidOrder {
 		switch {
@@ -213,6 +217,9 @@ func (f *filter) eligibleWithout(t *Target, x *Exclusions, s *candidates) bool {
 		case x.empty() && legs&(onPrefill|onDecode) != 0:
 		default:
 			f.all(t, s)
+			if masked != nil {
+				masked.take(f, s)
+			}
 			if f.allowed(t, x, legs, s) {
 				return true
 			}

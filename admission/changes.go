@@ -11,6 +11,7 @@ type Change struct {
 	Attributes RankAttributes // for SetAttributes
 	Other      *Rank          // for QuarantinePair and EndQuarantine
 	Report     RankReport     // for SetReport
+	Aside      Aside          // for SetAside
 }
 
 // The changes. Those of one Apply take effect together: a worker is replaced by
@@ -31,4 +32,8 @@ const (
 	// SetReport replaces what the rank's engine reports of its load. The zero report
 	// says that nothing is known any more.
 	SetReport
+	// SetAside replaces what is set aside on a rank: what is held of it by requests that
+	// nobody here has a ticket for. It counts as what is booked; the end of holds does not
+	// touch it.
+	SetAside
 )

@@ -407,7 +407,7 @@ func checkWaiters(c *Core) error {
 						bytes += t.Bytes
 						by[t.Target.shape]++
 						first = min(first, t.wakeAt)
-						if t.modelGroup() != f || t.lane != l || int(t.queuePos) != i || t.queue() != q || l.target != nil && l.target != t.Target {
+						if t.modelGroup() != f || t.lane != l || int(t.queuePos) != i || t.queue() != q || l.target != nil && l.target != t.Target || l.mask != t.mask {
 							return fmt.Errorf("a waiter is not where it should be")
 						}
 						if err := checkWaiter(c, t); err != nil {
@@ -419,7 +419,7 @@ func checkWaiters(c *Core) error {
 					return err
 				}
 				matchers += q.refresh.matchers
-				if q.ready.Len() != 0 && c.limits.lookahead() == 1 {
+				if q.ready.Len() != 0 && c.limits.lookahead() == 1 && !c.chooser.barred(q, q.ready.First().head()) {
 					return fmt.Errorf("%d heads of class %s were left to be looked at", q.ready.Len(), q.class.Name)
 				}
 				if q.n != n || q.raw != raw || q.cached != cached {
@@ -503,7 +503,7 @@ func checkWaiter(c *Core, t *Ticket) error {
 	if slices.Contains(t.lane.queue.declining, t) != t.declining() {
 		return fmt.Errorf("a waiter declines ranks: %t, and its class does not know", t.declining())
 	}
-	if t.wakeAt != want || t.Target.paired != (t.lostAt == never) {
+	if t.wakeAt != want || t.hasCandidate() != (t.lostAt == never) {
 		return fmt.Errorf("a waiter wakes at %d, want %d; paired %t, lost at %d", t.wakeAt, want, t.Target.paired, t.lostAt)
 	}
 	for w := t.Target.waiters.first; w != nil; w = w.next {

@@ -71,7 +71,7 @@ func (ch *chooser) bestHolding(t *Ticket, l Leg, set bitmap) (best holding) {
 func (f *filter) couldHold(t *Ticket, l Leg, r *Rank) bool {
 	b := t.Target.bits[l]
 	return r.index >= 0 && r.cand && r.role == t.Target.role(l) && t.Target.model.pools[r.role].cand.has(r.index) &&
-		(b == nil || b.has(r.index)) && !t.Exclude.covers(l, r)
+		(b == nil || b.has(r.index)) && (t.mask == nil || !t.mask.bits.has(r.index)) && !t.Exclude.covers(l, r)
 }
 
 // covers tells whether r, or another rank of its worker, is excluded from leg l.

@@ -83,7 +83,7 @@ func (f *filter) find(t *Ticket, s *candidates) Resource {
 // class. Most requests are so.
 func (f *filter) unrestricted(t *Ticket) bool {
 	target := t.Target
-	if !target.free || !t.Exclude.empty() || len(f.index.quarantines) > 0 || t.class.ratio > 0 {
+	if !target.free || !t.Exclude.empty() || len(f.index.quarantines) > 0 || t.class.ratio > 0 || t.mask != nil {
 		return false
 	}
 	x := &target.model.modelGroup.fence
@@ -120,7 +120,7 @@ func (f *filter) amongAll(t *Ticket, s *candidates) Resource {
 // failed it. It tells whether there are any. Then narrow would come to the same; it has
 // to find out before if there are candidates beside the failed ones, room or not.
 func (f *filter) avoiding(t *Ticket, s *candidates) bool {
-	if t.Exclude.empty() || t.byRatio() {
+	if t.Exclude.empty() || t.byRatio() || t.mask != nil {
 		return false
 	}
 	f.all(t.Target, s)
@@ -160,7 +160,7 @@ func (f *filter) narrow(t *Ticket, s *candidates, exact bool) Resource {
 	byRatio := t.byRatio()
 	// With nothing to avoid, what has room among all ranks is narrowed to the target as
 	// well as what is eligible would be.
-	plain := !exact && t.Exclude.empty() && len(f.index.quarantines) == 0 && (!byRatio || target.free && !s.pairing)
+	plain := !exact && t.mask == nil && t.Exclude.empty() && len(f.index.quarantines) == 0 && (!byRatio || target.free && !s.pairing)
 	if !plain && !f.eligible(t, s) {
 		return ResourceWorker
 	}

@@ -255,6 +255,9 @@ func (q *classQueue) limit(t *Ticket) (kind LimitKind, current, limit int64) {
 		limit := int64(0)
 		if *l.each > 0 {
 			limit = max(int64(min(*l.each*workers, 1<<60)), 1)
+			if qs := q.closed.queues; qs.share != nil {
+				limit = qs.shareOf(limit, "class "+cl.Name+" "+string(l.kind))
+			}
 		}
 		if l.current >= limit {
 			return l.kind, l.current, limit

@@ -20,6 +20,7 @@ type Core struct {
 	touched []*modelGroup // memory of applyReports
 
 	arrivals uint64
+	epoch    uint64 // of the places that it gives
 
 	// counters
 	missed uint64

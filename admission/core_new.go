@@ -11,10 +11,12 @@ func NewCore(o Options) *Core {
 		models: map[string]*model{}, pinned: map[targetKey]*Target{}, named: rankNames{},
 	}
 	c.ledger = ledger{index: &c.rankIndex, queues: &c.queues}
-	c.queues = queues{limits: &c.limits, mode: o.QueueMode, nextRecheck: never, nextRefresh: never, drainEnd: never}
+	c.epoch = o.Epoch
+	c.queues = queues{limits: &c.limits, share: o.ShareOf, mode: o.QueueMode, nextRecheck: never, nextRefresh: never, drainEnd: never}
 	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
 	c.decisions = decisions{queues: &c.queues, limits: &c.limits, slotRanks: &c.ownSlots, healthInt: o.HealthInterval, early: defaultEvidence}
 	c.affinity = affinity{core: c, preview: preview{chooser: &c.chooser}, walk: laneWalk{queues: &c.queues}}
+	c.limits = c.shareLimits(o.Limits)
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes)
 	c.setThresholds(c.profiles)

@@ -94,6 +94,9 @@ func (ch *chooser) decodeAfter(t *Ticket, exclude []*Rank, avoid legSet) (s cand
 		ch.and(&s, DecodeLeg, b)
 	}
 	ch.and(&s, DecodeLeg, ch.index.groups[pr.groupID])
+	if t.mask != nil {
+		ch.andNot(&s, DecodeLeg, t.mask.bits)
+	}
 	if target.topology == TopologyRequired { // by name: the domain of a rank that is gone may be another's now
 		for i := range s.of(DecodeLeg).set.all() {
 			if r := ch.index.ranks[i]; !target.pairs(pr, r) {

@@ -140,6 +140,9 @@ func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
 	for q.ready.Len() > 0 {
 		l := q.ready.First().lane
 		t := l.head()
+		if c.chooser.barred(q, t) {
+			break
+		}
 		if c.reconsider(now, t) {
 			continue
 		}

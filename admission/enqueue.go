@@ -54,7 +54,9 @@ func (qs *queues) enter(now Instant, t *Ticket, pair bool) {
 	qs.insert(now, t)
 	qs.deadlines.Push(byDeadline{t})
 	t.Target.waiters.add(t)
-	t.Target.paired = pair
+	if t.mask == nil {
+		t.Target.paired = pair
+	}
 	qs.waitingBy[t.Target.shape]++
 	qs.waitingSize += t.size()
 	if qs.waiting++; qs.waiting == 1 {

@@ -37,9 +37,14 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 			if ch.Rank.present {
 				c.setReport(ch.Rank, ch.Report)
 			}
+		case SetAside:
+			setAside(&c.rankIndex, ch.Rank, ch.Aside)
 		}
 	}
 	c.chooser.grow()
+	for _, m := range c.masks {
+		m.index(c.words)
+	}
 	if described {
 		publishAllPartners(&c.rankIndex)
 	}
@@ -47,15 +52,16 @@ func (c *Core) Apply(now Instant, changes []Change, out *[]*Ticket) {
 	for _, m := range c.modelsByName {
 		for _, t := range m.targets {
 			if t.waiters.first != nil {
-				c.recheckTarget(now, t, c.chooser.servable(t))
+				c.recheckTarget(now, t, c.chooser.servable(t, nil))
 			}
 		}
 	}
 	for _, t := range c.pinned {
 		if t.waiters.first != nil {
-			c.recheckTarget(now, t, c.chooser.servable(t))
+			c.recheckTarget(now, t, c.chooser.servable(t, nil))
 		}
 	}
+	recheckMasked(c, now)
 	c.refuseUnservable(now, NoWorkers, ResourceWorker, out)
 	c.dropUnusedModels(&c.rankIndex)
 	for _, f := range c.modelGroups {
@@ -109,19 +115,27 @@ func (qs *queues) recheckTarget(now Instant, t *Target, pair bool) {
 	}
 	t.paired = pair
 	for w := t.waiters.first; w != nil; w = w.next {
-		switch {
-		case pair:
-			w.lostAt = never
-			w.setWake()
-			qs.deadlines.Fix(int(w.deadlinePos))
-			w.modelGroup().fenceAt = 0 // a fence may be due for it
-		case qs.limits.NoWorkerWait > 0:
-			w.lostAt = now.Add(qs.noWorkerWait(w))
-			w.setWake()
-			qs.deadlines.Fix(int(w.deadlinePos))
-		default:
-			qs.unservable = append(qs.unservable, w)
+		if w.mask == nil {
+			qs.recheck(now, w, pair)
 		}
+	}
+}
+
+// recheck starts or ends the time that a waiter has until there is a candidate for it; it is
+// unservable where there is no such time.
+func (qs *queues) recheck(now Instant, w *Ticket, pair bool) {
+	switch {
+	case pair:
+		w.lostAt = never
+		w.setWake()
+		qs.deadlines.Fix(int(w.deadlinePos))
+		w.modelGroup().fenceAt = 0 // a fence may be due for it
+	case qs.limits.NoWorkerWait > 0:
+		w.lostAt = now.Add(qs.noWorkerWait(w))
+		w.setWake()
+		qs.deadlines.Fix(int(w.deadlinePos))
+	default:
+		qs.unservable = append(qs.unservable, w)
 	}
 }
 

@@ -50,14 +50,13 @@ func (t *Ticket) ahead(o *Ticket) bool {
 	return t.before(o)
 }
 
-// before is the order of arrival: first arrival, then sequence. A retry keeps
-// both.
+// before is the order of arrival: first arrival, then place. A retry keeps both.
 func (t *Ticket) before(o *Ticket) bool {
-	return t.arrival < o.arrival || t.arrival == o.arrival && t.seq < o.seq
+	return t.arrival < o.arrival || t.arrival == o.arrival && (t.epoch < o.epoch || t.epoch == o.epoch && t.seq < o.seq)
 }
 
 func (t *Ticket) compare(o *Ticket) int {
-	return cmp.Or(cmp.Compare(t.arrival, o.arrival), cmp.Compare(t.seq, o.seq))
+	return cmp.Or(cmp.Compare(t.arrival, o.arrival), cmp.Compare(t.epoch, o.epoch), cmp.Compare(t.seq, o.seq))
 }
 
 // A waiter is in two heaps, that of its lane and that of all deadlines, and a lane is in

@@ -15,6 +15,7 @@ const maxLanes = 1024
 type lane struct {
 	queue   *classQueue
 	target  *Target // nil: of any; the shared lane, or the only one
+	mask    *mask   // of all of them; nil: none
 	exclude Exclusions
 	waiters heap.Heap[byPlace]
 	front   []*Ticket // the first of them, or none; see first
@@ -142,8 +143,11 @@ func (q *classQueue) lane(qs *queues, t *Ticket) *lane {
 	if q.n == 0 {
 		return nil
 	}
+	if t.mask != nil {
+		return q.maskedLane(qs, t)
+	}
 	if !qs.laned {
-		return q.first()
+		return q.shared
 	}
 	if t.Exclude.empty() {
 		if l := q.lanes[t.Target]; l != nil {
@@ -175,7 +179,11 @@ func (q *classQueue) openLane(qs *queues, t *Ticket) *lane {
 	} else {
 		l = &lane{}
 	}
-	*l = lane{queue: q, waiters: l.waiters, front: l.front, classPos: -1, readyPos: -1, widePos: -1}
+	*l = lane{queue: q, mask: t.mask, waiters: l.waiters, front: l.front, classPos: -1, readyPos: -1, widePos: -1}
+	if l.mask != nil {
+		q.openMasked(qs, l, t)
+		return l
+	}
 	switch {
 	case !qs.laned:
 		q.shared = l
@@ -202,6 +210,8 @@ func (q *classQueue) openLane(qs *queues, t *Ticket) *lane {
 // closeLane forgets a lane that nobody waits in.
 func (q *classQueue) closeLane(qs *queues, l *lane) {
 	switch {
+	case l.mask != nil:
+		q.closeMasked(qs, l)
 	case l.target == nil:
 		q.shared = nil
 	case l.exclude.empty():

@@ -43,8 +43,8 @@ func (w *world) decided(t *rapid.T, a Answer, but uint64, arrived bool) (decided
 	t.Helper()
 	for _, d := range a.Decided {
 		k := w.port.tickets[d.Ticket]
-		if d.Granted != (k.state == stateGranted) || d.Granted && (*d.Decode != k.Decode.ref() || !reflect.DeepEqual(d.Prefill, refOf(k.Prefill))) ||
-			!d.Granted && !reflect.DeepEqual(d.Refusal, k.refusal) {
+		if d.Granted != (k.state == stateGranted) || d.Granted && (d.Decode != k.Decode.ref() || d.Prefill != k.Prefill.ref() || d.Choice != k.choice) ||
+			!d.Granted && !reflect.DeepEqual(d.Refusal, k.refusal) || d.Class != k.ClassName() || d.Waited != k.waited || d.Queued != k.wasQueue || d.Lacked != k.lacked {
 			t.Fatalf("told of %+v, but it is in state %d on %v", d, k.state, refOf(k.Decode))
 		}
 		if !arrived || d.Ticket != but {

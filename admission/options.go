@@ -20,6 +20,12 @@ type Options struct {
 	// room for, where a class asks and the rank did not tell its
 	// max_running_requests. Zero: 64.
 	AssumedMaxRequests int
+	// Epoch orders the places that this core gives after those of lower ones; see [Place].
+	Epoch uint64
+	// ShareOf is what this core has of a limit that bounds all gates together, where it
+	// decides alone: of what waits, by the name of the bound. For a class it is
+	// "class NAME KIND". Nil: all. Those of ranks are in [RankLimits].
+	ShareOf func(limit int64, bound string) int64
 }
 
 // QueueMode is how the waiters of one class are kept.

@@ -13,17 +13,18 @@ type pool struct {
 	// passing chooses for requests that hold nothing; nil before the first.
 	passing Policy
 
-	members  bitmap
-	cand     bitmap
-	room     bitmap
-	candN    int
-	roomN    int
-	warmUp   warmUp
-	levels   []level        // by falling priority
-	overN    int            // candidates over a reject threshold
-	workers  map[string]int // registered ranks by worker
-	sum      PoolLoad
-	released rateMeter // ends of holds
+	members   bitmap
+	cand      bitmap
+	room      bitmap
+	candN     int
+	roomN     int
+	warmUp    warmUp
+	levels    []level        // by falling priority
+	overN     int            // candidates over a reject threshold
+	shareless int            // registered ranks of which this gate has no share
+	workers   map[string]int // registered ranks by worker
+	sum       PoolLoad
+	released  rateMeter // ends of holds
 	// with room, by block of roomBlock words, so that the n-th is found in
 	// few steps
 	roomIn []int32

@@ -10,6 +10,7 @@ import (
 // deadlines, their pace, and whose turn is next. They know no set of ranks.
 type queues struct {
 	limits *Limits
+	share  func(limit int64, bound string) int64 // nil: all
 
 	modelGroups []*modelGroup // of living models, without duplicates
 	classes     *Classes      // in force
@@ -82,6 +83,7 @@ type classQueue struct {
 	lanes     map[*Target]*lane
 	excluding []*lane
 	shared    *lane   // of strict order, or of those beyond maxLanes
+	masked    []*lane // of waiters with a mask
 	wide      []*lane // blocked, and not parked at the few ranks they need
 
 	n           int

@@ -37,6 +37,8 @@ type RankSpec struct {
 	State    RankState
 	// Reported is what its engine was last known to report.
 	Reported ReportedLoad `json:",omitzero"`
+	// Aside is what is set aside; see [SetAside].
+	Aside Aside `json:",omitzero"`
 	// Data is handed back to the caller, who finds the engine by it.
 	Data any `json:"-"`
 }
@@ -62,6 +64,9 @@ type RankLimits struct {
 	// Running is how many calls may be booked on the rank: it has room for a request,
 	// whatever its calls, while there are fewer.
 	Running int64
+	// Share is what of all bounds this gate has, where it is one of several that decide on
+	// their own.
+	Share RankShare `json:",omitzero"`
 }
 
 // RankAttributes are what is known of a rank and that may change while requests hold it; see
@@ -90,6 +95,7 @@ func (f RankAttributes) clone() RankAttributes {
 		*v = min(max(*v, 0), maxAmount)
 	}
 	f.Limits.PrefillSlots, f.Limits.Running = max(f.Limits.PrefillSlots, 0), max(f.Limits.Running, 0)
+	f.Limits.Share.Parts = max(f.Limits.Share.Parts, 0)
 	return f
 }
 
@@ -108,6 +114,8 @@ type Rank struct {
 	room    bool
 	over    bool   // a reject threshold
 	limited bool   // bounds has any
+	stub    bool   // only mentioned, and never registered
+	changed bool   // its load, since somebody asked last
 	share   uint16 // see RankState.Share; 0 while it is no candidate
 	epoch   uint32 // of the half-open state; probes belong to one
 	vetoed  bool   // by its report
@@ -131,6 +139,7 @@ type Rank struct {
 	counted  rankLoad     // what the pools' sums have of it
 	parked   []parkedLane // blocked lanes whose heads need this rank, or one of few
 
+	aside       Aside // a part of the holds
 	report      RankReport
 	passed      int     // requests that hold nothing
 	quarantined []*Rank // decode ranks that a prefill rank is not paired with
@@ -168,6 +177,7 @@ func NewRank(spec RankSpec) *Rank {
 		Models: spec.Models, PairGroup: spec.PairGroup, Topology: spec.Topology,
 		Labels: spec.Labels, Adapters: spec.Adapters, Capacity: spec.Capacity, Limits: spec.Limits, Priority: spec.Priority,
 	})
+	r.addAside(spec.Aside.clean(r.role))
 	return r
 }
 

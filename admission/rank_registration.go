@@ -54,6 +54,7 @@ func (ix *rankIndex) indexRank(r *Rank) {
 		p.sum.KVBlocks += r.capacity.KVBlocks
 		p.workers[r.workerName()]++
 		p.model.ranks++
+		p.shareless += b2i(r.bounds.Share.None)
 		if p.groupSize[r.groupID]++; p.groupSize[r.groupID] == 1 {
 			p.groupsN++
 			p.load.join(r.groupID, ix.indexCap)
@@ -94,6 +95,7 @@ func (ix *rankIndex) unindexRank(r *Rank) {
 			p.workers[w]--
 		}
 		p.model.ranks--
+		p.shareless -= b2i(r.bounds.Share.None)
 		p.load.forget(r.index)
 		if p.groupSize[r.groupID]--; p.groupSize[r.groupID] == 0 {
 			p.groupsN--
@@ -118,6 +120,7 @@ func (ix *rankIndex) removeRank(r *Rank) {
 	if !r.present {
 		return
 	}
+	setAside(ix, r, Aside{})
 	r.present = false
 	r.facts.Store(nil)
 	ix.refresh(r, 0)

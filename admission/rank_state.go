@@ -15,14 +15,14 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	if r.index < 0 {
 		return // gone: its holds end without a trace in the indexes
 	}
-	cand := r.present && r.state.candidate()
+	cand := r.present && r.state.candidate() && !r.bounds.Share.None
 	room := cand
 	if r.limited {
 		room = room && !ix.limits.full(r, 0, 0)
 	} else if r.role == RolePrefill && ix.limits.PrefillSlots > 0 && r.slots >= ix.limits.PrefillSlots {
 		room = false
 	}
-	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.probesLimit() {
 		room = false
 	}
 	if r.vetoed {
@@ -43,6 +43,9 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	}
 	if r.state.Share|r.share != 0 {
 		ix.refreshShare(r, cand)
+	}
+	if ix.loaded != nil {
+		ix.loaded.note(r)
 	}
 	overDelta := b2i(cand && over) - b2i(r.cand && r.over)
 	holds := r.holds()

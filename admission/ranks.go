@@ -36,6 +36,9 @@ type rankIndex struct {
 
 	fewRanks [maxParks]*Rank // memory
 
+	masks  []*mask
+	loaded *loadChanges // nil: nobody asks which ranks' holds have changed
+
 	pinned  map[targetKey]*Target
 	targets uint64    // made so far
 	idle    []*Target // interned targets without users, the oldest first

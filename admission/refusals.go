@@ -54,6 +54,9 @@ func (ds *decisions) decide(t *Ticket, s ticketState, out *[]*Ticket) {
 }
 
 func (ds *decisions) refuse(now Instant, t *Ticket, why Reason, lack Resource, limit int64, out *[]*Ticket) {
+	if why == NoWorkers && t.Target.lacksShare() {
+		why = GateUnavailable
+	}
 	if t.Retry && why != Draining {
 		why = RetryRefused // the client is owed the failure of the attempt before
 	}
@@ -78,7 +81,7 @@ func (ds *decisions) retryAfter(now Instant, t *Ticket, why Reason, lack Resourc
 	switch why {
 	case NoWorkers:
 		secs = ds.healthInt.Seconds()
-	case Draining:
+	case Draining, GateUnavailable:
 		secs = 1
 	default:
 		var r float64

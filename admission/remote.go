@@ -87,6 +87,10 @@ type extraTicket struct {
 	attempt uint32
 	grown   int64 // blocks of output booked for the present grant
 
+	// of a port
+	origin uint64
+	home   *portTicket // whose memory may be used again; nil once it has waited: queues may still mention it
+
 	// of a gate with a Remote
 	first    bool // its first token was told
 	again    bool // what it was granted is of no use here: it comes again

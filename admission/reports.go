@@ -10,7 +10,7 @@ const vetoEnds = 0.8
 func (ix *rankIndex) setReport(r *Rank, p RankReport) (more bool) {
 	r.report = p.clean()
 	unbooked := int64(0)
-	if r.decodes() && r.report.Requests > 0 {
+	if r.decodes() && r.report.Requests > 0 && !r.shared() { // others' requests are in it, too
 		size := r.blockSize()
 		unbooked = max((r.report.KVTokens+size-1)/size-max(r.blocksActive, r.report.ActiveBlocks), 0)
 	}

@@ -119,7 +119,7 @@ func (ch *chooser) shortage(t *Ticket, l Leg, r *Rank) (s Shortage) {
 	if r.vetoed {
 		s.add(ResourceReportedLoad, 1, 1)
 	}
-	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.probesLimit() {
 		s.also++
 	}
 	return s
@@ -130,7 +130,7 @@ func (ch *chooser) shortage(t *Ticket, l Leg, r *Rank) (s Shortage) {
 func (f *filter) roomAfter(o, t *Ticket, r *Rank) bool {
 	legs := int64(t.legs())
 	single := o.Target.shape != Disaggregated
-	if r.state.Breaker == BreakerHalfOpen && r.probes+1 >= r.state.Probes {
+	if r.state.Breaker == BreakerHalfOpen && r.probes+1 >= r.probesLimit() {
 		return false
 	}
 	if f.limits.full(r, 1, legs) {

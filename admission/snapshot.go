@@ -32,8 +32,10 @@ type RankStats struct {
 	// calls booked on a rank; 0: there is none.
 	SlotLimit    int
 	RunningLimit int64
-	Priority     int
-	Topology     string
+	// Aside is what of this nobody here has booked; see [SetAside].
+	Aside    Aside
+	Priority int
+	Topology string
 	// Overloaded: the rank is over a reject threshold.
 	Overloaded bool
 	// Reported is what the engine reports.
@@ -117,7 +119,7 @@ func (r *Rank) stats() RankStats {
 		PendingDecode: r.pending, ActiveDecode: r.active,
 		Candidate: r.cand, Room: r.room,
 		PrefillTokens: r.tokens, PendingBlocks: r.blocksPending, ActiveBlocks: r.blocksActive,
-		Capacity: r.capacity, RunningLimit: r.bounds.Running, Priority: r.priority, Topology: r.topology, Overloaded: r.over, Reported: r.reported(),
+		Capacity: r.capacity, RunningLimit: r.bounds.Running, Aside: r.aside, Priority: r.priority, Topology: r.topology, Overloaded: r.over, Reported: r.reported(),
 	}
 }
 
@@ -254,7 +256,7 @@ func (g *Gate) Servable(s Shape) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, m := range g.core.models {
-		if m.ranks > 0 && g.core.chooser.servable(m.targets[s]) {
+		if m.ranks > 0 && g.core.chooser.servable(m.targets[s], nil) {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -16,13 +17,21 @@ type State struct {
 	Ranks       []RankSpec // registered ones, by index
 	Gone        []RankSpec // removed ones that tickets were granted: what they hold ends there
 	Quarantined [][numLegs]RankRef
+	Masks       []MaskState   `json:",omitempty"` // by origin
 	Tickets     []TicketState // by number
 
+	Epoch                uint64 `json:",omitempty"`
 	Arrivals             uint64
 	NoArrivals, NoWaits  bool
 	DrainEnd             Instant // never: waiting does not end
 	UnknownClasses       uint64
 	MissedEvents, Fences uint64
+}
+
+// MaskState are the ranks that the requests of one origin may not use.
+type MaskState struct {
+	Origin uint64
+	Ranks  []RankRef
 }
 
 // TicketState is one ticket: what it asks for, and where it stands.
@@ -33,7 +42,8 @@ type TicketState struct {
 	Refusal *Refusal `json:",omitempty"`
 
 	Arrived bool
-	Arrival Instant // the first one; Order is that among equal ones
+	Arrival Instant // the first one; Epoch and Order are its [Place]
+	Epoch   uint64  `json:",omitempty"`
 	Order   uint64
 	Waited  time.Duration // in all, but for the present wait
 
@@ -58,10 +68,12 @@ type TicketState struct {
 	DeclinesAt Instant       `json:",omitempty"`
 	Lacked     Resource
 
-	// What it was granted last, and what it still holds of that.
+	// What it was granted last, and what it still holds of that. Grown are blocks of output
+	// among Blocks, but for those before the last move.
 	Prefill, Decode                         *RankRef
 	HoldsPrefill, HoldsDecode, DecodeActive bool
 	Tokens, Blocks                          int64
+	Grown                                   int64 `json:",omitempty"`
 	GrantedAt                               Instant
 	Probes                                  [numLegs]bool
 }
@@ -75,16 +87,18 @@ const (
 	StatusQueued  TicketStatus = "queued"
 	StatusGranted TicketStatus = "granted"
 	StatusRefused TicketStatus = "refused"
+	// A suspended one waits as one that is queued, but cannot start; see [Core.Suspend].
+	StatusSuspended TicketStatus = "suspended"
 )
 
-var statuses = [...]TicketStatus{stateIdle: StatusIdle, stateQueued: StatusQueued, stateGranted: StatusGranted, stateRefused: StatusRefused}
+var statuses = [...]TicketStatus{stateIdle: StatusIdle, stateQueued: StatusQueued, stateGranted: StatusGranted, stateRefused: StatusRefused, stateSuspended: StatusSuspended}
 
 // State writes down what the core knows.
 func (p *Port) State() State {
 	c := p.core
 	s := State{
 		Settings: Settings{Limits: c.limits, Classes: c.classes, Reject: c.reject}, Loaded: c.loaded,
-		Arrivals: c.arrivals, NoArrivals: c.noArrivals, NoWaits: c.noWaits, DrainEnd: c.drainEnd,
+		Epoch: c.epoch, Arrivals: c.arrivals, NoArrivals: c.noArrivals, NoWaits: c.noWaits, DrainEnd: c.drainEnd,
 		UnknownClasses: c.unknownClass, MissedEvents: c.missed, Fences: c.fences,
 	}
 	for _, r := range c.ranks {
@@ -95,6 +109,10 @@ func (p *Port) State() State {
 	for _, q := range c.quarantines {
 		s.Quarantined = append(s.Quarantined, [numLegs]RankRef{q.prefill.ref(), q.decode.ref()})
 	}
+	for _, m := range c.masks {
+		s.Masks = append(s.Masks, MaskState{m.origin, refsOf(m.ranks)})
+	}
+	slices.SortFunc(s.Masks, func(a, b MaskState) int { return cmp.Compare(a.Origin, b.Origin) })
 	gone := map[*Rank]bool{}
 	for _, n := range slices.Sorted(maps.Keys(p.tickets)) {
 		t := p.tickets[n]
@@ -112,15 +130,15 @@ func (p *Port) State() State {
 func stateOf(number uint64, t *Ticket) TicketState {
 	s := TicketState{
 		Ticket: number, Request: requestOf(t), Status: statuses[t.state], Refusal: t.refusal,
-		Arrived: t.arrived, Arrival: t.arrival, Order: t.seq, Waited: t.waited,
+		Arrived: t.arrived, Arrival: t.arrival, Epoch: t.epoch, Order: t.seq, Waited: t.waited,
 		Cost: t.weight, OrderBy: t.orderBy,
 		QueuedAt: t.queuedAt, LimitAt: t.limitAt, LostAt: t.lostAt, ClassAt: t.classAt, ClassLimit: time.Duration(t.classLimit),
 		QueuedRaw: t.queuedRaw, QueuedCached: t.queuedCached, WasQueued: t.wasQueue, Reconsidered: t.reconsidered, Lacked: t.lacked,
 		Passes: int(t.passes), Declined: t.declined, DeclinesAt: t.declinesAt,
 		HoldsPrefill: t.holdsPrefill, HoldsDecode: t.holdsDecode, DecodeActive: t.decodeActive,
-		Tokens: t.tokens, Blocks: t.heldBlocks, GrantedAt: t.granted,
+		Tokens: t.tokens, Blocks: t.heldBlocks, Grown: t.extra.grown, GrantedAt: t.granted,
 	}
-	if t.state != stateQueued { // what was chosen for a waiter that was not granted means nothing
+	if t.state != stateQueued && t.state != stateSuspended { // what was chosen for a waiter that was not granted means nothing
 		s.Prefill, s.Decode = refOf(t.Prefill), refOf(t.Decode)
 	}
 	if t.class != nil {
@@ -130,96 +148,4 @@ func stateOf(number uint64, t *Ticket) TicketState {
 		s.Probes[l] = r != nil && r.present && t.holdsProbe(r, Leg(l))
 	}
 	return s
-}
-
-// Restore makes a port to a core in that state. o is what the process brings along;
-// limits, classes and thresholds of it do not count. Decided are waiters that need not
-// wait here.
-func Restore(now Instant, s State, o Options) (*Port, Answer) {
-	o.Limits, o.Classes, o.Reject = s.Settings.Limits, s.Settings.Classes, s.Settings.Reject
-	p := NewPort(o)
-	c := p.core
-	c.loaded = s.Loaded
-	c.arrivals, c.noArrivals, c.noWaits, c.drainEnd = s.Arrivals, s.NoArrivals, s.NoWaits, s.DrainEnd
-	c.unknownClass, c.missed, c.fences = s.UnknownClasses, s.MissedEvents, s.Fences
-
-	var changes []FleetChange
-	for i := range s.Ranks {
-		changes = append(changes, FleetChange{Op: AddRank, Add: &s.Ranks[i]})
-	}
-	for _, b := range s.Quarantined {
-		changes = append(changes, FleetChange{Op: QuarantinePair, Rank: b[PrefillLeg], Other: b[DecodeLeg]})
-	}
-	c.Apply(now, p.changes(changes), &p.out)
-
-	for _, spec := range s.Gone {
-		r := NewRank(spec)
-		r.groupID = c.group(r.group) // a decode leg may still move to what it was paired with
-		p.ranks[r.ref()] = r
-		p.gone++
-	}
-	tickets := make([]*Ticket, len(s.Tickets))
-	for i := range s.Tickets {
-		tickets[i] = p.restoreTicket(&s.Tickets[i])
-	}
-	c.Resume(now, tickets, &p.out)
-	return p, p.answer(true)
-}
-
-func (p *Port) restoreTicket(s *TicketState) *Ticket {
-	c := p.core
-	t := &Ticket{
-		arrived: s.Arrived, arrival: s.Arrival, seq: s.Order, waited: s.Waited, refusal: s.Refusal,
-		weight: s.Cost, orderBy: s.OrderBy,
-		queuedAt: s.QueuedAt, limitAt: s.LimitAt, lostAt: s.LostAt, classAt: s.ClassAt, classLimit: int64(s.ClassLimit),
-		queuedRaw: s.QueuedRaw, queuedCached: s.QueuedCached, wasQueue: s.WasQueued, reconsidered: s.Reconsidered, lacked: s.Lacked,
-		passes: uint8(min(max(s.Passes, 0), 255)), declined: s.Declined, declinesAt: s.DeclinesAt,
-		holdsPrefill: s.HoldsPrefill, holdsDecode: s.HoldsDecode, decodeActive: s.DecodeActive,
-		tokens: s.Tokens, heldBlocks: s.Blocks, granted: s.GrantedAt, probes: s.Probes,
-		state: ticketState(max(slices.Index(statuses[:], s.Status), 0)),
-	}
-	p.set(t, &s.Request)
-	// The ranks of the model may have left since.
-	t.Target = c.intern(c.model(s.Target.Model), s.Target)
-	if s.Instead != nil {
-		t.Instead = c.intern(c.model(s.Instead.Model), *s.Instead)
-	}
-	if s.ClassName != "" { // of a configuration that is not there any more
-		t.class = &class{Class: Class{Name: s.ClassName}}
-	}
-	if s.Prefill != nil {
-		t.Prefill = p.rank(*s.Prefill)
-	}
-	if s.Decode != nil {
-		t.Decode = p.rank(*s.Decode)
-	}
-	p.tickets[s.Ticket], p.numbers[t] = t, s.Ticket
-	return t
-}
-
-// Resume books on a fresh core what tickets hold that were granted before, and queues
-// those that waited again, in their place. What is held comes first: no waiter takes it.
-func (c *Core) Resume(now Instant, tickets []*Ticket, out *[]*Ticket) {
-	c.tick(now)
-	c.restructure(now, &c.rankIndex, false)
-	for _, t := range tickets {
-		if t.class != nil {
-			c.classify(t)
-		}
-		c.restoreHolds(t)
-		c.resumeRuns(t)
-	}
-	waiters := slices.DeleteFunc(slices.Clone(tickets), func(t *Ticket) bool { return t.state != stateQueued })
-	slices.SortFunc(waiters, (*Ticket).compare)
-	for _, t := range waiters {
-		if t.declining() {
-			t.stopClock(now)
-		}
-		t.setWake()
-		c.enter(now, t, c.chooser.servable(t.Target))
-	}
-	c.dropUnusedModels(&c.rankIndex)
-	for _, f := range c.modelGroups {
-		c.drain(now, f, out)
-	}
 }

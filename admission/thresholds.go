@@ -22,13 +22,13 @@ type prefillThreshold struct {
 func (g *prefillThreshold) limit(r *Rank) (limit int64, counted bool) {
 	limit, counted = unlimited, true
 	if g.tokens != nil {
-		limit = *g.tokens
+		limit = r.part(*g.tokens)
 	}
 	if g.frac != nil {
 		if r.capacity.MaxBatchedTokens == 0 {
 			return limit, false
 		}
-		limit = min(limit, partOf(*g.frac, r.capacity.MaxBatchedTokens))
+		limit = min(limit, r.part(partOf(*g.frac, r.capacity.MaxBatchedTokens)))
 	}
 	return limit, counted
 }
@@ -46,12 +46,12 @@ func partOf(frac float64, whole int64) int64 {
 
 func (ix *rankIndex) assumed(r *Rank) int64 {
 	if r.capacity.MaxRunning > 0 {
-		return r.capacity.MaxRunning
+		return r.count(r.capacity.MaxRunning)
 	}
 	if ix.assumedMax > 0 {
-		return int64(ix.assumedMax)
+		return r.count(int64(ix.assumedMax))
 	}
-	return assumedMaxRequests
+	return r.count(assumedMaxRequests)
 }
 
 // notBusy tells whether r is not busy by gate g with tokens more of prefill and
@@ -180,7 +180,7 @@ func blockLimit(frac float64, r *Rank) (limit int64, ok bool) {
 	if r.capacity.KVBlocks == 0 {
 		return 0, false
 	}
-	return partOf(frac, r.capacity.KVBlocks), true
+	return r.part(partOf(frac, r.capacity.KVBlocks)), true
 }
 
 // headroom returns the blocks that a request may need on r under frac, once more
@@ -188,7 +188,7 @@ func blockLimit(frac float64, r *Rank) (limit int64, ok bool) {
 // everything fits, negative when nothing does.
 func (ix *rankIndex) headroom(frac float64, r *Rank, more, legs int64) int64 {
 	used := r.blocksPending + r.blocksActive + r.unbooked + more
-	if r.pending+r.active == 0 && legs == 0 && used == 0 {
+	if r.pending+r.active == 0 && legs == 0 && used == 0 && !r.bounds.Share.NotFirst {
 		return unlimited // one request alone always fits
 	}
 	limit, ok := blockLimit(frac, r)
@@ -286,14 +286,14 @@ func (ix *rankIndex) refreshThresholds(r *Rank) {
 // What is not known is not over.
 func (ix *rankIndex) overloaded(r *Rank) bool {
 	h := &ix.reject
-	if v := h.ActivePrefillTokens; v != nil && r.tokens > *v {
+	if v := h.ActivePrefillTokens; v != nil && r.tokens > r.part(*v) {
 		return true
 	}
-	if v := h.ActivePrefillTokensFrac; v != nil && r.capacity.MaxBatchedTokens > 0 && r.tokens > partOf(*v, r.capacity.MaxBatchedTokens) {
+	if v := h.ActivePrefillTokensFrac; v != nil && r.capacity.MaxBatchedTokens > 0 && r.tokens > r.part(partOf(*v, r.capacity.MaxBatchedTokens)) {
 		return true
 	}
 	if v := h.ActiveDecodeBlocks; v != nil && r.decodes() && r.capacity.KVBlocks > 0 &&
-		r.blocksPending+r.blocksActive > partOf(*v, r.capacity.KVBlocks) {
+		r.blocksPending+r.blocksActive > r.part(partOf(*v, r.capacity.KVBlocks)) {
 		return true
 	}
 	return false

@@ -59,7 +59,8 @@ type Ticket struct {
 	// owned by the gate
 	gate     *Gate
 	arrival  Instant // the first one
-	seq      uint64  // order among equal arrivals
+	epoch    uint64  // order among equal arrivals: of the core that gave it its place, and
+	seq      uint64  // the number of that
 	queuedAt Instant // start of the present wait
 	waited   time.Duration
 	refusal  *Refusal
@@ -84,6 +85,7 @@ type Ticket struct {
 	prev, next  *Ticket // of the target's waiters
 	matched     *Target // by the last call of Matcher
 
+	mask    *mask        // ranks that it may not use, beside what its target says; nil: none
 	extra   *extraTicket // of one that is decided about elsewhere, or that a Port drives
 	choice  Choice
 	hintsAt Instant // when hints were handed in, or asked for, last
@@ -123,6 +125,7 @@ const (
 	stateQueued
 	stateGranted
 	stateRefused
+	stateSuspended // it waits, but for nothing now; see Suspend
 )
 
 // Matcher knows which ranks hold the beginning of a waiting request's prompt.

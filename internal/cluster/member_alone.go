@@ -302,7 +302,7 @@ func (b *member) aloneAnswer(answer admission.Answer) {
 		case d.Granted:
 			g := Grant{Class: b.classNameOf(t), Waited: t.waited + b.m.now.Sub(t.since), Queued: b.m.now > t.since}
 			prefill, l := "", admission.DecodeLeg
-			if d.Prefill != nil {
+			if d.Prefill.ID != "" {
 				prefill, l = d.Prefill.ID, admission.PrefillLeg
 			}
 			g.Tokens = tokensOn(&t.request, l, cmp.Or(prefill, d.Decode.ID))
