@@ -70,6 +70,7 @@ var packages = map[string]string{
 	"translate": "../internal/translate", "tokens": "../internal/tokens", "classify": "../internal/classify", "wire": "../internal/wire",
 	"discovery": "../internal/discovery", "file": "../internal/discovery/file", "kubernetes": "../internal/discovery/kubernetes",
 	"dns": "../internal/discovery/dns", "saved": "../internal/discovery/saved", "grpcchannel": "../internal/grpcchannel", "events": "../internal/kv/events",
+	"store": "../internal/cluster/store", "lease": "../internal/cluster/store/lease",
 }
 
 // unnoticed are the times of the code that nobody outside it notices.

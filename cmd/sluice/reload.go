@@ -49,6 +49,9 @@ func (r *router) apply(c config.Change) error {
 			return err
 		}
 	}
+	if r.node != nil {
+		r.node.SetGeneration(uint64(c.New.Generation))
+	}
 	r.gate.Reload(gateSettings(c.New))
 	r.fleet.SetAliases(c.New.Fleet.ModelAliases)
 	r.server.Reload(c.New)

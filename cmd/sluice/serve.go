@@ -14,6 +14,8 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/cluster"
+	"github.com/sluice-router/sluice/internal/cluster/node"
+	"github.com/sluice-router/sluice/internal/cluster/store"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/discovery/dns"
@@ -101,6 +103,10 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
+	if err := r.startMember(ctx, cfg); err != nil {
+		r.close()
+		return err
+	}
 	if err := r.addWorkers(ctx, cfg); err != nil {
 		r.close()
 		return err
@@ -133,6 +139,7 @@ func runServe(ctx context.Context, flags *config.Flags, environ []string, cfg *c
 	case s := <-signals:
 		log.Info("signal received: shutting down; a second signal ends the process at once", "signal", s.String())
 		stop()
+		go r.handOver()
 	}
 	select {
 	case err := <-done:
@@ -168,7 +175,8 @@ type router struct {
 	server     *server.Server
 	reload     reload
 	registry   *telemetry.Registry
-	member     cluster.Collector // of a cluster
+	node       *node.Node        // of a cluster; nil: this router is alone
+	member     cluster.Collector // its metrics
 
 	hotPrefixes chan policy.HotPrefix
 }
@@ -225,10 +233,12 @@ func queueMode(o config.QueueOrder) admission.QueueMode {
 
 // newRouter creates the parts and connects them. No port is open yet.
 func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
+	return newRouterIn(cfg, log, openStore)
+}
+
+// newRouterIn is newRouter with the store of a cluster made by openStore.
+func newRouterIn(cfg *config.Config, log *telemetry.Log, openStore func(*config.Config, *telemetry.Log) (store.Store, error)) (*router, error) {
 	if err := checkTokenizers(cfg); err != nil {
-		return nil, err
-	}
-	if err := checkCluster(cfg); err != nil {
 		return nil, err
 	}
 	hot := make(chan policy.HotPrefix, maxHotPrefixes)
@@ -245,15 +255,25 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 			return nil, err
 		}
 	}
-	clock := admission.NewSystemClock()
+	clock, memberClock := newClusterClock(cfg)
 	gateMetrics := admission.NewMetrics(reg)
-	gate := admission.NewGate(admission.Options{
+	gateOptions := admission.Options{
 		Limits: gateLimits(cfg), Classes: cfg.Classes, Reject: cfg.Admission.RejectThresholds(),
 		NewPolicy: newPolicy, HealthInterval: cfg.Health.Interval,
 		QueueMode: queueMode(cfg.Admission.QueueOrder), AssumedMaxRequests: cfg.Admission.AssumedMaxRequests,
-	}, clock, gateMetrics)
+	}
+	gate := admission.NewGate(gateOptions, clock, gateMetrics)
 	gateMetrics.Watch(gate)
 	r.gate = gate
+	if cfg.Cluster.Enabled() {
+		s, err := openStore(cfg, log)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.joinCluster(cfg, memberClock, gateOptions, s); err != nil {
+			return nil, err
+		}
+	}
 	engines := new(upstream.Sockets)
 	if key := cfg.Log.AccessHashKey; key != "" {
 		kv.SetHashKey([]byte(key))
@@ -276,16 +296,20 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 	if url := cfg.Text.RendererURL; url != "" {
 		renderer, err := textmodel.NewRenderer(url, cfg.Text.RendererLimit)
 		if err != nil {
+			r.close()
 			return nil, fmt.Errorf("--renderer-url: %w", err)
 		}
 		options.Renderer = renderer
 	}
 	r.dispatcher = dispatch.New(gate, clock, r.fleet, options, requests, log.Logger)
-	r.server, err = server.New(server.Options{
+	serverOptions := server.Options{
 		Config: cfg, Engines: engines,
 		Gate: gate, Fleet: r.fleet, Dispatcher: r.dispatcher, Requests: requests, Registry: reg, Log: log, Reload: &r.reload, Sources: r.sources,
-	})
-	if err != nil {
+	}
+	if r.node != nil {
+		serverOptions.Cluster = r.node
+	}
+	if r.server, err = server.New(serverOptions); err != nil {
 		r.close()
 		return nil, err
 	}
@@ -419,6 +443,7 @@ func (r *router) close() {
 	if r.saved != nil {
 		r.saved.Close()
 	}
+	r.leaveCluster()
 	r.fleet.Close()
 	r.gate.Close()
 }

@@ -238,7 +238,7 @@ func (e *election) wasRejected(p *peer, c *Control) {
 	if p.rejects == c.Reason {
 		return
 	}
-	p.rejects = c.Reason
+	p.rejects, p.greeted = c.Reason, e.m.now
 	e.m.event(LevelError, "cluster: a member does not take this process: "+clip(c.Reason), "member", p.Name, "address", p.Address)
 }
 
@@ -301,9 +301,10 @@ func (e *election) greet() {
 		}
 	}
 	for _, p := range e.m.order {
-		if p.refused != "" {
-			continue
+		if p.refused != "" || p.rejects != "" && now-p.greeted < admission.Instant(e.m.o.ReadStore) {
+			continue // who does not take this process is asked less often
 		}
+		p.greeted = now
 		if !listed && k == nil || p.quiet(now) > admission.Instant(e.m.o.Silent) || !p.everHere {
 			p.say(Control{Kind: ControlHello, Members: []Member{e.m.o.Self}})
 		}

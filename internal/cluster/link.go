@@ -52,6 +52,7 @@ type peer struct {
 	hears    bool   // it hears the keeper of that, as it told last
 	refused  string // why it is no member
 	rejects  string // why it does not take this process
+	greeted  admission.Instant
 
 	// Of the session. session is the one that the member side opened.
 	session        uint64

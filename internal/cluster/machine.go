@@ -17,8 +17,9 @@ type Machine struct {
 	o   Options
 	now admission.Instant
 
-	peers map[Incarnation]*peer
-	order []*peer // the same, by incarnation
+	peers  map[Incarnation]*peer
+	order  []*peer // the same, by incarnation
+	stamps uint64  // given to envelopes
 
 	election election
 	keeper   *keeper // while this member is the keeper of an epoch
@@ -231,7 +232,8 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 	if p == nil {
 		return nil
 	}
-	p.stamp++
+	m.stamps++ // of all peers: one that is forgotten and met again is not sent an old one
+	p.stamp = m.stamps
 	p.sent.keep(p.stamp, m.now, admission.Instant(5*time.Millisecond))
 	p.lastSent, p.ackNow = m.now, false
 	e := &Envelope{

@@ -54,6 +54,9 @@ func (u *StoreURL) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// Reveal is the whole URL.
+func (u StoreURL) Reveal() string { return string(u) }
+
 // String is the URL without what may be secret: user, password and settings.
 func (u StoreURL) String() string {
 	if parsed, err := store.ParseURL(string(u)); err == nil {

@@ -59,6 +59,7 @@ func (x *attempt) prefillFirst(pr *fleet.Rank, legs *legSequence) (params []byte
 	}
 	b.buildPrefill(nil)
 	legs.prefill.begin(&x.ctx.legContext, pr, x.watched(fleet.LegPrefill))
+	x.revocable(&legs.prefill)
 	defer legs.prefill.unwatch()
 
 	x.keys.sending(admission.PrefillLeg, pr)

@@ -64,6 +64,7 @@ func (x *attempt) runTogether(b *legBodies, copies int) *failure {
 	pr, dr := b.pair.Prefill.(*fleet.Rank), b.pair.Decode.(*fleet.Rank)
 	x.call.Record.ranks(pr, dr)
 	t.prefill.begin(&x.ctx.legContext, pr, x.watched(fleet.LegPrefill))
+	x.revocable(&t.prefill)
 	decode := x.watched(fleet.LegDecode)
 	decode.Waits = true
 	t.decode.begin(&x.ctx.legContext, dr, decode)

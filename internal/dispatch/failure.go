@@ -21,6 +21,7 @@ var (
 	errDecodeOver     = errors.New("decode ended long before prefill")
 	errWorkerDead     = errors.New("the worker is dead")
 	errRankWedged     = errors.New("the worker's scheduler makes no progress")
+	errRevoked        = errors.New("the gate needs the prefill slot back: no member of the cluster decides for all")
 )
 
 // ErrShutdown is the cause with which the server ends the contexts of requests

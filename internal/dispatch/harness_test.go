@@ -78,6 +78,8 @@ type rigOptions struct {
 	dialects *engine.Registry
 	// index is that of the engines' KV caches; nil: there is none.
 	index *kv.Index
+	// gate changes the gate before it is used.
+	gate func(g *admission.Gate)
 }
 
 // rarely makes health checks see a worker once: for tests in which a worker
@@ -142,6 +144,9 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	o.bounds.Config, o.bounds.Index = cfg, o.index
 	clock := admission.NewSystemClock()
 	gate := admission.NewGate(admission.Options{Limits: o.limits, NewPolicy: newPolicy, HealthInterval: time.Second}, clock, nil)
+	if o.gate != nil {
+		o.gate(gate)
+	}
 	fl := fleet.New(gate, fleet.Options{Config: cfg, Dialects: o.dialects, Index: o.index}, clock)
 	reg := prometheus.NewRegistry()
 	d := New(gate, clock, fl, o.bounds, NewMetrics(reg), slog.New(slog.DiscardHandler))

@@ -1,6 +1,10 @@
 package dispatch
 
-import "github.com/sluice-router/sluice/internal/fleet"
+import (
+	"time"
+
+	"github.com/sluice-router/sluice/internal/fleet"
+)
 
 // liveLeg is what the calls of one attempt to one rank share: they end with the request,
 // with the rank's worker, and when the liveLeg is ended.
@@ -19,6 +23,19 @@ func (l *liveLeg) begin(request *legContext, rank *fleet.Rank, leg fleet.Leg) {
 	}
 	rank.Watch(&l.watch, &l.ctx, leg)
 }
+
+// revocable lets the gate end a prefill leg whose slot it needs back, which happens to
+// members of a cluster that hear nothing of the others any more.
+func (x *request) revocable(l *liveLeg) {
+	if !x.d.cfg.Cluster.Enabled() {
+		return
+	}
+	// Not in the gate's goroutine, which has locks.
+	x.ticket.OnRevoke(func() { go l.ctx.end(errRevoked) })
+}
+
+// revokedRetry is what the client of a request is told to wait that was ended so.
+const revokedRetry = time.Second
 
 // lost tells whether the leg was ended because of its engine.
 func (l *liveLeg) lost() bool {

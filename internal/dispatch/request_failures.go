@@ -77,6 +77,11 @@ func (x *request) legFailure(ctx *legContext, leg admission.Leg, rank *fleet.Ran
 			f.reason = reasonWorkerWedged
 			f.local = openai.UpstreamFailed(leg.String(), "its engine stopped making progress while the request ran", err)
 			return f
+		case errors.Is(cause, errRevoked):
+			f.rank = nil
+			f.reason = reasonGate
+			f.local = openai.GateUnavailable(openai.AdmissionInfo{Gate: leg.String(), Class: x.ticket.ClassName(), Retryable: true}, revokedRetry)
+			return f
 		case errors.Is(cause, errRequestTimeout):
 			f.rank = nil
 			f.reason = reasonTimeout

@@ -3,25 +3,20 @@ package kubernetes
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"os"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/transport"
-	"k8s.io/klog/v2"
+
+	"github.com/sluice-router/sluice/internal/kubeapi"
 )
 
 // The kinds that are read. No others are in the scheme, so that what they need is not in
@@ -42,46 +37,16 @@ type clients struct {
 	address      string
 }
 
-// loadConfig finds the API server and the credentials: in the file, else in those that
-// KUBECONFIG names, else those of the pod, else in the user's own file.
-func loadConfig(file string) (*rest.Config, error) {
-	if file != "" {
-		return clientcmd.BuildConfigFromFlags("", file)
-	}
-	if os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
-		cfg, err := rest.InClusterConfig()
-		if err != rest.ErrNotInCluster { //nolint:errorlint // it is returned as it is
-			return cfg, err
-		}
-	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, fmt.Errorf("this is no pod with a service account, and no kubeconfig names an API server: set --kubeconfig or KUBECONFIG")
-	}
-	return cfg, err
-}
-
-// newClients makes the clients. cfg is changed. ping is for askForSignsOfLife.
+// newClients makes the clients. cfg is changed. ping is pingAfter.
 func newClients(cfg *rest.Config, userAgent string, ping time.Duration) (*clients, error) {
-	cfg.UserAgent = userAgent
-	cfg.Timeout = 0 // each request has one of its own
-	cfg.QPS = -1    // the rounds have pauses
 	cfg.NegotiatedSerializer = codecs().WithoutConversion()
 	cfg.ContentType = runtime.ContentTypeJSON
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &limited{next} })
-	if file := cfg.BearerTokenFile; file != "" {
-		// As it is, the file is read again each minute only, whatever the server answers.
-		cfg.BearerToken, cfg.BearerTokenFile = "", ""
-		cfg.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(file)))
-	}
-	c, err := rest.HTTPClientFor(cfg)
+	c, err := kubeapi.NewClient(cfg, userAgent, ping)
 	if err != nil {
 		return nil, err
 	}
-	askForSignsOfLife(c.Transport, ping)
 	of := func(path string, gv schema.GroupVersion) (rest.Interface, error) {
 		one := *cfg
 		one.APIPath, one.GroupVersion = path, &gv
@@ -103,27 +68,9 @@ func newClients(cfg *rest.Config, userAgent string, ping time.Duration) (*client
 // what is deleted through another one meanwhile.
 const pingAfter = 10 * time.Second
 
-// askForSignsOfLife sets these times, which are 30 s and 15 s otherwise, on the transport
-// below the others. after is pingAfter.
-func askForSignsOfLife(rt http.RoundTripper, after time.Duration) {
-	for {
-		switch t := rt.(type) {
-		case *http.Transport:
-			if t != http.DefaultTransport {
-				t.HTTP2 = &http.HTTP2Config{SendPingTimeout: after, PingTimeout: after / 2}
-			}
-			return
-		case utilnet.RoundTripperWrapper:
-			rt = t.WrappedRoundTripper()
-		default:
-			return
-		}
-	}
-}
-
 // closeIdle closes the connections that carry no request. One on which a request was given
 // up is among them, so that the next one takes another.
-func (c *clients) closeIdle() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+func (c *clients) closeIdle() { kubeapi.CloseIdle(c.http) }
 
 // maxAnswer bounds one answer but for the events of a watch, which client-go bounds one
 // by one at 16 MiB.
@@ -170,14 +117,4 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		return 0, fmt.Errorf("the answer of the API server is larger than %d bytes", maxAnswer)
 	}
 	return n, err
-}
-
-// redirectLog has client-go log where everything is logged and not to standard error.
-// Its logger belongs to the process, so that the first one stays.
-var redirectOnce sync.Once
-
-func redirectLog(log *slog.Logger) {
-	redirectOnce.Do(func() {
-		klog.SetLogger(logr.FromSlogHandler(log.With("from", "client-go").Handler()))
-	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
+	"github.com/sluice-router/sluice/internal/kubeapi"
 )
 
 const (
@@ -58,12 +59,12 @@ func New(o Options) (*Source, error) {
 		return nil, err
 	}
 	if o.Log != nil {
-		redirectLog(o.Log)
+		kubeapi.RedirectLog(o.Log)
 	}
 	k := &o.Config.Kubernetes
 	client := o.client
 	if client == nil {
-		if client, err = loadConfig(k.Kubeconfig); err != nil {
+		if client, err = kubeapi.LoadConfig(k.Kubeconfig); err != nil {
 			return nil, fmt.Errorf("--service-discovery: cannot find the API server of Kubernetes: %w", err)
 		}
 	}

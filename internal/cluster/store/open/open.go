@@ -3,11 +3,11 @@
 package open
 
 import (
-	"fmt"
 	"log/slog"
 
 	"github.com/sluice-router/sluice/internal/cluster/store"
 	"github.com/sluice-router/sluice/internal/cluster/store/etcd"
+	"github.com/sluice-router/sluice/internal/cluster/store/lease"
 	"github.com/sluice-router/sluice/internal/cluster/store/redis"
 )
 
@@ -40,7 +40,9 @@ func Store(o Options) (store.Store, error) {
 	case store.Redis:
 		return keep(redis.New(u, o.Cluster))
 	}
-	return nil, fmt.Errorf("no store for %s", u)
+	return keep(lease.New(lease.Options{
+		Cluster: o.Cluster, Namespace: u.Namespace, Kubeconfig: o.Kubeconfig, Holder: o.Holder, UserAgent: o.UserAgent, Log: o.Log,
+	}))
 }
 
 // keep makes no store of none.

@@ -24,6 +24,9 @@ type Bed struct {
 	Address string
 	// Faults is nil for a coordinator that has none.
 	Faults Faults
+	// ReadsFirst says that a write asks the coordinator twice, first without effect. Then
+	// the answer that matters cannot be lost from outside.
+	ReadsFirst bool
 }
 
 // Faults are what happens to a coordinator. A Server has them.
@@ -286,7 +289,7 @@ func lostAnswers(t *testing.T, b *Bed) {
 	s := more(p.Address)
 	revision := write(t, s, "0", "")
 	happened := 0
-	for i := 1; i <= 100 && happened < 3; i++ {
+	for i := 1; i <= 20 && happened < 3; i++ {
 		p.Set(CutAnswers)
 		value := fmt.Sprint(i)
 		_, err := s.Write(t.Context(), []byte(value), revision)
@@ -309,7 +312,7 @@ func lostAnswers(t *testing.T, b *Bed) {
 		revision = r.Revision
 		read(t, direct, value, revision)
 	}
-	if happened == 0 {
+	if happened == 0 && !b.ReadsFirst {
 		t.Error("no write happened whose answer was lost")
 	}
 }
