@@ -34,6 +34,7 @@ test:
 		echo "$(GO) test -race -timeout 20m (all but the commands and parsers)"; \
 		$(GO) test -race -timeout 20m $(RACE); \
 	else echo "no C compiler, which the race detector needs: its run is left out"; fi
+	@test/stores/install.sh --check >/dev/null || echo "left out: tests of the stores of a cluster; $$(test/stores/install.sh --check)"
 
 # The build that reads and writes sockets through package net alone.
 noraw:
