@@ -163,7 +163,7 @@ func (s *Store) try(ctx context.Context, f func(_ context.Context, _ *clientv3.C
 }
 
 // tryOne calls f with one endpoint, for half the time that there is if others are left.
-// A connection that failed is dropped: it may be one to a server that is no more.
+// A connection that failed is dropped, and replaced once.
 func (s *Store) tryOne(ctx context.Context, n, left int, again bool, f func(context.Context, *clientv3.Client, bool) error) (err error) {
 	if left > 1 {
 		end, _ := ctx.Deadline() // that of store.Calls
@@ -172,24 +172,28 @@ func (s *Store) tryOne(ctx context.Context, n, left int, again bool, f func(cont
 		defer cancel()
 	}
 	defer func() {
-		err = classify(ctx, err)
+		if err = classify(ctx, err); errors.Is(err, errToken) {
+			err = store.Refused(err)
+		}
 		if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrRefused) {
 			s.drop(n)
 		}
 	}()
-	for fresh := s.clients[n] == nil; ; fresh = true {
-		if s.clients[n] == nil {
-			if s.clients[n], err = s.connect(ctx, s.url.Hosts[n]); err != nil {
-				return err
-			}
-		}
-		// etcd forgets tokens when it is restarted. It does nothing for one that it
-		// does not know.
-		if err = f(ctx, s.clients[n], again); fresh || !errors.Is(err, errToken) {
+	if s.clients[n] != nil {
+		err = classify(ctx, f(ctx, s.clients[n], again))
+		unavailable := errors.Is(err, store.ErrUnavailable)
+		if ctx.Err() != nil || !unavailable && !errors.Is(err, errToken) {
 			return err
 		}
+		// The connection may be one to a server that was restarted since. etcd forgets
+		// tokens then, and does nothing for one that it does not know.
+		again = again || unavailable
 		s.drop(n)
 	}
+	if s.clients[n], err = s.connect(ctx, s.url.Hosts[n]); err != nil {
+		return err
+	}
+	return f(ctx, s.clients[n], again)
 }
 
 // connect makes a client of one endpoint. With a user it asks for a token.
@@ -283,7 +287,7 @@ func classify(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrForeign), errors.Is(err, store.ErrRefused), errors.Is(err, store.ErrUnavailable):
+	case errors.Is(err, errToken), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrForeign), errors.Is(err, store.ErrRefused), errors.Is(err, store.ErrUnavailable):
 		return err
 	case ctx.Err() != nil:
 		return store.Unavailable(ctx.Err())
