@@ -108,6 +108,12 @@ func (x *docNet) pass(d time.Duration) {
 	}
 }
 
+// tick tells the documents the time; no session is opened besides those of the test.
+func (n *docNode) tick(now admission.Instant) {
+	n.m.at(now)
+	n.m.docs.tick()
+}
+
 // learn does with what the fleet is told what it does.
 func (n *docNode) learn() {
 	for _, d := range n.m.Out().Documents {
@@ -264,15 +270,15 @@ func TestWhatSourcesDeclareOutlivesTheirMember(t *testing.T) {
 	x.nodes[1].declare(declaredBy("file", "a", "1"))
 	docs.members([]string{"m0", "m1", "m2"})
 	x.want(t, "a@filem1=1 b@filem1=1")
-	x.nodes[1].m.Tick(admission.Instant(time.Minute))
+	x.nodes[1].tick(admission.Instant(time.Minute))
 	x.want(t, "a@filem1=1")
 
 	// It does not.
 	docs.members([]string{"m0", "m2"})
-	x.keeper.m.Tick(admission.Instant(59 * time.Second))
+	x.keeper.tick(admission.Instant(59 * time.Second))
 	x.nodes = []*docNode{x.nodes[0], x.nodes[2]}
 	x.want(t, "a@filem1=1")
-	x.keeper.m.Tick(admission.Instant(time.Minute))
+	x.keeper.tick(admission.Instant(time.Minute))
 	x.want(t, "")
 }
 
@@ -282,7 +288,7 @@ func TestAMemberThatWasTakenForGoneDeclaresAgain(t *testing.T) {
 	x.nodes[1].declare(declaredBy("file", "a", "1"))
 	x.want(t, "a@filem1=1")
 	x.keeper.m.docs.members([]string{"m0"})
-	x.keeper.m.Tick(admission.Instant(time.Minute))
+	x.keeper.tick(admission.Instant(time.Minute))
 	x.want(t, "a@filem1=1")
 }
 

@@ -76,7 +76,7 @@ func (b *member) promised() {
 // too long ago.
 func (b *member) tick() {
 	b.listen()
-	if !b.open && !b.alone.on {
+	if !b.alone.on && !b.inSession() {
 		b.report()
 	}
 	if !b.alone.on && b.m.now-b.patient >= admission.Instant(b.m.o.Patience) {
@@ -98,6 +98,17 @@ func (b *member) next() admission.Instant {
 		return min(next, b.alone.next)
 	}
 	return min(next, b.patient.Add(b.m.o.Patience))
+}
+
+// inSession tells whether what is told goes to the keeper of the promised epoch. That may be
+// a peer that was forgotten and met again.
+func (b *member) inSession() bool {
+	k := b.m.election.promised.Keeper
+	if k == b.m.o.Self.Incarnation {
+		return b.open && b.m.keeper != nil
+	}
+	p := b.m.peers[k]
+	return b.open && p != nil && p.session == b.session
 }
 
 // listen hears this process's own keeper.
