@@ -90,14 +90,14 @@ func (b *member) tick() {
 }
 
 func (b *member) next() admission.Instant {
-	next := min(b.waits.next(), b.drained.next(), b.nextRevoke())
-	if len(b.moving) > 0 {
-		next = min(next, b.moving[0].moveBy)
+	next := min(b.drained.next(), b.nextRevoke())
+	for _, t := range b.moving {
+		next = min(next, t.moveBy)
 	}
 	if b.alone.on {
 		return min(next, b.alone.next)
 	}
-	return min(next, b.patient.Add(b.m.o.Patience))
+	return min(next, b.waits.next(), b.patient.Add(b.m.o.Patience))
 }
 
 // inSession tells whether what is told goes to the keeper of the promised epoch. That may be

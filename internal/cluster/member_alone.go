@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,10 +17,7 @@ type alone struct {
 	since admission.Instant
 	port  *admission.Port
 	next  admission.Instant
-	// ranks are those of the core, by id. withheld: there are others, of which this member
-	// has no share.
-	ranks    map[string]*admission.RankSpec
-	withheld bool
+	ranks map[string]*admission.RankSpec // those of the core, by id
 	// stale: the core is to be made anew, not before renewAt.
 	stale   bool
 	renewAt admission.Instant
@@ -98,35 +96,31 @@ func (a *alone) renewal() admission.Instant {
 	return never
 }
 
-// renewPort makes the own core: the ranks of which this member has a share, and its tickets
+// renewPort makes the own core: this member's share of the ranks that it has, and its tickets
 // as they stand.
 func (b *member) renewPort() {
-	a := &b.alone
-	a.stale, a.renewAt = false, b.m.now.Add(renewAlone)
-	set := b.shareOfSettings()
-	s := admission.State{Settings: set, Loaded: set, DrainEnd: never}
+	a, m := &b.alone, b.m
+	a.stale, a.renewAt = false, m.now.Add(renewAlone)
+	who := m.o.Self.Incarnation
+	set := *b.settings()
+	s := admission.State{Settings: set, Loaded: set, DrainEnd: never, Ranks: b.shareOfRanks()}
 	if b.drained.end != 0 {
 		s.DrainEnd = b.drained.end
 	}
-	s.Ranks, a.withheld = b.shareOfRanks()
 	a.ranks = map[string]*admission.RankSpec{}
 	for i := range s.Ranks {
 		a.ranks[s.Ranks[i].ID] = &s.Ranks[i]
 	}
 	s.Quarantined = b.quarantined()
-	gone := map[string]bool{}
-	numbers := make([]uint64, 0, len(b.tickets))
-	for n := range b.tickets {
-		numbers = append(numbers, n)
-	}
-	slices.Sort(numbers)
+	var states []admission.TicketState
 	var arriving []*ticket
-	for _, n := range numbers {
+	gone := map[string]bool{}
+	for _, n := range slices.Sorted(maps.Keys(b.tickets)) {
 		t := b.tickets[n]
-		if t.state == waiting && t.queued == nil {
+		if t.state == waiting && !t.isQueued() {
 			arriving = append(arriving, t)
 		}
-		s.Tickets = append(s.Tickets, b.ticketState(t))
+		states = append(states, b.ticketState(t))
 		for _, id := range [...]string{t.grant.prefill, t.grant.decode} {
 			if t.state == granted && id != "" && a.ranks[id] == nil && !gone[id] {
 				gone[id] = true
@@ -134,28 +128,22 @@ func (b *member) renewPort() {
 			}
 		}
 	}
-	order := slices.SortedFunc(slices.Values(b.waits.all()), compareWaiters)
-	for i, t := range order {
-		if j, ok := slices.BinarySearch(numbers, t.number); ok {
-			s.Tickets[j].Order = uint64(i + 1)
-		}
-	}
-	s.Arrivals = uint64(len(order))
-	o := b.m.o.Gate
-	port, answer := admission.Restore(b.m.now, s, o)
-	a.port = port
-	b.aloneAnswer(answer)
-	slices.SortFunc(arriving, compareWaiters)
+	o := m.o.Gate
+	o.Epoch = m.election.promised.Number + 1 // after the places that keepers gave
+	o.ShareOf = func(limit int64, bound string) int64 { return b.shared.bound(limit, bound, who) }
+	var answer admission.Answer
+	a.port, answer = admission.Restore(m.now, s, o)
+	b.aloneAnswer(&answer)
+	answer = a.port.Adopt(m.now, states)
+	b.aloneAnswer(&answer)
+	slices.SortFunc(arriving, func(x, y *ticket) int {
+		return cmp.Or(cmp.Compare(x.arrival, y.arrival), cmp.Compare(x.number, y.number))
+	})
 	for _, t := range arriving {
 		if t.state == waiting {
 			b.aloneArrive(t)
 		}
 	}
-}
-
-// compareWaiters orders by place, then by age.
-func compareWaiters(x, y *ticket) int {
-	return cmp.Or(x.place.Compare(y.place), cmp.Compare(x.arrival, y.arrival), cmp.Compare(x.number, y.number))
 }
 
 // ref names a rank in the own core.
@@ -215,52 +203,35 @@ func (b *member) ticketState(t *ticket) admission.TicketState {
 	now, g := b.m.now, &t.grant
 	s := admission.TicketState{
 		Ticket: t.number, Request: b.localRequest(t), Status: admission.StatusIdle,
-		Arrived: true, Arrival: t.arrival, Waited: t.waited,
-		Cost: max(t.request.PromptTokens-max(t.request.CachedTokens, 0), 0), OrderBy: never,
-		LimitAt: never, LostAt: never, ClassAt: never, Reconsidered: true,
+		Arrived: true, Arrival: t.arrival, Waited: t.waited, ClassName: g.class,
+		Cost: max(t.request.PromptTokens-max(t.request.CachedTokens, 0), 0),
 	}
-	set := b.settings()
-	cl, name := classOf(set, &t.request)
-	s.ClassName = cmp.Or(g.class, name)
 	switch {
 	case t.state == granted:
 		s.Status, s.GrantedAt = admission.StatusGranted, g.at
 		s.HoldsPrefill, s.HoldsDecode, s.DecodeActive = g.holdsPrefill, g.holdsDecode, g.started
-		if g.prefill != "" {
-			ref := b.ref(g.prefill)
-			s.Prefill = &ref
-		}
-		if g.decode != "" {
-			ref := b.ref(g.decode)
-			s.Decode = &ref
-		}
-		if !g.firstToken && (g.holdsPrefill || g.prefill == "" && g.holdsDecode) {
+		s.Prefill, s.Decode = b.refOf(g.prefill), b.refOf(g.decode)
+		if !g.firstToken {
 			s.Tokens = g.tokens
 		}
-		if g.holdsDecode {
-			s.Blocks = g.blocks + g.grown
-		}
-	case t.state == waiting && t.queued != nil:
-		s.Status, s.QueuedAt, s.WasQueued, s.Lacked = admission.StatusQueued, now, true, t.queued.Lacked
-		s.ClassName = cmp.Or(t.queued.Class, name)
-		s.Waited += now.Sub(t.since)
-		s.QueuedRaw = max(t.request.PromptTokens, 0)
-		s.QueuedCached = min(max(t.request.CachedTokens, 0), s.QueuedRaw)
-		if d := set.Limits.QueueTimeout; d > 0 {
-			s.LimitAt = now.Add(d - s.Waited)
-		}
-		if d := t.request.ClassDeadline; d != 0 {
-			s.ClassAt, s.ClassLimit = d, max(d.Sub(t.arrival), 0)
-		}
-		if cl != nil && cl.MaxWait > 0 {
-			if at := now.Add(cl.MaxWait - s.Waited); at < s.ClassAt {
-				s.ClassAt, s.ClassLimit = at, cl.MaxWait
-			}
+		s.Blocks, s.Grown = g.blocks+g.grown, g.grown
+	case t.state == waiting && t.isQueued():
+		s.Status, s.QueuedAt, s.Epoch, s.Order = admission.StatusQueued, t.since, t.place.Epoch, t.place.Number
+		if t.queued != nil {
+			s.ClassName, s.Lacked = t.queued.Class, t.queued.Lacked
 		}
 	case t.state == waiting:
 		s.Waited += now.Sub(t.since)
 	}
 	return s
+}
+
+func (b *member) refOf(id string) *admission.RankRef {
+	if id == "" {
+		return nil
+	}
+	ref := b.ref(id)
+	return &ref
 }
 
 // aloneArrive brings t to the own core.
@@ -272,9 +243,13 @@ func (b *member) aloneArrive(t *ticket) {
 	}
 	r := b.localRequest(t)
 	answer := a.port.Do(admission.Step{Op: admission.StepArrive, Now: b.m.now, Ticket: t.number, Request: &r})
-	b.aloneAnswer(answer)
-	if t.state == waiting && !answer.Done { // nobody serves its model
-		b.refuseAlone(t, b.refusal(t, admission.NoWorkers))
+	b.aloneAnswer(&answer)
+	switch {
+	case t.state != waiting:
+	case answer.Done:
+		t.inPort = true
+	default: // nobody serves its model
+		b.refuse(t, b.refusal(t, admission.NoWorkers))
 	}
 	if t.state == waiting && b.drained.waits {
 		b.cancel(t, b.refusal(t, admission.Draining))
@@ -287,52 +262,37 @@ func (b *member) alonePort(s admission.Step) {
 		return
 	}
 	s.Now = b.m.now
-	b.aloneAnswer(b.alone.port.Do(s))
+	answer := b.alone.port.Do(s)
+	b.aloneAnswer(&answer)
 }
 
 // aloneAnswer takes what the own core has decided.
-func (b *member) aloneAnswer(answer admission.Answer) {
+func (b *member) aloneAnswer(answer *admission.Answer) {
 	a := &b.alone
 	a.next = min(answer.Next, a.renewal())
 	b.m.out.Renew = append(b.m.out.Renew, answer.Ask...)
-	for _, d := range answer.Decided {
+	for i := range answer.Decided {
+		d := &answer.Decided[i]
 		t := b.tickets[d.Ticket]
 		switch {
 		case t == nil || t.state != waiting:
 		case d.Granted:
-			g := Grant{Class: b.classNameOf(t), Waited: t.waited + b.m.now.Sub(t.since), Queued: b.m.now > t.since}
-			prefill, l := "", admission.DecodeLeg
+			g := Grant{Class: d.Class, Waited: d.Waited, Queued: d.Queued, Lacked: d.Lacked, Choice: d.Choice}
+			l := admission.DecodeLeg
 			if d.Prefill.ID != "" {
-				prefill, l = d.Prefill.ID, admission.PrefillLeg
+				l = admission.PrefillLeg
 			}
-			g.Tokens = tokensOn(&t.request, l, cmp.Or(prefill, d.Decode.ID))
+			g.Tokens = tokensOn(&t.request, l, cmp.Or(d.Prefill.ID, d.Decode.ID))
 			if r := a.ranks[d.Decode.ID]; r != nil {
 				g.Blocks = blocksOf(&t.request, r.Capacity.BlockSize)
 			}
-			b.granted(t, prefill, d.Decode.ID, g)
+			b.granted(t, d.Prefill.ID, d.Decode.ID, g)
 		case d.Refusal != nil:
-			b.refuseAlone(t, d.Refusal)
+			x := *d.Refusal
+			x.RetryAfter = max(x.RetryAfter, b.retryAfter(x.Reason))
+			b.refuse(t, &x)
 		}
 	}
-}
-
-// refuseAlone refuses t for what the own core says. Without a share of any rank that would
-// serve it, the gate is what is missing.
-func (b *member) refuseAlone(t *ticket, why *admission.Refusal) {
-	x := *why
-	if x.Reason == admission.NoWorkers && b.alone.withheld {
-		x = *b.unavailable(t)
-	}
-	x.RetryAfter = max(x.RetryAfter, b.retryAfter(x.Reason))
-	b.refuse(t, &x)
-}
-
-func (b *member) classNameOf(t *ticket) string {
-	if t.queued != nil && t.queued.Class != "" {
-		return t.queued.Class
-	}
-	_, name := classOf(b.settings(), &t.request)
-	return name
 }
 
 // aloneObserve lets the own core know what was observed.

@@ -230,3 +230,54 @@ func TestMemberIsLostToItsKeeperBeforeItFallsBack(t *testing.T) {
 		t.Errorf("alone %v, echoes stamp %d of %d", k.m.member.alone.on, k.m.peers[keeperID].echo, k.stamp)
 	}
 }
+
+func TestMemberAloneHasItsShareOfEveryBound(t *testing.T) {
+	// Of a limit of one, most members have nothing.
+	none := 0
+	for self := Incarnation(100); self < 108; self++ {
+		list := []Incarnation{}
+		for m := Incarnation(100); m < 108; m++ {
+			list = append(list, m)
+		}
+		k := lonely(t, 1, func(o *Options) { o.Gate.Limits.PrefillSlots, o.Self.Incarnation = 1, selfID })
+		k.m.member.shared.Committed = append([]Incarnation{selfID}, list[:self-100]...)
+		k.pass(5100*time.Millisecond, false)
+		k.arrive(1, 1, pdRequest())
+		d := k.one()
+		if has := k.share("p1")+k.share("p2") > 0; has != d.Granted {
+			t.Errorf("it has a share: %v, decided %+v %v", has, d, d.Refusal)
+		}
+		if !d.Granted {
+			none++
+			if d.Refusal.Reason != admission.GateUnavailable {
+				t.Errorf("refused: %v", d.Refusal)
+			}
+		}
+	}
+	if none == 0 {
+		t.Error("every member had a share")
+	}
+
+	// A queue of ten for two has five places here.
+	k := lonely(t, 2, func(o *Options) { o.Gate.Limits.QueueSize = 10 })
+	k.pass(5100*time.Millisecond, false)
+	for n := uint64(1); n <= 20; n++ {
+		k.arrive(n, 1, pdRequest())
+	}
+	granted, refused := 0, 0
+	for _, d := range k.decided() {
+		granted += b2i(d.Granted)
+		refused += b2i(d.Refusal != nil && d.Refusal.Reason == admission.QueueFull)
+	}
+	if want := int(k.share("p1") + k.share("p2")); granted != want || refused != 20-5-want {
+		t.Errorf("%d granted, %d refused, want %d granted and five waiting", granted, refused, want)
+	}
+	// What waits keeps its place when the core is made anew.
+	k.m.Observe(k.now, Observation{Ranks: []RankObservation{rankObserved("d9", admission.RoleDecode)}})
+	k.pass(300*time.Millisecond, false)
+	k.undecided()
+	k.step(1, admission.StepRelease)
+	if d := k.one(); !d.Granted || d.Number != uint64(granted+1) {
+		t.Errorf("decided %+v", d)
+	}
+}

@@ -163,6 +163,9 @@ func (k *fakeKeeper) pass(d time.Duration, heard bool) {
 	for end := k.now.Add(d); k.now < end; {
 		k.now = min(end, max(k.m.NextDeadline(), k.now+1))
 		k.m.Tick(k.now)
+		if next := k.m.member.next(); next <= k.now {
+			k.t.Fatalf("after a tick the next is due %v ago", time.Duration(k.now-next))
+		}
 		k.hear()
 		if heard {
 			k.send()

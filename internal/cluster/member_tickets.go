@@ -23,6 +23,7 @@ type ticket struct {
 	place    Place
 	queued   *Queued
 	queuedAt admission.Instant
+	inPort   bool // or that of the own core
 
 	// The end of the wait, in waits: why the bound that is due first refuses.
 	bound bound
@@ -48,6 +49,9 @@ type ticketGrant struct {
 	tokens, blocks, grown       int64
 	class                       string
 }
+
+// isQueued tells whether a core has taken t into its queue.
+func (t *ticket) isQueued() bool { return t.queued != nil || t.inPort }
 
 func (g *ticketGrant) held() bool { return g.holdsPrefill || g.holdsDecode }
 
@@ -181,18 +185,10 @@ func (b *member) step(number uint64, attempt uint32, op admission.StepOp, amount
 	if op == admission.StepCancel { // its caller left while the grant was on its way to it
 		op = admission.StepRelease
 	}
-	more := int64(0)
-	if op == admission.StepGrow {
-		more = amount - t.grant.grown
-	}
 	if !t.grant.take(op, amount) {
 		return
 	}
-	if b.alone.on && op == admission.StepGrow {
-		b.alonePort(admission.Step{Op: op, Ticket: number, Blocks: more})
-	} else {
-		b.pass(t, op, amount)
-	}
+	b.pass(t, op, amount)
 	if !t.grant.held() {
 		t.state = waitNot
 		b.endMove(t)
@@ -238,6 +234,9 @@ func (g *ticketGrant) take(op admission.StepOp, amount int64) bool {
 // pass tells who decides of a step.
 func (b *member) pass(t *ticket, op admission.StepOp, amount int64) {
 	if b.alone.on {
+		if op == admission.StepGrow {
+			op = admission.StepGrowTo
+		}
 		b.alonePort(admission.Step{Op: op, Ticket: t.number, Blocks: amount})
 		return
 	}
@@ -262,7 +261,7 @@ func (b *member) forget(t *ticket) {
 func (b *member) endWait(t *ticket) {
 	b.waits.remove(t)
 	t.waited += b.m.now.Sub(t.since)
-	t.state, t.queued, t.place = waitNot, nil, Place{}
+	t.state, t.queued, t.place, t.inPort = waitNot, nil, Place{}, false
 }
 
 // decided takes a decision of the keeper; false: it cannot be used, because the copy of the
