@@ -48,7 +48,6 @@ func (p *Port) Adopt(now Instant, states []TicketState) Answer {
 		}
 	}
 	c.dropUnusedModels(&c.rankIndex)
-	c.expire(now, &p.out)
 	for _, f := range c.modelGroups {
 		c.drain(now, f, &p.out)
 	}

@@ -1,5 +1,7 @@
 package admission
 
+import "time"
+
 // Advance lets time pass: waits that are over end, and the safety net looks for
 // room that no event told of.
 func (c *Core) Advance(now Instant, out *[]*Ticket) {
@@ -47,18 +49,23 @@ func (c *Core) expire(now Instant, out *[]*Ticket) {
 		lack := t.lane.queue.lackFor(ResourceTurn)
 		before := t.waited
 		others := c.dequeue(now, t)
-		switch t.wakeAt { // what ends first names the reason
-		case t.lostAt:
-			c.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
-		case t.Deadline:
-			c.refuseLate(now, t, LimitClientWait, lack, t.patience(), out)
-		case t.classAt:
-			c.refuseLate(now, t, LimitClassWait, lack, t.classLimit, out)
-		default:
-			c.refuse(now, t, QueueTimeout, lack, int64(t.limitAt.Sub(t.queuedAt)+before), out)
-		}
+		c.refuseAtBound(now, t, lack, before, out)
 		if others {
 			c.drain(now, f, out)
 		}
+	}
+}
+
+// refuseAtBound refuses t, whose wait is over; it had waited for so long before that wait.
+func (ds *decisions) refuseAtBound(now Instant, t *Ticket, lack Resource, before time.Duration, out *[]*Ticket) {
+	switch t.wakeAt { // what ends first names the reason
+	case t.lostAt:
+		ds.refuse(now, t, NoWorkers, ResourceWorker, 0, out)
+	case t.Deadline:
+		ds.refuseLate(now, t, LimitClientWait, lack, t.patience(), out)
+	case t.classAt:
+		ds.refuseLate(now, t, LimitClassWait, lack, t.classLimit, out)
+	default:
+		ds.refuse(now, t, QueueTimeout, lack, int64(t.limitAt.Sub(t.queuedAt)+before), out)
 	}
 }

@@ -58,6 +58,10 @@ func (a *affinity) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket
 // look is startable, but that it ends at a waiter that has to be decided on before others are
 // looked at: whether it prefills where it decodes, or that all its ranks are overloaded.
 func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
+	if len(q.masked) > 0 {
+		q.unbar()
+	}
+	var bar *Ticket
 	most, w := a.core.limits.lookahead(), &a.walk
 	w.fill, a.preview.target = 2*most, nil
 	if q.ready.Len() > 0 {
@@ -70,6 +74,7 @@ func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
 		}
 		l, t := x.lane, x.waiter
 		if len(q.masked) > 0 && a.barred(q, t) {
+			bar = t
 			break
 		}
 		if len(a.willing) > 0 && !equalTurn(t, a.base) {
@@ -117,6 +122,9 @@ func (a *affinity) look(now Instant, q *classQueue) (best, first *Ticket) {
 		}
 	}
 	a.end(now, q, best)
+	if bar != nil {
+		q.bar(bar)
+	}
 	return best, first
 }
 

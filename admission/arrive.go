@@ -104,7 +104,11 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	}
 	t.lacked = q.lackFor(lack)
 	c.enqueue(now, t, pair)
-	if t.lane.head() == t && lack != ResourceTurn {
+	switch {
+	case t.lane.head() != t:
+	case lack == ResourceTurn:
+		q.barLane(t.lane)
+	default:
 		c.block(now, t.lane, lack, c.few(t.Target, t.lane.waitsOn(lack)))
 		f.note(now)
 	}

@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -57,8 +58,8 @@ func checkRanks(c *Core) error {
 		}
 		live = append(live, r)
 		s := r.state
-		cand := s.Healthy && !s.Draining && s.Breaker != BreakerOpen
-		room := cand && !(s.Breaker == BreakerHalfOpen && r.probes >= s.Probes) && !r.vetoed &&
+		cand := s.Healthy && !s.Draining && s.Breaker != BreakerOpen && !r.bounds.Share.None
+		room := cand && !(s.Breaker == BreakerHalfOpen && r.probes >= plainCount(r, s.Probes)) && !r.vetoed &&
 			!(r.role == RolePrefill && c.limits.slotLimit(r) > 0 && r.slots >= c.limits.slotLimit(r)) &&
 			!(r.bounds.Running > 0 && r.load() >= r.bounds.Running) && !r.over
 		if r.index != i || !r.present || r.cand != cand || r.room != room {
@@ -419,7 +420,7 @@ func checkWaiters(c *Core) error {
 					return err
 				}
 				matchers += q.refresh.matchers
-				if q.ready.Len() != 0 && c.limits.lookahead() == 1 && !c.chooser.barred(q, q.ready.First().head()) {
+				if q.ready.Len() != 0 && c.limits.lookahead() == 1 {
 					return fmt.Errorf("%d heads of class %s were left to be looked at", q.ready.Len(), q.class.Name)
 				}
 				if q.n != n || q.raw != raw || q.cached != cached {
@@ -522,13 +523,13 @@ func checkThresholds(c *Core) error {
 		}
 		over := false
 		if v := c.reject.ActivePrefillTokens; v != nil {
-			over = over || r.tokens > *v
+			over = over || float64(r.tokens) > plainPart(r, float64(*v))
 		}
 		if v := c.reject.ActivePrefillTokensFrac; v != nil && r.capacity.MaxBatchedTokens > 0 {
-			over = over || float64(r.tokens) > *v*float64(r.capacity.MaxBatchedTokens)+1e-6
+			over = over || float64(r.tokens) > plainPart(r, *v*float64(r.capacity.MaxBatchedTokens)+1e-6)
 		}
 		if v := c.reject.ActiveDecodeBlocks; v != nil && r.capacity.KVBlocks > 0 && r.role != RolePrefill {
-			over = over || float64(r.blocksPending+r.blocksActive) > *v*float64(r.capacity.KVBlocks)+1e-6
+			over = over || float64(r.blocksPending+r.blocksActive) > plainPart(r, *v*float64(r.capacity.KVBlocks)+1e-6)
 		}
 		if r.over != over || c.over.has(i) != over {
 			return fmt.Errorf("rank %s: over a reject threshold %t, want %t", r.id, r.over, over)
@@ -581,6 +582,7 @@ func assumedRoom(c *Core, r *Rank) bool {
 	if r.capacity.MaxRunning > 0 {
 		most = r.capacity.MaxRunning
 	}
+	most = int64(plainCount(r, int(most)))
 	if r.role == RolePrefill {
 		return int64(r.prefill) < most
 	}
@@ -588,14 +590,14 @@ func assumedRoom(c *Core, r *Rank) bool {
 }
 
 func plainNotBusy(c *Core, r *Rank, tokens *int64, frac *float64) bool {
-	if tokens != nil && r.tokens > *tokens {
+	if tokens != nil && float64(r.tokens) > plainPart(r, float64(*tokens)) {
 		return false
 	}
 	switch {
 	case frac == nil:
 	case r.capacity.MaxBatchedTokens == 0:
 		return assumedRoom(c, r)
-	case float64(r.tokens) > *frac*float64(r.capacity.MaxBatchedTokens)+1e-6:
+	case float64(r.tokens) > plainPart(r, *frac*float64(r.capacity.MaxBatchedTokens)+1e-6):
 		return false
 	}
 	return true
@@ -603,10 +605,29 @@ func plainNotBusy(c *Core, r *Rank, tokens *int64, frac *float64) bool {
 
 func plainFits(c *Core, r *Rank, frac float64, need int64) bool {
 	switch {
-	case r.pending+r.active == 0 && r.unbooked == 0:
+	case r.pending+r.active == 0 && r.unbooked+r.blocksActive == 0 && !r.bounds.Share.NotFirst:
 		return true
 	case r.capacity.KVBlocks == 0:
 		return assumedRoom(c, r)
 	}
-	return float64(r.blocksPending+r.blocksActive+r.unbooked+need) <= frac*float64(r.capacity.KVBlocks)+1e-6
+	return float64(r.blocksPending+r.blocksActive+r.unbooked+need) <= plainPart(r, frac*float64(r.capacity.KVBlocks)+1e-6)
+}
+
+// plainPart is the share of an amount of r, and plainCount that of a number of requests.
+func plainPart(r *Rank, limit float64) float64 {
+	if n := r.bounds.Share.Parts; n > 1 {
+		return math.Floor(math.Floor(limit) / float64(n))
+	}
+	return limit
+}
+
+func plainCount(r *Rank, limit int) int {
+	n := r.bounds.Share.Parts
+	switch {
+	case n <= 1:
+		return limit
+	case !r.bounds.Share.NotFirst && limit%n > 0:
+		return limit/n + 1
+	}
+	return limit / n
 }

@@ -134,6 +134,9 @@ func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
 	if c.limits.AffinityLookahead > 1 {
 		return c.affinity.startable(now, q, out)
 	}
+	if len(q.masked) > 0 {
+		q.unbar()
+	}
 	for len(q.declining) > 0 { // there was a lookahead
 		c.endDecline(now, q.declining[0])
 	}
@@ -141,6 +144,7 @@ func (c *Core) startable(now Instant, q *classQueue, out *[]*Ticket) *Ticket {
 		l := q.ready.First().lane
 		t := l.head()
 		if c.chooser.barred(q, t) {
+			q.bar(t)
 			break
 		}
 		if c.reconsider(now, t) {

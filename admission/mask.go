@@ -59,11 +59,37 @@ func (f *filter) barred(q *classQueue, t *Ticket) bool {
 		return false
 	}
 	for _, l := range q.all.All() {
-		if l.blocked() && l.head() != t && l.head().ahead(t) && !f.heldByMask(l.head()) {
+		if l.blocked() && l.lack != ResourceTurn && l.head() != t && l.head().ahead(t) && !f.heldByMask(l.head()) {
 			return true
 		}
 	}
 	return false
+}
+
+// bar keeps the heads of q from being looked at that are not blocked and not ahead of t, which
+// is barred, until unbar: the next look. They are not blocked for want of anything.
+func (q *classQueue) bar(t *Ticket) {
+	for i := q.ready.Len() - 1; i >= 0; i-- {
+		if l := q.ready.All()[i].lane; !l.head().ahead(t) {
+			q.barLane(l)
+			i = q.ready.Len()
+		}
+	}
+}
+
+func (q *classQueue) barLane(l *lane) {
+	q.ready.Remove(l.readyPos)
+	l.lack = ResourceTurn
+	park(l, nil)
+}
+
+// unbar lets those heads be looked at again.
+func (q *classQueue) unbar() {
+	for i := len(q.wide) - 1; i >= 0; i-- {
+		if l := q.wide[i]; l.lack == ResourceTurn {
+			q.unblock(l)
+		}
+	}
 }
 
 // barred is filter.barred, for a look that has found lanes blocked by itself.
@@ -115,7 +141,9 @@ func (q *classQueue) closeMasked(qs *queues, l *lane) {
 	if l.target != nil {
 		qs.lanes--
 	}
-	q.masked = slices.DeleteFunc(q.masked, func(o *lane) bool { return o == l })
+	if q.masked = slices.DeleteFunc(q.masked, func(o *lane) bool { return o == l }); len(q.masked) == 0 {
+		q.unbar()
+	}
 }
 
 // hasCandidate tells whether there was a candidate for t, which waits, at the last fleet
@@ -134,13 +162,17 @@ func recheckMasked(c *Core, now Instant) {
 	}
 	for _, f := range c.modelGroups {
 		f.eachWaiter(func(t *Ticket) {
-			if t.mask == nil {
-				return
-			}
-			if pair := c.chooser.servable(t.Target, t.mask); pair != (t.lostAt == never) {
-				c.recheck(now, t, pair)
+			if t.mask != nil {
+				recheckOne(c, now, t, c.chooser.servable(t.Target, t.mask))
 			}
 		})
+	}
+}
+
+// recheckOne is recheckTarget for one waiter.
+func recheckOne(c *Core, now Instant, t *Ticket, pair bool) {
+	if pair != (t.lostAt == never) || !pair && c.limits.NoWorkerWait <= 0 {
+		c.recheck(now, t, pair)
 	}
 }
 
@@ -180,9 +212,7 @@ func setMask(c *Core, now Instant, origin uint64, ranks []*Rank, tickets []*Tick
 		if m == nil {
 			t.Target.paired = pair
 		}
-		if pair != (t.lostAt == never) {
-			c.recheck(now, t, pair)
-		}
+		recheckOne(c, now, t, pair)
 	}
 	c.refuseUnservable(now, NoWorkers, ResourceWorker, out)
 	for _, f := range c.modelGroups {

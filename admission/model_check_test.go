@@ -66,7 +66,7 @@ func (w *world) check(t *rapid.T) {
 			w.checkMayUse(t, k)
 		}
 		// No lost wake-up: nobody waits while its head has room.
-		if h := w.ref.laneHead(k); k.queued && (h == nil || k.ahead(h)) && !w.ref.behindDecliners(k) && len(w.ref.open(k)) > 0 {
+		if h := w.ref.laneHead(k); k.queued && (h == nil || k.ahead(h)) && !w.ref.behindDecliners(k) && !w.ref.barred(k) && len(w.ref.open(k)) > 0 {
 			t.Fatal("a head waits though it has room")
 		}
 	}
@@ -98,6 +98,9 @@ func (w *world) check(t *rapid.T) {
 
 // checkMayUse compares what k may ever run on with what its target allows in pairs.
 func (w *world) checkMayUse(t *rapid.T, k *refTicket) {
+	origin := k.origin
+	k.origin = 99 // masks do not matter
+	defer func() { k.origin = origin }()
 	may := map[*refRank]bool{}
 	for _, c := range w.ref.choices(k, func(*refRank) bool { return true }, 0) {
 		may[c.prefill], may[c.decode] = true, true
@@ -191,7 +194,7 @@ func (w *world) checkFences(t *rapid.T) {
 // end ends every request and demands that nothing is left.
 func (w *world) end(t *rapid.T) {
 	for _, k := range slices.Clone(w.tickets) {
-		if k.queued {
+		if k.queued || k.state == stateSuspended {
 			_, out := w.do(t, Step{Op: StepCancel, Ticket: k.number})
 			w.ref.cancel(w.now, k)
 			w.step(t, out)
@@ -203,6 +206,7 @@ func (w *world) end(t *rapid.T) {
 		w.do(t, Step{Op: StepForget, Ticket: k.number})
 	}
 	w.tickets = nil
+	w.endMembers(t)
 	w.check(t)
 	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
 		if !r.real.idle() {

@@ -122,6 +122,7 @@ func drawAttributes(t *rapid.T) RankAttributes {
 		Limits: RankLimits{
 			PrefillSlots: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "own slots"),
 			Running:      rapid.SampledFrom([]int64{0, 0, 0, 1, 3, 8}).Draw(t, "running limit"),
+			Share:        drawShare(t),
 		},
 		Priority: rapid.SampledFrom([]int{0, 0, 0, 1, -1}).Draw(t, "priority"),
 	}

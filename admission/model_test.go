@@ -48,6 +48,11 @@ func TestModel(t *testing.T) {
 			"burst":      w.burst,
 			"turns":      w.turns,
 			"shut down":  w.shutDown,
+			"suspend":    w.suspend,
+			"put back":   w.putBack,
+			"masks":      w.setMask,
+			"set aside":  w.setAside,
+			"grow to":    w.growTo,
 			"":           w.check,
 		})
 		w.end(rt)
@@ -70,6 +75,11 @@ func TestModel(t *testing.T) {
 		sum.wentOn += w.ref.wentOn
 		sum.held += w.ref.held
 		sum.refreshed += w.ref.refreshed
+		sum.suspended += w.ref.suspended
+		sum.masked += w.ref.masked
+		sum.barredN += w.ref.barredN
+		sum.asides += w.ref.asides
+		sum.unshared += w.ref.unshared
 		steps += w.steps
 		histories++
 		for i, n := range w.ref.reasons {
@@ -79,10 +89,12 @@ func TestModel(t *testing.T) {
 	t.Logf("%d steps in %d histories", steps, histories)
 	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences, %d by ranks that warm up, %d vetoes, %d reports of unbooked blocks", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced, sum.warmed, sum.vetoes, sum.unbooked)
 	t.Logf("%d passed over, %d looks at who declined, %d of these again, %d grants with a holder, %d refreshes", sum.passedOver, sum.declined, sum.wentOn, sum.held, sum.refreshed)
+	t.Logf("%d suspended, %d grants with a mask, %d arrivals behind the head of another lane, %d amounts set aside, %d refused for want of a share", sum.suspended, sum.masked, sum.barredN, sum.asides, sum.unshared)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
 	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0 || sum.warmed == 0 || sum.vetoes == 0 || sum.unbooked == 0 ||
+		sum.suspended == 0 || sum.masked == 0 || sum.barredN == 0 || sum.asides == 0 || sum.unshared == 0 ||
 		sum.passedOver == 0 || sum.declined == 0 || sum.held == 0 || sum.refreshed == 0) {
 		t.Error("the test tests nothing")
 	}
@@ -100,6 +112,7 @@ type world struct {
 	came    int // tickets made so far
 	steps   int // taken so far
 	calm    bool
+	members bool // several origins
 	barring bool // pairs are quarantined, or else ranks preferred, where the policy is mostHeld
 }
 
@@ -130,6 +143,7 @@ func newWorld(t *rapid.T) *world {
 		deficit: map[refQueue]int64{}, cursor: map[*profileQueue]int{}, paces: map[refQueue]*refPace{}, now: 1, start: 1, drainEnd: never,
 		fences: map[*modelGroup]*refFence{}, groupGrants: map[*modelGroup]int{}, warmUps: map[*pool]*refWarmUp{}, looked: map[*modelGroup]bool{},
 	}}
+	w.members = rapid.IntRange(0, 2).Draw(t, "members") > 0
 	w.ref.predictable, w.barring = late, late && rapid.Bool().Draw(t, "barring")
 	w.core.early = earlyEvidence{admissions: 2, stretch: 200 * time.Millisecond} // so little that it is come to
 	w.ref.evidence = w.core.early
@@ -204,6 +218,9 @@ func (w *world) arrive(t *rapid.T) {
 	}
 	w.came++
 	k := &refTicket{number: uint64(w.came), real: &Ticket{Target: target, Legs: rapid.IntRange(0, 8).Draw(t, "legs")}, model: model}
+	if w.members {
+		k.origin = uint64(rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "origin"))
+	}
 	drawWeight(t, k.real)
 	k.hints = w.drawHints(t)
 	k.real.Hints = k.realHints()
@@ -226,6 +243,7 @@ func (w *world) arrive(t *rapid.T) {
 
 func (w *world) come(t *rapid.T, k *refTicket) {
 	request := requestOf(k.real)
+	request.Origin = k.origin
 	if !k.arrived {
 		w.core.unref(k.real.Target) // the port resolves it again
 		if k.real.Instead != nil {

@@ -451,3 +451,252 @@ func TestStateKeepsWhatMembersBrought(t *testing.T) {
 	w.expect(w.do(Step{Op: StepEndPrefill, Ticket: 2}), "1:p,d")
 	w.empty()
 }
+
+func TestRankWithoutAShareIsNoCandidate(t *testing.T) {
+	p, d := prefillRank("p"), decodeRank("d")
+	p.Limits.Share = RankShare{None: true}
+	w := newPortWorld(t, oneSlot, p, d)
+	w.expectArrival(1, disaggregated(0), "[1:gate_unavailable]")
+	w.do(Step{Op: StepApply, Changes: []FleetChange{{Op: SetAttributes, Rank: ref("p"), Attributes: RankAttributes{Models: []string{"m"}, Limits: RankLimits{Share: RankShare{Parts: 3}}}}}})
+	w.expectArrival(2, disaggregated(0), "[2:p,d]")
+	w.expectArrival(3, disaggregated(0), "[3:waits]")
+	w.expect(w.do(Step{Op: StepApply, Changes: []FleetChange{{Op: SetAttributes, Rank: ref("d"), Attributes: RankAttributes{Models: []string{"m"}, Limits: RankLimits{Share: RankShare{None: true}}}}}}), "3:gate_unavailable")
+	w.expect(w.do(Step{Op: StepApply, Changes: []FleetChange{{Op: RemoveRank, Rank: ref("d")}}}))
+	w.expectArrival(4, disaggregated(0), "[4:no_workers]")
+	w.empty()
+}
+
+// shareWorld has one prefill and one decode rank of a class with every threshold there is,
+// and a share of them.
+func shareWorld(t *testing.T, share RankShare, reject RejectThresholds) *portWorld {
+	tokens, frac, blocks := int64(60), 0.6, 0.6
+	p, d := prefillRank("p"), decodeRank("d")
+	p.Capacity, d.Capacity = Capacity{MaxBatchedTokens: 150}, Capacity{KVBlocks: 10, BlockSize: 16} // 90 tokens, 6 blocks
+	p.Limits.Share, d.Limits.Share = share, share
+	return newPortWorld(t, Options{
+		Limits: Limits{QueueSize: 100}, Reject: reject,
+		Classes: &Classes{Root: &Profile{DefaultFamily: "f", Buckets: []Bucket{{0, "b"}}, Classes: []Class{
+			{Name: "c", Family: "f", Bucket: "b", Quantum: 1},
+			{Name: "tokens", Quantum: 1, PrefillBusyTokens: &tokens},
+			{Name: "frac", Quantum: 1, PrefillBusyFrac: &frac},
+			{Name: "blocks", Quantum: 1, DecodeBusyFrac: &blocks},
+		}}},
+	}, p, d)
+}
+
+// Requests of 16 tokens and one block each are brought until one waits, or is refused.
+func TestShareOfThresholds(t *testing.T) {
+	granted := func(class string, share RankShare, reject RejectThresholds) (n int) {
+		w := shareWorld(t, share, reject)
+		for ; n < 100; n++ {
+			r := disaggregated(0)
+			r.Class = class
+			if w.arrive(uint64(n+1), r) != fmt.Sprintf("[%d:p,d]", n+1) {
+				break
+			}
+		}
+		w.empty()
+		return n
+	}
+	third := RankShare{Parts: 3}
+	other := RankShare{Parts: 3, NotFirst: true}
+	tokens, frac, blocks := int64(60), 0.6, 0.6
+	for _, x := range []struct {
+		class         string
+		reject        RejectThresholds
+		all, of3, not int
+	}{
+		{"tokens", RejectThresholds{}, 4, 2, 2}, // before it: more than 60, 20
+		{"frac", RejectThresholds{}, 6, 2, 2},   // 90, 30
+		{"blocks", RejectThresholds{}, 6, 2, 2}, // with it: at most 6, 2
+		{"", RejectThresholds{ActivePrefillTokens: &tokens}, 4, 2, 2},
+		{"", RejectThresholds{ActivePrefillTokensFrac: &frac}, 6, 2, 2},
+		{"", RejectThresholds{ActiveDecodeBlocks: &blocks}, 7, 3, 3},
+	} {
+		got := []int{granted(x.class, RankShare{}, x.reject), granted(x.class, third, x.reject), granted(x.class, other, x.reject)}
+		if want := []int{x.all, x.of3, x.not}; !slices.Equal(got, want) {
+			t.Errorf("class %q, %+v: %d were granted, want %d", x.class, x.reject, got, want)
+		}
+	}
+}
+
+func TestIdleRankFitsAnythingForItsFirstMemberOnly(t *testing.T) {
+	large := disaggregated(0)
+	large.PromptTokens, large.Class = 16*9, "blocks"
+	w := shareWorld(t, RankShare{Parts: 3}, RejectThresholds{})
+	w.expectArrival(1, large, "[1:p,d]")
+	w.expectArrival(2, large, "[2:waits]")
+	w.empty()
+	w = shareWorld(t, RankShare{Parts: 3, NotFirst: true}, RejectThresholds{})
+	w.expectArrival(1, large, "[1:waits]")
+	w.empty()
+}
+
+func TestShareOfRanksOfUnknownCapacityAndOfProbes(t *testing.T) {
+	w := shareWorld(t, RankShare{Parts: 3}, RejectThresholds{})
+	c := w.port.core
+	d := c.registered("d", RoleDecode)
+	for _, x := range []struct {
+		share    RankShare
+		running  int64
+		assumed  int64
+		probes   int
+		ofProbes int
+	}{
+		{RankShare{}, 0, 64, 2, 2}, {RankShare{Parts: 3}, 0, 22, 2, 1}, {RankShare{Parts: 3, NotFirst: true}, 0, 21, 2, 0},
+		{RankShare{Parts: 3}, 9, 3, 3, 1}, {RankShare{Parts: 3, NotFirst: true}, 9, 3, 4, 1},
+	} {
+		d.bounds.Share, d.capacity.MaxRunning, d.state.Probes = x.share, x.running, x.probes
+		if n, p := c.assumed(d), d.probesLimit(); n != x.assumed || p != x.ofProbes {
+			t.Errorf("%+v: %d requests, %d probes, want %d and %d", x.share, n, p, x.assumed, x.ofProbes)
+		}
+	}
+}
+
+// What an engine has in use beyond what this gate has booked is others' share.
+func TestReportOfASharedRankTellsNothingOfItsBlocks(t *testing.T) {
+	for parts, want := range map[int]int64{0: 5, 2: 0} {
+		w := shareWorld(t, RankShare{Parts: parts}, RejectThresholds{})
+		w.do(Step{Op: StepApply, Changes: []FleetChange{{Op: SetReport, Rank: ref("d"), Report: RankReport{Requests: 1, KVTokens: 80}}}})
+		if d := w.port.core.registered("d", RoleDecode); d.unbooked != want {
+			t.Errorf("%d parts: %d blocks count that were not booked", parts, d.unbooked)
+		}
+	}
+}
+
+func TestShareOfQueueBounds(t *testing.T) {
+	asked := map[string]int64{}
+	o := oneSlot
+	two := 2.0
+	o.Limits.QueueSize, o.Limits.MaxWaitingBytes = 7, 2
+	o.Classes = &Classes{Root: &Profile{DefaultFamily: "f", Buckets: []Bucket{{0, "b"}}, Classes: []Class{
+		{Name: "c", Family: "f", Bucket: "b", Quantum: 1}, {Name: "gold", Quantum: 1, RequestLimitPerWorker: &two},
+	}}}
+	o.ShareOf = func(limit int64, bound string) int64 {
+		asked[bound] = limit
+		return limit / 3
+	}
+	w := newPortWorld(t, o, prefillRank("p"), prefillRank("q"), decodeRank("d"))
+	w.expectArrival(1, disaggregated(0), "[1:p,d]")
+	w.expectArrival(2, disaggregated(0), "[2:q,d]")
+	gold := disaggregated(0)
+	gold.Class = "gold"
+	w.expectArrival(3, gold, "[3:waits]")
+	w.expectArrival(4, gold, "[4:class_queue_full]") // 4 / 3
+	w.expectArrival(5, disaggregated(0), "[5:waits]")
+	w.expectArrival(6, disaggregated(0), "[6:queue_full]") // 7 / 3
+	if want := map[string]int64{"queue_size": 7, "max_waiting_bytes": 2, "class gold requests": 4}; !reflect.DeepEqual(asked, want) {
+		t.Errorf("asked for shares of %v, want %v", asked, want)
+	}
+	if w.port.core.limits.MaxWaitingBytes != 1 {
+		t.Error("a share of no bytes is no bound")
+	}
+	l := o.Limits
+	l.QueueSize = 9
+	w.do(Step{Op: StepSetLimits, Settings: &Settings{Limits: l}})
+	w.expectArrival(7, disaggregated(0), "[7:waits]")
+	w.expectArrival(8, disaggregated(0), "[8:queue_full]")
+	w.empty()
+}
+
+// classesOf has two classes with quanta of 4 and 1 prompts.
+func softOptions() Options {
+	o := oneSlot
+	o.Limits.QueueTimeout = 0
+	o.Limits.StarvationGuard = 5 * time.Second
+	o.Classes = &Classes{Root: &Profile{DefaultFamily: "f", Buckets: []Bucket{{0, "b"}}, Classes: []Class{
+		{Name: "c", Family: "f", Bucket: "b", Quantum: 64}, {Name: "bulk", Quantum: 16},
+	}}}
+	return o
+}
+
+// What is served next, and what clients are told, is the same at a successor as if it had
+// not changed.
+func TestSuccessorGoesOnWithSoftState(t *testing.T) {
+	next := func(handedOver, soft bool) (order []uint64, paces []float64) {
+		w := newPortWorld(t, softOptions(), prefillRank("p"), decodeRank("d"))
+		w.arrive(1, disaggregated(0))
+		for n := uint64(2); n < 30; n++ {
+			w.now++
+			r := disaggregated(0)
+			if n%2 == 0 {
+				r.Class = "bulk"
+			}
+			w.arrive(n, r)
+		}
+		running := uint64(1)
+		serve := func() {
+			w.now += second / 5
+			a := w.do(Step{Op: StepForget, Ticket: running})
+			if len(a.Decided) == 1 {
+				running = a.Decided[0].Ticket
+				order = append(order, running)
+			}
+		}
+		for range 7 {
+			serve()
+		}
+		if handedOver {
+			b, err := json.Marshal(w.port.Soft(w.now))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var s Soft
+			if err := json.Unmarshal(b, &s); err != nil {
+				t.Fatal(err)
+			}
+			w.port, _ = Restore(w.now, w.port.State(), softOptions())
+			if soft {
+				w.expect(w.port.SetSoft(w.now, s))
+			}
+		}
+		for range 15 {
+			serve()
+		}
+		c := w.port.core
+		for _, q := range c.modelGroups[0].profiles[0].classes {
+			paces = append(paces, q.pace.perSecond(w.now, c.start, PrefillLeg), q.atBest(w.now, c.start, PrefillLeg), float64(q.deficit))
+		}
+		return order, append(paces, float64(c.total.sum))
+	}
+	order, paces := next(false, false)
+	if o, p := next(true, true); !slices.Equal(o, order) || !reflect.DeepEqual(p, paces) {
+		t.Errorf("served %v at paces %v, without a handover %v at %v", o, p, order, paces)
+	}
+	if o, p := next(true, false); slices.Equal(o, order) && reflect.DeepEqual(p, paces) {
+		t.Error("the test shows nothing: nothing of it is needed")
+	}
+}
+
+func TestSuccessorGoesOnWithTheFence(t *testing.T) {
+	w := newPortWorld(t, softOptions(), prefillRank("p"), prefillRank("q"), decodeRank("d"))
+	pinned := disaggregated(0)
+	pinned.Target.Pins[PrefillLeg] = "p"
+	w.arrive(1, pinned)
+	w.arrive(2, pinned)
+	w.now += 3 * second
+	w.expectArrival(3, disaggregated(0), "[3:q,d]") // others are granted meanwhile
+	s := w.port.Soft(w.now)
+	state := w.port.State()
+	w.now += 3 * second
+	w.port, _ = Restore(w.now-3*second, state, softOptions())
+	w.port.SetSoft(w.now-3*second, s)
+	w.do(Step{Op: StepAdvance})
+	owner := func() uint64 {
+		if o := w.port.core.modelGroups[0].fence.owner; o != nil {
+			return o.extra.number
+		}
+		return 0
+	}
+	if owner() != 2 {
+		t.Fatal("how long it was blocked is forgotten")
+	}
+	s, state = w.port.Soft(w.now), w.port.State()
+	w.port, _ = Restore(w.now, state, softOptions())
+	if w.port.SetSoft(w.now, s); owner() != 2 {
+		t.Error("the fence is forgotten")
+	}
+	s.Queues[0].Fence, s.Queues[0].Rate, s.Queues[0].Class = 99, make(SoftRate, 99), "unknown"
+	w.port.SetSoft(w.now, s)
+	w.empty()
+}

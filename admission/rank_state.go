@@ -15,7 +15,7 @@ func (ix *rankIndex) refresh(r *Rank, seq uint64) {
 	if r.index < 0 {
 		return // gone: its holds end without a trace in the indexes
 	}
-	cand := r.present && r.state.candidate() && !r.bounds.Share.None
+	cand := r.present && r.state.candidate() && !r.withheld()
 	room := cand
 	if r.limited {
 		room = room && !ix.limits.full(r, 0, 0)

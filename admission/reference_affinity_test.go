@@ -141,6 +141,7 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 		}
 		return 1
 	})
+	bar := false
 	var all []willing
 	var declining []*refTicket
 	line := map[*refRank]int{}
@@ -149,7 +150,7 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 		if slices.ContainsFunc(blocked, func(o *refTicket) bool { return m.sameLane(o, t) }) {
 			continue
 		}
-		if looked == m.lookahead() || len(all) > 0 && !t.equals(all[0].refTicket) {
+		if bar || looked == m.lookahead() || len(all) > 0 && !t.equals(all[0].refTicket) {
 			break
 		}
 		was := t.reconsidered
@@ -167,6 +168,7 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 		case head && len(open) == 0:
 			m.block(now, t)
 			blocked = append(blocked, t)
+			bar = m.strict && !m.heldByMask(t)
 			continue
 		}
 		looked++
@@ -309,7 +311,7 @@ func (m *reference) unblocked(f *modelGroup) bool {
 	}
 	return slices.ContainsFunc(m.waiters, func(t *refTicket) bool {
 		h := m.laneHead(t)
-		return t.group() == f && (h == nil || t.ahead(h)) && t.blockedAt == 0
+		return t.group() == f && (h == nil || t.ahead(h)) && t.blockedAt == 0 && !m.barred(t)
 	})
 }
 

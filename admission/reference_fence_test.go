@@ -44,7 +44,7 @@ func (m *reference) spared(t *refTicket, c refPair, x *refFence) bool {
 // ownerFits tells whether the owner of a fence has room on r, but for the reject
 // thresholds.
 func (m *reference) ownerFits(x *refFence, r *refRank) bool {
-	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.probesLimit() {
 		return false
 	}
 	if !m.withinLimits(r) {
@@ -207,6 +207,7 @@ func (m *reference) shortage(t *refTicket, r *refRank) (sum float64) {
 	if n := r.real.capacity.MaxRunning; n > 0 {
 		assumed = float64(n)
 	}
+	assumed = float64(plainCount(r.real, int(assumed)))
 	if most := int(r.real.bounds.Running); most > 0 {
 		add(float64(r.load()+1-most), float64(most))
 	}
@@ -216,23 +217,23 @@ func (m *reference) shortage(t *refTicket, r *refRank) (sum float64) {
 	if tokens, frac, batched := t.class.PrefillBusyTokens, t.class.PrefillBusyFrac, r.real.capacity.MaxBatchedTokens; r.real.role == RolePrefill || t.single() {
 		limit := math.Inf(1)
 		if tokens != nil {
-			limit = float64(*tokens)
+			limit = r.most(float64(*tokens))
 		}
 		switch {
 		case frac != nil && batched == 0:
 			add(float64(r.load()+1)-assumed, assumed)
 		case frac != nil:
-			limit = min(limit, math.Floor(part(*frac, batched)))
+			limit = min(limit, math.Floor(r.most(part(*frac, batched))))
 			fallthrough
 		case tokens != nil:
 			add(float64(r.tokens)-limit, max(limit, float64(batched)))
 		}
 	}
-	if frac := t.class.DecodeBusyFrac; frac != nil && r.real.role != RolePrefill && (r.pending+r.active > 0 || r.unbooked > 0) {
+	if frac := t.class.DecodeBusyFrac; frac != nil && r.real.role != RolePrefill && !r.fitsAll() {
 		if all := r.real.capacity.KVBlocks; all == 0 {
 			add(float64(r.load()+1)-assumed, assumed)
 		} else {
-			add(float64(t.need(r)+r.blocks[0]+r.blocks[1]+r.unbooked)-math.Floor(part(*frac, all)), float64(all))
+			add(float64(t.need(r)+r.blocks[0]+r.blocks[1]+r.unbooked)-math.Floor(r.most(part(*frac, all))), float64(all))
 		}
 	}
 	if m.over(r) {
@@ -241,7 +242,7 @@ func (m *reference) shortage(t *refTicket, r *refRank) (sum float64) {
 	if r.vetoed {
 		sum++
 	}
-	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+	if r.state.Breaker == BreakerHalfOpen && r.probes >= r.probesLimit() {
 		sum++
 	}
 	return sum

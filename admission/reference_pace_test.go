@@ -118,7 +118,7 @@ func (m *reference) retryAfter(t *refTicket, why Reason, l Leg) time.Duration {
 	switch {
 	case why == ClassQueueFull && t.never():
 		return 0
-	case why == Draining:
+	case why == Draining, why == GateUnavailable:
 		secs = 1
 	case why == NoWorkers:
 		secs = 3

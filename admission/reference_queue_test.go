@@ -34,7 +34,7 @@ func (t *refTicket) ahead(o *refTicket) bool {
 }
 
 func (m *reference) sameLane(t, o *refTicket) bool {
-	return t.key() == o.key() && (m.strict || t.target == o.target &&
+	return t.key() == o.key() && m.maskOf(t) == m.maskOf(o) && (m.strict || t.target == o.target &&
 		slices.Equal(t.exclude[0], o.exclude[0]) && slices.Equal(t.exclude[1], o.exclude[1]))
 }
 
@@ -306,6 +306,9 @@ func (m *reference) startable(now Instant, q refQueue) *refTicket {
 	for {
 		again := false
 		for _, t := range m.heads(q) {
+			if m.barred(t) {
+				return nil
+			}
 			if m.reconsider(t) {
 				again = true
 				break

@@ -9,7 +9,7 @@ import (
 // than before.
 func (m *reference) report(r *refRank, p RankReport) (more bool) {
 	unbooked := int64(0)
-	if r.real.role != RolePrefill && p.Requests > 0 {
+	if r.real.role != RolePrefill && p.Requests > 0 && r.real.bounds.Share.Parts <= 1 {
 		used := int64(math.Ceil(float64(p.KVTokens) / float64(r.blockSize)))
 		unbooked = max(used-max(p.ActiveBlocks, r.blocks[1]), 0)
 	}

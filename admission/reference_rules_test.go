@@ -10,7 +10,7 @@ func (r *refRank) serves(model string) bool {
 }
 
 func (r *refRank) candidate() bool {
-	return r.state.Healthy && !r.state.Draining && r.state.Breaker != BreakerOpen
+	return r.state.Healthy && !r.state.Draining && r.state.Breaker != BreakerOpen && !r.real.bounds.Share.None
 }
 
 // part is frac of whole, with what floating point lacks to a decimal fraction.
@@ -18,18 +18,24 @@ func part(frac float64, whole int64) float64 { return frac*float64(whole) + 1e-6
 
 func (m *reference) over(r *refRank) bool {
 	c := r.real.capacity
-	if v := m.reject.ActivePrefillTokens; v != nil && r.tokens > *v {
+	if v := m.reject.ActivePrefillTokens; v != nil && float64(r.tokens) > r.most(float64(*v)) {
 		return true
 	}
-	if v := m.reject.ActivePrefillTokensFrac; v != nil && c.MaxBatchedTokens > 0 && float64(r.tokens) > part(*v, c.MaxBatchedTokens) {
+	if v := m.reject.ActivePrefillTokensFrac; v != nil && c.MaxBatchedTokens > 0 && float64(r.tokens) > r.most(part(*v, c.MaxBatchedTokens)) {
 		return true
 	}
 	v := m.reject.ActiveDecodeBlocks
-	return v != nil && r.real.role != RolePrefill && c.KVBlocks > 0 && float64(r.blocks[0]+r.blocks[1]) > part(*v, c.KVBlocks)
+	return v != nil && r.real.role != RolePrefill && c.KVBlocks > 0 && float64(r.blocks[0]+r.blocks[1]) > r.most(part(*v, c.KVBlocks))
 }
 
+// most is what this gate has of a limit of tokens or blocks of r.
+func (r *refRank) most(limit float64) float64 { return plainPart(r.real, limit) }
+
+// probesLimit is how many requests at once may try r.
+func (r *refRank) probesLimit() int { return plainCount(r.real, r.state.Probes) }
+
 func (m *reference) room(r *refRank) bool {
-	if !r.candidate() || r.vetoed || m.over(r) || r.state.Breaker == BreakerHalfOpen && r.probes >= r.state.Probes {
+	if !r.candidate() || r.vetoed || m.over(r) || r.state.Breaker == BreakerHalfOpen && r.probes >= r.probesLimit() {
 		return false
 	}
 	return m.withinLimits(r)
@@ -55,12 +61,12 @@ func (r *refRank) assumed() bool {
 	if r.real.capacity.MaxRunning > 0 {
 		most = int(r.real.capacity.MaxRunning)
 	}
-	return r.load() < most
+	return r.load() < plainCount(r.real, most)
 }
 
 // calm tells whether a rank is not busy in prefill for the class of t.
 func (t *refTicket) calm(r *refRank) bool {
-	if v := t.class.PrefillBusyTokens; v != nil && r.tokens > *v {
+	if v := t.class.PrefillBusyTokens; v != nil && float64(r.tokens) > r.most(float64(*v)) {
 		return false
 	}
 	v := t.class.PrefillBusyFrac
@@ -70,7 +76,7 @@ func (t *refTicket) calm(r *refRank) bool {
 	if r.real.capacity.MaxBatchedTokens == 0 {
 		return r.assumed()
 	}
-	return float64(r.tokens) <= part(*v, r.real.capacity.MaxBatchedTokens)
+	return float64(r.tokens) <= r.most(part(*v, r.real.capacity.MaxBatchedTokens))
 }
 
 func (t *refTicket) need(r *refRank) int64 {
@@ -87,12 +93,17 @@ func (t *refTicket) need(r *refRank) int64 {
 func (t *refTicket) fitsOn(r *refRank) bool {
 	v := t.class.DecodeBusyFrac
 	switch {
-	case v == nil || r.pending+r.active == 0 && r.unbooked == 0:
+	case v == nil || r.fitsAll():
 		return true
 	case r.real.capacity.KVBlocks == 0:
 		return r.assumed()
 	}
-	return float64(r.blocks[0]+r.blocks[1]+r.unbooked+t.need(r)) <= part(*v, r.real.capacity.KVBlocks)
+	return float64(r.blocks[0]+r.blocks[1]+r.unbooked+t.need(r)) <= r.most(part(*v, r.real.capacity.KVBlocks))
+}
+
+// fitsAll tells whether r is idle, so that any request fits there.
+func (r *refRank) fitsAll() bool {
+	return r.pending+r.active == 0 && r.blocks[0]+r.blocks[1]+r.unbooked == 0 && !r.real.bounds.Share.NotFirst
 }
 
 // refPair is a choice; prefill is nil for a request that needs one rank.
@@ -111,7 +122,7 @@ func (t *refTicket) role(l Leg) Role {
 }
 
 func (m *reference) fits(t *refTicket, l Leg, r *refRank) bool {
-	return r.real.role == t.role(l) && r.serves(t.model) && specAdmits(&t.target.spec, l, r.real)
+	return r.real.role == t.role(l) && r.serves(t.model) && specAdmits(&t.target.spec, l, r.real) && !slices.Contains(m.masks[t.origin], r)
 }
 
 func (m *reference) choices(t *refTicket, ok func(*refRank) bool, avoid legSet) (all []refPair) {

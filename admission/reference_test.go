@@ -27,6 +27,10 @@ type reference struct {
 	predictable        bool // it is mostHeld
 	measure            Measure
 	decided            []*refTicket
+	masks              map[uint64][]*refRank // by origin
+	suspended, masked  int                   // waiters; grants with a mask
+	asides, unshared   int                   // set aside; refused for want of a share
+	barredN            int                   // arrivals behind the head of another lane
 	arriving           *refTicket
 	deficit            map[refQueue]int64
 	cursor             map[*profileQueue]int
@@ -63,6 +67,7 @@ type reference struct {
 type refRank struct {
 	real  *Rank
 	state RankState
+	aside Aside // a part of what it holds
 	// attributes are what was drawn for it; the real one has them, too
 	attributes RankAttributes
 	slots      int
@@ -90,6 +95,7 @@ type refQueue struct {
 
 type refTicket struct {
 	number    uint64
+	origin    uint64
 	real      *Ticket
 	drawn     Ticket         // what it was to ask for
 	specs     [2]*TargetSpec // of target and instead
@@ -168,6 +174,10 @@ func (m *reference) refuse(t *refTicket, why Reason) {
 	if why == QueueFull {
 		t.depth = len(m.waiters)
 	}
+	if why == NoWorkers && m.lacksShare(t) {
+		why = GateUnavailable
+		m.unshared++
+	}
 	if t.real.Retry && why != Draining {
 		why = RetryRefused
 	}
@@ -193,6 +203,7 @@ func (m *reference) grant(t *refTicket, open []refPair) {
 			chosen, found = c, true
 		}
 	}
+	m.masked += b2i(m.maskOf(t) != 0)
 	m.decide(t, stateGranted)
 	if !found {
 		m.complain("a request (granted: %t) was to be granted one of %d choices, and got another", t.real.state == stateGranted, len(open))
@@ -274,8 +285,10 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		m.drain(now)
 	}
 	head := m.laneHead(t)
-	first := head == nil || t.ahead(head)
-	tried := first || m.among(t)
+	barred := m.barred(t)
+	first := (head == nil || t.ahead(head)) && !barred
+	tried := first || m.among(t) && !barred
+	m.barredN += b2i(barred)
 	open := m.open(t)
 	why, kind, current, limit := m.full(t)
 	switch {
@@ -381,23 +394,33 @@ func (m *reference) expire(now Instant) {
 		}
 		m.lookWithout(first)
 		m.leaveAt(now, first)
-		switch first.endsAt() {
-		case first.lostAt:
-			m.refuse(first, NoWorkers)
-		case first.real.Deadline:
-			m.refuse(first, DeadlineExceeded)
-			first.kind = LimitClientWait
-		case first.classAt:
-			m.refuse(first, DeadlineExceeded)
-			first.kind = LimitClassWait
-		default:
-			m.refuse(first, QueueTimeout)
-		}
+		m.refuseAtBound(first)
 		m.drain(now)
 	}
 }
 
+// refuseAtBound refuses t, whose wait is over.
+func (m *reference) refuseAtBound(t *refTicket) {
+	switch t.bound() {
+	case t.lostAt:
+		m.refuse(t, NoWorkers)
+	case t.real.Deadline:
+		m.refuse(t, DeadlineExceeded)
+		t.kind = LimitClientWait
+	case t.classAt:
+		m.refuse(t, DeadlineExceeded)
+		t.kind = LimitClassWait
+	default:
+		m.refuse(t, QueueTimeout)
+	}
+}
+
 func (m *reference) cancel(now Instant, t *refTicket) bool {
+	if t.state == stateSuspended {
+		t.waited += int64(now - t.queuedAt)
+		t.state = stateIdle
+		return true
+	}
 	if !t.queued {
 		return false
 	}
@@ -440,6 +463,7 @@ func (m *reference) apply(now Instant, changes []Change) {
 			r := m.find(ch.Rank)
 			m.ranks = slices.DeleteFunc(m.ranks, func(x *refRank) bool { return x == r })
 			m.gone = append(m.gone, r)
+			r.setAside(Aside{})
 			m.quarantines = slices.DeleteFunc(m.quarantines, func(b refBar) bool { return b.prefill == r || b.decode == r })
 		case SetState:
 			r := m.find(ch.Rank)
@@ -452,6 +476,9 @@ func (m *reference) apply(now Instant, changes []Change) {
 			fresh[r] = fresh[r] || r.share() == 0
 		case SetReport:
 			m.report(m.find(ch.Rank), ch.Report)
+		case SetAside:
+			m.find(ch.Rank).setAside(ch.Aside)
+			m.asides += b2i(ch.Aside != Aside{})
 		case QuarantinePair:
 			b := refBar{m.find(ch.Rank), m.find(ch.Other)}
 			if !slices.Contains(m.quarantines, b) {
@@ -469,6 +496,15 @@ func (m *reference) apply(now Instant, changes []Change) {
 	}
 	m.beginWarmUps(fresh)
 	m.requeue()
+	m.loseUnservable(now, func(*refTicket) bool { return true })
+	m.moveFences()
+	m.lookAll()
+	m.drain(now)
+}
+
+// loseUnservable ends the waits of those for whom there is no candidate any more, or begins
+// the time that they have.
+func (m *reference) loseUnservable(now Instant, of func(*refTicket) bool) {
 	lost := slices.Clone(m.waiters)
 	slices.SortFunc(lost, func(a, b *refTicket) int {
 		if a.older(b) {
@@ -478,6 +514,7 @@ func (m *reference) apply(now Instant, changes []Change) {
 	})
 	lost = slices.DeleteFunc(lost, func(t *refTicket) bool {
 		switch {
+		case !of(t):
 		case m.hasCandidate(t):
 			t.lostAt = never
 		case m.limits.NoWorkerWait <= 0:
@@ -491,9 +528,6 @@ func (m *reference) apply(now Instant, changes []Change) {
 		m.leaveAt(now, t)
 		m.refuse(t, NoWorkers)
 	}
-	m.moveFences()
-	m.lookAll()
-	m.drain(now)
 }
 
 // requeue moves waiters of models that changed their family.

@@ -23,7 +23,7 @@ func written(changes []Change) []FleetChange {
 	all := make([]FleetChange, 0, len(changes))
 	for i := range changes {
 		ch := &changes[i]
-		x := FleetChange{Op: ch.Op, Rank: ch.Rank.ref(), State: ch.State, Attributes: ch.Attributes, Report: ch.Report}
+		x := FleetChange{Op: ch.Op, Rank: ch.Rank.ref(), State: ch.State, Attributes: ch.Attributes, Report: ch.Report, Aside: ch.Aside}
 		if ch.Op == AddRank {
 			spec := specOf(ch.Rank)
 			x.Add = &spec

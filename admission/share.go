@@ -16,20 +16,27 @@ type RankShare struct {
 	NotFirst bool `json:",omitempty"`
 }
 
-// shared tells whether others decide about the rank, too.
-func (r *Rank) shared() bool { return r.bounds.Share.Parts > 1 }
+// shared tells whether others decide about the rank, too. Of a rank without limits of its
+// own, as most are, bounds are not looked at: they may not be in the processor's cache.
+func (r *Rank) shared() bool { return r.limited && r.bounds.Share.Parts > 1 }
+
+// withheld tells whether this gate has nothing of the rank.
+func (r *Rank) withheld() bool { return r.limited && r.bounds.Share.None }
+
+// first tells whether any request fits on the rank while it is idle.
+func (r *Rank) first() bool { return !r.limited || !r.bounds.Share.NotFirst }
 
 // part is this gate's part of an amount.
 func (r *Rank) part(amount int64) int64 {
-	if n := int64(r.bounds.Share.Parts); n > 1 && amount > 0 {
-		return amount / n
+	if r.shared() && amount > 0 {
+		return amount / int64(r.bounds.Share.Parts)
 	}
 	return amount
 }
 
 // count is this gate's part of a number of requests.
 func (r *Rank) count(n int64) int64 {
-	if r.shared() && !r.bounds.Share.NotFirst && n%int64(r.bounds.Share.Parts) > 0 {
+	if r.shared() && r.first() && n%int64(r.bounds.Share.Parts) > 0 {
 		return r.part(n) + 1
 	}
 	return r.part(n)

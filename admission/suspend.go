@@ -34,7 +34,6 @@ func (c *Core) PutBack(now Instant, tickets []*Ticket, out *[]*Ticket) {
 		c.putBack(now, t, out)
 	}
 	c.dropUnusedModels(&c.rankIndex)
-	c.expire(now, out)
 	for _, f := range c.modelGroups {
 		c.drain(now, f, out)
 	}
@@ -65,7 +64,13 @@ func (c *Core) putBack(now Instant, t *Ticket, out *[]*Ticket) {
 		c.refuse(now, t, why, ResourceWorker, 0, out)
 		return
 	}
-	t.state = stateQueued
 	t.setWake()
+	if t.wakeAt <= now {
+		before := t.waited
+		t.waited += now.Sub(t.queuedAt)
+		c.refuseAtBound(now, t, t.queue().lackFor(ResourceTurn), before, out)
+		return
+	}
+	t.state = stateQueued
 	c.enter(now, t, pair)
 }

@@ -188,7 +188,7 @@ func blockLimit(frac float64, r *Rank) (limit int64, ok bool) {
 // everything fits, negative when nothing does.
 func (ix *rankIndex) headroom(frac float64, r *Rank, more, legs int64) int64 {
 	used := r.blocksPending + r.blocksActive + r.unbooked + more
-	if r.pending+r.active == 0 && legs == 0 && used == 0 && !r.bounds.Share.NotFirst {
+	if r.pending+r.active == 0 && legs == 0 && used == 0 && r.first() {
 		return unlimited // one request alone always fits
 	}
 	limit, ok := blockLimit(frac, r)
