@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"sync"
 )
 
@@ -25,7 +26,7 @@ func NewCalls() *Calls {
 // Do runs f when no other call runs. Its context ends with ctx, after CallLimit or when
 // the Calls are closed.
 func (c *Calls) Do(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, CallLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, CallLimit, errSilent)
 	defer cancel()
 	stop := context.AfterFunc(c.open, cancel)
 	defer stop()
@@ -37,11 +38,16 @@ func (c *Calls) Do(ctx context.Context, f func(context.Context) error) error {
 	if c.open.Err() != nil {
 		return errClosed
 	}
-	if err := ctx.Err(); err != nil {
-		return Unavailable(err)
+	if ctx.Err() != nil {
+		return Ended(ctx)
 	}
 	return f(ctx)
 }
+
+var errSilent = fmt.Errorf("no answer within %s: %w", CallLimit, context.DeadlineExceeded)
+
+// Ended makes ErrUnavailable of a context that has ended, with why it did.
+func Ended(ctx context.Context) error { return Unavailable(context.Cause(ctx)) }
 
 // Close ends the call that runs, waits for its end, and makes later ones fail. Then it
 // calls last, the first time only.

@@ -24,6 +24,7 @@ import (
 // authorities), cert and key (files of the client's own certificate), and server-name.
 type URL struct {
 	Kind           Kind
+	Scheme         string   // as it was written: "valkeys"
 	Hosts          []string // HOST:PORT each; none for Kubernetes
 	User, Password string
 	PasswordFile   string // read at each connection, instead of Password
@@ -67,7 +68,7 @@ func ParseURL(text string) (URL, error) {
 	if !ok || !is {
 		return URL{}, errors.New("the coordinator is to be " + knownSchemes)
 	}
-	u := URL{Kind: known.kind, TLS: known.tls}
+	u := URL{Kind: known.kind, Scheme: scheme, TLS: known.tls}
 	rest, query, _ := strings.Cut(rest, "?")
 	if strings.ContainsAny(rest, "# \t\r\n") || strings.Contains(query, "#") {
 		return URL{}, errors.New("a space, or a # that is not written %23, in the URL of the coordinator")
@@ -179,7 +180,7 @@ func (u *URL) setQuery(query string) error {
 		case to == nil || u.Kind == Kubernetes:
 			return fmt.Errorf("the URL of the coordinator has no setting %.40q", name)
 		case !u.TLS:
-			return fmt.Errorf("%s in the URL of the coordinator is for TLS: write %ss://", name, u.Kind)
+			return fmt.Errorf("%s in the URL of the coordinator is for TLS: write %ss://", name, u.Scheme)
 		}
 		if len(v) != 1 || v[0] == "" {
 			return fmt.Errorf("%s in the URL of the coordinator is to be named once, with a value", name)
@@ -199,11 +200,7 @@ func (u *URL) setQuery(query string) error {
 
 // String is the URL without user, password and settings.
 func (u URL) String() string {
-	scheme := string(u.Kind)
-	if u.TLS {
-		scheme += "s"
-	}
-	s := scheme + "://" + strings.Join(u.Hosts, ",") + u.Namespace
+	s := u.Scheme + "://" + strings.Join(u.Hosts, ",") + u.Namespace
 	if u.Kind == Redis && u.Database != 0 {
 		s += "/" + strconv.Itoa(u.Database)
 	}

@@ -14,17 +14,17 @@ import (
 
 func TestURLs(t *testing.T) {
 	for text, want := range map[string]store.URL{
-		"etcd://a:1,b,[::1]:3,[::2]":               {Kind: store.Etcd, Hosts: []string{"a:1", "b:2379", "[::1]:3", "[::2]:2379"}},
-		"etcd://me:p%40ss%2Fword%23@a":             {Kind: store.Etcd, Hosts: []string{"a:2379"}, User: "me", Password: "p@ss/word#"},
-		"etcds://a:1/?ca=/x&cert=/c&key=/k":        {Kind: store.Etcd, Hosts: []string{"a:1"}, TLS: true, CA: "/x", Cert: "/c", Key: "/k"},
-		"etcd://me@a?password-file=/run/secrets/p": {Kind: store.Etcd, Hosts: []string{"a:2379"}, User: "me", PasswordFile: "/run/secrets/p"},
-		"redis://a":                    {Kind: store.Redis, Hosts: []string{"a:6379"}},
-		"redis://:secret@10.0.0.1:7/3": {Kind: store.Redis, Hosts: []string{"10.0.0.1:7"}, Password: "secret", Database: 3},
-		"rediss://u:p@a:7?server-name=redis.example.com": {Kind: store.Redis, Hosts: []string{"a:7"}, TLS: true, User: "u", Password: "p", ServerName: "redis.example.com"},
-		"valkey://a:1":         {Kind: store.Redis, Hosts: []string{"a:1"}},
-		"valkeys://a":          {Kind: store.Redis, Hosts: []string{"a:6379"}, TLS: true},
-		"kubernetes://serving": {Kind: store.Kubernetes, Namespace: "serving"},
-		"kubernetes://":        {Kind: store.Kubernetes},
+		"etcd://a:1,b,[::1]:3,[::2]":               {Scheme: "etcd", Kind: store.Etcd, Hosts: []string{"a:1", "b:2379", "[::1]:3", "[::2]:2379"}},
+		"etcd://me:p%40ss%2Fword%23@a":             {Scheme: "etcd", Kind: store.Etcd, Hosts: []string{"a:2379"}, User: "me", Password: "p@ss/word#"},
+		"etcds://a:1/?ca=/x&cert=/c&key=/k":        {Scheme: "etcds", Kind: store.Etcd, Hosts: []string{"a:1"}, TLS: true, CA: "/x", Cert: "/c", Key: "/k"},
+		"etcd://me@a?password-file=/run/secrets/p": {Scheme: "etcd", Kind: store.Etcd, Hosts: []string{"a:2379"}, User: "me", PasswordFile: "/run/secrets/p"},
+		"redis://a":                    {Scheme: "redis", Kind: store.Redis, Hosts: []string{"a:6379"}},
+		"redis://:secret@10.0.0.1:7/3": {Scheme: "redis", Kind: store.Redis, Hosts: []string{"10.0.0.1:7"}, Password: "secret", Database: 3},
+		"rediss://u:p@a:7?server-name=redis.example.com": {Scheme: "rediss", Kind: store.Redis, Hosts: []string{"a:7"}, TLS: true, User: "u", Password: "p", ServerName: "redis.example.com"},
+		"valkey://a:1":         {Scheme: "valkey", Kind: store.Redis, Hosts: []string{"a:1"}},
+		"valkeys://a":          {Scheme: "valkeys", Kind: store.Redis, Hosts: []string{"a:6379"}, TLS: true},
+		"kubernetes://serving": {Scheme: "kubernetes", Kind: store.Kubernetes, Namespace: "serving"},
+		"kubernetes://":        {Scheme: "kubernetes", Kind: store.Kubernetes},
 	} {
 		got, err := store.ParseURL(text)
 		if err != nil {
@@ -109,4 +109,24 @@ func TestFilesOfURLs(t *testing.T) {
 	if _, err := u.TLSConfig(); !errors.Is(err, store.ErrRefused) || !strings.Contains(err.Error(), "no certificate") {
 		t.Errorf("authorities that are none: %v", err)
 	}
+}
+
+// No URL ends the program, and what its String says can be read again.
+func FuzzURL(f *testing.F) {
+	for _, text := range []string{"etcd://me:p%40ss@a:1,[::1]:3?password-file=/x", "rediss://:s@a:7/3?ca=/x&server-name=b", "kubernetes://serving", "valkey://a", "etcd://"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		u, err := store.ParseURL(text)
+		if err != nil {
+			return
+		}
+		again, err := store.ParseURL(u.String())
+		if err != nil {
+			t.Fatalf("%q is %q, which is %v", text, u, err)
+		}
+		if diff := cmp.Diff(u.Hosts, again.Hosts); diff != "" || again.Namespace != u.Namespace || again.Database != u.Database || again.User != "" || again.Password != "" {
+			t.Fatalf("%q is %q: %+v", text, u, again)
+		}
+	})
 }

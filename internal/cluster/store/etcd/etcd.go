@@ -146,20 +146,35 @@ func (s *Store) try(ctx context.Context, f func(_ context.Context, _ *clientv3.C
 			return err
 		}
 		again = again || unavailable
-		failed = append(failed, s.url.Hosts[s.first]+": "+err.Error())
+		host := s.url.Hosts[s.first]
 		s.first = (s.first + 1) % len(s.clients)
 		if ctx.Err() != nil {
+			failed = append(failed, host)
 			break
 		}
+		failed = append(failed, host+": "+plain(err))
 	}
 	err := errors.New(strings.Join(failed, "; "))
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, ctx.Err(), err)
+		return fmt.Errorf("%w (%w)", store.Ended(ctx), err)
 	case again:
 		return store.Unavailable(err)
 	}
 	return store.Refused(err)
+}
+
+// plain is an error without the words that are in front of all of its kind, here and in
+// gRPC.
+func plain(err error) string {
+	text := err.Error()
+	for _, kind := range []error{store.ErrUnavailable, store.ErrRefused} {
+		text = strings.TrimPrefix(text, kind.Error()+": ")
+	}
+	if strings.HasPrefix(text, "rpc error: ") {
+		_, text, _ = strings.Cut(text, "desc = ")
+	}
+	return text
 }
 
 // tryOne calls f with one endpoint, for half the time that there is if others are left.
@@ -168,7 +183,8 @@ func (s *Store) tryOne(ctx context.Context, n, left int, again bool, f func(cont
 	if left > 1 {
 		end, _ := ctx.Deadline() // that of store.Calls
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		part := time.Until(end) / 2
+		ctx, cancel = context.WithTimeoutCause(ctx, part, fmt.Errorf("no answer within %s", part.Round(time.Millisecond)))
 		defer cancel()
 	}
 	defer func() {
@@ -290,7 +306,7 @@ func classify(ctx context.Context, err error) error {
 	case errors.Is(err, errToken), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrForeign), errors.Is(err, store.ErrRefused), errors.Is(err, store.ErrUnavailable):
 		return err
 	case ctx.Err() != nil:
-		return store.Unavailable(ctx.Err())
+		return store.Ended(ctx)
 	}
 	for _, r := range refusals {
 		if errors.Is(err, r) {

@@ -281,7 +281,7 @@ func (s *Store) send(ctx context.Context, method, path string, body []byte) ([]b
 		// A server that is silent is asked on a new connection the next time.
 		kubeapi.CloseIdle(s.http)
 		if ctx.Err() != nil {
-			return nil, store.Unavailable(ctx.Err())
+			return nil, store.Ended(ctx)
 		}
 		if store.IsTLSRefusal(err) {
 			return nil, store.Refused(err)

@@ -20,7 +20,7 @@ func TestStoresByURL(t *testing.T) {
 		"rediss://:hush@localhost/2":             "rediss://localhost:6379/2 sluice:gate:gate",
 		"kubernetes://serving":                   "kubernetes://serving lease gate",
 		"kubernetes://":                          "kubernetes://mine lease gate",
-		"valkey://localhost":                     "redis://localhost:6379 sluice:gate:gate",
+		"valkey://localhost":                     "valkey://localhost:6379 sluice:gate:gate",
 	} {
 		s, err := open.Store(open.Options{URL: url, Cluster: "gate", Kubeconfig: kubeconfig})
 		if err != nil {

@@ -230,7 +230,7 @@ func classify(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return store.Unavailable(ctx.Err())
+		return store.Ended(ctx)
 	case !errors.As(err, &answer):
 		if store.IsTLSRefusal(err) {
 			return store.Refused(err)
