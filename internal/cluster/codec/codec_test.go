@@ -77,7 +77,7 @@ func kinds() (all []cluster.ItemKind) {
 
 // notSent are fields that are not sent, because others stand for them.
 var notSent = map[string]bool{
-	"Request.Deadline": true, "Request.Predicate": true, "Request.Origin": true, "Request.ClassDeadline": true, "Request.Exclude": true, "RequestHint.Holders": true, "RankSpec.Data": true,
+	"Request.Deadline": true, "Request.Predicate": true, "Request.Origin": true, "Request.ClassDeadline": true, "Request.Exclude": true, "RequestHint.Holders": true, "RankSpec.Data": true, "RankSpec.Aside": true, "RankLimits.Share": true,
 }
 
 // fill sets every field of v.
