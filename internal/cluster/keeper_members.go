@@ -23,7 +23,8 @@ type seat struct {
 	reported   bool
 	collecting *Report
 	report     *Report
-	backlog    []Item
+	backlog    []held
+	reportAt   admission.Instant
 
 	lostSince admission.Instant
 

@@ -206,9 +206,13 @@ type reportedWaiter struct {
 }
 
 func (s *seat) waiters(all []reportedWaiter, r *Report) []reportedWaiter {
+	since := s.k.m.now.Sub(s.reportAt)
 	for i := range r.Waiters {
-		all = append(all, reportedWaiter{&r.Waiters[i], s})
+		w := &r.Waiters[i]
+		w.Ask = *w.Ask.later(since)
+		all = append(all, reportedWaiter{w, s})
 	}
+	s.reportAt = s.k.m.now
 	return all
 }
 
@@ -220,9 +224,14 @@ func (k *keeper) replay(s *seat) {
 	backlog := s.backlog
 	s.backlog = nil
 	for i := range backlog {
-		if k.seats[s.Incarnation] == s {
-			k.take(s, &backlog[i])
+		if k.seats[s.Incarnation] != s {
+			return
 		}
+		it := &backlog[i].Item
+		if ask, ok := it.Body.(*Ask); ok && ask != nil {
+			it.Body = ask.later(k.m.now.Sub(backlog[i].at))
+		}
+		k.take(s, it)
 	}
 }
 

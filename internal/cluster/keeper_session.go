@@ -99,7 +99,7 @@ func (k *keeper) item(s *seat, it *Item) {
 	case !s.reported: // it begins with a report
 	case k.port == nil || !s.listed:
 		if len(s.backlog) < maxBacklog {
-			s.backlog = append(s.backlog, *it)
+			s.backlog = append(s.backlog, held{*it, k.m.now})
 		} else if p := k.m.peers[s.Incarnation]; p != nil {
 			s.reported, s.report, s.backlog = false, nil, nil
 			k.resync(p)
@@ -107,6 +107,25 @@ func (k *keeper) item(s *seat, it *Item) {
 	default:
 		k.take(s, it)
 	}
+}
+
+// held is an item that waits for the gate to open, and since when.
+type held struct {
+	Item
+	at admission.Instant
+}
+
+// later is what an ask says some time after it was sent.
+func (a *Ask) later(d time.Duration) *Ask {
+	if d <= 0 {
+		return a
+	}
+	x := *a
+	x.Age += d
+	x.Waited += d
+	x.Deadline -= d
+	x.ClassDeadline -= d
+	return &x
 }
 
 // take takes one item of a member that has reported, once the gate is open.
@@ -189,6 +208,7 @@ func (k *keeper) reportedBy(s *seat, r *Report) {
 			k.ended(x)
 		}
 	}
+	s.reportAt = k.m.now
 	switch {
 	case k.port != nil && s.listed:
 		k.admitLate(s, r)

@@ -781,3 +781,23 @@ func TestKeeperMovesDecodeLegs(t *testing.T) {
 	on("d0", 0)
 	b.slots(0)
 }
+
+// The time until the gate opens counts: of the bounds of who waits, and of who came behind
+// the report.
+func TestKeeperCountsTheTimeUntilItOpens(t *testing.T) {
+	b := newKeeperBed(t, 2, 1, nil)
+	b.after(0)
+	ask := bedAsk()
+	ask.HasDeadline, ask.Deadline = true, 2*time.Second
+	b.report(2, func(r *Report) {
+		r.Holds = []HoldEntry{bedHold(2, 1)}
+		r.Waiters = []Waiter{{Number: 2, Attempt: 1, Place: Place{6, 1}, Ask: *ask}}
+	})
+	b.arrive(2, 3, ask)
+	b.after(1500 * time.Millisecond)
+	b.report(own, nil)
+	b.after(400 * time.Millisecond)
+	b.want(2, "3 queued")
+	b.after(200 * time.Millisecond)
+	b.want(2, "3 queued", "2 deadline_exceeded", "3 deadline_exceeded")
+}

@@ -160,7 +160,11 @@ func (b *member) limitOf(t *ticket) bound {
 	r := &t.request
 	if q := t.queued; q != nil {
 		if q.Left > 0 {
-			first(bound{at: t.queuedAt.Add(q.Left), reason: q.Reason, kind: q.Kind, limit: q.Limit})
+			at := t.queuedAt.Add(q.Left)
+			if q.Limit > 0 { // the way to the keeper and back was waiting, too
+				at = min(at, t.since.Add(time.Duration(q.Limit)-t.waited))
+			}
+			first(bound{at: at, reason: q.Reason, kind: q.Kind, limit: q.Limit})
 		}
 	} else {
 		s := b.settings()

@@ -3,8 +3,9 @@ package cluster
 import (
 	"testing"
 
-	"github.com/sluice-router/sluice/admission"
 	"pgregory.net/rapid"
+
+	"github.com/sluice-router/sluice/admission"
 )
 
 // In any state that a change of list can have - each member obeys the old list, both, or,
