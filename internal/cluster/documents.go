@@ -134,7 +134,7 @@ func (d *documents) start(m *Machine) {
 	}
 }
 
-// declare takes what this process changed.
+// declare takes what this process changed, and tells the versions that it has now.
 func (d *documents) declare(all []Document) {
 	for i := range all {
 		x := all[i]
@@ -155,9 +155,13 @@ func (d *documents) declare(all []Document) {
 			continue
 		}
 		if old != nil && old.Deleted == x.Deleted && (x.Deleted || string(old.Body) == string(x.Body)) {
+			all[i].Version = old.Version
 			continue
 		}
 		d.write(x)
+		if k := d.byName[x.name()]; k != nil {
+			all[i].Version = k.Version
+		}
 	}
 	d.flush()
 }

@@ -50,13 +50,10 @@ type RankObservation struct {
 // Trial is what came lately of trying something.
 type Trial uint8
 
+// The trials. Requests have failed when the breaker is open, or the rank makes no progress.
 const (
-	// Untried: it was not tried lately.
 	Untried Trial = iota
-	// Succeeded: it was, and did.
 	Succeeded
-	// Failed: it was, and failed. Of requests: the breaker is open, or the rank makes no
-	// progress.
 	Failed
 )
 

@@ -42,7 +42,7 @@ type merged struct {
 func merge(seen []sighting, inherited admission.RankState) (m merged) {
 	first := best(seen)
 	m.spec = first.spec
-	m.spec.Generation, m.spec.Data = 0, nil
+	m.spec.Generation, m.spec.Data, m.spec.Aside = 0, nil, admission.Aside{}
 	m.spec.State = admission.RankState{}
 	for i := range seen {
 		s := &seen[i]

@@ -260,7 +260,11 @@ func TestTheNextKeeperBeginsWithTheCopy(t *testing.T) {
 	x := newTable(Epoch{Number: 3, Keeper: 1})
 	open, _ := seenBy("well open")
 	well, _ := seenBy("well")
-	x.observe(0, 1, &Observation{Full: true, Ranks: []RankObservation{open}})
+	decode := well
+	decode.ID, decode.Spec.ID, decode.Spec.Role = "http://d", "http://d", admission.RoleDecode
+	x.observe(0, 1, &Observation{
+		Full: true, Ranks: []RankObservation{open, decode}, Pairs: []PairObservation{{"http://w", "http://d", time.Hour}},
+	})
 	x.observe(0, 2, &Observation{Full: true, Ranks: []RankObservation{well}})
 	x.changes(0, nil, nil)
 	var c tableCopy
@@ -271,7 +275,13 @@ func TestTheNextKeeperBeginsWithTheCopy(t *testing.T) {
 
 	y := newTable(Epoch{Number: 4, Keeper: 2})
 	y.restore(c.whole())
-	y.changes(0, nil, nil)
+	y.restorePairs(0, c.whole().Pairs)
+	if ch := y.changes(0, nil, nil); ch[len(ch)-1].Op != admission.QuarantinePair {
+		t.Errorf("the pair in quarantine was forgotten: %v", ch)
+	}
+	if at := y.next(); at != admission.Instant(releasedPairTime) {
+		t.Errorf("its quarantine ends at %v", at)
+	}
 	if got := stateInWords(y.spec("http://w").State); got != "ill open" {
 		t.Errorf("it is %s before any member has told of it", got)
 	}
@@ -294,7 +304,7 @@ func TestTheNextKeeperBeginsWithTheCopy(t *testing.T) {
 	z.restore(c.whole())
 	z.changes(0, nil, nil)
 	z.dropRestored()
-	if ch := z.changes(0, nil, nil); len(ch) != 1 || ch[0].Op != admission.RemoveRank {
+	if ch := z.changes(0, nil, nil); len(ch) != 3 || ch[1].Op != admission.RemoveRank || ch[0].Op != admission.RemoveRank {
 		t.Errorf("a rank that no member tells of stays: %v", ch)
 	}
 }

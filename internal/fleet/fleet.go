@@ -73,6 +73,8 @@ type Fleet struct {
 
 	texts *texts // immutable
 
+	member *membership // of a cluster, or nil; set before there are workers
+
 	// registrations has a value after a change of what Registrations returns.
 	registrations chan struct{}
 }
@@ -127,6 +129,9 @@ func (f *Fleet) Close() {
 	workers := slices.AppendSeq(slices.Clone(f.workers), maps.Keys(f.retired))
 	f.mu.Unlock()
 	f.cancel()
+	if f.member != nil {
+		f.member.close()
+	}
 	f.sched.close()
 	f.limiter.close()
 	f.askers.close()
@@ -163,13 +168,8 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, still f
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var ep *upstream.Endpoint
-	if f.needsEndpointLocked(&spec) {
-		f.mu.Unlock()
-		ep, err = endpointOf(&spec, f.transport) // reads certificate files
-		f.mu.Lock()
-		if err != nil {
-			return nil, false, err
-		}
+	if ep, err = f.endpointForLocked(&spec); err != nil {
+		return nil, false, err
 	}
 	if still != nil && !still() {
 		if ep != nil {
@@ -181,7 +181,22 @@ func (f *Fleet) add(ctx context.Context, source string, spec WorkerSpec, still f
 	if ep != nil && (w == nil || w.endpoint != ep) {
 		ep.Close()
 	}
+	if err == nil && source == SourceRequests && still == nil && w.elsewhere {
+		w.elsewhere = false
+		f.noteRegistrationsLocked(source)
+	}
 	return w, created, err
+}
+
+// endpointForLocked makes an endpoint for a checked spec; nil: it can use that of the worker
+// that has its URL now. The lock is given back for a time, because certificate files are read.
+func (f *Fleet) endpointForLocked(spec *WorkerSpec) (*upstream.Endpoint, error) {
+	if !f.needsEndpointLocked(spec) {
+		return nil, nil
+	}
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	return endpointOf(spec, f.transport)
 }
 
 // needsEndpointLocked reports whether a checked spec cannot use the endpoint of the
@@ -217,7 +232,7 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 		return nil, false, ErrClosed
 	}
 	old := f.byURL[spec.URL]
-	if old != nil && !old.draining && source != SourceRequests && old.source != source {
+	if old != nil && !old.draining && source != SourceRequests && old.source != source && old.source != SourceCluster {
 		old.alsoOf = source
 		return nil, false, &otherOwnerError{old.source}
 	}
@@ -234,9 +249,15 @@ func (f *Fleet) placeLocked(source string, spec WorkerSpec, base workerurl.URL, 
 			return w, changed, nil
 		}
 	}
+	drained := false
+	if source != SourceRequests && (old == nil || old.draining) {
+		set.overlay, drained = f.changedElsewhereLocked(spec.URL)
+	}
 	f.noteRegistrationsLocked(source)
+	f.noteOrderLocked(spec.URL)
 	f.generation++
 	w := &Worker{fleet: f, declaration: declaration{source: source}, workerSettings: set, url: spec.URL, role: spec.Type.Role(), base: base, endpoint: ep, addedAt: now, askNow: make(chan struct{}, 1)}
+	w.drained = drained
 	w.spec.Store(set.inForce(f.opts.Dialects))
 	w.generation.Store(f.generation)
 	w.ctx, w.cancel = context.WithCancel(f.ctx)
@@ -359,6 +380,8 @@ func (f *Fleet) RemoveWithin(name string, within time.Duration, by ...any) (w *W
 
 func (f *Fleet) removeLocked(w *Worker, by []any) {
 	f.holdOutLocked(w)
+	f.noteOrderLocked(w.url)
+	f.lookElsewhereLocked()
 	if w.draining && !w.leaving {
 		return
 	}
@@ -376,6 +399,7 @@ func (f *Fleet) removeAllLocked(ws []*Worker, by []any) {
 		w.leaving = false
 		f.beginDrainLocked(w, now)
 		w.cancel()
+		f.noteOrderLocked(w.url)
 	}
 	var changes []admission.Change
 	news := f.applyAllOfLocked(ws, &changes)

@@ -141,6 +141,8 @@ type RankInfo struct {
 	TotalKVBlocks      int64 `json:"total_kv_blocks,omitempty"`
 	BlockSize          int64 `json:"block_size,omitempty"`
 	MaxRunningRequests int64 `json:"max_running_requests,omitempty"`
+	// Cluster is what the members of a cluster know together; absent without one.
+	Cluster *ClusterInfo `json:"cluster,omitempty"`
 	// Reported is what the engine itself says about its load.
 	Reported *ReportedInfo `json:"reported,omitempty"`
 	// KVCache is how it is known what its KV cache holds.
@@ -289,7 +291,7 @@ func (w *Worker) infoLocked(place int) Info {
 		}
 		c := r.Capacity()
 		ri := RankInfo{
-			ID: r.id, Breaker: b.String(), LastFailure: r.failureInfo(now), Reported: r.reportedInfo(now), KVCache: r.cacheInfoLocked(),
+			ID: r.id, Breaker: b.String(), Cluster: r.inCluster(), LastFailure: r.failureInfo(now), Reported: r.reportedInfo(now), KVCache: r.cacheInfoLocked(),
 			MaxBatchedTokens: c.MaxBatchedTokens, TotalKVBlocks: c.KVBlocks, BlockSize: c.BlockSize, MaxRunningRequests: c.MaxRunning,
 		}
 		if w.inGate {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/config"
+	"github.com/sluice-router/sluice/internal/workerurl"
 )
 
 // Errors of requests about one worker.
@@ -127,14 +128,19 @@ func (f *Fleet) patchOnce(ctx context.Context, name string, p *Patch, by []any) 
 	if is := set.inForce(f.opts.Dialects); !sameEngine(was, is) {
 		return w, &SpecError{"labels", fmt.Errorf("the label %q says which engine it is, and belongs to what %s declares; change it there", labelBackend, w.source)}
 	}
+	f.setOverlayLocked(w, set.overlay, by)
+	return w, nil
+}
+
+// setOverlayLocked puts in force what was changed of a worker that a source owns.
+func (f *Fleet) setOverlayLocked(w *Worker, o overlay, by []any) {
 	var changes []admission.Change
-	if _, changed := f.setInPlaceLocked(w, w.source, set, f.clock.Now(), &changes); changed {
+	if _, changed := f.setInPlaceLocked(w, w.source, workerSettings{declared: w.declared, overlay: o}, f.clock.Now(), &changes); changed {
 		news := f.applyAllLocked(w, &changes)
 		f.gate.Apply(changes...)
 		f.log.With(by...).Info("worker's settings changed", "worker", w.url, "id", w.id, "source", w.source, "patched", w.overlay.names())
 		f.logPairing(news)
 	}
-	return w, nil
 }
 
 // SetDrained drains a worker by request, or ends that: it gets no new requests, finishes
@@ -150,10 +156,17 @@ func (f *Fleet) SetDrained(name string, drained bool, by ...any) (*Worker, error
 		return nil, ErrUnknownWorker
 	case w.draining:
 		return w, ErrLeaving
-	case w.drained == drained:
-		return w, nil
+	}
+	f.setDrainedLocked(w, drained, by)
+	return w, nil
+}
+
+func (f *Fleet) setDrainedLocked(w *Worker, drained bool, by []any) {
+	if w.drained == drained {
+		return
 	}
 	w.drained = drained
+	f.noteOrderLocked(w.url)
 	f.noteRegistrationsLocked(w.source)
 	var changes []admission.Change
 	f.applyStatesLocked(w, &changes)
@@ -169,7 +182,6 @@ func (f *Fleet) SetDrained(name string, drained bool, by ...any) (*Worker, error
 	} else {
 		log.Info("worker is no longer drained", "worker", w.url, "id", w.id)
 	}
-	return w, nil
 }
 
 // Registration is a worker that was registered by request, as it was last set.
@@ -180,13 +192,14 @@ type Registration struct {
 }
 
 // Registrations are the workers of SourceRequests as they were last set, without those
-// that are being removed, in the order of their registration.
+// that are being removed or were registered at another member of the cluster, in the order
+// of their registration.
 func (f *Fleet) Registrations() []Registration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []Registration
 	for _, w := range f.workers {
-		if w.source == SourceRequests && !w.draining {
+		if w.source == SourceRequests && !w.draining && !w.elsewhere {
 			all = append(all, Registration{w.declared, w.drained})
 		}
 	}
@@ -199,6 +212,13 @@ func (f *Fleet) RegistrationsChanged() <-chan struct{} { return f.registrations 
 
 // AddRegistration is Add of a worker that was registered before.
 func (f *Fleet) AddRegistration(ctx context.Context, r Registration) error {
+	if m := f.member; m != nil {
+		if base, err := workerurl.Parse(r.URL); err == nil {
+			f.mu.Lock()
+			m.restored[base.String()] = true
+			f.mu.Unlock()
+		}
+	}
 	w, _, err := f.Add(ctx, r.Worker)
 	if err == nil && r.Drained {
 		_, err = f.SetDrained(w.ID(), true)

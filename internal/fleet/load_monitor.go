@@ -100,7 +100,7 @@ func (f *Fleet) askLoad(w *Worker) (q loadReading) {
 	defer f.mu.Unlock()
 	for i, r := range q.ranks {
 		if w.inGate {
-			q.active[i] = f.gate.RankStats(r.adm).ActiveBlocks
+			q.active[i] = r.activeBlocksLocked()
 		}
 	}
 	return q

@@ -50,11 +50,12 @@ func Declare(workers []config.Worker) []Declared {
 
 // declaration is what a worker's source says beside its settings. Guarded by Fleet.mu.
 type declaration struct {
-	source   string // who brought it; see Reconcile
-	alsoOf   string // another source that declares it too, since it was brought by source
-	identity string
-	notReady string
-	origin   string
+	source    string // who brought it; see Reconcile
+	alsoOf    string // another source that declares it too, since it was brought by source
+	elsewhere bool   // of SourceRequests: it was registered at another member of the cluster
+	identity  string
+	notReady  string
+	origin    string
 }
 
 // takeOver makes source the owner. What the former one said of its life is void then.
@@ -268,12 +269,21 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 		if d.refused {
 			continue
 		}
-		if h, ok := f.heldOut[d.URL]; ok && h.source == r.source {
+		h, ok := f.heldOut[d.URL]
+		if ok && h.source == SourceCluster && r.source != SourceCluster {
+			h.source = r.source // a source of this router declares it now
+			f.heldOut[d.URL] = h
+		}
+		if ok && (h.source == r.source || r.source == SourceCluster) {
 			if h.identity == d.Identity {
 				d.closeEndpoint()
 				continue
 			}
 			delete(f.heldOut, d.URL)
+			f.noteOrderLocked(d.URL)
+		} else if !ok && f.holdOutElsewhereLocked(r.source, d.URL, d.Identity) {
+			d.closeEndpoint()
+			continue
 		}
 		old := f.byURL[d.URL]
 		if d.Leaving {
@@ -339,6 +349,7 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 	for url, h := range f.heldOut {
 		if h.source == r.source && !r.named[url] {
 			delete(f.heldOut, url)
+			f.noteOrderLocked(url)
 		}
 	}
 	r.applyLocked(now, changed, leaving, changes)
@@ -355,6 +366,8 @@ func (r *reconciliation) putInForceLocked(now admission.Instant) {
 	})
 	f.logDrains("worker is leaving, as its source says: it gets no new requests, and those it has are waited for", leaving, []any{"source", r.source})
 	f.drainAllLocked(leaving, now)
+	f.tellDeclaredLocked(r.source, r.declared)
+	f.droppedLocked(r.source, gone, now)
 	f.removeAllLocked(gone, []any{"source", r.source})
 }
 

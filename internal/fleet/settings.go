@@ -90,6 +90,9 @@ func (f *Fleet) setInPlaceLocked(old *Worker, source string, set workerSettings,
 	if !same && !sameEngine(was, is) {
 		return nil, false
 	}
+	if !same || !equalSpecs(&old.declared, &set.declared) || old.source != source {
+		f.noteOrderLocked(old.url)
+	}
 	if !equalSpecs(&old.declared, &set.declared) || old.source != source {
 		f.noteRegistrationsLocked(source)
 		f.noteRegistrationsLocked(old.source)
