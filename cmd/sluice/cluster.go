@@ -33,6 +33,9 @@ func newClusterClock(cfg *config.Config) (clock admission.Clock, member *node.Cl
 	return c, c
 }
 
+// storeOpener makes the store that the members of a cluster find each other in.
+type storeOpener func(*config.Config, *telemetry.Log) (store.Store, error)
+
 // openStore is the store that the members of the cluster find each other in. It is not
 // asked yet.
 func openStore(cfg *config.Config, log *telemetry.Log) (store.Store, error) {

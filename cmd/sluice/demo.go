@@ -27,15 +27,28 @@ func newDemo() *cobra.Command {
 		Short: "Show the gate at work, with a simulated fleet in the same process",
 		Long: "Start a router and a simulated fleet in this process, on free ports of the loopback interface, send\n" +
 			"requests that overlap, show what the gate does with them, and check the results. It takes about\n" +
-			"25 seconds and exits with 1 if a result is wrong, with 130 if it was stopped.",
+			"25 seconds and exits with 1 if a result is wrong, with 130 if it was stopped.\n\n" +
+			"With --routers N it starts N routers that share one gate instead, kills the one that decides, and checks\n" +
+			"that the limit held and every request was answered. That takes about 15 seconds.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			o.Out = cmd.OutOrStdout()
 			o.Style = terminalStyle(o.Out, os.Getenv)
+			run := demo.Run
+			if cmd.Flags().Changed("routers") {
+				if o.Routers < 2 || o.Routers > maxDemoRouters {
+					return &usageError{cmd.CommandPath(), fmt.Errorf("--routers must be from 2 to %d", maxDemoRouters)}
+				}
+				if o.Keep {
+					return &usageError{cmd.CommandPath(), errors.New("--keep is for the demo of one router")}
+				}
+				o.StartMember = new(demoCluster).start
+				run = demo.RunRouters
+			}
 			o.Start = startDemoRouter
-			err := demo.Run(ctx, o)
+			err := run(ctx, o)
 			if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 				return errDemoStopped
 			}
@@ -43,6 +56,7 @@ func newDemo() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave the router running afterwards and say how to call it")
+	cmd.Flags().IntVar(&o.Routers, "routers", 0, "show several routers behind one gate instead: how many, from 2 to 9")
 	return cmd
 }
 
@@ -88,6 +102,16 @@ const readyWithin = 20 * time.Second
 
 // startDemoRouter starts the same router that serve runs.
 func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, error) {
+	cfg, err := demoConfig(o)
+	if err != nil {
+		return nil, err
+	}
+	_, router, err := runDemoRouter(ctx, cfg, openStore)
+	return router, err
+}
+
+// demoConfig is the configuration of a router of the demo.
+func demoConfig(o demo.RouterOptions) (*config.Config, error) {
 	args := []string{
 		"--host=127.0.0.1", "--port=0", "--prometheus-host=127.0.0.1", "--prometheus-port=0", "--pre-drain-wait=0", "--drain-timeout=1",
 		"--pd-disaggregation", "--prefill", o.PrefillURL, strconv.Itoa(o.BootstrapPort), "--decode", o.DecodeURL,
@@ -105,19 +129,21 @@ func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, e
 			"--prefill-queue-timeout-secs="+strconv.Itoa(int(o.QueueTimeout/time.Second)))
 	}
 	cfg, _, err := config.Load(args, nil, read)
-	if err != nil {
-		return nil, err
-	}
+	return cfg, err
+}
+
+// runDemoRouter starts a router and waits until it is ready.
+func runDemoRouter(ctx context.Context, cfg *config.Config, openStore storeOpener) (*router, *demo.Router, error) {
 	log := telemetry.NewLog(telemetry.LogOptions{Out: io.Discard})
-	r, err := newRouter(cfg, log)
+	r, err := newRouterIn(cfg, log, openStore)
 	if err != nil {
 		log.Close(logFlush)
-		return nil, err
+		return nil, nil, err
 	}
 	if err := r.server.Listen(ctx); err != nil {
 		r.close()
 		log.Close(logFlush)
-		return nil, err
+		return nil, nil, err
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
@@ -128,15 +154,19 @@ func startDemoRouter(ctx context.Context, o demo.RouterOptions) (*demo.Router, e
 		log.Close(logFlush)
 	}()
 	stop := func() { cancel(); <-done }
+	if err := r.startMember(ctx, cfg); err != nil {
+		stop()
+		return nil, nil, err
+	}
 	if err := r.addWorkers(ctx, cfg); err != nil {
 		stop()
-		return nil, err
+		return nil, nil, err
 	}
 	if err := r.waitReady(ctx, cfg.Fleet.PDDisaggregation); err != nil {
 		stop()
-		return nil, err
+		return nil, nil, err
 	}
-	return &demo.Router{
+	return r, &demo.Router{
 		URL:        "http://" + r.server.Addr().String(),
 		MetricsURL: "http://" + r.server.MetricsAddr().String() + "/metrics",
 		Stats:      r.gate.Stats,

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/cluster"
 	"github.com/sluice-router/sluice/internal/cluster/node"
-	"github.com/sluice-router/sluice/internal/cluster/store"
 	"github.com/sluice-router/sluice/internal/config"
 	"github.com/sluice-router/sluice/internal/discovery"
 	"github.com/sluice-router/sluice/internal/discovery/dns"
@@ -237,7 +236,7 @@ func newRouter(cfg *config.Config, log *telemetry.Log) (*router, error) {
 }
 
 // newRouterIn is newRouter with the store of a cluster made by openStore.
-func newRouterIn(cfg *config.Config, log *telemetry.Log, openStore func(*config.Config, *telemetry.Log) (store.Store, error)) (*router, error) {
+func newRouterIn(cfg *config.Config, log *telemetry.Log, openStore storeOpener) (*router, error) {
 	if err := checkTokenizers(cfg); err != nil {
 		return nil, err
 	}
