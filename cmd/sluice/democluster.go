@@ -67,7 +67,7 @@ func (c *demoCluster) start(ctx context.Context, i int, o demo.RouterOptions) (*
 // view is what a router knows of the others.
 func (c *demoCluster) view(r *router) (v demo.View) {
 	st := r.node.Status()
-	if st.View == nil || !st.View.Deciding {
+	if !st.Decides() {
 		return v
 	}
 	for _, m := range st.View.Members {

@@ -115,7 +115,7 @@ func (c *Collector) view(st *Status, send func(metric.Desc, float64, ...string))
 			claims, suspended = len(v.Claims), v.Suspended
 		}
 	}
-	send(decidingDesc, float64(b2i(v != nil && v.Deciding)))
+	send(decidingDesc, float64(b2i(st.Decides())))
 	for _, s := range MemberStates {
 		send(membersDesc, float64(states[s]), s)
 	}

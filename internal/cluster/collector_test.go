@@ -35,7 +35,7 @@ func TestMetricsOfAMember(t *testing.T) {
 		Self: Member{Incarnation: 2}, Role: "standby", Promised: Epoch{Number: 7}, Heard: 250 * time.Millisecond, Parked: 3, ViewAge: time.Second, Fallback: "share",
 		Counters: Counters{Stood: 2, Elected: 1, Resigned: 1, HandedOver: 4, TookOver: 5, Reports: 6, StoreWrites: 9, StoreErrors: 8, Items: 100, Envelopes: 10, FallbackFor: time.Minute, Dropped: [NumDrops]uint64{DropCanceled: 11}},
 		View: &ClusterView{
-			Deciding: true, Suspended: 4, Claims: make([]ClaimView, 2),
+			Epoch: Epoch{Number: 7}, Deciding: true, Suspended: 4, Claims: make([]ClaimView, 2),
 			Members: []MemberView{{Member: Member{Incarnation: 1}, State: "answering"}, {Member: Member{Incarnation: 2}, State: "answering", Round: 2 * time.Millisecond, Differs: true}, {State: "lost"}},
 		},
 	}
@@ -61,6 +61,26 @@ func TestMetricsOfAMember(t *testing.T) {
 
 // Before anything is known of the others nothing is made up, and a process that is no
 // member has no series of a cluster.
+// What a keeper said counts no more when it is not heard: one that died said last that it
+// decides.
+func TestAKeeperThatIsNotHeardDoesNotDecide(t *testing.T) {
+	st := Status{Heard: 200 * time.Millisecond, View: &ClusterView{Deciding: true}}
+	if !st.Decides() {
+		t.Error("it decides")
+	}
+	st.Promised.Number++ // a new one collects reports
+	if st.Decides() {
+		t.Error("the keeper before decides")
+	}
+	st.Promised.Number--
+	for _, heard := range []time.Duration{-1, 3 * time.Second} {
+		st.Heard = heard
+		if st.Decides() {
+			t.Errorf("heard %v ago: it does not decide", heard)
+		}
+	}
+}
+
 func TestMetricsBeforeAndWithoutACluster(t *testing.T) {
 	got := scrape(t, &Collector{Status: func() Status { return Status{Heard: -1} }})
 	for _, name := range []string{"keeper_heard_seconds", "view_age_seconds"} {

@@ -49,7 +49,12 @@ func (b *member) status(s *Status) {
 }
 
 // stats is the state of the core by which this member decides alone, if it does.
-func (b *member) stats() (s admission.Stats, ok bool) { return s, false }
+func (b *member) stats() (s admission.Stats, ok bool) {
+	if b.alone.port == nil {
+		return s, false
+	}
+	return b.alone.port.Stats(b.m.now), true
+}
 
 // shares are the own shares of ranks, most at most.
 func (b *member) shares(most int) (all []ShareView) {

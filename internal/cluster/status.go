@@ -67,5 +67,18 @@ func (m *Machine) Status() Status {
 	s := Status{Self: m.o.Self, Counters: m.counters}
 	m.election.status(&s)
 	m.member.status(&s)
+	if m.keeper != nil {
+		v := m.keeper.view()
+		s.View, s.ViewAge = &v, 0
+	}
 	return s
+}
+
+// heardLately is how long ago the keeper may have been heard for what is known of it to
+// count: some beats.
+const heardLately = time.Second
+
+// Decides tells whether a keeper decides for all, as far as this member knows.
+func (s *Status) Decides() bool {
+	return s.View != nil && s.View.Deciding && s.View.Epoch == s.Promised && s.Heard >= 0 && s.Heard < heardLately
 }

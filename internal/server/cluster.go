@@ -158,7 +158,10 @@ func clusterOf(st *cluster.Status) clusterDoc {
 		return d
 	}
 	d.ViewAgeMS = new(ms(st.ViewAge))
-	d.Epoch, d.Keeper, d.Standby, d.Deciding, d.WhyNot = epochOf(v.Epoch), v.Keeper, v.Standby, v.Deciding, v.WhyNot
+	d.Epoch, d.Keeper, d.Standby, d.Deciding, d.WhyNot = epochOf(v.Epoch), v.Keeper, v.Standby, st.Decides(), v.WhyNot
+	if v.Deciding && !d.Deciding {
+		d.WhyNot = "this member does not hear the keeper"
+	}
 	d.Waiting, d.Suspended, d.Settings = v.Waiting, v.Suspended, v.Settings
 	d.SharesOf = sharesOfDoc{v.Shares, v.Proposed}
 	for i := range v.Members {

@@ -123,6 +123,17 @@ func TestClusterDocument(t *testing.T) {
 	}
 }
 
+// A keeper that died said last that it decides.
+func TestClusterDocumentAfterTheKeeperDied(t *testing.T) {
+	c := threeMembers()
+	c.status.Heard, c.status.ViewAge = 4*time.Second, 4*time.Second
+	r := startMember(t, c, nil)
+	a := r.do("GET", "/cluster", "")
+	if !strings.Contains(a.body, `"deciding":false,"why_not":"this member does not hear the keeper"`) {
+		t.Error(a.body)
+	}
+}
+
 // A member that knows of nobody yet tells so, and lists are lists.
 func TestClusterDocumentOfANewMember(t *testing.T) {
 	c := &fakeCluster{err: errors.New("no member decides"), status: cluster.Status{Self: member("a", 9), Role: "joining", Heard: -1}}
