@@ -19,6 +19,9 @@ type keeper struct {
 	epoch Epoch
 	began admission.Instant
 
+	// lapse is when the first member may have fallen back that could not before.
+	lapse admission.Instant
+
 	seats   map[Incarnation]*seat
 	order   []*seat              // the same, by seat
 	left    map[Incarnation]bool // who is no member any more; true: it has ended

@@ -27,6 +27,9 @@ type seat struct {
 	reportAt   admission.Instant
 
 	lostSince admission.Instant
+	// unsure: it may have fallen back, and decided by itself since it was heard last. It is
+	// until it has answered what told of this keeper's office, and reported if it did fall back.
+	unsure bool
 
 	tickets     map[uint64]*kept // by its own number
 	holds       int
@@ -55,7 +58,7 @@ func (s *seat) self() bool { return s.Incarnation == s.k.m.o.Self.Incarnation }
 
 // mayGet tells whether requests of the member may be granted.
 func (s *seat) mayGet() bool {
-	return s.listed && s.reported && s.state == seatAnswering
+	return s.listed && s.reported && s.state == seatAnswering && !s.unsure
 }
 
 // addSeat makes a member one of the gate's.
@@ -88,8 +91,16 @@ func (k *keeper) tellNames() {
 	k.m.docs.members(names)
 }
 
+// lapsed sets aside what those may take that may have fallen back by now, before anything
+// else is decided.
+func (k *keeper) lapsed() {
+	k.watch()
+	k.settleClaims()
+}
+
 // watch finds out who answers.
 func (k *keeper) watch() {
+	k.lapse = never
 	for i := 0; i < len(k.order); i++ { // it may remove one: the next is then looked at later
 		k.watchSeat(k.order[i])
 	}
@@ -111,6 +122,7 @@ func (k *keeper) watchSeat(s *seat) {
 			quiet = now - k.began
 		}
 	}
+	k.watchSure(s)
 	switch {
 	case quiet >= admission.Instant(o.Lease) && now-k.began >= admission.Instant(o.Lease):
 		s.state = seatLost
@@ -150,6 +162,26 @@ func (k *keeper) watchSeat(s *seat) {
 		} else {
 			k.suspend(s)
 		}
+	}
+}
+
+// watchSure finds out whether a member may have fallen back. Its patience, which is not less
+// than the lease, began after what it answered last was sent.
+func (k *keeper) watchSure(s *seat) {
+	if s.self() {
+		return
+	}
+	sure := k.began
+	if p := k.m.peers[s.Incarnation]; p != nil {
+		sure = max(sure, p.sure)
+	}
+	was, until := s.unsure, sure.Add(k.m.o.Lease)
+	s.unsure = k.m.now >= until || was && !s.reported
+	if !s.unsure {
+		k.lapse = min(k.lapse, until)
+	}
+	if s.unsure != was {
+		k.claims.dirty = true
 	}
 }
 

@@ -25,6 +25,8 @@ func (k *keeper) envelope(p *peer, e *Envelope) {
 			return // it came late
 		}
 		if e.Seq != 1 || len(e.Items) == 0 || !begins(&e.Items[0]) {
+			s.reported = false // what it last reported is not where it stands
+			k.watchSeat(s)
 			k.resync(p)
 			return
 		}

@@ -130,7 +130,7 @@ func (k *keeper) settleClaims() {
 	wanted := map[string]asideOn{}
 	k.claims.each = nil
 	for _, s := range k.order {
-		if s.state == seatLost && !k.m.o.withoutClaims {
+		if (s.state == seatLost || s.unsure) && !k.m.o.withoutClaims {
 			k.claim(s, wanted)
 		}
 	}

@@ -47,6 +47,11 @@ type peer struct {
 	answered admission.Instant // when the last stamp was sent that it answered; never before: since
 	since    admission.Instant // when it became a peer
 	everHere bool              // it answered at all
+	// without is the last stamp that was sent while this member, its keeper, had no office;
+	// sure when the last later one was sent that it answered: it cannot have fallen back
+	// before that is as old as the patience.
+	without  uint64
+	sure     admission.Instant
 	lastSent admission.Instant
 	epoch    Epoch  // the one that it told last
 	hears    bool   // it hears the keeper of that, as it told last

@@ -133,7 +133,12 @@ func (m *Machine) Tick(now admission.Instant) {
 	m.settle()
 }
 
-func (m *Machine) at(now admission.Instant) { m.now = max(m.now, now) }
+func (m *Machine) at(now admission.Instant) {
+	m.now = max(m.now, now)
+	if m.keeper != nil && m.now >= m.keeper.lapse {
+		m.keeper.lapsed()
+	}
+}
 
 // settle lets each part do what is due, and carries what stays in this process.
 func (m *Machine) settle() {
@@ -243,7 +248,9 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 	}
 	p.control = nil
 	if m.keeper != nil {
-		e.Office = m.keeper.office()
+		if e.Office = m.keeper.office(); e.Office == OfficeNone {
+			p.without = p.stamp
+		}
 	}
 	if m.keeper == nil || e.Office == OfficeDeciding { // else what was decided may not act now
 		e.Items = p.takeItems()
@@ -277,6 +284,9 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 		p.fresh = t
 		if !p.everHere || t > p.answered {
 			p.answered, p.everHere = t, true
+		}
+		if m.keeper != nil && e.Echo > p.without {
+			p.sure = max(p.sure, t)
 		}
 	}
 	if e.Stamp > p.echo && m.confirms(p) {
