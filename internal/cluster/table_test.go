@@ -304,7 +304,7 @@ func TestTheNextKeeperBeginsWithTheCopy(t *testing.T) {
 	z.restore(c.whole())
 	z.changes(0, nil, nil)
 	z.dropRestored()
-	if ch := z.changes(0, nil, nil); len(ch) != 3 || ch[1].Op != admission.RemoveRank || ch[0].Op != admission.RemoveRank {
+	if ch := z.changes(0, nil, nil); len(ch) != 2 || ch[1].Op != admission.RemoveRank || ch[0].Op != admission.RemoveRank {
 		t.Errorf("a rank that no member tells of stays: %v", ch)
 	}
 }
