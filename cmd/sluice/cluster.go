@@ -68,6 +68,8 @@ func (r *router) joinCluster(cfg *config.Config, clock *node.Clock, gate admissi
 		Store: s, Listen: c.Listen, Advertise: c.Advertise,
 		Security: node.Security{Secret: string(c.Secret), Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA},
 		Clock:    clock, Gate: r.gate, Log: r.log.Logger,
+		Documents: func(list []cluster.Document) { r.fleet.TakeDocuments(list) },
+		Ranks:     func(each func(func(*cluster.Row))) { r.fleet.TakeRows(each) },
 	})
 	if err != nil {
 		_ = s.Close() // nothing was asked of it

@@ -287,6 +287,9 @@ func newRouterIn(cfg *config.Config, log *telemetry.Log, openStore storeOpener) 
 		TokensPerByte: func(model string) float64 { return r.dispatcher.TokensPerByte(model) }, // there is one before the first worker
 	}, clock)
 	r.sources = discovery.NewManager(discovery.Options{Fleet: r.fleet, Hold: cfg.Discovery.SourceHold, Log: log.Logger})
+	if r.node != nil {
+		r.fleet.JoinCluster(r.node, r.node.Self())
+	}
 	reg.MustRegister(fleet.NewCollector(r.fleet), discovery.NewCollector(r.sources))
 	requests := dispatch.NewMetrics(reg)
 	texts := queue.New(cfg.Text.Workers, cfg.Text.QueueMemory)
