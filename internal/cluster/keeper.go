@@ -31,12 +31,15 @@ type keeper struct {
 	masks map[Incarnation]map[admission.RankRef]bool // what requests of a member must not use
 
 	// The gate. port is nil until it opens.
-	port     *admission.Port
-	portNext admission.Instant
-	tickets  []*kept // by number in the port, from 1
-	free     []uint64
-	settings settingsInForce
-	soft     []byte
+	port      *admission.Port
+	portNext  admission.Instant
+	answer    admission.Answer // memory of do
+	tickets   []*kept          // by number in the port, from 1
+	free      []uint64
+	settings  settingsInForce
+	soft      []byte
+	waitsTold bool // operators were told that the gate waits for members
+	allTold   bool // every member has told of its ranks: see forgetRestored
 
 	standby *seat
 	own     []*kept // granted to this process, and not delivered yet
@@ -85,6 +88,7 @@ func (k *keeper) tick() {
 		k.open()
 	}
 	if k.port == nil {
+		k.tellMissing()
 		return
 	}
 	if k.m.now >= k.table.next() {
@@ -93,6 +97,7 @@ func (k *keeper) tick() {
 	if k.m.now >= k.portNext {
 		k.do(admission.Step{Op: admission.StepAdvance})
 	}
+	k.forgetRestored()
 	k.settleShares()
 	k.settleClaims()
 	k.deliver()

@@ -84,7 +84,8 @@ func (k *keeper) setMask(member Incarnation) {
 // adopt makes tickets known to the core in the state that they had elsewhere.
 func (k *keeper) adopt(states []admission.TicketState) {
 	if len(states) > 0 {
-		k.carry(k.port.Adopt(k.m.now, states))
+		a := k.port.Adopt(k.m.now, states)
+		k.carry(&a)
 	}
 }
 
@@ -159,7 +160,8 @@ func (k *keeper) restoreSoft() {
 			x.Soft.Queues[i].Fence = s.tickets[id.Number].number
 		}
 	}
-	k.carry(k.port.SetSoft(k.m.now, x.Soft))
+	a := k.port.SetSoft(k.m.now, x.Soft)
+	k.carry(&a)
 }
 
 // tellLoads notes in the table what is booked on ranks.

@@ -50,6 +50,7 @@ func (k *keeper) admitLate(s *seat, r *Report) {
 		k.amend(t, holds[t.id.Number])
 	}
 	for _, t := range stale {
+		k.m.counters.Dropped[DropVoid] += uint64(b2i(waits[t.id.Number] != nil && !t.own))
 		k.drop(t)
 	}
 	for _, t := range s.sorted() {

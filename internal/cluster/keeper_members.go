@@ -206,6 +206,9 @@ func (k *keeper) remove(s *seat) {
 		k.drop(t)
 	}
 	delete(k.masks, s.Incarnation)
+	if k.port != nil {
+		k.setMask(s.Incarnation)
+	}
 	k.claims.dirty, k.shares.dirty = true, true
 	k.table.forget(k.m.now, s.Incarnation)
 	k.m.docs.close(s.Incarnation)

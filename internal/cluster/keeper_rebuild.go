@@ -31,6 +31,31 @@ func (k *keeper) missing() (names []string) {
 	return names
 }
 
+// tellMissing tells operators, once, when members that do not answer keep the gate from
+// opening.
+func (k *keeper) tellMissing() {
+	if !k.waitsTold && k.m.now-k.began >= admission.Instant(k.m.o.Silent) {
+		k.waitsTold = true
+		k.m.event(LevelWarn, "the gate waits for the reports of members before it opens", "members", k.missing(), "at_most", k.m.o.Lease)
+	}
+}
+
+// forgetRestored removes ranks that only the table of the keeper before had, once every
+// member has told of those that it has.
+func (k *keeper) forgetRestored() {
+	if k.allTold {
+		return
+	}
+	for _, s := range k.order {
+		if !s.reported || !s.listed {
+			return
+		}
+	}
+	k.allTold = true
+	k.table.dropRestored()
+	k.fleetChanged()
+}
+
 // open makes the core and lets decisions begin.
 func (k *keeper) open() {
 	reports := k.byEpoch()

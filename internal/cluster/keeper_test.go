@@ -801,3 +801,67 @@ func TestKeeperCountsTheTimeUntilItOpens(t *testing.T) {
 	b.after(200 * time.Millisecond)
 	b.want(2, "3 queued", "2 deadline_exceeded", "3 deadline_exceeded")
 }
+
+// A rank that one member alone cannot reach is masked for its requests, and blocks nobody.
+func TestKeeperMasksRanksForThoseThatFail(t *testing.T) {
+	b := opened(t, 2, 1, nil)
+	o := bedFleet()
+	o.Ranks[0].Spec.State.Healthy, o.Ranks[0].Checks = false, Failed
+	b.send(2, Item{Kind: ItemObserve, Body: o})
+	good := bedFleet()
+	good.Ranks[0].Checks, good.Ranks[0].Legs = Succeeded, Succeeded
+	it := Item{Kind: ItemObserve, Body: good}
+	b.k.receive(own, &it)
+	b.after(100 * time.Millisecond)
+	b.arrive(2, 1, bedAsk())
+	b.want(2, "1 no_workers")
+	b.arrive(own, 1, bedAsk())
+	b.after(100 * time.Millisecond)
+	b.want(own, "1 granted")
+	o.Ranks[0].Spec.State.Healthy, o.Ranks[0].Checks = true, Succeeded
+	b.send(2, Item{Kind: ItemObserve, Body: o})
+	b.arrive(2, 2, bedAsk())
+	b.want(2, "1 no_workers", "2 queued")
+}
+
+// Ranks that only the keeper before knew are kept for those that still have to report, and
+// go when all have.
+func TestKeeperForgetsRanksThatNobodyTellsOf(t *testing.T) {
+	b := newKeeperBed(t, 2, 1, nil)
+	b.mute[2] = true
+	gone := admission.RankSpec{ID: "p9", Worker: "p9", Role: admission.RolePrefill, Models: []string{"m"}, Generation: 6<<32 | 1}
+	b.report(own, func(r *Report) {
+		r.Rows = &Rows{Version: 4, Full: true, Rows: []Row{{At: RankAt{5, gone.Generation}, Spec: &gone}}}
+	})
+	b.after(5200 * time.Millisecond)
+	if at := b.k.table.at("p9"); b.k.office() != OfficeDeciding || at.Generation != gone.Generation {
+		t.Fatalf("office %d, the rank is %v", b.k.office(), at)
+	}
+	b.mute[2] = false
+	b.report(2, nil)
+	b.after(100 * time.Millisecond)
+	if at := b.k.table.at("p9"); at != (RankAt{}) {
+		t.Fatalf("the rank is %v", at)
+	}
+}
+
+// What the keeper before knew of queues goes on after a planned handover.
+func TestKeeperGoesOnWithSoftState(t *testing.T) {
+	b := opened(t, 1, 1, nil)
+	for i := range uint64(20) {
+		b.arrive(own, i+1, bedAsk())
+		b.step(own, i+1, admission.StepForget)
+	}
+	soft := b.k.stop()
+	if b.k.office() != OfficeNone {
+		t.Fatalf("office %d after it stopped", b.k.office())
+	}
+	m := b.m
+	next := newKeeper(m, Epoch{8, own}, []Member{m.o.Self}, soft)
+	m.keeper, m.election.promised, b.k = next, next.epoch, next
+	b.report(own, nil)
+	b.after(0)
+	if x := next.port.Soft(m.now); len(x.Total) == 0 || next.soft != nil {
+		t.Errorf("soft state %+v", x)
+	}
+}

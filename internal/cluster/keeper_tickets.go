@@ -77,7 +77,10 @@ func (k *keeper) settled(t *kept) {
 		if !t.own || t.told {
 			k.tellStep(t, admission.StepRelease, 0)
 		}
-		t.own = false
+		if t.own {
+			t.own = false
+			k.m.counters.Dropped[DropVoid]++
+		}
 	}
 	t.state = keptIdle
 }
@@ -95,11 +98,17 @@ func (s *seat) sorted() []*kept {
 // do takes a step of the core and carries out what it decided.
 func (k *keeper) do(s admission.Step) (done bool) {
 	s.Now = k.m.now
-	return k.carry(k.port.Do(s))
+	a := k.answer // its memory is used again, but for steps within this one
+	k.answer = admission.Answer{}
+	k.port.Take(&s, &a)
+	done = k.carry(&a)
+	clear(a.Decided)
+	k.answer = a
+	return done
 }
 
 // carry carries out what the core decided.
-func (k *keeper) carry(a admission.Answer) (done bool) {
+func (k *keeper) carry(a *admission.Answer) (done bool) {
 	k.portNext = a.Next
 	for i := range a.Decided {
 		k.decided(&a.Decided[i])

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/sluice-router/sluice/admission"
@@ -118,7 +119,7 @@ func (k *keeper) view() ClusterView {
 			v.WhyNot = "the office is being handed over"
 		}
 	case OfficeOpening:
-		v.WhyNot = "members have not reported yet"
+		v.WhyNot = "it waits for the reports of " + strings.Join(k.missing(), ", ")
 	}
 	if k.standby != nil {
 		v.Standby = k.standby.Name
