@@ -41,7 +41,7 @@ type storeOpener func(*config.Config, *telemetry.Log) (store.Store, error)
 func openStore(cfg *config.Config, log *telemetry.Log) (store.Store, error) {
 	v, _ := built()
 	s, err := open.Store(open.Options{
-		URL: cfg.Cluster.URL.Reveal(), Cluster: cfg.Cluster.Name, Holder: cfg.Cluster.Advertise,
+		URL: cfg.Cluster.URL.Reveal(), Cluster: cfg.Cluster.Name, Holder: node.KeeperOf,
 		Kubeconfig: cfg.Kubernetes.Kubeconfig, UserAgent: "sluice/" + v, Log: log.Logger,
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
@@ -50,7 +51,7 @@ func (b *bed) lease(t testing.TB, address, name, token string) store.Store {
 	})
 	must(t, err)
 	must(t, os.WriteFile(file, text, 0o600))
-	s, err := lease.New(lease.Options{Cluster: name, Namespace: b.namespace, Kubeconfig: file, Holder: "router-0", UserAgent: "sluice/test"})
+	s, err := lease.New(lease.Options{Cluster: name, Namespace: b.namespace, Kubeconfig: file, Holder: func([]byte) string { return "router-0" }, UserAgent: "sluice/test"})
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -164,5 +165,95 @@ func TestLeaseStoreRights(t *testing.T) {
 	}))
 	if _, err := b.lease(t, u.Host, "controller", b.token).Write(t.Context(), []byte("x"), ""); !errors.Is(err, store.ErrForeign) {
 		t.Errorf("a write over another's Lease: %v", err)
+	}
+}
+
+// clusterView is GET /cluster of a router.
+type clusterView struct {
+	Keeper   string `json:"keeper"`
+	Deciding bool   `json:"deciding"`
+	Store    struct {
+		URL, Error string
+	} `json:"store"`
+	Members []struct{ Name, State string } `json:"members"`
+}
+
+func (v *clusterView) answering() (n int) {
+	for _, m := range v.Members {
+		if m.State == "answering" {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *router) cluster() (v clusterView) {
+	r.t.Helper()
+	resp, err := http.Get("http://" + r.addr + "/cluster")
+	must(r.t, err)
+	defer resp.Body.Close()
+	must(r.t, json.NewDecoder(resp.Body).Decode(&v))
+	return v
+}
+
+// Routers find each other by a Lease, which says who decides. An API server that is frozen
+// for longer than their lease stops nobody; a keeper that is killed is replaced.
+func TestClusterByLease(t *testing.T) {
+	t.Parallel()
+	server, err := cluster.AddServer(t.Context())
+	must(t, err)
+	defer server.Kill()
+	b := newBed(t)
+	b.grantLeases()
+	pods := b.start(regular("a"))
+	holder := func() (who string) {
+		var o struct {
+			Spec struct{ HolderIdentity string }
+		}
+		must(t, admin.do(t.Context(), http.MethodGet, leases+b.namespace+"/leases/sluice", "", nil, &o))
+		return o.Spec.HolderIdentity
+	}
+	routers := map[string]*router{}
+	for range 2 {
+		at := storetest.FreeAddress(t)
+		r := startRouter(t, append(b.selects(server), "--cluster", "kubernetes://"+b.namespace, "--cluster-listen", at,
+			"--cluster-lease-secs", "3", "--cluster-patience-secs", "30")...)
+		r.sees(pods...)
+		routers[at] = r
+	}
+	var keeper string
+	for name, r := range routers {
+		eventually(t, "both are members", func() string {
+			v := r.cluster()
+			if keeper = v.Keeper; !v.Deciding || v.answering() != 2 || routers[keeper] == nil || holder() != keeper {
+				return fmt.Sprintf("%s: %+v, the Lease is held by %s", name, v, holder())
+			}
+			return ""
+		})
+	}
+
+	for name, r := range routers {
+		must(t, server.Freeze())
+		eventually(t, "the store is missed", func() string {
+			if v := r.cluster(); v.Store.Error == "" {
+				return fmt.Sprintf("%s: %+v", name, v)
+			}
+			return ""
+		})
+		if v := r.cluster(); !v.Deciding || v.Keeper != keeper {
+			t.Errorf("%s, without the store: %+v", name, v)
+		}
+		must(t, server.Thaw())
+	}
+
+	routers[keeper].Kill()
+	delete(routers, keeper)
+	for name, r := range routers {
+		eventually(t, "the other one is the keeper", func() string {
+			if v := r.cluster(); v.Keeper != name || !v.Deciding || holder() != name {
+				return fmt.Sprintf("%+v, the Lease is held by %s", v, holder())
+			}
+			return ""
+		})
 	}
 }

@@ -317,6 +317,21 @@ func (n *Node) doStore(op *cluster.StoreOp) cluster.StoreResult {
 	return r
 }
 
+// KeeperOf is the name of the keeper that a record names, as the store keeps it; "" if it
+// names none. A store shows it to people.
+func KeeperOf(value []byte) string {
+	var record cluster.Record
+	if json.Unmarshal(value, &record) != nil {
+		return ""
+	}
+	for i := range record.Members {
+		if record.Members[i].Incarnation == record.Epoch.Keeper {
+			return record.Members[i].Name
+		}
+	}
+	return ""
+}
+
 // Leave ends the membership as planned: the office goes to another member, if this one has
 // it, and the others are told. Then, or when ctx ends, the node is closed.
 func (n *Node) Leave(ctx context.Context) {

@@ -38,17 +38,20 @@ type Options struct {
 	Cluster    string // the name of the Lease too
 	Namespace  string // "" is that of the pod, or of the kubeconfig
 	Kubeconfig string // see kubeapi.LoadConfig
-	Holder     string // who writes, for people to read; "" is the name of the host
 	UserAgent  string
-	Log        *slog.Logger
+	// Holder is who holds the Lease by a value, for people to read. Where it says nothing
+	// it is the name of the host.
+	Holder func(value []byte) string
+	Log    *slog.Logger
 }
 
 // Store implements store.Store.
 type Store struct {
-	namespace, name, holder string
-	collection              string // URL of all Leases of the namespace
-	http                    *http.Client
-	calls                   *store.Calls
+	namespace, name string
+	holder          func(value []byte) string
+	collection      string // URL of all Leases of the namespace
+	http            *http.Client
+	calls           *store.Calls
 }
 
 var _ store.Store = (*Store)(nil)
@@ -61,10 +64,6 @@ const pingAfter = 10 * time.Second
 func New(o Options) (*Store, error) {
 	if err := store.CheckName(o.Cluster); err != nil {
 		return nil, err
-	}
-	if o.Holder == "" {
-		o.Holder, _ = os.Hostname() // or it has none
-		o.Holder = cmp.Or(o.Holder, "sluice")
 	}
 	if o.Log != nil {
 		kubeapi.RedirectLog(o.Log)
@@ -224,13 +223,13 @@ func (s *Store) fill(o *object, value []byte, revision string, now time.Time) ([
 	o.annotations[recordAnnotation] = base64.StdEncoding.EncodeToString(value)
 	at := quoted(now.UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
 	o.spec["renewTime"] = at
-	if o.text("holderIdentity") != s.holder {
-		if o.text("holderIdentity") != "" {
+	if holder, before := s.holderOf(value), o.text("holderIdentity"); holder != before {
+		if before != "" {
 			var transitions int32
 			_ = json.Unmarshal(o.spec["leaseTransitions"], &transitions) // or it is none
 			o.spec["leaseTransitions"] = json.RawMessage(fmt.Sprint(max(0, transitions) + 1))
 		}
-		o.spec["holderIdentity"], o.spec["acquireTime"] = quoted(s.holder), at
+		o.spec["holderIdentity"], o.spec["acquireTime"] = quoted(holder), at
 	}
 	var err error
 	for _, part := range []struct {
@@ -247,6 +246,16 @@ func (s *Store) fill(o *object, value []byte, revision string, now time.Time) ([
 		return nil, store.Refused(err)
 	}
 	return body, nil
+}
+
+// holderOf is who holds the Lease by a value. A Lease has to have one.
+func (s *Store) holderOf(value []byte) string {
+	holder := ""
+	if s.holder != nil {
+		holder = s.holder(value)
+	}
+	host, _ := os.Hostname() // or it has none
+	return cmp.Or(holder, host, "sluice")
 }
 
 // quoted is a string in JSON.

@@ -140,7 +140,7 @@ users: [{name: u, user: {token: secret}}]
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := lease.New(lease.Options{Cluster: cluster, Kubeconfig: file, Holder: holder, UserAgent: "sluice/test"})
+	l, err := lease.New(lease.Options{Cluster: cluster, Kubeconfig: file, Holder: func([]byte) string { return holder }, UserAgent: "sluice/test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ type Options struct {
 	URL     string // see store.URL
 	Cluster string // its name, see store.CheckName
 
-	// Holder is who writes: a member's name. Kubernetes shows it.
-	Holder string
+	// Holder says who is the keeper by a record: Kubernetes shows it.
+	Holder func(value []byte) string
 	// Kubeconfig is the file with the address of the API server of Kubernetes. Without
 	// it: the one that KUBECONFIG names, else the service account of the pod.
 	Kubeconfig string
