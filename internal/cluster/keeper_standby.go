@@ -65,6 +65,19 @@ func (k *keeper) tellAllHolds() {
 	send()
 }
 
+// othersHolds are the holds of all other members, for the next keeper: some may be lost.
+func (k *keeper) othersHolds() (all []HoldEntry) {
+	for _, t := range k.tickets {
+		if t == nil || t.state != keptGranted || t.seat.self() {
+			continue
+		}
+		if x, ok := k.port.Ticket(t.number); ok {
+			all = append(all, HoldEntry{Ticket: t.id, Attempt: t.attempt, Prefill: x.Prefill.ID, Decode: x.Decode.ID, Hold: k.holdOf(t, &x)})
+		}
+	}
+	return all
+}
+
 // holdOf is what t holds.
 func (k *keeper) holdOf(t *kept, x *admission.PortTicket) HoldOf {
 	return HoldOf{

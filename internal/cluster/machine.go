@@ -533,6 +533,9 @@ func (m *Machine) becomeKeeper(e Epoch, members []Member, soft []byte) {
 
 // endKeeper ends the office; what was decided and not sent is void.
 func (m *Machine) endKeeper() {
+	if k := m.keeper; k != nil && k.port != nil {
+		m.member.log.inherit(k.epoch, k.othersHolds())
+	}
 	m.keeper = nil
 	for _, p := range m.order {
 		p.resetSession(0)

@@ -168,4 +168,6 @@ func (b *member) configure(generation uint64, s admission.Settings) {
 
 // isStandby tells whether this member is told of all holds by the keeper of the promised
 // epoch; it stands first.
-func (b *member) isStandby() bool { return b.log.whole && b.log.of == b.m.election.promised }
+func (b *member) isStandby() bool {
+	return b.log.whole && !b.log.own && b.log.of == b.m.election.promised
+}

@@ -131,3 +131,38 @@ func TestMembersThatFellBackKeepTheirShareUntilTheyReport(t *testing.T) {
 		t.Errorf("set aside: %+v", each)
 	}
 }
+
+// The office is handed over, to one that was not the standby. A member is lost then: the
+// keeper that hands over is the only one that knows what it holds.
+func TestKeeperThatHandsOverTellsWhatItKnowsOfOthers(t *testing.T) {
+	x := newMachines(t, 4, nil)
+	x.pass(time.Second, x.confirm)
+	x.all[4].Arrive(x.now, 1, 1, pdRequest())
+	x.all[4].Arrive(x.now, 2, 1, pdRequest())
+	x.carry()
+	if len(x.held) != 2 {
+		t.Fatalf("%d in prefill", len(x.held))
+	}
+	x.cut = func(from, to Incarnation) bool { return from == 4 || to == 4 }
+	k := x.all[1].keeper
+	k.stop()
+	m := x.all[1]
+	m.endKeeper()
+	m.election.promised = Epoch{2, 3}
+	m.member.promised()
+	p := m.peers[3]
+	var r *Report
+	for len(p.pending) > 0 {
+		for _, it := range p.takeItems() {
+			if part, ok := it.Body.(*Report); ok {
+				r = part
+			}
+		}
+	}
+	if r == nil || !r.Standby || r.Of != (Epoch{1, 1}) || len(r.Foreign) != 2 || r.Foreign[0].Ticket.Member != 4 || !r.Foreign[0].Hold.HoldsPrefill {
+		t.Errorf("reported %+v", r)
+	}
+	if m.member.isStandby() {
+		t.Error("it takes itself for the standby")
+	}
+}

@@ -14,6 +14,7 @@ type holdLog struct {
 	of      Epoch
 	entries map[TicketID]*HoldEntry
 	whole   bool // the last part has come
+	own     bool // it is what this member knew as the keeper
 }
 
 // maxLogged bounds the holds that are remembered. With more, this is no standby.
@@ -24,7 +25,7 @@ func (l *holdLog) holds(of Epoch, x *Holds) {
 	if x.First {
 		*l = holdLog{of: of, entries: map[TicketID]*HoldEntry{}}
 	}
-	if l.entries == nil || l.of != of {
+	if l.entries == nil || l.own || l.of != of {
 		return
 	}
 	for i := range x.Entries {
@@ -43,7 +44,7 @@ func (l *holdLog) put(h HoldEntry) {
 
 // hold takes what became of one hold: what was granted or moved, or a step of it.
 func (l *holdLog) hold(b *member, it *Item) {
-	if l.entries == nil || l.of != b.m.election.promised {
+	if l.entries == nil || l.own || l.of != b.m.election.promised {
 		return
 	}
 	id := TicketID{it.Member, it.Number}
@@ -72,6 +73,14 @@ func (l *holdLog) hold(b *member, it *Item) {
 	h.Hold.FirstToken, h.Hold.Grown = g.firstToken, g.grown
 	if !g.held() {
 		delete(l.entries, id)
+	}
+}
+
+// inherit takes what this member knew as the keeper of an epoch.
+func (l *holdLog) inherit(of Epoch, all []HoldEntry) {
+	*l = holdLog{of: of, entries: map[TicketID]*HoldEntry{}, whole: true, own: true}
+	for i := range all {
+		l.put(all[i])
 	}
 }
 
