@@ -270,7 +270,7 @@ func (qs *queues) open(f *modelGroup) bool {
 			continue
 		}
 		for _, q := range p.classes {
-			if q.ready.Len() > 0 {
+			if q.ready.Len() > 0 || q.anyBarred() {
 				return true
 			}
 		}

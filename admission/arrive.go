@@ -111,5 +111,8 @@ func (c *Core) Arrive(now Instant, t *Ticket, out *[]*Ticket) {
 	default:
 		c.block(now, t.lane, lack, c.few(t.Target, t.lane.waitsOn(lack)))
 		f.note(now)
+		if !c.laned && len(q.masked) > 0 {
+			c.drain(now, f, out) // it may stand before the one that barred others, and not bar them
+		}
 	}
 }

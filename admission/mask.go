@@ -53,61 +53,72 @@ func (f *filter) heldByMask(t *Ticket) bool {
 }
 
 // barred tells whether t has to wait because of another lane: in strict order, where lanes
-// are there only for masks, behind each head that is blocked, and not by its mask alone.
+// are there only for masks, behind each head without room that would have none without its
+// mask either.
 func (f *filter) barred(q *classQueue, t *Ticket) bool {
 	if len(q.masked) == 0 && t.mask == nil || q.closed.queues.laned {
 		return false
 	}
 	for _, l := range q.all.All() {
-		if l.blocked() && l.lack != ResourceTurn && l.head() != t && l.head().ahead(t) && !f.heldByMask(l.head()) {
+		if o := l.head(); o != t && o.ahead(t) && f.blocks(o) {
 			return true
 		}
 	}
 	return false
 }
 
-// bar keeps the heads of q from being looked at that are not blocked and not ahead of t, which
-// is barred, until unbar: the next look. They are not blocked for want of anything.
+// blocks tells whether t, the head of a lane, has no room, whatever its mask.
+func (f *filter) blocks(t *Ticket) bool {
+	var s candidates
+	lack := f.find(t, &s)
+	return lack != ResourceNone && lack != ResourceOverloaded && !f.heldByMask(t)
+}
+
+// bar keeps the heads of q from being looked at that are not ahead of t, which is barred, until
+// unbar: the next look. They count as not blocked: it is not for want of anything.
 func (q *classQueue) bar(t *Ticket) {
-	for i := q.ready.Len() - 1; i >= 0; i-- {
-		if l := q.ready.All()[i].lane; !l.head().ahead(t) {
-			q.barLane(l)
-			i = q.ready.Len()
+	for _, l := range q.all.All() {
+		if !l.head().ahead(t) && !l.barred() {
+			q.barLane(l.lane)
 		}
 	}
 }
 
 func (q *classQueue) barLane(l *lane) {
-	q.ready.Remove(l.readyPos)
-	l.lack = ResourceTurn
+	if l.blocked() {
+		q.unpark(l)
+	} else {
+		q.ready.Remove(l.readyPos)
+	}
+	l.lack, l.since, l.heldUp = ResourceTurn, 0, 0
 	park(l, nil)
+}
+
+// barred tells whether l was not looked at because of another lane.
+func (l *lane) barred() bool { return l.blocked() && l.lack == ResourceTurn }
+
+// anyBarred tells whether that is so of a lane of q.
+func (q *classQueue) anyBarred() bool {
+	return len(q.masked) > 0 && slices.ContainsFunc(q.wide, (*lane).barred)
 }
 
 // unbar lets those heads be looked at again.
 func (q *classQueue) unbar() {
 	for i := len(q.wide) - 1; i >= 0; i-- {
-		if l := q.wide[i]; l.lack == ResourceTurn {
+		if l := q.wide[i]; l.barred() {
 			q.unblock(l)
 		}
 	}
 }
 
-// barred is filter.barred, for a look that has found lanes blocked by itself.
+// barred is filter.barred.
 func (a *affinity) barred(q *classQueue, t *Ticket) bool {
-	if q.closed.queues.laned {
-		return false
-	}
 	a.preview.target = nil // the memory of its sets is used
-	f := &a.core.chooser.filter
-	for _, x := range a.blocked {
-		if !f.heldByMask(x.lane.head()) {
-			return true
-		}
-	}
-	return f.barred(q, t)
+	return a.core.chooser.barred(q, t)
 }
 
-// maskedLane is lane for a waiter with a mask.
+// maskedLane is lane for a waiter with a mask. These have lanes by what they need in strict
+// order, too: barred keeps the order.
 func (q *classQueue) maskedLane(qs *queues, t *Ticket) *lane {
 	var rest *lane
 	for _, l := range q.masked {
@@ -119,7 +130,7 @@ func (q *classQueue) maskedLane(qs *queues, t *Ticket) *lane {
 			return l
 		}
 	}
-	if qs.laned && qs.lanes < maxLanes {
+	if qs.lanes < maxLanes {
 		return nil
 	}
 	return rest
@@ -127,7 +138,7 @@ func (q *classQueue) maskedLane(qs *queues, t *Ticket) *lane {
 
 // openMasked makes l, which is new, the lane of a waiter with a mask.
 func (q *classQueue) openMasked(qs *queues, l *lane, t *Ticket) {
-	if qs.laned && qs.lanes < maxLanes {
+	if qs.lanes < maxLanes {
 		l.target = t.Target
 		for leg, ranks := range t.Exclude {
 			l.exclude[leg] = slices.Clone(ranks)

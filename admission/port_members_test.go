@@ -700,3 +700,22 @@ func TestSuccessorGoesOnWithTheFence(t *testing.T) {
 	w.port.SetSoft(w.now, s)
 	w.empty()
 }
+
+// In strict order, too, one whom its mask holds back keeps nobody of its own origin from
+// starting.
+func TestMaskedHeadBlocksNobodyOfItsOrigin(t *testing.T) {
+	w := newPortWorld(t, oneSlot, prefillRank("p"), prefillRank("q"), decodeRank("d"), decodeRank("f"))
+	w.do(Step{Op: StepSetMask, Origin: 7, Exclude: []RankRef{ref("d")}})
+	pinned := disaggregated(7)
+	pinned.Target.Pins[PrefillLeg] = "p"
+	pinned.Target.Pins[DecodeLeg] = "f"
+	w.do(Step{Op: StepApply, Changes: []FleetChange{{Op: SetAttributes, Rank: ref("f"), Attributes: RankAttributes{Models: []string{"m"}, Limits: RankLimits{Running: 1}}}}})
+	w.expectArrival(1, pinned, "[1:p,f]")
+	w.do(Step{Op: StepEndPrefill, Ticket: 1})
+	w.expectArrival(2, disaggregated(7), "[2:waits]") // only d has room, which it may not use
+	w.do(Step{Op: StepApply, Changes: []FleetChange{{Op: AddRank, Add: &RankSpec{ID: "g", Generation: 1, Worker: "g", Role: RoleRegular, Models: []string{"m"}, State: RankState{Healthy: true}}}}})
+	aggregated := disaggregated(7)
+	aggregated.Target.Shape = Aggregated
+	w.expectArrival(3, aggregated, "[3:g]")
+	w.empty()
+}

@@ -150,7 +150,11 @@ func (m *reference) lookAtFirst(now Instant, q refQueue) (first *refTicket, agai
 		if slices.ContainsFunc(blocked, func(o *refTicket) bool { return m.sameLane(o, t) }) {
 			continue
 		}
-		if bar || looked == m.lookahead() || len(all) > 0 && !t.equals(all[0].refTicket) {
+		if bar {
+			t.blockedAt = 0 // and those behind it
+			continue
+		}
+		if looked == m.lookahead() || len(all) > 0 && !t.equals(all[0].refTicket) {
 			break
 		}
 		was := t.reconsidered
@@ -311,7 +315,7 @@ func (m *reference) unblocked(f *modelGroup) bool {
 	}
 	return slices.ContainsFunc(m.waiters, func(t *refTicket) bool {
 		h := m.laneHead(t)
-		return t.group() == f && (h == nil || t.ahead(h)) && t.blockedAt == 0 && !m.barred(t)
+		return t.group() == f && (h == nil || t.ahead(h)) && t.blockedAt == 0
 	})
 }
 

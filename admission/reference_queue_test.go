@@ -34,7 +34,7 @@ func (t *refTicket) ahead(o *refTicket) bool {
 }
 
 func (m *reference) sameLane(t, o *refTicket) bool {
-	return t.key() == o.key() && m.maskOf(t) == m.maskOf(o) && (m.strict || t.target == o.target &&
+	return t.key() == o.key() && m.maskOf(t) == m.maskOf(o) && (m.strict && m.maskOf(t) == 0 || t.target == o.target &&
 		slices.Equal(t.exclude[0], o.exclude[0]) && slices.Equal(t.exclude[1], o.exclude[1]))
 }
 
@@ -305,8 +305,12 @@ func (m *reference) startable(now Instant, q refQueue) *refTicket {
 	}
 	for {
 		again := false
-		for _, t := range m.heads(q) {
+		heads := m.heads(q)
+		for i, t := range heads {
 			if m.barred(t) {
+				for _, o := range heads[i:] {
+					o.blockedAt = 0 // it is not for want of anything
+				}
 				return nil
 			}
 			if m.reconsider(t) {

@@ -352,6 +352,10 @@ func (m *reference) arrive(now Instant, t *refTicket) {
 		t.reconsidered = t.reconsidered || tried // it was decided just now
 		if first {
 			m.block(now, t)
+			if m.strict && slices.ContainsFunc(m.waiters, func(o *refTicket) bool { return o.key() == t.key() && m.maskOf(o) != 0 }) {
+				m.look(t.group())
+				m.drain(now)
+			}
 		}
 	}
 }
