@@ -75,6 +75,7 @@ var packages = map[string]string{
 
 // unnoticed are the times of the code that nobody outside it notices.
 var unnoticed = map[string]string{
+	"main.demoLease":                 "of the demo's cluster",
 	"dispatch.leastWait":             "how long a text waits for its turn whose client does not wait at all",
 	"fleet.leastLook":                "bounds how often a rank is looked at with tiny settings",
 	"admission.recheckEvery":         "a safety net: what it finds is a fault",

@@ -13,6 +13,9 @@ type Envelope struct {
 	// Stamp numbers the envelopes of this sender to this peer; Echo is the last Stamp that
 	// it received from it. They tell who answers, whatever the epoch.
 	Stamp, Echo uint64
+	// EchoAge is for how long the sender had that stamp, so that the time on the way can be
+	// told from the time until there was something to send.
+	EchoAge time.Duration
 	// Epoch is what the sender has promised, its own when it is the keeper. Office is what
 	// it may do now, in that case; Heard: the keeper of Epoch is in office, as the sender
 	// heard lately.

@@ -233,8 +233,9 @@ func (s *seat) timeRound(now admission.Instant, p *peer) {
 	if p.fresh < 0 {
 		return
 	}
+	round := max(now.Sub(p.fresh)-p.kept, 0)
 	if now-s.roundAt >= admission.Instant(time.Second) {
-		s.round, s.roundAt = now.Sub(p.fresh), now
+		s.round, s.roundAt = round, now
 	}
-	s.round = min(s.round, now.Sub(p.fresh))
+	s.round = min(s.round, round)
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sort"
+	"time"
 
 	"github.com/sluice-router/sluice/admission"
 )
@@ -44,6 +45,8 @@ type peer struct {
 	stamp    uint64 // the last one sent
 	sent     sentTimes
 	echo     uint64            // the last stamp received
+	echoAt   admission.Instant // when that was received
+	kept     time.Duration     // for how long the peer had the stamp that it answered last
 	answered admission.Instant // when the last stamp was sent that it answered; never before: since
 	since    admission.Instant // when it became a peer
 	everHere bool              // it answered at all

@@ -242,7 +242,7 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 	p.sent.keep(p.stamp, m.now, admission.Instant(5*time.Millisecond))
 	p.lastSent, p.ackNow = m.now, false
 	e := &Envelope{
-		From: m.o.Self.Incarnation, To: to, Stamp: p.stamp, Echo: p.echo,
+		From: m.o.Self.Incarnation, To: to, Stamp: p.stamp, Echo: p.echo, EchoAge: m.now.Sub(p.echoAt),
 		Epoch: m.election.promised, Heard: m.election.hears(), Session: p.session, Ack: p.seqIn,
 		Control: p.control,
 	}
@@ -279,7 +279,7 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 			return
 		}
 	}
-	p.fresh = -1
+	p.fresh, p.kept = -1, max(e.EchoAge, 0)
 	if t, ok := p.sent.at(e.Echo); ok && e.Echo > 0 && e.Echo <= p.stamp {
 		p.fresh = t
 		if !p.everHere || t > p.answered {
@@ -290,7 +290,7 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 		}
 	}
 	if e.Stamp > p.echo && m.confirms(p) {
-		p.echo = e.Stamp
+		p.echo, p.echoAt = e.Stamp, m.now
 	}
 	m.listen()
 	if e.Epoch.Compare(p.epoch) > 0 { // what it promised before may come late

@@ -93,6 +93,7 @@ func envelope(c *coder, e *cluster.Envelope) {
 	list(c, 10, &e.Control, control)
 	list(c, 11, &e.Items, item)
 	flag(c, 12, &e.Heard)
+	signed(c, firstIgnorable, &e.EchoAge)
 }
 
 func epoch(c *coder, e *cluster.Epoch) {
