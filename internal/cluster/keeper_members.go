@@ -27,6 +27,7 @@ type seat struct {
 	reportAt   admission.Instant
 
 	lostSince admission.Instant
+	away      bool // it was lost, and has not reported since
 	// unsure: it may have fallen back, and decided by itself since it was heard last. It is
 	// until it has answered what told of this keeper's office, and reported if it did fall back.
 	unsure bool
@@ -134,14 +135,17 @@ func (k *keeper) watchSeat(s *seat) {
 		s.state = seatAnswering
 	}
 	if s.state == seatLost && was != seatLost {
-		s.lostSince = answered
+		// It may decide on its own from now on. When it is back it has to report first.
+		s.lostSince, s.away, s.reported, s.collecting = answered, true, false, nil
+		if p := k.m.peers[s.Incarnation]; p != nil {
+			p.resetSession(0)
+		}
 		k.table.lose(s.Incarnation)
 		k.claims.dirty = true
 		k.m.event(LevelWarn, "a member is lost: it has not answered for the lease", "member", s.Name, "holds", s.holds, "waiting", s.waits)
 	}
 	if was == seatLost && s.state != seatLost {
 		k.table.observe(now, s.Incarnation, &Observation{}) // what it said counts again
-		k.claims.dirty = true
 		k.m.event(LevelInfo, "a lost member answers again", "member", s.Name)
 	}
 	if s.state == seatLost && now-s.lostSince >= admission.Instant(o.Lost+o.Silent) {
@@ -185,13 +189,25 @@ func (k *keeper) watchSure(s *seat) {
 	}
 }
 
-// nextWatch is when the state of a member may change by time alone. Who answers sends beats,
-// which are looked at as they come.
+// nextWatch is when the state of a member may change by time alone.
 func (k *keeper) nextWatch() admission.Instant {
-	if len(k.order) < 2 {
-		return never
+	next, o := never, &k.m.o
+	for _, s := range k.order {
+		p := k.m.peers[s.Incarnation]
+		if s.self() || p == nil {
+			continue
+		}
+		quiet := p.quiet(k.m.now)
+		for _, after := range [...]time.Duration{o.Silent, o.Lease} {
+			if quiet < admission.Instant(after) {
+				next = min(next, (k.m.now - quiet).Add(after))
+			}
+		}
+		if s.state == seatLost {
+			next = min(next, s.lostSince.Add(o.Lost+o.Silent))
+		}
 	}
-	return k.m.now.Add(k.m.o.Beat)
+	return next
 }
 
 // remove takes a member out of the gate: it has ended, or was lost too long.

@@ -16,6 +16,10 @@ const (
 
 // envelope takes an envelope of the epoch from a member: its session, its items.
 func (k *keeper) envelope(p *peer, e *Envelope) {
+	if k.port != nil {
+		k.watch() // nothing is decided for one that is lost by now
+		k.settleClaims()
+	}
 	s := k.seats[e.From]
 	if s == nil {
 		return // it says hello first
@@ -81,6 +85,10 @@ func (k *keeper) openSession(s *seat, p *peer, session uint64) {
 
 // receive takes an item of this process's own member.
 func (k *keeper) receive(from Incarnation, it *Item) {
+	if k.port != nil {
+		k.watch()
+		k.settleClaims()
+	}
 	if s := k.seats[from]; s != nil {
 		k.item(s, it)
 	}
@@ -210,7 +218,7 @@ func (k *keeper) reportedBy(s *seat, r *Report) {
 			k.ended(x)
 		}
 	}
-	s.reportAt = k.m.now
+	s.reportAt, s.away, k.claims.dirty = k.m.now, false, true
 	switch {
 	case k.port != nil && s.listed:
 		k.admitLate(s, r)

@@ -437,6 +437,8 @@ func TestKeeperSetsAsideWhatLostMembersMayHave(t *testing.T) {
 			}
 			b.mute[2] = false
 			b.after(100 * time.Millisecond)
+			b.slots(test.aside) // it may have decided alone: until it reports
+			b.report(2, func(r *Report) { r.Fallback, r.Holds = test.fallback, []HoldEntry{bedHold(2, 1)} })
 			b.slots(1)
 			b.mute[2] = true
 			b.after(59 * time.Second)
