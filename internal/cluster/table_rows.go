@@ -31,8 +31,8 @@ type table struct {
 	pairsNext    admission.Instant // when the first quarantine ends
 	pairsDirty   bool              // or a rank came or went
 
-	differing int // rows of which members say different things
-	refused   int // observations of ranks that had no place
+	news    []*row // of which members began to say different things
+	refused int    // observations of ranks that had no place
 }
 
 // tableMember is a member that has told of ranks.

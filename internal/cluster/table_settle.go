@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/sluice-router/sluice/admission"
@@ -210,11 +209,9 @@ func (t *table) setLoad(ref admission.RankRef, l Load) {
 }
 
 func (t *table) noteDifference(r *row, with Incarnation, what string) {
-	if (r.what != "") != (what != "") {
-		t.differing += 2*b2i(what != "") - 1
-	}
-	if what != "" && r.what != what {
+	if what != "" && r.what != what && !r.news {
 		r.news = true
+		t.news = append(t.news, r)
 	}
 	r.differs, r.what = with, what
 }
@@ -227,18 +224,14 @@ type difference struct {
 	what   string
 }
 
-// differences returns those that are new since the last call, some at most, by id.
+// differences returns those that are new since the last call, some at most.
 func (t *table) differences(most int) (list []difference) {
-	if t.differing == 0 {
-		return nil
-	}
-	for _, id := range slices.Sorted(maps.Keys(t.byID)) {
-		if r := t.byID[id]; r.news {
-			r.news = false
-			if len(list) < most && r.what != "" {
-				list = append(list, difference{id, r.differs, r.what})
-			}
+	for i, r := range t.news {
+		t.news[i], r.news = nil, false
+		if len(list) < most && r.what != "" {
+			list = append(list, difference{r.spec.ID, r.differs, r.what})
 		}
 	}
+	t.news = t.news[:0]
 	return list
 }
