@@ -91,8 +91,8 @@ type (
 	}
 	storeDoc struct {
 		URL       string `json:"url"`
-		ReadMS    int64  `json:"read_ms_ago"`
-		WrittenMS int64  `json:"written_ms_ago"`
+		ReadMS    *int64 `json:"read_ms_ago"`
+		WrittenMS *int64 `json:"written_ms_ago"`
 		Writes    uint64 `json:"writes"`
 		Error     string `json:"error"`
 	}
@@ -144,17 +144,16 @@ func (q *request) cluster() {
 func clusterOf(st *cluster.Status) clusterDoc {
 	d := clusterDoc{
 		Self: memberOf(&st.Self), Role: st.Role, Fallback: st.Fallback, Promised: epochOf(st.Promised),
-		Store:   storeDoc{ReadMS: ms(st.StoreRead), WrittenMS: ms(st.StoreWritten), Writes: st.StoreWrites, Error: st.StoreError},
+		HeardMS: agoOf(st.Heard),
+		Store:   storeDoc{ReadMS: agoOf(st.StoreRead), WrittenMS: agoOf(st.StoreWritten), Writes: st.StoreWrites, Error: st.StoreError},
 		Tickets: st.Tickets, Parked: st.Parked, Shares: []shareDoc{}, Members: []memberDoc{}, Claims: []claimDoc{}, Differ: []string{},
-	}
-	if st.Heard >= 0 {
-		d.HeardMS = new(ms(st.Heard))
 	}
 	for _, s := range st.Shares {
 		d.Shares = append(d.Shares, shareDoc(s))
 	}
 	v := st.View
 	if v == nil {
+		d.WhyNot = "this member has heard no keeper yet"
 		return d
 	}
 	d.ViewAgeMS = new(ms(st.ViewAge))
@@ -184,6 +183,14 @@ func clusterOf(st *cluster.Status) clusterDoc {
 		})
 	}
 	return d
+}
+
+// agoOf is how long ago something was; nil: it never was.
+func agoOf(d time.Duration) *int64 {
+	if d < 0 {
+		return nil
+	}
+	return new(ms(d))
 }
 
 func memberOf(m *cluster.Member) memberDoc {

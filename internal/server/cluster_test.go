@@ -102,7 +102,7 @@ func TestClusterDocument(t *testing.T) {
 	if strings.Contains(a.body, "hunter2") {
 		t.Error("the password of the store is shown")
 	}
-	if d.Name != "blue" || d.Role != "standby" || *d.HeardMS != 20 || d.Store.URL != "redis://a:6379" || d.Store.WrittenMS != 60000 || d.Store.Error != "it is down" ||
+	if d.Name != "blue" || d.Role != "standby" || *d.HeardMS != 20 || d.Store.URL != "redis://a:6379" || *d.Store.WrittenMS != 60000 || d.Store.Error != "it is down" ||
 		d.Epoch != (epochDoc{4, "0000000000000001"}) || d.Keeper != "10.0.0.1:7400" || !d.Deciding || *d.ViewAgeMS != 40 || len(d.Members) != 3 || d.Waiting != 5 {
 		t.Errorf("%s", a.body)
 	}
@@ -136,10 +136,10 @@ func TestClusterDocumentAfterTheKeeperDied(t *testing.T) {
 
 // A member that knows of nobody yet tells so, and lists are lists.
 func TestClusterDocumentOfANewMember(t *testing.T) {
-	c := &fakeCluster{err: errors.New("no member decides"), status: cluster.Status{Self: member("a", 9), Role: "joining", Heard: -1}}
+	c := &fakeCluster{err: errors.New("no member decides"), status: cluster.Status{Self: member("a", 9), Role: "joining", Heard: -1, StoreRead: -1, StoreWritten: -1}}
 	r := startMember(t, c, nil)
 	a := r.do("GET", "/cluster", "")
-	for _, want := range []string{`"members":[]`, `"claims":[]`, `"shares":[]`, `"keeper_heard_ms":null`, `"view_age_ms":null`} {
+	for _, want := range []string{`"members":[]`, `"claims":[]`, `"shares":[]`, `"keeper_heard_ms":null`, `"view_age_ms":null`, `"read_ms_ago":null`, `"why_not":"this member has heard no keeper yet"`} {
 		if a.status != 200 || !strings.Contains(a.body, want) {
 			t.Errorf("%d, no %s: %s", a.status, want, a.body)
 		}

@@ -51,8 +51,9 @@ type sender struct {
 	drop    context.CancelCauseFunc // of the stream
 
 	// owned by the goroutine
-	buf  []byte
-	told string // why there is no stream, as it was told last
+	buf       []byte
+	told      string    // why there is no stream, as it was told last
+	sendsFrom time.Time // of the stream that there is
 }
 
 // setPeersLocked keeps streams to those that are peers now.
@@ -169,10 +170,7 @@ func (s *sender) connect(ctx context.Context) error {
 	n.mu.Lock()
 	s.cc, s.since, s.drop = cc, n.clock.Now(), drop
 	n.mu.Unlock()
-	if s.told != "" {
-		s.told = ""
-		n.log.Info("connected to a member of the cluster again", "member", s.to.Name, "address", s.to.Address)
-	}
+	s.sendsFrom = time.Now()
 	err = s.send(ctx, stream)
 	n.mu.Lock()
 	s.cc, s.idle, s.writing, s.drop = nil, false, false, nil
@@ -231,7 +229,21 @@ func (s *sender) send(ctx context.Context, stream grpc.ClientStream) error {
 		if err != nil {
 			return err
 		}
+		s.connected()
 	}
+}
+
+// settled is how long a stream must have been there to count as a connection: the other
+// side may refuse it a moment after it was opened.
+const settled = time.Second
+
+// connected tells that there is a connection, where it was told that there is none.
+func (s *sender) connected() {
+	if s.told == "" || time.Since(s.sendsFrom) < settled {
+		return
+	}
+	s.told = ""
+	s.n.log.Info("connected to a member of the cluster again", "member", s.to.Name, "address", s.to.Address)
 }
 
 // keptBuffer is the largest buffer that is kept for the next envelope, in bytes.
