@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sluice-router/sluice/test/process"
@@ -188,10 +187,10 @@ func (s *APIServer) WaitReady(ctx context.Context) error {
 func (s *APIServer) Kill() { s.process.Kill() }
 
 // Freeze stops the server's process: connections stay and are silent. Thaw lets it run.
-func (s *APIServer) Freeze() error { return s.process.Signal(syscall.SIGSTOP) }
+func (s *APIServer) Freeze() error { return s.process.Freeze() }
 
 // Thaw undoes Freeze.
-func (s *APIServer) Thaw() error { return s.process.Signal(syscall.SIGCONT) }
+func (s *APIServer) Thaw() error { return s.process.Thaw() }
 
 // Client is a client of this server with that token.
 func (s *APIServer) Client(token string) *Client {

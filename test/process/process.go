@@ -99,8 +99,19 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Freeze stops the process where it is: its connections stay and are silent.
-func (p *Process) Freeze() error { return p.Signal(syscall.SIGSTOP) }
+// Freeze stops the process where it is: its connections stay and are silent. It returns
+// when all its threads have stopped.
+func (p *Process) Freeze() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for end := time.Now().Add(10 * time.Second); p.Running() && !stopped(p.cmd.Process.Pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("%s does not stop", p.name)
+		}
+	}
+	return nil
+}
 
 // Thaw undoes Freeze.
 func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }

@@ -2,10 +2,12 @@ package etcd_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
@@ -85,6 +87,61 @@ func TestOneEndpointThatServesIsEnough(t *testing.T) {
 	}
 	if r, err := s.Read(t.Context()); err != nil || string(r.Value) != "two" {
 		t.Fatalf("read %+v, %v", r, err)
+	}
+}
+
+// Of three members of etcd one may be away, frozen or killed, whichever it is: what is
+// written is read through each of the others.
+func TestAnyMemberOfEtcdMayFail(t *testing.T) {
+	t.Parallel()
+	members := storetest.StartEtcdCluster(t, 3)
+	addresses := make([]string, len(members))
+	for i, m := range members {
+		addresses[i] = m.Address
+	}
+	s := open(t, "etcd://"+strings.Join(addresses, ","), "gate")
+	// next writes once: while a leader is elected calls fail.
+	var last store.Record
+	next := func(value string) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			r, err := s.Read(t.Context())
+			if err == nil && r.Revision != last.Revision && string(r.Value) != value {
+				t.Fatalf("read %+v after %+v", r, last)
+			}
+			if err == nil && string(r.Value) == value {
+				last = r // by a call whose answer was lost
+				return
+			}
+			if err == nil {
+				if _, err = s.Write(t.Context(), []byte(value), r.Revision); errors.Is(err, store.ErrConflict) {
+					t.Fatalf("nobody else writes: %v", err)
+				}
+			}
+			if err != nil && time.Now().After(end) {
+				t.Fatalf("cannot write %s: %v", value, err)
+			}
+		}
+	}
+	next("first")
+	for i, m := range members {
+		m.Freeze()
+		next(fmt.Sprint("frozen ", i))
+		m.Thaw()
+		// The one that was away answers with what is the newest.
+		only := open(t, "etcd://"+m.Address, "gate")
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			r, err := only.Read(t.Context())
+			if err == nil && r.Revision == last.Revision {
+				break
+			}
+			if err == nil || time.Now().After(end) {
+				t.Fatalf("member %d has %+v, %v, want %+v", i, r, err, last)
+			}
+		}
+		m.Kill()
+		next(fmt.Sprint("killed ", i))
+		m.Start()
 	}
 }
 

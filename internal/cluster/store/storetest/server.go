@@ -58,24 +58,41 @@ const startLimit = time.Minute
 // StartEtcd starts an etcd with one member. It ends with the test.
 func StartEtcd(t testing.TB, flags ...string) *Server {
 	t.Helper()
+	return StartEtcdCluster(t, 1, flags...)[0]
+}
+
+// StartEtcdCluster starts an etcd with n members. They end with the test. Wipe and Restore
+// are not for those of a cluster.
+func StartEtcdCluster(t testing.TB, n int, flags ...string) []*Server {
+	t.Helper()
 	binary := find(t, "etcd")
-	address, peer := FreeAddress(t), FreeAddress(t)
-	s := &Server{t: t, Address: address, Scheme: "etcd", dir: t.TempDir()}
-	s.data = filepath.Join(s.dir, "data")
 	scheme := "http://"
 	if slices.Contains(flags, "--cert-file") {
 		scheme = "https://"
 	}
-	s.health = "http://" + FreeAddress(t)
-	s.argv = append([]string{
-		binary, "--data-dir", s.data, "--listen-client-urls", scheme + address, "--advertise-client-urls", scheme + address,
-		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer,
-		"--initial-cluster", "default=http://" + peer, "--listen-metrics-urls", s.health,
-		"--heartbeat-interval", "20", "--election-timeout", "200", // it is alone and starts the sooner
-	}, flags...)
-	s.answers = etcdAnswers
-	s.Start()
-	return s
+	members := make([]*Server, n)
+	var peers, all []string
+	for i := range members {
+		peers = append(peers, "http://"+FreeAddress(t))
+		all = append(all, fmt.Sprintf("m%d=%s", i, peers[i]))
+	}
+	for i := range members {
+		s := &Server{t: t, Address: FreeAddress(t), Scheme: "etcd", dir: t.TempDir(), health: "http://" + FreeAddress(t), answers: etcdAnswers}
+		s.data = filepath.Join(s.dir, "data")
+		s.argv = append([]string{
+			binary, "--name", fmt.Sprintf("m%d", i), "--data-dir", s.data,
+			"--listen-client-urls", scheme + s.Address, "--advertise-client-urls", scheme + s.Address,
+			"--listen-peer-urls", peers[i], "--initial-advertise-peer-urls", peers[i], "--initial-cluster", strings.Join(all, ","),
+			"--listen-metrics-urls", s.health,
+			"--heartbeat-interval", "40", "--election-timeout", "400", // so that it starts soon
+		}, flags...)
+		members[i] = s
+		s.launch()
+	}
+	for _, s := range members {
+		s.wait()
+	}
+	return members
 }
 
 // StartRedis starts a Redis that writes to its files at once. It ends with the test.
@@ -106,6 +123,12 @@ func startRedis(t testing.TB, scheme, binary string, flags []string) *Server {
 // Start starts the server, again after Kill, and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()
+	s.launch()
+	s.wait()
+}
+
+func (s *Server) launch() {
+	s.t.Helper()
 	if err := os.MkdirAll(s.data, 0o700); err != nil {
 		s.t.Fatal(err)
 	}
@@ -115,6 +138,11 @@ func (s *Server) Start() {
 	}
 	s.process = p
 	s.t.Cleanup(p.Kill)
+}
+
+func (s *Server) wait() {
+	s.t.Helper()
+	p := s.process
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
 	for {
@@ -262,7 +290,7 @@ func FreeAddress(t testing.TB) string {
 	return ""
 }
 
-// etcdAnswers says nil when the server has a leader, which is itself.
+// etcdAnswers says nil when the server has a leader.
 func etcdAnswers(ctx context.Context, s *Server) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.health+"/health", nil)
 	if err != nil {
