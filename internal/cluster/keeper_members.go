@@ -27,7 +27,6 @@ type seat struct {
 	reportAt   admission.Instant
 
 	lostSince admission.Instant
-	away      bool // it was lost, and has not reported since
 	// unsure: it may have fallen back, and decided by itself since it was heard last. It is
 	// until it has answered what told of this keeper's office, and reported if it did fall back.
 	unsure bool
@@ -136,7 +135,7 @@ func (k *keeper) watchSeat(s *seat) {
 	}
 	if s.state == seatLost && was != seatLost {
 		// It may decide on its own from now on. When it is back it has to report first.
-		s.lostSince, s.away, s.reported, s.collecting = answered, true, false, nil
+		s.lostSince, s.reported, s.collecting = answered, false, nil
 		if p := k.m.peers[s.Incarnation]; p != nil {
 			p.resetSession(0)
 		}

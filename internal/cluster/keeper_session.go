@@ -16,10 +16,6 @@ const (
 
 // envelope takes an envelope of the epoch from a member: its session, its items.
 func (k *keeper) envelope(p *peer, e *Envelope) {
-	if k.port != nil {
-		k.watch() // nothing is decided for one that is lost by now
-		k.settleClaims()
-	}
 	s := k.seats[e.From]
 	if s == nil {
 		return // it says hello first
@@ -85,10 +81,6 @@ func (k *keeper) openSession(s *seat, p *peer, session uint64) {
 
 // receive takes an item of this process's own member.
 func (k *keeper) receive(from Incarnation, it *Item) {
-	if k.port != nil {
-		k.watch()
-		k.settleClaims()
-	}
 	if s := k.seats[from]; s != nil {
 		k.item(s, it)
 	}
@@ -218,7 +210,7 @@ func (k *keeper) reportedBy(s *seat, r *Report) {
 			k.ended(x)
 		}
 	}
-	s.reportAt, s.away, k.claims.dirty = k.m.now, false, true
+	s.reportAt, k.claims.dirty = k.m.now, true
 	switch {
 	case k.port != nil && s.listed:
 		k.admitLate(s, r)
