@@ -26,7 +26,7 @@ type election struct {
 	// promised is the epoch whose keeper this member obeys; its own while it is the keeper.
 	promised   Epoch
 	promisedAt admission.Instant // or when an office ended
-	heard      admission.Instant // see lastHeard
+	heard      admission.Instant // when its keeper was, in office, by an envelope that answered a recent one; negative: never
 	highest    uint64            // number of an epoch that was seen anywhere
 	ticked     admission.Instant
 
@@ -36,7 +36,7 @@ type election struct {
 
 	// Of the office, while this member is the keeper.
 	since   admission.Instant // it began
-	wrote   admission.Instant // see renewed
+	wrote   admission.Instant // when the last successful writing of its record began; negative: none
 	opensAt admission.Instant // not before: this member was new to the cluster
 	hadList []Member          // the list that the store has, as far as is known
 	tried   []Member          // of lists whose writing may have happened
@@ -147,6 +147,7 @@ func (e *election) takeOffice(r *Record, wrote admission.Instant, soft []byte) {
 	for _, p := range m.order {
 		p.resetSession(0)
 	}
+	e.roster.greeted = m.now.Add(-m.o.Beat) // they are summoned at once
 	m.event(LevelInfo, "cluster: keeper now", "epoch", r.Epoch, "members", names(r.Members))
 	m.becomeKeeper(r.Epoch, r.Members, soft)
 }
@@ -245,14 +246,6 @@ func (e *election) hears() bool {
 	// Who was promised just now is as good as heard.
 	return e.m.now-max(e.heard, e.promisedAt) <= admission.Instant(e.m.o.Silent)
 }
-
-// lastHeard is when a keeper of the promised epoch in office was last heard, by an envelope
-// that answered a recent one of this member's; negative: never.
-func (e *election) lastHeard() admission.Instant { return e.heard }
-
-// renewed is when the last successful write of the record as this member's own began, for
-// as long as this member is the keeper; negative: there was none.
-func (e *election) renewed() admission.Instant { return e.wrote }
 
 // valid tells whether this member, as the keeper, may decide now: within the lease, less
 // the margin, the store or all listed members confirmed it.

@@ -13,6 +13,9 @@ import (
 
 // complete tells whether the gate may open: every member has reported, or is lost.
 func (k *keeper) complete() bool {
+	if k.m.now < k.m.election.opensAt {
+		return false // it was new to the cluster, and may not know of another
+	}
 	for _, s := range k.order {
 		if !s.reported && s.state != seatLost {
 			return false

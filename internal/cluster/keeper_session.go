@@ -170,6 +170,7 @@ func (k *keeper) collect(s *seat, r *Report) {
 	if r.First {
 		whole := *r
 		s.collecting, s.reported = &whole, false
+		s.backlog = nil // what came before it is in it
 	} else if c := s.collecting; c != nil {
 		c.Holds = append(c.Holds, r.Holds...)
 		c.Waiters = append(c.Waiters, r.Waiters...)

@@ -1,0 +1,245 @@
+package cluster
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-router/sluice/admission"
+)
+
+var (
+	checkerSeeds = flag.Int("checker.seeds", 0, "schedules that the model checker plays; 0: some")
+	checkerFrom  = flag.Uint64("checker.from", 1, "its first seed")
+	checkerSeed  = flag.Uint64("checker.seed", 0, "play this one, and print what happens")
+	checkerAll   = flag.Bool("checker.all", false, "go on after a failure, and print all")
+	checkerKind  = flag.Int("checker.kind", -1, "only this kind of schedule")
+)
+
+// scheduled is what a test asks of schedules.
+type scheduled struct {
+	kind     kind
+	fallback Fallback
+	change   func(o *Options)
+	// only are the faults that may happen; nil: all.
+	only []string
+	// n is the number of members at the start; 0: by the seed.
+	n int
+}
+
+// play plays one schedule.
+func play(seed uint64, s scheduled, tracing bool) *world {
+	w := &world{
+		seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), kind: s.kind, tracing: tracing,
+		byInc: map[Incarnation]*process{}, links: map[[2]int]*link{},
+	}
+	w.now = 1
+	w.store.cutFrom = map[int]bool{}
+	w.limits = limits{
+		prefill: 1 + w.rnd.IntN(2), decode: 1 + w.rnd.IntN(2), slots: 1 + w.rnd.IntN(3),
+		queueTimeout: w.between(time.Second, 4*time.Second), queueSize: 30, calls: int64(w.rnd.IntN(2)) * 4,
+	}
+	w.limits.most = w.limits.slots
+	w.generation = 1
+	w.o = Options{
+		Cluster: "sluice", Lease: time.Second, Margin: 100 * time.Millisecond, Patience: time.Second, Lost: 4 * time.Second,
+		Beat: 50 * time.Millisecond, Silent: 150 * time.Millisecond, ReadStore: 200 * time.Millisecond, WriteStore: 250 * time.Millisecond,
+		Fallback: s.fallback,
+	}
+	if s.change != nil {
+		s.change(&w.o)
+	}
+	w.rough = s.kind == anything && w.chance(0.5)
+	n := s.n
+	if n == 0 {
+		n = 1 + w.rnd.IntN(4)
+	}
+	for host := range n {
+		w.after(w.between(0, time.Second), func() { w.start(host, fmt.Sprintf("m%d", host)) })
+	}
+	w.run(w.now.Add(time.Second))
+	w.becomesWhole("after the start")
+	for range 1 + w.rnd.IntN(3) {
+		if w.failure != "" {
+			return w
+		}
+		w.happen(s.only)
+	}
+	w.settle()
+	return w
+}
+
+// happen lets a fault happen, and waits until all have a keeper again; or lets some happen
+// at once.
+func (w *world) happen(only []string) {
+	times := 1
+	if w.kind == anything {
+		times = 1 + w.rnd.IntN(4)
+	}
+	ended := 0
+	begun := 0
+	for range times {
+		f := faults[w.rnd.IntN(len(faults))]
+		if only != nil {
+			name := only[w.rnd.IntN(len(only))]
+			for _, g := range faults {
+				if g.name == name {
+					f = g
+				}
+			}
+		}
+		ends, after := f.does(w)
+		if ends == nil {
+			continue
+		}
+		w.note("fault: %s for %v", f.name, after)
+		begun++
+		w.after(after, func() { w.note("fault ends: %s", f.name); ends(); ended++ })
+		if w.kind == anything {
+			w.run(w.now.Add(w.between(0, w.o.Lease)))
+		}
+	}
+	for ended < begun && w.failure == "" {
+		w.run(w.now.Add(50 * time.Millisecond))
+	}
+	if w.kind == oneAtATime {
+		w.becomesWhole("after a fault")
+		w.run(w.now.Add(w.between(0, w.o.Lease)))
+	}
+}
+
+// becomesWhole checks I6: that all have a keeper again in time after the faults are over.
+func (w *world) becomesWhole(when string) {
+	until := w.now.Add(2*w.o.Lease + 2*time.Second)
+	missing := "something"
+	for w.failure == "" && missing != "" && w.now < until {
+		w.run(w.now.Add(50 * time.Millisecond))
+		missing = w.whole()
+	}
+	if missing != "" {
+		w.fail("I6 %s: %s", when, missing)
+	}
+}
+
+// settle ends all faults and all requests and checks that nothing is left.
+func (w *world) settle() {
+	w.becomesWhole("at the end")
+	if w.failure != "" {
+		return
+	}
+	for _, p := range w.living() {
+		p.closing = true
+	}
+	w.run(w.now.Add(w.limits.queueTimeout + 3*time.Second))
+	if w.failure != "" {
+		return
+	}
+	for _, p := range w.living() {
+		if len(p.requests) > 0 {
+			w.fail("I6: %s still has %d requests", p.name, len(p.requests))
+		}
+		if n := p.tickets(); n > 0 {
+			w.fail("I4: the machine of %s still has %d tickets", p.name, n)
+		}
+	}
+	if missing := w.whole(); missing != "" {
+		w.fail("I6 in the end: %s", missing)
+	}
+	w.nothingHeld()
+}
+
+// inspect checks what must be true at any time.
+func (w *world) inspect(p *process) {
+	if k := p.m.keeper; k != nil && k.office() == OfficeDeciding && w.kind == oneAtATime {
+		if d := w.deciding(); len(d) > 1 {
+			w.fail("two decide: %s in epoch %v, %s in epoch %v", d[0].name, d[0].m.keeper.epoch, d[1].name, d[1].m.keeper.epoch)
+		}
+	}
+	if len(p.m.order) > maxMembers {
+		w.fail("I5: %s has %d peers", p.name, len(p.m.order))
+	}
+}
+
+// check plays schedules until one fails.
+func check(from uint64, n int, s scheduled) (failed *world, steps int64) {
+	var mu sync.Mutex
+	var next, did atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				i := next.Add(1) - 1
+				mu.Lock()
+				stop := failed != nil && !*checkerAll
+				mu.Unlock()
+				if i >= int64(n) || stop {
+					return
+				}
+				w := play(from+uint64(i), s, false)
+				did.Add(int64(w.steps))
+				if w.failure != "" {
+					mu.Lock()
+					if *checkerAll {
+						fmt.Println(w.seed, w.failure)
+					}
+					if failed == nil || w.seed < failed.seed {
+						failed = w
+					}
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failed, did.Load()
+}
+
+// kinds are the rows of the contract's table.
+var kinds = []struct {
+	name string
+	scheduled
+}{
+	{"one at a time, refuse", scheduled{kind: oneAtATime, fallback: FallbackRefuse}},
+	{"one at a time, share", scheduled{kind: oneAtATime, fallback: FallbackShare}},
+	{"anything, refuse", scheduled{kind: anything, fallback: FallbackRefuse}},
+	{"anything, share", scheduled{kind: anything, fallback: FallbackShare}},
+}
+
+func TestChecker(t *testing.T) {
+	for i, k := range kinds {
+		if *checkerKind >= 0 && *checkerKind != i {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			if *checkerSeed != 0 {
+				w := play(*checkerSeed, k.scheduled, true)
+				t.Log("\n" + strings.Join(w.trace, "\n"))
+				if w.failure != "" {
+					t.Fatal(w.failure)
+				}
+				return
+			}
+			n := *checkerSeeds
+			if n == 0 {
+				n = defaultSeeds
+			}
+			began := time.Now()
+			w, steps := check(*checkerFrom, n, k.scheduled)
+			took := time.Since(began)
+			t.Logf("%d schedules, %d steps in %v", n, steps, took)
+			if w != nil {
+				t.Fatalf("seed %d: %s\n(-checker.seed=%d -checker.kind=%d prints what happened)", w.seed, w.failure, w.seed, i)
+			}
+		})
+	}
+}
+
+const defaultSeeds = 100
+
+var _ = admission.Instant(0)
