@@ -30,7 +30,7 @@ func (k *keeper) admitLate(s *seat, r *Report) {
 	var stale, again []*kept
 	for _, t := range s.sorted() {
 		switch e, w := holds[t.id.Number], waits[t.id.Number]; {
-		case e != nil && t.state == keptGranted && e.Attempt == t.attempt:
+		case e != nil && t.state == keptGranted && e.Attempt == t.attempt && k.prefillOf(t) == e.Prefill:
 			again = append(again, t)
 		case w != nil && t.state == keptWaiting && w.Attempt == t.attempt && w.Place != (Place{}):
 			delete(waits, t.id.Number) // it kept its place
@@ -67,6 +67,13 @@ func (k *keeper) admitLate(s *seat, r *Report) {
 	k.settleShares()
 	k.replay(s)
 	k.tell()
+}
+
+// prefillOf is the prefill rank that t was granted. Its member may have been granted another
+// one meanwhile, by itself, if it did not take up this grant.
+func (k *keeper) prefillOf(t *kept) string {
+	x, _ := k.port.Ticket(t.number)
+	return x.Prefill.ID
 }
 
 // amend brings what is known of a hold in line with what its member says.
