@@ -59,7 +59,11 @@ func (p *Port) Adopt(now Instant, states []TicketState) Answer {
 // clean takes from s what cannot be.
 func (s *TicketState) clean(now Instant) {
 	s.Arrival, s.QueuedAt, s.GrantedAt = min(s.Arrival, now), min(s.QueuedAt, now), min(s.GrantedAt, now)
-	s.Waited, s.Declined, s.DeclinesAt = max(s.Waited, 0), max(s.Declined, 0), 0
+	s.Waited, s.Declined = max(s.Waited, 0), max(s.Declined, 0)
+	if s.DeclinesAt > 0 && s.DeclinesAt < now {
+		s.Declined += now.Sub(s.DeclinesAt)
+	}
+	s.DeclinesAt = 0
 	s.QueuedAt = max(s.QueuedAt, s.Arrival)
 	s.Arrived, s.Refusal, s.Probes = true, nil, [numLegs]bool{}
 	s.Cost = min(max(s.Cost, 0), maxAmount)

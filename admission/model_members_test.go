@@ -125,3 +125,19 @@ func (w *world) endMembers(t *rapid.T) {
 		w.apply(t, []Change{{Op: SetAside, Rank: r.real}})
 	}
 }
+
+// adopt goes on with a fresh core that has the ranks, and is handed the tickets: in two parts,
+// as they come from two members.
+func (w *world) adopt(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "adopt") < 3 {
+		t.Skip("not yet")
+	}
+	s := wired(t, w.port.State())
+	tickets := s.Tickets
+	s.Tickets = nil
+	port, _ := Restore(w.now, s, w.options)
+	answer := port.Adopt(w.now, tickets)
+	w.goOn(port)
+	w.ref.adopt(w.now, w.tickets)
+	w.step(t, w.decided(t, answer, 0, false))
+}

@@ -78,6 +78,17 @@ func (w *world) rebuild(t *rapid.T) {
 			t.Fatalf("restored %+v as %+v", was, k)
 		}
 	}
+	w.goOn(port)
+	w.ref.rebuilt(w.now, w.tickets)
+	w.ref.rebuilds++
+	w.step(t, w.decided(t, answer, 0, false))
+	for _, k := range w.tickets {
+		w.checkAsked(t, k)
+	}
+}
+
+// goOn has the reference go on with another port, to the same ranks and tickets.
+func (w *world) goOn(port *Port) {
 	w.port, w.core = port, port.core
 	w.core.early = w.ref.evidence
 	for _, r := range append(slices.Clone(w.ref.ranks), w.ref.gone...) {
@@ -96,12 +107,6 @@ func (w *world) rebuild(t *rapid.T) {
 		fresh[r] = true
 	}
 	w.ref.beginWarmUps(fresh)
-	w.ref.rebuilt(w.now, w.tickets)
-	w.ref.rebuilds++
-	w.step(t, w.decided(t, answer, 0, false))
-	for _, k := range w.tickets {
-		w.checkAsked(t, k)
-	}
 }
 
 // rebuilt is what the gate knows no more on a fresh core: deficits, turns, fences, since

@@ -53,6 +53,7 @@ func TestModel(t *testing.T) {
 			"masks":      w.setMask,
 			"set aside":  w.setAside,
 			"grow to":    w.growTo,
+			"adopt":      w.adopt,
 			"":           w.check,
 		})
 		w.end(rt)
@@ -79,6 +80,7 @@ func TestModel(t *testing.T) {
 		sum.masked += w.ref.masked
 		sum.barredN += w.ref.barredN
 		sum.asides += w.ref.asides
+		sum.adopted += w.ref.adopted
 		sum.unshared += w.ref.unshared
 		steps += w.steps
 		histories++
@@ -89,12 +91,12 @@ func TestModel(t *testing.T) {
 	t.Logf("%d steps in %d histories", steps, histories)
 	t.Logf("%d grants, %d refusals, %d retries, %d waits, %d staged legs moved, %d credits, %d too late for the drain, %d refused early, %d cores rebuilt, %d went on without their bypass, %d fences, %d by ranks that warm up, %d vetoes, %d reports of unbooked blocks", sum.grants, sum.refusals, sum.retried, sum.postponed, sum.moved, sum.credited, sum.tooLate, sum.earlyN, sum.rebuilds, sum.withoutBypass, sum.fenced, sum.warmed, sum.vetoes, sum.unbooked)
 	t.Logf("%d passed over, %d looks at who declined, %d of these again, %d grants with a holder, %d refreshes", sum.passedOver, sum.declined, sum.wentOn, sum.held, sum.refreshed)
-	t.Logf("%d suspended, %d grants with a mask, %d arrivals behind the head of another lane, %d amounts set aside, %d refused for want of a share", sum.suspended, sum.masked, sum.barredN, sum.asides, sum.unshared)
+	t.Logf("%d suspended, %d grants with a mask, %d arrivals behind the head of another lane, %d amounts set aside, %d refused for want of a share, %d cores whose tickets were adopted", sum.suspended, sum.masked, sum.barredN, sum.asides, sum.unshared, sum.adopted)
 	for r, n := range sum.reasons {
 		t.Logf("%d × %s", n, Reason(r))
 	}
 	if !t.Failed() && (sum.grants == 0 || sum.refusals == 0 || sum.retried == 0 || sum.postponed == 0 || sum.rebuilds == 0 || sum.withoutBypass == 0 || sum.fenced == 0 || sum.warmed == 0 || sum.vetoes == 0 || sum.unbooked == 0 ||
-		sum.suspended == 0 || sum.masked == 0 || sum.barredN == 0 || sum.asides == 0 || sum.unshared == 0 ||
+		sum.suspended == 0 || sum.masked == 0 || sum.barredN == 0 || sum.asides == 0 || sum.unshared == 0 || sum.adopted == 0 ||
 		sum.passedOver == 0 || sum.declined == 0 || sum.held == 0 || sum.refreshed == 0) {
 		t.Error("the test tests nothing")
 	}

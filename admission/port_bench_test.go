@@ -61,3 +61,28 @@ func benchPort(n, holders int) (*Port, *Request) {
 }
 
 func (s *RankSpec) ref() RankRef { return RankRef{s.ID, s.Generation} }
+
+// BenchmarkPortAdopt is the tickets of other members that come to a new keeper: as many hold
+// something as wait.
+func BenchmarkPortAdopt(b *testing.B) {
+	for _, n := range []int{10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			_, r := benchPort(64, MaxHolders)
+			r.Hints[PrefillLeg].Holders = r.Hints[PrefillLeg].Holders[:MaxHolders]
+			var states []TicketState
+			prefill, decode := r.Hints[PrefillLeg].Holders[0].Rank, RankRef{"http://10.0.0.1:8000", 1}
+			for i := range n {
+				states = append(states, TicketState{Ticket: uint64(2*i + 1), Request: *r, Status: StatusQueued, Arrived: true, Arrival: Instant(i + 1), QueuedAt: Instant(i + 1), Epoch: 1, Order: uint64(n - i)})
+				states = append(states, TicketState{Ticket: uint64(2*i + 2), Request: *r, Status: StatusGranted, Prefill: &prefill, Decode: &decode, HoldsPrefill: i < 256, HoldsDecode: true, Tokens: -1, Blocks: -1})
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				p, _ := benchPort(64, 0)
+				b.StartTimer()
+				p.Adopt(Instant(n+2), states)
+				b.ReportMetric(float64(p.core.waiting), "waiting")
+			}
+		})
+	}
+}

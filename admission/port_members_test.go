@@ -55,7 +55,7 @@ func (w *portWorld) arrive(ticket uint64, r *Request) string {
 	w.t.Helper()
 	a := w.do(Step{Op: StepArrive, Ticket: ticket, Request: r})
 	s := outcomes(a)
-	if _, waits := w.port.Wait(ticket); waits {
+	if x, _ := w.port.Ticket(ticket); x.Status == StatusQueued || x.Status == StatusSuspended {
 		s = append(s, fmt.Sprintf("%d:waits", ticket))
 	}
 	return fmt.Sprint(s)
@@ -328,7 +328,7 @@ func TestAdoptedWaitersAreInTheOrderOfTheirPlaces(t *testing.T) {
 	w.now = 9 * second
 	w.expectArrival(1, disaggregated(0), "[1:p,d]")
 	w.expectArrival(2, disaggregated(0), "[2:waits]")
-	if x, _ := w.port.Wait(2); x.Place.Epoch != 5 || x.Ends != w.now+10*second || x.Reason != QueueTimeout {
+	if x, _ := w.port.Ticket(2); x.Place.Epoch != 5 || x.LimitAt != w.now+10*second || x.Limit != 10*time.Second {
 		t.Errorf("it waits as %+v", x)
 	}
 	// Clocks of members differ: what one has for earlier may have come later.

@@ -141,3 +141,58 @@ func (m *reference) lacksShare(t *refTicket) bool {
 			(r.real.role == t.role(DecodeLeg) || !t.single() && r.real.role == RolePrefill)
 	})
 }
+
+// adopt is what another core makes of the tickets of this one. Bounds of waits are worked out
+// anew, and whoever holds something of a rank that is tried counts as one who tries it.
+func (m *reference) adopt(now Instant, all []*refTicket) {
+	m.adopted++
+	for _, r := range m.ranks {
+		r.probes = 0
+	}
+	served := func(model string) bool {
+		return slices.ContainsFunc(m.ranks, func(r *refRank) bool { return r.serves(model) })
+	}
+	for _, t := range all {
+		if t.state == stateRefused {
+			t.state = stateIdle
+		}
+		if !served(t.model) && served("") {
+			t.model = "" // as if it came now
+		}
+		t.prefillEpoch, t.decEpoch = 0, 0
+		if p := t.prefill; p != nil && slices.Contains(m.ranks, p) && p.state.Breaker == BreakerHalfOpen {
+			p.probes++
+			t.prefillEpoch = p.epoch
+		}
+		if d := t.decode; d != nil && slices.Contains(m.ranks, d) && d.state.Breaker == BreakerHalfOpen {
+			d.probes++
+			t.decEpoch = d.epoch
+		}
+	}
+	waiters := m.waiters
+	m.waiters = nil
+	m.rebuilt(now, all)
+	for _, t := range waiters {
+		t.endDecline(now)
+		t.queued, t.state = false, stateSuspended
+	}
+	for _, t := range all {
+		if t.state == stateSuspended {
+			m.boundAnew(t)
+		}
+	}
+	m.putBack(now, waiters)
+}
+
+func (m *reference) boundAnew(t *refTicket) {
+	t.limitAt, t.lostAt, t.classAt = never, never, never
+	if m.limits.QueueTimeout > 0 {
+		t.limitAt = t.queuedAt + Instant(int64(m.limits.QueueTimeout)-t.waited)
+	}
+	if t.real.ClassDeadline != 0 {
+		t.classAt = t.real.ClassDeadline
+	}
+	if w := t.class.MaxWait; w > 0 {
+		t.classAt = min(t.classAt, t.queuedAt+Instant(int64(w)-t.waited))
+	}
+}

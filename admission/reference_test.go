@@ -30,6 +30,7 @@ type reference struct {
 	masks              map[uint64][]*refRank // by origin
 	suspended, masked  int                   // waiters; grants with a mask
 	asides, unshared   int                   // set aside; refused for want of a share
+	adopted            int                   // cores whose tickets were adopted
 	barredN            int                   // arrivals behind the head of another lane
 	arriving           *refTicket
 	deficit            map[refQueue]int64
