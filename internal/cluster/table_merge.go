@@ -67,7 +67,7 @@ func merge(seen []sighting, inherited admission.RankState) (m merged) {
 }
 
 // best is the sighting whose description counts: of a member that is there and has the rank
-// for healthy, so that it has asked its engine; of these that which changed last.
+// for healthy, and was told most by its engine; of these that which changed last.
 func best(seen []sighting) *sighting {
 	first := &seen[0]
 	for i := 1; i < len(seen); i++ {
@@ -75,6 +75,7 @@ func best(seen []sighting) *sighting {
 		if c := cmp.Or(
 			cmp.Compare(b2i(s.usable()), b2i(first.usable())),
 			cmp.Compare(b2i(!s.lost), b2i(!first.lost)),
+			cmp.Compare(s.knows(), first.knows()),
 			cmp.Compare(s.stamp, first.stamp),
 			cmp.Compare(s.member, first.member),
 		); c > 0 {
@@ -82,6 +83,17 @@ func best(seen []sighting) *sighting {
 		}
 	}
 	return first
+}
+
+// knows counts what the member knows of the rank beside its settings. An engine may tell one
+// member less than another, whose key it takes, say.
+func (s *sighting) knows() int {
+	c := &s.spec.Capacity
+	n := b2i(c.MaxBatchedTokens != 0) + b2i(c.KVBlocks != 0) + b2i(c.BlockSize != 0) + b2i(c.MaxRunning != 0)
+	if len(s.spec.Models) > 0 && s.spec.Models[0] != "" {
+		n += 5 // the pool it is in matters most
+	}
+	return n
 }
 
 // usable tells whether the member could be granted the rank, as far as it knows itself.

@@ -196,7 +196,10 @@ func TestARankIsNewWhenNobodyHadItOrItsRoleChanged(t *testing.T) {
 func TestTheLastChangeOfAnAttributeCounts(t *testing.T) {
 	o := func(stamp uint64, blocks, running int64) *Observation {
 		r, _ := seenBy("well")
-		r.Stamp, r.Spec.Capacity = stamp, admission.Capacity{KVBlocks: blocks, MaxRunning: running}
+		if running == 0 {
+			r.Spec.Capacity.MaxBatchedTokens = 1 // as much is known of it
+		}
+		r.Stamp, r.Spec.Capacity.KVBlocks, r.Spec.Capacity.MaxRunning = stamp, blocks, running
 		return &Observation{Ranks: []RankObservation{r}}
 	}
 	x := newTable(Epoch{Number: 1, Keeper: 1})
@@ -219,6 +222,17 @@ func TestTheLastChangeOfAnAttributeCounts(t *testing.T) {
 	if c := x.spec("http://w").Capacity; c.KVBlocks != 200 {
 		t.Errorf("%d blocks, want 200", c.KVBlocks)
 	}
+	// Whoever does not know the model says nothing of it.
+	with := o(10, 200, 8)
+	with.Ranks[0].Spec.Models = []string{"model"}
+	x.observe(0, 1, with)
+	x.observe(0, 2, o(50, 300, 8))
+	x.changes(0, nil, nil)
+	if s := x.spec("http://w"); len(s.Models) != 1 || s.Capacity.KVBlocks != 200 {
+		t.Errorf("models %q, %d blocks, want those of the member that knows the model", s.Models, s.Capacity.KVBlocks)
+	}
+	x.observe(0, 1, o(20, 100, 0))
+
 	ill, _ := seenBy("new")
 	ill.Stamp = 40
 	x.observe(0, 2, &Observation{Ranks: []RankObservation{ill}})

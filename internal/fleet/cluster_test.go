@@ -448,6 +448,38 @@ func TestTheClusterIsToldWhatWasTried(t *testing.T) {
 	})
 }
 
+// A worker that fails another member is checked soon, however far off its next check is.
+func TestAWorkerThatFailsOthersIsCheckedSoon(t *testing.T) {
+	inCluster(t, 1, func(c *clusterBed) {
+		b := c.members[0]
+		b.add(WorkerSpec{URL: urlA, Type: config.WorkerRegular})
+		b.pass(10 * time.Second)
+		tell := func(masked ...cluster.Incarnation) {
+			b.TakeRows(func(f func(*cluster.Row)) {
+				f(&cluster.Row{Spec: &admission.RankSpec{ID: urlA, Worker: urlA}, Masked: masked})
+			})
+			b.pass(0)
+		}
+		checks := func() int { return b.prober.count(urlA) }
+		for n := checks(); checks() == n; {
+			b.pass(time.Millisecond)
+		}
+		b.pass(checkSoonPause) // the next check is due in some seconds
+		tell()
+		before := checks()
+		tell(7)
+		if checks() != before+1 {
+			t.Errorf("%d checks, want one at once", checks()-before)
+		}
+		tell(7)
+		tell()
+		tell(1)
+		if checks() != before+1 {
+			t.Errorf("%d checks, want none for what is no news, and none for its own failure", checks()-before-1)
+		}
+	})
+}
+
 // GET /workers has what the keeper knows of each rank.
 func TestInfoHasTheViewOfTheCluster(t *testing.T) {
 	inCluster(t, 1, func(c *clusterBed) {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// checkedLately is at least for how long a health check tells of now, legLately for how
-	// long a request that was served does.
+	// checkedLately is at least for how long a health check tells of now (longer where
+	// checks are rarer), legLately for how long a request that was served does.
 	checkedLately = 15 * time.Second
 	legLately     = 10 * time.Second
 )
@@ -21,8 +21,10 @@ func (m *membership) tellTrials(now admission.Instant) {
 	var list []cluster.RankTrial
 	f.mu.Lock()
 	seen := 0
+	idle := time.Duration(len(f.workers)) * time.Second / maxIdleCheckRate
+	lately := max(checkedLately, 3*f.cfg.Health.Interval, 2*idle)
 	for _, w := range f.workers {
-		checks := w.checkTrialLocked(now)
+		checks := w.checkTrialLocked(now, lately)
 		for _, r := range w.Ranks() {
 			t := cluster.RankTrial{ID: r.id, Checks: checks, Legs: r.legTrial(now)}
 			if was, ok := m.trials[r.id]; !ok || was != t {
@@ -42,10 +44,10 @@ func (m *membership) tellTrials(now admission.Instant) {
 }
 
 // checkTrialLocked is what came lately of checks of w.
-func (w *Worker) checkTrialLocked(now admission.Instant) cluster.Trial {
+func (w *Worker) checkTrialLocked(now admission.Instant, lately time.Duration) cluster.Trial {
 	h := &w.fleet.cfg.Health
 	last := admission.Instant(w.lastCheck.Load())
-	if h.Disabled || !w.health.everHealthy && w.health.attempts == 0 || now.Sub(last) > max(checkedLately, 3*h.Interval) {
+	if h.Disabled || !w.health.everHealthy && w.health.attempts == 0 || now.Sub(last) > lately {
 		return cluster.Untried
 	}
 	switch {

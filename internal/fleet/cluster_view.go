@@ -31,12 +31,21 @@ type clusterView struct {
 	ranks atomic.Pointer[map[string]*ClusterInfo] // by id; never changed
 }
 
-// TakeRows takes the keeper's table of ranks, which each goes through.
+// TakeRows takes the keeper's table of ranks, which each goes through. Workers that fail
+// others now are checked soon: in a large fleet that may not be due for long.
 func (f *Fleet) TakeRows(each func(func(*cluster.Row))) {
 	m := f.member
-	ranks := map[string]*ClusterInfo{}
+	var before map[string]*ClusterInfo
+	if last := m.view.ranks.Load(); last != nil {
+		before = *last
+	}
+	ranks := make(map[string]*ClusterInfo, len(before))
+	var fails []string // workers
 	each(func(r *cluster.Row) {
 		s := &r.Spec.State
+		if was := before[r.Spec.ID]; was != nil && len(r.Masked) > was.MaskedFor && !slices.Contains(r.Masked, m.self.Incarnation) {
+			fails = append(fails, r.Spec.Worker)
+		}
 		ranks[r.Spec.ID] = &ClusterInfo{
 			Healthy: s.Healthy, Draining: s.Draining, Breaker: s.Breaker.String(),
 			Masked: slices.Contains(r.Masked, m.self.Incarnation), MaskedFor: len(r.Masked),
@@ -46,6 +55,11 @@ func (f *Fleet) TakeRows(each func(func(*cluster.Row))) {
 		}
 	})
 	m.view.ranks.Store(&ranks)
+	for _, name := range fails {
+		if w, ok := f.Get(name); ok {
+			w.checkSoon()
+		}
+	}
 }
 
 // inCluster is r as the keeper knows it; nil: it is not known.
