@@ -22,6 +22,8 @@ type Envelope struct {
 	Epoch  Epoch
 	Office Office
 	Heard  bool
+	// Wanted: requests wait at the sender, the keeper, so that steps are to be told at once.
+	Wanted bool
 
 	// Items are in order. Those between a member and its keeper belong to a Session, which
 	// the member opens with its report; Seq numbers the envelopes of a session that have

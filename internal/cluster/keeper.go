@@ -41,8 +41,9 @@ type keeper struct {
 	waitsTold bool // operators were told that the gate waits for members
 	allTold   bool // every member has told of its ranks: see forgetRestored
 
-	standby *seat
-	own     []*kept // granted to this process, and not delivered yet
+	standby     *seat
+	own         []*kept           // granted to this process, and not delivered yet
+	waitedUntil admission.Instant // see somebodyWaits
 
 	shares sharesInForce
 	claims claims

@@ -181,6 +181,7 @@ func (k *keeper) start(t *kept) {
 		k.refuse(t.seat, t.id.Number, t.attempt, admission.NoWorkers)
 	case t.state == keptWaiting:
 		k.queued(t)
+		k.waitsNow()
 	}
 }
 

@@ -68,6 +68,10 @@ type peer struct {
 	acked          uint64 // of seqOut
 	ackNow         bool   // it waits for Ack
 	pending        []Item
+	spare          []Item            // room for pending, once that is taken
+	urgent         bool              // some of them are not to wait, see lazyTime
+	lazySince      admission.Instant // when the oldest of them came, if none is urgent
+	wanted         bool              // the keeper: somebody waits for what steps give back
 	control        []Control
 	fresh          admission.Instant // of the envelope that is being read: when the stamp it echoes was sent
 	resyncAsked    admission.Instant
@@ -91,6 +95,23 @@ func (p *peer) resetSession(session uint64) {
 	p.session, p.seqOut, p.seqIn, p.acked, p.ackNow = session, 0, 0, 0, false
 	clear(p.pending)
 	p.pending, p.droppedPending = p.pending[:0], false
+	p.urgent = false
+}
+
+// lazyTime is how long steps of requests may wait for an envelope that goes out anyway, while
+// nobody waits for what they give back. Each envelope costs as much as a dozen steps.
+const lazyTime = admission.Instant(5 * time.Millisecond)
+
+// lazy tells whether an item may wait: it is a step of a request that runs, or tells the
+// standby of one.
+func (it *Item) lazy() bool {
+	switch it.Kind {
+	case ItemStep:
+		return it.Op != admission.StepCancel
+	case ItemHold:
+		return it.Op != ""
+	}
+	return false
 }
 
 // maxItems bounds the items of an envelope; a part of something long is the last of its.
@@ -105,10 +126,13 @@ func (p *peer) takeItems() (items []Item) {
 			break
 		}
 	}
-	items = p.pending[:n:n]
-	if p.pending = p.pending[n:]; len(p.pending) == 0 {
-		p.pending = nil // the items belong to the caller
+	if n == len(p.pending) {
+		items = p.pending
+		p.pending, p.spare, p.urgent = p.spare, nil, false // the items belong to the caller
+		return items
 	}
+	items = p.pending[:n:n]
+	p.pending, p.urgent = p.pending[n:], true
 	return items
 }
 
@@ -116,5 +140,5 @@ func (p *peer) takeItems() (items []Item) {
 func (m *Machine) ready(p *peer) bool {
 	now, beat := m.now, admission.Instant(m.o.Beat)
 	takes := m.keeper == nil || m.keeper.office() == OfficeDeciding // see Take
-	return takes && len(p.pending) > 0 || len(p.control) > 0 || p.ackNow || p.lastSent == 0 || now-p.lastSent >= beat
+	return takes && len(p.pending) > 0 && (p.urgent || p.wanted || now-p.lazySince >= lazyTime) || len(p.control) > 0 || p.ackNow || p.lastSent == 0 || now-p.lastSent >= beat
 }

@@ -175,6 +175,11 @@ func (m *Machine) NextTick() admission.Instant {
 	if m.keeper != nil {
 		next = min(next, m.keeper.next())
 	}
+	for _, p := range m.order {
+		if len(p.pending) > 0 && !p.urgent && !p.wanted {
+			next = min(next, p.lazySince+lazyTime)
+		}
+	}
 	return next
 }
 
@@ -251,6 +256,7 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 		if e.Office = m.keeper.office(); e.Office == OfficeNone {
 			p.without = p.stamp
 		}
+		e.Wanted = m.keeper.somebodyWaits()
 	}
 	if m.keeper == nil || e.Office == OfficeDeciding { // else what was decided may not act now
 		e.Items = p.takeItems()
@@ -265,6 +271,14 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 	}
 	e.Seq = p.seqOut
 	return e
+}
+
+// Sent gives back an envelope that was taken and is not used any more.
+func (m *Machine) Sent(e *Envelope) {
+	if p := m.peers[e.To]; p != nil && p.spare == nil && cap(e.Items) <= maxItems {
+		clear(e.Items)
+		p.spare = e.Items[:0]
+	}
 }
 
 // Receive takes an envelope that came from a peer whose stream says that it is From.
@@ -296,6 +310,7 @@ func (m *Machine) Receive(now admission.Instant, e *Envelope) {
 	if e.Epoch.Compare(p.epoch) > 0 { // what it promised before may come late
 		p.epoch = e.Epoch
 	}
+	p.wanted = e.Wanted
 	for i := range e.Control {
 		m.election.control(p, &e.Control[i])
 	}
@@ -454,7 +469,7 @@ func (m *Machine) toKeeper(it Item) {
 	if k := m.election.promised.Keeper; k == m.o.Self.Incarnation {
 		m.loop = append(m.loop, looped{true, it})
 	} else if p := m.peers[k]; p != nil {
-		p.add(it)
+		p.add(m.now, it)
 	}
 }
 
@@ -463,11 +478,11 @@ func (m *Machine) toMember(to Incarnation, it Item) {
 	if to == m.o.Self.Incarnation {
 		m.loop = append(m.loop, looped{false, it})
 	} else if p := m.peers[to]; p != nil {
-		p.add(it)
+		p.add(m.now, it)
 	}
 }
 
-func (p *peer) add(it Item) {
+func (p *peer) add(now admission.Instant, it Item) {
 	if p.droppedPending {
 		return
 	}
@@ -476,6 +491,11 @@ func (p *peer) add(it Item) {
 		p.pending, p.droppedPending = nil, true // a gap follows, and with it a new session
 		p.seqOut++
 		return
+	}
+	if !it.lazy() {
+		p.urgent = true
+	} else if len(p.pending) == 0 {
+		p.lazySince = now
 	}
 	p.pending = append(p.pending, it)
 }

@@ -77,8 +77,8 @@ func (b *member) drop(e *Envelope, why Drop) {
 func (b *member) items(p *peer, e *Envelope) {
 	for i := range e.Items {
 		it := &e.Items[i]
-		if it.Kind == ItemHold || it.Kind == ItemHolds {
-			p.ackNow = true
+		if it.Kind == ItemHolds || it.Kind == ItemHold && it.Op == "" && it.Member == e.From {
+			p.ackNow = true // the keeper's own request waits for it
 		}
 		if !b.take(e.From, it) {
 			b.report()

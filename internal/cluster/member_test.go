@@ -139,7 +139,7 @@ func (k *fakeKeeper) envelope(items ...Item) *Envelope {
 		k.seqOut++
 	}
 	return &Envelope{
-		From: k.id, To: selfID, Stamp: k.stamp, Echo: k.echo, Epoch: k.epoch, Office: k.office,
+		From: k.id, To: selfID, Stamp: k.stamp, Echo: k.echo, Epoch: k.epoch, Office: k.office, Wanted: true,
 		Session: k.session, Seq: k.seqOut, Ack: k.seqIn, Items: items,
 	}
 }

@@ -152,19 +152,17 @@ type targetLeg struct {
 }
 
 func leg(c *coder, n protowire.Number, s *admission.TargetSpec, l int) {
-	var x targetLeg
 	if c.writes {
-		if s.Allowed[l] == nil && s.Require[l] == nil && s.Prefer[l] == nil {
-			return
+		if s.Allowed[l] != nil || s.Require[l] != nil || s.Prefer[l] != nil {
+			message(c, n, &targetLeg{s.Allowed[l] != nil, s.Allowed[l], s.Require[l], s.Prefer[l]}, legFields)
 		}
-		x = targetLeg{s.Allowed[l] != nil, s.Allowed[l], s.Require[l], s.Prefer[l]}
-	} else if c.num != n {
 		return
 	}
-	message(c, n, &x, legFields)
-	if c.writes {
+	if c.num != n {
 		return
 	}
+	x := &targetLeg{}
+	message(c, n, x, legFields)
 	if x.OnlyAllowed && x.Allowed == nil {
 		x.Allowed = []string{}
 	}

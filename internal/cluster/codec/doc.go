@@ -16,6 +16,7 @@
 //	  repeated Control control = 10;
 //	  repeated Item items = 11;
 //	  bool heard = 12;
+//	  sint64 echo_age = 512;  bool wanted = 513;
 //	}
 //	message Item {
 //	  uint32 kind = 1;  uint32 op = 2;  bool granted = 3;

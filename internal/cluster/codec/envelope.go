@@ -94,6 +94,7 @@ func envelope(c *coder, e *cluster.Envelope) {
 	list(c, 11, &e.Items, item)
 	flag(c, 12, &e.Heard)
 	signed(c, firstIgnorable, &e.EchoAge)
+	flag(c, firstIgnorable+1, &e.Wanted)
 }
 
 func epoch(c *coder, e *cluster.Epoch) {

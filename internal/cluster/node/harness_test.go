@@ -57,7 +57,7 @@ func (w *world) start(name string, change func(*Options)) *process {
 
 func (w *world) make(name string, change func(*Options)) (*process, error) {
 	clock := NewClock()
-	gateOptions := admission.Options{Limits: admission.Limits{PrefillSlots: w.slots, QueueSize: 20000, QueueTimeout: time.Minute}}
+	gateOptions := w.gateOptions()
 	p := &process{gate: admission.NewGate(gateOptions, clock, nil), log: &logged{}}
 	o := Options{
 		Machine: cluster.Options{
@@ -86,6 +86,10 @@ func (w *world) make(name string, change func(*Options)) (*process, error) {
 	p.gate.SetRemote(p.Node)
 	p.gate.Apply(w.fleet()...)
 	return p, p.Start(w.t.Context(), false)
+}
+
+func (w *world) gateOptions() admission.Options {
+	return admission.Options{Limits: admission.Limits{PrefillSlots: w.slots, QueueSize: 20000, QueueTimeout: time.Minute}}
 }
 
 // fleet are the ranks of the world.

@@ -116,7 +116,7 @@ func New(o Options) (*Node, error) {
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	n.m = cluster.NewMachine(n.o.Machine, n.clock.Now())
 	n.server = n.newServer()
-	n.timer = time.AfterFunc(time.Hour, n.tick)
+	n.timer = time.NewTimer(time.Hour)
 	n.timer.Stop()
 	return n, nil
 }
@@ -175,6 +175,7 @@ func (n *Node) Start(ctx context.Context, required bool) error {
 			n.log.Error("the cluster's port is not served any more", "error", err)
 		}
 	})
+	n.running.Go(n.runTimer)
 	n.running.Go(n.runStore)
 	n.running.Go(n.runReports)
 	n.running.Go(n.watchPeers)
@@ -197,12 +198,21 @@ func (n *Node) step(f func(now admission.Instant)) {
 	n.handOnLocked()
 }
 
-// tick is the timer.
-func (n *Node) tick() {
-	n.step(func(now admission.Instant) {
-		n.armedAt = never
-		n.m.Tick(now)
-	})
+// runTimer tells the machine the time when it asked for that.
+func (n *Node) runTimer() {
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-n.timer.C:
+		}
+		n.step(func(now admission.Instant) {
+			n.armedAt = never
+			if now >= n.m.NextTick() { // else it is not due any more
+				n.m.Tick(now)
+			}
+		})
+	}
 }
 
 // handOnLocked hands on what came of a call of the machine.

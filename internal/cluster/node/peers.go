@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -203,11 +204,13 @@ func (s *sender) send(ctx context.Context, stream grpc.ClientStream) error {
 	w := codec.NewWriter()
 	beat := time.NewTimer(n.o.Machine.Beat)
 	defer beat.Stop()
+	var e *cluster.Envelope
 	for {
-		e := s.take()
+		e = s.take(e)
 		if e == nil {
 			select {
 			case <-s.wake:
+				runtime.Gosched() // whoever is about to add something does so first
 			case <-beat.C:
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -249,13 +252,17 @@ func (s *sender) connected() {
 // keptBuffer is the largest buffer that is kept for the next envelope, in bytes.
 const keptBuffer = 256 << 10
 
-// take takes an envelope if one is ready, else the goroutine will be woken.
-func (s *sender) take() *cluster.Envelope {
+// take takes an envelope if one is ready, else the goroutine will be woken. sent is the one
+// before, or nil.
+func (s *sender) take(sent *cluster.Envelope) *cluster.Envelope {
 	n := s.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := n.clock.Now()
 	s.writing = false
+	if sent != nil {
+		n.m.Sent(sent)
+	}
 	if n.closed || !n.m.IsReady(now, s.to.Incarnation) {
 		s.idle = true
 		if n.changed != nil {
