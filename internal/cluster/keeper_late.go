@@ -30,7 +30,7 @@ func (k *keeper) admitLate(s *seat, r *Report) {
 	var stale, again []*kept
 	for _, t := range s.sorted() {
 		switch e, w := holds[t.id.Number], waits[t.id.Number]; {
-		case e != nil && t.state == keptGranted && e.Attempt == t.attempt && k.prefillOf(t) == e.Prefill:
+		case e != nil && t.state == keptGranted && e.Attempt == t.attempt && k.alike(t, e):
 			again = append(again, t)
 		case w != nil && t.state == keptWaiting && w.Attempt == t.attempt && w.Place != (Place{}):
 			delete(waits, t.id.Number) // it kept its place
@@ -69,11 +69,12 @@ func (k *keeper) admitLate(s *seat, r *Report) {
 	k.tell()
 }
 
-// prefillOf is the prefill rank that t was granted. Its member may have been granted another
-// one meanwhile, by itself, if it did not take up this grant.
-func (k *keeper) prefillOf(t *kept) string {
-	x, _ := k.port.Ticket(t.number)
-	return x.Prefill.ID
+// alike tells whether what a member reports of a ticket follows from what is known of it. It
+// may have been granted something else by itself meanwhile, or have moved.
+func (k *keeper) alike(t *kept, e *HoldEntry) bool {
+	x, ok := k.port.Ticket(t.number)
+	return ok && x.Prefill.ID == e.Prefill && x.Decode.ID == e.Decode &&
+		(x.HoldsPrefill || !e.Hold.HoldsPrefill) && (x.HoldsDecode || !e.Hold.HoldsDecode)
 }
 
 // amend brings what is known of a hold in line with what its member says.
@@ -90,9 +91,6 @@ func (k *keeper) amend(t *kept, e *HoldEntry) {
 	k.pushed.changed = true
 	if t.own { // it is known there
 		t.own = false
-	}
-	if e.Decode != x.Decode.ID && e.Hold.HoldsDecode && x.HoldsDecode {
-		k.movedAlone(t.seat, &Item{Number: t.id.Number, Attempt: t.attempt, Decode: k.table.at(e.Decode)})
 	}
 	step(admission.StepStartDecode, e.Hold.DecodeActive && !x.DecodeActive)
 	step(admission.StepFirstToken, e.Hold.FirstToken && x.Tokens > 0)

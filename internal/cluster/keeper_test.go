@@ -867,3 +867,38 @@ func TestKeeperGoesOnWithSoftState(t *testing.T) {
 		t.Errorf("soft state %+v", x)
 	}
 }
+
+// What a member was granted by itself counts, not what the keeper had granted to the same
+// attempt and it never heard of.
+func TestKeeperTakesWhatAMemberGrantedItself(t *testing.T) {
+	b := newKeeperBed(t, 2, 1, nil)
+	two := func(r *Report) {
+		x := r.Observation.Ranks[0]
+		x.ID, x.Spec.ID, x.Spec.Worker = "p1", "p1", "p1"
+		r.Observation.Ranks = append(r.Observation.Ranks, x)
+	}
+	b.after(0)
+	b.report(own, two)
+	b.report(2, two)
+	b.after(100 * time.Millisecond)
+	b.arrive(2, 1, bedAsk())
+	x, _ := b.k.port.Ticket(b.k.seats[2].tickets[1].number)
+	other := map[string]string{"p0": "p1", "p1": "p0"}[x.Prefill.ID]
+	b.report(2, func(r *Report) {
+		two(r)
+		h := bedHold(2, 1)
+		h.Prefill = other
+		r.Holds = []HoldEntry{h}
+	})
+	for id, want := range map[string]int{x.Prefill.ID: 0, other: 1} {
+		if l, _ := b.k.port.Load(b.k.refOf(id)); l.Slots != want {
+			t.Errorf("%d slots are booked on %s, want %d", l.Slots, id, want)
+		}
+	}
+	b.step(2, 1, admission.StepForget)
+	for _, id := range []string{"p0", "p1"} {
+		if l, _ := b.k.port.Load(b.k.refOf(id)); l.Slots != 0 {
+			t.Errorf("%d slots are left on %s", l.Slots, id)
+		}
+	}
+}
