@@ -261,7 +261,7 @@ func (e *election) goodbye(p *peer, c *Control) {
 // ended is an operator's word that the member of a name is gone.
 func (e *election) endedByName(name string) error {
 	if name == e.m.o.Self.Name {
-		return fmt.Errorf("the member %q is this one", name)
+		return fmt.Errorf("%w: %q is this one", ErrAnswers, name)
 	}
 	var found []Member
 	for _, p := range e.m.order {
@@ -269,12 +269,12 @@ func (e *election) endedByName(name string) error {
 			continue
 		}
 		if p.everHere && p.quiet(e.m.now) <= admission.Instant(e.m.o.Silent) {
-			return fmt.Errorf("the member %q answers, at %s", name, p.Address)
+			return fmt.Errorf("%w: %q, at %s", ErrAnswers, name, p.Address)
 		}
 		found = append(found, p.Member)
 	}
 	if found == nil {
-		return fmt.Errorf("no member is named %q", name)
+		return fmt.Errorf("%w as %q", ErrNoMember, name)
 	}
 	for _, x := range found {
 		e.markEnded(x.Incarnation, "an operator said so")

@@ -319,16 +319,31 @@ func (q *request) busyThreshold() {
 		if !ok {
 			return
 		}
-		next, e := readThresholds(body, gate.RejectThresholds())
+		next, e := readThresholds(body, q.thresholdsInForce())
 		if e != nil {
 			q.refuse(e, reasonBadRequest)
 			return
 		}
 		gate.SetRejectThresholds(next)
 		q.log("reject thresholds are changed by request")
+		doc := thresholdsOf(next)
+		q.document(http.StatusOK, &doc)
+		return
 	}
-	doc := thresholdsOf(gate.RejectThresholds())
+	doc := thresholdsOf(q.thresholdsInForce())
 	q.document(http.StatusOK, &doc)
+}
+
+// thresholdsInForce are those of the gate: in a cluster those of all members.
+func (q *request) thresholdsInForce() admission.RejectThresholds {
+	if q.s.opts.Cluster == nil {
+		return q.s.opts.Gate.RejectThresholds()
+	}
+	st, of := q.gateStats()
+	if !of.Whole {
+		return q.s.opts.Gate.RejectThresholds()
+	}
+	return st.Reject
 }
 
 // smallBody reads the body of one of the router's own routes, or answers with the error.

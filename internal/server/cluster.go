@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -260,12 +261,23 @@ func (q *request) memberEnded() {
 		return
 	}
 	name, _ := endedMember(q.r.URL.Path)
-	if err := c.Ended(name); err != nil {
+	err := error(nil)
+	if st := c.Status(); st.Decides() && answersKeeper(st.View, name) {
+		err = cluster.ErrAnswers // though perhaps not this one
+	} else {
+		err = c.Ended(name)
+	}
+	if err != nil {
 		q.refuseCluster(name, err)
 		return
 	}
 	q.log("a member of the cluster is said to have ended", "member", text.Line(name))
 	q.document(http.StatusOK, map[string]string{"member": name, "state": "ended"})
+}
+
+// answersKeeper tells whether the keeper hears the member of that name.
+func answersKeeper(v *cluster.ClusterView, name string) bool {
+	return slices.ContainsFunc(v.Members, func(m cluster.MemberView) bool { return m.Name == name && m.State == "answering" })
 }
 
 // handOver gives the office of the keeper to another member.
@@ -283,9 +295,13 @@ func (q *request) handOver() {
 	}
 	q.log("the office of the keeper is handed over by request")
 	st := c.Status()
-	keeper := ""
+	keeper := "" // the view may be that of the keeper before
 	if st.View != nil {
-		keeper = st.View.Keeper
+		for i := range st.View.Members {
+			if m := &st.View.Members[i]; m.Incarnation == st.Promised.Keeper {
+				keeper = m.Name
+			}
+		}
 	}
 	q.document(http.StatusOK, map[string]string{"role": st.Role, "keeper": keeper})
 }

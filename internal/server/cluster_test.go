@@ -192,6 +192,7 @@ func TestOrdersToTheCluster(t *testing.T) {
 		{path: "/cluster/members/10.0.0.3:7400/ended", status: 200, want: `"state":"ended"`},
 		{path: "/cluster/members/10.0.0.3%3A7400/ended", status: 200, want: `"member":"10.0.0.3:7400"`},
 		{path: "/cluster/members/10.0.0.2:7400/ended", status: 409, want: "answers the others"},
+		{path: "/cluster/members/10.0.0.1:7400/ended", status: 409, want: "answers the others"}, // as the keeper says
 		{path: "/cluster/members/10.0.0.9:7400/ended", status: 404, want: "member_not_found"},
 		{path: "/cluster/members/a/b/ended", status: 404, want: "route_not_found"},
 		{path: "/cluster/members//ended", status: 404, want: "route_not_found"},
@@ -208,6 +209,23 @@ func TestOrdersToTheCluster(t *testing.T) {
 	}
 	if a := r.do("GET", "/cluster/handover", ""); a.status != 405 {
 		t.Errorf("GET hands over: %d", a.status)
+	}
+}
+
+// The thresholds are those of all members, also where one of them is changed.
+func TestThresholdsOfTheCluster(t *testing.T) {
+	c := threeMembers()
+	c.stats.Reject = admission.RejectThresholds{ActivePrefillTokens: ptr(int64(70)), ActiveDecodeBlocks: ptr(0.5)}
+	r := startMember(t, c, nil)
+	if a := r.do("GET", "/busy_threshold", ""); !strings.Contains(a.body, `"active_prefill_tokens_threshold":70`) {
+		t.Error(a.body)
+	}
+	a := r.do("POST", "/busy_threshold", `{"active_prefill_tokens_threshold":80}`)
+	if a.status != 200 || !strings.Contains(a.body, `"active_decode_blocks_threshold":0.5,"active_prefill_tokens_threshold":80`) {
+		t.Error(a.body)
+	}
+	if got := r.gate.RejectThresholds(); *got.ActivePrefillTokens != 80 || *got.ActiveDecodeBlocks != 0.5 {
+		t.Errorf("%+v", got)
 	}
 }
 
