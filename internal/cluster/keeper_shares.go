@@ -147,6 +147,11 @@ func (k *keeper) settleClaims() {
 	}
 	k.claims.told = wanted
 	k.setAside(changes)
+	if len(changes) > 0 && len(k.own) > 0 {
+		// What was granted to this process and is not delivered yet, because nobody else knows
+		// of it, does not run: it is no reason to have more than the limit. It waits again.
+		k.m.member.report()
+	}
 }
 
 // claim adds what a lost member may book beyond what it holds.
