@@ -176,8 +176,8 @@ func (m *Machine) NextTick() admission.Instant {
 		next = min(next, m.keeper.next())
 	}
 	for _, p := range m.order {
-		if len(p.pending) > 0 && !p.urgent && !p.wanted {
-			next = min(next, p.lazySince+lazyTime)
+		if due := p.lazySince + lazyTime; len(p.pending) > 0 && due > m.now {
+			next = min(next, due) // later, it is ready, or waits for the office
 		}
 	}
 	return next
