@@ -65,6 +65,15 @@ func TestOneEndpointThatServesIsEnough(t *testing.T) {
 	if r, err := s.Read(t.Context()); err != nil || r.Revision != revision {
 		t.Fatalf("read %+v, %v", r, err)
 	}
+	// Those that refuse connections cost next to nothing.
+	hosts := []string{}
+	for i := range 12 {
+		hosts = append(hosts, fmt.Sprintf("127.0.0.%d:1", i+1))
+	}
+	many := open(t, "etcd://"+strings.Join(append(hosts, server.Address), ","), "gate")
+	if r, err := many.Read(t.Context()); err != nil || r.Revision != revision {
+		t.Fatalf("read %+v, %v", r, err)
+	}
 	// The one that serves falls silent: reads go on through another.
 	silent.Set(storetest.Pass)
 	only := open(t, "etcd://"+silent.Address+","+server.Address, "gate")
@@ -224,7 +233,14 @@ func TestUsers(t *testing.T) {
 			t.Errorf("%s: a write: %v", what, err)
 		}
 	}
-	// A token that the server forgot with its restart is asked for again.
+	// A token that the server does not know any more is asked for again: while the
+	// connection lasts, and after a restart.
+	root := library(t, server, "root", "p@ss/root")
+	must[*clientv3.AuthDisableResponse](t)(root.AuthDisable(t.Context()))
+	must[*clientv3.AuthEnableResponse](t)(root.AuthEnable(t.Context()))
+	if r := must[store.Record](t)(good.Read(t.Context())); r.Revision != revision {
+		t.Errorf("with a token that is not known: %+v", r)
+	}
 	server.Kill()
 	server.Start()
 	if r := must[store.Record](t)(good.Read(t.Context())); r.Revision != revision {

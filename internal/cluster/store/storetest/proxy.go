@@ -31,6 +31,8 @@ const (
 	Pass Mode = iota
 	// CutAnswers cuts a connection when the server says something on it, and loses that.
 	CutAnswers
+	// CutOneAnswer does that once, and passes everything on afterwards.
+	CutOneAnswer
 	// Swallow takes what both sides say, and loses it.
 	Swallow
 	// Refuse cuts new connections at once.
@@ -68,6 +70,17 @@ func (p *Proxy) now() Mode {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mode
+}
+
+// next is the mode for what was just read.
+func (p *Proxy) next(answer bool) Mode {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.mode
+	if m == CutOneAnswer && answer {
+		p.mode = Pass
+	}
+	return m
 }
 
 // Cut closes all connections.
@@ -121,10 +134,10 @@ func (p *Proxy) copy(to io.Writer, from io.Reader, answers bool) {
 		if err != nil {
 			return
 		}
-		switch m := p.now(); {
+		switch m := p.next(answers); {
 		case m == Swallow:
 			continue
-		case m == CutAnswers && answers:
+		case answers && (m == CutAnswers || m == CutOneAnswer):
 			return
 		}
 		if _, err := to.Write(buf[:n]); err != nil {

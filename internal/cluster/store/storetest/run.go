@@ -62,6 +62,7 @@ func Run(t *testing.T, b *Bed) {
 	}
 	if b.Address != "" {
 		t.Run("ALostAnswerIsNoConflict", func(t *testing.T) { lostAnswers(t, b) })
+		t.Run("OneLostAnswerIsMadeUpFor", func(t *testing.T) { oneLostAnswer(t, b) })
 		t.Run("AConnectionThatWasCutIsReplaced", func(t *testing.T) { cutWhileIdle(t, b) })
 		t.Run("SilenceEndsWithinTheLimit", func(t *testing.T) { silence(t, b) })
 		t.Run("CloseEndsACall", func(t *testing.T) { closeEndsCall(t, b) })
@@ -314,6 +315,34 @@ func lostAnswers(t *testing.T, b *Bed) {
 	}
 	if happened == 0 && !b.ReadsFirst {
 		t.Error("no write happened whose answer was lost")
+	}
+}
+
+// oneLostAnswer cuts a connection once. A store that tries again within the call finds what
+// its first try wrote, and says so.
+func oneLostAnswer(t *testing.T, b *Bed) {
+	direct, more := open(t, b)
+	p := StartProxy(t, b.Address)
+	s := more(p.Address)
+	revision := write(t, s, "0", "")
+	for i := range 10 {
+		value := fmt.Sprint(i)
+		p.Set(CutOneAnswer)
+		wrote, err := s.Write(t.Context(), []byte(value), revision)
+		p.Set(Pass)
+		switch {
+		case err == nil:
+			read(t, direct, value, wrote)
+		case !b.ReadsFirst:
+			t.Fatalf("a write one of whose answers was lost: %v", err)
+		case !errors.Is(err, store.ErrUnavailable):
+			t.Fatalf("a write one of whose answers was lost is told as %v", err)
+		}
+		r, err := s.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = r.Revision
 	}
 }
 
