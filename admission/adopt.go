@@ -40,11 +40,11 @@ func (p *Port) Adopt(now Instant, states []TicketState) Answer {
 	for _, t := range tickets {
 		c.classify(t) // with a class of its own it stays in that, if there is one of that name
 	}
-	c.resumeHolds(now, tickets)
+	resumeHolds(c, now, tickets)
 	for _, t := range waiters {
 		p.boundAdopted(now, t)
 		if t.state == stateQueued {
-			c.putBack(now, t, &p.out)
+			putBack(c, now, t, &p.out)
 		}
 	}
 	c.dropUnusedModels(&c.rankIndex)

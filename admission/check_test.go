@@ -504,7 +504,7 @@ func checkWaiter(c *Core, t *Ticket) error {
 	if slices.Contains(t.lane.queue.declining, t) != t.declining() {
 		return fmt.Errorf("a waiter declines ranks: %t, and its class does not know", t.declining())
 	}
-	if t.wakeAt != want || t.hasCandidate() != (t.lostAt == never) {
+	if t.wakeAt != want || hasCandidate(t) != (t.lostAt == never) {
 		return fmt.Errorf("a waiter wakes at %d, want %d; paired %t, lost at %d", t.wakeAt, want, t.Target.paired, t.lostAt)
 	}
 	for w := t.Target.waiters.first; w != nil; w = w.next {

@@ -256,7 +256,7 @@ func (q *classQueue) limit(t *Ticket) (kind LimitKind, current, limit int64) {
 		if *l.each > 0 {
 			limit = max(int64(min(*l.each*workers, 1<<60)), 1)
 			if qs := q.closed.queues; qs.share != nil {
-				limit = qs.shareOf(limit, "class "+cl.Name+" "+string(l.kind))
+				limit = shareOf(qs, limit, "class "+cl.Name+" "+string(l.kind))
 			}
 		}
 		if l.current >= limit {

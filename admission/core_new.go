@@ -16,7 +16,7 @@ func NewCore(o Options) *Core {
 	c.chooser = chooser{filter: filter{index: &c.rankIndex, limits: &c.limits}}
 	c.decisions = decisions{queues: &c.queues, limits: &c.limits, slotRanks: &c.ownSlots, healthInt: o.HealthInterval, early: defaultEvidence}
 	c.affinity = affinity{core: c, preview: preview{chooser: &c.chooser}, walk: laneWalk{queues: &c.queues}}
-	c.limits = c.shareLimits(o.Limits)
+	c.limits = shareLimits(&c.queues, o.Limits)
 	c.setReject(o.Reject)
 	c.setClasses(o.Classes)
 	c.setThresholds(c.profiles)

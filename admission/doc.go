@@ -103,6 +103,15 @@
 // blocks on its one rank and no slot. MoveDecode takes the decode side to
 // another rank, past every queue.
 //
+// # Several processes
+//
+// A gate may have a [Remote] decide about its requests. Then its core keeps the ranks, and what
+// this process's own requests hold of them. [Port] drives a core by values and is what decides
+// for several processes: it takes tickets over from others (Adopt), suspends those of a process
+// that does not answer (StepSuspend), keeps ranks from the requests of one process that cannot
+// reach them (StepSetMask), and counts what nobody here has booked ([SetAside]). A process that
+// decides on its own has a share of each bound ([RankShare], [Options].ShareOf).
+//
 // # Cost
 //
 // No step scans the fleet in a way that grows beyond 64-bit words of bitmaps:

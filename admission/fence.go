@@ -13,7 +13,7 @@ func (c *Core) placeFence(now Instant, f *modelGroup) bool {
 		for _, q := range p.classes {
 			for _, l := range q.all.All() {
 				switch due := l.since.Add(c.limits.StarvationGuard); {
-				case l.since == 0, !l.head().hasCandidate(): // who waits for a worker is not overtaken
+				case l.since == 0, !hasCandidate(l.head()): // who waits for a worker is not overtaken
 				case due > now:
 					f.fenceAt = min(f.fenceAt, due)
 				case l.granted == f.grants:

@@ -116,14 +116,14 @@ func (qs *queues) recheckTarget(now Instant, t *Target, pair bool) {
 	t.paired = pair
 	for w := t.waiters.first; w != nil; w = w.next {
 		if w.mask == nil {
-			qs.recheck(now, w, pair)
+			recheck(qs, now, w, pair)
 		}
 	}
 }
 
 // recheck starts or ends the time that a waiter has until there is a candidate for it; it is
 // unservable where there is no such time.
-func (qs *queues) recheck(now Instant, w *Ticket, pair bool) {
+func recheck(qs *queues, now Instant, w *Ticket, pair bool) {
 	switch {
 	case pair:
 		w.lostAt = never

@@ -445,23 +445,23 @@ func (g *Gate) UsesReports(role Role) bool {
 
 // SetLimits changes the bounds; see [Core.SetLimits].
 func (g *Gate) SetLimits(l Limits) {
-	g.configured(StepSetLimits, func(now Instant, out *[]*Ticket) { g.core.SetLimits(now, l, out) })
+	configured(g, StepSetLimits, func(now Instant, out *[]*Ticket) { g.core.SetLimits(now, l, out) })
 }
 
 // SetClasses changes the policy classes, whole; see [Core.SetClasses]. Nil is
 // the one synthetic class.
 func (g *Gate) SetClasses(cs *Classes) {
-	g.configured(StepSetClasses, func(now Instant, out *[]*Ticket) { g.core.SetClasses(now, cs, out) })
+	configured(g, StepSetClasses, func(now Instant, out *[]*Ticket) { g.core.SetClasses(now, cs, out) })
 }
 
 // Reload puts settings in force, in one step; see [Core.Reload].
 func (g *Gate) Reload(s Settings) {
-	g.configured(StepReload, func(now Instant, out *[]*Ticket) { g.core.Reload(now, s, out) })
+	configured(g, StepReload, func(now Instant, out *[]*Ticket) { g.core.Reload(now, s, out) })
 }
 
 // SetRejectThresholds changes the router-wide reject thresholds.
 func (g *Gate) SetRejectThresholds(h RejectThresholds) {
-	g.configured(StepSetReject, func(now Instant, out *[]*Ticket) { g.core.SetRejectThresholds(now, h, out) })
+	configured(g, StepSetReject, func(now Instant, out *[]*Ticket) { g.core.SetRejectThresholds(now, h, out) })
 }
 
 // RejectThresholds returns those in force.

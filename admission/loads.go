@@ -73,4 +73,4 @@ func (p *Port) Stats(now Instant) Stats { return p.core.Stats(now) }
 func (p *Port) Snapshot(now Instant) Stats { return p.core.Snapshot(now) }
 
 // Settings are those in force.
-func (p *Port) Settings() Settings { return p.core.settings() }
+func (p *Port) Settings() Settings { return settingsOf(p.core) }

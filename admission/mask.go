@@ -159,7 +159,7 @@ func (q *classQueue) closeMasked(qs *queues, l *lane) {
 
 // hasCandidate tells whether there was a candidate for t, which waits, at the last fleet
 // event.
-func (t *Ticket) hasCandidate() bool {
+func hasCandidate(t *Ticket) bool {
 	if t.mask != nil {
 		return t.lostAt == never
 	}
@@ -183,7 +183,7 @@ func recheckMasked(c *Core, now Instant) {
 // recheckOne is recheckTarget for one waiter.
 func recheckOne(c *Core, now Instant, t *Ticket, pair bool) {
 	if pair != (t.lostAt == never) || !pair && c.limits.NoWorkerWait <= 0 {
-		c.recheck(now, t, pair)
+		recheck(&c.queues, now, t, pair)
 	}
 }
 

@@ -74,7 +74,7 @@ type FleetChange struct {
 // StepOp is which step of a core is taken.
 type StepOp string
 
-// The steps: the methods of [Core] of that name.
+// The steps: the methods of [Core] of that name, and what only a port does.
 const (
 	StepArrive        StepOp = "arrive" // Ticket and Request
 	StepCancel        StepOp = "cancel"
@@ -88,8 +88,8 @@ const (
 	StepEndDecode     StepOp = "end_decode"
 	StepRelease       StepOp = "release"
 	StepForget        StepOp = "forget"   // Release, and the ticket comes no more
-	StepSuspend       StepOp = "suspend"  // Tickets
-	StepPutBack       StepOp = "put_back" // Tickets
+	StepSuspend       StepOp = "suspend"  // Tickets: waiters block nobody, and nothing ends their waits, until they are put back
+	StepPutBack       StepOp = "put_back" // Tickets, in their place
 	StepSetMask       StepOp = "set_mask" // Exclude are what requests of Origin may not use
 	StepApply         StepOp = "apply"    // Changes
 	StepAdvance       StepOp = "advance"
@@ -240,9 +240,9 @@ func (p *Port) Take(s *Step, a *Answer) {
 	case StepForget:
 		p.forget(s, t)
 	case StepSuspend:
-		c.Suspend(s.Now, p.ticketList(s.Tickets), out)
+		suspend(c, s.Now, p.ticketList(s.Tickets), out)
 	case StepPutBack:
-		c.PutBack(s.Now, p.ticketList(s.Tickets), out)
+		putBackAll(c, s.Now, p.ticketList(s.Tickets), out)
 	case StepSetMask:
 		p.setMask(s)
 	case StepApply:
@@ -577,12 +577,12 @@ func requestOf(t *Ticket) Request {
 		s := t.Instead.specification()
 		r.Instead = &s
 	}
-	r.Predicate = t.predicate()
+	r.Predicate = predicate(t)
 	return r
 }
 
 // predicate is a number of what t may be placed on; see Request.
-func (t *Ticket) predicate() uint64 {
+func predicate(t *Ticket) uint64 {
 	n := t.Target.number
 	if t.Instead == nil && n>>32 == 0 {
 		return n

@@ -331,10 +331,11 @@ func TestAdoptedWaitersAreInTheOrderOfTheirPlaces(t *testing.T) {
 	if x, _ := w.port.Ticket(2); x.Place.Epoch != 5 || x.LimitAt != w.now+10*second || x.Limit != 10*time.Second {
 		t.Errorf("it waits as %+v", x)
 	}
+	w.now += 3 * second
 	// Clocks of members differ: what one has for earlier may have come later.
 	w.port.Adopt(w.now, []TicketState{
 		waiting(10, Place{}, 2*second), waiting(11, Place{}, second),
-		waiting(12, Place{4, 9}, 7*second), waiting(13, Place{4, 8}, 8*second), waiting(14, Place{3, 77}, 9*second),
+		waiting(12, Place{4, 9}, 11*second), waiting(13, Place{4, 8}, 8*second), waiting(14, Place{3, 77}, 9*second),
 		waiting(15, Place{5, 1000}, second),
 	})
 	w.now++
@@ -535,7 +536,7 @@ func TestIdleRankFitsAnythingForItsFirstMemberOnly(t *testing.T) {
 func TestShareOfRanksOfUnknownCapacityAndOfProbes(t *testing.T) {
 	w := shareWorld(t, RankShare{Parts: 3}, RejectThresholds{})
 	c := w.port.core
-	d := c.registered("d", RoleDecode)
+	d := registered(&c.rankIndex, "d", RoleDecode)
 	for _, x := range []struct {
 		share    RankShare
 		running  int64
@@ -558,7 +559,7 @@ func TestReportOfASharedRankTellsNothingOfItsBlocks(t *testing.T) {
 	for parts, want := range map[int]int64{0: 5, 2: 0} {
 		w := shareWorld(t, RankShare{Parts: parts}, RejectThresholds{})
 		w.do(Step{Op: StepApply, Changes: []FleetChange{{Op: SetReport, Rank: ref("d"), Report: RankReport{Requests: 1, KVTokens: 80}}}})
-		if d := w.port.core.registered("d", RoleDecode); d.unbooked != want {
+		if d := registered(&w.port.core.rankIndex, "d", RoleDecode); d.unbooked != want {
 			t.Errorf("%d parts: %d blocks count that were not booked", parts, d.unbooked)
 		}
 	}

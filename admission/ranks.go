@@ -57,7 +57,7 @@ type rankIndex struct {
 // ranked tells whether some ranks of a pool may go before others.
 func (ix *rankIndex) ranked(p *pool) bool { return len(ix.priorities) > 1 || p.warmUp.n > 0 }
 
-func (ix *rankIndex) nextTarget() uint64 {
+func nextTarget(ix *rankIndex) uint64 {
 	ix.targets++
 	return ix.targets
 }
@@ -75,7 +75,7 @@ func (ix *rankIndex) model(name string) *model {
 		m.pools[role] = p
 	}
 	for s := range onPrefillOnly + 1 {
-		m.targets[s] = &Target{model: m, shape: s, free: true, number: ix.nextTarget()}
+		m.targets[s] = &Target{model: m, shape: s, free: true, number: nextTarget(ix)}
 	}
 	ix.models[name] = m
 	at, _ := slices.BinarySearchFunc(ix.modelsByName, name, func(m *model, n string) int { return cmp.Compare(m.name, n) })

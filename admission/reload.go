@@ -24,7 +24,7 @@ func (c *Core) Reload(now Instant, s Settings, out *[]*Ticket) {
 // lowered slot limit closes the gate until holds are under it, and a new queue
 // size binds new arrivals.
 func (c *Core) SetLimits(now Instant, l Limits, out *[]*Ticket) {
-	c.limits = c.shareLimits(l)
+	c.limits = shareLimits(&c.queues, l)
 	for _, f := range c.modelGroups {
 		f.fenceAt = 0
 		if l.StarvationGuard <= 0 && f.fence.owner != nil {

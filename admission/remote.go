@@ -116,7 +116,7 @@ func (g *Gate) SetRemote(r Remote) {
 			ranks = append(ranks, FleetChange{Op: AddRank, Rank: x.ref(), Add: &spec})
 		}
 	}
-	s := g.core.settings()
+	s := settingsOf(g.core)
 	g.mu.Unlock()
 	if len(ranks) > 0 {
 		r.Observe(ranks)
@@ -124,8 +124,8 @@ func (g *Gate) SetRemote(r Remote) {
 	r.Configure(StepReload, s)
 }
 
-// settings are those in force.
-func (c *Core) settings() Settings {
+// settingsOf returns those in force.
+func settingsOf(c *Core) Settings {
 	return Settings{Limits: c.limits, Classes: c.classes, Reject: c.reject}
 }
 
@@ -309,10 +309,10 @@ func (rg *remoteGate) take(t *Ticket, d *RemoteDecision) bool {
 	if (d.Prefill != "") != (target.shape == Disaggregated) && t.Instead != nil {
 		target = t.Instead // a bypass that was decided afresh
 	}
-	decode := c.registered(d.Decode, target.role(DecodeLeg))
+	decode := registered(&c.rankIndex, d.Decode, target.role(DecodeLeg))
 	var prefill *Rank
 	if target.shape == Disaggregated {
-		if prefill = c.registered(d.Prefill, RolePrefill); prefill == nil {
+		if prefill = registered(&c.rankIndex, d.Prefill, RolePrefill); prefill == nil {
 			t.extra.unusable[PrefillLeg] = append(t.extra.unusable[PrefillLeg], RankRef{ID: d.Prefill})
 			return false
 		}
@@ -330,7 +330,7 @@ func (rg *remoteGate) take(t *Ticket, d *RemoteDecision) bool {
 }
 
 // registered returns the rank of that id and role, or nil.
-func (ix *rankIndex) registered(id string, role Role) *Rank {
+func registered(ix *rankIndex, id string, role Role) *Rank {
 	named := ix.named[id]
 	for i := len(named) - 1; i >= 0; i-- {
 		if r := named[i]; r.id == id && r.role == role {

@@ -43,13 +43,13 @@ func (rg *remoteGate) configure(op StepOp, f func(now Instant, out *[]*Ticket)) 
 	var s Settings
 	rg.gate.step(func(now Instant, out *[]*Ticket) {
 		f(now, out)
-		s = rg.gate.core.settings()
+		s = settingsOf(rg.gate.core)
 	})
 	rg.Configure(op, s)
 }
 
 // configured puts settings in force by a step of the core; a Remote is told.
-func (g *Gate) configured(op StepOp, f func(now Instant, out *[]*Ticket)) {
+func configured(g *Gate, op StepOp, f func(now Instant, out *[]*Ticket)) {
 	if g.remote != nil {
 		g.remote.configure(op, f)
 		return
@@ -62,7 +62,7 @@ func (rg *remoteGate) stats() Stats {
 	if s := rg.Stats(); s != nil {
 		return *s
 	}
-	s := rg.gate.local((*Core).Stats)
+	s := local(rg.gate, (*Core).Stats)
 	for i := range s.Ranks {
 		r := &s.Ranks[i]
 		r.PrefillSlots, r.PrefillLegs, r.PendingDecode, r.ActiveDecode = 0, 0, 0, 0
@@ -76,13 +76,13 @@ func (rg *remoteGate) snapshot() Stats {
 	if s := rg.Snapshot(); s != nil {
 		return *s
 	}
-	s := rg.gate.local((*Core).Snapshot)
+	s := local(rg.gate, (*Core).Snapshot)
 	s.Waiting = rg.gate.Waiting()
 	return s
 }
 
 // local describes the core of the gate.
-func (g *Gate) local(describe func(*Core, Instant) Stats) Stats {
+func local(g *Gate, describe func(*Core, Instant) Stats) Stats {
 	now := g.clock.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()

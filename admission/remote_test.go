@@ -126,7 +126,7 @@ func TestRemoteDecidesAndIsToldEachStepOnce(t *testing.T) {
 	if got := f.last(); !reflect.DeepEqual(got, want) {
 		t.Errorf("told\n%v, want\n%v", got, want)
 	}
-	for _, r := range g.local((*Core).Stats).Ranks {
+	for _, r := range local(g, (*Core).Stats).Ranks {
 		if r.Load() != 0 || r.PrefillSlots != 0 || r.PrefillTokens != 0 || r.PendingBlocks != 0 || r.ActiveBlocks != 0 {
 			t.Errorf("left over: %+v", r)
 		}
@@ -274,7 +274,7 @@ func TestRemoteHasHintsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, f := remoteWorld(nil)
 		k := &Ticket{Target: g.Resolve(TargetSpec{Model: "m", Shape: Disaggregated})}
-		k.Matcher = renewing{g.core.registered("p", RolePrefill)}
+		k.Matcher = renewing{registered(&g.core.rankIndex, "p", RolePrefill)}
 		ended := make(chan error)
 		go func() { ended <- g.Acquire(context.Background(), k) }()
 		synctest.Wait()
@@ -333,7 +333,7 @@ func TestRemoteDecisionRacesWithTheContext(t *testing.T) {
 			t.Errorf("ticket %d ended by %v", n+1, ended[n+1])
 		}
 	}
-	for _, r := range g.local((*Core).Stats).Ranks {
+	for _, r := range local(g, (*Core).Stats).Ranks {
 		if r.Load() != 0 || r.PrefillSlots != 0 {
 			t.Errorf("left over: %+v", r)
 		}
@@ -370,8 +370,8 @@ func TestRevokeIsToldOnce(t *testing.T) {
 
 func TestRemoteIsToldOfRanksAndSettings(t *testing.T) {
 	g, f := remoteWorld(nil)
-	p := g.core.registered("p", RolePrefill)
-	g.Apply(Change{Op: SetState, Rank: p, State: RankState{}}, Change{Op: RemoveRank, Rank: g.core.registered("e", RoleDecode)})
+	p := registered(&g.core.rankIndex, "p", RolePrefill)
+	g.Apply(Change{Op: SetState, Rank: p, State: RankState{}}, Change{Op: RemoveRank, Rank: registered(&g.core.rankIndex, "e", RoleDecode)})
 	want := []ChangeOp{AddRank, AddRank, AddRank, SetState, RemoveRank}
 	for i, ch := range f.changes {
 		if ch.Op != want[i] || ch.Rank.ID == "" || ch.Rank.Generation == 0 || (ch.Op == AddRank) != (ch.Add != nil) {

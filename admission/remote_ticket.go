@@ -93,7 +93,7 @@ func (rg *remoteGate) moveDecode(t *Ticket, exclude []*Rank) bool {
 		}
 		rg.gate.mu.Lock()
 		may = t.state == stateGranted && t.holdsDecode && t.extra.attempt == attempt
-		next := c.registered(id, RoleDecode)
+		next := registered(&c.rankIndex, id, RoleDecode)
 		usable := next != nil && t.Target.pairs(t.Prefill, next)
 		if may && usable {
 			c.dropDecode(t)

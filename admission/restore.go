@@ -82,7 +82,7 @@ func (p *Port) restoreTicket(s *TicketState) *Ticket {
 // Resume books on a fresh core what tickets hold that were granted before, and queues
 // those that waited again, in their place. What is held comes first: no waiter takes it.
 func (c *Core) Resume(now Instant, tickets []*Ticket, out *[]*Ticket) {
-	c.resumeHolds(now, tickets)
+	resumeHolds(c, now, tickets)
 	waiters := slices.DeleteFunc(slices.Clone(tickets), func(t *Ticket) bool { return t.state != stateQueued })
 	slices.SortFunc(waiters, (*Ticket).compare)
 	for _, t := range waiters {
@@ -99,7 +99,7 @@ func (c *Core) Resume(now Instant, tickets []*Ticket, out *[]*Ticket) {
 }
 
 // resumeHolds books what tickets hold.
-func (c *Core) resumeHolds(now Instant, tickets []*Ticket) {
+func resumeHolds(c *Core, now Instant, tickets []*Ticket) {
 	c.tick(now)
 	c.restructure(now, &c.rankIndex, false)
 	for _, t := range tickets {

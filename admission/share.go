@@ -56,7 +56,7 @@ func (t *Target) lacksShare() bool {
 }
 
 // shareOf is this gate's share of a bound that is not of a rank.
-func (qs *queues) shareOf(limit int64, bound string) int64 {
+func shareOf(qs *queues, limit int64, bound string) int64 {
 	if qs.share == nil || limit <= 0 {
 		return limit
 	}
@@ -64,13 +64,13 @@ func (qs *queues) shareOf(limit int64, bound string) int64 {
 }
 
 // shareLimits is what this gate has of limits.
-func (qs *queues) shareLimits(l Limits) Limits {
+func shareLimits(qs *queues, l Limits) Limits {
 	if qs.share == nil {
 		return l
 	}
-	l.QueueSize = int(qs.shareOf(int64(l.QueueSize), "queue_size"))
+	l.QueueSize = int(shareOf(qs, int64(l.QueueSize), "queue_size"))
 	if l.MaxWaitingBytes > 0 {
-		l.MaxWaitingBytes = max(qs.shareOf(l.MaxWaitingBytes, "max_waiting_bytes"), 1) // 0 is no bound
+		l.MaxWaitingBytes = max(shareOf(qs, l.MaxWaitingBytes, "max_waiting_bytes"), 1) // 0 is no bound
 	}
 	return l
 }

@@ -221,7 +221,7 @@ func (g *Gate) Snapshot() Stats {
 	if g.remote != nil {
 		return g.remote.snapshot()
 	}
-	return g.local((*Core).Snapshot)
+	return local(g, (*Core).Snapshot)
 }
 
 // Stats describes the gate's state, but for ClassStats.Short and HeldUp.
@@ -229,7 +229,7 @@ func (g *Gate) Stats() Stats {
 	if g.remote != nil {
 		return g.remote.stats()
 	}
-	return g.local((*Core).Stats)
+	return local(g, (*Core).Stats)
 }
 
 // RankStats returns what one rank holds now, whether or not it is still

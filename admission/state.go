@@ -87,7 +87,7 @@ const (
 	StatusQueued  TicketStatus = "queued"
 	StatusGranted TicketStatus = "granted"
 	StatusRefused TicketStatus = "refused"
-	// A suspended one waits as one that is queued, but cannot start; see [Core.Suspend].
+	// A suspended one waits as one that is queued, but cannot start; see StepSuspend.
 	StatusSuspended TicketStatus = "suspended"
 )
 

@@ -2,11 +2,11 @@ package admission
 
 import "slices"
 
-// Suspend takes waiters out of their queues until PutBack: whoever sent them cannot be
+// suspend takes waiters out of their queues until putBackAll: whoever sent them cannot be
 // told that they are granted. They keep their place, and block nobody meanwhile. Their
 // waits go on, but are ended by nobody here: a bound that has passed ends them when they
 // are put back. They count in no bound of a queue.
-func (c *Core) Suspend(now Instant, tickets []*Ticket, out *[]*Ticket) {
+func suspend(c *Core, now Instant, tickets []*Ticket, out *[]*Ticket) {
 	c.tick(now)
 	var left []*modelGroup
 	for _, t := range tickets {
@@ -25,13 +25,13 @@ func (c *Core) Suspend(now Instant, tickets []*Ticket, out *[]*Ticket) {
 	}
 }
 
-// PutBack queues suspended waiters again, in their place, whatever the bounds of queues are.
-func (c *Core) PutBack(now Instant, tickets []*Ticket, out *[]*Ticket) {
+// putBackAll queues suspended waiters again, in their place, whatever the bounds of queues are.
+func putBackAll(c *Core, now Instant, tickets []*Ticket, out *[]*Ticket) {
 	c.tick(now)
 	waiters := slices.DeleteFunc(slices.Clone(tickets), func(t *Ticket) bool { return t.state != stateSuspended })
 	slices.SortFunc(waiters, (*Ticket).compare)
 	for _, t := range waiters {
-		c.putBack(now, t, out)
+		putBack(c, now, t, out)
 	}
 	c.dropUnusedModels(&c.rankIndex)
 	for _, f := range c.modelGroups {
@@ -40,7 +40,7 @@ func (c *Core) PutBack(now Instant, tickets []*Ticket, out *[]*Ticket) {
 }
 
 // putBack queues t, which was suspended or waited at another core, or ends its wait.
-func (c *Core) putBack(now Instant, t *Ticket, out *[]*Ticket) {
+func putBack(c *Core, now Instant, t *Ticket, out *[]*Ticket) {
 	t.state = stateIdle
 	if t.Target.model.dead {
 		c.requeue(now, t)

@@ -246,7 +246,7 @@ func (ix *rankIndex) intern(m *model, s TargetSpec) *Target {
 	key := targetKey{model: m, shape: s.Shape, pins: s.Pins, rest: s.rest()}
 	t := ix.pinned[key]
 	if t == nil {
-		t = &Target{model: m, shape: s.Shape, pins: s.Pins, key: key, spec: s.clone(), topology: s.Topology, number: ix.nextTarget()}
+		t = &Target{model: m, shape: s.Shape, pins: s.Pins, key: key, spec: s.clone(), topology: s.Topology, number: nextTarget(ix)}
 		if t.shape != Disaggregated {
 			t.topology = TopologyAny
 		}
