@@ -18,7 +18,7 @@ func TestWalksNameFunctions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, walks, _ := strings.Cut(string(page), "\n## Six walks\n")
+	_, walks, _ := strings.Cut(string(page), "\n## Seven walks\n")
 	walks, _, _ = strings.Cut(walks, "\n## ")
 	n := 0
 	for line := range strings.Lines(walks) {

@@ -128,7 +128,7 @@ func (k *keeper) view() ClusterView {
 		v.Settings = s.Name
 	}
 	for _, s := range k.order {
-		x := MemberView{Member: s.Member, State: s.stateName(), Holds: s.holds, Waiting: s.waits, Differs: s.differs()}
+		x := MemberView{Member: s.Member, State: s.stateName(), Holds: s.holds, Waiting: s.waits, Differs: v.Settings != "" && s.differs()}
 		if p := k.m.peers[s.Incarnation]; p != nil && p.everHere {
 			x.Heard, x.Round = k.m.now.Sub(p.answered), s.round
 		}

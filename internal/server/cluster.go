@@ -228,6 +228,9 @@ func (q *request) gateStats() (admission.Stats, *gateOfDoc) {
 	of.Whole, of.ViewAgeMS = whole, ms(age)
 	if err != nil {
 		of.Error = text.Line(err.Error())
+		if st.View != nil && st.View.WhyNot != "" {
+			of.Error = st.View.WhyNot
+		}
 		return q.s.opts.Gate.Snapshot(), of
 	}
 	return stats, of

@@ -167,6 +167,17 @@ func TestAdmissionTellsOfTheWholeGate(t *testing.T) {
 	}
 }
 
+// A keeper that collects reports has no gate to tell of yet, and says why.
+func TestAdmissionBeforeTheGateIsOpen(t *testing.T) {
+	c := threeMembers()
+	c.err = errors.New("no keeper is known")
+	c.status.View.Deciding, c.status.View.WhyNot = false, "members have not reported yet"
+	r := startMember(t, c, nil)
+	if d := r.admission(); d.Cluster.Whole || d.Cluster.Error != "members have not reported yet" {
+		t.Errorf("%+v", d.Cluster)
+	}
+}
+
 // A router that is alone has no cluster, and its documents do not speak of one.
 func TestNoCluster(t *testing.T) {
 	r := start(t, nil)
