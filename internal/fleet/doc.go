@@ -120,6 +120,15 @@
 // workers of one model are of one kind (kinds.go): all by HTTP or all by gRPC, and with one
 // tokenizer.
 //
+// # In a cluster
+//
+// The fleet of a member of a cluster (JoinCluster) tells the other members what requests
+// ordered of workers (cluster_orders.go) and what its sources declare (cluster_declared.go),
+// as documents of package cluster, and puts in force what they tell. It tells what came of
+// trying ranks lately (cluster_trials.go), from which the keeper finds out whether a rank
+// fails all members or some, and has the keeper's view for operators (cluster_view.go). Its
+// own checks, breakers and ranks at the gate are as without a cluster.
+//
 // # Locks
 //
 // Lock order: Fleet.mu, then any of the gate's own lock, a breaker's, the quarantine's, the
