@@ -297,7 +297,7 @@ func (n *Node) doStore(op *cluster.StoreOp) cluster.StoreResult {
 	ctx, cancel := context.WithTimeout(n.ctx, store.CallLimit)
 	defer cancel()
 	if op.Write {
-		value, err := json.Marshal(&op.Record)
+		value, err := json.Marshal(&stored{op.Record, n.secrets.mark})
 		if err == nil {
 			r.Revision, err = n.o.Store.Write(ctx, value, op.Revision)
 		}
@@ -316,16 +316,28 @@ func (n *Node) doStore(op *cluster.StoreOp) cluster.StoreResult {
 	if r.Revision = got.Revision; r.Revision == "" {
 		return r
 	}
-	var record cluster.Record
+	var record stored
 	if err := json.Unmarshal(got.Value, &record); err != nil {
 		r.Err = fmt.Errorf("the record of the cluster cannot be read: %w", err)
 	} else if record.Cluster != n.o.Machine.Cluster {
 		r.Err = fmt.Errorf("the record is that of the cluster %.80q", record.Cluster)
+	} else if record.Mark != n.secrets.mark {
+		r.Err = errOtherMark
 	} else {
-		r.Record = &record
+		r.Record = &record.Record
 	}
 	return r
 }
+
+// stored is a record as the store has it. Mark tells with which secret its members talk: who
+// has another one can read the record, but must not stand for keeper because it reaches none
+// of them.
+type stored struct {
+	cluster.Record
+	Mark string `json:"secured_by,omitempty"`
+}
+
+var errOtherMark = errors.New("the record is of members that have another secret, or are secured in another way (--cluster-secret-file, --cluster-tls-cert-file); when these were changed for all members at once, delete the record")
 
 // KeeperOf is the name of the keeper that a record names, as the store keeps it; "" if it
 // names none. A store shows it to people.

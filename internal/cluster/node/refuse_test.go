@@ -143,18 +143,37 @@ func TestAnotherSecret(t *testing.T) {
 		return func(o *Options) { o.Security.Secret = s }
 	}
 	a, b := w.start("a", with(secret)), w.start("b", with(secret))
+	w.keeperOf(a, b)
 	c, d := w.start("c", with(other)), w.start("d", nil)
 	for _, wrong := range []*process{c, d} {
 		if err := send(t, wrong, nil); err == nil { // by its own rules
 			t.Error("a stream without metadata is accepted")
 		}
 	}
-	w.keeperOf(a, b)
-	c.log.says(t, "does not have the secret of this cluster")
-	d.log.says(t, "no connection to a member")
-	eventually(t, "a or b tells of it", func() bool {
-		return strings.Contains(a.log.String()+b.log.String(), "a connection to the cluster's port was refused")
-	})
+	for _, wrong := range []*process{c, d} {
+		eventually(t, "the error of the record", func() bool { return strings.Contains(wrong.Status().StoreError, "another secret") })
+		wrong.log.says(t, "another secret")
+		cc, err := wrong.dial(a.Self().Address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		if _, err := cc.NewStream(ctx, &sendDesc, sendMethod); err == nil {
+			t.Error("a stream is opened")
+		}
+		cancel()
+		cc.Close()
+	}
+	a.log.says(t, "a connection to the cluster's port was refused")
+	// They do not take the office of members that are gone.
+	a.Close()
+	w.keeperOf(b)
+	for _, wrong := range []*process{c, d} {
+		if wrong.Status().Role == cluster.RoleKeeper {
+			t.Error("it is the keeper")
+		}
+	}
+	a = b
 	for _, l := range []*logged{a.log, b.log, c.log, d.log} {
 		if strings.Contains(l.String(), secret) || strings.Contains(l.String(), other) {
 			t.Error("a secret is in a log")

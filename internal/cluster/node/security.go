@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/big"
@@ -42,6 +43,7 @@ var (
 type secrets struct {
 	server func() credentials.TransportCredentials
 	client func(address string) credentials.TransportCredentials
+	mark   string // of the record: members with the same can talk to each other
 }
 
 func (s Security) secrets(cluster string) (secrets, error) {
@@ -98,7 +100,9 @@ func secretCredentials(secret, cluster string) (secrets, error) {
 		},
 		SessionTicketsDisabled: true,
 	}
+	sum := sha256.Sum256(append([]byte("sluice cluster record "), public...))
 	return secrets{
+		mark:   "secret " + hex.EncodeToString(sum[:16]),
 		server: func() credentials.TransportCredentials { return credentials.NewTLS(conf) },
 		client: func(string) credentials.TransportCredentials {
 			c := conf.Clone()
@@ -143,6 +147,7 @@ func (s Security) fileCredentials() (secrets, error) {
 		},
 	}
 	return secrets{
+		mark:   "tls",
 		server: func() credentials.TransportCredentials { return credentials.NewTLS(server) },
 		client: func(address string) credentials.TransportCredentials {
 			cert, pool, err := load()
