@@ -331,11 +331,11 @@ func TestAdoptedWaitersAreInTheOrderOfTheirPlaces(t *testing.T) {
 	if x, _ := w.port.Ticket(2); x.Place.Epoch != 5 || x.LimitAt != w.now+10*second || x.Limit != 10*time.Second {
 		t.Errorf("it waits as %+v", x)
 	}
-	w.now += 3 * second
+	w.now += second / 2
 	// Clocks of members differ: what one has for earlier may have come later.
 	w.port.Adopt(w.now, []TicketState{
 		waiting(10, Place{}, 2*second), waiting(11, Place{}, second),
-		waiting(12, Place{4, 9}, 11*second), waiting(13, Place{4, 8}, 8*second), waiting(14, Place{3, 77}, 9*second),
+		waiting(12, Place{4, 9}, 9*second+9), waiting(13, Place{4, 8}, 8*second), waiting(14, Place{3, 77}, 9*second),
 		waiting(15, Place{5, 1000}, second),
 	})
 	w.now++
