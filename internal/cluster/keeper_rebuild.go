@@ -39,6 +39,10 @@ func (k *keeper) missing() (names []string) {
 func (k *keeper) tellMissing() {
 	if !k.waitsTold && k.m.now-k.began >= admission.Instant(k.m.o.Silent) {
 		k.waitsTold = true
+		if len(k.missing()) == 0 {
+			k.m.event(LevelInfo, "the gate is not open yet: the keeper has found no record of this cluster, and waits in case there are members that it does not know", "at_most", k.m.o.Lease)
+			return
+		}
 		k.m.event(LevelWarn, "the gate waits for the reports of members before it opens", "members", k.missing(), "at_most", k.m.o.Lease)
 	}
 }

@@ -103,6 +103,9 @@ func ageless(v ClusterView) ClusterView {
 	return v
 }
 
+// newToCluster is why a keeper does not decide that found no record of a cluster.
+const newToCluster = "it found no record of this cluster, and waits for a lease in case there are members that it does not know"
+
 // maxClaimViews bounds the claims that are shown.
 const maxClaimViews = 256
 
@@ -120,6 +123,9 @@ func (k *keeper) view() ClusterView {
 		}
 	case OfficeOpening:
 		v.WhyNot = "it waits for the reports of " + strings.Join(k.missing(), ", ")
+		if len(k.missing()) == 0 {
+			v.WhyNot = newToCluster
+		}
 	}
 	if k.standby != nil {
 		v.Standby = k.standby.Name
