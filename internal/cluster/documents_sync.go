@@ -88,6 +88,8 @@ func (d *documents) take(s *docSession, full bool, x *Document) {
 	k := d.byName[x.name()]
 	switch {
 	case k == nil && (d.seen[x.Version.Writer] >= x.Version.Counter || d.floor >= x.Version.Counter):
+		// The peer has it, unless it sent this before it heard of the deletion.
+		s.behind = s.behind || !x.Deleted && d.seen[x.Version.Writer] < x.Version.Counter
 		d.note(x.Version)
 		return // it was deleted since, and that was forgotten here
 	case k != nil && k.Version.Compare(x.Version) >= 0:
