@@ -18,6 +18,8 @@ var (
 	checkerSeeds = flag.Int("checker.seeds", 0, "schedules that the model checker plays; 0: some")
 	checkerFrom  = flag.Uint64("checker.from", 1, "its first seed")
 	checkerSeed  = flag.Uint64("checker.seed", 0, "play this one, and print what happens")
+	checkerOnly  = flag.String("checker.only", "", "only this fault")
+	checkerN     = flag.Int("checker.n", 0, "so many members at the start; 0: by the seed")
 	checkerAll   = flag.Bool("checker.all", false, "go on after a failure, and print all")
 	checkerKind  = flag.Int("checker.kind", -1, "only this kind of schedule")
 )
@@ -217,6 +219,9 @@ func TestChecker(t *testing.T) {
 			continue
 		}
 		t.Run(k.name, func(t *testing.T) {
+			if k.n = *checkerN; *checkerOnly != "" {
+				k.only = []string{*checkerOnly}
+			}
 			if *checkerSeed != 0 {
 				w := play(*checkerSeed, k.scheduled, true)
 				t.Log("\n" + strings.Join(w.trace, "\n"))
@@ -243,3 +248,34 @@ func TestChecker(t *testing.T) {
 const defaultSeeds = 100
 
 var _ = admission.Instant(0)
+
+// Without one of the protocol's parts the checker finds that a limit is exceeded.
+func TestCheckerFindsWhatIsMissing(t *testing.T) {
+	for _, x := range []struct {
+		part string
+		take func(o *Options)
+		only []string
+		n    int
+	}{
+		{"the check of epochs", func(o *Options) { o.withoutEpochs = true }, []string{"freeze between taking and sending"}, 3},
+		{"claims of the lost", func(o *Options) { o.withoutClaims = true }, []string{"cut off"}, 3},
+		{"the standby", func(o *Options) { o.withoutStandby = true }, []string{"cut off"}, 3},
+	} {
+		t.Run(x.part, func(t *testing.T) {
+			const most = 2000
+			s := scheduled{kind: oneAtATime, fallback: FallbackRefuse, change: x.take, only: x.only, n: x.n}
+			w, _ := check(1, most, s)
+			if w == nil {
+				t.Fatalf("%d schedules without it show nothing", most)
+			}
+			if !strings.HasPrefix(w.failure, "I1") {
+				t.Fatalf("seed %d: %s", w.seed, w.failure)
+			}
+			t.Logf("seed %d: %s", w.seed, w.failure)
+			s.change = nil
+			if w := play(w.seed, s, false); w.failure != "" {
+				t.Errorf("with it, too: %s", w.failure)
+			}
+		})
+	}
+}
