@@ -43,6 +43,13 @@ const maxAmount = 1 << 40
 // keep makes a ticket of a member.
 func (k *keeper) keep(s *seat, number uint64) *kept {
 	t := &kept{seat: s, id: TicketID{s.Incarnation, number}}
+	k.number(t)
+	s.tickets[number] = t
+	return t
+}
+
+// number gives a ticket a number in the port.
+func (k *keeper) number(t *kept) {
 	if n := len(k.free); n > 0 {
 		t.number, k.free = k.free[n-1], k.free[:n-1]
 		k.tickets[t.number] = t
@@ -50,8 +57,6 @@ func (k *keeper) keep(s *seat, number uint64) *kept {
 		t.number = uint64(len(k.tickets))
 		k.tickets = append(k.tickets, t)
 	}
-	s.tickets[number] = t
-	return t
 }
 
 // drop ends what a ticket has, and forgets it.
@@ -351,14 +356,19 @@ func (k *keeper) movedAlone(s *seat, it *Item) {
 		return
 	}
 	k.pushed.changed = true
+	// It is booked there before what it held is given back: nobody may get its prefill slot
+	// in between.
+	old := t.number
+	k.number(t)
 	state := k.granted(t, &HoldOf{
 		Ask: t.ask, HoldsPrefill: x.HoldsPrefill, HoldsDecode: true, DecodeActive: x.DecodeActive,
 		Tokens: x.Tokens, Blocks: x.Blocks - t.grown, Class: x.Class,
 	}, x.Prefill, ref)
-	t.grown = 0
-	k.do(admission.Step{Op: admission.StepForget, Ticket: t.number})
-	t.again = true
+	t.grown, t.again = 0, true
 	k.adopt([]admission.TicketState{state})
+	k.tickets[old] = nil
+	k.do(admission.Step{Op: admission.StepForget, Ticket: old})
+	k.free = append(k.free, old)
 	k.pushed.changed = true
 	if x, ok = k.port.Ticket(t.number); ok {
 		k.tellHold(t, &x)
