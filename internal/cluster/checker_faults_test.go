@@ -79,7 +79,7 @@ var faults = []fault{
 		if p := w.victim(); p != nil {
 			d := w.some()
 			p.freezeTake = d
-			return func() { p.freezeTake = 0; w.back(p) }, d + 200*time.Millisecond
+			return func() { p.freezeTake = 0; w.back(p) }, d + w.o.Lease
 		}
 		return nil, 0
 	}},
@@ -159,6 +159,20 @@ var faults = []fault{
 			p.call(func(now admission.Instant) { p.m.HandOver(now) })
 		}
 		return func() {}, 0
+	}},
+	{"hand over while a link is slow", func(w *world) (func(), time.Duration) {
+		d := w.deciding()
+		if len(d) == 0 {
+			return nil, 0
+		}
+		p := d[0]
+		l := w.link(p.host, w.rnd.IntN(mostHosts))
+		l.slow = w.o.Lease * 3 / 4
+		w.after(w.between(0, w.o.Lease/2), func() {
+			w.note("%s hands over", p.name)
+			p.call(func(now admission.Instant) { p.m.HandOver(now) })
+		})
+		return func() { l.slow = 0 }, w.o.Lease
 	}},
 	{"join", func(w *world) (func(), time.Duration) {
 		for host := range mostHosts {

@@ -153,6 +153,9 @@ func (p *process) decided(d Decided) {
 		})
 	}
 	prefill := w.between(10*time.Millisecond, 400*time.Millisecond)
+	if w.long {
+		prefill = w.between(time.Second, 4*time.Second)
+	}
 	decode := prefill + w.between(10*time.Millisecond, 400*time.Millisecond)
 	if w.chance(0.1) { // it fails, and is tried once more or not
 		step(prefill/2, func(now admission.Instant) {
@@ -172,7 +175,10 @@ func (p *process) decided(d Decided) {
 		return
 	}
 	if w.chance(0.05) {
-		step(prefill/2, func(now admission.Instant) { p.m.Move(now, r.number, r.attempt, []string{r.decode}) })
+		step(prefill/2, func(now admission.Instant) {
+			r.movedTo = true // it will not use the one it has
+			p.m.Move(now, r.number, r.attempt, []string{r.decode})
+		})
 	}
 	step(prefill, func(now admission.Instant) {
 		p.release(now, r, admission.StepEndPrefill)

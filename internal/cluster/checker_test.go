@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ var (
 	checkerSeed  = flag.Uint64("checker.seed", 0, "play this one, and print what happens")
 	checkerOnly  = flag.String("checker.only", "", "only this fault")
 	checkerN     = flag.Int("checker.n", 0, "so many members at the start; 0: by the seed")
+	checkerLong  = flag.Bool("checker.long", false, "long requests")
 	checkerAll   = flag.Bool("checker.all", false, "go on after a failure, and print all")
 	checkerKind  = flag.Int("checker.kind", -1, "only this kind of schedule")
 )
@@ -31,6 +33,8 @@ type scheduled struct {
 	change   func(o *Options)
 	// only are the faults that may happen; nil: all.
 	only []string
+	// long: requests are in prefill for longer than a lease, and wait for longer.
+	long bool
 	// n is the number of members at the start; 0: by the seed.
 	n int
 }
@@ -48,6 +52,9 @@ func play(seed uint64, s scheduled, tracing bool) *world {
 		queueTimeout: w.between(time.Second, 4*time.Second), queueSize: 30, calls: int64(w.rnd.IntN(2)) * 4,
 	}
 	w.limits.most = w.limits.slots
+	if w.long = s.long; w.long {
+		w.limits.queueTimeout = 10 * time.Second
+	}
 	w.generation = 1
 	w.o = Options{
 		Cluster: "sluice", Lease: time.Second, Margin: 100 * time.Millisecond, Patience: time.Second, Lost: 4 * time.Second,
@@ -107,13 +114,17 @@ func (w *world) happen(only []string) {
 			w.run(w.now.Add(w.between(0, w.o.Lease)))
 		}
 	}
-	for ended < begun && w.failure == "" {
+	for w.failure == "" && (ended < begun || w.standsStill()) {
 		w.run(w.now.Add(50 * time.Millisecond))
 	}
 	if w.kind == oneAtATime {
 		w.becomesWhole("after a fault")
 		w.run(w.now.Add(w.between(0, w.o.Lease)))
 	}
+}
+
+func (w *world) standsStill() bool {
+	return slices.ContainsFunc(w.procs, func(p *process) bool { return p.alive && p.frozen })
 }
 
 // becomesWhole checks I6: that all have a keeper again in time after the faults are over.
@@ -138,7 +149,7 @@ func (w *world) settle() {
 	for _, p := range w.living() {
 		p.closing = true
 	}
-	w.run(w.now.Add(w.limits.queueTimeout + 3*time.Second))
+	w.run(w.now.Add(w.limits.queueTimeout + 3*time.Second + time.Duration(b2i(w.long))*20*time.Second))
 	if w.failure != "" {
 		return
 	}
@@ -219,7 +230,7 @@ func TestChecker(t *testing.T) {
 			continue
 		}
 		t.Run(k.name, func(t *testing.T) {
-			if k.n = *checkerN; *checkerOnly != "" {
+			if k.n, k.long = *checkerN, *checkerLong; *checkerOnly != "" {
 				k.only = []string{*checkerOnly}
 			}
 			if *checkerSeed != 0 {
@@ -252,19 +263,20 @@ var _ = admission.Instant(0)
 // Without one of the protocol's parts the checker finds that a limit is exceeded.
 func TestCheckerFindsWhatIsMissing(t *testing.T) {
 	for _, x := range []struct {
-		part string
-		take func(o *Options)
-		only []string
-		n    int
+		part     string
+		take     func(o *Options)
+		fallback Fallback
+		only     []string
+		from     uint64
 	}{
-		{"the check of epochs", func(o *Options) { o.withoutEpochs = true }, []string{"freeze between taking and sending"}, 3},
-		{"claims of the lost", func(o *Options) { o.withoutClaims = true }, []string{"cut off"}, 3},
-		{"the standby", func(o *Options) { o.withoutStandby = true }, []string{"cut off"}, 3},
+		{"the check of epochs", func(o *Options) { o.withoutEpochs = true }, FallbackRefuse, []string{"freeze between taking and sending"}, 505},
+		{"claims of the lost", func(o *Options) { o.withoutClaims = true }, FallbackShare, []string{"cut off"}, 50},
+		{"the standby", func(o *Options) { o.withoutStandby = true }, FallbackRefuse, []string{"cut off"}, 1},
 	} {
 		t.Run(x.part, func(t *testing.T) {
-			const most = 2000
-			s := scheduled{kind: oneAtATime, fallback: FallbackRefuse, change: x.take, only: x.only, n: x.n}
-			w, _ := check(1, most, s)
+			const most = 600
+			s := scheduled{kind: oneAtATime, fallback: x.fallback, change: x.take, only: x.only, n: 3, long: true}
+			w, _ := check(x.from, most, s)
 			if w == nil {
 				t.Fatalf("%d schedules without it show nothing", most)
 			}

@@ -32,6 +32,7 @@ type world struct {
 	store simStore
 
 	kind       kind
+	long       bool // requests are in prefill for seconds
 	limits     limits
 	generation uint64 // of the configuration
 	failure    string
@@ -138,7 +139,7 @@ func (p *process) when(t admission.Instant) admission.Instant {
 		return never
 	}
 	t -= p.origin
-	return t - t/1000*admission.Instant(p.fast) + admission.Instant(time.Millisecond)
+	return t/admission.Instant(1000+p.fast)*1000 + admission.Instant(10*time.Microsecond)
 }
 
 // call runs something in the process, now or when it goes on.
@@ -192,7 +193,7 @@ func (p *process) flush() {
 		for _, to := range p.m.Ready(nil) {
 			if e := p.m.Take(p.clock(), to); e != nil {
 				again = true
-				if p.freezeTake > 0 && (len(e.Items) > 0 || w.chance(0.1)) {
+				if p.freezeTake > 0 && (hasGrant(e) || w.chance(0.01)) {
 					// It stands still between taking and sending.
 					d := p.freezeTake
 					p.freezeTake = 0
@@ -467,6 +468,7 @@ func (w *world) freeze(p *process, d time.Duration) {
 			return
 		}
 		w.note("%s goes on", p.name)
+		w.back(p)
 		p.frozen = false
 		held := p.held
 		p.held = nil
