@@ -11,7 +11,7 @@ RACE = $(shell $(GO) list ./... 2>/dev/null | grep -v -e /cmd/ -e /internal/conf
 
 GOLANGCI_VERSION := v2.15.0
 
-.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e chaos e2e-real e2e-real-grpc e2e-kubernetes fuzz docs proto tools clean
+.PHONY: all build test model noraw race lint fmt fmt-check vet bench bench-e2e chaos e2e-real e2e-real-grpc e2e-kubernetes cluster-model fuzz docs proto tools clean
 
 all: build
 
@@ -55,6 +55,11 @@ CHAOS_SEED ?= $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 CHAOS_SECS ?= 120
 chaos:
 	CHAOS_SEED=$(CHAOS_SEED) CHAOS_SECS=$(CHAOS_SECS) $(GO) test ./test/e2e -count=1 -timeout 0 -v -run '^TestChaos$$'
+
+# N schedules of each kind of the model checker of clusters; some are in `make test`.
+N ?= 10000
+cluster-model:
+	$(GO) test -timeout 0 -run 'TestChecker$$' ./internal/cluster -v -args -checker.seeds=$(N)
 
 race:
 	$(GO) test -race -timeout 20m ./...

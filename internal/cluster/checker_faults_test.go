@@ -83,6 +83,23 @@ var faults = []fault{
 		}
 		return nil, 0
 	}},
+	{"freeze the keeper with many grants in hand", func(w *world) (func(), time.Duration) {
+		d := w.deciding()
+		if len(d) == 0 {
+			return nil, 0
+		}
+		k := d[0]
+		k.freezeTake = w.between(w.o.Lease, 4*w.o.Lease)
+		w.generation++ // a higher limit starts several waiters at once
+		w.limits.slots++
+		w.limits.most = max(w.limits.most, w.limits.slots)
+		s, g := w.limits.settings(), w.generation
+		w.note("%d slots a rank from now on", w.limits.slots)
+		for _, p := range w.living() {
+			p.call(func(now admission.Instant) { p.m.Configure(now, g, s) })
+		}
+		return func() { k.freezeTake = 0 }, k.freezeTake + w.o.Lease
+	}},
 	{"crash", func(w *world) (func(), time.Duration) {
 		p := w.victim()
 		if p == nil || len(w.living()) == 1 && w.chance(0.8) {
