@@ -70,6 +70,8 @@ type Decided struct {
 	Granted         bool
 	Prefill, Decode string // rank ids, "" where there is none
 	Grant           Grant
+	Place           Place // of one that was queued by the keeper
+	Alone           bool  // it was decided without a keeper
 	Refusal         *admission.Refusal
 }
 

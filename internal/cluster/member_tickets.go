@@ -303,6 +303,7 @@ func (b *member) decided(it *Item) bool {
 
 // granted tells the caller of t that it may start.
 func (b *member) granted(t *ticket, prefill, decode string, g Grant) {
+	place := t.place
 	b.endWait(t)
 	t.state, t.waited = granted, g.Waited
 	t.grant = ticketGrant{
@@ -311,6 +312,7 @@ func (b *member) granted(t *ticket, prefill, decode string, g Grant) {
 	}
 	b.m.out.Decided = append(b.m.out.Decided, Decided{
 		Number: t.number, Attempt: t.attempt, Granted: true, Prefill: prefill, Decode: decode, Grant: g,
+		Place: place, Alone: b.alone.on,
 	})
 }
 

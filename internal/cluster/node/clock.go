@@ -21,6 +21,7 @@ type Clock struct {
 	origin time.Time
 	boot   func() (time.Duration, bool) // time since the machine started, suspends included
 	now    func() (monotonic time.Duration, wall int64)
+	since  time.Duration // boot at the origin
 
 	asleep atomic.Int64 // time in suspends since origin
 	gap    atomic.Int64 // wall less monotonic, when boot was asked last
@@ -44,6 +45,7 @@ func (c *Clock) start() {
 	m, wall := c.now()
 	c.gap.Store(wall - int64(m))
 	c.base, c.known = c.ahead()
+	c.since = c.base
 }
 
 // moved is how far the time of day may move against the clock of the process before the
@@ -97,6 +99,10 @@ func (c *Clock) ahead() (ahead time.Duration, ok bool) {
 	}
 	return ahead, true
 }
+
+// SinceBoot is the time from the start of the machine to t, suspends included, where the
+// system tells: the same for all processes.
+func (c *Clock) SinceBoot(t admission.Instant) time.Duration { return c.since + time.Duration(t) }
 
 // AfterFunc is time.AfterFunc: timers do not run while the machine is suspended, and are
 // late by that.

@@ -52,6 +52,7 @@ type Node struct {
 	self     cluster.Member
 	clock    *Clock
 	log      *slog.Logger
+	traces   bool // at debug level
 	secrets  secrets
 	listener net.Listener
 	server   *grpc.Server
@@ -104,7 +105,7 @@ func New(o Options) (*Node, error) {
 		return nil, fmt.Errorf("--cluster-listen: %w", err)
 	}
 	n := &Node{
-		o: o, clock: o.Clock, log: o.Log, secrets: sec, listener: l, armedAt: never,
+		o: o, clock: o.Clock, log: o.Log, traces: o.Log.Enabled(context.Background(), slog.LevelDebug), secrets: sec, listener: l, armedAt: never,
 		storeOps: make(chan cluster.StoreOp, 1), reported: make(chan struct{}, 1),
 		senders: map[cluster.Incarnation]*sender{}, streams: map[cluster.Incarnation]uint64{}, moves: map[moveKey]chan cluster.Moved{},
 	}
@@ -271,6 +272,9 @@ func (n *Node) decideLocked(decided []cluster.Decided) (again bool) {
 			Granted: d.Granted, Prefill: d.Prefill, Decode: d.Decode, Refusal: d.Refusal,
 			Class: d.Grant.Class, Queued: d.Grant.Queued, Waited: d.Grant.Waited, Lacked: d.Grant.Lacked, Choice: d.Grant.Choice,
 		})
+		if taken {
+			n.traceDecided(n.clock.Now(), d)
+		}
 		if !taken && d.Granted {
 			n.m.Step(n.clock.Now(), d.Number, d.Attempt, admission.StepRelease, 0)
 			again = true

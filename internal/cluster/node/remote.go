@@ -18,13 +18,18 @@ func (n *Node) Arrive(number uint64, attempt uint32, r *admission.Request) {
 		n.o.Gate.Decide(number, attempt, &admission.RemoteDecision{}) // for want of a refusal: the gate is unavailable
 		return
 	}
-	n.m.Arrive(n.clock.Now(), number, attempt, r)
+	now := n.clock.Now()
+	n.traceArrival(now, number, attempt)
+	n.m.Arrive(now, number, attempt, r)
 	n.handOnLocked()
 }
 
 // Step implements admission.Remote.
 func (n *Node) Step(number uint64, attempt uint32, op admission.StepOp, amount int64) {
-	n.step(func(now admission.Instant) { n.m.Step(now, number, attempt, op, amount) })
+	n.step(func(now admission.Instant) {
+		n.traceStep(now, number, attempt, op)
+		n.m.Step(now, number, attempt, op, amount)
+	})
 }
 
 type moveKey struct {
