@@ -720,3 +720,19 @@ func TestMaskedHeadBlocksNobodyOfItsOrigin(t *testing.T) {
 	w.expectArrival(3, aggregated, "[3:g]")
 	w.empty()
 }
+
+// What another process tells may contradict itself: a waiter holds nothing, and who is idle
+// does not either.
+func TestAdoptedNonsenseBooksNothing(t *testing.T) {
+	w := newPortWorld(t, oneSlot, prefillRank("p"), decodeRank("d"))
+	queued, idle, alone := held(1, "p", "d"), held(2, "p", "d"), held(3, "p", "d")
+	queued.Status, idle.Status = StatusQueued, "nonsense"
+	alone.Prefill, alone.Decode = nil, nil
+	queued.QueuedAt, queued.Arrival = 5*second, 9*second // later than now
+	w.expect(w.port.Adopt(w.now, []TicketState{idle, alone, queued}), "1:p,d")
+	l, _ := w.port.Load(ref("p"))
+	if d, _ := w.port.Load(ref("d")); l.Slots != 1 || d.Pending != 1 {
+		t.Errorf("booked %+v and %+v", l, d)
+	}
+	w.empty()
+}

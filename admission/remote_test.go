@@ -196,6 +196,14 @@ func TestGrantOfAnUnknownRankComesAgainWithoutIt(t *testing.T) {
 	if !last.Retry || !reflect.DeepEqual(last.Exclude[DecodeLeg], []RankRef{{ID: "gone"}, {ID: "p"}}) || f.requests[0].Retry {
 		t.Errorf("came again as %+v", last)
 	}
+	k.Release()
+	f.decide = func(number uint64, attempt uint32) { g.Decide(number, attempt, &pd) }
+	if err := g.Acquire(context.Background(), k); err != nil {
+		t.Fatal(err)
+	}
+	if r := f.requests[len(f.requests)-1]; len(r.Exclude[DecodeLeg]) > 0 || r.Retry {
+		t.Errorf("the next attempt came as %+v", r)
+	}
 	k.Close()
 
 	f.decide = func(number uint64, attempt uint32) {
