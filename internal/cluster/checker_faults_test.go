@@ -296,7 +296,7 @@ func (w *world) isAway(all ...*process) {
 
 // back notes that a process is there again. What it did before is forgiven for a while.
 func (w *world) back(p *process) {
-	if p == nil {
+	if p == nil || p.frozen {
 		return
 	}
 	for _, r := range p.requests {

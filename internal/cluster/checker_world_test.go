@@ -468,8 +468,8 @@ func (w *world) freeze(p *process, d time.Duration) {
 			return
 		}
 		w.note("%s goes on", p.name)
-		w.back(p)
 		p.frozen = false
+		w.back(p)
 		held := p.held
 		p.held = nil
 		for _, do := range held {
