@@ -186,8 +186,8 @@ func (e *election) hello(p *peer, c *Control) {
 		return
 	}
 	p.refused = ""
-	if e.m.keeper == nil {
-		return
+	if e.m.keeper == nil || !p.everHere || p.quiet(e.m.now) > admission.Instant(e.m.o.Silent) {
+		return // one that does not hear this member could not be granted anything; it asks again
 	}
 	for _, q := range e.wanted() {
 		if q.Incarnation != x.Incarnation && (x.Versions.Max < q.Versions.Min || q.Versions.Max < x.Versions.Min) {
