@@ -41,8 +41,8 @@ type scheduled struct {
 	n int
 }
 
-// play plays one schedule.
-func play(seed uint64, s scheduled, tracing bool) *world {
+// newWorld is a world in which nothing runs yet.
+func newWorld(seed uint64, s scheduled, tracing bool) *world {
 	w := &world{
 		seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), kind: s.kind, tracing: tracing,
 		byInc: map[Incarnation]*process{}, links: map[[2]int]*link{},
@@ -69,6 +69,12 @@ func play(seed uint64, s scheduled, tracing bool) *world {
 	if s.change != nil {
 		s.change(&w.o)
 	}
+	return w
+}
+
+// play plays one schedule.
+func play(seed uint64, s scheduled, tracing bool) *world {
+	w := newWorld(seed, s, tracing)
 	w.rough = s.kind == anything && w.chance(0.5)
 	n := s.n
 	if n == 0 {

@@ -246,6 +246,9 @@ func (w *world) link(from, to int) *link {
 
 func (w *world) send(p *process, e *Envelope) {
 	to := w.byInc[e.To]
+	if to != nil && !to.alive && to.host == p.host {
+		w.after(time.Millisecond, func() { p.call(func(now admission.Instant) { p.m.LeadsHere(now, to.inc) }) })
+	}
 	if to == nil || !to.alive {
 		return
 	}

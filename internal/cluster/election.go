@@ -19,8 +19,10 @@ import (
 // lease later, less the margin, it decides nothing. Until that time the new gate opens only
 // when everybody has promised itself to it, the old keeper included. Who is new to the
 // cluster, or made the record because there was none, cannot know what it does not see:
-// its gate opens a lease after its office began in any case, and by then a living keeper
-// that reaches the store has written its record anew.
+// its gate opens a lease after its office began, and by then a living keeper that reaches
+// the store has written its record anew. It opens earlier where that has been waited for
+// already (notRenewed) and all that the record listed are proven to have ended: all routers
+// were restarted.
 type election struct {
 	m *Machine
 	// promised is the epoch whose keeper this member obeys; its own while it is the keeper.
@@ -38,6 +40,7 @@ type election struct {
 	since   admission.Instant // it began
 	wrote   admission.Instant // when the last successful writing of its record began; negative: none
 	opensAt admission.Instant // not before: this member was new to the cluster
+	before  []Member          // unless all these have ended: who was listed then; nil: whoever it was
 	hadList []Member          // the list that the store has, as far as is known
 	tried   []Member          // of lists whose writing may have happened
 	half    admission.Instant // since when half the list does not answer, or never
@@ -66,6 +69,7 @@ func (e *election) tick() {
 			e.consider()
 		}
 		e.greet()
+		e.endFormer()
 		e.dropQuiet()
 	}
 	e.access()
@@ -134,8 +138,12 @@ func (e *election) takeOffice(r *Record, wrote admission.Instant, soft []byte) {
 	e.promised, e.promisedAt, e.since = r.Epoch, m.now, m.now
 	e.highest = max(e.highest, r.Epoch.Number)
 	e.wrote, e.half, e.opensAt = wrote, never, m.now
+	e.before = nil
 	if e.stand.newcomer && e.stand.epoch == r.Epoch {
 		e.opensAt = m.now.Add(m.o.Lease)
+		if e.stand.settled {
+			e.before = r.Members
+		}
 	}
 	e.stand.since, e.stand.now = never, false
 	e.hadList, e.tried, e.handTo, e.handed = r.Members, nil, 0, handed{}
@@ -150,6 +158,20 @@ func (e *election) takeOffice(r *Record, wrote admission.Instant, soft []byte) {
 	e.roster.greeted = m.now.Add(-m.o.Beat) // they are summoned at once
 	m.event(LevelInfo, "cluster: keeper now", "epoch", r.Epoch, "members", names(r.Members))
 	m.becomeKeeper(r.Epoch, r.Members, soft)
+}
+
+// mayOpen tells whether the gate of this keeper may open, as far as keepers are concerned
+// that it may not know of.
+func (e *election) mayOpen() bool {
+	if e.m.now >= e.opensAt {
+		return true
+	}
+	for _, x := range e.before {
+		if x.Incarnation != e.m.o.Self.Incarnation && !e.hasEnded(x.Incarnation) {
+			return false
+		}
+	}
+	return e.before != nil
 }
 
 // promise makes this member obey a higher epoch than before.

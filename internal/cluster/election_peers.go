@@ -233,6 +233,27 @@ func (e *election) nameIsFree(p *peer) bool {
 	return true
 }
 
+// leadsHere notes that a call for a member reached this process at its own address.
+func (e *election) leadsHere(x Incarnation) (former bool) {
+	p := e.m.peers[x]
+	if p == nil || p.Name != e.m.o.Self.Name || p.Address != e.m.o.Self.Address {
+		return false
+	}
+	p.former = true
+	return true
+}
+
+// endFormer marks as ended who had the name of this process before: this one listens at its
+// address, it answers nothing there, and if it was the keeper it renews no record. The last
+// keeps routers apart that were given one name by mistake.
+func (e *election) endFormer() {
+	for _, p := range slices.Clone(e.m.order) {
+		if p.former && !p.everHere && p.quiet(e.m.now) > admission.Instant(e.m.o.Silent) && (e.m.keeper != nil || e.notRenewed()) {
+			e.markEnded(p.Incarnation, "this process was started in its place")
+		}
+	}
+}
+
 // wasRejected notes why another does not take this process.
 func (e *election) wasRejected(p *peer, c *Control) {
 	if p.rejects == c.Reason {

@@ -14,9 +14,10 @@ type standing struct {
 	after  time.Duration // it stands, since then
 	now    bool          // without waiting: another's refusal asks for a higher number
 	// epoch is the one for which it stood last; newcomer: it was not listed then, or there
-	// was no record.
+	// was no record; settled: there was one, which nobody who reaches the store renewed.
 	epoch    Epoch
 	newcomer bool
+	settled  bool
 }
 
 func (s *standing) due(now admission.Instant) bool {
@@ -51,6 +52,8 @@ func (e *election) consider() {
 	switch {
 	case s.now || e.m.member.isStandby() || e.store.record == nil:
 		s.after, s.jitter = 0, 0
+	case !e.anyListedAnswers() && nameOf(e.store.record.Members, e.store.record.Epoch.Keeper) == e.m.o.Self.Name:
+		s.after, s.jitter = 0, 0 // nobody else has that name
 	case e.isListed() || !e.anyListedAnswers():
 		s.after = o.Lease / 5
 	default:
@@ -105,7 +108,7 @@ func (e *election) standNow() {
 	}
 	r := e.store.record
 	epoch := Epoch{Number: max(e.highest, e.promised.Number) + 1, Keeper: e.m.o.Self.Incarnation}
-	e.stand.epoch, e.stand.newcomer = epoch, !e.isListed()
+	e.stand.epoch, e.stand.newcomer, e.stand.settled = epoch, !e.isListed(), r != nil && e.notRenewed()
 	list := e.roster.members
 	if r != nil {
 		// A record that is older than what is known of lists may lack some, and have others.

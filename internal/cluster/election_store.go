@@ -251,6 +251,12 @@ func (s *storeState) expired(lease time.Duration) bool {
 	return s.known && s.unchanged-s.changed >= admission.Instant(lease)
 }
 
+// notRenewed tells that a keeper which lives and reaches the store would have written the
+// record meanwhile.
+func (e *election) notRenewed() bool {
+	return e.store.expired(min(2*e.m.o.WriteStore, e.m.o.Lease))
+}
+
 // wroteRecord goes on after a successful write.
 func (e *election) wroteRecord(op *StoreOp) {
 	r, self := &op.Record, e.m.o.Self.Incarnation

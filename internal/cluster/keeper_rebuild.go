@@ -13,7 +13,7 @@ import (
 
 // complete tells whether the gate may open: every member has reported, or is lost.
 func (k *keeper) complete() bool {
-	if k.m.now < k.m.election.opensAt {
+	if !k.m.election.mayOpen() {
 		return false // it was new to the cluster, and may not know of another
 	}
 	for _, s := range k.order {

@@ -61,6 +61,7 @@ type peer struct {
 	refused  string // why it is no member
 	rejects  string // why it does not take this process
 	greeted  admission.Instant
+	former   bool // it had the name of this process, and what listens at its address is this one
 
 	// Of the session. session is the one that the member side opened.
 	session        uint64

@@ -462,6 +462,14 @@ func (m *Machine) Ended(now admission.Instant, name string) error {
 	return m.election.endedByName(name)
 }
 
+// LeadsHere tells that a call for a member was answered by this process, at its own address,
+// and returns whether that member is who had its name before.
+func (m *Machine) LeadsHere(now admission.Instant, of Incarnation) (former bool) {
+	m.at(now)
+	defer m.settle()
+	return m.election.leadsHere(of)
+}
+
 // Version is the version of the protocol that the gate speaks: the newest that all its
 // members do.
 func (m *Machine) Version() uint32 { return m.election.version() }

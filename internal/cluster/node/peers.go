@@ -122,6 +122,9 @@ func (s *sender) tell(err error) {
 	if st, ok := status.FromError(err); ok {
 		text = st.Message()
 	}
+	if status.Code(err) == codes.NotFound && s.to.Name == s.n.self.Name && s.to.Address == s.n.self.Address {
+		return // it is who had this process' name before
+	}
 	if status.Code(err) == codes.FailedPrecondition {
 		why = text // texts of connections that fail differ in ports
 	}

@@ -130,16 +130,29 @@ func (n *Node) admit(ctx context.Context) (hello, error) {
 		case h.Versions.Max < n.self.Versions.Min || n.self.Versions.Max < h.Versions.Min:
 			err = status.Errorf(codes.FailedPrecondition, "%s speaks the versions %d to %d of the protocol of clusters, and %.80q %d to %d: a version that both speak is missing, upgrade one release at a time",
 				n.self.Name, n.self.Versions.Min, n.self.Versions.Max, h.Name, h.Versions.Min, h.Versions.Max)
+		case h.From == n.self.Incarnation && n.leadsHere(h.To):
+			err = anotherStart(n.self.Incarnation)
 		case h.From == n.self.Incarnation:
 			err = status.Errorf(codes.FailedPrecondition, "%s is reached at an address that is to be another member's: --cluster-advertise of both must differ", n.self.Name)
 		case h.To != n.self.Incarnation:
-			err = status.Errorf(codes.NotFound, "another start of a member is at this address: %s", n.self.Incarnation)
+			err = anotherStart(n.self.Incarnation)
 		}
 	}
 	if err != nil && status.Code(err) != codes.NotFound && n.once.first(h.Name+err.Error()) {
 		n.log.Warn("another process cannot be a member of this cluster", "name", fmt.Sprintf("%.80s", h.Name), "error", status.Convert(err).Message())
 	}
 	return h, err
+}
+
+func anotherStart(x cluster.Incarnation) error {
+	return status.Errorf(codes.NotFound, "another start of a member is at this address: %s", x)
+}
+
+// leadsHere tells whether a member, for which this process called itself, had its name
+// before.
+func (n *Node) leadsHere(of cluster.Incarnation) (former bool) {
+	n.step(func(now admission.Instant) { former = n.m.LeadsHere(now, of) })
+	return former
 }
 
 // receive reads the envelopes of one peer, until it opens another stream.
