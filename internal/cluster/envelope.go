@@ -39,11 +39,11 @@ type Envelope struct {
 type Office uint8
 
 const (
-	// OfficeNone: it is not the keeper, or was confirmed by nobody for too long.
+	// OfficeNone is that it is not the keeper, or was confirmed by nobody for too long.
 	OfficeNone Office = iota
-	// OfficeOpening: it is, and collects what members report.
+	// OfficeOpening is that it is, and collects what members report.
 	OfficeOpening
-	// OfficeDeciding: it grants and refuses.
+	// OfficeDeciding is that it grants and refuses.
 	OfficeDeciding
 )
 
@@ -76,9 +76,9 @@ const (
 	ControlRefused
 	// ControlHandover makes the receiver the keeper of Epoch, which the store has.
 	ControlHandover
-	// ControlGoodbye: the sender ends, or has nothing any more.
+	// ControlGoodbye tells that the sender ends, or has nothing any more.
 	ControlGoodbye
-	// ControlReject: the receiver may not be a member, for the reason.
+	// ControlReject tells that the receiver may not be a member, for the reason.
 	ControlReject
 	// ControlResync asks a member for a new session, because an envelope is missing.
 	ControlResync

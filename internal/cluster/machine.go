@@ -418,7 +418,7 @@ func (m *Machine) Configure(now admission.Instant, generation uint64, s admissio
 	m.runLoop()
 }
 
-// StopArrivals, and then DrainWithin, are what they are of a gate, for local tickets.
+// StopArrivals refuses what arrives here from now on.
 func (m *Machine) StopArrivals(now admission.Instant) {
 	m.at(now)
 	m.member.stopArrivals()
