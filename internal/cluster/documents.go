@@ -168,19 +168,22 @@ func (d *documents) declare(all []Document) {
 
 // write gives x a new version and keeps it.
 func (d *documents) write(x Document) {
-	self := d.m.o.Self.Incarnation
-	counter := max(d.highest+1, x.Version.Counter, firstCounter)
-	if x.Restored && d.restored+1 > d.seen[self] && d.restored+1 < firstCounter {
+	v := Version{max(d.highest+1, x.Version.Counter, firstCounter), d.m.o.Self.Incarnation}
+	if x.Restored && d.restored+1 < firstCounter {
 		d.restored++
-		counter = d.restored
+		v = Version{d.restored, restorer(v.Writer)}
 	}
-	x.Version, x.Restored = Version{counter, self}, false
+	x.Version, x.Restored = v, false
 	if old := d.byName[x.name()]; old != nil && old.Version.Compare(x.Version) >= 0 {
 		d.tell(old) // what is known already counts
 		return
 	}
 	d.keep(x)
 }
+
+// restorer is the writer of what a member read from files. Its versions are low, so they
+// cannot be among those of the member, which grow.
+func restorer(x Incarnation) Incarnation { return ^x }
 
 // keep puts x in force.
 func (d *documents) keep(x Document) *document {

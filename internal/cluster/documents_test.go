@@ -232,7 +232,8 @@ func TestWhatWasDeletedDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// What a member reads from its file when it starts counts where nobody knows better.
+// What a member reads from its file when it starts counts where nobody knows better, though
+// the member has declared other workers before.
 func TestWhatIsRestoredFromAFileIsOlderThanAllElse(t *testing.T) {
 	x := newDocNet(2)
 	x.nodes[0].declare(byHand("a", "1"))
@@ -240,12 +241,13 @@ func TestWhatIsRestoredFromAFileIsOlderThanAllElse(t *testing.T) {
 	x.nodes[0].declare(byHand("gone", ""))
 	x.want(t, "a@=1")
 	x.start(1)
+	x.nodes[1].declare(declaredBy("file", "c", "1"))
 	for _, d := range []Document{byHand("a", "0"), byHand("b", "0"), byHand("gone", "0")} {
 		d.Restored = true
 		x.nodes[1].declare(d)
 	}
 	x.elect(0)
-	x.want(t, "a@=1 b@=0")
+	x.want(t, "a@=1 b@=0 c@filem1=1")
 	if told := x.nodes[1].told; told[docName{key: "a"}] != "1" || len(told) != 2 {
 		t.Errorf("the fleet that restored was told %v", told)
 	}

@@ -146,6 +146,9 @@ func (m *gateMember) stop() {
 	}
 }
 
+// die ends a member without a word.
+func (m *gateMember) die() { m.over = true; m.kill() }
+
 // remove leaves a member out that has ended.
 func (g *gateMembers) remove(m *gateMember) {
 	g.list = slices.DeleteFunc(g.list, func(x *gateMember) bool { return x == m })
@@ -164,7 +167,19 @@ func (m *gateMember) cluster() (d memberView) {
 // joined waits until all members agree that each of them answers and who decides.
 func (g *gateMembers) joined() { g.t.Helper(); g.joinedAs(func(memberView) string { return "" }) }
 
+// joinedAs waits until more is content, too.
 func (g *gateMembers) joinedAs(more func(memberView) string) {
+	g.t.Helper()
+	g.joinedOf(len(g.list), more)
+}
+
+// joinedWithout is joined for those that are left; others may be known as lost.
+func (g *gateMembers) joinedWithout() {
+	g.t.Helper()
+	g.joinedOf(1000, func(memberView) string { return "" })
+}
+
+func (g *gateMembers) joinedOf(most int, more func(memberView) string) {
 	g.t.Helper()
 	eventually(g.t, "the members are one gate", func() string {
 		keeper := ""
@@ -179,7 +194,7 @@ func (g *gateMembers) joinedAs(more func(memberView) string) {
 			if keeper == "" {
 				keeper = d.Keeper
 			}
-			if !d.Deciding || d.ViewAge == nil || answering != len(g.list) || len(d.Members) != len(g.list) || d.Keeper != keeper || d.Fallback != "" {
+			if !d.Deciding || d.ViewAge == nil || answering != len(g.list) || len(d.Members) > most || d.Keeper != keeper || d.Fallback != "" {
 				return fmt.Sprintf("%s says %+v", m.name, d)
 			}
 			if s := more(d); s != "" {
