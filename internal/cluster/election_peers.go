@@ -16,7 +16,8 @@ type roster struct {
 	// ended are proven to have ended, the latest last, so many at most.
 	ended   []Incarnation
 	isEnded map[Incarnation]bool
-	full    bool // an event told that there are too many members
+	full    bool   // an event told that there are too many members
+	version uint32 // of the protocol, as agreeVersion found it last
 	greeted admission.Instant
 }
 
@@ -311,6 +312,7 @@ func (e *election) greet() {
 		return
 	}
 	e.roster.greeted = now
+	e.agreeVersion()
 	listed := e.isListed()
 	k := e.m.keeper
 	var proven []Member
@@ -373,11 +375,22 @@ func (e *election) leave() {
 	e.left = true
 }
 
-// version is the version of the protocol that all listed members speak.
-func (e *election) version() uint32 {
-	v := e.m.o.Self.Versions.Max
-	for _, x := range e.listed() {
-		v = min(v, x.Versions.Max)
+// agreeVersion finds the version of the protocol that all listed members speak, which is the
+// one that the gate speaks: the oldest for a member that is not listed yet.
+func (e *election) agreeVersion() {
+	own := e.m.o.Self.Versions
+	v := own.Min
+	if e.isListed() {
+		v = own.Max
+		for _, x := range e.listed() {
+			v = min(v, x.Versions.Max)
+		}
 	}
-	return max(v, e.m.o.Self.Versions.Min)
+	if v = max(v, own.Min); v == e.roster.version {
+		return
+	}
+	if e.roster.version != 0 && own.Min != own.Max {
+		e.m.event(LevelInfo, "cluster: the version of the protocol that is spoken has changed", "version", v, "before", e.roster.version)
+	}
+	e.roster.version = v
 }

@@ -272,6 +272,7 @@ func (m *Machine) Take(now admission.Instant, to Incarnation) *Envelope {
 		}
 	}
 	e.Seq = p.seqOut
+	m.sayNewer(p, e)
 	return e
 }
 
@@ -469,10 +470,6 @@ func (m *Machine) LeadsHere(now admission.Instant, of Incarnation) (former bool)
 	defer m.settle()
 	return m.election.leadsHere(of)
 }
-
-// Version is the version of the protocol that the gate speaks: the newest that all its
-// members do.
-func (m *Machine) Version() uint32 { return m.election.version() }
 
 // toKeeper sends an item to the keeper of the promised epoch.
 func (m *Machine) toKeeper(it Item) {

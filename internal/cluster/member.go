@@ -45,6 +45,7 @@ type member struct {
 	shared  Shares
 	view    *ClusterView
 	viewAt  admission.Instant
+	differs bool // the own configuration is not in force, as the log says
 	drained drained
 }
 

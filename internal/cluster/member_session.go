@@ -129,6 +129,7 @@ func (b *member) take(from Incarnation, it *Item) bool {
 	case ItemStatus:
 		if x, _ := it.Body.(*ClusterView); x != nil {
 			b.view, b.viewAt = x, b.m.now
+			b.tellDiffers()
 		}
 	case ItemDocuments:
 		if x, _ := it.Body.(*Documents); x != nil {

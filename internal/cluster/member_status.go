@@ -76,3 +76,22 @@ func (b *member) shares(most int) (all []ShareView) {
 	}
 	return all
 }
+
+// tellDiffers tells once that the own configuration is not the one in force, and that it is
+// again. A keeper tells of itself with the others.
+func (b *member) tellDiffers() {
+	if b.m.keeper != nil {
+		return
+	}
+	for i := range b.view.Members {
+		x := &b.view.Members[i]
+		if x.Incarnation != b.m.o.Self.Incarnation || x.Differs == b.differs {
+			continue
+		}
+		if b.differs = x.Differs; x.Differs {
+			b.m.event(LevelWarn, "the configuration of this router is not the one in force in the cluster", "in_force", b.view.Settings, "generation", x.Generation)
+		} else {
+			b.m.event(LevelInfo, "the configuration of this router is the one in force in the cluster again", "generation", x.Generation)
+		}
+	}
+}

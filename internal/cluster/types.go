@@ -33,12 +33,6 @@ type Versions struct {
 	Max uint32 `json:"max"`
 }
 
-// ProtocolVersion is the newest version that this build speaks, ProtocolMin the oldest.
-const (
-	ProtocolVersion = 1
-	ProtocolMin     = 1
-)
-
 // Epoch is the time in office of one keeper. Later ones have higher numbers; that of two
 // with the same number is higher whose keeper's incarnation is.
 type Epoch struct {

@@ -93,7 +93,7 @@ func fill(s source, v reflect.Value, field string) {
 		v.FieldByName("Keeper").SetString(fmt.Sprint("m", s.number(3)))
 		return
 	case cluster.ControlKind:
-		v.SetUint(1 + s.number(8)%uint64(lastControl))
+		v.SetUint(1 + s.number(8)%uint64(cluster.LastControl))
 		return
 	case cluster.Item:
 		k := s.kind()

@@ -95,6 +95,7 @@ func envelope(c *coder, e *cluster.Envelope) {
 	flag(c, 12, &e.Heard)
 	signed(c, firstIgnorable, &e.EchoAge)
 	flag(c, firstIgnorable+1, &e.Wanted)
+	newer(c)
 }
 
 func epoch(c *coder, e *cluster.Epoch) {
@@ -102,14 +103,12 @@ func epoch(c *coder, e *cluster.Epoch) {
 	random(c, 2, &e.Keeper)
 }
 
-const lastControl = cluster.ControlResync
-
 func control(c *coder, x *cluster.Control) {
 	unsigned(c, 1, &x.Kind)
 	if skipsRest(c, uint8(x.Kind)) {
 		return
 	}
-	if x.Kind > lastControl {
+	if x.Kind > cluster.LastControl && uint8(x.Kind) < firstIgnorableKind {
 		c.fail(ErrUnknown, "a control message of kind %d", x.Kind)
 		return
 	}
