@@ -223,7 +223,7 @@ func (k *keeper) reportedBy(s *seat, r *Report) {
 	}
 	s.report = r
 	for _, x := range r.Known {
-		if _, left := k.left[x.Incarnation]; !left && x.Incarnation != 0 && len(k.seats) < maxSeats {
+		if _, left := k.left[x.Incarnation]; !left && x.Incarnation != 0 && len(k.seats) < maxSeats && !k.m.election.hasEnded(x.Incarnation) {
 			k.addSeat(x)
 		}
 	}

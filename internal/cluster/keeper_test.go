@@ -497,6 +497,21 @@ func TestKeeperOpensForMembersThatOnlyReportsKnow(t *testing.T) {
 	}
 }
 
+// A report may name a member that has ended, if its sender has not heard that yet; whoever
+// knows better does not wait for it.
+func TestKeeperDoesNotWaitForWhoIsKnownToHaveEnded(t *testing.T) {
+	b := newKeeperBed(t, 2, 6, nil)
+	b.m.keeper = nil
+	b.m.election.markEnded(3, "it said goodbye") // before the epoch
+	b.m.keeper = b.k
+	b.report(own, nil)
+	b.report(2, func(r *Report) { r.Known = []Member{{Name: "m3", Incarnation: 3, Address: "x"}} })
+	b.after(0)
+	if b.k.office() != OfficeDeciding {
+		t.Fatalf("office %d, waits for %v", b.k.office(), b.k.missing())
+	}
+}
+
 func bedHold(member Incarnation, number uint64) HoldEntry {
 	return HoldEntry{
 		Ticket: TicketID{member, number}, Attempt: 1, Prefill: "p0", Decode: "d0",

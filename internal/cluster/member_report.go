@@ -45,7 +45,7 @@ func (b *member) parts() []*Report {
 	first := &Report{
 		First: true, Self: b.m.o.Self, Of: b.served, Standby: b.log.whole, Fallback: b.m.o.Fallback,
 		Shares: b.shared, Configuration: b.configuration(), Observation: b.m.observed.whole(b.m.now),
-		Known: append([]Member{b.m.o.Self}, b.m.Peers()...),
+		Known: b.known(),
 	}
 	if k := b.m.election.promised.Keeper; k != b.m.o.Self.Incarnation {
 		first.Documents = b.m.docs.hello()
@@ -126,4 +126,15 @@ func newConfiguration(now admission.Instant, generation uint64, s admission.Sett
 func (b *member) configuration() *Configuration {
 	c := &b.config
 	return &Configuration{Generation: c.generation, Age: b.m.now.Sub(c.loaded), Digest: c.digest, Settings: c.settings}
+}
+
+// known are the members that this one knows of: not who may not be one.
+func (b *member) known() []Member {
+	list := []Member{b.m.o.Self}
+	for _, p := range b.m.order {
+		if p.refused == "" {
+			list = append(list, p.Member)
+		}
+	}
+	return list
 }

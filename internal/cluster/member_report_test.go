@@ -179,3 +179,12 @@ func TestStandbyRemembersTheHoldsOfOthers(t *testing.T) {
 		t.Error("it remembers holds that the keeper in office knows")
 	}
 }
+
+// A process that may not be a member is nobody whom a keeper has to wait for.
+func TestWhoMayNotBeAMemberIsNotReported(t *testing.T) {
+	m := NewMachine(Options{Cluster: "c", Self: Member{Name: "m1", Incarnation: 1, Address: "m1:1", Versions: Versions{1, 1}}, Random: func() uint64 { return 4 }}, 1)
+	m.election.refuse(m.addPeer(Member{Name: "m1", Incarnation: 2, Address: "x:1", Versions: Versions{1, 1}}), "the name is taken")
+	if known := m.member.known(); len(known) != 1 || known[0].Incarnation != 1 {
+		t.Errorf("known: %+v", known)
+	}
+}

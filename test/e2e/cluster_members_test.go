@@ -25,6 +25,7 @@ type gateMembers struct {
 	fleet *simFleet
 	args  []string // of all
 	list  []*gateMember
+	ever  []*gateMember // with those that were replaced
 }
 
 // gateMember is a router that is a member of a gate.
@@ -63,7 +64,7 @@ type memberView struct {
 // is long enough for a busy machine.
 var gateOfTwo = []string{
 	"--prefill-max-inflight-requests-per-worker", "2", "--prefill-queue-size", "500", "--prefill-queue-timeout-secs", "60",
-	"--cluster-lease-secs", "3", "--cluster-patience-secs", "20", "--cluster-lost-secs", "10", "--cluster-fallback", "refuse",
+	"--cluster-lease-secs", "5", "--cluster-patience-secs", "20", "--cluster-lost-secs", "10", "--cluster-fallback", "refuse",
 }
 
 // startMembers starts n routers on a fleet, all at the same instant, and waits until they
@@ -119,6 +120,7 @@ func (m *gateMember) launch(g *gateMembers) {
 			cmd.Path, cmd.Args[0] = m.program, m.program
 		}
 	}
+	g.ever = append(g.ever, m)
 	m.router = &router{process: spawnWith(g.t, prepare, nil, args...), fleet: g.fleet}
 }
 
@@ -220,6 +222,19 @@ func (g *gateMembers) keeper() (keeper *gateMember, others []*gateMember) {
 		g.t.Fatalf("no member is the keeper %q", name)
 	}
 	return keeper, others
+}
+
+// nobodyLost checks that no member that left by plan counted as lost, and that no keeper
+// waited for one.
+func (g *gateMembers) nobodyLost() {
+	g.t.Helper()
+	for _, m := range g.ever {
+		for _, line := range m.stderr.all() {
+			if strings.Contains(line, "a member is lost") || strings.Contains(line, "the gate waits for the reports") {
+				g.t.Errorf("%s: %s", m.name, line)
+			}
+		}
+	}
 }
 
 // limitHeld checks what the engines recorded.

@@ -75,6 +75,7 @@ func TestClusterRollingUpgrade(t *testing.T) {
 	}
 	load.allServed()
 	g.limitHeld(2)
+	g.nobodyLost()
 	for _, x := range g.list {
 		if strings.Contains(x.stderr.String(), "cannot be read") {
 			t.Errorf("%s was sent what it does not know", x.name)
@@ -144,4 +145,5 @@ func TestClusterRolloutOfClasses(t *testing.T) {
 	}
 	load.allServed()
 	g.limitHeld(2)
+	g.nobodyLost()
 }
