@@ -302,6 +302,9 @@ func (w *world) back(p *process) {
 	for _, r := range p.requests {
 		w.excused(p, r)
 	}
+	if p.away > 0 && w.now.Sub(p.away) >= w.o.Lost-w.o.Lease {
+		p.late = w.now.Add(w.o.Lease + 4*w.o.Silent)
+	}
 	p.away = 0
 }
 

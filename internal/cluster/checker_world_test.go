@@ -126,6 +126,7 @@ type process struct {
 	numbers  uint64
 	closing  bool              // nothing arrives any more
 	away     admission.Instant // since when it stands still or is cut off; 0: it is not
+	late     admission.Instant // until when it may not be heard yet after it was away for long
 	alone    bool              // it decides alone
 }
 
@@ -307,6 +308,9 @@ func describe(e *Envelope) string {
 		}
 		if r, ok := it.Body.(*Report); ok {
 			fmt.Fprintf(&s, " %d holds %d waiters %d foreign", len(r.Holds), len(r.Waiters), len(r.Foreign))
+			for _, h := range r.Holds {
+				fmt.Fprintf(&s, " %d.%d %s %s", h.Ticket.Number, h.Attempt, h.Prefill, h.Decode)
+			}
 		}
 		s.WriteString(")")
 	}

@@ -20,9 +20,14 @@ func (k *keeper) envelope(p *peer, e *Envelope) {
 	if s == nil {
 		return // it says hello first
 	}
+	late := len(e.Items) > 0 && !k.isCurrent(p, e)
 	if e.Session != p.session {
 		if e.Session < p.session {
 			return // it came late
+		}
+		if late {
+			k.resync(p)
+			return
 		}
 		if e.Seq != 1 || len(e.Items) == 0 || !begins(&e.Items[0]) {
 			s.reported = false // what it last reported is not where it stands
@@ -40,6 +45,9 @@ func (k *keeper) envelope(p *peer, e *Envelope) {
 		p.acked = e.Ack
 	}
 	switch next := p.seqIn + 1; {
+	case late:
+		k.resync(p)
+		return
 	case len(e.Items) == 0 && e.Seq > p.seqIn, e.Seq > next:
 		k.resync(p) // one is missing
 		return
@@ -53,6 +61,17 @@ func (k *keeper) envelope(p *peer, e *Envelope) {
 		}
 		k.item(s, &e.Items[i])
 	}
+}
+
+// isCurrent tells whether the sender of an envelope cannot have fallen back since it was sent,
+// and granted what is not told in it: its patience began after it had what the envelope
+// answers, or when it promised itself to this epoch.
+func (k *keeper) isCurrent(p *peer, e *Envelope) bool {
+	at := k.began
+	if e.Echo > p.without {
+		at = max(at, p.fresh)
+	}
+	return k.m.now < at.Add(k.m.o.Lease)
 }
 
 func begins(it *Item) bool {
@@ -77,6 +96,15 @@ func (k *keeper) openSession(s *seat, p *peer, session uint64) {
 	k.m.docs.close(s.Incarnation)
 	k.watchSeat(s)
 	k.chooseStandby()
+}
+
+// reportsAnew is openSession of this process's own requests, whose report is under way: what is
+// granted to them and was not delivered is void.
+func (k *keeper) reportsAnew() {
+	if s := k.seats[k.m.o.Self.Incarnation]; s != nil {
+		s.reported, s.collecting, s.report, s.backlog = false, nil, nil, nil
+		k.watchSeat(s)
+	}
 }
 
 // receive takes an item of this process's own member.

@@ -145,6 +145,9 @@ func (k *keeper) deliver() {
 	if len(k.own) == 0 || k.port == nil || k.office() != OfficeDeciding {
 		return
 	}
+	if s := k.seats[k.m.o.Self.Incarnation]; !s.reported {
+		return // it is reporting where it stands, without them
+	}
 	share := ownShare{k: k}
 	k.own = slices.DeleteFunc(k.own, func(t *kept) bool {
 		if !t.own || t.state != keptGranted {

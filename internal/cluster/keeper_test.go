@@ -89,7 +89,7 @@ func (b *keeperBed) send(from Incarnation, items ...Item) {
 	p := b.m.peers[from]
 	p.fresh, p.answered, p.everHere, p.sure = b.m.now, b.m.now, true, b.m.now
 	b.stamp[from]++
-	e := &Envelope{From: from, To: own, Stamp: b.stamp[from], Epoch: b.k.epoch, Session: b.sess[from], Ack: b.ack[from], Items: items}
+	e := &Envelope{From: from, To: own, Stamp: b.stamp[from], Echo: max(p.stamp, 1), Epoch: b.k.epoch, Session: b.sess[from], Ack: b.ack[from], Items: items}
 	if len(items) > 0 {
 		b.seq[from]++
 	}

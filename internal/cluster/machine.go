@@ -171,6 +171,20 @@ func (m *Machine) runLoop() {
 	m.loop, m.looping = m.loop[:0], false
 }
 
+// voidLoop makes void what this keeper decided about this process's requests and they were not
+// told yet: they are about to report where they stand, without it.
+func (m *Machine) voidLoop() {
+	for i := range m.loop {
+		l := &m.loop[i]
+		switch l.item.Kind {
+		case ItemDecision, ItemQueued, ItemRenew, ItemMoved:
+			if !l.toKeeper {
+				*l = looped{}
+			}
+		}
+	}
+}
+
 // NextTick is when Tick is due at the latest, for a caller that minds beats itself.
 func (m *Machine) NextTick() admission.Instant {
 	next := min(m.election.next(), m.member.next(), m.docs.next())

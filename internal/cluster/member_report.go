@@ -27,8 +27,10 @@ func (b *member) report() {
 			return
 		}
 		p.resetSession(b.session)
-	} else if b.m.keeper == nil {
+	} else if b.m.voidLoop(); b.m.keeper == nil {
 		return
+	} else {
+		b.m.keeper.reportsAnew()
 	}
 	b.open, b.openedAt = true, b.m.now
 	b.m.counters.Reports++
