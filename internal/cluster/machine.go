@@ -224,6 +224,14 @@ func (m *Machine) Peers() (peers []Member) {
 	return peers
 }
 
+// Refused tells why a peer may not be a member, "" if it may or is not known.
+func (m *Machine) Refused(x Incarnation) string {
+	if p := m.peers[x]; p != nil {
+		return p.refused
+	}
+	return ""
+}
+
 // Ready appends the peers for which there is an envelope to send.
 func (m *Machine) Ready(to []Incarnation) []Incarnation {
 	for _, p := range m.order {

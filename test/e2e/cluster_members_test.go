@@ -107,7 +107,7 @@ func (g *gateMembers) add(args ...string) *gateMember {
 // launch starts the process of m.
 func (m *gateMember) launch(g *gateMembers) {
 	g.t.Helper()
-	args := []string{"serve", "--pre-drain-wait", "0", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0",
+	args := []string{"serve", "--pre-drain-wait", "0.3", "--host", "127.0.0.1", "--port", "0", "--prometheus-host", "127.0.0.1", "--prometheus-port", "0",
 		"--log-json", "--access-log", "failures", "--cluster", g.store.URL(), "--cluster-listen", m.name}
 	args = slices.Concat(args, quickHealth, g.args, m.args)
 	if g.fleet != nil && !slices.Contains(m.args, withoutWorkers) {

@@ -87,6 +87,9 @@ func TestClusterRollingUpgrade(t *testing.T) {
 // force for all, and who has something else is told of.
 func TestClusterRolloutOfClasses(t *testing.T) {
 	t.Parallel()
+	if !full {
+		t.Skip("a longer test: SLUICE_E2E_FULL=1")
+	}
 	fleet := startSim(t, shortPrefill...)
 	configuration := func(generation int, class string) string {
 		classes := filepath.Join(t.TempDir(), "classes.yaml")

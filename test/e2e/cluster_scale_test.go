@@ -46,6 +46,9 @@ func TestClusterGrowsAndShrinks(t *testing.T) {
 // again, at the same instant. The first costs nobody anything.
 func TestClusterStartsAgain(t *testing.T) {
 	t.Parallel()
+	if !full {
+		t.Skip("a longer test: SLUICE_E2E_FULL=1")
+	}
 	fleet := startSim(t, shortPrefill...)
 	store := storetest.StartRedis(t)
 	g := startMembers(t, store, fleet, 2, gateOfTwo...)
@@ -84,6 +87,9 @@ func TestClusterStartsAgain(t *testing.T) {
 // gone for the others at once; if it decided, another one takes over meanwhile.
 func TestClusterMemberDrains(t *testing.T) {
 	t.Parallel()
+	if !full {
+		t.Skip("a longer test: SLUICE_E2E_FULL=1")
+	}
 	for _, role := range []string{"keeper", "another"} {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
@@ -127,6 +133,9 @@ func TestClusterMemberDrains(t *testing.T) {
 // those whose file says something else are told of.
 func TestClusterReloadAtOneMember(t *testing.T) {
 	t.Parallel()
+	if !full {
+		t.Skip("a longer test: SLUICE_E2E_FULL=1")
+	}
 	fleet := startSim(t, "--prefill", "1", "--decode", "1", "--prefill-time", "200ms")
 	file := writeFile(t, "admission:\n  prefill_max_inflight_requests_per_worker: 2\n")
 	g := startMembers(t, storetest.StartRedis(t), fleet, 2, slices.Concat([]string{"--config", file}, gateOfTwo[2:])...)

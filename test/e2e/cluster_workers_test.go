@@ -81,6 +81,9 @@ func TestClusterWorkerRegisteredAtOneMember(t *testing.T) {
 // What the file of one member lists is used by all; what it lists no more is gone at all.
 func TestClusterWorkersOfOneMembersFile(t *testing.T) {
 	t.Parallel()
+	if !full {
+		t.Skip("a longer test: SLUICE_E2E_FULL=1")
+	}
 	fleet := startSim(t, "--prefill", "2", "--decode", "1")
 	first, second := fleet.worker("prefill-0"), fleet.worker("prefill-1")
 	configured := []string{"--pd-disaggregation", "--prefill", first.URL, fmt.Sprint(first.BootstrapPort), "--decode", fleet.worker("decode-0").URL, withoutWorkers}

@@ -188,20 +188,27 @@ func (n *Node) receive(stream grpc.ServerStream) error {
 			n.log.Error("a member of the cluster sends what cannot be read; its stream is ended", "name", fmt.Sprintf("%.80s", h.Name), "error", err)
 			return status.Error(codes.InvalidArgument, err.Error())
 		}
-		if !n.deliver(&e, this) {
+		newest, refused := n.deliver(&e, this)
+		switch {
+		case !newest:
 			return status.Error(codes.Aborted, "another stream took the place of this one")
+		case refused != "":
+			// It may not be reached at the address that it says, so it is told here as well.
+			return status.Error(codes.FailedPrecondition, refused)
 		}
 	}
 }
 
 // deliver hands an envelope to the machine, unless a newer stream of its sender is there.
-func (n *Node) deliver(e *cluster.Envelope, stream uint64) (newest bool) {
+// refused is why the sender may not be a member.
+func (n *Node) deliver(e *cluster.Envelope, stream uint64) (newest bool, refused string) {
 	n.step(func(now admission.Instant) {
 		if newest = n.streams[e.From] == stream; newest {
 			n.m.Receive(now, e)
+			refused = n.m.Refused(e.From)
 		}
 	})
-	return newest
+	return newest, refused
 }
 
 func (n *Node) endStream(from cluster.Incarnation, stream uint64) {
