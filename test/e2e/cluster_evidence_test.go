@@ -113,8 +113,10 @@ func (s *clusterStart) waits(member int) (list []*wait) {
 		if w.from != 0 && w.to == 0 {
 			w.to = s.died
 		}
-		if s.forgotten != 0 && w.from < s.frozen && w.to > s.forgotten {
-			w.to = s.forgotten
+		for _, f := range s.forgot {
+			if w.from != 0 && w.from < f.from && w.to > f.to {
+				w.to = f.to
+			}
 		}
 	}
 	return list
@@ -130,6 +132,14 @@ func (c *routerCluster) judge(more int) {
 	t.Helper()
 	list := c.waits()
 	most := c.mostInPrefill(list, more)
+	for _, w := range c.fleet.workers {
+		if w.Role != "prefill" {
+			continue
+		}
+		if peak := c.fleet.stats(w.ID).PeakPrefilling; peak > clusterLimit+more {
+			t.Errorf("%d were in prefill at once at %s, and %d may be", peak, w.ID, clusterLimit+more)
+		}
+	}
 	c.notOvertaken(list)
 	latest := c.answeredOnce(list)
 	granted := 0
@@ -194,8 +204,9 @@ func (c *routerCluster) mostInPrefill(list []*wait, more int) (most int) {
 const overtakenBy = 300 * time.Millisecond
 
 // notOvertaken checks the order of places: exactly among the requests of one process, which
-// sees the keeper's decisions in their order; and over all members, where a wait that was
-// touched by what was done to its member is left out.
+// sees the keeper's decisions in their order, and over all members. A request that waited
+// while something was done to its member may be granted twice, the first time in vain, and
+// is left out.
 func (c *routerCluster) notOvertaken(list []*wait) {
 	var queued []*wait
 	for _, w := range list {
@@ -208,7 +219,7 @@ func (c *routerCluster) notOvertaken(list []*wait) {
 	last := map[int]*wait{}
 	wrong := 0
 	for _, w := range queued {
-		if o := last[w.member]; o != nil && o.decided > w.decided && o.came < w.decided && !c.restarted(w.member) {
+		if o := last[w.member]; o != nil && o.decided > w.decided && o.came < w.decided && !c.restarted(w.member) && !c.touched(o) {
 			if wrong++; wrong <= 3 {
 				c.t.Errorf("overtaken in one process:\n  %v\n by\n  %v", o, w)
 			}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"slices"
@@ -68,15 +69,29 @@ type clusterMember struct {
 	mu sync.Mutex
 	// guarded by mu
 	starts  []*clusterStart
+	ready   *clusterStart // takes requests of clients
 	leaving bool
 }
 
 // clusterStart is one of them.
 type clusterStart struct {
 	*router
-	died time.Duration // when it was killed, since the machine started; 0: it was not
-	// forgotten: from then on what it holds from before frozen counts no more
-	frozen, forgotten time.Duration
+	died   time.Duration // when it was killed, since the machine started; 0: it was not
+	frozen time.Duration // when it was frozen last
+	// spans in which it was frozen for so long that what it held before is not counted
+	forgot []frozenSpan
+}
+
+// frozenSpan: what was granted before from does not count after to.
+type frozenSpan struct{ from, to time.Duration }
+
+// longCluster leaves out a test that takes long, and shows nothing else with another HTTP
+// stack or under the race detector, unless it is asked for by name.
+func longCluster(t testing.TB) {
+	t.Helper()
+	if !full || stack != "" || raceEnabled && flag.Lookup("test.run").Value.String() == "" {
+		t.Skip("a longer test: SLUICE_E2E_FULL=1")
+	}
 }
 
 // sinceBoot is the time since the machine started, which all processes read alike.
@@ -130,8 +145,13 @@ func startCluster(t testing.TB, form clusterForm) *routerCluster {
 		})
 		c.members = append(c.members, m)
 	}
+	var launching sync.WaitGroup
 	for _, m := range c.members {
-		m.launch()
+		launching.Go(m.launch)
+	}
+	launching.Wait()
+	if t.Failed() {
+		t.FailNow()
 	}
 	c.together()
 	return c
@@ -148,9 +168,25 @@ func (m *clusterMember) launch() {
 		"--prefill-max-inflight-requests-per-worker", fmt.Sprint(clusterLimit), "--prefill-queue-size", "100",
 		"--prefill-queue-timeout-secs", fmt.Sprint(f.timeout), "--log-level", "debug")
 	r := launchRouter(m.c.t, m.c.fleet, nil, nil, append(args, f.args...)...)
+	s := &clusterStart{router: r}
+	m.mu.Lock()
+	m.starts, m.leaving = append(m.starts, s), false
+	m.mu.Unlock()
+	r.waitReady()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.starts, m.leaving = append(m.starts, &clusterStart{router: r}), false
+	m.ready = s
+}
+
+// serving is the process to which clients are sent, as by a load balancer that asks it
+// whether it is ready, or nil.
+func (m *clusterMember) serving() *clusterStart {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ready == nil || m.ready.died != 0 {
+		return nil
+	}
+	return m.ready
 }
 
 // start is the process that runs there now, or nil.
@@ -181,8 +217,11 @@ func (m *clusterMember) killed(s *clusterStart) {
 // freeze stops the member's process for a time.
 func (m *clusterMember) freeze(d time.Duration) {
 	m.c.t.Helper()
-	s := m.start()
-	done := m.c.fault(m.index)
+	s, touches := m.start(), m.index
+	if doc, err := m.doc(); err == nil && doc.Keeper == m.name {
+		touches = -1
+	}
+	done := m.c.fault(touches)
 	s.frozen = sinceBoot()
 	s.signal(syscall.SIGSTOP)
 	time.Sleep(d)

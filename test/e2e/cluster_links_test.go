@@ -87,7 +87,8 @@ func (l *links) proxy(from, to int, target func() string) (address string) {
 			}
 			l.running.Go(func() {
 				from := from
-				if from == nobody {
+				// A process that starts is known a little later.
+				for end := time.Now().Add(10 * time.Second); from == nobody && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 					from = l.owner(conn)
 				}
 				l.carry(conn, from, to, target())

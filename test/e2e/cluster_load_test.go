@@ -47,7 +47,7 @@ func (c *routerCluster) startLoad(n int, allowed ...string) *clusterLoad {
 }
 
 func (l *clusterLoad) ask(m *clusterMember) {
-	s := m.start()
+	s := m.serving()
 	if s == nil {
 		time.Sleep(20 * time.Millisecond)
 		return
@@ -103,7 +103,7 @@ func (l *clusterLoad) goesOn(n int) {
 	}
 	eventually(l.c.t, "all members serve", func() string {
 		for i, m := range l.c.members {
-			if m.start() != nil && l.served(i) < before[i]+n {
+			if m.serving() != nil && l.served(i) < before[i]+n {
 				return fmt.Sprintf("member %d has served %d after %d", i, l.served(i), before[i])
 			}
 		}

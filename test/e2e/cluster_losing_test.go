@@ -92,9 +92,7 @@ func (c *routerCluster) noGap(from time.Duration, but int) {
 // A process that is frozen for a part of the lease, for about the lease, and for longer.
 func TestClusterFrozen(t *testing.T) {
 	t.Parallel()
-	if !full {
-		t.Skip("a longer test: SLUICE_E2E_FULL=1")
-	}
+	longCluster(t)
 	for role := range 3 {
 		t.Run(roleNames[role], func(t *testing.T) {
 			t.Parallel()
@@ -118,9 +116,7 @@ func TestClusterFrozen(t *testing.T) {
 // Links that lose what one end says, what both say, at once or in the middle of a message.
 func TestClusterCut(t *testing.T) {
 	t.Parallel()
-	if !full {
-		t.Skip("a longer test: SLUICE_E2E_FULL=1")
-	}
+	longCluster(t)
 	type link struct {
 		name string
 		cut  func(c *routerCluster, keeper, standby, other int)
@@ -167,9 +163,7 @@ func TestClusterCut(t *testing.T) {
 // All links are slow: each piece comes late, and the gate is as strict.
 func TestClusterSlowLinks(t *testing.T) {
 	t.Parallel()
-	if !full {
-		t.Skip("a longer test: SLUICE_E2E_FULL=1")
-	}
+	longCluster(t)
 	c := startCluster(t, clusterForm{})
 	for i := range c.members {
 		for k := range c.members {
@@ -180,8 +174,10 @@ func TestClusterSlowLinks(t *testing.T) {
 	}
 	load := c.startLoad(4)
 	load.goesOn(10)
-	c.role(0).kill()
+	keeper := c.role(0)
+	keeper.kill()
 	load.goesOn(5)
+	keeper.launch()
 	load.end()
 	c.judge(0)
 }
@@ -201,9 +197,7 @@ func (c *routerCluster) grantsAfter(from time.Duration, but int) (at []time.Dura
 // between, which sees them.
 func TestClusterKeeperKilledAtWrites(t *testing.T) {
 	t.Parallel()
-	if !full {
-		t.Skip("a longer test: SLUICE_E2E_FULL=1")
-	}
+	longCluster(t)
 	for _, after := range []bool{false, true} {
 		t.Run(fmt.Sprintf("after=%t", after), func(t *testing.T) {
 			t.Parallel()

@@ -20,9 +20,7 @@ func sortDurations(d []time.Duration) { slices.Sort(d) }
 // on, and a keeper that is lost afterwards is followed by another.
 func TestClusterStoreIsLost(t *testing.T) {
 	t.Parallel()
-	if !full {
-		t.Skip("a longer test: SLUICE_E2E_FULL=1")
-	}
+	longCluster(t)
 	type kind struct {
 		name  string
 		start func(testing.TB, ...string) *storetest.Server
@@ -72,28 +70,42 @@ func TestClusterStoreIsLost(t *testing.T) {
 // The store gives itself out as two that know nothing of each other.
 func TestClusterStoreIsSplit(t *testing.T) {
 	t.Parallel()
-	if !full {
-		t.Skip("a longer test: SLUICE_E2E_FULL=1")
-	}
+	longCluster(t)
 	c := startCluster(t, clusterForm{patience: 30})
 	c.stores = append(c.stores, storetest.StartRedis(t))
 	load := c.startLoad(3)
 	load.goesOn(3)
+	give := func(m *clusterMember, store int) {
+		c.mu.Lock()
+		c.store[m.index] = store
+		c.mu.Unlock()
+		c.links.hangUp()
+	}
 	for role := range 3 {
 		m := c.role(role)
 		t.Logf("the %s, member %d, has a store of its own", roleNames[role], m.index)
-		c.mu.Lock()
-		c.store[m.index] = 1
-		c.mu.Unlock()
-		c.links.hangUp()
+		give(m, 1)
 		load.goesOn(40)
-		c.mu.Lock()
-		c.store[m.index] = 0
-		c.mu.Unlock()
-		c.links.hangUp()
+		give(m, 0)
 		c.together()
 		load.goesOn(3)
 	}
+
+	keeper, standby, other := c.roles()
+	t.Logf("the keeper, member %d, is killed, and the others, cut from each other, have a store each", keeper.index)
+	done := c.fault(-1)
+	give(standby, 1)
+	c.links.cut(standby.index, other.index)
+	c.links.cut(other.index, standby.index)
+	keeper.kill()
+	time.Sleep(clusterLease * 7 / 2)
+	give(standby, 0)
+	c.links.heal()
+	c.links.hangUp()
+	keeper.launch()
+	c.together()
+	done()
+	load.goesOn(3)
 	load.end()
 	c.judge(0)
 }
