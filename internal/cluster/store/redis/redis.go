@@ -154,7 +154,8 @@ func (s *Store) runOnce(ctx context.Context, script string, args []any) (answer 
 // use calls f, which uses the connection. That is closed when ctx ends, and dropped if f
 // fails.
 func (s *Store) use(ctx context.Context, f func() error) error {
-	stop := context.AfterFunc(ctx, func() { s.conn.Close() })
+	conn := s.conn // the function may run when it is dropped already
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err := f()
 	if !stop() || err != nil {
 		s.drop()
