@@ -308,7 +308,8 @@ func (w *world) allowed(limit int) int {
 // lost-secs, and has not been heard by the keeper since for long.
 func (w *world) beyondLost() bool {
 	for _, p := range w.procs {
-		if p.alive && p.away > 0 && w.now.Sub(p.away) >= w.o.Lost-w.o.Lease {
+		away := p.away > 0 && w.now.Sub(p.away) >= w.o.Lost-w.o.Lease
+		if p.alive && (away || w.now < p.late) {
 			return true
 		}
 	}
