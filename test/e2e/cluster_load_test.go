@@ -26,6 +26,10 @@ type clusterLoad struct {
 	allowed map[string]bool
 }
 
+// fewClients of a member cannot hold all slots of the fleet: what a member that was killed
+// held stays booked until it is back, and the others need some room meanwhile.
+const fewClients = 3
+
 // startLoad starts n clients of each member. Every request must be served, but for those
 // whose member dies meanwhile, and for what is allowed.
 func (c *routerCluster) startLoad(n int, allowed ...string) *clusterLoad {

@@ -14,7 +14,7 @@ import (
 func TestClusterKilled(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, clusterForm{})
-	load := c.startLoad(4)
+	load := c.startLoad(fewClients)
 	load.goesOn(5)
 	for role := range 3 {
 		m := c.role(role)
@@ -172,12 +172,13 @@ func TestClusterSlowLinks(t *testing.T) {
 			}
 		}
 	}
-	load := c.startLoad(4)
+	load := c.startLoad(fewClients)
 	load.goesOn(10)
 	keeper := c.role(0)
 	keeper.kill()
 	load.goesOn(5)
 	keeper.launch()
+	c.together() // what it held before is free then
 	load.end()
 	c.judge(0)
 }

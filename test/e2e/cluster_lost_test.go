@@ -165,12 +165,13 @@ func TestClusterWaitsEndWithoutKeeper(t *testing.T) {
 	t.Parallel()
 	longCluster(t)
 	c := startCluster(t, clusterForm{timeout: 1})
-	load := c.startLoad(4, "pd_prefill_queue_timeout")
+	load := c.startLoad(fewClients, "pd_prefill_queue_timeout")
 	load.goesOn(5)
 	keeper := c.role(0)
 	keeper.kill()
 	load.goesOn(5)
 	keeper.launch()
+	c.together() // what it held before is free then
 	load.end()
 	c.judge(0)
 	ended := 0
@@ -196,7 +197,6 @@ func TestClusterLosesSeveral(t *testing.T) {
 			k, s, _ := c.roles()
 			k.kill()
 			s.kill()
-			load.goesOn(3)
 			k.launch()
 			s.launch()
 		}},
@@ -256,7 +256,7 @@ func TestClusterLosesSeveral(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, clusterForm{patience: 30})
-			load := c.startLoad(4)
+			load := c.startLoad(fewClients)
 			load.goesOn(3)
 			for range 2 {
 				l.lose(c, load)
