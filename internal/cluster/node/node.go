@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/cluster"
@@ -327,6 +328,7 @@ func (n *Node) doStore(op *cluster.StoreOp) cluster.StoreResult {
 		r.Err = fmt.Errorf("the record is that of the cluster %.80q", record.Cluster)
 	} else if record.Mark != n.secrets.mark {
 		r.Err = errOtherMark
+		n.tryKeeper(ctx, &record.Record)
 	} else {
 		r.Record = &record.Record
 	}
@@ -342,6 +344,27 @@ type stored struct {
 }
 
 var errOtherMark = errors.New("the record is of members that have another secret, or are secured in another way (--cluster-secret-file, --cluster-tls-cert-file); when these were changed for all members at once, delete the record")
+
+// tryKeeper calls the keeper of a record that others wrote, once an incarnation, so that its
+// log has it, too, that somebody with another secret is there.
+func (n *Node) tryKeeper(ctx context.Context, r *cluster.Record) {
+	for _, x := range r.Members {
+		if x.Incarnation != r.Epoch.Keeper || !n.once.first("tried "+x.Incarnation.String()) {
+			continue
+		}
+		cc, err := n.dial(x.Address)
+		if err != nil {
+			return
+		}
+		defer cc.Close()
+		if stream, err := cc.NewStream(metadata.NewOutgoingContext(ctx, n.helloTo(x)), &sendDesc, sendMethod); err == nil {
+			_, err = stream.Header()
+			n.log.Warn("the keeper of the cluster was called", "member", x.Name, "address", x.Address, "error", err)
+		} else {
+			n.log.Warn("the keeper of the cluster does not take this process", "member", x.Name, "address", x.Address, "error", err)
+		}
+	}
+}
 
 // KeeperOf is the name of the keeper that a record names, as the store keeps it; "" if it
 // names none. A store shows it to people.

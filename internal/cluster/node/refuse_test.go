@@ -153,6 +153,7 @@ func TestAnotherSecret(t *testing.T) {
 	for _, wrong := range []*process{c, d} {
 		eventually(t, "the error of the record", func() bool { return strings.Contains(wrong.Status().StoreError, "another secret") })
 		wrong.log.says(t, "another secret")
+		wrong.log.says(t, "the keeper of the cluster does not take this process")
 		cc, err := wrong.dial(a.Self().Address)
 		if err != nil {
 			t.Fatal(err)

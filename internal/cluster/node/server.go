@@ -75,6 +75,9 @@ func (n *Node) newServer() *grpc.Server {
 // handshakeFailed tells of somebody who cannot be a member, once for each host and error.
 func (n *Node) handshakeFailed(from net.Addr, err error) {
 	host, _, _ := net.SplitHostPort(from.String())
+	if op := new(net.OpError); errors.As(err, &op) && op.Op != "remote error" {
+		err = op.Err // its text has the port, which is another each time
+	}
 	if errors.Is(err, io.EOF) || !n.once.first(host+err.Error()) {
 		return // somebody looked whether the port is open
 	}

@@ -30,8 +30,9 @@ type Store struct {
 	calls *store.Calls
 
 	// Of the call that runs.
-	conn net.Conn   // nil without a connection
-	resp redis.Conn // speaks Redis' protocol on conn
+	conn    net.Conn   // nil without a connection
+	answers *bounded   // reads from conn
+	resp    redis.Conn // speaks Redis' protocol on answers
 }
 
 var _ store.Store = (*Store)(nil)
@@ -154,6 +155,7 @@ func (s *Store) runOnce(ctx context.Context, script string, args []any) (answer 
 // use calls f, which uses the connection. That is closed when ctx ends, and dropped if f
 // fails.
 func (s *Store) use(ctx context.Context, f func() error) error {
+	s.answers.allow()
 	conn := s.conn // the function may run when it is dropped already
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err := f()
@@ -182,7 +184,8 @@ func (s *Store) connect(ctx context.Context) error {
 		s.conn = nil
 		return classify(ctx, err)
 	}
-	s.resp = redis.NewConn(s.conn, 0, 0)
+	s.answers = &bounded{Conn: s.conn}
+	s.resp = redis.NewConn(s.answers, 0, 0)
 	return s.use(ctx, func() error {
 		if password != "" {
 			credentials := []any{user, password}
@@ -205,7 +208,7 @@ func (s *Store) drop() {
 	if s.conn != nil {
 		s.conn.Close()
 	}
-	s.conn, s.resp = nil, nil
+	s.conn, s.answers, s.resp = nil, nil, nil
 }
 
 // Close implements store.Store.
