@@ -302,6 +302,7 @@ func (n *Node) doStore(op *cluster.StoreOp) cluster.StoreResult {
 	ctx, cancel := context.WithTimeout(n.ctx, store.CallLimit)
 	defer cancel()
 	if op.Write {
+		op.Record.Time = time.Now().UTC()
 		value, err := json.Marshal(&stored{op.Record, n.secrets.mark})
 		if err == nil {
 			r.Revision, err = n.o.Store.Write(ctx, value, op.Revision)

@@ -12,7 +12,7 @@ import (
 func TestACallEndsWhileItsConnectionFails(t *testing.T) {
 	for range 2000 {
 		near, far := net.Pipe()
-		s := &Store{conn: near}
+		s := &Store{conn: near, answers: &bounded{Conn: near}}
 		ctx, cancel := context.WithCancel(t.Context())
 		err := s.use(ctx, func() error {
 			cancel()
