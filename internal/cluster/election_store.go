@@ -192,7 +192,7 @@ func (e *election) storeFailed(err error) {
 	s.err.last = err
 	if !s.err.told {
 		s.err.told = true
-		e.m.event(LevelWarn, "cluster: the store does not answer; nobody can join or be elected until it does", "error", err)
+		e.m.event(LevelWarn, "cluster: the record in the store cannot be read or written; until it can, nobody joins and no keeper is elected, and all else goes on", "error", err)
 	}
 }
 
@@ -201,7 +201,7 @@ func (e *election) storeAnswered() {
 	s.failed, s.nextTry = 0, 0
 	if s.err.last != nil {
 		s.err = storeError{}
-		e.m.event(LevelInfo, "cluster: the store answers again")
+		e.m.event(LevelInfo, "cluster: the record in the store is read again")
 	}
 }
 

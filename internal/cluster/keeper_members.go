@@ -141,7 +141,11 @@ func (k *keeper) watchSeat(s *seat) {
 		}
 		k.table.lose(s.Incarnation)
 		k.claims.dirty = true
-		k.m.event(LevelWarn, "a member is lost: it has not answered for the lease", "member", s.Name, "holds", s.holds, "waiting", s.waits)
+		if k.port == nil { // what it holds is not known yet
+			k.m.event(LevelWarn, "a member is lost: it has not answered for the lease", "member", s.Name)
+		} else {
+			k.m.event(LevelWarn, "a member is lost: it has not answered for the lease", "member", s.Name, "holds", s.holds, "waiting", s.waits)
+		}
 	}
 	if was == seatLost && s.state != seatLost {
 		k.table.observe(now, s.Incarnation, &Observation{}) // what it said counts again

@@ -91,14 +91,15 @@ func (k *keeper) open() {
 	// What is held comes first, then what may be held by those that are lost: no waiter
 	// takes it.
 	var held []admission.TicketState
-	holds, waiters := 0, 0
+	waiters := 0
 	for _, s := range k.order {
 		if r := s.report; r != nil {
 			held = k.takeHolds(held, s, r.Holds)
-			holds, waiters = holds+len(r.Holds), waiters+len(r.Waiters)
+			waiters += len(r.Waiters)
 		}
 	}
 	held = k.takeForeign(held, reports)
+	holds := len(held)
 	k.adopt(held)
 	for _, s := range k.order {
 		s.suspended = !s.mayGet()

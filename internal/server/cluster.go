@@ -159,7 +159,12 @@ func clusterOf(st *cluster.Status) clusterDoc {
 	}
 	d.ViewAgeMS = new(ms(st.ViewAge))
 	d.Epoch, d.Keeper, d.Standby, d.Deciding, d.WhyNot = epochOf(v.Epoch), v.Keeper, v.Standby, st.Decides(), v.WhyNot
-	if v.Deciding && !d.Deciding {
+	switch {
+	case st.Promised.Number > v.Epoch.Number:
+		// It tells nothing before its gate is open.
+		d.Deciding, d.Keeper, d.Standby = false, promisedKeeper(st), ""
+		d.WhyNot = "a new keeper was elected and its gate is not open yet: GET /cluster there says what it waits for"
+	case v.Deciding && !d.Deciding:
 		d.WhyNot = "this member does not hear the keeper"
 	}
 	d.Waiting, d.Suspended, d.Settings = v.Waiting, v.Suspended, v.Settings
@@ -167,6 +172,9 @@ func clusterOf(st *cluster.Status) clusterDoc {
 	for i := range v.Members {
 		m := &v.Members[i]
 		one := memberOf(&m.Member)
+		if m.Incarnation == st.Self.Incarnation {
+			d.Self.Seat = m.Seat
+		}
 		one.State, one.RoundMS, one.AnsweredMS = m.State, float64(m.Round)/float64(time.Millisecond), ms(m.Heard)
 		one.Holds, one.Waiting, one.Generation, one.Digest, one.Differs = m.Holds, m.Waiting, m.Generation, m.Digest, m.Differs
 		d.Members = append(d.Members, one)
@@ -298,15 +306,20 @@ func (q *request) handOver() {
 	}
 	q.log("the office of the keeper is handed over by request")
 	st := c.Status()
-	keeper := "" // the view may be that of the keeper before
+	q.document(http.StatusOK, map[string]string{"role": st.Role, "keeper": promisedKeeper(&st)})
+}
+
+// promisedKeeper is the name of the keeper that the member obeys, which may be later than
+// the one that told the view; "": the view does not list it.
+func promisedKeeper(st *cluster.Status) string {
 	if st.View != nil {
 		for i := range st.View.Members {
 			if m := &st.View.Members[i]; m.Incarnation == st.Promised.Keeper {
-				keeper = m.Name
+				return m.Name
 			}
 		}
 	}
-	q.document(http.StatusOK, map[string]string{"role": st.Role, "keeper": keeper})
+	return ""
 }
 
 // refuseCluster tells why the cluster did not do what an operator asked for.

@@ -106,6 +106,9 @@ func TestClusterDocument(t *testing.T) {
 		d.Epoch != (epochDoc{4, "0000000000000001"}) || d.Keeper != "10.0.0.1:7400" || !d.Deciding || *d.ViewAgeMS != 40 || len(d.Members) != 3 || d.Waiting != 5 {
 		t.Errorf("%s", a.body)
 	}
+	if d.Self.Seat != 2 {
+		t.Errorf("its own seat is %d", d.Self.Seat)
+	}
 	if m := d.Members[1]; m.RoundMS != 0.25 || m.AnsweredMS != 80 || m.Holds != 2 || m.Protocol.Max != 2 {
 		t.Errorf("%+v", m)
 	}
@@ -130,6 +133,17 @@ func TestClusterDocumentAfterTheKeeperDied(t *testing.T) {
 	r := startMember(t, c, nil)
 	a := r.do("GET", "/cluster", "")
 	if !strings.Contains(a.body, `"deciding":false,"why_not":"this member does not hear the keeper"`) {
+		t.Error(a.body)
+	}
+}
+
+// What the keeper before said last is not taken for the new one's.
+func TestClusterDocumentBeforeTheNewKeeperTells(t *testing.T) {
+	c := threeMembers()
+	c.status.Promised = cluster.Epoch{Number: 5, Keeper: 2}
+	r := startMember(t, c, nil)
+	a := r.do("GET", "/cluster", "")
+	if !strings.Contains(a.body, `"keeper":"10.0.0.2:7400","standby":"","deciding":false,"why_not":"a new keeper was elected`) {
 		t.Error(a.body)
 	}
 }

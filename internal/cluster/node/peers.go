@@ -128,8 +128,8 @@ func (s *sender) tell(err error) {
 	if status.Code(err) == codes.FailedPrecondition {
 		why = text // texts of connections that fail differ in ports
 	}
-	if why == s.told {
-		return
+	if why == s.told || status.Code(err) == codes.NotFound && s.to.Name == s.n.self.Name {
+		return // it was told, or this process was started again and reached itself
 	}
 	s.told = why
 	s.n.log.Warn("no connection to a member of the cluster", "member", s.to.Name, "address", s.to.Address, "error", text)

@@ -80,6 +80,9 @@ func TestWhoCannotBeAMemberIsToldWhy(t *testing.T) {
 		{name: "an unknown field", md: hello(), messages: [][]byte{unknown}, code: codes.InvalidArgument, says: "field 255", logs: "field 255"},
 		{name: "no envelope", md: hello(), messages: [][]byte{[]byte("GET / HTTP/1.1")}, code: codes.InvalidArgument, logs: "cannot be read"},
 		{name: "too large", md: hello(), messages: [][]byte{make([]byte, codec.MaxMessage+1)}, code: codes.ResourceExhausted, logs: "too large"},
+		{name: "a name that is taken", md: hello(), code: codes.FailedPrecondition, says: "a member named a answers already", messages: [][]byte{encoded(t, &cluster.Envelope{
+			From: 0xff, To: self.Incarnation, Stamp: 1, Control: []cluster.Control{{Kind: cluster.ControlHello, Members: []cluster.Member{{Name: "a", Incarnation: 0xff, Address: self.Address, Versions: cluster.Versions{Min: 1, Max: 1}}}}},
+		})}},
 		{name: "of another", md: hello(), messages: [][]byte{encoded(t, &cluster.Envelope{From: 3})}, code: codes.InvalidArgument, logs: "on the stream of"},
 	} {
 		err := send(t, p, c.md, c.messages...)
