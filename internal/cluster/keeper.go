@@ -62,6 +62,10 @@ func newKeeper(m *Machine, e Epoch, members []Member, soft []byte) *keeper {
 		p.resetSession(0) // those of other epochs
 	}
 	for _, x := range members {
+		if x.Incarnation != m.o.Self.Incarnation && m.election.hasEnded(x.Incarnation) {
+			k.left[x.Incarnation] = true // while the record was written, or its goodbye was faster than the office
+			continue
+		}
 		k.addSeat(x).listed = true
 	}
 	if k.seats[m.o.Self.Incarnation] == nil {

@@ -512,6 +512,23 @@ func TestKeeperDoesNotWaitForWhoIsKnownToHaveEnded(t *testing.T) {
 	}
 }
 
+// The goodbye of a keeper that hands over may come before the office does: its successor's
+// list has it, and neither waits for it nor sets anything aside for it.
+func TestKeeperDoesNotWaitForWhoHandedOverAndEnded(t *testing.T) {
+	b := newKeeperBed(t, 2, 6, nil)
+	list := []Member{b.m.o.Self, b.m.peers[2].Member, {Name: "m3", Incarnation: 3, Address: "x:1", Versions: Versions{1, 1}, Seat: 3}}
+	b.m.keeper = nil
+	b.m.election.markEnded(3, "it said goodbye")
+	b.k = newKeeper(b.m, b.m.election.promised, list, nil)
+	b.m.keeper = b.k
+	b.report(own, nil)
+	b.report(2, nil)
+	b.after(0)
+	if b.k.office() != OfficeDeciding || len(b.k.order) != 2 {
+		t.Fatalf("office %d, %d members, waits for %v", b.k.office(), len(b.k.order), b.k.missing())
+	}
+}
+
 func bedHold(member Incarnation, number uint64) HoldEntry {
 	return HoldEntry{
 		Ticket: TicketID{member, number}, Attempt: 1, Prefill: "p0", Decode: "d0",
