@@ -248,4 +248,5 @@ func (e *election) handover(p *peer, c *Control) {
 	e.m.counters.TookOver++
 	e.roster.know(c.Epoch, c.Members)
 	e.takeOffice(&Record{Epoch: c.Epoch, Members: c.Members}, -1, c.Soft)
+	e.m.keeper.before = p.Incarnation
 }

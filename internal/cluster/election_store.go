@@ -305,7 +305,9 @@ func (e *election) readOf(r *Record) {
 	case r != nil && r.Epoch.Keeper == e.m.o.Self.Incarnation && r.Epoch.Compare(e.promised) > 0 && e.banned == "":
 		// The own writing that was not confirmed, or an office handed over by one that is gone.
 		e.m.counters.TookOver++
+		before := e.promised.Keeper
 		e.takeOffice(r, -1, nil)
+		e.m.keeper.before = before
 	}
 	if r != nil {
 		e.meet(r.Members)

@@ -19,6 +19,9 @@ type keeper struct {
 	epoch Epoch
 	began admission.Instant
 
+	// before is who handed the office over, if somebody did: it promised itself to this epoch
+	// before that began, and its patience with it.
+	before Incarnation
 	// lapse is when the first member may have fallen back that could not before.
 	lapse admission.Instant
 

@@ -180,7 +180,9 @@ func (k *keeper) watchSure(s *seat) {
 	}
 	sure := k.began
 	if p := k.m.peers[s.Incarnation]; p != nil {
-		sure = max(sure, p.sure)
+		if sure = max(sure, p.sure); s.Incarnation == k.before {
+			sure = p.sure
+		}
 	}
 	was, until := s.unsure, sure.Add(k.m.o.Lease)
 	s.unsure = k.m.now >= until || was && !s.reported

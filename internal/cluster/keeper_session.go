@@ -68,6 +68,9 @@ func (k *keeper) envelope(p *peer, e *Envelope) {
 // answers, or when it promised itself to this epoch.
 func (k *keeper) isCurrent(p *peer, e *Envelope) bool {
 	at := k.began
+	if p.Incarnation == k.before {
+		at = -1
+	}
 	if e.Echo > p.without {
 		at = max(at, p.fresh)
 	}
