@@ -159,3 +159,16 @@ func BenchmarkThroughput(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPoolLoad is what a request costs that asks for the load of a pool, away from the
+// keeper: the same in a fleet of any size.
+func BenchmarkPoolLoad(b *testing.B) {
+	for _, ranks := range []int{8, 4096} {
+		b.Run(fmt.Sprint(ranks, "-ranks"), func(b *testing.B) {
+			_, other := pair(b, ranks)
+			for b.Loop() {
+				other.PoolLoad("m", admission.RolePrefill)
+			}
+		})
+	}
+}

@@ -83,7 +83,8 @@ type Node struct {
 	reports bool // some that engines made were not told yet
 	refused int  // local tickets that were refused since it was set to 0
 	report  report
-	changed chan struct{} // not nil: somebody awaits what is handed on next
+	pools   map[poolKey]admission.PoolLoad // by the table of ranks as it is
+	changed chan struct{}                  // not nil: somebody awaits what is handed on next
 }
 
 const never = admission.Instant(1<<63 - 1)
@@ -109,6 +110,7 @@ func New(o Options) (*Node, error) {
 		o: o, clock: o.Clock, log: o.Log, traces: o.Log.Enabled(context.Background(), slog.LevelDebug), secrets: sec, listener: l, armedAt: never,
 		storeOps: make(chan cluster.StoreOp, 1), reported: make(chan struct{}, 1),
 		senders: map[cluster.Incarnation]*sender{}, streams: map[cluster.Incarnation]uint64{}, moves: map[moveKey]chan cluster.Moved{},
+		pools: map[poolKey]admission.PoolLoad{},
 	}
 	n.generation.Store(o.Machine.Generation)
 	if err := n.fillSelf(); err != nil {

@@ -280,6 +280,16 @@ func TestEveryMemberTellsOfTheWhole(t *testing.T) {
 		l, ok := other.PoolLoad("m", admission.RolePrefill)
 		return ok && l.Ranks == 1 && l.Requests == 1
 	})
+	k.Close()
+	eventually(t, "the load of the pool without the request", func() bool {
+		l, ok := other.PoolLoad("m", admission.RolePrefill)
+		return ok && l.Ranks == 1 && l.Requests == 0
+	})
+	for range 2 { // the second is answered by the sum that was kept
+		if l, ok := other.PoolLoad("another", admission.RolePrefill); !ok || l.Ranks != 0 {
+			t.Errorf("a pool without ranks has the load %+v, known %v", l, ok)
+		}
+	}
 	keeper.Close()
 	eventually(t, "an old view", func() bool {
 		_, age, whole, err := other.GateStats(t.Context())

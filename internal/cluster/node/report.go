@@ -20,6 +20,9 @@ const maxEvents = 1024
 
 // tellLocked keeps what an output has for runReports.
 func (n *Node) tellLocked(out *cluster.Output) {
+	if out.RanksChanged {
+		clear(n.pools)
+	}
 	if len(out.Events) == 0 && len(out.Documents) == 0 && !out.RanksChanged {
 		return
 	}
@@ -37,6 +40,7 @@ func (n *Node) tellLocked(out *cluster.Output) {
 
 // runReports tells what came together, until the node is closed.
 func (n *Node) runReports() {
+	var rows []cluster.Row
 	for {
 		select {
 		case <-n.ctx.Done():
@@ -54,18 +58,26 @@ func (n *Node) runReports() {
 			n.o.Documents(r.documents)
 		}
 		if r.ranks && n.o.Ranks != nil {
-			n.o.Ranks(n.rows)
+			rows = n.rows(rows[:0])
+			n.o.Ranks(func(f func(*cluster.Row)) {
+				for i := range rows {
+					f(&rows[i])
+				}
+			})
+			clear(rows) // specs of ranks that go are not kept
 		}
 	}
 }
 
-// rows goes through the keeper's table as it is known here.
-func (n *Node) rows(f func(*cluster.Row)) {
+// rows appends the keeper's table as it is known here. Requests wait for the lock, and so
+// only the copy is made under it: its specs and masks never change.
+func (n *Node) rows(to []cluster.Row) []cluster.Row {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, r := range n.m.Rows() {
-		f(r)
+		to = append(to, *r)
 	}
+	return to
 }
 
 // onces tells things apart that were told before, some at most.

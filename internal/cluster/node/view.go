@@ -131,7 +131,17 @@ func (n *Node) Snapshot() *admission.Stats {
 	return nil
 }
 
-// PoolLoad implements admission.Remote.
+// poolKey names a pool in Node.pools.
+type poolKey struct {
+	model string
+	role  admission.Role
+}
+
+// maxPools bounds the pools whose sum is kept.
+const maxPools = 1024
+
+// PoolLoad implements admission.Remote. A sum is kept until the table changes: requests ask
+// for it far more often.
 func (n *Node) PoolLoad(model string, role admission.Role) (l admission.PoolLoad, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,9 +149,17 @@ func (n *Node) PoolLoad(model string, role admission.Role) (l admission.PoolLoad
 	if rows == nil {
 		return l, false
 	}
+	key := poolKey{model, role}
+	if l, known = n.pools[key]; known {
+		return l, true
+	}
 	for _, r := range rows {
 		addRow(&l, r, model, role)
 	}
+	if len(n.pools) >= maxPools {
+		clear(n.pools)
+	}
+	n.pools[key] = l
 	return l, true
 }
 
