@@ -25,6 +25,7 @@
 //	go run ./bench -peer-smg auto -out FILE         beside smg, table to FILE
 //	go run ./bench -haproxy auto -scenario agg      beside HAProxy, which passes whole requests on
 //	go run ./bench -quick -scenario 'pd-small/2$'   does it work at all
+//	go run ./bench -cluster                         one router and three, each alone and as one gate
 //	go run ./bench -list                            names of scenarios
 //	go run ./bench -perf                            and where ours spends its CPU (needs perf)
 //

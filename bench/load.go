@@ -18,6 +18,8 @@ type target struct {
 	name string
 	// proc is the router's process, nil for the engines themselves.
 	proc *process
+	// more are further routers of the target.
+	more []*process
 	// caller makes client i's way of asking.
 	caller func(i int, s shape, deadline time.Time) caller
 }
@@ -235,11 +237,15 @@ func (t target) cpu() (time.Duration, error) {
 	if t.proc == nil {
 		return 0, nil
 	}
-	d, err := processCPU(t.proc.pid)
-	if err != nil {
-		return 0, fmt.Errorf("cannot read the CPU time of %s: %w", t.name, err)
+	var sum time.Duration
+	for _, p := range append([]*process{t.proc}, t.more...) {
+		d, err := processCPU(p.pid)
+		if err != nil {
+			return 0, fmt.Errorf("cannot read the CPU time of %s: %w", t.name, err)
+		}
+		sum += d
 	}
-	return d, nil
+	return sum, nil
 }
 
 func (c *client) loop(ctx context.Context, l load, call caller, i int, measuring, stopped *atomic.Bool) {

@@ -29,7 +29,7 @@ func main() {
 // options are the flags.
 type options struct {
 	sluice, peerSMG, haproxy, scenario, out, logLevel string
-	quick, pin, list, perf                            bool
+	quick, pin, list, perf, cluster                   bool
 	duration, warm                                    time.Duration
 	rounds                                            int
 }
@@ -50,6 +50,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&o.pin, "pin", false, "give the routers half of the CPUs, and the engines and the client the other half")
 	f.StringVar(&o.logLevel, "log-level", "warn", "log `level` of both routers; at info both write lines about each request")
 	f.BoolVar(&o.list, "list", false, "print the scenarios and end")
+	f.BoolVar(&o.cluster, "cluster", false, "compare one router and three on one fleet, each alone and as one gate, instead of the scenarios (needs redis-server)")
 	f.BoolVar(&o.perf, "perf", false, "after each load, profile ours with perf and print where its CPU time goes")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -114,9 +115,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	e := p.describe(ctx, o)
-	outcomes, err := p.run(ctx, newSpawner(dir), chosen)
 	var report strings.Builder
-	write(&report, e, outcomes)
+	var outcomes []*outcome
+	if o.cluster {
+		writeHead(&report, e)
+		err = p.compareClusters(ctx, newSpawner(dir), &report)
+	} else {
+		outcomes, err = p.run(ctx, newSpawner(dir), chosen)
+		write(&report, e, outcomes)
+	}
 	fmt.Fprint(stdout, report.String())
 	if o.out != "" {
 		if err := os.WriteFile(o.out, []byte(report.String()), 0o644); err != nil {

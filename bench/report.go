@@ -14,14 +14,19 @@ type environment struct {
 	cores                                       int
 }
 
-// write prints everything as Markdown.
-func write(w io.Writer, e environment, outcomes []*outcome) {
+// writeHead prints what was measured where.
+func writeHead(w io.Writer, e environment) {
 	fmt.Fprintf(w, "# Load run of %s\n\n", e.date)
 	fmt.Fprintf(w, "- Machine: %s, %d cores, load average at start %s\n", e.machine, e.cores, e.load)
 	fmt.Fprintf(w, "- Commit %s, %s\n", e.commit, e.goVersion)
 	fmt.Fprintf(w, "- %s\n", e.how)
 	fmt.Fprint(w, "\nCPU is that of the router's process alone. Figures are medians of the rounds; ratios are taken within a\n"+
 		"round first. Absolute figures belong to this machine and hour; ratios travel.\n")
+}
+
+// write prints everything as Markdown.
+func write(w io.Writer, e environment, outcomes []*outcome) {
+	writeHead(w, e)
 	writeLoad(w, outcomes)
 	writeProxy(w, outcomes)
 	writeGrowth(w, outcomes)

@@ -25,6 +25,7 @@ type routerOptions struct {
 	policy   string
 	inflight int // per prefill worker; 0 leaves admission off
 	logLevel string
+	extra    []string // further options, of ours
 }
 
 // healthInterval is given to both routers, whose defaults differ.
@@ -57,6 +58,7 @@ func startRouter(ctx context.Context, s *spawner, name, bin string, cpus []int, 
 	if o.inflight > 0 {
 		args = append(args, "--prefill-max-inflight-requests-per-worker", strconv.Itoa(o.inflight))
 	}
+	args = append(args, o.extra...)
 	workers := len(f.prefill) + len(f.decode) + len(f.regular)
 	if len(f.prefill) > 0 {
 		args = append(args, "--pd-disaggregation")
