@@ -35,7 +35,7 @@ type Config struct {
 
 	// Generation orders configurations over the members of a cluster: the highest is in
 	// force. Zero: not given.
-	Generation int64 `yaml:"config_generation" range:"0:" default:"0" reload:"true" help:"Number of this configuration among those that the routers of a cluster are started with: the limits, classes and policies of the highest are in force for all of them. Raise it with each change; the Helm chart gives the revision of the release. 0: not given; then the last that was loaded is in force."`
+	Generation int64 `yaml:"config_generation" range:"0:" default:"0" reload:"true" help:"Number of this configuration among those that the routers of a cluster are started with: the limits, classes and policies of the highest are in force for all of them. Raise it with each change; a chart may give the revision of its release. 0: not given; then the last that was loaded is in force."`
 
 	// Classes are the policy classes: those of the class file or of the
 	// admission group, else the one that router_queue_threshold makes; nil with
