@@ -200,8 +200,10 @@ func (c *routerCluster) mostInPrefill(list []*wait, more int) (most int) {
 }
 
 // overtakenBy is how much later than another a request may be seen to be granted that the
-// keeper granted first: the way of a decision to another member on a busy machine.
-const overtakenBy = 300 * time.Millisecond
+// keeper granted first. A grant to the keeper's own process counts only once another member
+// knows of it: while the standby is frozen or dead that takes the half second until it is
+// silent. The rest is the way of a decision to another member on a busy machine.
+const overtakenBy = 500*time.Millisecond + 300*time.Millisecond
 
 // notOvertaken checks the order of places: exactly among the requests of one process, which
 // sees the keeper's decisions in their order, and over all members. A request that waited
