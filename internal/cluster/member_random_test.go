@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-router/sluice/admission"
 	"pgregory.net/rapid"
+
+	"github.com/sluice-router/sluice/admission"
 )
 
 // modelKeeper is a keeper that grants and refuses as it is drawn, over a network that loses,

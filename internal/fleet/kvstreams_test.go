@@ -1,11 +1,9 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -393,8 +391,8 @@ func TestSilenceAfterAPrompt(t *testing.T) {
 // TestStreamsInInfoAndLog shows what is told of streams, and that a network which is away
 // does not flood the log.
 func TestStreamsInInfoAndLog(t *testing.T) {
-	var out bytes.Buffer
-	inBubble(t, settings{Log: slog.New(slog.NewTextHandler(&out, nil))}, func(b *testbed) {
+	var out logBook
+	inBubble(t, settings{Log: out.logger()}, func(b *testbed) {
 		s := b.fakeStreams()
 		var workers []*Worker
 		for i := range 50 {
@@ -445,7 +443,7 @@ func TestStreamsInInfoAndLog(t *testing.T) {
 		b.pass(time.Minute)
 		out.Reset()
 		b.Close()
-		if out.Len() > 0 || workers[0].Ranks()[0].Exact() != nil {
+		if len(out.String()) > 0 || workers[0].Ranks()[0].Exact() != nil {
 			t.Errorf("at the end: %q", out.String())
 		}
 	})
@@ -477,8 +475,8 @@ func TestBrokenStreamIsALook(t *testing.T) {
 // TestComingAndGoingStreamInLog shows that a stream which comes and goes all the time is told
 // of now and then, and one that stays away at once or soon.
 func TestComingAndGoingStreamInLog(t *testing.T) {
-	var out bytes.Buffer
-	inBubble(t, settings{Log: slog.New(slog.NewTextHandler(&out, nil))}, func(b *testbed) {
+	var out logBook
+	inBubble(t, settings{Log: out.logger()}, func(b *testbed) {
 		s := b.fakeStreams()
 		b.prober.set(well, urlA)
 		b.prober.says(urlA, serves("m"))

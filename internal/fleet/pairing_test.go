@@ -35,6 +35,12 @@ func (l *logBook) String() string {
 	return l.b.String()
 }
 
+func (l *logBook) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
+}
+
 func (l *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 func serveTLS(t *testing.T, h http.HandlerFunc) *httptest.Server {

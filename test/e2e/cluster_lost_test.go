@@ -60,7 +60,8 @@ func TestClusterFrozenUntilLost(t *testing.T) {
 		t.Run(roleNames[role], func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, clusterForm{lost: lost, patience: 20})
-			load := c.startLoad(4, "upstream_failed")
+			// What was in prefill when it froze is ended when it runs again.
+			load := c.startLoad(4, "upstream_failed", "gate_unavailable")
 			load.goesOn(5)
 			for _, more := range []time.Duration{-300 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second} {
 				m := c.role(role)
