@@ -1,59 +1,9 @@
 package grpcchannel
 
-import (
-	"google.golang.org/grpc/mem"
-)
+import "github.com/sluice-router/sluice/internal/rawmessage"
 
-// message is one message in its encoded form. The codec takes and gives nothing else.
-type message struct {
-	data mem.BufferSlice
-	flat []byte // of data that came in several pieces
-}
-
-// rawCodec passes messages through as they are.
-type rawCodec struct{}
-
-// Name implements encoding.CodecV2. It is part of the content type.
-func (rawCodec) Name() string { return "proto" }
-
-// Marshal implements encoding.CodecV2. grpc-go frees what it gets.
-func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	m := v.(*message)
-	m.data.Ref()
-	return m.data, nil
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	m := v.(*message)
-	data.Ref()
-	m.data = data
-	return nil
-}
-
-// bytes are the message as one piece, valid until free.
-func (m *message) bytes() []byte {
-	switch len(m.data) {
-	case 0:
-		return nil
-	case 1:
-		return m.data[0].ReadOnlyData()
-	}
-	n := m.data.Len()
-	if cap(m.flat) < n || cap(m.flat) > keptFlat {
-		m.flat = make([]byte, n)
-	}
-	m.flat = m.flat[:n]
-	m.data.CopyTo(m.flat)
-	return m.flat
-}
+// rawCodec carries what dialects have encoded.
+const rawCodec = rawmessage.Codec("proto")
 
 // keptFlat is the largest buffer that a stream keeps for the next message, in bytes.
 const keptFlat = 64 << 10
-
-func (m *message) free() {
-	if m.data != nil {
-		m.data.Free()
-		m.data = nil
-	}
-}

@@ -76,7 +76,7 @@ func newConn(ch *Channel) (*conn, error) {
 			MinConnectTimeout: time.Hour,
 		}),
 		grpc.WithDefaultCallOptions(
-			grpc.ForceCodecV2(rawCodec{}),
+			grpc.ForceCodecV2(rawCodec),
 			grpc.MaxCallRecvMsgSize(ch.maxMessage),
 		),
 	)

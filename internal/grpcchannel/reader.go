@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
+
+	"github.com/sluice-router/sluice/internal/rawmessage"
 )
 
 const (
@@ -50,16 +52,16 @@ func startReader(ctx context.Context, cs grpc.ClientStream) *reader {
 
 // run ends when the call has ended.
 func (r *reader) run() {
-	var m message
+	var m rawmessage.Message
 	for {
 		err := r.cs.RecvMsg(&m)
 		r.mu.Lock()
 		if err != nil {
 			r.err = err
 		} else {
-			r.queue[(r.at+r.n)%readAhead] = m.data
+			r.queue[(r.at+r.n)%readAhead] = m.Data
 			r.n++
-			r.bytes += m.data.Len()
+			r.bytes += m.Data.Len()
 			r.full = r.n == readAhead || r.bytes >= readAheadBytes
 		}
 		wake, full := r.waiting, r.full

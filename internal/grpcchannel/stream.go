@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/sluice-router/sluice/internal/mono"
+	"github.com/sluice-router/sluice/internal/rawmessage"
 	"github.com/sluice-router/sluice/internal/upstream"
 	"github.com/sluice-router/sluice/internal/wire"
 )
@@ -28,7 +29,7 @@ type stream struct {
 	cs     grpc.ClientStream
 
 	// owned by the caller's goroutine
-	in    message
+	in    rawmessage.Message
 	held  bool  // in has not been given to the caller yet
 	first bool  // a message has come
 	err   error // sticky
@@ -73,9 +74,9 @@ func (c *Channel) start(ctx context.Context, desc *grpc.StreamDesc, method strin
 	}
 	s.cs = cs
 	s.limits.sent()
-	out := message{data: mem.BufferSlice{mem.Copy(msg, mem.DefaultBufferPool())}}
+	out := rawmessage.Message{Data: mem.BufferSlice{mem.Copy(msg, mem.DefaultBufferPool())}}
 	err = cs.SendMsg(&out)
-	out.free()
+	out.Free()
 	if err != nil && err != io.EOF { // with io.EOF RecvMsg tells what happened
 		return nil, s.fail(upstream.OpWrite, err)
 	}
@@ -112,7 +113,7 @@ func (s *stream) Next() ([]byte, error) {
 		return nil, err
 	}
 	s.held = false
-	return s.in.bytes(), nil
+	return s.in.Bytes(keptFlat), nil
 }
 
 // Wait implements upstream.MessageStream.
@@ -123,7 +124,7 @@ func (s *stream) Wait() error {
 	case s.err != nil:
 		return s.err
 	}
-	s.in.free()
+	s.in.Free()
 	op := upstream.OpBody
 	if !s.first {
 		op = upstream.OpHeader
@@ -136,7 +137,7 @@ func (s *stream) Wait() error {
 	s.limits.wait()
 	var err error
 	if s.reader != nil {
-		s.in.data, err = s.reader.next()
+		s.in.Data, err = s.reader.next()
 	} else {
 		err = s.cs.RecvMsg(&s.in)
 	}

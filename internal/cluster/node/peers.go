@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/cluster"
 	"github.com/sluice-router/sluice/internal/cluster/codec"
+	"github.com/sluice-router/sluice/internal/rawmessage"
 )
 
 const (
@@ -162,9 +163,9 @@ func (s *sender) connect(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 	n.running.Go(func() {
-		var m message
+		var m rawmessage.Message
 		err := stream.RecvMsg(&m)
-		m.free()
+		m.Free()
 		if err == nil || err == io.EOF {
 			err = errors.New("it ended the stream")
 		}
@@ -226,12 +227,12 @@ func (s *sender) send(ctx context.Context, stream grpc.ClientStream) error {
 			n.log.Error("an envelope for a member of the cluster cannot be written", "member", s.to.Name, "error", err)
 			return err
 		}
-		m := &message{data: mem.BufferSlice{mem.Copy(s.buf, mem.DefaultBufferPool())}}
+		m := &rawmessage.Message{Data: mem.BufferSlice{mem.Copy(s.buf, mem.DefaultBufferPool())}}
 		if cap(s.buf) > keptBuffer {
 			s.buf = nil
 		}
 		err = stream.SendMsg(m)
-		m.free()
+		m.Free()
 		if err != nil {
 			return err
 		}
@@ -251,6 +252,9 @@ func (s *sender) connected() {
 	s.told = ""
 	s.n.log.Info("connected to a member of the cluster again", "member", s.to.Name, "address", s.to.Address)
 }
+
+// rawCodec carries envelopes that are encoded already.
+const rawCodec = rawmessage.Codec("sluice")
 
 // keptBuffer is the largest buffer that is kept for the next envelope, in bytes.
 const keptBuffer = 256 << 10
@@ -323,6 +327,6 @@ func (n *Node) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Minute, Multiplier: 1, MaxDelay: time.Minute}, MinConnectTimeout: dialLimit}),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallRecvMsgSize(maxView), grpc.MaxCallSendMsgSize(codec.MaxMessage)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec), grpc.MaxCallRecvMsgSize(maxView), grpc.MaxCallSendMsgSize(codec.MaxMessage)),
 	)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-router/sluice/internal/cluster"
 	"github.com/sluice-router/sluice/internal/cluster/codec"
 	"github.com/sluice-router/sluice/internal/cluster/store"
+	"github.com/sluice-router/sluice/internal/rawmessage"
 )
 
 // send opens a stream to a member as somebody with that metadata would, sends messages, and
@@ -44,11 +45,11 @@ func send(t *testing.T, to *process, md metadata.MD, messages ...[]byte) error {
 		return err
 	}
 	for _, m := range messages {
-		if err := s.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(m)}}); err != nil {
+		if err := s.SendMsg(&rawmessage.Message{Data: mem.BufferSlice{mem.SliceBuffer(m)}}); err != nil {
 			break // the end tells why
 		}
 	}
-	return s.RecvMsg(&message{})
+	return s.RecvMsg(&rawmessage.Message{})
 }
 
 func TestWhoCannotBeAMemberIsToldWhy(t *testing.T) {
@@ -128,10 +129,10 @@ func TestANewerStreamCounts(t *testing.T) {
 	}
 	older := open()
 	open()
-	if err := older.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(encoded(t, &cluster.Envelope{From: 0xff}))}}); err != nil {
+	if err := older.SendMsg(&rawmessage.Message{Data: mem.BufferSlice{mem.SliceBuffer(encoded(t, &cluster.Envelope{From: 0xff}))}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := older.RecvMsg(&message{}); status.Code(err) != codes.Aborted {
+	if err := older.RecvMsg(&rawmessage.Message{}); status.Code(err) != codes.Aborted {
 		t.Fatal(err)
 	}
 }

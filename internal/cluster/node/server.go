@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/cluster"
 	"github.com/sluice-router/sluice/internal/cluster/codec"
+	"github.com/sluice-router/sluice/internal/rawmessage"
 )
 
 // The service that members offer each other.
@@ -60,7 +61,7 @@ const (
 func (n *Node) newServer() *grpc.Server {
 	s := grpc.NewServer(
 		grpc.Creds(telling{n.secrets.server(), n.handshakeFailed}),
-		grpc.ForceServerCodecV2(rawCodec{}),
+		grpc.ForceServerCodecV2(rawCodec),
 		grpc.MaxRecvMsgSize(codec.MaxMessage),
 		grpc.MaxConcurrentStreams(8),
 		grpc.MaxHeaderListSize(8<<10),
@@ -176,14 +177,14 @@ func (n *Node) receive(stream grpc.ServerStream) error {
 	var (
 		r = codec.NewReader()
 		e cluster.Envelope
-		m message
+		m rawmessage.Message
 	)
 	for {
 		if err := stream.RecvMsg(&m); err != nil {
 			return n.streamEnded(&h, err)
 		}
-		err := r.Read(m.bytes(), &e)
-		m.free()
+		err := r.Read(m.Bytes(keptBuffer), &e)
+		m.Free()
 		if err == nil && e.From != h.From {
 			err = fmt.Errorf("an envelope from %v on the stream of %v", e.From, h.From)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-router/sluice/admission"
 	"github.com/sluice-router/sluice/internal/cluster"
+	"github.com/sluice-router/sluice/internal/rawmessage"
 )
 
 const (
@@ -76,12 +77,12 @@ func (n *Node) askView(ctx context.Context, cc *grpc.ClientConn, to cluster.Memb
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(ctx, n.helloTo(to)), viewLimit)
 	defer cancel()
 	v := &gateView{at: n.clock.Now()}
-	var in message
-	if err := cc.Invoke(ctx, viewMethod, &message{}, &in); err != nil {
+	var in rawmessage.Message
+	if err := cc.Invoke(ctx, viewMethod, &rawmessage.Message{}, &in); err != nil {
 		return nil, err
 	}
-	defer in.free()
-	return v, json.Unmarshal(in.bytes(), v)
+	defer in.Free()
+	return v, json.Unmarshal(in.Bytes(keptBuffer), v)
 }
 
 // view answers askView of another member.
@@ -89,11 +90,11 @@ func (n *Node) view(ctx context.Context, decode func(any) error) (any, error) {
 	if _, err := n.admit(ctx); err != nil {
 		return nil, err
 	}
-	var in message
+	var in rawmessage.Message
 	if err := decode(&in); err != nil {
 		return nil, err
 	}
-	in.free()
+	in.Free()
 	n.mu.Lock()
 	s, whole, ok := n.m.GateStats(n.clock.Now())
 	n.mu.Unlock()
@@ -107,7 +108,7 @@ func (n *Node) view(ctx context.Context, decode func(any) error) (any, error) {
 	case len(b) > maxView:
 		return nil, status.Errorf(codes.ResourceExhausted, "the view has %d bytes, the most is %d", len(b), maxView)
 	}
-	return &message{data: mem.BufferSlice{mem.SliceBuffer(b)}}, nil
+	return &rawmessage.Message{Data: mem.BufferSlice{mem.SliceBuffer(b)}}, nil
 }
 
 // Stats implements admission.Remote: that of the whole at the keeper, else nil.
